@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from trinity.cli.output import STATUS_LABELS, write_errors
 from trinity.cli.overrides import parse_overrides
 from trinity.config.change_rules import ChangeKind
-from trinity.config.check import CheckReport, check_file
+from trinity.config.check import CheckReport, check_file, locate_errors
 from trinity.config.checks.runtime import check_local_data, check_package
 from trinity.config.docs.explain import (
     MAX_EXPLAINED_KEYS,
@@ -27,9 +27,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.plan_changes import PlanChange
 from trinity.config.schema.base import KeyStatus, format_value, redact_secrets
 from trinity.errors import UserError
-from trinity.launch.begun import continue_as_begun, kept_defaults
 from trinity.launch.part_checks import check_part_names
-from trinity.launch.resume import changed_run
 from trinity.verl.key_table import verl_names
 
 USER_ERROR = 2
@@ -56,19 +54,19 @@ def check_files(paths: Sequence[Path], overrides: Sequence[str], *, strict: bool
 def check_on_machine(path: Path, overrides: Mapping[str, JsonValue]) -> CheckReport:
     """Checks a file, and that its packages and names exist on this machine."""
     report = check_file(path, overrides)
-    if report.plan is None:
+    if not report.stages or report.reading is None:
         return report
     errors = list(report.errors)
     for check in (
-        partial(check_package, report.plan.stages[0].config.monitor),
-        partial(check_part_names, report.plan),
-        partial(check_local_data, report.plan),
+        partial(check_package, report.stages[0].config.monitor),
+        partial(check_part_names, report.stages),
+        partial(check_local_data, report.stages),
     ):
         try:
             check()
         except UserError as error:
-            errors.extend(str(error).splitlines())
-    return replace(report, errors=tuple(errors))
+            errors.extend(locate_errors(str(error), report.stages, report.reading))
+    return replace(report, errors=tuple(dict.fromkeys(errors)))
 
 
 def _check(path: Path, report: CheckReport, strict: bool) -> bool:
@@ -119,6 +117,8 @@ def show_file(file: Path, overrides: Sequence[str], *, with_origin: bool) -> Non
 
 def show_run_difference(file: Path, job_dir: Path, overrides: Sequence[str]) -> int:
     """Prints what differs in a file from the run in a directory; returns the exit code."""
+    from trinity.launch.resume import changed_run  # imports gRPC
+
     changed = changed_run(_plan_in(job_dir, file, overrides))
     if changed is None:
         raise UserError(f"{job_dir} holds no run: give a file, or the directory of a run")
@@ -141,6 +141,8 @@ def _change_lines(change: PlanChange) -> Iterator[str]:
 
 def _plan_in(job_dir: Path, file: Path, overrides: Sequence[str]) -> ExperimentPlan:
     """Returns the plan of a file as that of the run, with the defaults that the run began with."""
+    from trinity.launch.begun import continue_as_begun, kept_defaults  # imports gRPC
+
     report = _report(file, overrides)
     assert report.plan is not None
     place = {"job_dir": str(job_dir.absolute())}

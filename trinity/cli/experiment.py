@@ -24,6 +24,7 @@ from trinity.launch.modes import BenchSource, check_reach, started_data_juicer
 from trinity.launch.prepare import PreparedRun, check_hub, prepare_run
 from trinity.launch.retrain import without_explorer
 from trinity.launch.run import LocalRun, RunInterrupted
+from trinity.launch.servers import what_is_missing
 from trinity.launch.stored_runs import StoredRun, with_source_runs
 from trinity.local.addresses import stack_directory_of
 from trinity.local.data_juicer import with_data_juicer
@@ -47,6 +48,8 @@ def describe(prepared: PreparedRun) -> None:
     for stage in plan.stages:
         for line in stage_lines(stage):
             print(line)
+    for missing in what_is_missing(plan):
+        print(f"not here now: {missing}")
     unseen = (
         "; what is to be fetched from the hub is not checked" if missing_from_cache(plan) else ""
     )

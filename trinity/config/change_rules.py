@@ -17,7 +17,7 @@ BUFFERS = re.compile(r"(auxiliary_buffers)\.[^.]+")
 
 
 class ChangeKind(StrEnum):
-    """The consequence of a changed key for a run that goes on."""
+    """Kinds of changed keys, by the run that goes on with them."""
 
     FREE = "free"
     EXPERIMENT = "changes the experiment"
@@ -31,7 +31,7 @@ is not recorded yet."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRule:
-    """The consequence for a run when one of these keys, or one below them, has another value."""
+    """A rule for a run in which one of these keys, or one below them, has another value."""
 
     kind: ChangeKind
     keys: tuple[str, ...]
@@ -125,6 +125,7 @@ RULES: tuple[ChangeRule, ...] = (
         "explorer.max_timeout",
         "explorer.max_retry_times",
         "explorer.dynamic_timeout",
+        "explorer.isolate_user_code",
         "buffer.feedback_timeout",
         f"{_ROWS}.max_read_timeout",
         f"{_AUXILIARY}.max_read_timeout",
@@ -291,6 +292,7 @@ RULES: tuple[ChangeRule, ...] = (
         "which runs and rows a step is made of",
         "explorer.over_rollout.wait_after_min",
         "explorer.over_rollout.return_partial_tasks",
+        "explorer.on_bad_reward",
         "buffer.max_refill_rounds",
         "buffer.short_batch",
         "buffer.await_feedback",

@@ -1,7 +1,7 @@
 """Checks a configuration file without models, data or GPUs, and plans it."""
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +12,18 @@ from trinity.config.loading.keys import documented_key, parse_key
 from trinity.config.loading.load import ParsedConfig, read_config
 from trinity.config.loading.migrate import ConfigNotice
 from trinity.config.loading.source import ConfigSource, add_locations
-from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.config.planning import plan_experiment
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
+from trinity.config.planning import PlanErrors, plan_experiment
+from trinity.config.schema.buffer import ExplorerInput
+from trinity.config.schema.data import TasksetConfig
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 
+_ROWS = re.compile(
+    r"stage `(?P<stage>[^`]+)`, (?P<kind>tasksets?|experience buffer|auxiliary buffer) "
+    r"`(?P<name>[^`]+)`"
+)
+"""The beginning of errors of rows, which name no key."""
 _KEY = re.compile(r"`([a-z_]+(?:\.\w+(?:\[\d+\])?)+)")
 
 
@@ -29,6 +36,8 @@ class CheckReport:
     plan: ExperimentPlan | None
     """The plan made from it; None if there are errors."""
     errors: tuple[str, ...]
+    stages: tuple[StagePlan, ...] = ()
+    """The stages of the plan; where there are errors, what stand-ins make of the rest."""
     advice: tuple[str, ...] = ()
     """Settings that are allowed but rarely intended."""
 
@@ -44,37 +53,102 @@ def check_file(path: Path, overrides: Mapping[str, JsonValue] | None = None) -> 
         reading = read_config(path, overrides)
     except UserError as error:
         return CheckReport(reading=None, plan=None, errors=tuple(str(error).splitlines()))
-    plan, wrong = _planned(reading)
-    said = advise(plan) if plan else ()
-    return CheckReport(reading=reading, plan=plan, errors=(*reading.errors, *wrong), advice=said)
+    plan, wrong, stages = _planned(reading)
+    return CheckReport(
+        reading=reading,
+        plan=plan,
+        errors=(*reading.errors, *wrong),
+        stages=stages,
+        advice=advise(plan) if plan else (),
+    )
 
 
 def plan_config(config: Config, source: ConfigSource) -> ExperimentPlan:
     """The plan of a configuration.
 
-    Raises: UserError whose lines say where in the file the errors are.
+    Raises: PlanErrors whose lines say where in the file the errors are.
     """
+    names = [stage.stage_name for stage in config.stages]
     try:
         return plan_experiment(config)
+    except PlanErrors as error:
+        raise PlanErrors(add_locations(str(error), source, names), error.stages) from error
     except UserError as error:
-        names = [stage.stage_name for stage in config.stages]
-        raise UserError(add_locations(str(error), source, names)) from error
+        raise PlanErrors(add_locations(str(error), source, names), ()) from error
 
 
 def raise_errors(reading: ParsedConfig) -> None:
-    """Raises UserError with everything `check_file` reports, if the file has errors."""
+    """Raises PlanErrors with everything `check_file` reports, if the file has errors."""
     if reading.errors:
-        raise UserError("\n".join((*reading.errors, *_planned(reading)[1])))
+        _, wrong, stages = _planned(reading)
+        raise PlanErrors("\n".join((*reading.errors, *wrong)), stages)
 
 
-def _planned(reading: ParsedConfig) -> tuple[ExperimentPlan | None, tuple[str, ...]]:
+def _planned(
+    reading: ParsedConfig,
+) -> tuple[ExperimentPlan | None, tuple[str, ...], tuple[StagePlan, ...]]:
+    """Returns the plan if there are no errors, the errors, and the stages as far as they go."""
     if reading.config is None:
-        return None, ()
+        return None, (), ()
     try:
         plan = plan_config(reading.config, reading.source)
-    except UserError as error:
-        return None, tuple(_without_consequences(str(error), reading))
-    return (plan, ()) if not reading.errors else (None, ())
+    except PlanErrors as error:
+        return None, tuple(_without_consequences(str(error), reading)), error.stages
+    return (None if reading.errors else plan), (), plan.stages
+
+
+def locate_errors(
+    errors: str, stages: Sequence[StagePlan], reading: ParsedConfig
+) -> tuple[str, ...]:
+    """Prefixes each line with `file:line: ` of the key that has the wrong value."""
+    return tuple(_located(line, stages, reading) for line in errors.splitlines())
+
+
+def _located(error: str, stages: Sequence[StagePlan], reading: ParsedConfig) -> str:
+    assert reading.config is not None, "it has stages"
+    names = [written.stage_name for written in reading.config.stages]
+    found = _ROWS.match(error)
+    stage = next((stage for stage in stages if found and stage.name == found["stage"]), None)
+    if found is None or stage is None:
+        return add_locations(error, reading.source, names)
+    if found["kind"].startswith("taskset"):
+        keys = list(_wrong_keys(error[found.end() :], stage, found["name"]))
+    else:
+        above = "buffer.trainer_input"
+        place = "experience_buffer"
+        if found["kind"].startswith("auxiliary"):
+            place = f"auxiliary_buffers.{found['name']}"
+        keys = [f"{above}.{place}.path", f"{above}.{place}"]
+    prefixes = [f"stages[{index}]." for index, name in enumerate(names) if name == stage.name]
+    places = (f"{prefix}{key}" for key in keys for prefix in (*prefixes, ""))
+    origin = next(filter(None, map(reading.source.origin, places)), None)
+    return f"{origin or reading.source.path}: {error}"
+
+
+def _wrong_keys(sentence: str, stage: StagePlan, name: str) -> Iterator[str]:
+    """Yields keys that may hold what the sentence complains of, the likeliest first."""
+    above = "buffer.explorer_input"
+    own = stage.config.buffer.explorer_input
+    written = dict(_written_tasksets(own))
+    places = [place for place, taskset in written.items() if taskset.name in ("", name)]
+    for place in places:
+        for key in _VALUES:
+            value = getattr(written[place], key) or getattr(own, key, None)
+            if value and str(value) in sentence:
+                yield f"{above}.{place}.{key}"
+                yield f"{above}.{key}"
+    yield from (f"{above}.{place}" for place in places)
+
+
+_VALUES = ("default_workflow_type", "default_reward_fn_type", "path")
+"""Keys of a taskset whose values errors repeat."""
+
+
+def _written_tasksets(given: ExplorerInput) -> Iterator[tuple[str, TasksetConfig]]:
+    if given.taskset is not None:
+        yield "taskset", given.taskset
+    for place, listed in (("tasksets", given.tasksets), ("eval_tasksets", given.eval_tasksets)):
+        yield from ((f"{place}[{index}]", taskset) for index, taskset in enumerate(listed))
 
 
 def _without_consequences(errors: str, reading: ParsedConfig) -> list[str]:

@@ -57,13 +57,22 @@ class ErrorCollector:
         try:
             return call()
         except UserError as error:
-            self._errors += str(error).splitlines()
+            self.add(error)
         return None
+
+    def add(self, error: UserError) -> None:
+        """Collects an error that was caught."""
+        self._errors += str(error).splitlines()
+
+    @property
+    def text(self) -> str:
+        """A line for each collected error; empty if there is none."""
+        return "\n".join(dict.fromkeys(self._errors))
 
     def raise_all(self) -> None:
         """Raises UserError with a line for each collected error, if there is one."""
         if self._errors:
-            raise UserError("\n".join(dict.fromkeys(self._errors)))
+            raise UserError(self.text)
 
 
 def all_of(calls: Sequence[Callable[[], T]]) -> tuple[T, ...]:

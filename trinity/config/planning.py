@@ -14,7 +14,7 @@ from trinity.config.checks.runtime import (
     check_serving,
     check_tool_calls,
 )
-from trinity.config.error_collector import ErrorCollector, all_of
+from trinity.config.error_collector import ErrorCollector
 from trinity.config.plan.algorithm import resolve_algorithm
 from trinity.config.plan.arithmetic import PACKED, Arithmetic
 from trinity.config.plan.data import (
@@ -47,13 +47,21 @@ from trinity.config.plan.parts import (
 )
 from trinity.config.plan.pipelines import resolve_operators
 from trinity.config.plan.replay import check_capacity
-from trinity.config.plan.sizes import BatchSizes, RolloutGpus, largest_rollout, resolve_sizes
+from trinity.config.plan.sizes import (
+    BatchSizes,
+    RolloutGpus,
+    check_same_cluster,
+    largest_rollout,
+    resolve_sizes,
+)
 from trinity.config.plan.stage_plan import ExperimentPlan, Role, StagePlan
 from trinity.config.plan.stored_rollouts import resolve_stored_rollouts
 from trinity.config.plan.task_storage import absolute
-from trinity.config.schema.algorithm import OptimizerConfig
+from trinity.config.schema.algorithm import AlgorithmConfig, OptimizerConfig
+from trinity.config.schema.buffer import BufferConfig
 from trinity.config.schema.choices import EXPLORING, WITHOUT_TASKS, LearningRateSchedule, Mode
-from trinity.config.schema.experiment import Config, MergedStage, stages_of
+from trinity.config.schema.data import TasksetConfig
+from trinity.config.schema.experiment import Config, MergedStage, check_stage_names, stages_of
 from trinity.config.schema.trainer import TrainerConfig
 from trinity.errors import UserError
 from trinity.plugins import stage_variables
@@ -68,6 +76,14 @@ ROLES: dict[Mode, tuple[Role, ...]] = {
 """In bench the trainer reads the checkpoints and gives out their weights."""
 SHORTEST = SequenceLengths(model=2, prompt=1, response=1, min_response=0)
 """Stands in for wrong lengths, so that tasksets can still be checked."""
+
+
+class PlanErrors(UserError):
+    """Errors of a plan, with stages that stand-ins make of the rest, so that it can be checked."""
+
+    def __init__(self, text: str, stages: tuple[StagePlan, ...]) -> None:
+        super().__init__(text)
+        self.stages = stages
 
 
 class _Model(NamedTuple):
@@ -87,7 +103,7 @@ class _Data(NamedTuple):
 def plan_stage(stage: MergedStage, rollout: RolloutGpus) -> StagePlan:
     """Returns a stage's plan; `rollout` has the GPUs that rollout takes in all stages.
 
-    Raises: UserError with a line for each error, except those that only follow from others.
+    Raises: PlanErrors with a line for each error, except those that only follow from others.
     """
     with stage_variables(stage.config.explorer.env_vars):
         return _resolve_stage(stage, rollout)
@@ -106,19 +122,92 @@ def _resolve_stage(stage: MergedStage, rollout: RolloutGpus) -> StagePlan:
     operators = errors.attempt(lambda: _operators(config, name))
     auxiliary = errors.attempt(lambda: _auxiliary_models(config, lengths or SHORTEST, name))
     external = errors.attempt(lambda: resolve_external_model(config, name))
-    errors.raise_all()
-    assert algorithm and lengths and model and sizes and data and operators is not None
-    mixed = with_only_buffer(algorithm, config)
-    plan = _plan(stage, mixed, lengths, model, sizes, data, operators)
-    plan = plan.model_copy(update={"auxiliary_models": auxiliary, "external_model": external})
-    errors.attempt(lambda: check_algorithm(plan))
-    errors.attempt(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
-    errors.attempt(lambda: check_placement(plan))
+    usual = algorithm or _usual_algorithm(config, name)
+    plan = _plan(
+        stage,
+        with_only_buffer(usual, config) if sizes else usual,
+        lengths or SHORTEST,
+        model or _Model(config.model.model_path, None, None, None),
+        sizes or _smallest_sizes(config),
+        data or _correct_data(config, lengths or SHORTEST, name),
+        operators or (),
+    )
+    plan = plan.model_copy(update={"auxiliary_models": auxiliary or (), "external_model": external})
+    if algorithm and sizes and data:
+        errors.attempt(lambda: check_algorithm(plan))
+        errors.attempt(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
+    if sizes:
+        errors.attempt(lambda: check_placement(plan))
     errors.attempt(lambda: check_serving(plan))
     errors.attempt(lambda: check_tool_calls(plan))
     errors.attempt(lambda: check_monitor_args(config.monitor, name))
-    errors.raise_all()
+    if errors.text:
+        raise PlanErrors(errors.text, (plan,))
     return plan
+
+
+def _usual_algorithm(config: Config, stage: str) -> ResolvedAlgorithm:
+    """Stands in for an algorithm that is wrong."""
+    usual = "sft" if config.mode == "train" else "grpo"
+    return resolve_algorithm(AlgorithmConfig(algorithm_type=usual), config.mode, stage)
+
+
+def _smallest_sizes(config: Config) -> BatchSizes:
+    """Stands in for wrong sizes."""
+    return BatchSizes(
+        train_batch=1,
+        expert_rows=0,
+        explore_rows=int(config.mode in EXPLORING),
+        ranks=1,
+        max_token_len=SHORTEST.model,
+    )
+
+
+def _correct_data(config: Config, lengths: SequenceLengths, stage: str) -> _Data:
+    """Stands in for data with errors: the tasksets that have none."""
+    found = ErrorCollector()  # the errors are known
+    own = config.buffer.explorer_input
+    listed = (own.taskset,) if own.taskset is not None else own.tasksets
+    train = [
+        found.attempt(partial(_single_taskset, config, taskset, lengths, stage))
+        for taskset in (listed if config.mode in EXPLORING else ())
+    ]
+    held_out = [
+        found.attempt(partial(_single_evaluation, config, index, lengths, stage))
+        for index in range(len(own.eval_tasksets))
+    ]
+    empty = config.model_copy(update={"buffer": BufferConfig()})
+    return _Data(
+        tuple(taskset for taskset in train if taskset),
+        tuple(taskset for taskset in held_out if taskset),
+        resolve_experience_buffer(empty, "both", "experience", stage),
+        (),
+    )
+
+
+def _single_taskset(
+    config: Config, taskset: TasksetConfig, lengths: SequenceLengths, stage: str
+) -> ResolvedTaskset:
+    [resolved] = resolve_train_tasksets(
+        _with_input(config, taskset=taskset, tasksets=()), lengths, 1, stage
+    )
+    return resolved
+
+
+def _single_evaluation(
+    config: Config, index: int, lengths: SequenceLengths, stage: str
+) -> ResolvedTaskset:
+    taskset = config.buffer.explorer_input.eval_tasksets[index]
+    named = taskset.model_copy(update={"name": taskset.name or f"eval_taskset_{index}"})
+    [resolved] = resolve_eval_tasksets(_with_input(config, eval_tasksets=(named,)), lengths, stage)
+    return resolved
+
+
+def _with_input(config: Config, **changes: object) -> Config:
+    """Returns the configuration with other tasksets."""
+    explorer_input = config.buffer.explorer_input.model_copy(update=changes)
+    buffer = config.buffer.model_copy(update={"explorer_input": explorer_input})
+    return config.model_copy(update={"buffer": buffer})
 
 
 def _plan(
@@ -241,12 +330,26 @@ def _tasksets(
         resolve = partial(resolve_train_tasksets, config, lengths, repeat_times, stage)
         tasksets = errors.attempt(resolve)
     eval_tasksets = errors.attempt(lambda: resolve_eval_tasksets(config, lengths, stage))
+    if tasksets is not None and eval_tasksets is not None:
+        eval_tasksets = with_free_names(tasksets, eval_tasksets)
+        names = [taskset.name for taskset in (*tasksets, *eval_tasksets)]
+    else:
+        names = _written_names(config)
+    names += config.buffer.trainer_input.auxiliary_buffers
+    errors.attempt(lambda: check_unique_names(names, stage))
     errors.raise_all()
     assert tasksets is not None and eval_tasksets is not None
-    eval_tasksets = with_free_names(tasksets, eval_tasksets)
-    names = [taskset.name for taskset in (*tasksets, *eval_tasksets)]
-    check_unique_names([*names, *config.buffer.trainer_input.auxiliary_buffers], stage)
     return tasksets, eval_tasksets
+
+
+def _written_names(config: Config) -> list[str]:
+    """Returns names that a file gives its tasksets; an evaluation may have one to train on."""
+    own = config.buffer.explorer_input
+    train = [own.taskset] if own.taskset is not None else own.tasksets
+    names = [taskset.name for taskset in train if taskset.name]
+    taken = set(names)
+    held_out = [taskset.name for taskset in own.eval_tasksets if taskset.name]
+    return [*names, *(f"{name}_eval" if name in taken else name for name in held_out)]
 
 
 def _eval_interval(config: Config) -> int:
@@ -271,11 +374,7 @@ def _lr_schedule(optimizer: OptimizerConfig, begins_after: int = 0) -> LearningR
 
 def plan_experiment(config: Config, *, now: datetime | None = None) -> ExperimentPlan:
     """Returns the plan; `now` names a run that must not continue an old one."""
-    merged = stages_of(config)
-    rollout = largest_rollout(merged)
-    planned = all_of([partial(_planned, stage, config.trainer, rollout) for stage in merged])
-    check_serve_is_single_stage(planned)
-    stages = resolve_stored_rollouts(planned)
+    stages = _plan_stages(config)
     parts = [part for part in (config.project, config.group) if part]
     parent = Path(absolute(config.checkpoint_root_dir)).joinpath(*parts)
     uses_run = any(
@@ -294,10 +393,30 @@ def plan_experiment(config: Config, *, now: datetime | None = None) -> Experimen
     )
 
 
-def _planned(stage: MergedStage, above: TrainerConfig, rollout: RolloutGpus) -> StagePlan:
-    """Plans a stage, with the checkpoint that the first one begins with."""
-    start = _start_checkpoint(stage, above)
-    return plan_stage(stage, rollout).model_copy(update={"start_checkpoint": start})
+def _plan_stages(config: Config) -> tuple[StagePlan, ...]:
+    """Plans all stages, with the checkpoint that the first one begins with.
+
+    Raises: PlanErrors.
+    """
+    merged = stages_of(config)
+    errors = ErrorCollector()
+    errors.attempt(partial(check_stage_names, config))
+    errors.attempt(partial(check_same_cluster, merged))
+    rollout = largest_rollout(merged)
+    planned: list[StagePlan] = []
+    for stage in merged:
+        start = errors.attempt(partial(_start_checkpoint, stage, config.trainer))
+        try:
+            plan = plan_stage(stage, rollout)
+        except PlanErrors as error:
+            errors.add(error)
+            [plan] = error.stages
+        planned.append(plan.model_copy(update={"start_checkpoint": start}))
+    errors.attempt(partial(check_serve_is_single_stage, planned))
+    stages = None if errors.text else errors.attempt(partial(resolve_stored_rollouts, planned))
+    if stages is None:
+        raise PlanErrors(errors.text, tuple(planned))
+    return stages
 
 
 def _start_checkpoint(stage: MergedStage, above: TrainerConfig) -> str | None:

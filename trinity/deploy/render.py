@@ -156,7 +156,7 @@ def _notes(deployment: ExperimentDeployment, target: Target, overlay: Overlay) -
 def _unseen(plan: ExperimentPlan) -> Iterator[str]:
     """Yields the user's own parts that fail here; the explorer's image may have them."""
     try:
-        check_part_names(plan)
+        check_part_names(plan.stages)
     except UserError as error:
         for line in str(error).splitlines():
             yield f"{line} (as seen from here: the explorer fails the run unless it finds it)"

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from trinity.columns import optional_column
 from trinity.config.checks.data import sample_rows
 from trinity.config.plan.parts import ResolvedTaskset
-from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.data_sources import row_reward
 from trinity.errors import UserError
 from trinity.plugins import (
@@ -23,13 +23,13 @@ from trinity.plugins import (
 TasksetCheck: TypeAlias = Callable[[ResolvedTaskset], None]
 
 
-def check_part_names(plan: ExperimentPlan) -> None:
+def check_part_names(stages: Sequence[StagePlan]) -> None:
     """Looks up every name; `trinity.launch.prepare` checks the built-in parts, too.
 
     Raises: UserError with a line for each name that is not known.
     """
     load_plugins(plugin_dirs_from_environment())
-    check_tasksets(plan.stages, (_check_workflow, _check_reward, check_row_rewards))
+    check_tasksets(stages, (_check_workflow, _check_reward, check_row_rewards))
 
 
 def check_row_rewards(taskset: ResolvedTaskset) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from trinity.config.check import plan_config, raise_errors
+from trinity.config.check import locate_errors, plan_config, raise_errors
 from trinity.config.checks.advice import advise
 from trinity.config.checks.runtime import check_inputs
 from trinity.config.error_collector import ErrorCollector
@@ -16,12 +16,14 @@ from trinity.config.loading.migrate import ConfigNotice
 from trinity.config.plan.model import HubReference, missing_from_cache
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
+from trinity.config.planning import PlanErrors
+from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 from trinity.launch.begun import continue_as_begun, kept_defaults
 from trinity.launch.changed_run import ChangedRun
 from trinity.launch.gpus import take_turns
 from trinity.launch.modes import bench_plan, is_bench, is_serve, serve_plan
-from trinity.launch.part_checks import check_rewards_of_rows, check_tasksets
+from trinity.launch.part_checks import check_part_names, check_rewards_of_rows, check_tasksets
 from trinity.launch.resume import check_resumable, has_run
 from trinity.launch.stored_runs import SourceRuns
 from trinity.launch.workflow_checks import check_workflow, has_no_reward
@@ -108,11 +110,11 @@ def prepare_run(
         name = f"{config.name}-max-steps-{max_steps}"
         notes.append(f"a trial of at most {max_steps} train steps a stage, kept as {name}")
         config = config.model_copy(update={"name": name})
-    plan = plan_config(config, reading.source)
+    plan = _plan_of(config, reading)
     if kept := kept_defaults(plan):
         reading = _read(path, {**(overrides or {}), **kept})
         config = require_runnable(reading).model_copy(update={"name": config.name})
-        plan = plan_config(config, reading.source)
+        plan = _plan_of(config, reading)
         said = ", ".join(f"`{key}: {value}`" for key, value in kept.items())
         notes.append(f"{said} as it was when the run began, though the default is another one now")
     if plan.job_path.name != config.name:
@@ -147,8 +149,34 @@ def prepare_run(
 
 def _read(path: Path, overrides: Mapping[str, JsonValue] | None) -> ParsedConfig:
     reading = read_config(path, overrides)
-    raise_errors(reading)
+    try:
+        raise_errors(reading)
+    except PlanErrors as error:
+        raise _with_names(error, reading) from error
     return reading
+
+
+def _plan_of(config: Config, reading: ParsedConfig) -> ExperimentPlan:
+    """Returns the plan of a file, perhaps under another name.
+
+    Raises: UserError with a line for each error, those of unknown parts included.
+    """
+    try:
+        return plan_config(config, reading.source)
+    except PlanErrors as error:
+        raise _with_names(error, reading) from error
+
+
+def _with_names(error: PlanErrors, reading: ParsedConfig) -> UserError:
+    """Adds the names that nothing is known of, which the plan's other errors would hide."""
+    errors = ErrorCollector()
+    errors.add(error)
+    try:
+        check_part_names(error.stages)
+    except UserError as unknown:
+        located = locate_errors(str(unknown), error.stages, reading)
+        errors.add(UserError("\n".join(located)))
+    return UserError(errors.text)
 
 
 def _check_plan(

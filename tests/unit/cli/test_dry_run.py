@@ -1,5 +1,9 @@
 """What a dry run says of a stage's rows, wherever they come from."""
 
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
 import pytest
 
 from tests.unit.config.builders import GRPO, SFT, config
@@ -52,3 +56,44 @@ def test_engines_and_ranks_are_counted(capsys: pytest.CaptureFixture[str]) -> No
     assert any(line.startswith("  rollout        4 engines, vllm") for line in lines)
     assert any(line.startswith("  trainer        1 rank, ") for line in lines)
     assert any(line.endswith("every 1 step, offset 0") for line in lines)
+
+
+def missing(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith("not here now: ")]
+
+
+def test_gpus_that_this_machine_does_not_have_are_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("trinity.launch.gpus.DRIVER", tmp_path / "none")
+    [line] = missing(said(capsys, GRPO, cluster={"gpu_per_node": 4}))
+    assert "`cluster.gpu_per_node: 4` needs GPUs" in line
+    monkeypatch.setattr("trinity.launch.gpus.DRIVER", tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    [line] = missing(said(capsys, GRPO, cluster={"gpu_per_node": 4}))
+    assert "CUDA_VISIBLE_DEVICES names 1 GPUs" in line
+    assert not missing(said(capsys, GRPO))
+
+
+class Healthy(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+
+def test_a_dead_server_of_data_juicer_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with HTTPServer(("127.0.0.1", 0), Healthy) as server:
+        url = f"http://127.0.0.1:{server.server_port}"
+        given: dict[str, object] = {
+            "service": {"data_juicer": {"server_url": url}},
+            "data_processor": {"task_pipeline": {"operators": [{"name": "text_length_filter"}]}},
+        }
+        answering = threading.Thread(target=server.handle_request)
+        answering.start()
+        assert not missing(said(capsys, GRPO, **given))
+        answering.join()
+    [line] = missing(said(capsys, GRPO, **given))
+    assert f"Data-Juicer's server at {url} does not answer" in line

@@ -160,3 +160,37 @@ def test_a_reward_that_the_workflow_does_not_call_is_told() -> None:
     (told,) = said(buffer=given("frozen_lake_workflow"))
     assert "`default_reward_fn_type: math_reward` of taskset `train` is not called" in told
     assert said(buffer=given("math_workflow")) == ()
+
+
+def test_a_model_of_a_critic_that_there_is_not_is_told() -> None:
+    (unread,) = said(model={"critic_model_path": "/models/critic"})
+    assert "`model.critic_model_path: /models/critic` is not read: `grpo` trains no" in unread
+    with_critic = said(
+        algorithm={"algorithm_type": "ppo"}, model={"critic_model_path": "/models/critic"}
+    )
+    assert not [text for text in with_critic if "critic_model_path" in text]
+
+
+def test_a_format_of_experiences_is_told() -> None:
+    rows = {"trainer_input": {"experience_buffer": {"format": {"prompt_key": "question"}}}}
+    (unread,) = said(buffer=rows)
+    assert "`buffer.trainer_input.experience_buffer.format` is not read" in unread
+    assert said(SFT, buffer=rows) == ()
+
+
+def shaped(*before: dict[str, object]) -> tuple[str, ...]:
+    rule = {"stats_key": "quality", "op_type": "ADD", "weight": 0.5}
+    shaping = {"name": "reward_shaping_mapper", "args": {"reward_shaping_configs": [rule]}}
+    return said(
+        data_processor={"experience_pipeline": {"operators": [*before, shaping]}},
+        service={"data_juicer": {"server_url": "http://127.0.0.1:8005"}},
+    )
+
+
+def test_a_number_that_shapes_rewards_and_that_no_operator_makes_is_told() -> None:
+    (missing,) = shaped()
+    assert "`reward_shaping_mapper` reads `quality`, which no operator before it makes" in missing
+    (missing,) = shaped({"name": "reward_std_filter"})
+    assert "`quality`" in missing
+    scored: dict[str, object] = {"operators": [{"llm_quality_score_filter": {}}]}
+    assert shaped({"name": "data_juicer", "args": scored}) == ()

@@ -1,5 +1,6 @@
 """All mistakes of a file are said at once, and what is planned keeps nobody from planning."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,99 @@ def test_no_mistake_hides_another(tmp_path: Path) -> None:
         ("10", "two", "buffer.trainer_input.experience_buffer.path"),
         ("11", "two", "buffer.trainer_input.auxiliary_buffers.x.path"),
     ]
+
+
+OF_EVERY_KIND = """\
+model: {model_path: /m, max_prompt_tokens: 3}
+algorithm: {algorithm_type: grpo, repeat_times: two}
+buffer:
+  batch_size: 4
+  explorer_input:
+    tasksets:
+      - {name: a, path: /a.jsonl, default_workflow_type: simpel_workflow}
+      - {name: a, path: /b.jsonl, default_reward_fn_type: no_reward}
+      - {name: c, storage_type: sql}
+    eval_tasksets:
+      - name: d
+        path: /d.jsonl
+        default_workflow_type: maths_workflow
+explorer:
+  rollout_model: {enable_auto_tool_choice: true}
+monitor: {monitor_type: mlflow, monitor_args: {url: here}}
+synchronizer: {sync_intervall: 2}
+"""
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_errors_of_every_kind_are_told_with_their_lines(command: str, tmp_path: Path) -> None:
+    """A length, a type, a key, a name twice, parts that do not exist, keys that miss others."""
+    file = tmp_path / "x.yaml"
+    file.write_text(OF_EVERY_KIND)
+    words = ["config", "check", str(file)] if command == "check" else ["run", "-c", str(file)]
+    done = CliRunner().invoke(make_app(words[:2]), words)
+    said = done.output if command == "check" else str(done.exception)
+    for name, line in WRONG.items():
+        place = re.compile(rf"{re.escape(str(file))}:{line}\b")
+        assert any(name in told and place.search(told) for told in said.splitlines()), (name, said)
+
+
+OF_LISTS = """\
+model: {model_path: /m, max_model_len: 24}
+cluster: {gpu_per_node: 2}
+stages:
+  - stage_name: one
+    buffer:
+      explorer_input:
+        taskset: {name: a, path: /a.jsonl, data_selector: {feature_keys: [x]}}
+        eval_tasksets:
+          - {name: b, storage_type: queue, data_selector: {kwargs: {m: 1}}}
+          - {name: b, path: /b.jsonl}
+          - {name: c, path: /c.jsonl}
+          - {name: c, path: /d.jsonl}
+    data_processor:
+      task_pipeline:
+        operators: [{name: no_such}, {name: nor_this}]
+      experience_pipeline:
+        operators: [{name: not_there}, {name: neither}]
+  - stage_name: one
+    cluster: {gpu_per_node: 1}
+"""
+
+
+def test_no_entry_of_a_list_hides_the_next(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(OF_LISTS)
+    said = "\n".join(check_file(file).errors)
+    for text in (
+        f"{file}:18: two of `stages` are called `one`",
+        "`cluster` is not that of stage",
+        "taskset.data_selector.feature_keys` means nothing to sequential",
+        "eval_tasksets[0].storage_type`: an evaluation takes the same tasks",
+        "eval_tasksets[0].data_selector.kwargs` means nothing",
+        "called `b`",
+        "called `c`",
+        "task_pipeline.operators[0].name: no_such`",
+        "task_pipeline.operators[1].name: nor_this`",
+        "experience_pipeline.operators[0].name: not_there`",
+        "experience_pipeline.operators[1].name: neither`",
+    ):
+        assert text in said, (text, said)
+    assert len(said.splitlines()) == len(set(said.splitlines()))
+
+
+WRONG = {
+    "max_model_len": 1,
+    "repeat_times": 2,
+    "simpel_workflow": 7,
+    "no_reward": 8,
+    "called `a`": 5,
+    "tasksets[2].path": 9,
+    "maths_workflow": 13,
+    "tool_call_parser": 15,
+    "monitor_args.url": 16,
+    "sync_intervall": 17,
+}
+"""What is wrong with the file, with its line."""
 
 
 @pytest.mark.parametrize("command", ["plan", "show"])

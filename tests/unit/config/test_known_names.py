@@ -13,7 +13,9 @@ from trinity.plugins import PLUGIN_DIRS_VARIABLE
 
 
 def check(**taskset: object) -> None:
-    check_part_names(plan_experiment(config(buffer={"explorer_input": {"taskset": taskset}})))
+    check_part_names(
+        plan_experiment(config(buffer={"explorer_input": {"taskset": taskset}})).stages
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,5 +130,5 @@ def test_a_workflows_file_may_read_the_variables_of_its_stage(
         buffer={"explorer_input": {"taskset": taskset}},
         explorer={"env_vars": {"KEY_OF_A_STAGE": "set"}},
     )
-    check_part_names(plan_experiment(plan))
+    check_part_names(plan_experiment(plan).stages)
     assert "KEY_OF_A_STAGE" not in os.environ

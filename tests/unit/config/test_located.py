@@ -33,6 +33,7 @@ SOURCE = ConfigSource(Path("x.yaml"), TEXT, key_lines(TEXT))
         ("stage `warm`: `algorithm.advantage_fn: nothing` is not supported", "x.yaml:2"),
         ("stage `warm`: `buffer.train_batch_size` is missing", "x.yaml"),
         ("two of `stages` are called `a`", "x.yaml"),
+        ("two of `stages` are called `a` (`stages[1].stage_name`)", "x.yaml:8"),
     ],
 )
 def test_a_mistake_is_found_where_its_key_stands(sentence: str, place: str) -> None:

@@ -383,7 +383,7 @@ def verl(model: str, path: str, **changes: object) -> dict[str, object]:
 def test_rows_of_verl_are_accepted(tmp_path: Path, model: str) -> None:
     given = verl(model, write_rows(tmp_path / "train.jsonl", verl_row()))
     assert check(tmp_path, **given) == ""
-    check_part_names(plan_experiment(config(GRPO, **given)))
+    check_part_names(plan_experiment(config(GRPO, **given)).stages)
 
 
 @pytest.mark.parametrize(
@@ -445,7 +445,7 @@ def test_a_reward_that_rows_name_is_looked_up(
 ) -> None:
     path = write_rows(tmp_path / "train.jsonl", verl_row(data_source=source))
     with pytest.raises(UserError, match=rf"{said}.* in column `data_source`"):
-        check_part_names(plan_experiment(config(GRPO, **verl(model, path))))
+        check_part_names(plan_experiment(config(GRPO, **verl(model, path))).stages)
 
 
 def test_arguments_that_the_reward_of_a_row_does_not_take_are_refused(
@@ -457,8 +457,28 @@ def test_arguments_that_the_reward_of_a_row_does_not_take_are_refused(
         check_parts(plan_experiment(config(GRPO, **given)).stages)
 
 
+def test_a_file_of_data_juicer_that_is_not_there_is_told(tmp_path: Path, model: str) -> None:
+    path = write_rows(tmp_path / "train.jsonl", {"prompt": "x", "response": "y"})
+
+    def checked(file: Path) -> None:
+        given = {
+            **grpo(model, {"path": path}, total_steps=1, batch_size=1),
+            "checkpoint_root_dir": str(tmp_path),
+            "service": {"data_juicer": {"server_url": "http://127.0.0.1:8005"}},
+            "data_processor": {"task_pipeline": {"config_path": str(file)}},
+        }
+        check_inputs(plan_experiment(config(GRPO, **given)))
+
+    with pytest.raises(UserError, match=r"task_pipeline\.config_path: .*recipe\.yaml` is no file"):
+        checked(tmp_path / "recipe.yaml")
+    (tmp_path / "recipe.yaml").write_text("process: []")
+    checked(tmp_path / "recipe.yaml")
+
+
 def test_data_that_are_here_are_checked_with_the_file(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "train.jsonl", {"question": "x"})
     with pytest.raises(UserError, match="no column `prompt`"):
-        check_local_data(plan_experiment(config(GRPO, **grpo("/not/here", {"path": path}))))
-    check_local_data(plan_experiment(config(GRPO, **grpo("/not/here", {"path": "/not/here.json"}))))
+        check_local_data(plan_experiment(config(GRPO, **grpo("/not/here", {"path": path}))).stages)
+    check_local_data(
+        plan_experiment(config(GRPO, **grpo("/not/here", {"path": "/not/here.json"}))).stages
+    )

@@ -14,6 +14,8 @@ from trinity.config.plan.experience_sink import experience_sink
 from trinity.config.plan.model import missing_from_cache
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.data import FormatConfig
+from trinity.json_values import JsonValue
+from trinity.operators import OPERATORS
 from trinity.plugins import WORKFLOWS
 
 OFFLOADS = ("param_offload", "optimizer_offload", "offload_policy")
@@ -365,6 +367,47 @@ def _auxiliary_buffers_unread(stage: StagePlan) -> Iterator[str]:
             )
 
 
+def _critic_model_unread(stage: StagePlan) -> Iterator[str]:
+    if stage.config.model.critic_model_path and not stage.needs_critic:
+        yield (
+            f"`model.critic_model_path: {stage.config.model.critic_model_path}` is not read: "
+            f"`{stage.algorithm_type}` trains no critic"
+        )
+
+
+def _experience_format_unread(stage: StagePlan) -> Iterator[str]:
+    """Experiences come from workflows, which have the format of their taskset."""
+    rows = stage.config.buffer.trainer_input.experience_buffer
+    if stage.has_rollouts and rows.format != FormatConfig():
+        yield (
+            "`buffer.trainer_input.experience_buffer.format` is not read: experiences come from "
+            "workflows; the columns of tasks are below their taskset's `format`"
+        )
+
+
+def _shaped_by_nothing(stage: StagePlan) -> Iterator[str]:
+    """A reward stays as it is where the number that shapes it is missing."""
+    for index, operator in enumerate(stage.operators):
+        if operator.name != "reward_shaping_mapper":
+            continue
+        if any(before.name not in OPERATORS.builtins for before in stage.operators[:index]):
+            continue  # one of the user's own may make any number
+        if any(before.name == "data_juicer" for before in stage.operators[:index]):
+            continue
+        configs = operator.args.get("reward_shaping_configs")
+        keys = [config.get("stats_key") for config in _dicts(configs)]
+        yield (
+            f"`reward_shaping_mapper` reads {', '.join(f'`{key}`' for key in keys)}, which no "
+            "operator before it makes: where the workflow does not record it as info or metric of "
+            "a sample, rewards stay as they are"
+        )
+
+
+def _dicts(values: JsonValue) -> list[dict[str, JsonValue]]:
+    listed = values if isinstance(values, list) else []
+    return [value for value in listed if isinstance(value, dict)]
+
+
 def _min_response_lowered(stage: StagePlan) -> Iterator[str]:
     asked = stage.config.model.min_response_tokens
     if stage.needs_rollout and asked > max(stage.min_response_tokens, 1):
@@ -447,6 +490,9 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _arguments_without_effect,
     _rows_above_micro_batch,
     _auxiliary_buffers_unread,
+    _critic_model_unread,
+    _experience_format_unread,
+    _shaped_by_nothing,
     _min_response_lowered,
     _eval_name_is_taken,
     _samples_of_runs_are_counted,

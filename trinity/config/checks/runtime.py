@@ -140,9 +140,9 @@ def check_inputs(plan: ExperimentPlan) -> None:
     _raise_all(_checks(plan))
 
 
-def check_local_data(plan: ExperimentPlan) -> None:
+def check_local_data(stages: Sequence[StagePlan]) -> None:
     """Checks the data whose files are on this machine, and nothing else."""
-    _raise_all(check for stage in plan.stages for check in _data_checks(stage, only_here=True))
+    _raise_all(check for stage in stages for check in _data_checks(stage, only_here=True))
 
 
 Check = tuple[str, Callable[[], None]]
@@ -176,6 +176,7 @@ def _checks(plan: ExperimentPlan) -> Iterator[Check]:
         yield "", partial(check_start_checkpoint, stage)
         yield from _data_checks(stage)
         yield f"stage `{stage.name}`: ", partial(check_number_of_tasks, stage)
+        yield f"stage `{stage.name}`: ", partial(_check_pipeline_file, stage)
 
 
 def _data_checks(stage: StagePlan, *, only_here: bool = False) -> Iterator[Check]:
@@ -197,6 +198,17 @@ def _data_checks(stage: StagePlan, *, only_here: bool = False) -> Iterator[Check
 
 def _is_here(path: str | None) -> bool:
     return path is not None and Path(path).exists()
+
+
+def _check_pipeline_file(stage: StagePlan) -> None:
+    """Raises UserError if the file of Data-Juicer's operators is not there."""
+    pipeline = stage.config.data_processor.task_pipeline
+    path = pipeline.config_path if pipeline else None
+    if path and not Path(path).expanduser().is_file():
+        raise UserError(
+            f"`data_processor.task_pipeline.config_path: {path}` is no file: correct it, or list "
+            "`operators` in its place"
+        )
 
 
 def _check_writable(job_dir: Path) -> None:

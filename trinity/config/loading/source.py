@@ -18,7 +18,7 @@ COMMAND_LINE = "the command line"
 
 
 _STAGE = re.compile(r"^stage `(?P<name>[^`]+)`")
-_KEY = re.compile(r"`(?P<key>[a-z_]+(\.\w+(\[\d+\])?)+)")
+_KEY = re.compile(r"`(?P<key>[a-z_]+(\[\d+\])?(\.\w+(\[\d+\])?)+)")
 Written = tuple[Location, type[Section], dict[str, Any]]
 """The location of a section, its type, and the written values."""
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.buffer.selector import refusal
-from trinity.config.error_collector import all_of
+from trinity.config.error_collector import ErrorCollector, all_of
 from trinity.config.plan.lengths import SequenceLengths
 from trinity.config.plan.parts import (
     ResolvedAlgorithm,
@@ -19,7 +19,12 @@ from trinity.config.plan.parts import (
     ResolvedSelector,
     ResolvedTaskset,
 )
-from trinity.config.plan.pipelines import attach_task_pipeline, has_inputs, use_pipeline_inputs
+from trinity.config.plan.pipelines import (
+    attach_task_pipeline,
+    check_task_operators,
+    has_inputs,
+    use_pipeline_inputs,
+)
 from trinity.config.plan.replay import resolve_replay
 from trinity.config.plan.task_storage import database_address, resolve_data_path, resolve_path
 from trinity.config.schema.buffer import ExplorerInput
@@ -146,9 +151,15 @@ def resolve_train_tasksets(
     resolve = partial(
         _resolve, config=config, lengths=lengths, repeat_times=repeat_times, is_eval=False
     )
-    tasksets = all_of(
-        [partial(resolve, taskset, key=at, default_name=name) for at, name, taskset in named]
-    )
+    errors = ErrorCollector()
+    found = [
+        errors.attempt(partial(resolve, taskset, key=at, default_name=name))
+        for at, name, taskset in named
+    ]
+    if errors.text:
+        errors.attempt(partial(check_task_operators, config, stage))
+    errors.raise_all()
+    tasksets = [taskset for taskset in found if taskset is not None]
     check_queue(tasksets, config, f"{key}s")
     return (attach_task_pipeline(config, tasksets[0], stage), *tasksets[1:])
 
@@ -193,12 +204,14 @@ def with_free_names(
 
 def check_unique_names(names: Sequence[str], stage: str) -> None:
     """Checks that names are unique: the name of tasks or rows is their key in the buffer."""
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(
-                f"stage `{stage}`: two of the tasksets and auxiliary buffers of `buffer` are "
-                f"called `{name}`: give each its own name"
-            )
+    errors = [
+        f"stage `{stage}`: two of the tasksets of `buffer.explorer_input` and the auxiliary "
+        f"buffers are called `{name}`: give each its own name"
+        for name in dict.fromkeys(names)
+        if names.count(name) > 1
+    ]
+    if errors:
+        raise UserError("\n".join(errors))
 
 
 def resolve_experience_buffer(
@@ -321,15 +334,20 @@ def _resolve(
     repeat_times: int,
     is_eval: bool,
 ) -> ResolvedTaskset:
-    check_eval_storage(taskset, key, is_eval=is_eval)
+    errors = ErrorCollector()
+    errors.attempt(partial(check_eval_storage, taskset, key, is_eval=is_eval))
     if not is_eval:
-        check_difficulty_feedback(taskset.data_selector, config.mode, key)
+        errors.attempt(partial(check_difficulty_feedback, taskset.data_selector, config.mode, key))
+    path = errors.attempt(partial(resolve_path, taskset, key))
+    selector = errors.attempt(partial(resolve_selector, taskset.data_selector, config.seed, key))
+    errors.raise_all()
+    assert selector is not None
     defaults = config.buffer.explorer_input
     reward = taskset.default_reward_fn_type or defaults.default_reward_fn_type
     return ResolvedTaskset(
         name=taskset.name or default_name,
         storage_type=taskset.storage_type,
-        path=resolve_path(taskset, key),
+        path=path,
         table=(taskset.table or taskset.name or default_name)
         if taskset.storage_type == "sql"
         else None,
@@ -345,7 +363,7 @@ def _resolve(
         reward_args=taskset.reward_fn_args,
         format=taskset.format,
         sampling=_sampling(taskset, config.model, lengths),
-        selector=resolve_selector(taskset.data_selector, config.seed, key),
+        selector=selector,
     )
 
 

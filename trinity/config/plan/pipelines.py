@@ -1,11 +1,13 @@
 """Resolves experience operators and task pipelines."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 from trinity.algorithm.forms import RequiredSignature, matching_signature
 from trinity.algorithm.signature import Signature, read_signature
-from trinity.config.error_collector import did_you_mean
+from trinity.config.error_collector import ErrorCollector, all_of, did_you_mean
 from trinity.config.plan.algorithm import merge_arguments
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedOperator, ResolvedTaskset
 from trinity.config.plan.task_storage import resolve_data_path
@@ -69,7 +71,7 @@ def attach_task_pipeline(config: Config, rows: Resolved, stage: str) -> Resolved
     configured = config.data_processor.task_pipeline
     if configured is None:
         return rows
-    try:
+    with errors_of_stage(stage):
         _check_source(configured, rows)
         pipeline = ResolvedTaskPipeline(
             operators=_operators(configured, config.service),
@@ -84,9 +86,14 @@ def attach_task_pipeline(config: Config, rows: Resolved, stage: str) -> Resolved
             ),
             further_paths=tuple(resolve_data_path(path) for path in configured.inputs[1:]),
         )
-    except UserError as error:
-        raise UserError(f"stage `{stage}`: {error}") from error
     return rows.model_copy(update={"task_pipeline": pipeline})
+
+
+def check_task_operators(config: Config, stage: str) -> None:
+    """Raises UserError with a line for each operator that cannot be used on any rows."""
+    if config.data_processor.task_pipeline is not None:
+        with errors_of_stage(stage):
+            _operators(config.data_processor.task_pipeline, config.service)
 
 
 def _check_source(
@@ -113,7 +120,9 @@ def _operators(pipeline: TaskPipelineConfig, service: ServiceConfig) -> tuple[Ta
         return (_resolve_task_operator(config, service, f"{TASK_PIPELINE}.config_path"),)
     load_plugins(plugin_dirs_from_environment())
     operators = _merge_data_juicer(pipeline.operators, pipeline.num_process, service)
-    return tuple(_resolve_task_operator(operator, service, key) for key, operator in operators)
+    return all_of(
+        [partial(_resolve_task_operator, operator, service, key) for key, operator in operators]
+    )
 
 
 def _merge_data_juicer(
@@ -122,19 +131,19 @@ def _merge_data_juicer(
     """Merges consecutive operators of Data-Juicer into one call."""
     merged: list[tuple[str, OperatorConfig]] = []
     data_juicer: list[JsonValue] = []
+    errors = ErrorCollector()
     for i, operator in enumerate(operators):
         key = f"{TASK_PIPELINE}.operators[{i}]"
-        if not operator.name:
-            raise UserError(f"`{key}.name` is missing: give one of {_known()}")
+        errors.attempt(partial(_check_task_operator, operator.name, key, service))
         if "." in operator.name or operator.name in TASK_OPERATORS.names():
             data_juicer = []
             merged.append((key, operator))
             continue
-        _check_server(operator.name, key, service)
         if not data_juicer:
             args: Args = {"operators": data_juicer, "np": num_processes}
             merged.append((key, OperatorConfig.model_construct(name=DATA_JUICER, args=args)))
         data_juicer.append({operator.name: dict(operator.args)})
+    errors.raise_all()
     return merged
 
 
@@ -142,8 +151,11 @@ def _known() -> str:
     return ", ".join(TASK_OPERATORS.names())
 
 
-def _check_server(name: str, key: str, service: ServiceConfig) -> None:
-    if service.data_juicer is None:
+def _check_task_operator(name: str, key: str, service: ServiceConfig) -> None:
+    if not name:
+        raise UserError(f"`{key}.name` is missing: give one of {_known()}")
+    is_known = "." in name or name in TASK_OPERATORS.names()
+    if not is_known and service.data_juicer is None:
         near = did_you_mean(name, TASK_OPERATORS.names())
         raise UserError(
             f"`{key}.name: {name}` is not a task operator here{near}; those of Data-Juicer need "
@@ -197,13 +209,24 @@ def resolve_operators(
 
     Raises: UserError naming the stage and each setting that cannot be used.
     """
-    try:
-        return tuple(
-            _resolve_experience_operator(config, service, f"{EXPERIENCE_PIPELINE}[{i}]")
-            for i, config in enumerate(operators)
+    resolve = _resolve_experience_operator
+    with errors_of_stage(stage):
+        return all_of(
+            [
+                partial(resolve, config, service, f"{EXPERIENCE_PIPELINE}[{i}]")
+                for i, config in enumerate(operators)
+            ]
         )
+
+
+@contextmanager
+def errors_of_stage(stage: str) -> Iterator[None]:
+    """Puts the stage in front of each line of an error."""
+    try:
+        yield
     except UserError as error:
-        raise UserError(f"stage `{stage}`: {error}") from error
+        lines = str(error).splitlines()
+        raise UserError("\n".join(f"stage `{stage}`: {line}" for line in lines)) from error
 
 
 def _resolve_experience_operator(

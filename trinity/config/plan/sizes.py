@@ -26,11 +26,8 @@ class RolloutGpus:
     """The stage that rolls out on all of them."""
 
 
-def largest_rollout(stages: Sequence[MergedStage]) -> RolloutGpus:
-    """Returns the GPUs of the stage that rolls out on most; all stages set them aside.
-
-    Raises: UserError if a stage has a `cluster` of its own.
-    """
+def check_same_cluster(stages: Sequence[MergedStage]) -> None:
+    """Raises UserError if a stage has a `cluster` of its own."""
     first = stages[0]
     for stage in stages:
         if _machines(stage.config) != _machines(first.config):
@@ -38,6 +35,10 @@ def largest_rollout(stages: Sequence[MergedStage]) -> RolloutGpus:
                 f"stage `{stage.name}`: `cluster` is not that of stage `{first.name}`, and GPUs "
                 "are shared out once for all stages: write it at the top of the file"
             )
+
+
+def largest_rollout(stages: Sequence[MergedStage]) -> RolloutGpus:
+    """Returns the GPUs of the stage that rolls out on most; all stages set them aside."""
     return max(
         (RolloutGpus(_rollout_gpus(stage.config), stage.name) for stage in stages),
         key=lambda rollout: rollout.num_gpus,

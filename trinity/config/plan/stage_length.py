@@ -1,4 +1,4 @@
-"""Figures that decide how long a stage is, read from a plan of any version."""
+"""Reads from a plan of any version how long its stages are."""
 
 from pydantic import BaseModel
 

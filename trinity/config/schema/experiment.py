@@ -267,12 +267,20 @@ class MergedStage:
     config: Config
 
 
-def stages_of(config: Config) -> tuple[MergedStage, ...]:
-    """The experiment's stages in order, at least one."""
+def check_stage_names(config: Config) -> None:
+    """Raises UserError with a line for each stage that has the name of an earlier one."""
     names = [stage.stage_name for stage in config.stages]
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"two of `stages` are called `{name}`: give each its own `stage_name`")
+    errors = [
+        f"two of `stages` are called `{name}` (`stages[{index}].stage_name`): give each its own"
+        for index, name in enumerate(names)
+        if name in names[:index]
+    ]
+    if errors:
+        raise UserError("\n".join(errors))
+
+
+def stages_of(config: Config) -> tuple[MergedStage, ...]:
+    """The experiment's stages in order, at least one; see `check_stage_names`."""
     if not config.stages:
         return (MergedStage(index=0, name=SINGLE_STAGE, config=config),)
     written = config.model_dump(exclude_unset=True)
