@@ -8,6 +8,7 @@ says what to use instead. `trinity.plugins.my_file` is `my_file.py` of a plugin 
 """
 
 import importlib
+import logging
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.abc import Loader, MetaPathFinder
@@ -132,6 +133,7 @@ WORKFLOW_PATHS: Mapping[str, str] = {
     "rubric_judge_workflow": f"{_WORKFLOWS}.rubric_judge_workflow.RubricJudgeWorkflow",
     "sudoku_workflow": f"{_WORKFLOWS}.sudoku_workflow.SudokuWorkflow",
     "tool_call_workflow": f"{_WORKFLOWS}.tool_call_workflow.ToolCallWorkflow",
+    "toolcall_workflow": f"{_WORKFLOWS}.tool_call_workflow.ToolCallWorkflow",
     "verl_agent_workflow": f"{_WORKFLOWS}.verl_agent_workflow.VerlAgentWorkflow",
 }
 DISTILLATION_WORKFLOWS = frozenset(
@@ -151,6 +153,13 @@ REWARD_PATHS: Mapping[str, str] = {
     "math_reward": "trinity.rewards.math_reward.MathReward",
     "search_answer_reward": "trinity.rewards.search_answer_reward.SearchAnswerReward",
 }
+UNSUPPORTED_REWARDS: Mapping[str, str] = {
+    "rm_gallery_reward": (
+        "it asks models of the package rm-gallery, which no service installs: name `math_reward` "
+        "or another of docs/workflows.md, or write a RewardFn that calls the package"
+    )
+}
+"""The reason why each is missing, and what to do instead."""
 _ALFWORLD = "it plays in ALFWorld, an environment that no service installs"
 _IMAGES = (
     "it asks about images or videos, and prompts are text alone: leave them out, or "
@@ -158,10 +167,8 @@ _IMAGES = (
 )
 
 
-def get_logger(name: str | None = None, level: int | None = None, **_: object) -> object:
-    """Returns a logger of the standard library whose lines the explorer's log includes."""
-    import logging
-
+def get_logger(name: str | None = None, level: int | None = None, **_: object) -> logging.Logger:
+    """Returns a logger whose lines the service that runs it writes from `log.level` on."""
     name = name or "file"
     logger = logging.getLogger(name if name.startswith("trinity.") else f"trinity.plugin.{name}")
     if level is not None:

@@ -23,8 +23,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
 from trinity import compat
-from trinity.compat import REWARD_PATHS, UNSUPPORTED_WORKFLOWS, WORKFLOW_PATHS
+from trinity.compat import (
+    REWARD_PATHS,
+    UNSUPPORTED_REWARDS,
+    UNSUPPORTED_WORKFLOWS,
+    WORKFLOW_PATHS,
+)
 from trinity.errors import UserError
+from trinity.runtime.logs import own_package
 
 if TYPE_CHECKING:
     from trinity.rewards.reward import RewardSource
@@ -220,7 +226,9 @@ def import_module(name: str, wanted: str) -> ModuleType:
     importlib.invalidate_caches()
     compat.install_import_hook()
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
+        own_package(name)
+        return module
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             if (path := plugin_file(name)) is not None:
@@ -331,4 +339,4 @@ def _file(module: ModuleType) -> str:
 
 
 WORKFLOWS: "Registry[type[Workflow]]" = Registry("workflow", WORKFLOW_PATHS, UNSUPPORTED_WORKFLOWS)
-REWARDS: "Registry[RewardSource]" = Registry("reward", REWARD_PATHS)
+REWARDS: "Registry[RewardSource]" = Registry("reward", REWARD_PATHS, UNSUPPORTED_REWARDS)

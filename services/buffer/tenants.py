@@ -15,6 +15,7 @@ from trinity.config.schema.base import Args
 from trinity.errors import UserError
 from trinity.local.identity import OFFLINE_IDENTITY, OWN_IDENTITY, Identity
 from trinity.plugins import PLUGIN_DIRS_VARIABLE
+from trinity.runtime.logs import LEVEL_VARIABLE
 from trinity.security.authorization import EVERY_TENANT
 from trinity.task_operators import BUILT_IN as TASK_OPERATORS
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
@@ -150,7 +151,7 @@ KEPT_VARIABLES = (
     *("HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "PATH", "TEMP", "TMP", "TMPDIR", "TZ", "USER"),
     *("SSL_CERT_DIR", "SSL_CERT_FILE", "VIRTUAL_ENV", PLUGIN_DIRS_VARIABLE),
     *("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "XDG_CACHE_HOME"),
-    *("CUDA_VISIBLE_DEVICES", "TOKENIZERS_PARALLELISM"),
+    *("CUDA_VISIBLE_DEVICES", "TOKENIZERS_PARALLELISM", LEVEL_VARIABLE),
 )
 KEPT_PREFIXES = ("LC_", "MKL_", "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTHON")
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from pathlib import Path
 
 from services.explorer.control.explorer import Explorer
 from services.explorer.delivery.publisher import NatsBroker
@@ -9,10 +10,16 @@ from services.explorer.engine.vllm import start_vllm
 from services.explorer.settings import ExplorerSettings
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.rpc.runner import run_service
+from trinity.runtime.logs import log_formatter
+from trinity.runtime.runner_logs import route_runs
 
 
 async def serve_until(settings: ExplorerSettings, stop: asyncio.Event) -> None:
     """Runs the explorer until `stop` is set."""
+    route_runs(
+        Path(settings.run_log_dir) if settings.run_log_dir else None,
+        log_formatter("explorer", settings.log_format),
+    )
     load_plugins(plugin_dirs_from_environment())
     explorer = Explorer(
         settings=settings,

@@ -37,6 +37,10 @@ class ExplorerSettings(ServiceSettings):
     """Runs in progress for each of `explorer.runner_per_model`, in the place of
     `explorer.runs_per_runner`."""
 
+    run_log_dir: str = ""
+    """Folder for the logs of runners, `explorer_runner_<n>.log`, with what workflows log. Without
+    it, their lines are among the explorer's own and name their runner."""
+
     max_unconfirmed: int = Field(default=4096, ge=1)
     """Results held in memory until they are committed; beyond it no work is taken."""
 

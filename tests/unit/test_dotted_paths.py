@@ -66,12 +66,20 @@ ALLOWED = (
         "benchmarks/trinity_rft_files.py",
         "folders of Trinity-RFT",
     ),
+    Allowed(
+        r"(async_gsm8k/trainer|bots/ref_eval_collect)\.yaml|trinity/common/workflows/envs",
+        "docs/moving-in.md",
+        "files of Trinity-RFT",
+    ),
+    Allowed(
+        r"examples/own.*", "tests/unit/benchmarks/test_trinity_rft_examples.py", "made by the test"
+    ),
     Allowed(r"trinity\.runs(\.\w+)*", "*", "subjects of the stream begin so"),
     Allowed(r"trinity\.(event|group|role|run)", "*", "tags of MLflow's runs"),
     Allowed(r"trinity\.outcome", "services/explorer/*", "an attribute of a metric"),
     Allowed(r"trinity\.sync", "services/*", "an attribute of a metric"),
     Allowed(r"trinity\.rank", "services/trainer/*", "an attribute of the telemetry's resource"),
-    Allowed(r"trinity\.(plugin|test)", "*.py", "a logger"),
+    Allowed(r"trinity\.(plugin(\.\w+)?|test)", "*.py", "a logger"),
     Allowed(r"trinity\.(yaml|schema\.json)", "*", "files that `trinity config` writes"),
     Allowed(r"trinity\.json", "tests/unit/deploy/*", "Grafana's dashboard, by its name alone"),
     Allowed(r"trinity\.\{.*|services\.X", "*.md", "any service"),

@@ -46,7 +46,8 @@ class BatchTotals:
     num_sequences: int
     """Rows with at least one such token."""
     max_response_tokens: int
-    """The longest possible response; the divisor of `seq-mean-token-sum-norm`."""
+    """The longest possible response, or `algorithm.loss_scale_factor` in its place; the divisor of
+    `seq-mean-token-sum-norm`."""
     num_expert_tokens: int = 0
     """The part of `num_tokens` that belongs to expert rows."""
     num_expert_sequences: int = 0

@@ -46,7 +46,7 @@ class AlgorithmType:
     """Measured: how many steps old the rollouts' weights may be; empty if not measured."""
     schema: RowSchema = "experience"
     repeat_times: int = 1
-    """Rollouts of a task, where the user gives no number."""
+    """Rollouts that a task usually has; fewer than it compares are advised against."""
     min_repeat_times: int = 1
     needs_critic: bool = False
     can_balance_batch: bool = True

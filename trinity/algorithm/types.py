@@ -19,6 +19,35 @@ PPO = AlgorithmType(
     entropy_loss_fn="default",
 )
 
+VAPO = AlgorithmType(
+    name="vapo",
+    summary=(
+        "PPO whose critic learns undiscounted returns, while the policy's lambda grows with the "
+        "answer's length; rare tokens may rise further."
+    ),
+    when_to_use=(
+        "Long reasoning with a critic, where PPO's values are biased at first and a reward at the "
+        "end fades before it reaches the beginning; give `trainer.critic_warmup`."
+    ),
+    paper="https://arxiv.org/abs/2504.05118",
+    repeat_times=16,
+    needs_critic=True,
+    advantage_fn="vapo",
+    policy_loss_fn="ppo",
+    args={"policy_loss_fn": {"clip_range_high": 0.28}},
+)
+
+PF_PPO = AlgorithmType(
+    name="pf_ppo",
+    summary="PPO in which rollouts with telling scores count more often than those in between.",
+    when_to_use="A learned reward model, which is right about very good and very bad answers only.",
+    paper="https://arxiv.org/abs/2409.06957",
+    needs_critic=True,
+    advantage_fn="pf_ppo",
+    policy_loss_fn="ppo",
+    kl_loss_fn="k2",
+)
+
 GRPO = AlgorithmType(
     name="grpo",
     summary="Compares each rollout with the mean of its task's rollouts, in standard deviations.",
@@ -77,6 +106,45 @@ DAPO = AlgorithmType(
         "advantage_fn": {"std_threshold": 0.0},
         "policy_loss_fn": {"clip_range_high": 0.28},
     },
+)
+
+MAXRL = AlgorithmType(
+    name="maxrl",
+    summary=(
+        "Compares each rollout with its task's mean reward and divides by it, which follows the "
+        "likelihood of a right answer: tasks that are solved rarely weigh more."
+    ),
+    when_to_use="Rewards of 0 and 1, hard tasks and many rollouts, where pass@k falls under GRPO.",
+    paper="https://arxiv.org/abs/2602.02710",
+    repeat_times=16,
+    advantage_fn="maxrl",
+    policy_loss_fn="ppo",
+)
+
+GFPO = AlgorithmType(
+    name="gfpo",
+    summary="GRPO that samples many rollouts of a task and trains on the shortest of them alone.",
+    when_to_use="Answers grow longer than their accuracy is worth: sample more, to think less.",
+    paper="https://arxiv.org/abs/2508.09726",
+    repeat_times=16,
+    min_repeat_times=2,
+    advantage_fn="gfpo",
+    policy_loss_fn="ppo",
+)
+
+GVPO = AlgorithmType(
+    name="gvpo",
+    summary=(
+        "Regression within a task's rollouts: the change of an answer's log-probability is fitted "
+        "to its reward, without importance ratios or clipping."
+    ),
+    when_to_use="Rollouts of any age, replayed or foreign ones, where clipping and ratios fail.",
+    paper="https://arxiv.org/abs/2504.19599",
+    repeat_times=8,
+    min_repeat_times=2,
+    advantage_fn="gvpo",
+    policy_loss_fn="gpg",
+    loss_agg_mode="seq-mean-token-sum",
 )
 
 REINFORCEPLUSPLUS = AlgorithmType(
@@ -201,6 +269,34 @@ SAPO = AlgorithmType(
     entropy_loss_fn="default",
 )
 
+DCPO = AlgorithmType(
+    name="dcpo",
+    summary=(
+        "GRPO whose clip range depends on the token: the rarer it was, the further it may move."
+    ),
+    when_to_use="Reasoning whose decisive tokens are rare ones, which a fixed range clips first.",
+    paper="https://arxiv.org/abs/2509.02333",
+    repeat_times=8,
+    advantage_fn="grpo",
+    policy_loss_fn="dcpo",
+    entropy_loss_fn="default",
+    loss_agg_mode="seq-mean-token-mean",
+)
+
+M2PO = AlgorithmType(
+    name="m2po",
+    summary=(
+        "GRPO without clipping: the few tokens with the most outlying ratios are left out, until "
+        "the mean square of the log-ratios is small."
+    ),
+    when_to_use="Rollouts that are many steps old, of which clipping would throw most away.",
+    paper="https://arxiv.org/abs/2510.01161",
+    repeat_times=8,
+    advantage_fn="grpo",
+    policy_loss_fn="m2po",
+    entropy_loss_fn="default",
+)
+
 SPPO = AlgorithmType(
     name="sppo",
     summary="The log-ratio, trained only where the ratio is within its range.",
@@ -310,6 +406,19 @@ ON_POLICY_DISTILL = AlgorithmType(
     policy_loss_fn="ppo",
 )
 
+GRPO_DISTILL = AlgorithmType(
+    name="grpo_distill",
+    summary="GRPO's advantage plus a teacher's opinion of every token.",
+    when_to_use=(
+        "A teacher and rewards that can be checked: faster than rewards alone, and not bounded by "
+        "the teacher."
+    ),
+    paper="https://thinkingmachines.ai/blog/on-policy-distillation/",
+    repeat_times=8,
+    advantage_fn="grpo_distill",
+    policy_loss_fn="ppo",
+)
+
 JSD = AlgorithmType(
     name="jsd",
     summary="On-policy distillation, between the forward and the reverse divergence.",
@@ -363,16 +472,54 @@ DPO = AlgorithmType(
     entropy_loss_fn="default",
 )
 
+IPO = AlgorithmType(
+    name="ipo",
+    summary="DPO with a target for the margin of a pair, beyond which it pushes no further.",
+    when_to_use="Few or clean pairs, which DPO overfits: both answers' probabilities collapse.",
+    paper="https://arxiv.org/abs/2310.12036",
+    schema="dpo",
+    can_balance_batch=False,
+    policy_loss_fn="ipo",
+    entropy_loss_fn="default",
+)
+
+SIMPO = AlgorithmType(
+    name="simpo",
+    summary="Prefers the better answer by its mean log-probability, by a margin.",
+    when_to_use="Pairs without memory for a reference model, where DPO makes answers longer.",
+    paper="https://arxiv.org/abs/2405.14734",
+    schema="dpo",
+    can_balance_batch=False,
+    policy_loss_fn="simpo",
+    entropy_loss_fn="default",
+)
+
+ORPO = AlgorithmType(
+    name="orpo",
+    summary="Fine-tunes on the better answer and lowers the odds of the worse one at once.",
+    when_to_use="A base model and pairs: one stage in place of SFT and then DPO.",
+    paper="https://arxiv.org/abs/2403.07691",
+    schema="dpo",
+    can_balance_batch=False,
+    policy_loss_fn="orpo",
+    entropy_loss_fn="default",
+)
+
 ALGORITHM_TYPES: Registry[AlgorithmType] = Registry(
     "algorithm type",
     {
         declared.name: f"{__name__}.{declared.name.upper()}"
         for declared in (
             PPO,
+            VAPO,
+            PF_PPO,
             GRPO,
             GRPO_VERL,
             DR_GRPO,
             DAPO,
+            MAXRL,
+            GFPO,
+            GVPO,
             REINFORCEPLUSPLUS,
             RLOO,
             OPMD,
@@ -382,6 +529,8 @@ ALGORITHM_TYPES: Registry[AlgorithmType] = Registry(
             GSPO,
             GSPO_TOKEN,
             SAPO,
+            DCPO,
+            M2PO,
             SPPO,
             REC,
             RAFT,
@@ -390,11 +539,15 @@ ALGORITHM_TYPES: Registry[AlgorithmType] = Registry(
             MULTI_STEP_GRPO,
             GIGPO,
             ON_POLICY_DISTILL,
+            GRPO_DISTILL,
             JSD,
             JENSEN_SHANNON,
             SFT,
             CPT,
             DPO,
+            IPO,
+            SIMPO,
+            ORPO,
         )
     },
     adapter="trinity.algorithm.algorithm.adapt_algorithm",

@@ -38,12 +38,12 @@ def check_files(paths: Sequence[Path], overrides: Sequence[str], *, strict: bool
     if not paths:
         raise UserError("no file is named: give one or more YAML files")
     values = parse_overrides(overrides)
-    are_good = [_check(path, _check_on_machine(path, values), strict) for path in paths]
+    are_good = [_check(path, check_on_machine(path, values), strict) for path in paths]
     if not all(are_good):
         raise typer.Exit(USER_ERROR)
 
 
-def _check_on_machine(path: Path, overrides: Mapping[str, JsonValue]) -> CheckReport:
+def check_on_machine(path: Path, overrides: Mapping[str, JsonValue]) -> CheckReport:
     """Checks a file, and that its packages and names exist on this machine."""
     report = check_file(path, overrides)
     if report.plan is None:

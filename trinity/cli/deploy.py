@@ -88,7 +88,7 @@ def _digests(given: list[str]) -> dict[str, str]:
 
 
 def _refuse_local_modes(plan: "ExperimentPlan") -> None:
-    from trinity.launch.modes import is_bench, is_serve
+    from trinity.launch.modes import is_bench, is_serve, started_data_juicer
 
     if is_serve(plan):
         raise UserError(
@@ -99,6 +99,12 @@ def _refuse_local_modes(plan: "ExperimentPlan") -> None:
         raise UserError(
             "`mode: bench` of a run is started with `trinity run`, on the machine that has the run "
             "in its directory and its database"
+        )
+    if started_data_juicer(plan) is not None:
+        raise UserError(
+            "`service.data_juicer.auto_start` starts a server with `trinity run` alone: run "
+            "`python -m trinity.data_juicer.server` beside the buffer, and give "
+            "`service.data_juicer.server_url`"
         )
 
 

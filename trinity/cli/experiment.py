@@ -16,15 +16,17 @@ from trinity.config.plan.model import missing_from_cache
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import without_password
+from trinity.data_juicer.environment import data_juicer_python
 from trinity.errors import UserError
 from trinity.launch.disk import check_disk
 from trinity.launch.gpus import check_gpus
-from trinity.launch.modes import BenchSource, check_reach
+from trinity.launch.modes import BenchSource, check_reach, started_data_juicer
 from trinity.launch.prepare import PreparedRun, check_hub, prepare_run
 from trinity.launch.retrain import without_explorer
 from trinity.launch.run import LocalRun, RunInterrupted
 from trinity.launch.stored_runs import StoredRun, with_source_runs
 from trinity.local.addresses import stack_directory_of
+from trinity.local.data_juicer import with_data_juicer
 from trinity.local.reaper import refuse_if_locked
 from trinity.progress.reporter import make_reporter
 from trinity.progress.summary import RunSummary, read_finished
@@ -228,6 +230,9 @@ def execute_run(prepared: PreparedRun, resume_command: str, *, secure: bool = Fa
         run.complete = with_source_runs
         if not any(stage.needs_rollout for stage in prepared.plan.stages):
             run.services = without_explorer
+    if (port := started_data_juicer(prepared.plan)) is not None:
+        python = data_juicer_python(reporter.print_line)
+        run.services = with_data_juicer(run.services, port, python)
     follow_run(run, resume_command)
 
 

@@ -12,8 +12,17 @@ T = TypeVar("T")
 
 
 def closest_match(name: str, valid: Iterable[str]) -> str | None:
-    """The valid name most similar to `name`, if any is similar."""
-    return next(iter(difflib.get_close_matches(name, list(valid), n=1)), None)
+    """The valid name most similar to `name`, if any is similar.
+
+    Of several that are equally similar it is one with the same letters: those are often swapped.
+    """
+    close = difflib.get_close_matches(name, list(valid), n=3)
+    alike = [other for other in close if _similarity(name, other) == _similarity(name, close[0])]
+    return next(iter(sorted(alike, key=lambda other: sorted(other) != sorted(name))), None)
+
+
+def _similarity(name: str, other: str) -> float:
+    return difflib.SequenceMatcher(a=other, b=name).ratio()
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:

@@ -22,6 +22,8 @@ from trinity.config.plan.data import (
     resolve_eval_tasksets,
     resolve_experience_buffer,
     resolve_train_tasksets,
+    with_free_names,
+    with_only_buffer,
 )
 from trinity.config.plan.lengths import SequenceLengths, resolve_lengths
 from trinity.config.plan.model import (
@@ -105,7 +107,8 @@ def _resolve_stage(stage: MergedStage, rollout: RolloutGpus) -> StagePlan:
     external = errors.attempt(lambda: resolve_external_model(config, name))
     errors.raise_all()
     assert algorithm and lengths and model and sizes and data and operators is not None
-    plan = _plan(stage, algorithm, lengths, model, sizes, data, operators)
+    mixed = with_only_buffer(algorithm, config)
+    plan = _plan(stage, mixed, lengths, model, sizes, data, operators)
     plan = plan.model_copy(update={"auxiliary_models": auxiliary, "external_model": external})
     errors.attempt(lambda: check_algorithm(plan))
     errors.attempt(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
@@ -234,6 +237,7 @@ def _tasksets(
     eval_tasksets = errors.attempt(lambda: resolve_eval_tasksets(config, lengths, stage))
     errors.raise_all()
     assert tasksets is not None and eval_tasksets is not None
+    eval_tasksets = with_free_names(tasksets, eval_tasksets)
     names = [taskset.name for taskset in (*tasksets, *eval_tasksets)]
     check_unique_names([*names, *config.buffer.trainer_input.auxiliary_buffers], stage)
     return tasksets, eval_tasksets
@@ -254,6 +258,7 @@ def _lr_schedule(optimizer: OptimizerConfig) -> LearningRateSchedule:
         min_ratio=optimizer.min_lr_ratio,
         anneal_steps=optimizer.lr_wsd_decay_steps,
         anneal_style=optimizer.lr_wsd_decay_style,
+        warmup_init=optimizer.lr_warmup_init,
     )
 
 

@@ -268,7 +268,12 @@ def main() -> int:
             1, f"{sys.executable} has no Data-Juicer, pip install py-data-juicer: {error}\n"
         )
     handler = type("BoundHandler", (DataJuicerHandler,), {"sessions": SessionStore()})
-    with BoundedThreadingServer((arguments.host, arguments.port), handler) as server:
+    try:
+        server = BoundedThreadingServer((arguments.host, arguments.port), handler)
+    except OSError as error:
+        taken = f"{arguments.host}:{arguments.port}"
+        parser.exit(2, f"cannot listen on {taken}: {error.strerror}; give another port\n")
+    with server:
         host, port = server.server_address[:2]
         sys.stdout.write(f"http://{host!s}:{port}\n")
         sys.stdout.flush()

@@ -12,6 +12,7 @@ from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import RunFailed, ServiceNotReady, TrinityError, UserError
 from trinity.launch.follow import FINISHED, ExperimentFollower, watched
+from trinity.launch.resume import with_units_of
 from trinity.launch.stored_runs import find_experiment, with_source_runs
 from trinity.progress.reporter import Reporter, make_reporter
 from trinity.progress.view import RunView
@@ -85,6 +86,7 @@ class ExperimentSubmission:
         )
         try:
             plan = await with_source_runs(synchronizer, self.plan, START_SECONDS)
+            plan = await _as_begun(synchronizer, plan)
             request = synchronizer_pb2.CreateExperimentRequest(
                 tenant=plan.tenant,
                 label=plan.label,
@@ -99,6 +101,20 @@ class ExperimentSubmission:
         verb = "goes on" if answer.resumed else "started"
         reporter.print_line(f"{self.plan.label} {verb} as {answer.experiment.id}")
         return answer.experiment
+
+
+async def _as_begun(
+    synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub, plan: ExperimentPlan
+) -> ExperimentPlan:
+    """Returns the plan with what the experiment of this label began with, if there is one."""
+    known = await find_experiment(synchronizer, plan.tenant, plan.label, START_SECONDS)
+    if known is None:
+        return plan
+    request = synchronizer_pb2.GetExperimentRequest(experiment_id=known.id)
+    answer: synchronizer_pb2.GetExperimentResponse = await synchronizer.GetExperiment(
+        request, timeout=CALL_SECONDS
+    )
+    return with_units_of(plan, answer.plan_json)
 
 
 def service_not_ready(address: str, error: grpc.aio.AioRpcError, seconds: float) -> TrinityError:

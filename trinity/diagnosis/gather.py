@@ -37,6 +37,7 @@ from trinity.diagnosis.snapshot import (
     WaitSnapshot,
     demand_of,
 )
+from trinity.inspect.logs import log_file_of
 from trinity.local.run_file import ProcessExit, RunningStack
 from trinity.rpc.channel import open_channel
 from trinity.runtime.host_port import join_address
@@ -341,7 +342,7 @@ async def gather(running: RunningStack, job_dir: Path) -> SystemSnapshot:
         if name in WORKERS and name not in running.pids:
             continue  # this stack has no such worker
         pid, result = running.pids.get(name, 0), answers.results[name]
-        log_file = job_dir / "log" / f"{name}.log"
+        log_file = log_file_of(job_dir, name)
         is_gone = conditions[name] is ProcessState.GONE
         parts.append(
             ComponentSnapshot(

@@ -4,6 +4,7 @@ import heapq
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -155,7 +156,26 @@ def follow_logs(job_dir: Path, services: Sequence[str]) -> Iterator[LogLine | No
 
 
 def _all_files(job_dir: Path) -> dict[str, Path]:
-    return {path.stem: path for path in sorted((job_dir / FOLDER).glob(f"*{ENDING}"))}
+    """Returns all logs by name; with `log.group_by_node` those of services are in folders.
+
+    A service that has run on several machines is named with the folder.
+    """
+    folder = job_dir / FOLDER
+    paths = sorted([*folder.glob(f"*{ENDING}"), *folder.glob(f"*/*{ENDING}")])
+    times = Counter(path.stem for path in paths)
+    return {_name_of(path, folder, is_alone=times[path.stem] == 1): path for path in paths}
+
+
+def _name_of(path: Path, folder: Path, *, is_alone: bool) -> str:
+    return path.stem if is_alone else str(path.relative_to(folder).with_suffix(""))
+
+
+def log_file_of(job_dir: Path, service: str) -> Path:
+    """Returns the newest log of a service, also where it has none yet."""
+    folder = job_dir / FOLDER
+    name = f"{service}{ENDING}"
+    found = [path for path in (folder / name, *folder.glob(f"*/{name}")) if path.is_file()]
+    return max(found, key=lambda path: path.stat().st_mtime, default=folder / name)
 
 
 def _messages(service: str, path: Path) -> Iterator[LogLine]:

@@ -11,7 +11,7 @@ MAX_TRACEBACK_CHARACTERS = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What was raised, and where."""
+    """An exception of users' code, and its place."""
 
     kind: str
     """Name of the exception's class."""

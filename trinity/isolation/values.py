@@ -1,4 +1,4 @@
-"""What travels between the explorer and a process of users' code, as JSON.
+"""Values that travel between the explorer and a process of users' code, as JSON.
 
 Experiences go as protobuf messages in base64: every field arrives as it was.
 """

@@ -36,6 +36,27 @@ def is_bench(plan: ExperimentPlan) -> bool:
     return any(stage.mode == "bench" and stage.needs_training for stage in plan.stages)
 
 
+def started_data_juicer(plan: ExperimentPlan) -> int | None:
+    """Returns the port of the Data-Juicer server that the plan wants started and asks."""
+    for stage in plan.stages:
+        juicer = stage.config.service.data_juicer
+        if juicer is not None and juicer.started_port and _asks(stage, juicer.address):
+            return juicer.started_port
+    return None
+
+
+def _asks(stage: StagePlan, address: str | None) -> bool:
+    buffers = (stage.experience_buffer, *stage.auxiliary_buffers)
+    pipelines = [
+        *(taskset.task_pipeline for taskset in (*stage.tasksets, *stage.eval_tasksets)),
+        *(buffer.task_pipeline for buffer in buffers),
+    ]
+    asked = [operator.args for operator in stage.operators]
+    for pipeline in pipelines:
+        asked += [operator.args for operator in pipeline.operators] if pipeline else []
+    return any(args.get("server_url") == address for args in asked)
+
+
 def bench_plan(plan: ExperimentPlan) -> ExperimentPlan:
     """Returns the stages of mode bench, with their own directory inside the run's.
 

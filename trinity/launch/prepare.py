@@ -11,7 +11,7 @@ from trinity.config.check import plan_config, raise_errors
 from trinity.config.checks.advice import advise
 from trinity.config.checks.runtime import check_inputs
 from trinity.config.error_collector import ErrorCollector
-from trinity.config.loading.load import read_config, require_runnable
+from trinity.config.loading.load import ParsedConfig, read_config, require_runnable
 from trinity.config.loading.migrate import ConfigNotice
 from trinity.config.plan.model import HubReference, missing_from_cache
 from trinity.config.plan.parts import ResolvedTaskset
@@ -19,7 +19,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
 from trinity.launch.modes import bench_plan, is_bench, is_serve, serve_plan
 from trinity.launch.part_checks import check_rewards_of_rows, check_tasksets
-from trinity.launch.resume import check_resumable, has_run
+from trinity.launch.resume import as_started, check_resumable, has_run, kept_defaults
 from trinity.launch.stored_runs import SourceRuns
 from trinity.launch.workflow_checks import check_workflow, has_no_reward
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
@@ -90,8 +90,7 @@ def prepare_run(
     `max_steps` caps the train steps of every stage; the trial gets its own name so that it never
     mixes with the real run. Raises: UserError.
     """
-    reading = read_config(path, overrides)
-    raise_errors(reading)
+    reading = _read(path, overrides)
     config = require_runnable(reading)
     notes: list[str] = []
     if max_steps is not None:
@@ -99,11 +98,18 @@ def prepare_run(
         notes.append(f"a trial of at most {max_steps} train steps a stage, kept as {name}")
         config = config.model_copy(update={"name": name})
     plan = plan_config(config, reading.source)
+    if kept := kept_defaults(plan):
+        reading = _read(path, {**(overrides or {}), **kept})
+        config = require_runnable(reading).model_copy(update={"name": config.name})
+        plan = plan_config(config, reading.source)
+        said = ", ".join(f"`{key}: {value}`" for key, value in kept.items())
+        notes.append(f"{said} as it was when the run began, though the default is another one now")
     if plan.job_path.name != config.name:
         why = "trainer.resume_mode is disable"
         if not config.continue_from_checkpoint:
             why = "continue_from_checkpoint is false"
         notes.append(f"{why}: starting over as {plan.label}")
+    plan = as_started(plan)
     if max_steps is not None:
         plan = capped(plan, max_steps)
     benched = plan if is_bench(plan) else None
@@ -121,6 +127,12 @@ def prepare_run(
         benched=benched,
         sources=SourceRuns.from_plan(plan),
     )
+
+
+def _read(path: Path, overrides: Mapping[str, JsonValue] | None) -> ParsedConfig:
+    reading = read_config(path, overrides)
+    raise_errors(reading)
+    return reading
 
 
 def _check_plan(plan: ExperimentPlan, *, serves: bool) -> None:

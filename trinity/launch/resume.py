@@ -5,11 +5,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from trinity.algorithm.units import UNIT_ARGUMENT, UNIT_BEFORE
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.base import redact_secrets
-from trinity.config.schema.experiment import Config
+from trinity.config.schema.experiment import SINGLE_STAGE, Config
 from trinity.errors import UserError
 from trinity.rpc.limits import CALL_SECONDS
 from trinity.types import JsonValue
@@ -71,6 +72,77 @@ def check_resumable(plan: ExperimentPlan) -> None:
     _check_ranks(plan, before)
 
 
+def kept_defaults(plan: ExperimentPlan) -> dict[str, JsonValue]:
+    """Returns, by key, what the directory's run began with where this file leaves the key out.
+
+    These keys have had other defaults: a run goes on with the values that it was started with.
+    """
+    path = plan.job_path / PLAN_FILE
+    if not path.exists():
+        return {}
+    try:
+        before = json.loads(path.read_text())["stages"]
+        pairs = list(zip(before, plan.stages, strict=False))
+        kept = [_kept_of_stage(old, stage) for old, stage in pairs]
+    except (ValueError, KeyError, TypeError):
+        return {}  # `check_resumable` says that it is damaged
+    is_single = len(plan.stages) == 1 and plan.stages[0].name == SINGLE_STAGE
+    return {
+        key if is_single else f"stages[{index}].{key}": value
+        for index, values in enumerate(kept)
+        for key, value in values.items()
+    }
+
+
+def _kept_of_stage(old: dict[str, Any], stage: StagePlan) -> dict[str, JsonValue]:
+    """Compares the values that act, for the configuration of before had another default."""
+    kept: dict[str, JsonValue] = {}
+    shortest = old["config"]["model"].get("min_response_tokens", 0)
+    model = stage.config.model
+    if "min_response_tokens" not in model.model_fields_set and shortest != (
+        model.min_response_tokens
+    ):
+        kept["model.min_response_tokens"] = shortest
+    times = old["algorithm"]["repeat_times"]
+    if stage.config.algorithm.repeat_times is None and times != stage.algorithm.repeat_times:
+        kept["algorithm.repeat_times"] = times
+    return kept
+
+
+def as_started(plan: ExperimentPlan) -> ExperimentPlan:
+    """Returns the plan with the units of baselines that the directory's run began with.
+
+    A run of the version before counted samples, and its file does not say so.
+    """
+    path = plan.job_path / PLAN_FILE
+    return with_units_of(plan, path.read_text()) if path.exists() else plan
+
+
+def with_units_of(plan: ExperimentPlan, former: str) -> ExperimentPlan:
+    """Returns the plan with the units of a former plan, but those that the configuration gives."""
+    try:
+        before = json.loads(former)["stages"]
+        units = {stage["name"]: _unit_of(stage["algorithm"]) for stage in before}
+    except (ValueError, KeyError, TypeError):
+        return plan  # `check_resumable` says what is wrong with it
+    stages = tuple(_with_unit(stage, units.get(stage.name)) for stage in plan.stages)
+    return plan.model_copy(update={"stages": stages})
+
+
+def _unit_of(algorithm: dict[str, Any]) -> JsonValue:
+    arguments: dict[str, JsonValue] = algorithm["advantage_fn_args"]
+    return arguments.get(UNIT_ARGUMENT, UNIT_BEFORE)
+
+
+def _with_unit(stage: StagePlan, unit: JsonValue) -> StagePlan:
+    arguments = stage.algorithm.advantage_fn_args
+    is_given = UNIT_ARGUMENT in stage.config.algorithm.advantage_fn_args
+    if unit is None or is_given or arguments.get(UNIT_ARGUMENT, unit) == unit:
+        return stage
+    changed = {"advantage_fn_args": {**arguments, UNIT_ARGUMENT: unit}}
+    return stage.model_copy(update={"algorithm": stage.algorithm.model_copy(update=changed)})
+
+
 def _check_ranks(plan: ExperimentPlan, before: dict[str, Any]) -> None:
     """Refuses another number of ranks: a checkpoint has one part per rank."""
     for old, stage in zip(before["stages"], plan.stages, strict=True):
@@ -125,10 +197,19 @@ def _changed(before: dict[str, Any], now: dict[str, Any]) -> set[str]:
     for old, new in zip(before["stages"], now["stages"], strict=False):
         # A key added since the run was started had its default then.
         complete = json.loads(Config.model_validate(old["config"]).model_dump_json())
+        if complete["algorithm"]["repeat_times"] is None:
+            complete["algorithm"]["repeat_times"] = _times_of_before(old, new)
         changed |= _differences(complete, new["config"])
     if before["seed"] != now["seed"]:
         changed.add("seed")
     return changed
+
+
+def _times_of_before(old: dict[str, Any], new: dict[str, Any]) -> JsonValue:
+    """Returns the number that a run had by default, to be compared with a written one."""
+    is_written = new["config"]["algorithm"]["repeat_times"] is not None
+    times: JsonValue = old["algorithm"]["repeat_times"] if is_written else None
+    return times
 
 
 def _may_change(key: str) -> bool:

@@ -7,7 +7,7 @@ from trinity.config.plan.parts import StoredBatches
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.stored_rollouts import UNKNOWN
 from trinity.errors import UserError
-from trinity.launch.resume import check_resumable, has_run
+from trinity.launch.resume import as_started, check_resumable, has_run
 from trinity.launch.run import SynchronizerStub
 from trinity.launch.stored_runs import StoredRun, with_source_runs
 from trinity.local.infrastructure import ProcessWithProbe
@@ -33,6 +33,7 @@ def retraining_plan(
     """
     if not has_run(plan.job_path):
         raise UserError(f"{plan.job_dir} holds no run whose batches could be trained again")
+    plan = as_started(plan)
     source = _stage(plan, stage)
     own = name or f"{source.name}-{steps.first}-{steps.last}"
     stored = StoredBatches(

@@ -15,6 +15,7 @@ import grpc
 
 from trinity.api.v1 import buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.config.schema.experiment import LogConfig
 from trinity.errors import RunFailed
 from trinity.launch.follow import FINISHED, ExperimentFollower, watched
 from trinity.launch.gpus import share_gpus
@@ -33,6 +34,7 @@ from trinity.progress.summary import SUMMARY_FILE, RunSummary, summarize, write_
 from trinity.progress.view import RunView
 from trinity.rpc.channel import open_channel
 from trinity.rpc.limits import CALL_SECONDS
+from trinity.runtime.host_port import own_address
 
 logger = logging.getLogger(__name__)
 
@@ -215,12 +217,17 @@ class LocalRun:
         finally:
             self._starts.save(self.plan.job_path)
 
+    @property
+    def _log(self) -> LogConfig:
+        return self.plan.stages[0].config.log
+
     @contextlib.asynccontextmanager
     async def _stack(self) -> AsyncIterator[LocalStack]:
         self.reporter.print_line("starting the broker, the database and the services")
         async with LocalStack(
             job_dir=self._home,
-            log_level=self.plan.stages[0].config.log.level,
+            log_level=self._log.level,
+            log_folder=own_address() if self._log.group_by_node else "",
             environment=share_gpus(self.plan),
             services=self.services,
             secure=self.secure,

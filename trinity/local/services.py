@@ -67,9 +67,16 @@ class StackContext:
     log_level: str
     addresses: ServiceAddresses
     files: InfrastructureFiles
+    log_folder: str = ""
+    """Folder in `log` for the logs of the services; empty is `log` itself."""
     environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Additional variables by the name of the service."""
     security: StackCredentials = field(default_factory=StackCredentials)
+
+    @property
+    def log_dir(self) -> Path:
+        """Folder of the services' logs."""
+        return self.job_dir / "log" / self.log_folder
 
 
 def service_processes(around: StackContext) -> list[ProcessWithProbe]:
@@ -97,7 +104,11 @@ def service_processes(around: StackContext) -> list[ProcessWithProbe]:
             around,
             "explorer",
             at.explorer,
-            {**peers, "NATS_URL_FILE": str(files.explorer_nats_url)},
+            {
+                **peers,
+                "NATS_URL_FILE": str(files.explorer_nats_url),
+                "RUN_LOG_DIR": str(around.log_dir),
+            },
             socket_variables(around.job_dir),
         ),
     ]
@@ -117,7 +128,7 @@ def _service(
     spec = ProcessSpec(
         name=name,
         argv=OWN_IDENTITY.command(argv, death_signal=signal.SIGKILL),
-        log_file=around.job_dir / "log" / f"{name}.log",
+        log_file=around.log_dir / f"{name}.log",
         env={
             **_thread_limit(),
             **_quiet_core(),

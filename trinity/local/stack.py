@@ -67,6 +67,7 @@ class LocalStack:
         *,
         job_dir: Path,
         log_level: str = "INFO",
+        log_folder: str = "",
         externals: ExternalServers | None = None,
         environment: Mapping[str, Mapping[str, str]] | None = None,
         services: Callable[[StackContext], list[ProcessWithProbe]] = service_processes,
@@ -76,6 +77,7 @@ class LocalStack:
     ) -> None:
         self._job_dir = job_dir.resolve()
         self._log_level = log_level
+        self._log_folder = log_folder
         self._externals = externals or ExternalServers.from_environment()
         self._environment = environment or {}
         self._services = services
@@ -147,7 +149,7 @@ class LocalStack:
             self._events.put_nowait(None)
 
     async def _start(self) -> None:
-        (self._job_dir / "log").mkdir(parents=True, exist_ok=True)
+        (self._job_dir / "log" / self._log_folder).mkdir(parents=True, exist_ok=True)
         self._lock = await asyncio.to_thread(JobLock.acquire, self._job_dir)
         await asyncio.to_thread(kill_orphans_of_job, self._job_dir)
         await asyncio.to_thread(make_socket_folder, self._job_dir)
@@ -168,6 +170,7 @@ class LocalStack:
         surroundings = StackContext(
             job_dir=self._job_dir,
             log_level=self._log_level,
+            log_folder=self._log_folder,
             addresses=self._addresses,
             files=infrastructure.write_files(),
             environment=self._environment,

@@ -1,5 +1,7 @@
 """Addresses of the form host:port, in which an IPv6 address stands in brackets."""
 
+import socket
+
 from trinity.errors import UserError
 
 MAX_PORT = 65_535
@@ -24,3 +26,17 @@ def split_address(address: str) -> tuple[str, int]:
             f"address {address!r}: write an IPv6 address in brackets, as in [::1]:50051"
         )
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def own_address() -> str:
+    """Returns the address by which this machine reaches others; the loopback one without a network.
+
+    Nothing is sent: connecting a datagram socket only chooses the interface.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # reserved for documentation
+        except OSError:
+            return "127.0.0.1"
+        address: str = probe.getsockname()[0]
+        return address

@@ -3,18 +3,21 @@
 import asyncio
 import json
 import logging
+import os
 import sys
+import sysconfig
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from trinity.redact import redact_passwords
+from trinity.runtime.folded_log import STANDARD_FIELDS, extras_of, folded
 from trinity.telemetry import tracing
 
-STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 # Text from other parties may appear in a line; it must not start another line or send terminal
 # control codes, nor change the order in which the characters of a line are shown.
 _BIDIRECTIONAL = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -27,15 +30,8 @@ _Key: TypeAlias = tuple[str, ...]
 
 
 def _extras(record: logging.LogRecord) -> dict[str, object]:
-    """Returns the fields given as `extra` and the current span's ids.
-
-    Names that start with an underscore belong to other libraries and are left out.
-    """
-    extras = {
-        key: value
-        for key, value in vars(record).items()
-        if key not in STANDARD_FIELDS and not key.startswith("_")
-    }
+    """Returns the fields given as `extra` and the current span's ids."""
+    extras = extras_of(record)
     if place := tracing.current():
         extras |= {"trace_id": place.trace_hex, "span_id": place.span_hex}
     return extras
@@ -76,16 +72,67 @@ class JsonFormatter(logging.Formatter):
         return redact_passwords(json.dumps(entry, default=str))
 
 
-def configure_logging(service: str, level: str, style: Literal["text", "json"]) -> None:
+OWN_PACKAGES = {"trinity", "services", "__main__", "audit"}
+"""The first parts of loggers' names whose lines are written from `log.level` on."""
+_LIBRARIES = tuple(
+    sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+LEVEL_VARIABLE = "TRINITY_LOG_LEVEL"
+"""Least level of the lines of the processes that call users' functions."""
+LogStyle: TypeAlias = Literal["text", "json"]
+
+
+def as_fields(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Returns metrics as fields of a line; one with the name of a record's own field is renamed."""
+    return {
+        f"metric/{name}" if name in STANDARD_FIELDS else name: value
+        for name, value in metrics.items()
+    }
+
+
+def own_package(module: str) -> None:
+    """Writes the lines of a module's package from `log.level` on, wherever it is installed."""
+    OWN_PACKAGES.add(module.partition(".")[0])
+
+
+class LibraryFilter(logging.Filter):
+    """Drops what libraries log below WARNING; a user's files are not a library.
+
+    A line belongs to a user if the file that wrote it is neither of Python nor installed.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Returns true for a record to write."""
+        return (
+            record.levelno >= logging.WARNING
+            or record.name.partition(".")[0] in OWN_PACKAGES
+            or _is_of_user(record.pathname)
+        )
+
+
+@cache
+def _is_of_user(path: str) -> bool:
+    is_installed = path.startswith(_LIBRARIES) or any(part in path for part in _INSTALLED)
+    return path.endswith(".py") and not is_installed
+
+
+def log_formatter(service: str, style: LogStyle) -> logging.Formatter:
+    """Returns the formatter of a service's lines."""
+    return JsonFormatter(service) if style == "json" else TextFormatter()
+
+
+def configure_logging(service: str, level: str, style: LogStyle) -> None:
     """Sends this process's log to standard output; libraries stay at WARNING."""
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(JsonFormatter(service) if style == "json" else TextFormatter())
+    stream = logging.StreamHandler(sys.stdout)
+    stream.setFormatter(log_formatter(service, style))
+    handler = folded(stream)
+    handler.addFilter(LibraryFilter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(logging.WARNING)
-    for name in ("trinity", "services", "__main__"):
-        logging.getLogger(name).setLevel(level)
+    root.setLevel(level)
     logging.getLogger("audit").setLevel(logging.INFO)
+    os.environ[LEVEL_VARIABLE] = level
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -124,6 +125,7 @@ class _Call(Generic[T]):
     def __init__(self, function: Callable[[], T], on_begin: Callable[[], None] | None) -> None:
         self._function = function
         self._on_begin = on_begin
+        self._context = contextvars.copy_context()
         self._loop = asyncio.get_running_loop()
         self.result: asyncio.Future[T] = self._loop.create_future()
 
@@ -131,7 +133,7 @@ class _Call(Generic[T]):
         """Runs the call in the thread; its result or error goes to the awaiting task."""
         self._notify_loop(self._begin)
         try:
-            value = self._function()
+            value = self._context.run(self._function)
         except Exception as error:
             self._notify_loop(self._fail, error)
         except BaseException as error:  # such as SystemExit, which must not end the event loop

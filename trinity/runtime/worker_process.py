@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from trinity.errors import UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
+from trinity.runtime.logs import LEVEL_VARIABLE, configure_logging
 from trinity.types import JsonObject
 
 AnswerFactories = Callable[[dict[str, Any]], Iterable[Callable[[], JsonObject]]]
@@ -51,6 +52,7 @@ def serve_requests(
     if memory_bytes is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     channel = channel or RequestChannel()
+    configure_logging("worker", os.environ.get(LEVEL_VARIABLE, "INFO"), "text")
     load_error = _load_plugins()
     for request in channel.requests():
         try:

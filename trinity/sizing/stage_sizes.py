@@ -70,7 +70,7 @@ def training_settings_of(stage: StagePlan) -> TrainingSettings:
         ranks=_shards(stage),
         policy=_policy_state(stage),
         critic=_critic_state(stage),
-        tokens=stage.max_token_len_per_gpu,
+        tokens=max(stage.max_token_len_per_gpu, stage.longest_unit),
         dtype=trainer.dtype,
         checkpoints_activations=trainer.enable_gradient_checkpointing,
         sequence_parallel=sequence_parallel_of(stage),
@@ -155,7 +155,7 @@ def rank_advice(
     """Returns one sentence: fewer tokens at a time if that is enough, else more ranks."""
     limit = int(USABLE * gpu_bytes)
     training = training_settings_of(stage)
-    least = stage.max_model_len * (2 if stage.algorithm.row_schema == "dpo" else 1)
+    least = stage.longest_unit
 
     def peak_of(candidate: TrainingSettings) -> int:
         return rank_memory(stage, shape, critic, candidate).total

@@ -46,6 +46,11 @@ class ResolvedTaskPipeline(_WireModel):
     """Paths read after the taskset's own path."""
 
     @property
+    def may_add_columns(self) -> bool:
+        """True if it has functions of users or of Data-Juicer, whose columns are not known."""
+        return any(op.is_own or op.name == "data_juicer" for op in self.operators)
+
+    @property
     def is_deterministic(self) -> bool:
         """True if the same rows always give the same result, without code that may change."""
         return not any(op.is_own or op.name == "data_juicer" for op in self.operators)

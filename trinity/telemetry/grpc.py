@@ -2,10 +2,11 @@
 
 Methods are wrapped instead of using interceptors: with an interceptor, grpc.aio gives callers
 another kind of call, whose streams and cancellation behave differently. When off, nothing is
-wrapped.
+wrapped, except at log level DEBUG, at which the end of each call is logged.
 """
 
 import inspect
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeVar
@@ -14,6 +15,8 @@ import grpc
 
 from trinity.telemetry import metrics, names, tracing
 from trinity.telemetry.tracing import Span
+
+logger = logging.getLogger(__name__)
 
 HEADER = "traceparent"
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
@@ -27,7 +30,7 @@ Method = Callable[..., Any]
 
 def traced_channel(channel: ChannelT) -> ChannelT:
     """Returns the channel, whose calls from now on carry the context."""
-    if not (tracing.is_on() or metrics.is_on()):
+    if not (tracing.is_on() or metrics.is_on() or logger.isEnabledFor(logging.DEBUG)):
         return channel
     is_async = isinstance(channel, grpc.aio.Channel)
     for kind in KINDS:
@@ -76,8 +79,13 @@ class _TracedMethod:
             span.fail(code)
         span.set(names.RPC_STATUS, code)
         span.end()
+        seconds = time.perf_counter() - begun
         metrics.CLIENT_SECONDS.record(
-            time.perf_counter() - begun, {names.RPC_METHOD: self._name, names.RPC_STATUS: code}
+            seconds, {names.RPC_METHOD: self._name, names.RPC_STATUS: code}
+        )
+        logger.debug(
+            "a call ended",
+            extra={"method": self._name, "code": code, "seconds": round(seconds, 3)},
         )
 
 

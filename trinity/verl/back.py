@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
+from trinity.algorithm.units import UNIT_ARGUMENT, UNIT_BEFORE
 from trinity.verl.key_table import ROWS, SUPERVISED_ROWS
 from trinity.verl.rules.agents import AGENT_WORKFLOW, ROLLOUT
 from trinity.verl.rules.algorithm import (
@@ -207,6 +208,12 @@ def _convert_algorithm(conversion: _BackConversion) -> None:
         conversion.pop("algorithm.advantage_fn"),
     )
     advantage = advantage or {"reinforceplusplus": "reinforce_plus_plus"}.get(str(kind), kind)
+    if advantage == "pf_ppo":
+        conversion.verl["algorithm.use_pf_ppo"] = True
+        for name in ("reweight_method", "weight_pow"):
+            if (value := conversion.pop(f"algorithm.advantage_fn_args.{name}")) is not None:
+                conversion.verl[f"algorithm.pf_ppo.{name}"] = value
+        advantage = "ppo"
     if advantage in ("dr_grpo", "grpo_verl"):
         if advantage == "dr_grpo":
             conversion.verl["algorithm.norm_adv_by_std_in_grpo"] = False
@@ -217,6 +224,9 @@ def _convert_algorithm(conversion: _BackConversion) -> None:
     else:
         conversion.verl["algorithm.adv_estimator"] = estimator
     _convert_filter(conversion)
+    unit = f"algorithm.advantage_fn_args.{UNIT_ARGUMENT}"
+    if conversion.left.get(unit) == UNIT_BEFORE:
+        conversion.pop(unit)
     for name in ("gamma", "lam"):
         if (value := conversion.pop(f"algorithm.advantage_fn_args.{name}")) is not None:
             conversion.verl[f"algorithm.{name}"] = value

@@ -8,6 +8,8 @@ from trinity.verl.draft import ConversionReport, Draft
 from trinity.verl.settings import VerlSetting, VerlSettings
 from trinity.verl.values import JsonValue
 
+CRITICS = ("ppo", "gae", "ppo_unmasked", "pf_ppo", "vapo")
+"""Advantages that need a critic."""
 _VARIABLE = re.compile(r"\$\{oc\.env:(\w+)")
 
 
@@ -33,7 +35,7 @@ class Conversion:
     @property
     def has_critic(self) -> bool:
         """True if the converted algorithm has a critic."""
-        return self.draft.get("algorithm.advantage_fn") in ("ppo", "gae", "ppo_unmasked")
+        return self.draft.get("algorithm.advantage_fn") in CRITICS
 
     def put(self, ours: str, value: JsonValue, source: VerlSetting | str, note: str = "") -> None:
         """Writes a line of the draft, with its origin."""

@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -44,9 +45,13 @@ from trinity.workflows.sampling import (
 )
 from trinity.workflows.telemetry import trace_generation
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 OnIndexedDelta = Callable[[int, GenerationDelta], None]
 """Receives the index of an answer and its next tokens."""
+LOGGED_CHARACTERS = 400
+"""Text of a prompt's end and of a response in a line at level DEBUG."""
 AUXILIARY_MODEL = "auxiliary_model"
 """Key of an experience's `info` with the name of the auxiliary model that made it."""
 
@@ -440,7 +445,22 @@ class ModelWrapper(HttpModelAccess):
                 prompt.token_ids, sampling, min_tokens=min_tokens, on_delta=on_delta
             )
             made(generation)
+            self._log_answer(prompt, generation)
             return generation
+
+    def _log_answer(self, prompt: Prompt, generation: Generation) -> None:
+        """Shows a call and its answer at level DEBUG; decoding text costs time at no other."""
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug(
+                "the model answered",
+                extra={
+                    "prompt_tokens": len(prompt.token_ids),
+                    "response_tokens": len(generation.token_ids),
+                    "finish_reason": generation.finish_reason,
+                    "prompt_end": prompt.text[-LOGGED_CHARACTERS:],
+                    "response": self._tokenizer.decode(generation.token_ids)[:LOGGED_CHARACTERS],
+                },
+            )
 
     async def _score(self, tokens: Sequence[int], num_likeliest: int) -> Scores:
         token_ids = [int(token) for token in tokens]

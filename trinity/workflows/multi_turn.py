@@ -27,8 +27,8 @@ class MultiTurnWorkflow(Workflow):
 
     Only assistant messages that the model generated in this run are trained on, with their
     original tokens. Any other message, also a quoted or edited one of an assistant, is context.
-    All turns form one sample if each prompt continues the tokens before it, else several (see
-    `turns`), each with the reward.
+    All turns form one sample if each prompt continues the tokens before it and all were sampled
+    alike, else several (see `turns`), each with the reward.
     """
 
     keeps_history = True
@@ -74,8 +74,9 @@ class MultiTurnWorkflow(Workflow):
         if len(samples) > 1:
             raise UserError(
                 f"{type(self).__name__}: the transcript is {len(samples)} samples, as the chat "
-                "template does not repeat the model's earlier tokens as they were: return the "
-                "list of `self.experiences(messages, reward)` in place of one experience"
+                "template does not repeat the model's earlier tokens as they were, or as turns "
+                "were sampled differently: return the list of `self.experiences(messages, reward)` "
+                "in place of one experience"
             )
         return samples[0]
 

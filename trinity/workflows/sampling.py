@@ -54,6 +54,24 @@ def apply_overrides(defaults: SamplingParams, overrides: SamplingOverrides) -> S
     return replace(defaults, **changes)
 
 
+def distribution_of(sampling: SamplingParams | None) -> SamplingParams | None:
+    """Returns the part of the parameters that decides how likely each token is.
+
+    Two answers with equal values were drawn alike, whatever their seeds, lengths and stop texts.
+    """
+    if sampling is None:
+        return None
+    return replace(
+        sampling,
+        max_tokens=0,
+        seed=0,
+        stop=(),
+        logprobs=0,
+        top_k=sampling.top_k if sampling.top_k > 0 else -1,
+        top_p=min(sampling.top_p, 1.0),
+    )
+
+
 NEUTRAL = {
     "top_p": 1.0,
     "top_k": -1,

@@ -3,7 +3,8 @@
 The prompt of a turn continues the previous turn if it begins with exactly that turn's prompt and
 response tokens. Chat templates do not guarantee this: some drop reasoning from earlier answers, and
 text that is tokenized as a whole may be split differently. Nothing is tokenized again to make it
-fit: turns that do not continue one another become separate samples.
+fit: turns that do not continue one another become separate samples. So do turns that were drawn
+from different distributions, for example at another temperature: a sample is trained at one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 
 from trinity.types import Alignment, Array, Experience, VersionSpan
 from trinity.types import Sequence as TokenSequence
+from trinity.workflows.sampling import distribution_of
 
 
 def merge_turns(turns: Sequence[Experience]) -> list[Experience]:
@@ -30,7 +32,9 @@ def _continues(old: Experience, new: Experience) -> bool:
     begins = len(before) <= prompt.prompt_length and np.array_equal(
         before, prompt.tokens[: len(before)]
     )
-    alike = old.arrays.keys() == new.arrays.keys()
+    alike = old.arrays.keys() == new.arrays.keys() and (
+        distribution_of(old.sampling) == distribution_of(new.sampling)
+    )
     return begins and alike and all(_is_along_response(turn) for turn in (old, new))
 
 

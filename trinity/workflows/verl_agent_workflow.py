@@ -7,8 +7,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trinity.errors import UserError
-from trinity.types import Array, Experience, FloatArray, JsonObject, JsonValue, VersionSpan
+from trinity.types import (
+    Array,
+    Experience,
+    FloatArray,
+    JsonObject,
+    JsonValue,
+    SamplingParams,
+    VersionSpan,
+)
 from trinity.types import Sequence as TokenSequence
+from trinity.workflows.sampling import distribution_of
 from trinity.workflows.simple_workflow import SimpleWorkflow
 from trinity.workflows.verl_agents import (
     AGENT,
@@ -35,7 +44,11 @@ class VerlAgentWorkflow(SimpleWorkflow):
     usual_args: ClassVar[Mapping[str, JsonValue]] = {"multi_turn": {}, "agent": {}}
 
     async def run_async(self) -> list[Experience]:
-        """Returns one experience, the whole conversation; the model's tokens are trained."""
+        """Returns the whole conversation as one experience; the model's tokens are trained.
+
+        A loop that samples its turns differently gives one for each way to sample, each with the
+        tokens that were drawn that way.
+        """
         client = PolicyClient(self.model)
         try:
             output = await run_agent(self._agent_run(client))
@@ -50,7 +63,7 @@ class VerlAgentWorkflow(SimpleWorkflow):
             await self._score(experience, self._reward())
         else:
             experience.reward = float(output.reward_score)
-        return [experience]
+        return split_by_distribution(experience, client.answers)
 
     def _agent_run(self, client: PolicyClient) -> AgentRun:
         agent = self._section("agent", AGENT)
@@ -139,6 +152,31 @@ def sample_of_output(output: Any, client: PolicyClient) -> Experience:
     return replace(last, body=body, version_spans=tuple(spans), arrays=arrays)
 
 
+def split_by_distribution(sample: Experience, answers: list[Experience]) -> list[Experience]:
+    """Returns a sample for each distribution that its answers were drawn from, usually one.
+
+    Each has all tokens of the conversation, and in its mask those that were drawn that way.
+    """
+    sequence = sample.sequence
+    ways: list[SamplingParams | None] = []
+    way_R = np.full(sequence.response_length, -1)
+    for answer in answers:
+        way = distribution_of(answer.sampling)
+        ways += [] if way in ways else [way]
+        place = _place(answer, sequence.tokens, sequence.prompt_length)
+        if place is not None:
+            way_R[place] = ways.index(way)
+    samples = []
+    for number, way in enumerate(ways):
+        mask = sequence.action_mask & (way_R == number)
+        drawn = next(one for one in reversed(answers) if distribution_of(one.sampling) == way)
+        if mask.any():
+            logprobs = np.where(mask, sequence.rollout_logprobs, np.float32(0))
+            body = replace(sequence, action_mask=mask, rollout_logprobs=logprobs)
+            samples.append(replace(sample, body=body, sampling=drawn.sampling))
+    return samples or [sample]
+
+
 def _of_engine(
     tokens: Any, start: int, answers: list[Experience]
 ) -> tuple[FloatArray, list[VersionSpan]]:
@@ -146,15 +184,22 @@ def _of_engine(
     logprobs = np.full(len(tokens) - start, np.nan, dtype=np.float32)
     spans: list[VersionSpan] = []
     for answer in answers:
-        sequence = answer.sequence
-        first, end = sequence.prompt_length, min(len(sequence.tokens), len(tokens))
-        if not start <= first <= end or not np.array_equal(sequence.tokens[:first], tokens[:first]):
-            continue
-        differs = np.flatnonzero(sequence.tokens[first:end] != tokens[first:end])
-        end = first + int(differs[0]) if len(differs) else end
-        logprobs[first - start : end - start] = sequence.rollout_logprobs[: end - first]
-        spans = [*spans, *_moved(answer, first - start, end - start)]
+        place = _place(answer, tokens, start)
+        if place is not None:
+            own = answer.sequence.rollout_logprobs[: place.stop - place.start]
+            logprobs[place] = own
+            spans = [*spans, *_moved(answer, place.start, place.stop)]
     return logprobs, _joined(spans, len(logprobs))
+
+
+def _place(answer: Experience, tokens: Any, start: int) -> slice | None:
+    """Returns where in the response the tokens of an answer stand; None if nowhere."""
+    sequence = answer.sequence
+    first, end = sequence.prompt_length, min(len(sequence.tokens), len(tokens))
+    if not start <= first <= end or not np.array_equal(sequence.tokens[:first], tokens[:first]):
+        return None
+    differs = np.flatnonzero(sequence.tokens[first:end] != tokens[first:end])
+    return slice(first - start, (first + int(differs[0]) if len(differs) else end) - start)
 
 
 def _moved(answer: Experience, offset: int, end: int) -> Iterator[VersionSpan]:

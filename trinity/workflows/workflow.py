@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
+from trinity.compat import get_logger
 from trinity.errors import UserError
 from trinity.types import Experience, JsonValue
 from trinity.workflows.model import ModelWrapper
@@ -48,6 +49,8 @@ class Workflow:
     ) -> None:
         self.task = task
         self.model = model
+        self.logger = get_logger(type(self).__module__)
+        """Its lines are in the log of the runner, `explorer_runner_<n>.log`."""
         self.auxiliary_model_wrappers = list(auxiliary_models or [])
         self._check_args()
         if self.keeps_history:

@@ -98,13 +98,18 @@ class GroupOutcome:
     error: str = ""
     function: str = ""
     """The operator that raised the error; empty for the advantage function."""
+    num_samples: int = 0
+    """Samples that are compared, of `num_runs` runs."""
+    num_runs: int = 0
 
     @classmethod
     def from_group(cls, group: SampleGroup) -> "GroupOutcome":
         """Returns an outcome with the samples that are not compared already left out."""
         why = [(sample.experience_id, sample.why_not_compared) for sample in group.samples]
         return cls(
-            left_out=[FilteredSample(experience_id=id, reason=text) for id, text in why if text]
+            left_out=[FilteredSample(experience_id=id, reason=text) for id, text in why if text],
+            num_samples=len(group.compared),
+            num_runs=len({sample.run for sample in group.compared}),
         )
 
     def with_counts(self) -> "GroupOutcome":

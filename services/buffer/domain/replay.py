@@ -29,6 +29,8 @@ class ReplayCandidate:
     num_uses: int = 0
     last_step: int = 0
     """The newest train step that used it; 0 before the first."""
+    rested_seconds: float = 0.0
+    """Time since the batch of that step was composed, by the database's clock."""
 
     @property
     def is_unused(self) -> bool:
@@ -115,7 +117,11 @@ def select_replay_batch(
 
 def is_cooled_down(row: ReplayCandidate, replay: ResolvedReplay, step: int) -> bool:
     """Returns whether a previously trained sample may be trained again in `step`."""
-    return replay.cooldown_steps is not None and row.last_step + replay.cooldown_steps <= step
+    return (
+        replay.cooldown_steps is not None
+        and row.last_step + replay.cooldown_steps <= step
+        and row.rested_seconds >= replay.cooldown_seconds
+    )
 
 
 def _best_first(

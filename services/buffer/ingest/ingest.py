@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -299,6 +300,13 @@ class Ingest:
         except NeedsExclusiveStage:
             stored = await self._write_results(opened, is_alone=True)
         record_stored(messages, stored.decisions, begun_ns)
+        logger.debug(
+            "results are stored",
+            extra={
+                "messages": len(messages),
+                **Counter(decision.status.value for decision in stored.decisions),
+            },
+        )
         contents = zip(messages, stored.contents, strict=True)
         return [message for message, content in contents if content.is_refused]
 

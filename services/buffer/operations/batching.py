@@ -312,6 +312,10 @@ class BatchComposer:
         head = _head(stage, step, items, metrics)
         taken = [row.experience_id for row in rows] if are_new else []
         await record_batch(connection, stage, head, items, taken=taken, samples=samples)
+        logger.debug(
+            "a batch is composed",
+            extra={"stage": stage.key.stage, "step": step, "rows": len(items)},
+        )
         return head
 
     async def _samples(

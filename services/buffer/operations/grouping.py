@@ -24,6 +24,7 @@ from services.buffer.store.selection import (
 )
 from services.buffer.store.stages import share_stage
 from services.buffer.types import GroupResult
+from trinity.algorithm.units import UNIT_ARGUMENT
 from trinity.config.schema.choices import DifficultyConfig
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
@@ -95,6 +96,25 @@ async def _filter_groups(
         f"{function} cannot be used on them: {error}"
     )
     await log_event(connection, stage.key, NoticeEvent(text=text))
+
+
+def split_runs_text(stage: Stage, results: Sequence[GroupResult]) -> str:
+    """Returns advice where runs gave several samples and the baseline counts each; else nothing."""
+    algorithm = stage.plan.algorithm
+    num_samples = sum(group.outcome.num_samples for group in results)
+    num_runs = sum(group.outcome.num_runs for group in results)
+    if algorithm.advantage_fn_args.get(UNIT_ARGUMENT) != "sample" or num_samples <= num_runs:
+        return ""
+    return (
+        f"{num_runs} runs gave {num_samples} samples, and `{algorithm.advantage_fn}` compares "
+        "samples, so a run weighs as often as it was split: "
+        "`algorithm.advantage_fn_args.unit: run` counts each run once"
+    )
+
+
+async def log_notice(connection: Connection, key: StageKey, text: str) -> None:
+    """Tells those who follow the experiment."""
+    await log_event(connection, key, NoticeEvent(text=text))
 
 
 async def release_untried_claims(connection: Connection, claims: Sequence[Claim]) -> None:

@@ -1,6 +1,7 @@
 """Leases work to explorers, and opens explore steps as they are admitted."""
 
 import dataclasses
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -37,6 +38,8 @@ from services.buffer.store.runs import OpenWork, oldest_open_work
 from services.buffer.store.stages import lock_stage, update_stage
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
+
+logger = logging.getLogger(__name__)
 
 
 def describe_rollouts(work: OpenWork) -> str:
@@ -129,6 +132,9 @@ async def lease(connection: Connection, request: LeaseRequest) -> LeaseResult:
         lease_seconds=request.lease_seconds,
     )
     if grants:
+        logger.debug(
+            "work is leased", extra={"explorer": request.explorer_id, "tasks": len(grants)}
+        )
         return LeasesGranted(grants)
     may_end = refused.is_final and not stage.plan.needs_training
     if may_end and await finish_if_explored(connection, stage):
@@ -195,6 +201,15 @@ async def _open_explore_step(connection: Connection, stage: Stage, num_tasks: in
     )
     await open_interval_evaluations(connection, stage)
     await log_progress(connection, stage)
+    logger.debug(
+        "an explore step is opened",
+        extra={
+            "stage": stage.key.stage,
+            "step": stage.explore_step,
+            "tasks": num_tasks,
+            "version": version,
+        },
+    )
     return stage
 
 

@@ -5,14 +5,19 @@ import logging
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from services.buffer import telemetry
 from services.buffer.domain.group import GroupOutcome
 from services.buffer.domain.operators import FunctionChain
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.tasks import sanitize_text
-from services.buffer.operations.grouping import commit_group_results, release_untried_claims
+from services.buffer.operations.grouping import (
+    commit_group_results,
+    log_notice,
+    release_untried_claims,
+    split_runs_text,
+)
 from services.buffer.pipeline.shaping import AdvantageComputer
 from services.buffer.store.database import SCOPES_TOPIC, BufferDatabase
 from services.buffer.store.pipeline import (
@@ -47,6 +52,8 @@ class ClaimProcessor:
 
     database: BufferDatabase
     computer: AdvantageComputer
+    advised: set[StageKey] = field(default_factory=set)
+    """Stages that were told of runs with several samples; once, until the process ends."""
 
     async def process_claims(
         self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]
@@ -110,6 +117,10 @@ class ClaimProcessor:
             untried = [claim for claim in claims if claim.assignment_id not in tried]
             await release_untried_claims(connection, untried)
             await commit_group_results(connection, results)
+            if text := "" if stage.key in self.advised else split_runs_text(stage, results):
+                await log_notice(connection, stage.key, text)
+        if text:
+            self.advised.add(stage.key)
         telemetry.record_groups(results, begun_ns)
         for group in results:
             if group.outcome.error:

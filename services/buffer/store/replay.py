@@ -1,7 +1,7 @@
 """Statements on samples that batches may draw by priority, for the first time or again."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from services.buffer.domain.replay import ReplayCandidate
 from services.buffer.domain.stage import ExperienceState, Stage
 from services.buffer.store.database import (
+    BIGINTS,
     count_rows,
     id_in,
     in_stage,
@@ -19,7 +20,7 @@ from services.buffer.store.database import (
     stage_params,
 )
 from services.buffer.store.ready_rows import Place, is_ready
-from services.buffer.store.schema import batch_item, experience, replay_pool
+from services.buffer.store.schema import batch, batch_item, experience, replay_pool
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
@@ -61,6 +62,15 @@ _USES = (
 )
 
 
+_AGES = sa.select(
+    batch.c.step, sa.extract("epoch", sa.func.clock_timestamp() - batch.c.composed_at)
+).where(
+    in_stage(batch),
+    batch.c.line == sa.bindparam("given_line"),
+    batch.c.step == sa.any_(sa.bindparam("given_steps", type_=BIGINTS)),
+)
+
+
 async def load_used(connection: Connection, stage: Stage) -> list[ReplayCandidate]:
     """Returns samples of the pool, with the number and last step of their uses on the line."""
     ids = await connection.fetch_column(_POOL, stage_params(stage.key))
@@ -69,8 +79,18 @@ async def load_used(connection: Connection, stage: Stage) -> list[ReplayCandidat
     of_line = stage_params(stage.key, ids=ids, given_line=stage.line)
     found = await connection.fetch(_USES, of_line)
     uses = {experience_id: (number, last) for experience_id, number, last in found}
+    ages = await _ages(connection, stage, {last for _, last in uses.values()})
     rows = await connection.fetch(_POOLED, stage_params(stage.key, ids=ids))
-    return [_waiting(row, *uses[row[0]]) for row in rows if row[0] in uses]
+    used = [_waiting(row, *uses[row[0]]) for row in rows if row[0] in uses]
+    return [replace(row, rested_seconds=ages.get(row.last_step, 0.0)) for row in used]
+
+
+async def _ages(connection: Connection, stage: Stage, steps: Collection[int]) -> dict[int, float]:
+    """Returns the seconds since the batches of these steps were composed, where they count."""
+    if stage.plan.replay is None or not stage.plan.replay.cooldown_seconds:
+        return {}
+    params = stage_params(stage.key, given_line=stage.line, given_steps=list(steps))
+    return {step: float(age) for step, age in await connection.fetch(_AGES, params)}
 
 
 def _waiting(row: Sequence[Any], num_uses: int, last_step: int) -> ReplayCandidate:

@@ -23,12 +23,14 @@ from services.explorer.rollout.workflow_factory import WorkflowFactory
 from services.explorer.serving.setup import build_serving_runner
 from services.explorer.serving.work import ServingRunner
 from services.explorer.settings import ExplorerSettings
+from services.explorer.step_log import ExploreStepLog
 from services.explorer.telemetry import load_span
 from services.explorer.types import LostWeights, WeightsVersion
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.launch.prepare import check_parts
 from trinity.rewards.reward import REWARD_POOL
 from trinity.runtime.presence import Heartbeats
+from trinity.runtime.runner_logs import RunnerNumbers
 from trinity.runtime.threads import DaemonThreads, in_daemon_thread
 from trinity.sizing.volume import runs_per_runner
 from trinity.types import StageKey
@@ -156,8 +158,9 @@ class RolloutStageFactory:
         gate = self._gate(job, retry_policy)
         limit = RunTimeLimit(job.plan.config.explorer)
         long_runs = LongRunReporter(waits=self._heartbeats.waits, limit=limit)
+        steps = ExploreStepLog(job.plan.config.buffer.batch_size)
         factory = await self._create_factory(job, processes)
-        executor = self._executor(job, gate, long_runs, limit, factory)
+        executor = self._executor(job, gate, long_runs, limit, factory, steps)
         await self._register(job, retry_policy)
         return StageScheduler(
             key=job.key,
@@ -170,6 +173,7 @@ class RolloutStageFactory:
             counters=self._counters,
             retry_policy=retry_policy,
             idle_timeout=self._idle_timeout(job.plan, retry_policy),
+            steps=steps,
         )
 
     async def _register(self, job: StageJob, retry_policy: RetryPolicy) -> None:
@@ -204,6 +208,7 @@ class RolloutStageFactory:
         long_runs: LongRunReporter,
         limit: RunTimeLimit,
         factory: WorkflowFactory,
+        steps: ExploreStepLog,
     ) -> RunExecutor:
         runner = AttemptRunner(
             factory=factory,
@@ -223,6 +228,8 @@ class RolloutStageFactory:
                 heartbeats=self._heartbeats, sources=(self._threads, REWARD_POOL, self._tasks)
             ),
             long_runs=long_runs,
+            runners=RunnerNumbers(_num_runners(job.plan)),
+            steps=steps,
         )
 
     async def _create_factory(

@@ -124,6 +124,7 @@ class ResultPublisher:
             self._pause_seconds = 0.0
             self._outbox.clear_blocked("broker")
             self._outbox.mark_sent(results)
+            logger.debug("results are sent", extra={"results": len(results)})
 
     async def _serialize_or_upload(self, results: list[PendingResult]) -> bytes:
         """Serializes the results as a message that fits the broker's limit."""

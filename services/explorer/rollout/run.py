@@ -13,6 +13,7 @@ from services.explorer.delivery.outbox import Outbox
 from services.explorer.retry import RolloutStageFailed
 from services.explorer.rollout.runner import AttemptRunner, RunTimeLimit
 from services.explorer.rollout.weight_gate import WeightGate, WeightsLost
+from services.explorer.step_log import ExploreStepLog
 from services.explorer.telemetry import record_run, run_span
 from services.explorer.types import (
     Assignment,
@@ -26,6 +27,7 @@ from services.explorer.types import (
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.presence import WaitRegistry
+from trinity.runtime.runner_logs import RunnerNumbers
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
@@ -116,6 +118,8 @@ class RunExecutor:
         outbox: Outbox,
         abandoned_calls: AbandonedCallReporter,
         long_runs: LongRunReporter,
+        runners: RunnerNumbers,
+        steps: ExploreStepLog,
     ) -> None:
         self._key = key
         self._max_attempts = max_attempts
@@ -124,6 +128,8 @@ class RunExecutor:
         self._outbox = outbox
         self._abandoned_calls = abandoned_calls
         self._long_runs = long_runs
+        self._runners = runners
+        self._steps = steps
 
     def calls(self, assignment: Assignment) -> list[tuple[int, ...]]:
         """Returns the runs of an assignment by the calls of its workflow that make them."""
@@ -179,9 +185,11 @@ class RunExecutor:
         first = attempts[0]
         async with self._gate.hold(first.assignment.required) as weights:
             with self._long_runs.track(first), run_span(first, weights) as span:
-                results = await self._runner.run_attempts(attempts, weights)
+                with self._runners.running():
+                    results = await self._runner.run_attempts(attempts, weights)
                 for result in results:
                     record_run(span, result)
+                    self._steps.record(result)
         self._abandoned_calls.report()
         return [replace(result, traceparent=span.traceparent) for result in results]
 

@@ -15,6 +15,7 @@ from services.explorer.delivery.outbox import Outbox
 from services.explorer.retry import RetryPolicy
 from services.explorer.rollout.run import LongRunReporter, RunExecutor
 from services.explorer.rollout.weight_gate import WeightGate
+from services.explorer.step_log import ExploreStepLog
 from services.explorer.types import (
     Assignment,
     ExplorerStopped,
@@ -196,6 +197,7 @@ class StageScheduler:
         counters: RolloutCounters,
         retry_policy: RetryPolicy,
         idle_timeout: IdleTimeout,
+        steps: ExploreStepLog,
     ) -> None:
         self._key = key
         self._limits = limits
@@ -207,6 +209,7 @@ class StageScheduler:
         self._counters = counters
         self._retry_policy = retry_policy
         self._idle_timeout = idle_timeout
+        self._steps = steps
         self._commit_deadline = CommitDeadline(outbox=outbox, retry_policy=retry_policy)
         self._leases = LeaseKeeper(
             key=key,
@@ -240,6 +243,7 @@ class StageScheduler:
             self._leases.cancel_all()
             for helper in helpers:
                 helper.cancel()
+        self._steps.end_all_but()
         return ending
 
     def stop_taking_work(self) -> None:
@@ -254,11 +258,14 @@ class StageScheduler:
                 answer = ExplorerStopped() if self._stopping else await self._request_work_or_stop()
                 match answer:
                     case WorkGranted(assignments):
+                        self._steps.end_all_but(assignments)
                         self._idle_timeout.reset()
                         for assignment in assignments:
                             self._start_assignment(assignment, tasks)
                             await asyncio.sleep(0)  # results are sent while other runs begin
                     case NoWorkYet(reason):
+                        self._steps.end_all_but()
+                        logger.debug("no work yet", extra={"reason": reason})
                         self._idle_timeout.record_reason(reason, is_idle=not self._num_open_runs)
                     case ending:
                         return ending
@@ -304,7 +311,9 @@ class StageScheduler:
         """Starts a task; a callback counts its end, as one cancelled early runs no `finally`."""
         open_runs = _OpenRunCounter(len(assignment.runs), self._count_open)
         work = tasks.create_task(self._execute_assignment(assignment, open_runs))
+        self._steps.begin(assignment)
         work.add_done_callback(lambda _: open_runs.close_all())
+        work.add_done_callback(lambda _: self._steps.end(assignment))
         self._leases.hold(assignment, work)
 
     async def _execute_assignment(

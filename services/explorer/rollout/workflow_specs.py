@@ -87,7 +87,7 @@ class WorkflowSpec(Protocol):
 
     @property
     def stuck_at(self) -> str:
-        """What was running elsewhere when it was given up; empty if nothing was."""
+        """Names what ran elsewhere when it was given up; empty if nothing did."""
         ...
 
     def run_in_thread(self) -> Made:
@@ -123,7 +123,7 @@ class NativeSpec:
 
     @property
     def stuck_at(self) -> str:
-        """What was running elsewhere when it was given up; empty if nothing was."""
+        """Names what ran elsewhere when it was given up; empty if nothing did."""
         isolated = self.reward.isolated if self.reward is not None else None
         return isolated.stuck_at if isolated is not None else ""
 

@@ -1,5 +1,6 @@
 """Batches in order of step, the same on all ranks; training data is fetched one step ahead."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from services.trainer.collectives import Ranks
 from services.trainer.retry import StopRequested
 from trinity.errors import RunFailed
 from trinity.runtime.retry import WaitReporter
+
+logger = logging.getLogger(__name__)
 
 WAIT_NAME = "batch"
 READY, STOP = 0, 1
@@ -115,6 +118,7 @@ class BatchSource:
             self._waits.clear(WAIT_NAME)
 
     def _report_wait(self, reason: str) -> None:
+        logger.debug("waiting for a batch", extra={"reason": reason})
         self._waits.set(
             WAIT_NAME, waits_for="buffer", reason=reason, deadline_seconds=self._timeout_seconds
         )

@@ -19,7 +19,7 @@ from services.trainer.learner.loss import BatchLoss, LossFunctions
 from services.trainer.learner.metrics import mean_over_passes
 from services.trainer.learner.microbatches import OutputGatherer
 from services.trainer.learner.prepared_batch import PreparedBatch
-from services.trainer.learner.resume_source import load_former_run
+from services.trainer.learner.resume_source import load_former_run, load_own_checkpoint
 from services.trainer.learner.verl_calls import (
     EngineOutputs,
     Matrix,
@@ -61,7 +61,7 @@ class Actor:
 
     def __init__(self, plan: StagePlan, model_directory: Path, calls: WorkerCalls) -> None:
         self._functions = LossFunctions.from_plan(plan)
-        self._max_response_tokens = plan.max_response_tokens
+        self._loss_scale_factor = plan.loss_scale_factor
         self._num_passes = plan.config.trainer.ppo_epochs
         self._calls = calls
         self.worker = build_actor(plan, model_directory)
@@ -147,7 +147,7 @@ class Actor:
     def _loss_of(self, prepared: PreparedBatch, kl_coef: float) -> BatchLoss:
         return BatchLoss(
             self._functions,
-            prepared.totals(prepared.mask_BT, self._max_response_tokens),
+            prepared.totals(prepared.mask_BT, self._loss_scale_factor),
             step=prepared.batch.step,
             kl_coef=kl_coef,
             num_ranks=self._calls.ranks.num_ranks,
@@ -171,7 +171,7 @@ class Actor:
         reverse.
         """
         check_checkpoint_kind(directory, self.adapter)
-        self.worker.load_checkpoint(str(directory))
+        load_own_checkpoint(self.worker, directory)
 
     def load_former_run(self, directory: Path) -> None:
         """Loads the policy of a former run."""

@@ -10,7 +10,7 @@ from services.trainer.backend.verl_worker import build_critic
 from services.trainer.collectives import MetricSums
 from services.trainer.learner.metrics import mean_over_passes
 from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
-from services.trainer.learner.resume_source import load_former_run
+from services.trainer.learner.resume_source import load_former_run, load_own_checkpoint
 from services.trainer.learner.verl_calls import EngineOutputs, Matrix, WorkerCalls, output_columns
 from services.trainer.types import Metrics
 from trinity.algorithm.aggregation import BatchTotals
@@ -64,7 +64,7 @@ class Critic:
     def __init__(self, plan: StagePlan, model_directory: Path, calls: WorkerCalls) -> None:
         self._config = plan.config.trainer.critic
         self._num_passes = plan.config.trainer.critic.ppo_epochs
-        self._max_response_tokens = plan.max_response_tokens
+        self._loss_scale_factor = plan.loss_scale_factor
         self._calls = calls
         self._worker = build_critic(plan, model_directory)
 
@@ -88,7 +88,7 @@ class Critic:
         self, prepared: PreparedBatch, targets: CriticTargets, learning_rate: float
     ) -> Metrics:
         """Takes one step; returns and old values stay those from before the first pass."""
-        totals = prepared.totals(targets.mask_BT, self._max_response_tokens)
+        totals = prepared.totals(targets.mask_BT, self._loss_scale_factor)
         loss = ValueLoss(self._config, totals, self._calls.ranks.num_ranks)
         matrices: dict[str, Matrix] = {
             "loss_mask": targets.mask_BT,
@@ -108,7 +108,7 @@ class Critic:
 
     def load(self, directory: Path) -> None:
         """Reads what `save` wrote."""
-        self._worker.load_checkpoint(str(directory / DIRECTORY))
+        load_own_checkpoint(self._worker, directory / DIRECTORY)
 
     def load_former_run(self, directory: Path) -> None:
         """Loads the critic of a former run."""

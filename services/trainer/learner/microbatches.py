@@ -1,5 +1,6 @@
 """Splits a batch into micro-batches over the ranks, and gathers their outputs."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,8 @@ from services.trainer.collectives import Ranks
 from services.trainer.learner.prepared_batch import MicroBatch, ResponseLayout, RowUnit
 from services.trainer.types import TrainRow
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,16 @@ class MicroBatchSplitter:
         trained = [unit for unit in share if has_tokens_B[list(unit)].any()]
         batches = micro_batches(rows, trained, self.max_tokens, keep_order=self.keep_order)
         num_parts = max(1, int(self.ranks.all_reduce_max(len(batches))))
+        logger.debug(
+            "the batch is split",
+            extra={
+                "rows": len(rows),
+                "of_rank": len(share),
+                "trained": len(trained),
+                "micro_batches": num_parts,
+                "max_tokens": self.max_tokens,
+            },
+        )
         for index in range(num_parts):
             yield batches[index] if index < len(batches) else (), index == num_parts - 1
 

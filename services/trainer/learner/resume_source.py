@@ -1,4 +1,4 @@
-"""Loads weights and, where it fits, optimizer state from a former run."""
+"""Loads weights and optimizer state: of the stage's own checkpoint, or of a former run."""
 
 import logging
 from pathlib import Path
@@ -14,6 +14,22 @@ from trinity.config.plan.start_checkpoint import KEY
 from trinity.errors import UserError
 
 logger = logging.getLogger(__name__)
+
+OF_THE_PLAN = ("betas", "weight_decay")
+"""Settings that PyTorch restores with the state of an optimizer; a user may change them between two
+starts. The learning rate is given for each step."""
+
+
+def load_own_checkpoint(worker: TinkerTrainingWorker, directory: Path) -> None:
+    """Loads a checkpoint of this stage; the optimizer's settings stay those of the plan."""
+    optimizer = worker.engine.optimizer
+    planned = [
+        {name: group[name] for name in OF_THE_PLAN if name in group}
+        for group in optimizer.param_groups
+    ]
+    worker.load_checkpoint(str(directory))
+    for group, settings in zip(optimizer.param_groups, planned, strict=True):
+        group.update(settings)
 
 
 def load_former_run(worker: TinkerTrainingWorker, directory: Path, ranks: Ranks) -> None:

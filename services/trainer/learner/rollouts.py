@@ -1,6 +1,6 @@
 """The rollouts among a batch's rows, the input of corrections and advantages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,6 +65,7 @@ class RolloutRows:
             mask_BT=mask_NT,
             lengths_B=self.layout.lengths_B,
             groups_B=group_ids(self.rows),
+            runs_B=run_ids(self.rows),
             logprobs_BT=self.proximal_NT,
             rollout_logprobs_BT=self.rollout_NT,
             rollout_is_weights_BT=weights_NT,
@@ -75,6 +76,7 @@ class RolloutRows:
             teacher_logprobs_BT=self._teacher(),
             baselines_B=self._baselines(),
             reward_parts=self._reward_parts(),
+            unpenalised_B=self.rewards(mask_NT).sum(-1),
         )
 
     def _teacher(self) -> FloatMatrix | None:
@@ -125,11 +127,24 @@ def _reward_at_the_end(row: TrainRow) -> float:
 
 def group_ids(rows: Sequence[TrainRow]) -> IntVector:
     """Numbers the groups: runs of one task in one explore step; a row without a run is alone."""
-    names = [
+    return _numbered(
         f"row {number}" if row.run_reward is None else row.run_reward.assignment_id
         for number, row in enumerate(rows)
-    ]
-    numbers: IntVector = np.unique(names, return_inverse=True)[1].astype(np.int64)
+    )
+
+
+def run_ids(rows: Sequence[TrainRow]) -> IntVector:
+    """Numbers the runs, of which a row may be one of several samples; without a run it is alone."""
+    return _numbered(
+        f"row {number}"
+        if row.run_reward is None
+        else f"run {row.run_reward.run} of {row.run_reward.assignment_id}"
+        for number, row in enumerate(rows)
+    )
+
+
+def _numbered(names: Iterable[str]) -> IntVector:
+    numbers: IntVector = np.unique(list(names), return_inverse=True)[1].astype(np.int64)
     return numbers
 
 

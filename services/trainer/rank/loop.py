@@ -19,6 +19,7 @@ from services.trainer.rank.incarnation import Incarnation
 from services.trainer.telemetry import StepTelemetry
 from services.trainer.types import StageLearner, StepOutcome, TrainBatch
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.runtime.logs import as_fields
 from trinity.telemetry import tracing
 from trinity.telemetry.tracing import Span
 
@@ -242,6 +243,7 @@ class TrainingLoop:
         """Trains one step, hands its weights and report to be published, and saves if due."""
         started = time.perf_counter()
         self._report_activity("training again" if batch.replayed else "training")
+        self._log("train step began", batch.step, rows=len(batch.rows), replayed=batch.replayed)
         outcome = self._train_step(batch)
         self._step = batch.step
         trained = time.perf_counter()
@@ -296,6 +298,7 @@ class TrainingLoop:
                 self._report_activity("publishing weights")
             with self._deps.telemetry.publishing(done.batch.step):
                 self._deps.publisher.write_and_announce(done.weights, done.batch.step)
+            self._log("weights published", done.batch.step)
         if self._must_publish(done.batch.step):
             self._published = done.batch.step
         metrics = done.step_metrics(
@@ -305,6 +308,7 @@ class TrainingLoop:
         )
         checked = self._anomaly_checks.check_step(done.batch, metrics)
         self._deps.telemetry.trained(done.batch, metrics)
+        self._log("train step ended", done.batch.step, **checked)
         self._report(done.batch.step, StepOutcome(metrics=checked, rows=done.outcome.rows))
 
     def _report(self, step: int, outcome: StepOutcome) -> None:
@@ -344,6 +348,7 @@ class TrainingLoop:
         with self._deps.telemetry.publishing(self._step, begins_trace=is_new):
             self._deps.publisher.publish(self._deps.learner, self._step)
         self._published = self._step
+        self._log("weights published", self._step)
 
     def _replace_damaged(self) -> None:
         """Writes damaged weights again; publishes the current ones if the newest are lost."""
@@ -364,6 +369,7 @@ class TrainingLoop:
                 removable = self._deps.buffer.commit_checkpoint(written)
                 self._deps.checkpoints.delete_checkpoints(removable)
         self._save_seconds = time.perf_counter() - started
+        self._log("checkpoint saved", self._step, seconds=self._save_seconds)
 
     def _finish(self) -> RankStageEnded:
         self._async_publish.wait()
@@ -390,5 +396,16 @@ class TrainingLoop:
             extra={"version": self._step, "identical": identical},
         )
 
+    def _log(self, what: str, step: int, **fields: float) -> None:
+        """Logs what happened in a step, on the first rank alone."""
+        if self._deps.ranks.is_first:
+            rounded = {name: _rounded(value) for name, value in fields.items()}
+            logger.info(what, extra={"step": step, **as_fields(rounded)})
+
     def _report_activity(self, activity: str) -> None:
         self._deps.report(activity, self._reported, max(self._published, 0))
+
+
+def _rounded(value: float) -> float:
+    """Rounds to six digits, as a line is read by people; whole numbers stay."""
+    return value if isinstance(value, int) else float(f"{value:.6g}")

@@ -97,6 +97,26 @@ async def test_copies_of_another_group_stand_in_for_one_that_is_left_out(
     assert head.metrics["experience_pipeline/experience_count"] == ROWS
 
 
+@pytest.mark.parametrize(("unit", "expected"), [("run", 0.5), ("sample", 0.25)])
+async def test_a_run_of_several_samples_counts_once_unless_samples_are_counted(
+    buffer: Buffer, tmp_path: Path, unit: str, expected: float
+) -> None:
+    plan = rollout_plan(tmp_path, total_steps=1, train_batch_size=12)
+    assignments = await began(buffer, with_advantage(plan, "dr_grpo", unit=unit))
+    for one in assignments:
+        right, wrong = Made(reward=1.0), Made(reward=0.0)
+        await buffer.settle(
+            buffer.complete(one, 0, right, right, right), buffer.complete(one, 1, wrong)
+        )
+    _, rows = await buffer.batch(1)
+    advantages = [row.advantage for row in rows]
+    assert advantages == [expected, expected, expected, expected - 1] * 3
+    texts = [event.notice.text for event in await buffer.events("batch")]
+    told = [text for text in texts if "counts each run once" in text]
+    assert len(told) == (unit == "sample")
+    assert all("`dr_grpo` compares samples" in text for text in told)
+
+
 async def test_runs_of_several_steps_are_compared_by_what_their_info_says(
     buffer: Buffer, tmp_path: Path
 ) -> None:

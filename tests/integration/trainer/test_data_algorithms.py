@@ -61,6 +61,7 @@ def batch_of(make: MakeRows, step: int, num: int = 16) -> TrainBatch:
         ("sft", imitation, "actor/sft_loss"),
         ("cpt", text, "actor/sft_loss"),
         ("dpo", preference, "actor/dpo_loss"),
+        ("orpo", preference, "actor/orpo_loss"),
     ],
 )
 def test_the_loss_on_held_out_rows_falls(

@@ -74,3 +74,34 @@ def test_it_goes_on_from_a_checkpoint_bit_for_bit(
     assert_same(weights_of(restored), weights_of(learner))
     if kind == "ppo":
         assert_same(critic_weights_of(restored), critic_weights_of(learner))
+
+
+def adam_plan(model: Path, **optimizer: object) -> StagePlan:
+    own = {"lr": RATE, **optimizer}
+    return make_plan(
+        model,
+        {"algorithm_type": "ppo", "repeat_times": 8, "optimizer": own},
+        {"critic": {"optimizer": own}},
+    )
+
+
+def test_the_settings_of_a_plan_act_on_a_checkpoint_of_another(
+    learner_of: Build, model: Path, tmp_path: Path
+) -> None:
+    """PyTorch would restore the decay and the betas of before."""
+    before = learner_of(adam_plan(model, weight_decay=0.0))
+    stepped(before, random_batch(8, seed=1))
+    before.save(tmp_path, 1)
+    batch = random_batch(8, seed=2, step=2)
+    ended = []
+    for settings in ({"weight_decay": 0.0}, {"weight_decay": 0.5}, {"betas": (0.5, 0.9)}):
+        learner = learner_of(adam_plan(model, **settings))
+        learner.load(tmp_path)
+        started = {**weights_of(learner), **critic_weights_of(learner)}
+        stepped(learner, batch)
+        ended.append({**weights_of(learner), **critic_weights_of(learner)})
+    same, decayed, forgetful = ended
+    for name, weights in started.items():
+        expected = same[name] - RATE * 0.5 * weights
+        np.testing.assert_allclose(decayed[name], expected, rtol=1e-5, atol=1e-7, err_msg=name)
+    assert all((forgetful[name] != same[name]).any() for name in same)

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from pathlib import Path
 
 from services.explorer import engines
 from services.explorer.control.explorer import Explorer
@@ -9,10 +10,13 @@ from services.explorer.delivery.publisher import NatsBroker
 from services.explorer.settings import ExplorerSettings
 from tests.support.model_free.engine import CharacterTokenizer, start_hash_engine
 from trinity.rpc.runner import run_service
+from trinity.runtime.logs import log_formatter
+from trinity.runtime.runner_logs import route_runs
 
 
 async def serve_until(settings: ExplorerSettings, stop: asyncio.Event) -> None:
     """Explore until `stop` is set."""
+    route_runs(Path(settings.run_log_dir), log_formatter("explorer", settings.log_format))
     engines._load_tokenizer = lambda _: CharacterTokenizer()  # type: ignore[assignment,return-value]
     explorer = Explorer(
         settings=settings,

@@ -1,9 +1,12 @@
 """A reward that differs from response to response, and one that may be broken."""
 
+import logging
 from pathlib import Path
 from typing import ClassVar
 
 from trinity.rewards import RewardFn
+
+logger = logging.getLogger(__name__)
 
 
 class LettersReward(RewardFn):
@@ -13,6 +16,7 @@ class LettersReward(RewardFn):
 
     def __call__(self, *, response: str) -> dict[str, float]:
         """Part `letters`."""
+        logger.info("letters are counted", extra={"letters": len(response)})
         return {"letters": sum(response.encode()) % 7 / 6}
 
 

@@ -1,6 +1,7 @@
 """Which samples a batch takes by priority, and which wait no longer."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from services.buffer.domain.admission import credit_rows
@@ -42,6 +43,7 @@ def sample(number: int, *, uses: int = 0, last: int = 0, version: int = 0) -> Re
 def settings(
     *,
     cooldown: int | None = 1,
+    seconds: float = 0.0,
     capacity: int = 100,
     when_full: Literal["train", "drop"] = "train",
 ) -> ResolvedReplay:
@@ -49,6 +51,7 @@ def settings(
         priority_fn="linear_decay",
         priority_fn_args={},
         cooldown_steps=cooldown,
+        cooldown_seconds=seconds,
         capacity=capacity,
         when_full=when_full,
     )
@@ -102,6 +105,12 @@ def test_a_sample_rests_between_two_uses() -> None:
     assert ids(chosen(waiting, settings(cooldown=2)).taken) == ["1"]
     assert ids(chosen(waiting, settings(cooldown=1)).taken) == ["1", "2"]
     assert not chosen(waiting, settings(cooldown=None)).taken
+
+
+def test_a_sample_rests_for_seconds_too() -> None:
+    waiting = [replace(sample(n, uses=1, last=3), rested_seconds=10.0 * n) for n in (1, 2)]
+    assert ids(chosen(waiting, settings(seconds=20.0)).taken) == ["2"]
+    assert ids(chosen(waiting, settings()).taken) == ["1", "2"]
 
 
 def test_for_what_was_trained_before_there_is_room_last() -> None:

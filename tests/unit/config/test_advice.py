@@ -32,6 +32,19 @@ def test_a_number_of_repeats_that_training_does_not_take_is_told() -> None:
     assert said(buffer={"explorer_input": {"taskset": {"repeat_times": 8}}}) == ()
 
 
+def test_a_run_that_may_weigh_several_times_is_told() -> None:
+    def played(workflow: str, unit: str) -> tuple[str, ...]:
+        return said(
+            algorithm={"advantage_fn_args": {"unit": unit}},
+            buffer={"explorer_input": {"default_workflow_type": workflow}},
+        )
+
+    (told,) = played("frozen_lake_workflow", "sample")
+    assert "a run of `frozen_lake_workflow` may give several" in told
+    assert played("frozen_lake_workflow", "run") == ()
+    assert played("math_workflow", "sample") == ()
+
+
 def test_a_comparison_of_one_is_told() -> None:
     (alone,) = said(algorithm={"repeat_times": 1})
     assert "grpo compares the rollouts of a task" in alone

@@ -166,7 +166,7 @@ def test_mixing_needs_rows_to_mix_in() -> None:
     missing = "`buffer.trainer_input.auxiliary_buffers.sft_dataset`, which is missing"
     assert missing in said(algorithm=mix)
     named = {**mix, "sample_strategy_args": {"sft_dataset_name": "sft_datase"}}
-    assert "did you mean `sft_dataset`?" in said(algorithm=named, buffer=EXPERTS)
+    assert "name one of `sft_dataset` with" in said(algorithm=named, buffer=EXPERTS)
     assert missing not in said(algorithm=mix, buffer=EXPERTS)
 
 
@@ -255,8 +255,9 @@ def test_every_mistake_gets_a_sentence() -> None:
 
 
 LOSSES_WITH_RATIO = {
-    *("cispo", "clip_cov", "dpo", "dppo_kl", "dppo_tv", "geo_mean", "gspo", "gspo_token"),
-    *("importance_sampling", "kl_cov", "mix", "mix_chord", "ppo", "rec", "sapo", "topr"),
+    *("cispo", "clip_cov", "dcpo", "dpo", "dppo_kl", "dppo_tv", "geo_mean", "gspo", "gspo_token"),
+    *("importance_sampling", "ipo", "kl_cov", "m2po", "mix", "mix_chord", "ppo", "rec", "sapo"),
+    "topr",
 }
 
 

@@ -2,10 +2,13 @@
 
 import pytest
 
-from tests.unit.config.builders import CPT, DPO, GRPO, SFT, stage
+from tests.unit.config.builders import CPT, DPO, GRPO, SFT, config, stage
 from trinity.algorithm.types import ALGORITHM_TYPES
-from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.checks.advice import advise
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
+from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
+from trinity.sizing.stage_sizes import training_settings_of
 
 WORKFLOW: dict[str, object] = {
     "explorer_input": {"default_workflow_type": "my.workflow.WithTeacher"}
@@ -28,11 +31,12 @@ def only(name: str, **changes: object) -> StagePlan:
 def test_every_algorithm_runs_with_its_own_defaults(name: str) -> None:
     declared = ALGORITHM_TYPES.get(name)
     brought = EXPERTS if declared.sample_strategy == "mix" else {}
-    planned = only(name, buffer={**WORKFLOW, **brought})
+    least = {"repeat_times": declared.min_repeat_times} if declared.min_repeat_times > 1 else {}
+    planned = only(name, buffer={**WORKFLOW, **brought}, algorithm=least)
     algorithm = planned.algorithm
     assert algorithm.algorithm_type == name
     assert algorithm.row_schema == declared.schema
-    assert algorithm.repeat_times == declared.repeat_times
+    assert algorithm.repeat_times == max(1, declared.min_repeat_times)
     assert algorithm.advantage_fn == declared.advantage_fn
     assert algorithm.policy_loss_fn == declared.policy_loss_fn
     assert algorithm.loss_agg_mode == declared.loss_agg_mode
@@ -43,7 +47,7 @@ def test_every_algorithm_runs_with_its_own_defaults(name: str) -> None:
 
 
 def test_an_explore_step_has_the_rollouts_that_the_algorithm_takes() -> None:
-    planned = only("dapo")
+    planned = stage(GRPO, algorithm={"algorithm_type": "dapo", "repeat_times": 16})
     assert planned.algorithm.repeat_times == 16
     assert planned.taskset is not None and planned.taskset.repeat_times == 16
     assert planned.rows_per_explore_step == planned.train_batch_size == 4 * 16
@@ -82,7 +86,7 @@ def test_arguments_of_the_type_go_with_its_own_function_alone() -> None:
     other = stage(GRPO, algorithm={**dapo, "policy_loss_fn": "cispo", "advantage_fn": "rloo"})
     assert other.algorithm.policy_loss_fn_args["mask_clip_range_high"] == 0.28
     assert other.algorithm.policy_loss_fn_args["clip_range_low"] == 1.0
-    assert other.algorithm.advantage_fn_args == {}
+    assert other.algorithm.advantage_fn_args == {"unit": "run"}
 
 
 def test_clip_higher_and_dynamic_sampling_go_with_any_group_algorithm() -> None:
@@ -137,6 +141,26 @@ def test_every_key_of_the_section_acts() -> None:
     assert algorithm.needs_proximal
 
 
+def test_the_divisor_of_sums_is_the_longest_response_unless_given() -> None:
+    usual = stage(GRPO)
+    assert usual.loss_scale_factor == usual.max_response_tokens
+    assert stage(GRPO, algorithm={"loss_scale_factor": 77}).loss_scale_factor == 77
+
+
+def test_what_compares_two_policies_has_the_trainer_compute_its_own() -> None:
+    assert stage(GRPO, algorithm={"algorithm_type": "gvpo"}).algorithm.needs_proximal
+    assert stage(GRPO, algorithm={"algorithm_type": "m2po"}).algorithm.needs_proximal
+    assert not stage(GRPO).algorithm.needs_proximal
+
+
+def test_only_some_losses_of_pairs_load_a_reference() -> None:
+    needs = {
+        name: stage(DPO, algorithm={"algorithm_type": name}).needs_reference
+        for name in ("dpo", "ipo", "simpo", "orpo")
+    }
+    assert needs == {"dpo": True, "ipo": True, "simpo": False, "orpo": False}
+
+
 def test_a_loss_brings_its_way_to_one_number_unless_the_user_has_another() -> None:
     def mode(**given: object) -> str:
         return stage(GRPO, algorithm=given).algorithm.loss_agg_mode
@@ -161,11 +185,56 @@ def test_a_reference_is_loaded_where_something_looks_at_it(
     assert stage(GRPO, algorithm=given).needs_reference == needed
 
 
-def test_pairs_need_a_reference_and_micro_batches_that_hold_them() -> None:
+def test_a_row_that_no_micro_batch_holds_is_one_of_its_own() -> None:
+    told = "a longer one is a micro-batch of its own"
+    for base, enough in ((DPO, 48), (SFT, 24)):
+        for tokens, is_told in ((enough, False), (enough - 1, True)):
+            written = config(base, trainer={"max_token_len_per_gpu": tokens})
+            plan = plan_experiment(written)
+            assert plan.stages[0].max_token_len_per_gpu == tokens
+            assert any(told in text for text in advise(plan)) == is_told
+            assert training_settings_of(plan.stages[0]).tokens == enough
+
+
+def test_arguments_of_trinity_rfts_mixed_losses_have_no_effect() -> None:
+    given: dict[str, object] = {"mu": 0.2, "ngpus_trainer": 4, "train_batch_size_expert": 64}
+    changes = {"algorithm_type": "mix", "repeat_times": 8, "policy_loss_fn_args": given}
+    plan = plan_experiment(config(GRPO, algorithm=changes, buffer=EXPERTS))
+    assert plan.stages[0].algorithm.policy_loss_fn_args["mu"] == 0.2
+    assert "ngpus_trainer" not in plan.stages[0].algorithm.policy_loss_fn_args
+    assert any("ngpus_trainer, train_batch_size_expert has no effect" in t for t in advise(plan))
+    with pytest.raises(UserError, match="`ppo` has no argument"):
+        stage(GRPO, algorithm={"policy_loss_fn_args": {"ngpus_trainer": 4}})
+    with pytest.raises(UserError, match="has no argument"):
+        wrong = {**changes, "policy_loss_fn_args": {"ngpus_trainers": 4}}
+        stage(GRPO, algorithm=wrong, buffer=EXPERTS)
+
+
+def test_mix_takes_the_only_auxiliary_buffer_and_the_others_are_told() -> None:
+    rows = EXPERTS["trainer_input"]["auxiliary_buffers"]["sft_dataset"]  # type: ignore[index]
+    mix: dict[str, object] = {"algorithm_type": "mix", "repeat_times": 8}
+
+    def planned(*names: str, **algorithm: object) -> ExperimentPlan:
+        buffers = {"trainer_input": {"auxiliary_buffers": dict.fromkeys(names, rows)}}
+        return plan_experiment(config(GRPO, algorithm=algorithm, buffer=buffers))
+
+    def unread(plan: ExperimentPlan) -> list[str]:
+        return [text for text in advise(plan) if "is not read" in text]
+
+    only_one = planned("mine", **mix)
+    assert only_one.stages[0].expert_buffer is not None
+    assert only_one.stages[0].expert_buffer.name == "mine"
+    assert not unread(only_one)
+    (told,) = unread(planned("sft_dataset", "other", **mix))
+    assert "auxiliary_buffers.other` is not read" in told
+    (told,) = unread(planned("other"))
+    assert "`sample_strategy: default` takes no rows of data" in told
+    with pytest.raises(UserError, match="name one of `one`, `two`"):
+        planned("one", "two", **mix)
+
+
+def test_pairs_need_a_reference() -> None:
     assert stage(DPO).needs_reference and stage(DPO).algorithm.kl_loss_fn == "none"
-    assert stage(DPO, trainer={"max_token_len_per_gpu": 48}).max_token_len_per_gpu == 48
-    with pytest.raises(UserError, match=r"a pair of sequences of 24 tokens: give 48 or more"):
-        stage(DPO, trainer={"max_token_len_per_gpu": 47})
 
 
 def test_parts_that_a_stage_on_data_inherits_from_rollouts_do_nothing() -> None:

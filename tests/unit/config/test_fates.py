@@ -76,9 +76,10 @@ def test_the_four_fates_as_sentences(tmp_path: Path) -> None:
         ),
         ("PLANNED", 5, "`mode: colocate`: rollout and training in turns on one GPU"),
         (
-            "PLANNED",
+            "NO_EFFECT",
             6,
-            "`trainer.ulysses_sequence_parallel_size: 2`: a sequence is on one GPU",
+            "`trainer.ulysses_sequence_parallel_size: 2`: a sequence is on one GPU, with the same "
+            "result and more of its memory",
         ),
     ]
 

@@ -122,3 +122,12 @@ def test_a_way_down_needs_its_end(kind: ScheduleKind) -> None:
 def test_steps_beyond_the_end_keep_the_last_ones_rate(kind: ScheduleKind) -> None:
     one = schedule(kind, warmup=3, least=0.05)
     assert one.at(TOTAL + 7, TOTAL) == one.at(TOTAL, TOTAL) > 0
+
+
+def test_a_warm_up_may_begin_above_zero_as_megatrons() -> None:
+    found = schedule("constant", warmup=4).model_copy(update={"warmup_init": 0.2})
+    assert rates(found)[:5] == pytest.approx([0.4, 0.6, 0.8, 1.0, 1.0])
+    stored = LearningRateSchedule.model_validate(
+        found.model_dump(exclude={"warmup_init"})  # as a run of before has it
+    )
+    assert rates(stored)[:4] == pytest.approx([0.25, 0.5, 0.75, 1.0])

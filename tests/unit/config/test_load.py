@@ -107,10 +107,6 @@ def test_a_key_that_is_called_otherwise_here_is_used(tmp_path: Path) -> None:
         ("mode: colocate", "mode: colocate"),
         ("synchronizer: {sync_method: memory}", "synchronizer.sync_method: memory"),
         ("stages: [{stage_name: a, mode: colocate}]", "stages[0].mode: colocate"),
-        (
-            "trainer: {ulysses_sequence_parallel_size: 2}",
-            "trainer.ulysses_sequence_parallel_size: 2",
-        ),
     ],
 )
 def test_what_is_planned_does_not_load(tmp_path: Path, text: str, key: str) -> None:

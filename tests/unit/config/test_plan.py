@@ -128,7 +128,6 @@ def test_arguments_lie_over_the_functions_own() -> None:
         ),
         (GRPO, {"cluster": {"gpu_per_node": 1}}, "leaves none to train on"),
         (GRPO, {"trainer": {"rank_num": 33}}, "cannot feed 33 ranks"),
-        (GRPO, {"trainer": {"max_token_len_per_gpu": 23}}, "give 24 or more"),
         (
             GRPO,
             {"model": {"custom_chat_template": "x", "chat_template_path": "/y"}},

@@ -56,6 +56,21 @@ def test_cooling_down_takes_whole_train_steps(time: float | None, steps: int | N
     assert replay_of(plan).cooldown_steps == steps
 
 
+@pytest.mark.parametrize(
+    ("time", "seconds"), [("30s", 30.0), ("0.5s", 0.5), ("5m", 300.0), ("2h", 7200.0), (30, 0.0)]
+)
+def test_a_cooldown_with_a_unit_is_time(time: float | str, seconds: float) -> None:
+    found = replay_of(planned({**ON, "reuse_cooldown_time": time}))
+    assert found.cooldown_seconds == seconds
+    assert found.cooldown_steps == (30 if time == 30 else 1)
+
+
+@pytest.mark.parametrize("time", ["30 s", "s", "30d", "-1s", "1e3s"])
+def test_a_cooldown_of_another_unit_is_refused(tmp_path: Path, time: str) -> None:
+    with pytest.raises(UserError, match="reuse_cooldown_time"):
+        load(tmp_path, OLD_NAMES.replace("0.1", time))
+
+
 def test_with_reuse_an_explore_step_is_enough_for_a_batch() -> None:
     once, again = planned(ON), planned({**ON, "reuse_cooldown_time": 1})
     assert (once.num_fresh_rows, once.total_train_steps) == (64, 5)
@@ -92,8 +107,9 @@ def test_names_of_old_releases_do_the_same(tmp_path: Path) -> None:
 def test_seconds_are_not_counted_and_that_is_said() -> None:
     assert said({**ON, "reuse_cooldown_time": 30}) == [
         "stage `main`: `replay_buffer.reuse_cooldown_time: 30` counts train steps, not seconds: a "
-        "sample is trained again 30 steps later at the earliest"
+        "sample is trained again 30 steps later at the earliest; `30s` is seconds"
     ]
+    assert not said({**ON, "reuse_cooldown_time": "30s"})
     assert not said({**ON, "reuse_cooldown_time": 0.5})
 
 

@@ -146,3 +146,21 @@ def test_features_are_looked_for_in_the_first_row(tmp_path: Path) -> None:
     [taskset] = with_taskset(path=file, data_selector=selector).tasksets
     with pytest.raises(UserError, match="its rows have no column `mean`"):
         check_taskset(taskset)
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_columns_that_a_pipeline_may_make_are_not_missed(tmp_path: Path, knows: bool) -> None:
+    """Only Data-Juicer knows what its operators add; a pipeline of ours adds no answer."""
+    annotated = {"name": "human_preference_mapper"}
+    pipeline = {"top_k": 1} if knows else {"operators": [annotated]}
+    file = write_rows(tmp_path / "a.jsonl", {"prompt": "a"})
+    [taskset] = stage(
+        buffer={"explorer_input": {"taskset": {"path": file}}},
+        data_processor={"task_pipeline": {"inputs": [file], **pipeline}},
+        service={"data_juicer": {"auto_start": True}},
+    ).tasksets
+    if knows:
+        with pytest.raises(UserError, match="no column `response`"):
+            check_taskset(taskset)
+    else:
+        check_taskset(taskset)

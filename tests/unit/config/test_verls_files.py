@@ -59,10 +59,7 @@ def test_what_verl_does_not_have_is_told_by_the_line_of_the_file(tmp_path: Path,
         ("actor_rollout_ref: {actor: {entropy_coeff: 0.1}}", "entropy_loss_fn_args.entropy_coef"),
         ("actor_rollout_ref: {actor: {clip_ratio: 0.1}}", "policy_loss_fn_args.clip_range"),
         ("algorithm: {gamma: 0.9}", "`algorithm.advantage_fn_args.gamma`"),
-        (
-            "algorithm: {rollout_correction: {bypass_mode: false}}",
-            "`algorithm.bypass_old_logprobs`",
-        ),
+        ("rollout_correction: {bypass_mode: false}", "`algorithm.bypass_old_logprobs`"),
         ("trainer: {save_freq: 20}", "`trainer.save_interval`"),
     ],
 )
@@ -70,6 +67,28 @@ def test_a_key_with_a_counterpart_is_told_its_name(tmp_path: Path, verls: str, s
     report = checked(tmp_path, verls)
     (notice,) = report.reading.planned if report.reading else ()
     assert says in notice.text
+
+
+def test_what_corrects_rollouts_is_used(tmp_path: Path) -> None:
+    asked = "{bypass_mode: false, rollout_is: token, rollout_is_threshold: 3.0}"
+    report = checked(tmp_path, f"algorithm: {{rollout_correction: {asked}}}")
+    assert report.errors == () and report.plan is not None
+    algorithm = report.plan.stages[0].algorithm
+    assert not algorithm.bypass_old_logprobs
+    assert algorithm.rollout_correction.rollout_is_threshold == 3.0
+
+
+MEGATRON = "actor_rollout_ref: {actor: {strategy: megatron, megatron: {%s}}}"
+
+
+def test_sizes_of_megatron_have_no_effect_and_what_changes_a_result_is_told(tmp_path: Path) -> None:
+    report = checked(tmp_path, MEGATRON % "tensor_model_parallel_size: 2, param_offload: true")
+    assert report.errors == () and report.reading is not None and report.plan is not None
+    assert report.reading.planned == ()
+    assert report.plan.stages[0].config.trainer.param_offload
+    other = "override_transformer_config: {moe_aux_loss_coeff: 0.01}"
+    unlike = checked(tmp_path, MEGATRON % other)
+    assert unlike.reading is not None and len(unlike.reading.planned) == 1
 
 
 def test_a_default_of_verls_needs_no_notice_and_a_real_key_no_guess(tmp_path: Path) -> None:

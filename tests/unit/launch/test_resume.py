@@ -10,7 +10,14 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.launch.prepare import capped
-from trinity.launch.resume import PLAN_FILE, check_resumable, has_run, store_plan
+from trinity.launch.resume import (
+    PLAN_FILE,
+    as_started,
+    check_resumable,
+    has_run,
+    kept_defaults,
+    store_plan,
+)
 
 
 def plan_in(directory: Path, **changes: object) -> ExperimentPlan:
@@ -51,6 +58,45 @@ def test_a_run_of_before_a_key_was_known_goes_on(tmp_path: Path) -> None:
     check_resumable(plan)
     with pytest.raises(UserError, match=r"explorer\.over_rollout\.ratio"):
         check_resumable(plan_in(tmp_path, explorer={"over_rollout": {"ratio": 0.5}}))
+
+
+def of_before(plan: ExperimentPlan) -> None:
+    """Stores a run of the release in which two keys had other defaults."""
+    store_plan(plan)
+    file = plan.job_path / PLAN_FILE
+    values = json.loads(file.read_text())
+    for stage in values["stages"]:
+        stage["config"]["model"]["min_response_tokens"] = 0
+        stage["algorithm"]["repeat_times"] = 2
+    file.write_text(json.dumps(values))
+
+
+def test_a_run_goes_on_with_defaults_of_its_own_time(tmp_path: Path) -> None:
+    left_out: dict[str, object] = {"algorithm": {"repeat_times": None}}
+    plan = plan_in(tmp_path, **left_out)
+    assert kept_defaults(plan) == {}
+    of_before(plan)
+    kept = {"model.min_response_tokens": 0, "algorithm.repeat_times": 2}
+    assert kept_defaults(plan) == kept
+    as_it_was: dict[str, object] = {
+        "algorithm": {"repeat_times": 2},
+        "model": {"min_response_tokens": 0},
+    }
+    again = plan_in(tmp_path, **as_it_was)
+    assert kept_defaults(again) == {}
+    check_resumable(again)
+    store_plan(again)
+    assert kept_defaults(plan) == kept, "they are kept at each start"
+    written = plan_in(tmp_path, model={"min_response_tokens": 1}, algorithm={"repeat_times": 4})
+    with pytest.raises(UserError, match=r"algorithm\.repeat_times, model\.min_response_tokens"):
+        check_resumable(written)
+
+
+def test_a_stage_keeps_its_own_defaults(tmp_path: Path) -> None:
+    stages: dict[str, object] = {"stages": [{"stage_name": "a", "algorithm": {"repeat_times": 8}}]}
+    plan = plan_in(tmp_path, **stages)
+    of_before(plan)
+    assert kept_defaults(plan) == {"stages[0].model.min_response_tokens": 0}
 
 
 def test_another_seed_is_refused(tmp_path: Path) -> None:
@@ -110,6 +156,46 @@ def test_a_run_keeps_the_checkpoint_that_it_began_with(tmp_path: Path) -> None:
     start = {"resume_mode": "resume_path", "resume_from_path": str(tmp_path / "step-3-1")}
     with pytest.raises(UserError, match=r"trainer\.resume_from_path"):
         check_resumable(plan_in(tmp_path, trainer=start))
+
+
+def unit_of(plan: ExperimentPlan) -> object:
+    return plan.stages[0].algorithm.advantage_fn_args["unit"]
+
+
+@pytest.mark.parametrize("stored", ["run", "sample", None])
+def test_a_run_keeps_the_unit_that_it_began_with(tmp_path: Path, stored: str | None) -> None:
+    plan = plan_in(tmp_path)
+    assert unit_of(as_started(plan)) == "run"
+    store_plan(plan)
+    file = plan.job_path / PLAN_FILE
+    values = json.loads(file.read_text())
+    for stage in values["stages"]:
+        arguments = stage["algorithm"]["advantage_fn_args"]
+        arguments.pop("unit")
+        arguments.update({} if stored is None else {"unit": stored})
+    file.write_text(json.dumps(values))
+    going_on = as_started(plan_in(tmp_path))
+    assert unit_of(going_on) == (stored or "sample")
+    check_resumable(going_on)
+    store_plan(going_on)
+    assert unit_of(as_started(plan_in(tmp_path))) == (stored or "sample")
+
+
+def test_a_unit_that_the_file_gives_is_not_replaced(tmp_path: Path) -> None:
+    given = plan_in(tmp_path, algorithm={"advantage_fn_args": {"unit": "run"}})
+    store_plan(plan_in(tmp_path, algorithm={"advantage_fn_args": {"unit": "sample"}}))
+    assert unit_of(as_started(given)) == "run"
+    with pytest.raises(UserError, match=r"advantage_fn_args\.unit"):
+        check_resumable(given)
+
+
+def test_a_plan_of_the_version_before_counts_samples(tmp_path: Path) -> None:
+    plan = plan_in(tmp_path)
+    values = json.loads(plan.model_dump_json())
+    for stage in values["stages"]:
+        del stage["algorithm"]["advantage_fn_args"]["unit"]
+    assert unit_of(ExperimentPlan.model_validate(values)) == "sample"
+    assert unit_of(ExperimentPlan.model_validate(json.loads(plan.model_dump_json()))) == "run"
 
 
 def on_gpus(directory: Path, engines: int, **changes: object) -> ExperimentPlan:

@@ -14,7 +14,7 @@ from trinity.config.schema.experiment import Config
 
 VOCABULARY = 48
 GROUP_SIZE = 4
-DATA_ALGORITHMS = frozenset({"sft", "dpo", "cpt"})
+DATA_ALGORITHMS = frozenset({"sft", "cpt", "dpo", "ipo", "orpo", "simpo"})
 PAIR: tuple[PairSide, PairSide] = ("chosen", "rejected")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from services.trainer.learner.prepared_batch import PreparedBatch
-from services.trainer.learner.rollouts import RolloutRows, group_ids, staleness_of
+from services.trainer.learner.rollouts import RolloutRows, group_ids, run_ids, staleness_of
 from services.trainer.types import TrainBatch, TrainRow
 from tests.unit.trainer.builders import data_row, random_batch
 
@@ -27,6 +27,15 @@ def test_a_runs_reward_is_its_last_trained_tokens() -> None:
     rewards_T = rollouts.rewards(rollouts.mask_NT)[0]
     assert rewards_T[1] == 2.5
     assert rewards_T.sum() == 2.5
+
+
+def test_an_advantage_also_sees_the_scores_before_the_penalty() -> None:
+    rollouts = rollouts_of(list(BATCH.rows))
+    rewards_NT = rollouts.rewards(rollouts.mask_NT)
+    batch = rollouts.token_batch(rollouts.mask_NT, rewards_NT - 0.25 * rollouts.mask_NT, None)
+    scores = [row.run_reward.reward for row in BATCH.rows if row.run_reward is not None]
+    assert batch.raw_scores_B.tolist() == pytest.approx(scores)
+    assert (batch.scores_B < batch.raw_scores_B).all()
 
 
 def test_a_mask_that_leaves_less_moves_the_reward_to_what_is_left() -> None:
@@ -89,6 +98,16 @@ def test_runs_of_one_task_are_a_group_and_rows_without_a_run_are_alone() -> None
     assert groups[1] == groups[2] == groups[3] == groups[4]
     assert groups[5] == groups[6] == groups[7]
     assert len({groups[0], groups[1], groups[5]}) == 3
+
+
+def test_samples_of_one_run_are_told_from_other_runs_of_its_task() -> None:
+    rows = [BATCH.rows[0], BATCH.rows[0], BATCH.rows[1], replace(BATCH.rows[0], run_reward=None)]
+    runs = run_ids(rows).tolist()
+    assert runs[0] == runs[1]
+    assert len(set(runs)) == 3
+    rollouts = rollouts_of(rows)
+    batch = rollouts.token_batch(rollouts.mask_NT, rollouts.rewards(rollouts.mask_NT), None)
+    assert batch.runs_B is not None and batch.runs_B.tolist() == runs
 
 
 def test_the_weights_that_the_step_starts_from_are_of_age_0() -> None:

@@ -189,6 +189,7 @@ SAID_BESIDES = {
         (
             "algorithm.advantage_fn_args.gamma",
             "algorithm.advantage_fn_args.lam",
+            "algorithm.advantage_fn_args.unit",
             "algorithm.bypass_old_logprobs",
             "algorithm.loss_agg_mode",
             "algorithm.policy_loss_fn",

@@ -251,6 +251,30 @@ def test_a_teacher_trains_in_place_of_rewards() -> None:
     assert missing(found) == []
 
 
+def test_without_rewards_the_teachers_coefficient_is_one_as_in_verl() -> None:
+    key = f"{LOSS_OF_TEACHER}.distillation_loss_coef=0.5"
+    found = from_keys(*DISTILLED, f"{LOSS_OF_TEACHER}.loss_mode=k1", key)
+    assert value(found, "algorithm.advantage_fn_args.kl_coef") == 1.0
+
+
+def test_a_teacher_beside_rewards_is_one_advantage() -> None:
+    beside = [key for key in DISTILLED if "use_task_rewards" not in key]
+    keys = (f"{LOSS_OF_TEACHER}.loss_mode=k1", f"{LOSS_OF_TEACHER}.distillation_loss_coef=0.5")
+    found = from_keys(
+        *beside,
+        *keys,
+        "algorithm.adv_estimator=grpo",
+        "algorithm.norm_adv_by_std_in_grpo=False",
+        "trainer.n_gpus_per_node=4",
+    )
+    assert value(found, "algorithm.algorithm_type") == "grpo_distill"
+    assert value(found, "algorithm.advantage_fn_args.kl_coef") == 0.5
+    assert value(found, "algorithm.advantage_fn_args.norm_adv_by_std_in_grpo") is False
+    assert missing(found) == []
+    other = from_keys(*beside, *keys, "algorithm.adv_estimator=gae", "trainer.n_gpus_per_node=4")
+    assert any("`adv_estimator: grpo`'s" in line for line in other.report)
+
+
 def test_other_ways_to_learn_from_a_teacher_are_not_taken_for_this_one() -> None:
     found = from_keys(*DISTILLED, f"{LOSS_OF_TEACHER}.loss_mode=forward_kl_topk")
     assert any("loss_mode=forward_kl_topk" in line for line in missing(found))

@@ -133,8 +133,9 @@ def test_sizes_of_another_back_end_are_left_out_with_one_warning() -> None:
         (f"{ACTOR}.fsdp_config.reshard_after_forward=True", False),
         (f"{ACTOR}.optim.num_cycles=2", True),
         (f"{ACTOR}.optim.num_cycles=0.5", False),
-        (f"{ACTOR}.optim.lr_warmup_init=1e-7", True),
-        (f"{ACTOR}.loss_scale_factor=1024", True),
+        (f"{ACTOR}.optim.lr_warmup_init=1e-7", False),
+        (f"{ACTOR}.optim.init_lr_ratio=0.1", True),
+        (f"{ACTOR}.loss_scale_factor=1024", False),
         ("actor_rollout_ref.model.mtp.enable=True", True),
         ("actor_rollout_ref.model.mtp.enable=False", False),
         ("data.train_max_samples=100", True),
@@ -225,8 +226,52 @@ def test_clipping_goes_to_losses_that_have_it() -> None:
     assert value(found, "algorithm.policy_loss_fn") == "gspo"
     assert value(found, "algorithm.loss_agg_mode") == "seq-mean-token-mean"
     assert any("`policy_loss_fn: gspo` has no `clip_ratio_c`" in line for line in found.report)
-    found = from_keys(f"{ACTOR}.policy_loss.loss_mode=gvpo")
+    found = from_keys(f"{ACTOR}.policy_loss.loss_mode=mine")
     assert any("there is no such loss" in line for line in found.report)
+
+
+def test_losses_of_recipes_become_algorithms() -> None:
+    grpo = ("algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=4")
+    m2po = from_keys(
+        *grpo, f"{ACTOR}.policy_loss.loss_mode=m2po", f"{ACTOR}.policy_loss.m2_budget=0.1"
+    )
+    assert value(m2po, "algorithm.policy_loss_fn") == "m2po"
+    assert value(m2po, "algorithm.policy_loss_fn_args.m2_threshold") == 0.1
+    assert missing(m2po) == []
+    gvpo = from_keys(
+        *grpo,
+        f"{ACTOR}.policy_loss.loss_mode=gvpo",
+        f"{ACTOR}.gvpo_beta=0.2",
+        f"{ACTOR}.clip_ratio_high=0.3",
+        "algorithm.norm_adv_by_std_in_grpo=False",
+    )
+    assert (
+        value(gvpo, "algorithm.algorithm_type") == value(gvpo, "algorithm.advantage_fn") == "gvpo"
+    )
+    assert value(gvpo, "algorithm.advantage_fn_args.beta") == 0.2
+    assert value(gvpo, "algorithm.policy_loss_fn") == "gpg"
+    assert value(gvpo, "algorithm.loss_agg_mode") == "seq-mean-token-sum"
+    assert missing(gvpo) == []
+    plain = from_keys(*grpo, f"{ACTOR}.policy_loss.loss_mode=gvpo")
+    assert any("give False there" in line for line in plain.report)
+
+
+def test_filtered_rows_of_ppo_count_as_often_as_they_are_drawn() -> None:
+    keys = ("algorithm.use_pf_ppo=True", "algorithm.pf_ppo.reweight_method=max_min")
+    found = from_keys("algorithm.adv_estimator=gae", *keys, "algorithm.lam=0.95")
+    assert value(found, "algorithm.algorithm_type") == "pf_ppo"
+    assert value(found, "algorithm.advantage_fn_args.reweight_method") == "max_min"
+    assert value(found, "algorithm.advantage_fn_args.lam") == 0.95
+    assert missing(found) == []
+    other = from_keys("algorithm.adv_estimator=grpo", *keys)
+    assert value(other, "algorithm.advantage_fn") == "grpo"
+    assert missing(other) == []
+
+
+def test_a_divisor_and_the_first_rate_of_a_warm_up_have_keys() -> None:
+    found = from_keys(f"{ACTOR}.loss_scale_factor=1024", f"{ACTOR}.optim.lr_warmup_init=1e-7")
+    assert value(found, "algorithm.loss_scale_factor") == 1024
+    assert value(found, "algorithm.optimizer.lr_warmup_init") == 1e-7
 
 
 def test_grpo_without_spread_and_with_a_penalty() -> None:

@@ -32,6 +32,25 @@ def test_what_is_counted_in_verls_steps_is_counted_in_ours(given: str, key: str)
 
 
 @pytest.mark.parametrize(
+    ("estimator", "unit"),
+    [
+        ("grpo", "sample"),
+        ("rloo", "sample"),
+        ("opo", "sample"),
+        ("gpg", "sample"),
+        ("grpo_passk", "sample"),
+        ("reinforce_plus_plus_baseline", "sample"),
+        ("gae", None),
+        ("reinforce_plus_plus", None),
+        ("remax", None),
+    ],
+)
+def test_baselines_count_samples_as_verls_do(estimator: str, unit: str | None) -> None:
+    found = from_keys(f"algorithm.adv_estimator={estimator}")
+    assert flat(found.values).get("algorithm.advantage_fn_args.unit") == unit
+
+
+@pytest.mark.parametrize(
     "key",
     [
         f"{ACTOR}.ulysses_sequence_parallel_size",

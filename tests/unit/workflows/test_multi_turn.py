@@ -9,6 +9,7 @@ from trinity.errors import UserError
 from trinity.types import Experience, JsonObject
 from trinity.workflows.messages import Message
 from trinity.workflows.multi_turn import MultiTurnWorkflow
+from trinity.workflows.sampling import SamplingOverrides, distribution_of
 
 ROW: JsonObject = {"question": "guess", "answer": "7"}
 
@@ -59,6 +60,66 @@ async def test_turns_whose_template_forgets_answers_are_samples_of_their_own() -
     assert [one.reward for one in samples] == [0.5] * 3
     with pytest.raises(UserError, match="the transcript is 3 samples"):
         workflow.process_messages_to_experience(workflow.messages, 1.0)
+
+
+class Tries(MultiTurnWorkflow):
+    """Three tries, each sampled in its own way."""
+
+    is_async = True
+    samplings: tuple[SamplingOverrides, ...] = ({}, {}, {})
+
+    async def run_async(self) -> list[Experience]:
+        messages: list[Message] = [{"role": "user", "content": self.task.task_desc}]
+        for sampling in self.samplings:
+            (turn,) = await self.model.chat_async(messages, **sampling)
+            messages.append({"role": "assistant", "content": turn.response_text})
+            messages.append({"role": "user", "content": "on"})
+        return self.experiences(messages, reward=0.5)
+
+
+async def tried(*samplings: SamplingOverrides) -> list[Experience]:
+    engine = ScriptedEngine(["5", "6", "7"])
+    workflow = Tries(task=task_of(ROW), model=scripted_model(engine))
+    workflow.samplings = samplings
+    return await workflow.run_async()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"temperature": 0.2},
+        {"temperature": 0.0},
+        {"top_p": 0.9},
+        {"top_k": 5},
+        {"min_p": 0.1},
+        {"repetition_penalty": 1.1},
+        {"presence_penalty": 0.5},
+        {"frequency_penalty": 0.5},
+        {"json_schema": '{"type": "integer"}'},
+    ],
+)
+async def test_turns_drawn_from_different_distributions_are_samples_of_their_own(
+    other: SamplingOverrides,
+) -> None:
+    first, second, third = await tried({}, other, {})
+    assert [trained(sample) for sample in (first, second, third)] == ["5\n", "6\n", "7\n"]
+    (name, value), *_ = other.items()
+    assert getattr(second.sampling, name) == value
+    assert first.sampling is not None and third.sampling is not None
+    assert distribution_of(first.sampling) == distribution_of(third.sampling)
+    two = await tried({}, {}, other)
+    assert [trained(sample) for sample in two] == ["5\n6\n", "7\n"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"max_tokens": 7}, {"stop": ["x"]}, {"top_k": 0}, {"top_p": 1.0}, {"min_tokens": 1}],
+)
+async def test_turns_that_differ_in_what_leaves_the_distribution_are_one_sample(
+    other: SamplingOverrides,
+) -> None:
+    (sample,) = await tried({}, other, {})
+    assert trained(sample) == "5\n6\n7\n"
 
 
 async def test_only_what_the_model_answered_is_trained() -> None:

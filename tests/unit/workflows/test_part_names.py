@@ -163,3 +163,8 @@ def test_a_name_that_is_not_here_says_what_to_use(
     (tmp_path / "absent.py").write_text(source + "\n")
     with pytest.raises(UserError, match=rf"absent\.py.*line \d: .*{message}"):
         load_plugins([tmp_path])
+
+
+def test_a_reward_of_a_package_that_nobody_installs_says_which() -> None:
+    with pytest.raises(UserError, match="the package rm-gallery"):
+        REWARDS.check_name("rm_gallery_reward")

@@ -165,8 +165,10 @@ async def _play(
         reward=_reward(seen),
     )
     workflow = WORKFLOWS.get("verl_agent_workflow")(task=task, model=model)
-    (experience,) = await workflow.run_async()
-    return SimpleNamespace(experience=experience, engine=engine, seen=seen)
+    experiences = await workflow.run_async()
+    return SimpleNamespace(
+        experience=experiences[0], experiences=experiences, engine=engine, seen=seen
+    )
 
 
 @pytest.fixture(scope="module")
@@ -303,6 +305,59 @@ class Own(AgentLoopBase):
             reward_score=0.75, num_turns=2, metrics=AgentLoopMetrics(),
         )
 """
+
+
+COOLING = """
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
+
+class Cooling(AgentLoopBase):
+    def __init__(self, *args, temperatures=(), **kwargs):
+        super().__init__(*args, **kwargs)
+        self.temperatures = temperatures
+
+    async def run(self, sampling_params, **kwargs):
+        prompt = await self.ct_build_initial_tokens(kwargs["raw_prompt"])
+        response, mask = [], []
+        for temperature in self.temperatures:
+            made = await self.server_manager.generate(
+                "1", prompt_ids=[*prompt, *response],
+                sampling_params={**sampling_params, "temperature": temperature},
+            )
+            response += [*made.token_ids, 7]
+            mask += [1] * len(made.token_ids) + [0]
+        return AgentLoopOutput(
+            prompt_ids=prompt, response_ids=response, response_mask=mask,
+            num_turns=2, metrics=AgentLoopMetrics(),
+        )
+"""
+
+
+@pytest.mark.parametrize(
+    ("temperatures", "trained"),
+    [
+        ([1.0, 1.0, 1.0], [["1<end>", "2<end>", "3<end>"]]),
+        ([0.5, 0.5, 0.5], [["1<end>", "2<end>", "3<end>"]]),
+        ([1.0, 0.5, 1.0], [["1<end>", "3<end>"], ["2<end>"]]),
+    ],
+)
+async def test_turns_that_a_loop_samples_differently_are_samples_of_their_own(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    temperatures: list[float],
+    trained: list[list[str]],
+) -> None:
+    module = f"cooling_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{module}.py").write_text(COOLING)
+    monkeypatch.setenv("TRINITY_PLUGIN_DIRS", str(tmp_path))
+    path = tmp_path / "loops.yaml"
+    path.write_text(f"- name: own\n  _target_: {module}.Cooling\n  temperatures: {temperatures}\n")
+    agent: JsonObject = {"default_agent_loop": "own", "agent_loop_config_path": str(path)}
+    played = await _play(["1", "2", "3"], {"agent": agent})
+    assert [_trained(sample) for sample in played.experiences] == trained
+    assert [sample.reward for sample in played.experiences] == [2.0] * len(trained)
+    used = [sample.sampling.temperature for sample in played.experiences]
+    assert used == list(dict.fromkeys(temperatures))
+    assert len(played.seen) == 1
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ ADVANTAGE_PATHS = {
     "gigpo": f"{_HERE}.gigpo.gigpo",
     "grpo": f"{_HERE}.grpo.grpo",
     "grpo_passk": f"{_HERE}.grpo_passk.grpo_passk",
+    "maxrl": f"{_HERE}.maxrl.maxrl",
     "none": f"{_HERE}.none.none",
     "opmd": f"{_HERE}.opmd.opmd",
     "rec": f"{_HERE}.rec.rec",

@@ -1,6 +1,7 @@
 """GRPO: the reward less the mean of the samples of its task, in standard deviations."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from trinity.algorithm.advantage.groups import (
@@ -12,6 +13,8 @@ from trinity.algorithm.advantage.groups import (
 )
 from trinity.algorithm.advantage.needs import Arguments, Needs, needs
 from trinity.algorithm.advantage.samples import Advantages, FloatVector, Samples
+from trinity.algorithm.advantage.units import compare_units
+from trinity.algorithm.units import Unit
 
 
 def _needs(arguments: Arguments) -> Needs:
@@ -31,10 +34,11 @@ def grpo(
     duplicate_experiences: bool = False,
     rank_penalty: float | None = None,
     std_cal_level: Literal["group", "batch"] = "group",
+    unit: Unit = "run",
 ) -> Advantages:
     """A_i = (r_i - mean) / (std + epsilon), [N], with mean and std of i's group.
 
-    The std is the unbiased one; a single sample has mean 0 and std 1, so it keeps its reward.
+    The std is the unbiased one; a single unit has mean 0 and std 1, so it keeps its reward.
 
     std_cal_level "batch": the std of all rewards of the explore step
         (https://arxiv.org/abs/2508.08221).
@@ -44,10 +48,26 @@ def grpo(
         (https://hkunlp.github.io/blog/2025/Polaris).
     rank_penalty p: mean and std are those of r (1 - p rank / n), where rank orders a group's n
         samples by mean log-probability from 0 up (https://arxiv.org/abs/2506.02355).
+    unit "run": each run counts once in its group, with the mean of its samples' rewards, and all
+        its samples get its advantage; "sample": every sample counts.
 
     https://arxiv.org/abs/2402.03300.
     """
     check_choice("grpo", "std_cal_level", std_cal_level, ("group", "batch"))
+    normalize = partial(
+        _normalized, epsilon=epsilon, rank_penalty=rank_penalty, std_cal_level=std_cal_level
+    )
+    return compare_units(
+        samples,
+        unit,
+        lambda units: _filtered(units, *normalize(units), std_threshold, duplicate_experiences),
+    )
+
+
+def _normalized(
+    samples: Samples, *, epsilon: float, rank_penalty: float | None, std_cal_level: str
+) -> tuple[Advantages, FloatVector]:
+    """Returns the advantages, and the deviations that they are compared with."""
     compared_N = samples.rewards if rank_penalty is None else _penalised(samples, rank_penalty)
     means_G = samples.group_baselines(compared_N)
     deviations_G = samples.group_deviations(compared_N)
@@ -60,8 +80,18 @@ def grpo(
         "group_advantages/reward_mean": means_G,
         "group_advantages/reward_std": deviations_G,
     }
+    return Advantages(values_N, metrics=metrics), deviations_G
+
+
+def _filtered(
+    samples: Samples,
+    advantages: Advantages,
+    deviations_G: FloatVector,
+    std_threshold: float | None,
+    duplicate_experiences: bool,
+) -> Advantages:
     advantages = filter_low_std_groups(
-        Advantages(values_N, metrics=metrics), samples, std_threshold, deviations_G=deviations_G
+        advantages, samples, std_threshold, deviations_G=deviations_G
     )
     if advantages.left_out is None or not duplicate_experiences:
         return advantages

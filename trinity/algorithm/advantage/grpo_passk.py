@@ -4,6 +4,8 @@ import numpy as np
 
 from trinity.algorithm.advantage.groups import filter_low_std_groups, ranks_within
 from trinity.algorithm.advantage.samples import Advantages, Samples
+from trinity.algorithm.advantage.units import compare_units
+from trinity.algorithm.units import Unit
 
 
 def grpo_passk(
@@ -12,16 +14,27 @@ def grpo_passk(
     epsilon: float = 1e-6,
     norm_adv_by_std_in_grpo: bool = True,
     std_threshold: float | None = None,
+    unit: Unit = "run",
 ) -> Advantages:
-    """A = (r_max - r_second) / (std + epsilon) for the best sample of a group, else 0, [N].
+    """A = (r_max - r_second) / (std + epsilon) for the best unit of a group, else 0, [N].
 
     The std is the group's unbiased one; without norm_adv_by_std_in_grpo nothing is divided. A
-    single sample has no lead: 0.
+    single unit has no lead: 0.
 
     std_threshold: groups with a std of at most this, and groups of one, are left out.
+    unit "run": each run counts once in its group, with the mean of its samples' rewards, and all
+        its samples get its advantage; "sample": every sample counts.
 
     https://arxiv.org/abs/2503.19595.
     """
+    return compare_units(
+        samples, unit, lambda units: _leads(units, epsilon, norm_adv_by_std_in_grpo, std_threshold)
+    )
+
+
+def _leads(
+    samples: Samples, epsilon: float, norm_adv_by_std_in_grpo: bool, std_threshold: float | None
+) -> Advantages:
     ranks_N = ranks_within(samples.groups, -samples.rewards)
     is_best_N, is_second_N = ranks_N == 0, ranks_N == 1
     best_G = samples.group_sums(np.where(is_best_N, samples.rewards, 0.0))

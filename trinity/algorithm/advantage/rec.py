@@ -6,6 +6,8 @@ import numpy as np
 
 from trinity.algorithm.advantage.groups import check_choice, filter_low_std_groups, ranks_within
 from trinity.algorithm.advantage.samples import Advantages, BoolVector, Samples
+from trinity.algorithm.advantage.units import compare_units
+from trinity.algorithm.units import Unit
 
 
 def rec(
@@ -15,19 +17,36 @@ def rec(
     std_normalize: bool = False,
     drop: Literal["balance"] | None = None,
     std_threshold: float | None = None,
+    unit: Unit = "run",
 ) -> Advantages:
-    """A_i = r_i - mean(r of i's group), [N]; a single sample keeps its reward.
+    """A_i = r_i - mean(r of i's group), [N]; a single unit keeps its reward.
 
     std_normalize: divided by the group's population std + epsilon.
     drop "balance": where a group has more samples below its mean than others, the surplus,
         drawn at random, gets A = 0; mean and std are then those of the remaining samples.
 
     std_threshold: groups with a std of at most this, and groups of one, are left out.
+    unit "run": each run counts once in its group, with the mean of its samples' rewards, and all
+        its samples get its advantage; "sample": every sample counts.
 
     https://arxiv.org/abs/2509.24203.
     """
     if drop is not None:
         check_choice("rec", "drop", drop, ("balance",))
+    return compare_units(
+        samples,
+        unit,
+        lambda units: _compared(units, epsilon, std_normalize, drop, std_threshold),
+    )
+
+
+def _compared(
+    samples: Samples,
+    epsilon: float,
+    std_normalize: bool,
+    drop: str | None,
+    std_threshold: float | None,
+) -> Advantages:
     is_kept_N = np.ones(len(samples.rewards), dtype=np.bool_)
     if drop == "balance":
         is_kept_N = _balanced(samples)

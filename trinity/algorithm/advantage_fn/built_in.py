@@ -13,6 +13,7 @@ from trinity.algorithm.advantage.needs import needs_of
 from trinity.algorithm.advantage_fn import AdvantageFn, GroupAdvantage
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES
 from trinity.algorithm.token_advantage.token_batch import TokenBatch
+from trinity.algorithm.units import UNIT_ARGUMENT, UNIT_BEFORE
 from trinity.buffer.experiences import ordered, samples_of
 
 
@@ -23,7 +24,7 @@ class _BuiltInGroupAdvantage(GroupAdvantage):
 
     def __init__(self, **arguments: Any) -> None:
         known = self.default_args()
-        self.arguments = {name: v for name, v in arguments.items() if name in known}
+        self.arguments = _with_unit(known, arguments)
         for name, value in {**known, **arguments}.items():
             setattr(self, name, value)
 
@@ -62,7 +63,7 @@ class _BuiltInGroupAdvantage(GroupAdvantage):
 
     @classmethod
     def default_args(cls) -> dict[str, Any]:
-        """Returns the function's own values."""
+        """Returns the function's own values; Trinity-RFT's baselines count samples."""
         return _defaults(ADVANTAGES.built_in(cls.function_name))
 
 
@@ -73,7 +74,7 @@ class _BuiltInTokenAdvantage(AdvantageFn):
 
     def __init__(self, **arguments: Any) -> None:
         known = self.default_args()
-        self.arguments = {name: v for name, v in arguments.items() if name in known}
+        self.arguments = _with_unit(known, arguments)
         for name, value in {**known, **arguments}.items():
             setattr(self, name, value)
 
@@ -120,9 +121,19 @@ def _batch_of(exps: Any) -> TokenBatch:
     )
 
 
+def _with_unit(known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments that the function takes, with the unit of this class."""
+    return {
+        name: value
+        for name, value in {UNIT_ARGUMENT: known.get(UNIT_ARGUMENT), **given}.items()
+        if name in known
+    }
+
+
 def _defaults(function: Any) -> dict[str, Any]:
     known = inspect.signature(function).parameters.values()
-    return {p.name: p.default for p in known if p.kind is p.KEYWORD_ONLY}
+    defaults = {p.name: p.default for p in known if p.kind is p.KEYWORD_ONLY}
+    return {**defaults, UNIT_ARGUMENT: UNIT_BEFORE} if UNIT_ARGUMENT in defaults else defaults
 
 
 @lru_cache

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 NAMES = (
     "cispo",
     "clip_cov",
+    "dcpo",
     "dpo",
     "dppo_kl",
     "dppo_tv",
@@ -19,19 +20,27 @@ NAMES = (
     "gspo",
     "gspo_token",
     "importance_sampling",
+    "ipo",
     "kl_cov",
+    "m2po",
     "mix",
     "mix_chord",
     "opmd",
+    "orpo",
     "ppo",
     "rec",
     "sapo",
     "sft",
     "sft_is",
     "sft_phi",
+    "simpo",
     "sppo",
     "topr",
 )
+PAIR_LOSSES = ("dpo", "ipo", "orpo", "simpo")
+"""Losses of pairs: a better and a worse answer to the same prompt."""
+PAIR_LOSSES_WITH_REFERENCE = ("dpo", "ipo")
+"""Those of them that compare the policy with the reference model."""
 
 POLICY_LOSSES: "Registry[PolicyLossFn]" = Registry(
     "policy loss",

@@ -18,14 +18,18 @@ TOKEN_ADVANTAGES: "Registry[TokenAdvantageFn]" = Registry(
         "clipv": f"{_HERE}.clipv.clipv",
         "gae": f"{_HERE}.ppo.ppo",
         "gdpo": f"{_HERE}.gdpo.gdpo",
+        "gfpo": f"{_HERE}.gfpo.gfpo",
         "gpg": f"{_HERE}.gpg.gpg",
+        "grpo_distill": f"{_HERE}.grpo_distill.grpo_distill",
         "grpo_verl": f"{_HERE}.grpo_verl.grpo_verl",
+        "gvpo": f"{_HERE}.gvpo.gvpo",
         "jensen_shannon": f"{_HERE}.jensen_shannon.jensen_shannon",
         "jsd": f"{_HERE}.jsd.jsd",
         "on_policy_distill": f"{_HERE}.on_policy_distill.on_policy_distill",
         "opmd_verl": f"{_HERE}.opmd_verl.opmd_verl",
         "opo": f"{_HERE}.opo.opo",
         "optimal_token_baseline": f"{_HERE}.optimal_token_baseline.optimal_token_baseline",
+        "pf_ppo": f"{_HERE}.pf_ppo.pf_ppo",
         "ppo": f"{_HERE}.ppo.ppo",
         "ppo_unmasked": f"{_HERE}.ppo_unmasked.ppo_unmasked",
         "reinforce_plus_plus": f"{_HERE}.reinforceplusplus.reinforceplusplus",
@@ -41,6 +45,7 @@ TOKEN_ADVANTAGES: "Registry[TokenAdvantageFn]" = Registry(
         "tir_optimal_token_baseline": (
             f"{_HERE}.tir_optimal_token_baseline.tir_optimal_token_baseline"
         ),
+        "vapo": f"{_HERE}.vapo.vapo",
     },
     adapter="trinity.algorithm.advantage_fn.adapting.adapt_advantage",
 )
@@ -50,18 +55,25 @@ NEEDS: "dict[str, frozenset[Need]]" = {
     "clipv": frozenset({"entropies", "discriminator"}),
     "gae": frozenset({"values"}),
     "gdpo": frozenset({"reward_parts"}),
+    "grpo_distill": frozenset({"teacher"}),
     "jensen_shannon": frozenset({"teacher"}),
     "jsd": frozenset({"teacher"}),
     "on_policy_distill": frozenset({"teacher"}),
     "optimal_token_baseline": frozenset({"collision"}),
+    "pf_ppo": frozenset({"values"}),
     "ppo": frozenset({"values"}),
     "ppo_unmasked": frozenset({"values"}),
     "remax": frozenset({"baselines"}),
     "tir_optimal_token_baseline": frozenset({"collision"}),
+    "vapo": frozenset({"values"}),
 }
 """Further data that functions need, by name; the others need nothing more. A plugin adds its own:
 
 NEEDS["mine"] = frozenset({"values"})"""
+
+COMPARES_POLICIES = frozenset({"gvpo"})
+"""Advantages that compare the policy before the step with the one that made the tokens, so that the
+trainer computes log-probabilities of its own."""
 
 
 def needs_of(name: str) -> "frozenset[Need]":

@@ -11,20 +11,27 @@ from trinity.algorithm.token_advantage.token_batch import (
     TokenAdvantages,
     TokenBatch,
 )
+from trinity.algorithm.units import Unit
 
 
 def clipv(
-    batch: TokenBatch, *, epsilon: float = 1e-6, mu: float = 8.5, max_frac: float = 1e-4
+    batch: TokenBatch,
+    *,
+    epsilon: float = 1e-6,
+    mu: float = 8.5,
+    max_frac: float = 1e-4,
+    unit: Unit = "run",
 ) -> TokenAdvantages:
     """GRPO's A; tokens with A < 0 and N - S > mu std(N - S) are left out, the worst first.
 
     S = p (H + log p) for the policy's probability p of the token and its entropy H; N is the mean
     of the same over its vocabulary, sum p^2 (H + log p). At most max_frac of the batch's tokens are
     left out (at least one may be); tokens that tie at that border are kept. std is of the
-    population, over the batch's tokens. All matrices [B, T]. https://arxiv.org/abs/2602.03392
+    population, over the batch's tokens. All matrices [B, T]. `unit` is that of `grpo_verl`.
+    https://arxiv.org/abs/2602.03392
     """
     mask_BT = batch.mask_BT
-    advantages_BT = broadcast_rows(normalized_scores(batch, epsilon=epsilon), mask_BT)
+    advantages_BT = broadcast_rows(normalized_scores(batch, unit, epsilon=epsilon), mask_BT)
     logprobs_N = batch.logprobs_BT[mask_BT]
     own_N = np.exp(logprobs_N) * (batch.needed("entropies")[mask_BT] + logprobs_N)
     excess_N = batch.needed("discriminator")[mask_BT] - own_N

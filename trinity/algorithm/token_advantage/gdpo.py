@@ -5,8 +5,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from trinity.algorithm.token_advantage.grpo_verl import normalize_in_groups
-from trinity.algorithm.token_advantage.masked import Groups, broadcast_rows, whitened
+from trinity.algorithm.token_advantage.masked import broadcast_rows, whitened
 from trinity.algorithm.token_advantage.token_batch import FloatVector, TokenAdvantages, TokenBatch
+from trinity.algorithm.token_advantage.units import Units
+from trinity.algorithm.units import Unit
 from trinity.errors import UserError
 
 KEY = "advantage_fn_args.reward_weights"
@@ -18,24 +20,34 @@ def gdpo(
     reward_weights: dict[str, float] | None = None,
     epsilon: float = 1e-6,
     norm_adv_by_std_in_grpo: bool = True,
+    unit: Unit = "run",
 ) -> TokenAdvantages:
     """A = whiten(sum_k w_k A_k) over the batch's tokens, A_k GRPO's advantage of reward part k.
 
     `reward_weights` names the parts that count and their w_k; by default all do, each with 1. No
-    part then outweighs another by its size. https://arxiv.org/abs/2601.05242
+    part then outweighs another by its size.
+
+    unit "run": each run counts once in its group, with the means of its rows' parts, and all its
+        rows get its A; "sample": every row counts.
+
+    https://arxiv.org/abs/2601.05242
     """
     parts = batch.parts
     weights = _checked(reward_weights, parts)
-    groups = Groups.from_ids(batch.groups_B)
-    total_B = np.zeros(len(batch.groups_B))
+    units = Units.of_batch(batch, unit)
+    total_U = np.zeros(len(units.first_U))
     metrics: dict[str, float] = {}
     for name, weight in weights.items():
         values_B = _part(parts, name)
-        total_B += weight * normalize_in_groups(
-            values_B, groups, epsilon=epsilon, divide_by_std=norm_adv_by_std_in_grpo
+        total_U += weight * normalize_in_groups(
+            units.means_U(values_B),
+            units.groups,
+            epsilon=epsilon,
+            divide_by_std=norm_adv_by_std_in_grpo,
         )
         metrics |= {f"gdpo/{name}/{figure}": x for figure, x in _figures(values_B).items()}
-    advantages_BT = whitened(broadcast_rows(total_B, batch.mask_BT), batch.mask_BT)
+    rows_BT = broadcast_rows(units.spread_B(total_U), batch.mask_BT)
+    advantages_BT = whitened(rows_BT, batch.mask_BT)
     return TokenAdvantages(advantages_BT=advantages_BT, metrics=metrics)
 
 

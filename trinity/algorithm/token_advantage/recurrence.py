@@ -22,9 +22,12 @@ def reverse_scan(terms_BT: FloatMatrix, factors_BT: FloatMatrix) -> FloatMatrix:
     return sums_BT
 
 
-def discounted_sums(terms_BT: FloatMatrix, mask_BT: BoolMatrix, discount: float) -> FloatMatrix:
+def discounted_sums(
+    terms_BT: FloatMatrix, mask_BT: BoolMatrix, discount: float | FloatMatrix
+) -> FloatMatrix:
     """Returns the discounted sum from each token on, over tokens in the mask; 0 elsewhere.
 
+    The discount is one for all, or one for each row, [B, 1].
     A gap in the mask is skipped: it neither adds to the sum nor discounts it.
     """
     terms_BT = np.where(mask_BT, terms_BT, 0.0)

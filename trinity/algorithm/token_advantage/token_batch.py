@@ -35,6 +35,8 @@ class TokenBatch:
     """Response tokens of each row, trained on or not."""
     groups_B: IntVector
     """Equal numbers are runs of one task in one explore step."""
+    runs_B: IntVector | None = None
+    """Equal numbers are samples of one run; None where each row is a run of its own."""
     logprobs_BT: FloatMatrix
     """By the policy before this step, at the tokens taken."""
     rollout_logprobs_BT: FloatMatrix
@@ -49,12 +51,19 @@ class TokenBatch:
     baselines_B: FloatVector | None = None
     reward_parts: Mapping[str, FloatVector] | None = None
     """By name, [B]; NaN where a row does not have the part."""
+    unpenalised_B: FloatVector | None = None
+    """Sum of each row's rewards without the KL penalty; None where there is no penalty."""
 
     @property
     def scores_B(self) -> FloatVector:
         """Sum of each row's rewards."""
         scores: FloatVector = self.rewards_BT.sum(-1)
         return scores
+
+    @property
+    def raw_scores_B(self) -> FloatVector:
+        """Sum of each row's rewards before the KL penalty."""
+        return self.scores_B if self.unpenalised_B is None else self.unpenalised_B
 
     @property
     def parts(self) -> Mapping[str, FloatVector]:

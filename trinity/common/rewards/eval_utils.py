@@ -16,7 +16,7 @@ _OPERATORS: dict[type[ast.operator], Any] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
-_FRACTION = re.compile(r"\\frac\s*([^{}\s\\])\s*([^{}\s\\])")
+_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|(\w))\s*(?:\{([^{}]*)\}|(\w))")
 MAX_CHARACTERS = 200
 
 
@@ -122,7 +122,12 @@ def remove_right_units(string: str) -> str:
 
 def fix_fracs(string: str) -> str:
     r"""Returns a formula in which `\frac12` is `\frac{1}{2}`."""
-    return _FRACTION.sub(lambda found: f"\\frac{{{found[1]}}}{{{found[2]}}}", string)
+    return _FRACTION.sub(_in_braces, string)
+
+
+def _in_braces(found: re.Match[str]) -> str:
+    above, below = found[1] or found[2] or "", found[3] or found[4] or ""
+    return f"\\frac{{{above}}}{{{below}}}"
 
 
 def extract_solution(solution_str: str) -> str | None:

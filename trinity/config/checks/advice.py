@@ -5,10 +5,13 @@ from collections.abc import Callable, Iterator
 
 from trinity.algorithm.rollout_correction.settings import PRESETS
 from trinity.algorithm.types import ALGORITHM_TYPES
+from trinity.algorithm.units import UNIT_ARGUMENT
 from trinity.config.checks.algorithm import staleness_cause
+from trinity.config.plan.algorithm import ARGUMENTS_WITHOUT_EFFECT
 from trinity.config.plan.model import missing_from_cache
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.data import FormatConfig
+from trinity.plugins import WORKFLOWS
 
 OFFLOADS = ("param_offload", "optimizer_offload", "offload_policy")
 
@@ -30,11 +33,14 @@ REWARDED_BY_ITSELF = frozenset(
         "frozen_lake_workflow",
         "sudoku_workflow",
         "tool_call_workflow",
+        "toolcall_workflow",
         "rubric_judge_workflow",
         "rubric_judge_openai_workflow",
     }
 )
 """Workflows that never call their taskset's reward."""
+SEVERAL_TURNS = frozenset({"frozen_lake_workflow", "sudoku_workflow", "verl_agent_workflow"})
+"""Workflows that come with the system and may give several samples a run."""
 LOOKED_AT_STEPS = 100
 """Explore steps after which nothing new is expected."""
 
@@ -139,7 +145,8 @@ def _single_rollout_groups(stage: StagePlan) -> Iterator[str]:
     if declared.repeat_times > 1 and algorithm.advantage_fn == declared.advantage_fn:
         yield (
             f"{declared.name} compares the rollouts of a task, and with "
-            "`algorithm.repeat_times: 1` each stands alone: 2 or more gives it a comparison"
+            "`algorithm.repeat_times: 1`, which is the default, each stands alone: 2 or more gives "
+            f"it a comparison, {declared.repeat_times} is usual"
         )
 
 
@@ -203,7 +210,7 @@ def _storage_type_ignored(stage: StagePlan) -> Iterator[str]:
 
 
 def _replay(stage: StagePlan) -> Iterator[str]:
-    """A cooldown in steps is the same after a restart; a cooldown in seconds would not be."""
+    """A number in Trinity-RFT's files is seconds."""
     buffer = stage.config.buffer.trainer_input.experience_buffer
     cooldown = buffer.replay_buffer.reuse_cooldown_time
     if stage.replay is None:
@@ -215,10 +222,11 @@ def _replay(stage: StagePlan) -> Iterator[str]:
                 f"`buffer.trainer_input.experience_buffer`: {', '.join(sorted(written))} has no "
                 "effect without `replay_buffer.enable: true`"
             )
-    elif cooldown is not None and cooldown > 1:
+    elif isinstance(cooldown, float) and cooldown > 1:
         yield (
             f"`replay_buffer.reuse_cooldown_time: {cooldown:g}` counts train steps, not seconds: "
-            f"a sample is trained again {stage.replay.cooldown_steps} steps later at the earliest"
+            f"a sample is trained again {stage.replay.cooldown_steps} steps later at the earliest; "
+            f"`{cooldown:g}s` is seconds"
         )
 
 
@@ -283,6 +291,81 @@ def _format_of_training_data(stage: StagePlan) -> Iterator[str]:
                 )
 
 
+def _arguments_without_effect(stage: StagePlan) -> Iterator[str]:
+    unread = ARGUMENTS_WITHOUT_EFFECT.get(stage.algorithm.policy_loss_fn, frozenset())
+    given = [key for key in stage.config.algorithm.policy_loss_fn_args if key in unread]
+    if given:
+        yield (
+            f"`algorithm.policy_loss_fn_args`: {', '.join(given)} has no effect: losses are means "
+            "over the whole batch, and `expert_data_ratio` says how many of its rows are data"
+        )
+
+
+def _rows_above_micro_batch(stage: StagePlan) -> Iterator[str]:
+    """A row is never cut: one that is longer than a micro-batch is one of its own."""
+    tokens, longest = stage.config.trainer.max_token_len_per_gpu, stage.longest_unit
+    if stage.needs_training and tokens is not None and tokens < longest:
+        unit = "pairs of sequences" if stage.algorithm.row_schema == "dpo" else "sequences"
+        yield (
+            f"`trainer.max_token_len_per_gpu: {tokens}` is less than the {longest} tokens of the "
+            f"longest {unit}: a longer one is a micro-batch of its own, for which a GPU's memory "
+            "must suffice"
+        )
+
+
+def _auxiliary_buffers_unread(stage: StagePlan) -> Iterator[str]:
+    """Only `mix` takes rows from one of them."""
+    read = stage.expert_buffer.name if stage.expert_buffer is not None else ""
+    for buffer in stage.auxiliary_buffers:
+        if buffer.name != read:
+            strategy = stage.algorithm.sample_strategy
+            takes = f"takes `{read}`" if read else "takes no rows of data"
+            yield (
+                f"`buffer.trainer_input.auxiliary_buffers.{buffer.name}` is not read: "
+                f"`sample_strategy: {strategy}` {takes}; with `mix`, "
+                f"`sample_strategy_args.sft_dataset_name: {buffer.name}` takes it"
+            )
+
+
+def _min_response_lowered(stage: StagePlan) -> Iterator[str]:
+    asked = stage.config.model.min_response_tokens
+    if stage.needs_rollout and asked > max(stage.min_response_tokens, 1):
+        yield (
+            f"`model.min_response_tokens: {asked}` is taken for {stage.min_response_tokens}, as a "
+            f"response has at most {stage.max_response_tokens} (`model.max_response_tokens`)"
+        )
+
+
+def _eval_name_is_taken(stage: StagePlan) -> Iterator[str]:
+    """The buffer knows tasks by the name of their taskset."""
+    written = stage.config.buffer.explorer_input.eval_tasksets
+    for own, taskset in zip(written, stage.eval_tasksets, strict=False):
+        if own.name and own.name != taskset.name:
+            yield (
+                f"the evaluation taskset `{own.name}` is called `{taskset.name}`, as a taskset to "
+                "train on has that name"
+            )
+
+
+def _samples_of_runs_are_counted(stage: StagePlan) -> Iterator[str]:
+    """Conversations that do not fit into one sample are several, and so are steps."""
+    algorithm = stage.algorithm
+    if not stage.needs_rollout or algorithm.advantage_fn_args.get(UNIT_ARGUMENT) != "sample":
+        return
+    splits = sorted({t.workflow for t in stage.tasksets if _may_split(t.workflow)})
+    if splits:
+        yield (
+            f"`algorithm.advantage_fn_args.unit: sample` compares samples, of which a run of "
+            f"`{'`, `'.join(splits)}` may give several: such a run weighs as often as it was "
+            "split; `run` counts each run once"
+        )
+
+
+def _may_split(workflow: str) -> bool:
+    """A workflow of several turns, or one of the user's own."""
+    return workflow in SEVERAL_TURNS or workflow not in WORKFLOWS.builtins
+
+
 def _keys_ignored_on_data(stage: StagePlan) -> Iterator[str]:
     """Keys that a stage on data sets or inherits and that nothing reads."""
     if stage.has_rollouts:
@@ -322,6 +405,12 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _keep_steps_ignored,
     _reward_is_not_called,
     _keys_ignored_on_data,
+    _arguments_without_effect,
+    _rows_above_micro_batch,
+    _auxiliary_buffers_unread,
+    _min_response_lowered,
+    _eval_name_is_taken,
+    _samples_of_runs_are_counted,
     offload_without_gpus,
     override_config_differs_from_engine,
 )

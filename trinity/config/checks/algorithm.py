@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from trinity.algorithm.kl.controller import kl_controller
-from trinity.algorithm.policy_loss import POLICY_LOSSES
+from trinity.algorithm.policy_loss import PAIR_LOSSES, POLICY_LOSSES
 from trinity.algorithm.token_advantage import needs_of
 from trinity.algorithm.token_advantage.need import NEED_HINTS, Need
 from trinity.compat import BASELINE_WORKFLOWS, DISTILLATION_WORKFLOWS
-from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.algorithm import find_part
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.plan.stage_plan import StagePlan
@@ -19,10 +18,12 @@ MIXED_LOSSES = frozenset({"mix", "mix_chord"})
 
 SUPERVISED_LOSSES = frozenset({"sft", "sft_is", "sft_phi"})
 """Losses that need neither rewards nor the log-probabilities of the rows' source."""
-LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"dro", "gpg", "opmd", "sppo"}
+LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"dro", "gpg", "opmd", "orpo", "simpo", "sppo"}
 """Losses whose gradient is not weighed by the ratio to the old log-probabilities."""
 NEEDS_WITHOUT_REWARDS: frozenset[Need] = frozenset({"teacher", "reward_parts"})
-"""Advantages that need these are computed from them alone."""
+"""Advantages that need these are computed from them alone, but for those below."""
+ADVANTAGES_WITH_REWARDS = frozenset({"grpo_distill"})
+"""Advantages that need something of the above and look at rewards as well."""
 WORKFLOW_FIELDS: tuple[Need, ...] = ("teacher", "baselines")
 WORKFLOWS_WITH_FIELD: Mapping[Need, frozenset[str]] = {
     "teacher": DISTILLATION_WORKFLOWS,
@@ -59,7 +60,13 @@ def _check_mixed_loss(plan: StagePlan, *, has_experts: bool) -> Iterator[str]:
 def _check_expert_buffer(plan: StagePlan, expert_buffer: str) -> Iterator[str]:
     names = [buffer.name for buffer in plan.auxiliary_buffers]
     if expert_buffer not in names:
-        advice = did_you_mean(expert_buffer, names) if names else ": give it, with its `path`"
+        advice = ": give it, with its `path`"
+        if names:
+            advice = (
+                ": name one of "
+                + ", ".join(f"`{name}`" for name in names)
+                + (" with `algorithm.sample_strategy_args.sft_dataset_name`")
+            )
         yield (
             f"`algorithm.sample_strategy: {plan.algorithm.sample_strategy}` takes expert rows from "
             f"`buffer.trainer_input.auxiliary_buffers.{expert_buffer}`, which is missing{advice}"
@@ -123,6 +130,7 @@ def _check_kl_penalty(plan: StagePlan) -> Iterator[str]:
     elif (
         algorithm.kl_penalty_fn != "none"
         and needs_of(algorithm.advantage_fn) & NEEDS_WITHOUT_REWARDS
+        and algorithm.advantage_fn not in ADVANTAGES_WITH_REWARDS
     ):
         yield (
             f"`algorithm.kl_penalty_fn: {algorithm.kl_penalty_fn}` changes the rewards of tokens, "
@@ -175,7 +183,7 @@ def _check_loss_schema(plan: StagePlan) -> Iterator[str]:
     schema, loss = plan.algorithm.row_schema, plan.algorithm.policy_loss_fn
     if loss not in POLICY_LOSSES.builtins:
         return
-    if (schema == "dpo") != (loss == "dpo"):
+    if (schema == "dpo") != (loss in PAIR_LOSSES):
         yield (
             f"`algorithm.policy_loss_fn: {loss}` does not train on rows of "
             f"`{plan.algorithm_type}`: {_losses_for(schema)}"
@@ -263,7 +271,7 @@ def _has_ratio(algorithm: ResolvedAlgorithm) -> bool:
 
 def _losses_for(schema: str) -> str:
     if schema == "dpo":
-        return "give `dpo`"
+        return "give " + ", ".join(f"`{loss}`" for loss in PAIR_LOSSES)
     if schema == "experience":
         return "give `ppo`, or `algorithm_type: dpo` with pairs of answers"
     return "give " + ", ".join(f"`{loss}`" for loss in sorted(SUPERVISED_LOSSES))

@@ -36,7 +36,15 @@ def check_taskset(taskset: ResolvedTaskset) -> None:
     if not files:
         return
     rows = first_rows(files, CHECKED_ROWS)
-    row, columns = rows[0], taskset.format
+    if not _may_have_more_columns(taskset):
+        _check_task_columns(rows[0], taskset.format)
+    if taskset.task_pipeline is None:
+        check_task_rows(taskset, rows)
+        for column in taskset.selector.feature_keys:
+            _check_feature(rows[0], column)
+
+
+def _check_task_columns(row: Row, columns: FormatConfig) -> None:
     for key, column in {
         "prompt_key": columns.prompt_key,
         "response_key": columns.response_key,
@@ -45,10 +53,10 @@ def check_taskset(taskset: ResolvedTaskset) -> None:
         "reward_fn_key": columns.reward_fn_key,
     }.items():
         _check_column(row, key, column)
-    if taskset.task_pipeline is None:
-        check_task_rows(taskset, rows)
-        for column in taskset.selector.feature_keys:
-            _check_feature(row, column)
+
+
+def _may_have_more_columns(rows: Rows) -> bool:
+    return rows.task_pipeline is not None and rows.task_pipeline.may_add_columns
 
 
 def check_number_of_tasks(stage: StagePlan) -> None:
@@ -122,7 +130,7 @@ def _check_rows(
 ) -> None:
     """Checks the columns of the first row, then the contents of the first rows."""
     rows = first_rows(files, CHECKED_ROWS)
-    if buffer.on_bad_row == "fail":
+    if buffer.on_bad_row == "fail" and not _may_have_more_columns(buffer):
         _check_columns(rows[0], buffer.format, schema)
     if buffer.task_pipeline is None:
         check_training_rows(rows, buffer, schema)

@@ -185,10 +185,10 @@ def _data_checks(stage: StagePlan, *, only_here: bool = False) -> Iterator[Check
     if not only_here or _is_here(buffer.path):
         what = f"stage `{stage.name}`, experience buffer `{buffer.name}`: "
         yield what, partial(check_experience_buffer, buffer, stage)
-    for buffer in stage.auxiliary_buffers:
-        if not only_here or _is_here(buffer.path):
-            what = f"stage `{stage.name}`, auxiliary buffer `{buffer.name}`: "
-            yield what, partial(check_auxiliary_buffer, buffer)
+    experts = stage.expert_buffer
+    if experts is not None and (not only_here or _is_here(experts.path)):
+        what = f"stage `{stage.name}`, auxiliary buffer `{experts.name}`: "
+        yield what, partial(check_auxiliary_buffer, experts)
     for taskset in (*stage.tasksets, *stage.eval_tasksets):
         if not only_here or _is_here(taskset.path):
             what = f"stage `{stage.name}`, taskset `{taskset.name}`: "

@@ -59,7 +59,7 @@ def _algorithm(stage: StagePlan) -> Iterator[DerivedValue]:
     algorithm = stage.algorithm
     rule = f"default of `{algorithm.algorithm_type}`"
     if stage.needs_rollout:
-        yield DerivedValue("algorithm.repeat_times", algorithm.repeat_times, rule)
+        yield DerivedValue("algorithm.repeat_times", algorithm.repeat_times, "1 unless given")
     for part in PARTS:
         name: str = getattr(algorithm, part)
         yield DerivedValue(f"algorithm.{part}", name, rule)

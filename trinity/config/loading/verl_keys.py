@@ -10,6 +10,7 @@ from difflib import get_close_matches
 
 from pydantic import JsonValue
 
+from trinity.config.loading.back_end_keys import SHARED_SEQUENCES, SIZES, TIME_AND_MEMORY
 from trinity.config.schema.base import IgnoredKey, PlannedKey, RenamedKey
 
 PREFIX = "actor_rollout_ref"
@@ -19,6 +20,7 @@ _OPTIMIZER = (
     "lr",
     "lr_warmup_steps",
     "lr_warmup_steps_ratio",
+    "lr_warmup_init",
     "min_lr_ratio",
     "lr_scheduler_type",
     "weight_decay",
@@ -35,7 +37,25 @@ _OTHER_NAMES = {
     "optimizer": "optimizer_type",
 }
 
+_CORRECTION = "algorithm.rollout_correction"
+_CORRECTION_KEYS = {
+    "bypass_mode": "algorithm.bypass_old_logprobs",
+    **{
+        name: f"{_CORRECTION}.{name}"
+        for name in (
+            "rollout_is",
+            "rollout_is_threshold",
+            "rollout_is_batch_normalize",
+            "rollout_rs",
+            "rollout_rs_threshold",
+        )
+    },
+}
+_OFFLOADS = ("param_offload", "grad_offload", "optimizer_offload")
+
 RENAMED_KEYS: Mapping[str, RenamedKey] = {
+    **{f"{_CORRECTION}.{key}": RenamedKey(f"/{ours}") for key, ours in _CORRECTION_KEYS.items()},
+    **{f"actor.megatron.{key}": RenamedKey(f"/trainer.{key}") for key in _OFFLOADS},
     **{f"actor.optim.{key}": RenamedKey(f"/algorithm.optimizer.{key}") for key in _OPTIMIZER},
     **{f"critic.optim.{key}": RenamedKey(f"/trainer.critic.optimizer.{key}") for key in _OPTIMIZER},
     **{
@@ -53,6 +73,7 @@ RENAMED_KEYS: Mapping[str, RenamedKey] = {
     },
     "actor.grad_clip": RenamedKey("/trainer.grad_clip"),
     "actor.loss_agg_mode": RenamedKey("/algorithm.loss_agg_mode"),
+    "actor.loss_scale_factor": RenamedKey("/algorithm.loss_scale_factor"),
     "actor.ppo_epochs": RenamedKey("/trainer.ppo_epochs"),
     "actor.ppo_max_token_len_per_gpu": RenamedKey("/trainer.max_token_len_per_gpu"),
     "actor.ulysses_sequence_parallel_size": RenamedKey("/trainer.ulysses_sequence_parallel_size"),
@@ -96,11 +117,20 @@ _FSDP_ELSEWHERE: Mapping[str, IgnoredKey] = {
     for key in ("forward_prefetch", "fsdp_size", "offload_policy")
 }
 _ENGINE = IgnoredKey("rollout is `explorer.rollout_model` and `model`, in Trinity-RFT too")
+_MEGATRON = IgnoredKey(
+    "FSDP2 trains in Megatron's place: it shards the weights over all ranks, with the same results"
+)
 _SHUFFLE = IgnoredKey("a pass takes the whole batch as one optimizer step: order changes nothing")
 _STEPS = IgnoredKey("the schedule knows the number of train steps")
 
 WITHOUT_EFFECT: Mapping[str, IgnoredKey] = {
     **_FSDP_ELSEWHERE,
+    **{
+        f"actor.megatron.{name}": _MEGATRON
+        for name in (*SIZES, *SHARED_SEQUENCES, *TIME_AND_MEMORY)
+    },
+    "critic.megatron": _LAID_OUT,
+    "ref.megatron": _LAID_OUT,
     "actor.fsdp_config.wrap_policy.min_num_params": _BY_LAYER,
     **{f"critic.{name}.wrap_policy.min_num_params": _BY_LAYER for name in _CRITIC_FSDP},
     "ref.fsdp_config.wrap_policy.min_num_params": _BY_LAYER,
@@ -160,7 +190,6 @@ PLANNED_DEFAULTS: Mapping[str, JsonValue] = {
 
 _LOSS_ARGS = "algorithm.policy_loss_fn_args"
 _PENALTY = "algorithm.kl_penalty_fn"
-_CORRECTION = "algorithm.rollout_correction"
 NAMED_KEYS: Mapping[str, tuple[str, JsonValue]] = {
     "actor.clip_ratio": (f"{_LOSS_ARGS}.clip_range", 0.2),
     "actor.clip_ratio_low": (f"{_LOSS_ARGS}.clip_range_low", 0.2),
@@ -188,24 +217,9 @@ NAMED_KEYS: Mapping[str, tuple[str, JsonValue]] = {
     "algorithm.kl_ctrl.kl_coef": (f"{_PENALTY}_args.kl_coef", 0.001),
     "algorithm.kl_ctrl.horizon": (f"{_PENALTY}_args.horizon", 10000),
     "algorithm.kl_ctrl.target_kl": (f"{_PENALTY}_args.target_kl", 0.1),
-    **{
-        f"{section}.{key}": (ours, None)
-        for section in (_CORRECTION, "rollout_correction")
-        for key, ours in (
-            ("bypass_mode", "algorithm.bypass_old_logprobs"),
-            ("loss_type", "algorithm.policy_loss_fn"),
-            *(
-                (name, f"{_CORRECTION}.{name}")
-                for name in (
-                    "rollout_is",
-                    "rollout_is_threshold",
-                    "rollout_is_batch_normalize",
-                    "rollout_rs",
-                    "rollout_rs_threshold",
-                )
-            ),
-        )
-    },
+    f"{_CORRECTION}.loss_type": ("algorithm.policy_loss_fn", None),
+    "rollout_correction.loss_type": ("algorithm.policy_loss_fn", None),
+    **{f"rollout_correction.{key}": (ours, None) for key, ours in _CORRECTION_KEYS.items()},
     "data.max_prompt_length": ("model.max_prompt_tokens", None),
     "data.max_response_length": ("model.max_response_tokens", None),
     "data.train_batch_size": ("buffer.batch_size", None),

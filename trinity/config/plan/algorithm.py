@@ -44,6 +44,18 @@ PARTS: tuple[Part, ...] = (
 MODE_ARGUMENT = "loss_agg_mode"
 AGG_MODES_OF_LOSSES = {"gspo": "seq-mean-token-mean", "gspo_token": "seq-mean-token-mean"}
 """Losses whose tokens share one ratio per row average over rows."""
+_CUT = frozenset(
+    {
+        "use_dynamic_bsz",
+        "ppo_mini_batch_size",
+        "ppo_micro_batch_size_per_gpu",
+        "ngpus_trainer",
+        "train_batch_size_usual",
+        "train_batch_size_expert",
+    }
+)
+ARGUMENTS_WITHOUT_EFFECT: Mapping[str, frozenset[str]] = {"mix": _CUT, "mix_chord": _CUT}
+"""Arguments that Trinity-RFT's losses scale their micro-batches by; losses here need none of it."""
 _ANY_CASE: Mapping[Part, Mapping[str, str]] = {
     "kl_penalty_fn": DIVERGENCES.builtins,
     "kl_loss_fn": DIVERGENCES.builtins,
@@ -125,9 +137,13 @@ class AlgorithmPart:
 
         Raises: UserError naming an argument that is unknown, wrong or missing.
         """
+        unread = (
+            () if self.part != "policy_loss_fn" else ARGUMENTS_WITHOUT_EFFECT.get(self.name, ())
+        )
+        read = {name: value for name, value in given.items() if name not in unread}
         return merge_arguments(
             self.signature,
-            {**self.defaults, **declared, **given},
+            {**self.defaults, **declared, **read},
             function=self.name,
             key=f"algorithm.{self.part}_args",
             is_own=self.is_own,
@@ -328,7 +344,7 @@ def _part(
 
 
 def _repeat_times(config: AlgorithmConfig, declared: AlgorithmType) -> int:
-    times = config.repeat_times or declared.repeat_times
+    times = config.repeat_times or 1
     if times < declared.min_repeat_times:
         raise UserError(
             f"{declared.name} compares the runs of one task, with "

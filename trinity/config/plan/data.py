@@ -172,6 +172,25 @@ def resolve_eval_tasksets(
     )
 
 
+def with_free_names(
+    tasksets: Sequence[ResolvedTaskset], eval_tasksets: Sequence[ResolvedTaskset]
+) -> tuple[ResolvedTaskset, ...]:
+    """Calls an evaluation taskset `<name>_eval` if a taskset to train on has its name.
+
+    What clients submit goes by the name that they know, and keeps it.
+    """
+    taken = {taskset.name for taskset in tasksets}
+    free = taken | {taskset.name for taskset in eval_tasksets}
+    return tuple(
+        taskset.model_copy(update={"name": f"{taskset.name}_eval"})
+        if taskset.name in taken
+        and taskset.storage_type != "client"
+        and f"{taskset.name}_eval" not in free
+        else taskset
+        for taskset in eval_tasksets
+    )
+
+
 def check_unique_names(names: Sequence[str], stage: str) -> None:
     """Checks that names are unique: the name of tasks or rows is their key in the buffer."""
     for name in names:
@@ -355,6 +374,17 @@ def _sampling(
         repetition_penalty=model.repetition_penalty,
         logprobs=model.logprobs if own.logprobs is None else own.logprobs,
     )
+
+
+def with_only_buffer(algorithm: ResolvedAlgorithm, config: Config) -> ResolvedAlgorithm:
+    """Lets a strategy that mixes take the only auxiliary buffer, if the user names none."""
+    key, buffers = "sft_dataset_name", [*config.buffer.trainer_input.auxiliary_buffers]
+    taken = algorithm.sampling.expert_buffer
+    is_named = key in config.algorithm.sample_strategy_args
+    if taken is None or taken in buffers or len(buffers) != 1 or is_named:
+        return algorithm
+    args = {**algorithm.sample_strategy_args, key: buffers[0]}
+    return algorithm.model_copy(update={"sample_strategy_args": args})
 
 
 def count_expert_rows(algorithm: ResolvedAlgorithm, train_batch_size: int, stage: str) -> int:

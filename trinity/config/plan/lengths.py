@@ -35,6 +35,10 @@ def resolve_auxiliary_lengths(
     merged = AuxiliaryModelConfig.model_construct(
         max_model_len=total, max_prompt_tokens=prompt, max_response_tokens=response
     )
+    if prompt and response and total and prompt + response > total:
+        # Each bounds its own part of a call, and the engine the two together.
+        prompt, response = min(prompt, total - 1), min(response, total - 1)
+        return SequenceLengths(total, prompt, response, min(shortest, response - 1))
     return _resolve(merged, shortest, at, stage)
 
 

@@ -4,12 +4,15 @@ import math
 from decimal import Decimal
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trinity.algorithm.algorithm_type import RowSchema
+from trinity.algorithm.policy_loss import PAIR_LOSSES_WITH_REFERENCE
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.sampling import SAMPLE_STRATEGIES, SampleStrategy
+from trinity.algorithm.token_advantage import COMPARES_POLICIES
 from trinity.algorithm.token_selection import TOKEN_SELECTIONS
+from trinity.algorithm.units import COUNTS_UNITS, UNIT_ARGUMENT, UNIT_BEFORE
 from trinity.config.schema.algorithm import LossAggMode
 from trinity.config.schema.base import Args
 from trinity.config.schema.choices import DifficultyConfig
@@ -84,6 +87,8 @@ class ResolvedReplay(PlanModel):
     priority_fn_args: Args
     cooldown_steps: int | None
     """Train steps until an experience may be trained again; None is never."""
+    cooldown_seconds: float = 0.0
+    """Time that must pass as well, from the composition of the batch that it was in."""
     capacity: int
     when_full: Literal["train", "drop"]
 
@@ -144,6 +149,17 @@ class ResolvedAlgorithm(PlanModel):
     """True if old log-probabilities are the rollout's; else the proximal ones."""
     rollout_correction: CorrectionSettings
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_unit(cls, values: object) -> object:
+        """A plan of the version before has no unit: its baselines counted samples."""
+        if not isinstance(values, dict) or values.get("advantage_fn") not in COUNTS_UNITS:
+            return values
+        arguments = values.get("advantage_fn_args")
+        if not isinstance(arguments, dict) or UNIT_ARGUMENT in arguments:
+            return values
+        return {**values, "advantage_fn_args": {**arguments, UNIT_ARGUMENT: UNIT_BEFORE}}
+
     @property
     def sampling(self) -> SampleStrategy:
         """The strategy that chooses the rows of a batch.
@@ -158,13 +174,16 @@ class ResolvedAlgorithm(PlanModel):
     def needs_reference(self) -> bool:
         """True if anything uses the model that the stage started from."""
         uses = (self.kl_loss_fn, self.kl_penalty_fn) != ("none", "none")
-        return uses or self.policy_loss_fn == "dpo" or self.loss_reads_reference
+        compares = self.policy_loss_fn in PAIR_LOSSES_WITH_REFERENCE
+        return uses or compares or self.loss_reads_reference
 
     @property
     def needs_proximal(self) -> bool:
         """True if the trainer computes log-probabilities of its own before the step."""
         chooses = self.policy_loss_fn in TOKEN_SELECTIONS.names()
-        return chooses or not self.bypass_old_logprobs or self.rollout_correction.is_on
+        compares = self.advantage_fn in COMPARES_POLICIES
+        corrects = not self.bypass_old_logprobs or self.rollout_correction.is_on
+        return chooses or compares or corrects
 
 
 class ResolvedOperator(PlanModel):

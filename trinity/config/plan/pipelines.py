@@ -28,6 +28,10 @@ TASK_OPERATOR = RequiredSignature(
     parameter="tasks",
 )
 DATA_JUICER = "data_juicer"
+_HOW_TO_HAVE_A_SERVER = (
+    "give the `service.data_juicer.server_url` of a running one, or "
+    "`service.data_juicer.auto_start: true`"
+)
 TASK_PIPELINE = "data_processor.task_pipeline"
 
 Given = TypeVar("Given", TasksetConfig, ExperienceBufferConfig)
@@ -143,8 +147,7 @@ def _check_server(name: str, key: str, service: ServiceConfig) -> None:
         near = did_you_mean(name, TASK_OPERATORS.names())
         raise UserError(
             f"`{key}.name: {name}` is not a task operator here{near}; those of Data-Juicer need "
-            "its server: give `service.data_juicer.server_url`, or a dotted path for one of your "
-            "own"
+            f"its server: {_HOW_TO_HAVE_A_SERVER}; or give a dotted path for one of your own"
         )
 
 
@@ -168,11 +171,11 @@ def _resolve_task_operator(
 
 
 def _server_url(service: ServiceConfig) -> str:
-    url = service.data_juicer.server_url if service.data_juicer else None
+    url = service.data_juicer.address if service.data_juicer else None
     if not url:
         raise UserError(
-            f"`{TASK_PIPELINE}` sends tasks to Data-Juicer, which needs a server: start "
-            "`python -m trinity.data_juicer.server` and give `service.data_juicer.server_url`"
+            f"`{TASK_PIPELINE}` sends tasks to Data-Juicer, which needs a server: "
+            f"{_HOW_TO_HAVE_A_SERVER}"
         )
     check_address(url)
     return url
@@ -228,13 +231,9 @@ def _with_server(config: OperatorConfig, service: ServiceConfig) -> Args:
     """Adds the server's address, which is configured in another section."""
     if config.name != DATA_JUICER or "server_url" in config.args:
         return config.args
-    url = service.data_juicer.server_url if service.data_juicer else None
+    url = service.data_juicer.address if service.data_juicer else None
     if not url:
-        raise UserError(
-            "operator `data_juicer` needs a server: start `python -m trinity.data_juicer.server` "
-            "and give `service.data_juicer.server_url`; `service.data_juicer.auto_start` does not "
-            "do it yet"
-        )
+        raise UserError(f"operator `data_juicer` needs a server: {_HOW_TO_HAVE_A_SERVER}")
     return {**config.args, "server_url": url}
 
 

@@ -8,7 +8,7 @@ from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.algorithm import merge_arguments
 from trinity.config.plan.parts import ResolvedReplay
 from trinity.config.schema.base import Args
-from trinity.config.schema.data import ExperienceBufferConfig
+from trinity.config.schema.data import COOLDOWN_UNITS, ExperienceBufferConfig
 from trinity.errors import UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 
@@ -39,14 +39,26 @@ def resolve_replay(given: ExperienceBufferConfig, key: str) -> ResolvedReplay | 
         )
     except UserError as error:
         raise UserError(f"{key}.replay_buffer`: {error}") from error
-    cooldown = replay.reuse_cooldown_time
+    steps, seconds = _cooldown(replay.reuse_cooldown_time)
     return ResolvedReplay(
         priority_fn=PRIORITIES.plan_name(name),
         priority_fn_args=complete,
-        cooldown_steps=None if cooldown is None else max(1, math.ceil(cooldown)),
+        cooldown_steps=steps,
+        cooldown_seconds=seconds,
         capacity=given.capacity,
         when_full=replay.when_full,
     )
+
+
+def _cooldown(time: float | str | None) -> tuple[int | None, float]:
+    """Returns the train steps and the seconds between two uses; no steps are never."""
+    match time:
+        case None:
+            return None, 0.0
+        case str():
+            return 1, float(time[:-1]) * COOLDOWN_UNITS[time[-1]]
+        case _:
+            return max(1, math.ceil(time)), 0.0
 
 
 def check_capacity(replay: ResolvedReplay | None, num_rollout_rows: int, stage: str) -> None:

@@ -130,9 +130,11 @@ def resolve_sizes(
     errors = ErrorCollector()
     expert_rows = errors.attempt(lambda: count_expert_rows(algorithm, batch, stage))
     ranks = errors.attempt(lambda: resolve_rank_num(config, batch, stage, rollout))
-    tokens = errors.attempt(lambda: _max_token_len(config, lengths, algorithm, stage))
     errors.raise_all()
-    return BatchSizes(batch, expert_rows or 0, explore_rows, ranks or 1, tokens or 0)
+    tokens = config.trainer.max_token_len_per_gpu
+    if tokens is None:
+        tokens = _default_token_len(config, lengths) if lengths else 0
+    return BatchSizes(batch, expert_rows or 0, explore_rows, ranks or 1, tokens)
 
 
 def _train_batch_size(config: Config, rows_per_explore_step: int, stage: str) -> int:
@@ -143,25 +145,6 @@ def _train_batch_size(config: Config, rows_per_explore_step: int, stage: str) ->
             "explore step to derive it from, give the rows of one train step"
         )
     return configured or max(rows_per_explore_step, 1)
-
-
-def _max_token_len(
-    config: Config, lengths: SequenceLengths | None, algorithm: ResolvedAlgorithm, stage: str
-) -> int:
-    configured = config.trainer.max_token_len_per_gpu
-    if lengths is None:
-        return configured or 0
-    is_paired = algorithm.row_schema == "dpo"
-    least = 2 * lengths.model if is_paired else lengths.model
-    if configured is not None and configured < least:
-        what = (
-            f"a pair of sequences of {lengths.model}" if is_paired else f"one sequence of {least}"
-        )
-        raise UserError(
-            f"stage `{stage}`: `trainer.max_token_len_per_gpu: {configured}` is less than {what} "
-            f"tokens: give {least} or more"
-        )
-    return configured or _default_token_len(config, lengths)
 
 
 def _default_token_len(config: Config, lengths: SequenceLengths) -> int:

@@ -130,6 +130,11 @@ class StagePlan(PlanModel):
         return self.algorithm.needs_reference
 
     @property
+    def loss_scale_factor(self) -> int:
+        """The divisor of `seq-mean-token-sum-norm`."""
+        return self.config.algorithm.loss_scale_factor or self.max_response_tokens
+
+    @property
     def needs_critic(self) -> bool:
         """True if a value model is trained beside the policy."""
         return self.algorithm.needs_critic
@@ -163,6 +168,11 @@ class StagePlan(PlanModel):
         """True if weights go from the trainer's memory to engines, and not through files alone."""
         has_both = self.mode == "both" and self.needs_training and self.needs_rollout
         return has_both and self.config.synchronizer.sync_method == "nccl"
+
+    @property
+    def longest_unit(self) -> int:
+        """Tokens of the longest unit that a micro-batch must hold: a sequence, or a pair of dpo."""
+        return self.max_model_len * (2 if self.algorithm.row_schema == "dpo" else 1)
 
     @property
     def num_rollout_rows(self) -> int:

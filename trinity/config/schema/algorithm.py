@@ -46,6 +46,8 @@ class OptimizerConfig(Section):
     """Steps from lr/steps up to lr; -1 leaves it to `lr_warmup_steps_ratio`."""
     lr_warmup_steps_ratio: Fraction = 0.0
     """Warm-up as a fraction of the stage's train steps."""
+    lr_warmup_init: float = Field(default=0.0, ge=0)
+    """Learning rate that the warm-up goes up from, as Megatron's; its first step is one step on."""
     min_lr_ratio: Fraction = 0.01
     """Learning rate of the last step over `lr`; not used by `constant`."""
     lr_scheduler_type: Annotated[
@@ -102,13 +104,14 @@ class AlgorithmConfig(Section):
     """The algorithm, its parts and the optimizer."""
 
     old_names: ClassVar[Mapping[str, RenamedKey]] = {
+        "policy_loss_fn_args.grpo_loss_agg_mode": RenamedKey("/algorithm.loss_agg_mode"),
         "policy_loss_fn_args.loss_agg_mode": RenamedKey("/algorithm.loss_agg_mode"),
     }
 
     algorithm_type: str = "grpo"
     """`ppo`, `grpo`, `rloo`... (mode both), `sft`, `cpt`, `dpo` (train): docs/algorithms.md."""
     repeat_times: Positive | None = None
-    """Rollouts of one task, the size of its group; else what the algorithm usually has."""
+    """Rollouts of one task, the size of its group; else 1."""
     optimizer: OptimizerConfig = default_section(OptimizerConfig)
     """AdamW and its schedule."""
     sample_strategy: str | None = None
@@ -141,6 +144,8 @@ class AlgorithmConfig(Section):
     """`entropy_coef`."""
     loss_agg_mode: LossAggMode | None = None
     """How the tokens' losses become one number; else as the algorithm has it."""
+    loss_scale_factor: Positive | None = None
+    """Divisor of `seq-mean-token-sum-norm`, the critic's too; else `model.max_response_tokens`."""
     bypass_old_logprobs: bool = True
     """Ratios to the policy that made the tokens; else to the trainer's own before the step."""
     rollout_correction: RolloutCorrectionConfig = default_section(RolloutCorrectionConfig)

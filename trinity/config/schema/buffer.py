@@ -45,7 +45,8 @@ class TrainerInput(Section):
     experience_buffer: ExperienceBufferConfig = default_section(ExperienceBufferConfig)
     """Where they come from."""
     auxiliary_buffers: dict[str, ExperienceBufferConfig] = Field(default_factory=dict)
-    """Rows of data beside them, by name, for `sample_strategy: mix`."""
+    """Rows of data beside them, by name. `sample_strategy: mix` takes those of
+    `sample_strategy_args.sft_dataset_name`: `sft_dataset`, or the only one there is."""
     sft_warmup_dataset: Annotated[
         ExperienceBufferConfig | None,
         PlannedKey("write a stage of `algorithm_type: sft` in front, see `stages`"),
@@ -70,7 +71,7 @@ class BufferConfig(Section):
     """Tasks of one explore step, not multiplied by `algorithm.repeat_times`."""
     train_batch_size: NonNegative = 0
     """Rows of one train step, expert rows of `sample_strategy: mix` included; 0 is `batch_size`
-    times `algorithm.repeat_times`."""
+    times `algorithm.repeat_times`, less the tasks that `explorer.over_rollout` may leave behind."""
     total_epochs: Positive = 1
     """Passes over the data, where neither `total_steps` nor `trainer.total_steps` is given."""
     total_steps: Positive | None = None

@@ -51,7 +51,7 @@ class DifficultyConfig(Section):
 
 
 class LearningRateSchedule(BaseModel):
-    """Warm-up from lr/steps to lr, then constant or down; Megatron's shapes by Megatron's names.
+    """Warm-up to lr, then constant or down; Megatron's shapes by Megatron's names.
 
     schedule.at(1, 100)     # never 0: the first step moves the weights
     """
@@ -67,6 +67,8 @@ class LearningRateSchedule(BaseModel):
     anneal_steps: int = -1
     """Last steps, in which WSD goes down; -1: a tenth of the total."""
     anneal_style: AnnealStyle = "exponential"
+    warmup_init: float = 0.0
+    """Rate that the warm-up goes up from; it is not used itself."""
 
     @property
     def needs_total(self) -> bool:
@@ -83,7 +85,7 @@ class LearningRateSchedule(BaseModel):
         total = total_steps or 0
         warmup = self.warmup_steps if self.warmup_steps >= 0 else int(self.warmup_ratio * total)
         if step < warmup:
-            return self.lr * step / warmup
+            return self.warmup_init + (self.lr - self.warmup_init) * step / warmup
         match self.kind:
             case "constant":
                 return self.lr

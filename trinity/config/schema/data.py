@@ -159,6 +159,13 @@ def _decay() -> Args:
     return {"decay": 2.0}
 
 
+COOLDOWN_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+Cooldown = (
+    Annotated[float, Field(ge=0)] | Annotated[str, Field(pattern=r"^[0-9]+([.][0-9]+)?[smh]$")]
+)
+"""Train steps, or a time with its unit."""
+
+
 class ReplayBufferConfig(Section):
     """Experiences trained by priority, and more than once."""
 
@@ -169,9 +176,10 @@ class ReplayBufferConfig(Section):
     of a function from a plugin folder, or a dotted path."""
     priority_fn_args: Args = Field(default_factory=_decay)
     """Its arguments."""
-    reuse_cooldown_time: float | None = Field(default=None, ge=0)
-    """Train steps until an experience may be trained again, rounded up, at least the next one; None
-    is never. Batches fill up with such rows beyond those of one explore step."""
+    reuse_cooldown_time: Cooldown | None = None
+    """Train steps until an experience may be trained again, rounded up, at least the next one, or
+    with a unit (`30s`, `5m`, `2h`) time; None is never. Batches fill up with such rows beyond those
+    of one explore step. With a time, a batch depends on the clock until it is recorded."""
     when_full: Literal["train", "drop"] = "train"
     """What becomes of rows never trained when more of them wait than `capacity`: `train` takes them
     before any other, `drop` leaves the last in order out, and counts them."""

@@ -166,12 +166,22 @@ class DataJuicerServiceConfig(Section):
 
     server_url: str | None = None
     """Address of a running server, for the experience operator `data_juicer`."""
-    auto_start: Annotated[
-        bool, PlannedKey("start `python -m trinity.data_juicer.server` and give its `server_url`")
-    ] = False
-    """Start one."""
-    port: Annotated[int | None, PlannedKey("it belongs to `auto_start`")] = None
-    """Port of the one that is started."""
+    auto_start: bool = False
+    """Let `trinity run` start one on this machine where no `server_url` is given. It runs in an
+    environment of its own, which is made once, below `~/.cache/trinity` (`TRINITY_CACHE`)."""
+    port: int | None = Field(default=None, ge=1, le=65535)
+    """Port of the one that is started; 8005 if it is left out."""
+
+    @property
+    def started_port(self) -> int | None:
+        """The port of the server that `trinity run` starts; None if it starts none."""
+        return (self.port or 8005) if self.auto_start and not self.server_url else None
+
+    @property
+    def address(self) -> str | None:
+        """Address of the server, a running one or one that is started."""
+        started = self.started_port
+        return self.server_url if started is None else f"http://127.0.0.1:{started}"
 
 
 class ServiceConfig(Section):
@@ -186,10 +196,8 @@ class LogConfig(Section):
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Least level that is written."""
-    group_by_node: Annotated[bool, IgnoredKey("each service writes one file, on its machine")] = (
-        False
-    )
-    """A directory of logs for each machine."""
+    group_by_node: bool = False
+    """Keep the logs of a run in a folder named by the address of its machine, `log/<address>`."""
     save_dir: Annotated[str, DERIVED] = ""
     """Where logs are kept."""
 

@@ -124,8 +124,8 @@ class ModelConfig(Section):
     """Longest prompt."""
     max_response_tokens: Positive | None = None
     """Longest response."""
-    min_response_tokens: NonNegative = 0
-    """No end token before this many."""
+    min_response_tokens: NonNegative = 1
+    """No end token before this many; always below `max_response_tokens`."""
     temperature: float = Field(default=1.0, ge=0)
     """Sampling temperature, unless a taskset has its own."""
     top_p: float = Field(default=1.0, gt=0, le=1)

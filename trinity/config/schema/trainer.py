@@ -154,7 +154,10 @@ class TrainerConfig(Section):
         bool, IgnoredKey("ranks get equal numbers of neighbouring rows, however long these are")
     ] = True
     """Deal rows so that ranks get equal work."""
-    ulysses_sequence_parallel_size: Annotated[Positive, PlannedKey("a sequence is on one GPU")] = 1
+    ulysses_sequence_parallel_size: Annotated[
+        Positive,
+        IgnoredKey("a sequence is on one GPU, with the same result and more of its memory"),
+    ] = 1
     """GPUs that share a sequence."""
     fix_actor_microbatch_loss_scale: Annotated[
         bool, IgnoredKey("a loss is normalised over the whole batch, however it is cut")

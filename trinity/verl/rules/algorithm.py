@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
+from trinity.algorithm.units import COUNTS_UNITS, UNIT_ARGUMENT, UNIT_BEFORE
+from trinity.verl.rules.distillation import COUNTS_SAMPLES, is_distilled
 from trinity.verl.settings import VerlSetting
 from trinity.verl.values import JsonValue
 from trinity.verl.work import Conversion
@@ -25,6 +27,14 @@ ESTIMATORS = {
     "tir_optimal_token_baseline": ("grpo", "tir_optimal_token_baseline"),
 }
 """veRL's estimator to our algorithm type and advantage."""
+GVPO = "gvpo"
+PF_PPO = "algorithm.use_pf_ppo"
+_DISCOUNTS = {
+    "ppo": ("gamma", "lam"),
+    "pf_ppo": ("gamma", "lam"),
+    "reinforce_plus_plus": ("gamma",),
+}
+"""Which of veRL's two discounts an advantage has."""
 KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl+": "k3+"}
 LOSS_NAMES = {"vanilla": "ppo"}
 BYPASS_LOSSES = {"ppo_clip": "ppo", "reinforce": "gpg"}
@@ -47,6 +57,7 @@ LOSS_ARGUMENTS = {
     "policy_loss.kl_cov_ratio": "kl_cov_ratio",
     "policy_loss.ppo_kl_coef": "ppo_kl_coef",
     "policy_loss.dro_beta": "dro_beta",
+    "policy_loss.m2_budget": "m2_threshold",
     "policy_loss.tau_pos": "tau_pos",
     "policy_loss.tau_neg": "tau_neg",
     "clip_cov_ratio": "clip_cov_ratio",
@@ -85,6 +96,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "kl_cov": ("kl_cov_ratio", "ppo_kl_coef"),
     "gpg": (),
     "dro": ("dro_beta",),
+    "m2po": ("m2_threshold",),
 }
 """Our losses that veRL has too, each with the arguments above that it takes; written out because
 reading them from the losses takes longer than the whole conversion."""
@@ -98,7 +110,13 @@ _AGG_MODES = {
 }
 """Losses of veRL's that add up in one way, whatever `loss_agg_mode` is; empty where ours does, too,
 by itself."""
-_OF_TOKENS = ("ppo", "reinforce_plus_plus", "optimal_token_baseline", "tir_optimal_token_baseline")
+_OF_TOKENS = (
+    "ppo",
+    "pf_ppo",
+    "reinforce_plus_plus",
+    "optimal_token_baseline",
+    "tir_optimal_token_baseline",
+)
 """Advantages that differ within an answer."""
 _WITH_THRESHOLD = ("grpo", "dr_grpo", "grpo_passk")
 _WITH_NORM = ("grpo_verl", "grpo_passk", "gdpo")
@@ -128,6 +146,10 @@ def _put_advantage(work: Conversion, has_penalty: bool) -> str:
             key, "there is no such advantage: name one of docs/algorithms.md, or your own"
         )
     algorithm_type, advantage = ESTIMATORS.get(estimator, ("grpo", "grpo"))
+    if advantage == "ppo" and work.settings.value(PF_PPO, False) is True:
+        algorithm_type = advantage = "pf_ppo"
+    if advantage == "grpo" and work.settings.peek(f"{ACTOR}.policy_loss.loss_mode") == GVPO:
+        return _put_gvpo(work)
     whitens = work.settings.value("algorithm.norm_adv_by_std_in_grpo", True) is not False
     note = ""
     if advantage == "grpo" and has_penalty:
@@ -138,8 +160,31 @@ def _put_advantage(work: Conversion, has_penalty: bool) -> str:
     work.put("algorithm.algorithm_type", algorithm_type, origin)
     work.copy("actor_rollout_ref.rollout.n", "algorithm.repeat_times", 1)
     work.put("algorithm.advantage_fn", advantage, origin, note)
+    if advantage in COUNTS_UNITS and not is_distilled(work):
+        unit = f"algorithm.advantage_fn_args.{UNIT_ARGUMENT}"
+        work.put(unit, UNIT_BEFORE, origin, COUNTS_SAMPLES)
     _put_whitening(work, advantage)
     return advantage
+
+
+def _put_gvpo(work: Conversion) -> str:
+    """Converts GVPO of veRL's recipe, whose loss compares the answers of a group."""
+    mode = work.settings.take(f"{ACTOR}.policy_loss.loss_mode")
+    assert mode is not None
+    work.put("algorithm.algorithm_type", GVPO, mode)
+    work.copy("actor_rollout_ref.rollout.n", "algorithm.repeat_times", 1)
+    work.put("algorithm.advantage_fn", GVPO, mode, "its weights are made before each step")
+    work.copy(f"{ACTOR}.gvpo_beta", "algorithm.advantage_fn_args.beta", 0.1)
+    note = "the sum of an answer's tokens, and the mean over answers"
+    work.put("algorithm.loss_agg_mode", "seq-mean-token-sum", mode, note)
+    _put_whitening(work, GVPO)
+    if work.settings.peek("algorithm.norm_adv_by_std_in_grpo") is None:
+        work.report.advice.append(
+            "`advantage_fn: gvpo` fits rewards as they are, and veRL's recipe those of "
+            "algorithm.norm_adv_by_std_in_grpo, True unless given: give False there, as the paper "
+            "has it, or scale `beta`"
+        )
+    return GVPO
 
 
 def _put_whitening(work: Conversion, advantage: str) -> None:
@@ -148,7 +193,9 @@ def _put_whitening(work: Conversion, advantage: str) -> None:
     setting = work.settings.take(f"algorithm.{name}")
     if setting is None or setting.value is not False or advantage == "dr_grpo":
         return
-    if advantage in _WITH_NORM:
+    if advantage == GVPO:
+        work.report.not_needed.append((setting, "`advantage_fn: gvpo` never divides by it"))
+    elif advantage in _WITH_NORM:
         work.put(f"algorithm.advantage_fn_args.{name}", False, setting)
     else:
         why = f"veRL's `{advantage}` does not read it, nor does ours"
@@ -156,7 +203,7 @@ def _put_whitening(work: Conversion, advantage: str) -> None:
 
 
 def _put_advantage_args(work: Conversion, advantage: str) -> None:
-    takes = {"ppo": ("gamma", "lam"), "reinforce_plus_plus": ("gamma",)}.get(advantage, ())
+    takes = _DISCOUNTS.get(advantage, ())
     for name in ("gamma", "lam"):
         if name in takes:
             work.copy(f"algorithm.{name}", f"algorithm.advantage_fn_args.{name}", 1.0)
@@ -166,7 +213,19 @@ def _put_advantage_args(work: Conversion, advantage: str) -> None:
             )
     if advantage == "gdpo":
         _put_reward_parts(work)
+    _put_filtration(work, advantage)
     _put_filter(work, advantage)
+
+
+def _put_filtration(work: Conversion, advantage: str) -> None:
+    """Converts PF-PPO's weights of rows."""
+    work.report_not_needed(PF_PPO, "veRL reads it with `adv_estimator: gae` alone")
+    for name in ("reweight_method", "weight_pow"):
+        key = f"algorithm.pf_ppo.{name}"
+        if advantage != "pf_ppo":
+            work.report_not_needed(key, "without `use_pf_ppo`")
+        elif (setting := work.settings.take(key)) is not None:
+            work.put(f"algorithm.advantage_fn_args.{name}", setting.value, setting)
 
 
 def _put_reward_parts(work: Conversion) -> None:
@@ -252,6 +311,11 @@ def _put_kl_loss(work: Conversion) -> None:
 
 
 def _put_loss(work: Conversion, advantage: str) -> None:
+    if advantage == GVPO:
+        work.put("algorithm.policy_loss_fn", "gpg", "GVPO's weights times the log-probability")
+        for verl in (*LOSS_ARGUMENTS, "loss_agg_mode"):
+            work.report_not_needed(f"{ACTOR}.{verl}", "GVPO has neither ratios nor clipping")
+        return
     loss = _chosen_loss(work)
     if loss == "gspo" and advantage in _OF_TOKENS:
         loss, note = "gspo_token", "veRL's `gspo`, for advantages that differ within an answer"

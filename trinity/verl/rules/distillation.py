@@ -1,11 +1,13 @@
-"""Converts on-policy distillation: a teacher in place of rewards."""
+"""Converts on-policy distillation: a teacher in place of rewards, or beside them."""
 
+from trinity.algorithm.units import UNIT_ARGUMENT, UNIT_BEFORE
 from trinity.verl.rules.rewards import INPUT
 from trinity.verl.settings import VerlSetting
 from trinity.verl.values import JsonValue
 from trinity.verl.work import Conversion
 
 TEACHER = "explorer.auxiliary_models[0]"
+COUNTS_SAMPLES = "veRL's baselines count samples, not runs"
 _TEACHERS = "distillation.teacher_models."
 _LOSS = "distillation.distillation_loss"
 _K1 = ("k1", "kl")
@@ -13,9 +15,12 @@ _CLAMP = 10.0
 """veRL's default of `loss_max_clamp`."""
 _UNREAD = "it is of losses over the teacher's likeliest tokens"
 _COMPARED = (
-    "distillation here is by the policy gradient of `k1`, without rewards: `loss_mode: k1`, "
-    "`use_policy_gradient: True`, `use_task_rewards: False`"
+    "distillation here is by the policy gradient of `k1`: `loss_mode: k1`, "
+    "`use_policy_gradient: True`; beside task rewards (`use_task_rewards: True`) the advantage is "
+    "`adv_estimator: grpo`'s"
 )
+_GRPO = ("grpo", "grpo_vectorized")
+"""Estimators whose advantage the teacher's is added to."""
 
 
 def is_distilled(work: Conversion) -> bool:
@@ -46,25 +51,40 @@ def convert_distillation(work: Conversion) -> None:
         return
     enabled = work.settings.take("distillation.enabled")
     assert enabled is not None
-    work.put("algorithm.algorithm_type", "on_policy_distill", enabled)
-    estimator = "algorithm.adv_estimator"
-    work.put("algorithm.advantage_fn", "on_policy_distill", enabled, f"in the place of {estimator}")
+    has_rewards = _has_task_rewards(work)
+    advantage = "grpo_distill" if has_rewards else "on_policy_distill"
+    note = "GRPO's and the teacher's" if has_rewards else "in the place of algorithm.adv_estimator"
+    work.put("algorithm.algorithm_type", advantage, enabled)
+    work.put("algorithm.advantage_fn", advantage, enabled, note)
     work.put(f"{INPUT}.default_workflow_type", "on_policy_distill_workflow", enabled)
-    _put_loss(work)
+    if has_rewards:
+        work.put(
+            f"algorithm.advantage_fn_args.{UNIT_ARGUMENT}", UNIT_BEFORE, enabled, COUNTS_SAMPLES
+        )
+    if has_rewards and work.settings.peek("algorithm.norm_adv_by_std_in_grpo") is False:
+        args = "algorithm.advantage_fn_args.norm_adv_by_std_in_grpo"
+        work.put(args, False, enabled, "as GRPO's advantage is without it")
+    _put_loss(work, has_rewards)
     _put_teacher(work)
 
 
-def _put_loss(work: Conversion) -> None:
+def _has_task_rewards(work: Conversion) -> bool:
+    """True if GRPO's advantage of the rewards is trained beside the teacher's."""
+    uses = work.settings.peek(f"{_LOSS}.use_task_rewards")
+    return uses in (None, True) and work.settings.peek("algorithm.adv_estimator") in _GRPO
+
+
+def _put_loss(work: Conversion, has_rewards: bool) -> None:
     expected: tuple[tuple[str, tuple[JsonValue, ...], JsonValue], ...] = (
         ("loss_mode", _K1, "k3"),
         ("use_policy_gradient", (True,), True),
-        ("use_task_rewards", (False,), True),
+        ("use_task_rewards", (has_rewards,), True),
     )
     for name, known, default in expected:
         setting = work.settings.take(f"{_LOSS}.{name}")
         value = default if setting is None or setting.value is None else setting.value
         if value in known:
-            why = "it is what `on_policy_distill` does"
+            why = "it is what the advantage does"
             if setting is not None:
                 work.report.not_needed.append((setting, why))
         elif setting is not None:
@@ -72,7 +92,12 @@ def _put_loss(work: Conversion) -> None:
         else:
             work.report.advice.append(f"veRL's default {_LOSS}.{name}={default}: {_COMPARED}")
     args = "algorithm.advantage_fn_args"
-    work.copy(f"{_LOSS}.distillation_loss_coef", f"{args}.kl_coef", 1.0)
+    if has_rewards:
+        work.copy(f"{_LOSS}.distillation_loss_coef", f"{args}.kl_coef", 1.0)
+    else:
+        work.put(f"{args}.kl_coef", 1.0, "veRL's coefficient without task rewards")
+        why = "without `use_task_rewards` veRL's coefficient is 1"
+        work.report_not_needed(f"{_LOSS}.distillation_loss_coef", why)
     work.copy(f"{_LOSS}.loss_max_clamp", f"{args}.max_gap", _CLAMP)
     for name in ("topk", "log_prob_min_clamp"):
         work.report_not_needed(f"{_LOSS}.{name}", _UNREAD)

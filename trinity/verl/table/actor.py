@@ -151,9 +151,9 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
         )
     ),
     *missing_rows("a schedule is half a cosine", f"{_ACTOR}.optim.num_cycles", neutral=(0.5,)),
+    renamed_row(f"{_ACTOR}.optim.lr_warmup_init", "algorithm.optimizer.lr_warmup_init"),
     *missing_rows(
-        "a warm-up begins at `lr` over its number of steps",
-        f"{_ACTOR}.optim.lr_warmup_init",
+        "a warm-up goes up from `lr_warmup_init`: give the rate itself",
         f"{_ACTOR}.optim.init_lr_ratio",
         neutral=(0,),
     ),
@@ -231,9 +231,10 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
         f"{_ACTOR}.freeze_vision_tower",
         neutral=(False,),
     ),
-    *missing_rows(
-        "its divisor is `model.max_response_tokens`, as veRL's is by default",
+    renamed_row(
         f"{_ACTOR}.loss_scale_factor",
+        "algorithm.loss_scale_factor",
+        "else `model.max_response_tokens`, as veRL's is by default",
     ),
     *left_out_rows("entropy is a metric of every step here", f"{_ACTOR}.calculate_entropy"),
     *not_needed_rows("the advantage says what it needs", f"{_ACTOR}.calculate_sum_pi_squared"),

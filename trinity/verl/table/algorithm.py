@@ -85,9 +85,27 @@ ROWS: tuple[KeyRow, ...] = (
         "groups are compared by their rewards",
         "algorithm.filter_groups.metric",
     ),
+    combined_row(
+        "algorithm.use_pf_ppo", "algorithm.advantage_fn", "`True` turns `ppo` into `pf_ppo`"
+    ),
+    *(
+        combined_row(
+            f"algorithm.pf_ppo.{name}",
+            f"algorithm.advantage_fn_args.{name}",
+            "rows count as often as veRL draws them on average",
+        )
+        for name in ("reweight_method", "weight_pow")
+    ),
+    combined_row(
+        f"{_ACTOR}.policy_loss.m2_budget",
+        "algorithm.policy_loss_fn_args.m2_threshold",
+        "of `m2po`",
+    ),
+    combined_row(
+        f"{_ACTOR}.gvpo_beta", "algorithm.advantage_fn_args.beta", "of `gvpo`, as the recipe has it"
+    ),
     *missing_rows(
         "there is no such option: leave it out, or write the advantage as a function of your own",
-        "algorithm.use_pf_ppo",
         "algorithm.pf_ppo.*",
         f"{_ACTOR}.policy_loss.*",
         "algorithm.rollout_correction.*",

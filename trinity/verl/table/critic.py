@@ -24,6 +24,7 @@ ROWS: tuple[KeyRow, ...] = (
             "weight_decay",
             "lr_warmup_steps",
             "lr_warmup_steps_ratio",
+            "lr_warmup_init",
             "min_lr_ratio",
             "lr_scheduler_type",
             "lr_wsd_decay_steps",

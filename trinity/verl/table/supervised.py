@@ -51,6 +51,7 @@ ROWS: tuple[KeyRow, ...] = (
             "weight_decay",
             "lr_warmup_steps",
             "lr_warmup_steps_ratio",
+            "lr_warmup_init",
             "min_lr_ratio",
             "lr_scheduler_type",
         )
@@ -106,8 +107,7 @@ ROWS: tuple[KeyRow, ...] = (
     renamed_row("data.multiturn.tools_key", f"{_BUFFER}.format.tools_key"),
     *missing_rows("write messages with their tools into the rows", "data.multiturn.*"),
     *missing_rows(
-        "a warm-up begins at `lr` over its number of steps",
-        "optim.lr_warmup_init",
+        "a warm-up goes up from `lr_warmup_init`: give the rate itself",
         "optim.init_lr_ratio",
         neutral=(0,),
     ),

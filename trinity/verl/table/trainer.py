@@ -173,7 +173,9 @@ ROWS: tuple[KeyRow, ...] = (
         "rollout.*",
     ),
     combined_row(
-        "distillation.enabled", "algorithm.algorithm_type", "`True` is `on_policy_distill`"
+        "distillation.enabled",
+        "algorithm.algorithm_type",
+        "`True` is `on_policy_distill`, or `grpo_distill`",
     ),
     combined_row(
         "distillation.teacher_models.*", "explorer.auxiliary_models", "one teacher, the first model"

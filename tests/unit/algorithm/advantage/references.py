@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -40,6 +41,21 @@ def each_group(samples: Samples, score: Callable[[list[float]], list[float]]) ->
     scores = np.zeros(len(samples.rewards))
     for group in groups_of(samples):
         scores[group] = score([float(samples.rewards[i]) for i in group])
+    return scores
+
+
+def by_run(samples: Samples, formula: Callable[[Samples], FloatVector]) -> FloatVector:
+    """A formula of runs, each with the means of its samples, whose result all of these get."""
+    runs = [run for group in groups_of(samples) for run in runs_of(samples, group)]
+    last = [run[-1] for run in runs]
+    one_each = samples.chosen(np.array([i in last for i in range(len(samples.groups))]))
+    for name in ("rewards", "mean_logprobs"):
+        values = getattr(samples, name)
+        means = np.array([mean([float(values[i]) for i in run]) for run in runs])
+        one_each = replace(one_each, **{name: means})
+    scores = np.zeros(len(samples.rewards))
+    for run, score in zip(runs, formula(one_each), strict=True):
+        scores[run] = score
     return scores
 
 
@@ -127,6 +143,19 @@ def rec(samples: Samples, *, epsilon: float = 1e-6, std_normalize: bool = False)
             middle, spread = mean(rewards), deviation(rewards, ddof=0)
         scale = spread + epsilon if std_normalize else 1.0
         return [(r - middle) / scale for r in rewards]
+
+    return each_group(samples, score)
+
+
+def maxrl(samples: Samples) -> FloatVector:
+    """The mean of the right answers' scores less the mean of all scores, as weights of scores."""
+
+    def score(rewards: list[float]) -> list[float]:
+        total = math.fsum(rewards)
+        if total <= 0 or min(rewards) < 0:
+            return [0.0 for _ in rewards]
+        size = len(rewards)
+        return [size * (reward / total - 1 / size) for reward in rewards]
 
     return each_group(samples, score)
 

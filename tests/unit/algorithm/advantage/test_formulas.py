@@ -1,6 +1,7 @@
 """Every group advantage is its formula, as plain loops compute it."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from tests.unit.algorithm.advantage import references
 from tests.unit.algorithm.advantage.builders import compute, random_samples, samples_at
 from trinity.algorithm.advantage import ADVANTAGE_PATHS
 from trinity.algorithm.advantage.samples import FloatVector, Samples
+from trinity.algorithm.units import COUNTS_UNITS, UNITS, Unit
 from trinity.errors import UserError
 
 SEEDS = range(5)
@@ -29,6 +31,7 @@ FORMULAS: list[tuple[str, dict[str, object], Callable[..., FloatVector]]] = [
     ("rec", {}, references.rec),
     ("rec", {"std_normalize": True, "epsilon": 0.01}, references.rec),
     ("grpo_passk", {}, references.grpo_passk),
+    ("maxrl", {}, references.maxrl),
     ("gigpo", {}, references.gigpo),
     ("gigpo", {"omega": 0.5, "gamma": 0.9}, references.gigpo),
     ("gigpo", {"fnorm": "std", "gamma": 0.9}, references.gigpo),
@@ -36,12 +39,21 @@ FORMULAS: list[tuple[str, dict[str, object], Callable[..., FloatVector]]] = [
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize(("name", "arguments", "reference"), FORMULAS)
 def test_a_function_is_its_formula(
-    name: str, arguments: dict[str, object], reference: Callable[..., FloatVector], seed: int
+    name: str,
+    arguments: dict[str, object],
+    reference: Callable[..., FloatVector],
+    unit: Unit,
+    seed: int,
 ) -> None:
     samples = random_samples(seed)
-    expected = reference(samples, **arguments)
+    formula = partial(reference, **arguments)
+    if name in COUNTS_UNITS:
+        arguments = {**arguments, "unit": unit}
+    by_run = unit == "run" and name in COUNTS_UNITS
+    expected = references.by_run(samples, formula) if by_run else formula(samples)
     assert np.abs(expected).max() > 0.1
     np.testing.assert_allclose(
         compute(name, samples, **arguments).values, expected, rtol=1e-9, atol=1e-9
@@ -59,8 +71,39 @@ def test_every_function_has_a_formula_or_needs_none() -> None:
 def test_passk_without_deviation_is_the_bare_lead() -> None:
     samples = random_samples(3)
     expected = references.grpo_passk(samples, norm=False)
-    found = compute("grpo_passk", samples, norm_adv_by_std_in_grpo=False).values
+    found = compute("grpo_passk", samples, norm_adv_by_std_in_grpo=False, unit="sample").values
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_maxrls_expected_weight_is_the_likelihoods_gradient() -> None:
+    """Of a task solved with probability p, one right answer's weight grows like 1 / p."""
+    rng, size, p = np.random.default_rng(0), 8, 0.3
+    groups = [(rng.random(size) < p).astype(float).tolist() for _ in range(20_000)]
+    samples = Samples.of_groups(*groups)
+    values = compute("maxrl", samples).values
+    per_answer = float((values * samples.rewards).sum()) / len(samples.rewards)
+    # The truncation at `size` samples: log p is missed by the tail of its series.
+    expected = (1 - p) * (1 - (1 - p) ** (size - 1))
+    assert per_answer == pytest.approx(expected, rel=0.02)
+
+
+def test_maxrl_leaves_out_groups_with_a_negative_reward_and_says_so() -> None:
+    samples = Samples.of_groups([1.0, 0.0], [-1.0, 1.0], [1.0, 1.0])
+    advantages = compute("maxrl", samples)
+    assert advantages.left_out is not None
+    assert advantages.left_out.tolist() == [False, False, True, True, False, False]
+    assert "negative reward" in advantages.reason
+    both = compute("maxrl", samples, std_threshold=0.0)
+    assert both.left_out is not None and both.left_out.tolist() == [False, False] + [True] * 4
+    assert "standard deviation" in both.reason and "negative reward" in both.reason
+    assert compute("maxrl", Samples.of_groups([1.0, 0.0])).left_out is None
+
+
+def test_maxrl_prefers_the_task_that_is_solved_rarely() -> None:
+    samples = Samples.of_groups([1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0])
+    values = compute("maxrl", samples).values
+    assert values[0] == pytest.approx(3.0)
+    assert values[4] == pytest.approx(1 / 3)
 
 
 def test_reinforce_is_the_reward_and_none_is_nothing() -> None:
@@ -72,7 +115,7 @@ def test_reinforce_is_the_reward_and_none_is_nothing() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_balance_drops_the_surplus_of_bad_samples_by_lot(seed: int) -> None:
     samples = random_samples(seed)
-    advantages = compute("rec", samples, drop="balance", std_normalize=True)
+    advantages = compute("rec", samples, drop="balance", std_normalize=True, unit="sample")
     some_dropped = False
     for number, group in enumerate(references.groups_of(samples)):
         rewards = samples.rewards[group]

@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from trinity.algorithm.advantage.needs import needs_of
 from trinity.algorithm.advantage.samples import Samples
 from trinity.algorithm.advantage_fn import GroupAdvantage
 from trinity.algorithm.advantage_fn.adapting import adapt_advantage
+from trinity.algorithm.advantage_fn.built_in import group_class
 from trinity.algorithm.priority import PRIORITIES
 from trinity.algorithm.priority.candidate import Candidate
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES
@@ -38,6 +40,18 @@ def test_a_group_advantage_is_computed_over_experiences() -> None:
     assert found.left_out is not None
     assert found.left_out.tolist() == [False, False, False, True, True, False, False]
     assert found.metrics["group_advantages/reward_mean/max"].tolist() == [2.0] * 3
+
+
+def test_a_class_of_theirs_counts_samples_unless_it_is_told_runs() -> None:
+    whole = Samples.of_groups([1.0, 1.0, 1.0, 0.0])
+    split = replace(whole, runs=np.array([0, 0, 0, 1]), steps=np.array([0, 1, 2, 0]))
+    theirs: Any = group_class("Theirs", "opmd")
+    for arguments, expected in (({}, 0.25), ({"unit": "run"}, 0.5)):
+        rollouts = Rollouts.of(
+            split, contents=[Content(prompt_text="", response_text="", info={}, metrics={})] * 4
+        )
+        kept, _ = theirs(**arguments).process(experiences_of(rollouts))
+        assert float(kept[0].advantages[0]) == expected
 
 
 def test_it_asks_for_a_whole_step_and_for_contents() -> None:

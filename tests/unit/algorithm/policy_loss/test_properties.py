@@ -18,10 +18,10 @@ from tests.unit.algorithm.policy_loss.batches import (
     totals_of,
 )
 from tests.unit.algorithm.policy_loss.cutting import outcome_in_parts, random_cut
-from tests.unit.algorithm.policy_loss.variants import POLICY_GRADIENTS, VARIANTS
+from tests.unit.algorithm.policy_loss.variants import IN_PAIRS, POLICY_GRADIENTS, VARIANTS
 from trinity.algorithm.aggregation import LossAggMode
+from trinity.algorithm.policy_loss import PAIR_LOSSES
 from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
-from trinity.algorithm.policy_loss.dpo import dpo
 from trinity.algorithm.policy_loss.inputs import PolicyInputs
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -53,7 +53,7 @@ def test_micro_batches_ranks_padding_and_order_change_nothing(
     draw = np.random.default_rng(seed)
     factors_B = torch.from_numpy(draw.random(num_rows)) if weighted else None
     factors_B1 = None if factors_B is None else factors_B[:, None]
-    parts = random_cut(num_rows, num_parts, draw, in_pairs=name == "dpo")
+    parts = random_cut(num_rows, num_parts, draw, in_pairs=name in IN_PAIRS)
     whole = outcome(VARIANTS[name], inputs, mode, factors_BT=factors_B1)
     cut = outcome_in_parts(VARIANTS[name], inputs, parts, mode, draw, factors_B)
     scale = ROUNDING * (1 + float(whole.gradient_BT.abs().sum()) + abs(float(whole.loss)))
@@ -163,9 +163,10 @@ def test_no_loss_leaves_the_device_or_waits_for_it(name: str) -> None:
     assert all(value.is_meta for value in metric_contributions(loss, there, totals).values())
 
 
+@pytest.mark.parametrize("name", sorted(IN_PAIRS))
 @few
 @given(seed=SEEDS)
-def test_a_pairs_gradient_is_its_own(seed: int) -> None:
+def test_a_pairs_gradient_is_its_own(name: str, seed: int) -> None:
     """What the other pairs hold changes only the number of pairs that is divided by."""
     inputs = random_inputs(seed, num_rows=4)
     other: dict[str, Any] = {
@@ -174,7 +175,7 @@ def test_a_pairs_gradient_is_its_own(seed: int) -> None:
     }
     other["logprobs_BT"][2:] -= 5.0
     gradients = [
-        outcome(dpo, one).gradient_BT[:2]
+        outcome(VARIANTS[name], one).gradient_BT[:2]
         for one in (
             replace(inputs, reference_logprobs_BT=other["reference_logprobs_BT"]),
             replace(inputs, **other),
@@ -183,10 +184,13 @@ def test_a_pairs_gradient_is_its_own(seed: int) -> None:
     assert torch.equal(*gradients)
 
 
+@pytest.mark.parametrize("name", sorted(PAIR_LOSSES))
 @few
 @given(seed=SEEDS)
-def test_dpo_raises_the_chosen_row_and_lowers_the_rejected_one(seed: int) -> None:
+def test_a_loss_of_pairs_raises_the_chosen_row_and_lowers_the_rejected_one(
+    name: str, seed: int
+) -> None:
     inputs = random_inputs(seed, num_rows=4)
-    gradient_BT = outcome(dpo, inputs).gradient_BT
+    gradient_BT = outcome(VARIANTS[name], inputs).gradient_BT
     assert (gradient_BT[::2][inputs.mask_BT[::2]] < 0).all()
     assert (gradient_BT[1::2][inputs.mask_BT[1::2]] > 0).all()

@@ -3,7 +3,7 @@
 from functools import partial
 
 from tests.unit.algorithm.policy_loss.batches import Loss
-from trinity.algorithm.policy_loss import POLICY_LOSSES
+from trinity.algorithm.policy_loss import PAIR_LOSSES, POLICY_LOSSES
 
 SETTINGS: dict[str, tuple[str, dict[str, object]]] = {
     "ppo-masking": ("ppo", {"enable_sequence_masking": True, "delta_sequence_masking": 0.02}),
@@ -15,6 +15,7 @@ SETTINGS: dict[str, tuple[str, dict[str, object]]] = {
     "rec-advantage": ("rec", {"clip_mode": "one-side", "weight": "advantage", "temp": 0.01}),
     "rec-k2": ("rec", {"clip_mode": "two-side", "regularizer": "k2", "regularizer_coef": 0.1}),
     "mix-rows": ("mix", {"mu": 0.4, "sft_loss_agg_mode": "seq-mean-token-mean"}),
+    "ipo-sums": ("ipo", {"length_normalized": False}),
     "chord": ("mix_chord", {"mu_warmup_steps": 5, "mu_peak": 0.9}),
 }
 VARIANTS: dict[str, Loss] = {
@@ -23,7 +24,8 @@ VARIANTS: dict[str, Loss] = {
     variant: partial(POLICY_LOSSES.get(name), **settings)
     for variant, (name, settings) in SETTINGS.items()
 }
-WITHOUT_ADVANTAGES = {"sft", "sft_is", "sft_phi", "dpo"}
+IN_PAIRS = {*PAIR_LOSSES, "ipo-sums"}
+WITHOUT_ADVANTAGES = {"sft", "sft_is", "sft_phi", *IN_PAIRS}
 WITH_ANOTHER_PULL = {"dro", "kl_cov", "rec-k2"}
 """Those that also hold the policy to the old one."""
 POLICY_GRADIENTS = sorted(VARIANTS.keys() - WITHOUT_ADVANTAGES - WITH_ANOTHER_PULL)

@@ -56,9 +56,18 @@ def test_only_functions_that_exist_have_needs() -> None:
         ("gpg", {"f_norm": 0.0}),
         ("jsd", {"lambda_coef": 1.1}),
         ("jensen_shannon", {"lambda_coef": 1.0}),
+        ("gfpo", {"num_kept": 0}),
+        ("gfpo", {"metric": "speed"}),
+        ("grpo_distill", {"kl_coef": -1.0}),
+        ("gvpo", {"beta": 0.0}),
+        ("pf_ppo", {"reweight_method": "best"}),
+        ("pf_ppo", {"weight_pow": -1.0}),
+        ("vapo", {"alpha": 0.0}),
+        ("vapo", {"critic_lam": 1.1}),
+        ("vapo", {"lam": -0.5}),
     ],
 )
-def test_arguments_out_of_range_are_refused_by_name(name: str, args: dict[str, float]) -> None:
+def test_arguments_out_of_range_are_refused_by_name(name: str, args: dict[str, object]) -> None:
     with pytest.raises(UserError, match=rf"advantage_fn_args\.{next(iter(args))} is"):
         TOKEN_ADVANTAGES.get(name)(random_batch(0), **args)
 

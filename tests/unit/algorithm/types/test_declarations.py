@@ -11,7 +11,7 @@ from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.aggregation import LossAggMode as TrainersLossAggMode
 from trinity.algorithm.entropy import ENTROPY_LOSSES
 from trinity.algorithm.kl.estimators import KL_ESTIMATORS
-from trinity.algorithm.policy_loss import POLICY_LOSSES
+from trinity.algorithm.policy_loss import PAIR_LOSSES, POLICY_LOSSES
 from trinity.algorithm.rollout_correction.settings import PRESETS, CorrectionSettings, PresetName
 from trinity.algorithm.sampling import SAMPLE_STRATEGIES
 from trinity.algorithm.signature import read_signature, read_table
@@ -59,9 +59,16 @@ REGISTRIES = {
 }
 
 
-def test_every_algorithm_of_trinity_rft_is_there_and_three_more() -> None:
+MORE = {
+    *("dr_grpo", "gspo_token", "jensen_shannon"),
+    *("dcpo", "m2po", "maxrl", "gfpo", "gvpo", "vapo", "pf_ppo", "grpo_distill"),
+    *("ipo", "simpo", "orpo"),
+}
+
+
+def test_every_algorithm_of_trinity_rft_is_there_and_those_that_it_has_not() -> None:
     assert len(OF_TRINITY_RFT) == 24
-    assert set(NAMES) - set(OF_TRINITY_RFT) == {"dr_grpo", "gspo_token", "jensen_shannon"}
+    assert set(NAMES) - set(OF_TRINITY_RFT) == MORE
     assert set(OF_TRINITY_RFT) <= set(NAMES)
 
 
@@ -102,7 +109,8 @@ def test_exactly_what_needs_values_declares_a_critic(name: str) -> None:
 
 
 def test_pairs_alone_must_not_be_parted() -> None:
-    assert [name for name in NAMES if not ALGORITHM_TYPES.get(name).can_balance_batch] == ["dpo"]
+    kept = {name for name in NAMES if not ALGORITHM_TYPES.get(name).can_balance_batch}
+    assert kept == set(PAIR_LOSSES)
 
 
 def test_what_the_configuration_takes_is_what_there_is() -> None:

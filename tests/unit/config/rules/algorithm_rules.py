@@ -13,11 +13,12 @@ ALGORITHM = [
     ),
     *(
         follows(
-            f"{kind} has its own group size",
+            f"a group of {kind} is one rollout unless more are asked for",
             {"algorithm": {"algorithm_type": kind, "repeat_times": None}},
-            part("repeat_times", times),
+            part("repeat_times", 1),
+            **({} if kind == "ppo" else {"told": ADVICE, "said": "2 or more gives it"}),
         )
-        for kind, times in (("grpo", 2), ("dapo", 16), ("ppo", 1))
+        for kind in ("grpo", "dapo", "ppo")
     ),
     follows(
         "an explicit 1 is accepted",

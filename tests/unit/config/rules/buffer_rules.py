@@ -100,12 +100,6 @@ BUFFER = [
         lambda plan: plan.num_train_steps(num_rows=160) == 30,
         base=SFT,
     ),
-    told(
-        "the Data-Juicer service",
-        at("service.data_juicer", {"auto_start": True}),
-        PLANNED,
-        "auto_start",
-    ),
     *(
         told(f"buffer.{name}", at(f"buffer.{name}", value), RENAMED, f"explorer_input.{name}")
         for name, value in (
@@ -126,7 +120,10 @@ TRAINER = [
     refused("an unknown trainer", at("trainer.trainer_type", "x"), "trainer_type"),
     told("megatron", at("trainer.trainer_strategy", "megatron"), PLANNED, "Megatron"),
     told(
-        "sequence parallelism", at("trainer.ulysses_sequence_parallel_size", 2), PLANNED, "one GPU"
+        "sequence parallelism",
+        at("trainer.ulysses_sequence_parallel_size", 2),
+        NO_EFFECT,
+        "one GPU",
     ),
     refused("no file of verl's", at("trainer.trainer_config_path", "/no"), "cannot read"),
     told("rows of a micro-batch", at("trainer.use_dynamic_bsz", False), NO_EFFECT, "by tokens"),

@@ -1,0 +1,96 @@
+"""Losses of pairs against slow loops over tokens: values and gradients."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+
+from tests.unit.algorithm.policy_loss import reference
+from tests.unit.algorithm.policy_loss.batches import Loss, outcome, random_inputs
+from tests.unit.algorithm.policy_loss.reference import Scalar
+from tests.unit.algorithm.policy_loss.test_against_formula import assert_is
+from trinity.algorithm.policy_loss.ipo import ipo
+from trinity.algorithm.policy_loss.orpo import orpo
+from trinity.algorithm.policy_loss.simpo import simpo
+
+ZERO = torch.zeros((), dtype=torch.float64)
+
+
+def mean(values: list[Scalar]) -> Scalar:
+    return sum(values, start=ZERO) / max(len(values), 1)
+
+
+def minus_log_sigmoid(x: Scalar) -> Scalar:
+    return (1 + (-x).exp()).log()
+
+
+def slow_ipo(
+    chosen: reference.Row, rejected: reference.Row, *, beta: float, normalized: bool
+) -> Scalar:
+    gaps = []
+    for row in (chosen, rejected):
+        own = [t.lp - t.reference for t in row]
+        gaps.append(mean(own) if normalized else sum(own, start=ZERO))
+    return (gaps[0] - gaps[1] - 1 / (2 * beta)) ** 2
+
+
+def slow_simpo(
+    chosen: reference.Row, rejected: reference.Row, *, beta: float, gamma: float
+) -> Scalar:
+    lead = mean([t.lp for t in chosen]) - mean([t.lp for t in rejected])
+    return minus_log_sigmoid(beta * lead - gamma)
+
+
+def slow_orpo(chosen: reference.Row, rejected: reference.Row, *, beta: float) -> Scalar:
+    odds = []
+    for row in (chosen, rejected):
+        probability = mean([t.lp for t in row]).exp()
+        odds.append((probability / (1 - probability)).log())
+    return -mean([t.lp for t in chosen]) + beta * minus_log_sigmoid(odds[0] - odds[1])
+
+
+CASES: dict[str, tuple[Loss, Callable[..., Scalar]]] = {
+    "ipo": (partial(ipo, beta=0.3), partial(slow_ipo, beta=0.3, normalized=True)),
+    "ipo-sums": (
+        partial(ipo, beta=0.3, length_normalized=False),
+        partial(slow_ipo, beta=0.3, normalized=False),
+    ),
+    "simpo": (partial(simpo, beta=1.7, gamma=0.4), partial(slow_simpo, beta=1.7, gamma=0.4)),
+    "orpo": (partial(orpo, beta=0.25), partial(slow_orpo, beta=0.25)),
+}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", CASES)
+def test_a_loss_of_pairs_is_the_mean_of_its_formula(name: str, seed: int) -> None:
+    ours, of_pair = CASES[name]
+
+    def slow(rows: list[reference.Row]) -> Scalar:
+        pairs = zip(rows[::2], rows[1::2], strict=True)
+        return mean([of_pair(chosen, rejected) for chosen, rejected in pairs])
+
+    assert_is(ours, slow, random_inputs(seed, num_rows=4))
+
+
+def test_ipo_rests_at_its_margin_where_dpo_would_push_on() -> None:
+    inputs = random_inputs(2, num_rows=2)
+    assert inputs.reference_logprobs_BT is not None
+    inputs.reference_logprobs_BT.copy_(inputs.logprobs_BT)
+    lead = 1 / (2 * 0.5)
+    inputs.logprobs_BT[0] += torch.where(inputs.mask_BT[0], lead, 0.0)
+    found = outcome(partial(ipo, beta=0.5), inputs)
+    assert float(found.loss) == pytest.approx(0.0, abs=1e-20)
+    assert float(found.gradient_BT.abs().max()) < 1e-10
+
+
+def test_an_answer_twice_as_long_counts_the_same_under_simpo_and_orpo() -> None:
+    inputs = random_inputs(1, num_rows=2, num_tokens=4)
+    inputs.mask_BT[:] = True
+    inputs.logprobs_BT[0] = -0.5
+    inputs.logprobs_BT[1] = -1.0
+    whole = [float(outcome(loss, inputs).loss) for loss in (simpo, orpo)]
+    inputs.mask_BT[0, 2:] = False
+    assert [float(outcome(loss, inputs).loss) for loss in (simpo, orpo)] == pytest.approx(whole)
+    assert whole[0] == pytest.approx(math.log1p(math.exp(-(2 * 0.5 - 1))))

@@ -1,0 +1,47 @@
+"""The unit that a group's baseline counts: the run, or each of its samples.
+
+A run gives several samples where a conversation does not fit into one: templates that drop earlier
+thoughts, agents, steps. With `run` each run has one value in its group, however many they are.
+"""
+
+from typing import Literal
+
+from trinity.errors import UserError
+
+Unit = Literal["run", "sample"]
+UNITS: tuple[Unit, ...] = ("run", "sample")
+UNIT_BEFORE: Unit = "sample"
+"""What plans without the argument mean: they were made before there was a choice."""
+UNIT_ARGUMENT = "unit"
+COUNTS_UNITS = frozenset(
+    {
+        "asymre",
+        "asymre_verl",
+        "clipb",
+        "clipv",
+        "dr_grpo",
+        "gdpo",
+        "gpg",
+        "grpo",
+        "grpo_distill",
+        "grpo_passk",
+        "grpo_verl",
+        "opmd",
+        "opmd_verl",
+        "opo",
+        "rec",
+        "reinforce_plus_plus_baseline",
+        "reward_filter",
+        "rloo",
+    }
+)
+"""Built-in advantages with the argument `unit`."""
+
+
+def check_unit(unit: str) -> None:
+    """Raises: UserError for any other unit."""
+    if unit not in UNITS:
+        raise UserError(
+            f"`algorithm.advantage_fn_args.unit` is {unit!r}: give `run`, which counts each run "
+            "once, or `sample`"
+        )
