@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from trinity.isolation.calls import CallChannel
 from trinity.isolation.failures import Failure
 from trinity.isolation.parts import PartRef
 from trinity.isolation.values import decode_known
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import BoundReward, RewardSource
-from trinity.runtime.worker_process import RequestChannel, serve_requests
+from trinity.runtime.worker_process import serve_requests
 from trinity.types import JsonObject
 
 Message = dict[str, Any]
@@ -34,8 +35,13 @@ def bound_reward(request: Message) -> BoundReward:
     return BoundReward(ref.resolve(REWARDS), request["args"], request["part"]["name"])
 
 
-def _handle_request(request: Message) -> Iterator[Callable[[], JsonObject]]:
-    yield partial(_answer, {"load": _load, "reward": _score}[request["kind"]], request)
+def _handle_request(channel: CallChannel, request: Message) -> Iterator[Callable[[], JsonObject]]:
+    handlers: dict[str, Callable[[Message], JsonObject]] = {
+        "load": _load,
+        "reward": _score,
+        "workflow": partial(_run, channel),
+    }
+    yield partial(_answer, handlers[request["kind"]], request)
 
 
 def _answer(handle: Callable[[Message], JsonObject], request: Message) -> JsonObject:
@@ -51,6 +57,10 @@ def _load(request: Message) -> JsonObject:
     """Imports what the first run would import otherwise; a reward is constructed once."""
     for reward in request["rewards"]:
         bound_reward(reward)
+    for workflow in request["workflows"]:
+        from trinity.isolation.workflows import load_workflow  # imports more than rewards need
+
+        load_workflow(workflow)
     return {}
 
 
@@ -59,10 +69,17 @@ def _score(request: Message) -> JsonObject:
     return {"numbers": {**numbers}}
 
 
+def _run(channel: CallChannel, request: Message) -> JsonObject:
+    from trinity.isolation.workflows import run_workflow
+
+    return run_workflow(channel, request)
+
+
 def main() -> int:
     """Answers until the explorer closes the pipe."""
     faulthandler.register(signal.SIGUSR1, file=int(sys.argv[1]), all_threads=False)
-    return serve_requests(_handle_request, None, RequestChannel())
+    channel = CallChannel()
+    return serve_requests(partial(_handle_request, channel), None, channel)
 
 
 if __name__ == "__main__":

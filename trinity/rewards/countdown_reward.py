@@ -3,16 +3,15 @@
 import ast
 import json
 import operator
-import re
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
 from trinity.rewards.reward import RewardFn
+from trinity.rewards.tags import tagged
 from trinity.types import JsonValue
 
-ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 OPERATORS = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -33,7 +32,7 @@ class CountdownReward(RewardFn):
 
     def __call__(self, *, response: str, truth: JsonValue) -> dict[str, float]:
         """Returns part `score`."""
-        answers = ANSWER.findall(response)
+        answers = tagged(response, "answer")
         if not answers:
             return {"score": NOTHING}
         solved = _solves(answers[-1].partition("=")[0].strip(), _goal(truth))

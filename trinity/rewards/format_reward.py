@@ -4,8 +4,8 @@ import re
 from typing import ClassVar
 
 from trinity.rewards.reward import RewardFn
+from trinity.rewards.tags import LAYOUTS, STRICT
 
-STRICT_PATTERN = r"^<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>$"
 SCORE = 0.1
 
 
@@ -14,9 +14,12 @@ class FormatReward(RewardFn):
 
     in_thread: ClassVar[bool] = False
 
-    def __init__(self, pattern: str = STRICT_PATTERN) -> None:
+    def __init__(self, pattern: str = STRICT) -> None:
+        self._layout = LAYOUTS.get(pattern)
         self._pattern = re.compile(pattern, re.DOTALL)
 
     def __call__(self, *, response: str) -> dict[str, float]:
         """Returns part `format_score`."""
-        return {"format_score": SCORE if self._pattern.fullmatch(response.strip()) else -SCORE}
+        text = response.strip()
+        matches = self._layout.matches(text) if self._layout else self._pattern.fullmatch(text)
+        return {"format_score": SCORE if matches else -SCORE}

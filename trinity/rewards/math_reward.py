@@ -1,14 +1,11 @@
 """Accuracy of the text between answer tags, and a small format reward."""
 
-import re
 from typing import ClassVar
 
 from trinity.rewards.format_reward import FormatReward
 from trinity.rewards.math_grading import is_equivalent, is_right_answer
 from trinity.rewards.reward import RewardFn
-
-LAYOUT = r"^\s*<think>.*?</think>\s*<answer>.*?</answer>\s*$"
-ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+from trinity.rewards.tags import LOOSE, tagged
 
 
 class MathReward(RewardFn):
@@ -16,12 +13,12 @@ class MathReward(RewardFn):
 
     in_thread: ClassVar[bool] = True
 
-    def __init__(self, pattern: str = LAYOUT) -> None:
+    def __init__(self, pattern: str = LOOSE) -> None:
         self._format = FormatReward(pattern)
 
     def __call__(self, *, response: str, truth: str) -> dict[str, float]:
         """Returns parts `accuracy` and `format_score`."""
-        answers = ANSWER.findall(response)
+        answers = tagged(response, "answer")
         expected = str(truth)
         is_right = (
             is_right_answer(answers[-1], expected) if answers else is_equivalent(response, expected)

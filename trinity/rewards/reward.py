@@ -181,8 +181,8 @@ class BoundReward:
             return {name: self._finite(name, float(parts))}
         if not isinstance(parts, Mapping) or not parts:
             raise BadReward(
-                f"the reward {self._name} returned {_shown(parts)}, neither a dict of named "
-                "numbers nor a number: return one of these on every path"
+                f"the reward {self._name} returned {describe_parts(parts)}, neither a dict of "
+                "named numbers nor a number: return one of these on every path"
             )
         has_score = SCORE in parts and not self._sums_all
         return {
@@ -208,7 +208,7 @@ class BoundReward:
         )
 
 
-def _shown(parts: object) -> str:
+def describe_parts(parts: object) -> str:
     """Describes what a reward returned in place of a score."""
     if parts is None:
         return "nothing"

@@ -5,9 +5,9 @@ import string
 from typing import ClassVar
 
 from trinity.rewards.reward import RewardFn
+from trinity.rewards.tags import tagged
 from trinity.types import JsonValue
 
-_TAGS = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -23,7 +23,7 @@ class SearchAnswerReward(RewardFn):
 
     def __call__(self, *, response: str, truth: JsonValue) -> dict[str, float]:
         """Returns part `accuracy`."""
-        answers = _TAGS.findall(response)
+        answers = tagged(response, "answer")
         given = _plain(answers[-1]) if answers else None
         return {"accuracy": float(given in [_plain(text) for text in _targets(truth)])}
 

@@ -8,6 +8,7 @@ from math import isqrt
 from typing import ClassVar
 
 from trinity.errors import UserError
+from trinity.rewards.tags import tagged
 from trinity.types import Experience, FinishReason, JsonValue
 from trinity.workflows.arguments import Arguments
 from trinity.workflows.messages import Message
@@ -18,8 +19,7 @@ Cells = list[list[int]]
 PUZZLE = "puzzle"
 SIZE, NUM_EMPTY = 9, 10
 SOLVED, OPEN, BROKEN = 1.0, 0.0, -1.0
-MOVES = re.compile(r"<moves>(.*?)</moves>", re.DOTALL | re.IGNORECASE)
-MOVE = re.compile(r"(\d+)\D+(\d+)\D+(\d+)\D*")
+MOVE = re.compile(r"(\d{1,9})\D+(\d{1,9})\D+(\d{1,9})\D*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def played(board: Sudoku, reply: str, max_moves: int) -> float:
 
 def moves_in(reply: str) -> list[Move]:
     """Returns the moves of the last block; none if one of its lines is not a move."""
-    blocks = MOVES.findall(reply)
+    blocks = tagged(reply, "moves", re.IGNORECASE)
     lines = [line for line in blocks[-1].splitlines() if line.strip()] if blocks else []
     matches = [MOVE.fullmatch(line.strip()) for line in lines]
     found = [match for match in matches if match is not None]

@@ -107,7 +107,7 @@ def parse_calls(reply: str) -> Counter[str] | None:
         return None
     try:
         return count_calls(json.loads(found[1]))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

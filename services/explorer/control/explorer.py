@@ -24,6 +24,7 @@ from services.explorer.delivery.outbox import Outbox
 from services.explorer.delivery.publisher import NatsBroker, ResultPublisher
 from services.explorer.engines import EngineManager, StartEngine
 from services.explorer.retry import RetryPolicy
+from services.explorer.rollout.loop_watchdog import LoopWatchdog
 from services.explorer.settings import ExplorerSettings
 from services.explorer.telemetry import register_gauges
 from trinity.api.v1 import explorer_pb2 as pb
@@ -259,7 +260,7 @@ class Explorer:
         try:
             async with self._broker, serve(self._settings, [servicer]) as server:
                 self._heartbeats.set_address(server.address)
-                async with self._heartbeats:
+                async with self._heartbeats, LoopWatchdog():
                     await self._serve(server, stop)
         finally:
             await self._close()

@@ -32,7 +32,7 @@ from trinity.rewards.reward import REWARD_POOL
 from trinity.runtime.presence import Heartbeats
 from trinity.runtime.runner_logs import RunnerNumbers
 from trinity.runtime.threads import DaemonThreads, in_daemon_thread
-from trinity.sizing.volume import max_concurrent_runs, runs_per_runner
+from trinity.sizing.volume import runs_per_runner
 from trinity.types import StageKey
 from trinity.weights.offer import TransferTimeouts
 
@@ -315,10 +315,11 @@ class RolloutStageFactory:
 
 
 def _user_processes(plan: StagePlan) -> UserProcessPool | None:
-    """Returns the processes of users' rewards: at most one for each run at a time."""
+    """Returns the processes of users' code: at most one for each run at a time."""
     if not plan.config.explorer.isolate_user_code:
         return None
-    return UserProcessPool(max_processes=min(max_concurrent_runs(plan), MAX_USER_PROCESSES))
+    num_runs = _num_runners(plan) * runs_per_runner(plan)
+    return UserProcessPool(max_processes=min(num_runs, MAX_USER_PROCESSES))
 
 
 def _max_attempts(plan: StagePlan) -> int:

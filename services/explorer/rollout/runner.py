@@ -6,10 +6,14 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from services.explorer.engine.interface import Engine
-from services.explorer.rollout.workflow_factory import Made, WorkflowFactory, WorkflowSpec
+from services.explorer.rollout.isolated_workflows import IsolatedSpec
+from services.explorer.rollout.loop_watchdog import LoopBlocked, RunOnLoop, watched_run
+from services.explorer.rollout.workflow_factory import WorkflowFactory
+from services.explorer.rollout.workflow_specs import Made, WorkflowSpec
 from services.explorer.types import Assignment, Attempt, AttemptResult, RolloutKind, WeightsId
 from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig
@@ -72,21 +76,24 @@ class DeadlineTasks:
     ) -> T:
         """Returns the coroutine's result; `before_cancel` is awaited before it is cancelled.
 
-        Raises: DeadlineExceeded, RuntimeError when too many tasks are abandoned, the coroutine's
-        errors.
+        Raises: DeadlineExceeded, LoopBlocked when a step of it held the event loop, RuntimeError
+        when too many tasks are abandoned, the coroutine's errors.
         """
         if len(self._abandoned) >= self._max_abandoned:
             raise RuntimeError(
                 f"{self._max_abandoned} workflows still run past their time limit though they were "
                 "cancelled, and no more are started: let the workflow end at asyncio.CancelledError"
             )
-        task = asyncio.create_task(_capture_system_exit(function))
+        run = RunOnLoop()
+        task = asyncio.create_task(_capture_system_exit(function, run))
         task.add_done_callback(self._on_done)
         try:
             await asyncio.wait({task}, timeout=seconds)
             has_timed_out = not task.done()
         finally:
             await self._end(task, before_cancel)
+        if run.blocked:
+            raise LoopBlocked(run.blocked)
         if has_timed_out:
             raise DeadlineExceeded
         result = task.result()
@@ -122,10 +129,13 @@ class DeadlineTasks:
             task.exception()
 
 
-async def _capture_system_exit(function: Callable[[], Coroutine[None, None, T]]) -> T | SystemExit:
+async def _capture_system_exit(
+    function: Callable[[], Coroutine[None, None, T]], run: RunOnLoop
+) -> T | SystemExit:
     """Returns SystemExit as a value: raised by a task, it would end the event loop."""
     try:
-        return await function()
+        with watched_run(run):
+            return await function()
     except SystemExit as error:
         return error
 
@@ -240,7 +250,7 @@ class AttemptRunner:
             made = await self._experiences(attempts, weights)
             self._limit.record(attempts[0].assignment, time.monotonic() - begun)
             failure = ""
-        except DeadlineExceeded as error:
+        except (DeadlineExceeded, LoopBlocked) as error:
             failure = str(error)
         except asyncio.CancelledError as error:
             if is_being_cancelled():
@@ -275,8 +285,10 @@ class AttemptRunner:
         for engine in self._engines:
             await engine.check()
 
-    async def _call(self, spec: WorkflowSpec, seconds: float) -> Made:
+    async def _call(self, spec: WorkflowSpec | IsolatedSpec, seconds: float) -> Made:
         try:
+            if isinstance(spec, IsolatedSpec):
+                return await _once_begun(spec.run_in_process, seconds)
             if spec.needs_thread:
                 return await self._run_in_thread(spec, seconds)
             return await self._tasks.run_with_deadline(
@@ -291,18 +303,26 @@ class AttemptRunner:
             ) from error
 
     async def _run_in_thread(self, spec: WorkflowSpec, seconds: float) -> Made:
-        """Runs the workflow in a thread; its time begins once it has one."""
-        limit = asyncio.timeout(None)
-        try:
-            async with limit:
-                loop = asyncio.get_running_loop()
-                return await self._threads.run_in_thread(
-                    spec.run_in_thread, lambda: limit.reschedule(loop.time() + seconds)
-                )
-        except TimeoutError as error:
-            if limit.expired():
-                raise DeadlineExceeded from error
-            raise
+        run = partial(self._threads.run_in_thread, spec.run_in_thread)
+        return await _once_begun(run, seconds)
+
+
+async def _once_begun(
+    call: Callable[[Callable[[], None]], Awaitable[Made]], seconds: float
+) -> Made:
+    """Awaits a call whose time begins once it has a thread or a process.
+
+    Raises: DeadlineExceeded.
+    """
+    limit = asyncio.timeout(None)
+    try:
+        async with limit:
+            loop = asyncio.get_running_loop()
+            return await call(lambda: limit.reschedule(loop.time() + seconds))
+    except TimeoutError as error:
+        if limit.expired():
+            raise DeadlineExceeded from error
+        raise
 
 
 def _result(

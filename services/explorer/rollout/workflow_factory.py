@@ -2,37 +2,36 @@
 
 import hashlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
 
 from services.explorer.engines import LoadedModel
 from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.rollout.isolated_rewards import IsolatedReward, needs_process
+from services.explorer.rollout.isolated_workflows import IsolatedSpec, Message, workflow_request
 from services.explorer.rollout.user_processes import UserProcessPool
+from services.explorer.rollout.workflow_specs import (
+    HostedSpec,
+    NativeSpec,
+    RewardSpec,
+    WorkflowSpec,
+)
 from services.explorer.types import Assignment, Attempt, WeightsId
 from trinity.columns import optional_column
 from trinity.config.plan.parts import AuxiliaryModel, ResolvedSampling, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.data_sources import row_reward
 from trinity.errors import UserError
+from trinity.isolation.parts import PartRef, is_of_user
 from trinity.plugins import REWARDS, WORKFLOWS
-from trinity.rewards.reward import (
-    REWARD_POOL,
-    BoundReward,
-    OnBadReward,
-    RewardFn,
-    RewardSource,
-)
-from trinity.runtime.threads import DaemonThreads
-from trinity.types import Experience, JsonObject, SamplingParams
+from trinity.types import JsonObject, SamplingParams
 from trinity.workflows.generation import ChatTokenizer, Generator, ModelLimits
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.sampling import RatioWarnings
 from trinity.workflows.task import Task
 from trinity.workflows.trinity_rft.experience import preload_tensors
 from trinity.workflows.trinity_rft.hosting import HostedRuns, IdleWorkflows, ModelPaths
-from trinity.workflows.trinity_rft.task import NamedReward, TaskInputs
+from trinity.workflows.trinity_rft.task import TaskInputs
 from trinity.workflows.trinity_rft.workflow import Workflow as HostedWorkflow
 from trinity.workflows.workflow import Workflow
 
@@ -40,172 +39,20 @@ SEED_BITS = 63
 """Limits of a model that others serve, which refuses what is too long for it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewardSpec:
-    """A reward to be constructed later."""
-
-    source: RewardSource
-    args: JsonObject
-    name: str
-    on_failure: OnBadReward = "fail"
-    isolated: IsolatedReward | None = None
-    """The reward as it is called in a process that can be killed; None for one that runs here."""
-
-    @property
-    def named(self) -> NamedReward:
-        """The reward for a workflow that makes it by itself."""
-        return NamedReward(source=self.source, args=self.args, name=self.name)
-
-    def create_reward(self) -> BoundReward:
-        """Constructs the reward; raises UserError for bad arguments, or its constructor's error."""
-        return BoundReward(
-            self.source,
-            self.args,
-            self.name,
-            on_failure=self.on_failure,
-            elsewhere=self.isolated,
-        )
-
-    @property
-    def may_block(self) -> bool:
-        """True if the constructor may take long: that of a class may, unless it says otherwise."""
-        source = self.source
-        if not isinstance(source, type) or self.isolated is not None:
-            return False
-        return source.in_thread if issubclass(source, RewardFn) else True
-
-
-Made = Mapping[int, Sequence[Experience]]
-"""Experiences by run."""
-
-
-class WorkflowSpec(Protocol):
-    """A workflow to be constructed and run later, for one run or several of the same task."""
-
-    @property
-    def name(self) -> str:
-        """Name of the workflow's class."""
-        ...
-
-    @property
-    def needs_thread(self) -> bool:
-        """True if it is made and run in a thread."""
-        ...
-
-    @property
-    def models(self) -> Sequence[ModelWrapper]:
-        """The models to close when it is over."""
-        ...
-
-    @property
-    def stuck_at(self) -> str:
-        """Names what ran elsewhere when it was given up; empty if nothing did."""
-        ...
-
-    def run_in_thread(self) -> Made:
-        """Makes and runs it here; it may block."""
-        ...
-
-    async def run_on_loop(self, threads: DaemonThreads) -> Made:
-        """Makes and runs it on the event loop, or in a thread if it turns out to block."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NativeSpec:
-    """A workflow of ours; constructors of users may take as long as a run."""
-
-    workflow_class: type[Workflow]
-    task: Task
-    """The task without its reward."""
-    reward: RewardSpec | None
-    model: ModelWrapper
-    auxiliary_models: Sequence[ModelWrapper]
-    run: int
-
-    @property
-    def name(self) -> str:
-        """Name of the workflow's class."""
-        return self.workflow_class.__name__
-
-    @property
-    def models(self) -> Sequence[ModelWrapper]:
-        """The models to close when it is over."""
-        return (self.model, *self.auxiliary_models)
-
-    @property
-    def stuck_at(self) -> str:
-        """Names what ran elsewhere when it was given up; empty if nothing did."""
-        isolated = self.reward.isolated if self.reward is not None else None
-        return isolated.stuck_at if isolated is not None else ""
-
-    @property
-    def needs_thread(self) -> bool:
-        """True if it needs a thread; `is_async` as a property is read later, on the instance."""
-        return inspect.getattr_static(self.workflow_class, "is_async") is False
-
-    def run_in_thread(self) -> Made:
-        """Makes and runs it here; it may block."""
-        return {self.run: self.create_workflow().run()}
-
-    async def run_on_loop(self, threads: DaemonThreads) -> Made:
-        """Makes it on the event loop and runs it as the instance says."""
-        workflow = await self.create_on_loop()
-        if not workflow.is_async:  # a property may decide this per instance
-            return {self.run: await threads.run_in_thread(workflow.run)}
-        return {self.run: await workflow.run_async()}
-
-    def create_workflow(self) -> Workflow:
-        """Constructs reward and workflow here, in a thread that may block."""
-        return self._workflow(self.reward.create_reward() if self.reward is not None else None)
-
-    async def create_on_loop(self) -> Workflow:
-        """Constructs the workflow here, and a reward that may take long in a reward thread."""
-        if self.reward is None or not self.reward.may_block:
-            return self.create_workflow()
-        return self._workflow(await REWARD_POOL.run_in_thread(self.reward.create_reward))
-
-    def _workflow(self, reward: BoundReward | None) -> Workflow:
-        task = replace(self.task, reward=reward)
-        if not self.auxiliary_models:  # workflows may leave the argument out
-            return self.workflow_class(task=task, model=self.model)
-        return self.workflow_class(
-            task=task, model=self.model, auxiliary_models=self.auxiliary_models
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostedSpec:
-    """A workflow that was written for Trinity-RFT; it always has a thread, and may block."""
-
-    hosted: HostedRuns
-    needs_thread: ClassVar[bool] = True
-    stuck_at: ClassVar[str] = ""
-
-    @property
-    def name(self) -> str:
-        """Name of the workflow's class."""
-        return self.hosted.inputs.workflow.__name__
-
-    @property
-    def models(self) -> Sequence[ModelWrapper]:
-        """The models to close when it is over."""
-        return (self.hosted.model, *self.hosted.auxiliary_models)
-
-    def run_in_thread(self) -> Made:
-        """Makes and runs it here; it may block."""
-        return self.hosted.make()
-
-    async def run_on_loop(self, threads: DaemonThreads) -> Made:
-        """Makes and runs it in a thread."""
-        return await threads.run_in_thread(self.hosted.make)
-
-
 def as_workflow_class(name: str, kind: object) -> type[Workflow] | type[HostedWorkflow]:
     """Returns `kind` as a workflow class; raises UserError if it is not one."""
     if not (isinstance(kind, type) and issubclass(kind, Workflow | HostedWorkflow)):
         raise UserError(f"the workflow {name!r} is not a subclass of trinity's Workflow")
     return kind
+
+
+def needs_isolation(kind: type[Workflow] | type[HostedWorkflow], reward: RewardSpec | None) -> bool:
+    """Returns true for a workflow that may block and runs a user's code, its reward's included."""
+    may_block = issubclass(kind, HostedWorkflow) or (
+        inspect.getattr_static(kind, "is_async") is not True
+    )
+    has_users_reward = reward is not None and reward.isolated is not None
+    return may_block and (has_users_reward or is_of_user(kind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,7 +159,7 @@ class WorkflowFactory:
         attempts: Sequence[Attempt],
         model: ModelWrapper,
         auxiliary_models: Sequence[ModelWrapper] = (),
-    ) -> WorkflowSpec:
+    ) -> WorkflowSpec | IsolatedSpec:
         """Returns the workflow to construct for attempts at runs of one assignment.
 
         The models were made for the first of them.
@@ -324,6 +171,13 @@ class WorkflowFactory:
         kind = as_workflow_class(name, WORKFLOWS.get(name))
         task = _task(taskset, row, assignment.task_index)
         reward = self._reward(taskset, row)
+        if self._processes is not None and needs_isolation(kind, reward):
+            return IsolatedSpec(
+                pool=self._processes,
+                name=kind.__name__,
+                models=(model, *auxiliary_models),
+                request=self._request(kind, name, task, reward, attempts),
+            )
         if not issubclass(kind, HostedWorkflow):
             return NativeSpec(
                 workflow_class=kind,
@@ -344,6 +198,29 @@ class WorkflowFactory:
             needs_reward=self._plan.algorithm.advantage_fn != "none",
         )
         return HostedSpec(hosted=self._hosted_runs(inputs, attempts, model, auxiliary_models))
+
+    def _request(
+        self,
+        kind: type[Workflow] | type[HostedWorkflow],
+        name: str,
+        task: Task,
+        reward: RewardSpec | None,
+        attempts: Sequence[Attempt],
+    ) -> Message:
+        """Returns what a process must know to run a workflow, but for its models."""
+        taskset = self._tasksets[task.taskset]
+        return {
+            **workflow_request(PartRef.of(name, kind), task, [a.run for a in attempts]),
+            "reward": None if reward is None else reward.to_json(),
+            "hosted": {
+                "sampling": taskset.sampling.model_dump(mode="json"),
+                "explore_step": attempts[0].assignment.explore_step,
+                "repeat_times": taskset.repeat_times,
+                "needs_reward": self._plan.algorithm.advantage_fn != "none",
+                "policy_path": self._paths.policy,
+                "auxiliary_paths": list(self._paths.auxiliary),
+            },
+        }
 
     def _hosted_runs(
         self,

@@ -23,9 +23,9 @@ from trinity.rewards.countdown_reward import CountdownReward
 from trinity.rewards.math_dapo_reward import MathDapoReward
 from trinity.rewards.math_grading import is_equivalent
 from trinity.rewards.reward import RewardFn as OurRewardFn
+from trinity.rewards.tags import EARLY_LAYOUTS, STRICT
 
 REWARD_FUNCTIONS = REWARDS
-_STRICT = r"^<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>$"
 _SCORE = 0.1
 
 
@@ -69,12 +69,16 @@ class FormatReward(RewardFn):
 
     def __init__(self, pattern: str | None = None) -> None:
         super().__init__()
-        self.pattern = pattern or _STRICT
+        self.pattern = pattern or STRICT
 
     def __call__(self, response: str, **kwargs: Any) -> dict[str, float]:
         """Returns part `format_score`."""
         del kwargs
-        matches = re.match(self.pattern, response, re.DOTALL | re.MULTILINE)
+        layout = EARLY_LAYOUTS.get(self.pattern)
+        if layout is not None:
+            matches = layout.matches(response)
+        else:
+            matches = re.match(self.pattern, response, re.DOTALL | re.MULTILINE) is not None
         return {"format_score": _SCORE if matches else -_SCORE}
 
 

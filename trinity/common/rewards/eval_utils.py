@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from trinity.rewards.math_grading import is_equivalent, last_boxed
+from trinity.rewards.tags import tagged
 
-_ANSWER = re.compile(r"<answer>(.*?)</answer>")
 _NAMED = re.compile(r"Answer\s*:\s*([^\n]+)", re.IGNORECASE)
 _OPERATORS: dict[type[ast.operator], Any] = {
     ast.Add: operator.add,
@@ -22,8 +22,8 @@ MAX_CHARACTERS = 200
 
 def simple_answer_parser(response: str) -> str:
     """Returns what stands between answer tags, else the whole text."""
-    found = _ANSWER.search(response)
-    return found.group(1) if found else response
+    found = (own for line in response.split("\n") for own in tagged(line, "answer"))
+    return next(found, response)
 
 
 def find_boxed_answer(raw_answer: str, timeout: float = 10) -> str | None:
@@ -132,13 +132,16 @@ def _in_braces(found: re.Match[str]) -> str:
 
 def extract_solution(solution_str: str) -> str | None:
     """Returns the last answer in the last line; None if there is none."""
-    answers: list[str] = _ANSWER.findall(solution_str.split("\n")[-1])
+    answers = tagged(solution_str.split("\n")[-1], "answer")
     return answers[-1].strip() if answers else None
 
 
 def validate_equation(equation_str: str, available_numbers: Sequence[int]) -> bool:
     """Returns True if an equation uses each number once, and no other."""
-    numbers = [int(number) for number in re.findall(r"\d+", equation_str)]
+    found: list[str] = re.findall(r"\d+", equation_str)
+    if any(len(number) > MAX_CHARACTERS for number in found):
+        return False
+    numbers = [int(number) for number in found]
     return sorted(numbers) == sorted(available_numbers)
 
 

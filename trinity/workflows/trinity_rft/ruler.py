@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from trinity.errors import UserError
+from trinity.rewards.awaiting import complete
 from trinity.types import JsonValue
 from trinity.workflows.trinity_rft.experience import Experience
 from trinity.workflows.trinity_rft.task import Task
@@ -64,7 +65,7 @@ class MathRULERWorkflow(SimpleWorkflow):
         """Returns the taskset's rewards and notes them as metrics."""
         rewards = []
         for i, answer in enumerate(answers):
-            parts = self.reward_fn(response=answer.response_text, truth=self.truth)
+            parts = complete(self.reward_fn(response=answer.response_text, truth=self.truth))
             rewards.append(float(sum(parts.values())))
             answer.metrics |= {**parts, "gold_reward": rewards[-1]}
             place: Any = answer.eid

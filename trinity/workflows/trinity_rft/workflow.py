@@ -14,11 +14,12 @@ says with `eid.run` which run an experience is of; others are called once for ea
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsFloat
 
 from trinity.compat import get_logger
 from trinity.errors import UserError
-from trinity.rewards.reward import RewardFn
+from trinity.rewards.awaiting import complete
+from trinity.rewards.reward import BadReward, RewardFn, describe_parts
 from trinity.types import JsonValue
 from trinity.workflows.math_workflow import SYSTEM_PROMPT
 from trinity.workflows.simple_workflow import SYSTEM_ROLES
@@ -219,7 +220,16 @@ class BaseSimpleWorkflow(QuestionWorkflow):
 
 
 def set_reward(answer: Experience, parts: Any, run: int) -> None:
-    """Sets an answer's reward, its parts as metrics, and its run."""
+    """Sets an answer's reward, its parts as metrics, and its run; awaits a reward that is async.
+
+    Raises: BadReward for what is neither numbers by name nor a number.
+    """
+    parts = complete(parts)
+    if not isinstance(parts, Mapping | SupportsFloat):
+        raise BadReward(
+            f"a reward returned {describe_parts(parts)}, neither a dict of named numbers nor a "
+            "number: return one of these on every path"
+        )
     named = parts if isinstance(parts, Mapping) else {"reward": float(parts)}
     answer.reward_parts = numbers_of(named)
     answer.metrics.update(answer.reward_parts)

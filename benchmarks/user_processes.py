@@ -1,0 +1,89 @@
+"""What it costs that users' rewards run in processes: processor seconds of whole runs, in pairs.
+
+python -m benchmarks.user_processes [--pairs 3] [--json FILE]
+
+The services are real, and the engine and the learner sleep, so that a run takes far less of the
+processor than one with a model does: the ratio is an upper bound. Each step scores 256 answers
+with a reward of a user's file. The two ways take turns, so that what else the machine does meets
+both. Processor seconds are those of all processes of a run, those of the rewards included.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.model_free_run import events_of
+from benchmarks.table import Claim, print_claims
+from tests.support.model_free.experiment import experiment_plan
+
+ROOT = Path(__file__).resolve().parent.parent
+NUM_STEPS, NUM_TASKS, REPEATS = 16, 32, 8
+SECONDS = 1.0
+MOST = 1.03
+
+
+def main() -> None:
+    """Runs the pairs and writes the result."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument(
+        "--json", type=Path, default=ROOT / "benchmarks/results/user_processes.json"
+    )
+    parser.add_argument("--one", choices=["true", "false"], help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one is not None:
+        print(json.dumps(_one_run(isolate=arguments.one == "true")))
+        return
+    pairs = [_pair(number) for number in range(arguments.pairs)]
+    ratio = statistics.median(pair["processes"] / pair["threads"] for pair in pairs)
+    claim = Claim("processor seconds with processes over those with threads", ratio, MOST, "<=")
+    print_claims([claim])
+    result = {"pairs": pairs, "claims": [claim.as_json()], "answers": _NUM_ANSWERS}
+    arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+_NUM_ANSWERS = NUM_STEPS * NUM_TASKS * REPEATS
+
+
+def _pair(number: int) -> dict[str, float]:
+    """Returns the processor seconds of both ways; every second pair begins with the other one."""
+    ways = [("processes", "true"), ("threads", "false")][:: 1 if number % 2 else -1]
+    found = {name: _in_own_process(value) for name, value in ways}
+    print({**found, "load": os.getloadavg()[0]}, flush=True)
+    return found
+
+
+def _in_own_process(isolate: str) -> float:
+    """Runs one way; only a process's own children count in what it has used."""
+    command = [sys.executable, "-m", "benchmarks.user_processes", "--one", isolate]
+    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT).stdout
+    return float(json.loads(output.splitlines()[-1]))
+
+
+def _one_run(*, isolate: bool) -> float:
+    with tempfile.TemporaryDirectory() as directory:
+        plan = experiment_plan(
+            Path(directory),
+            num_tasks=NUM_TASKS * NUM_STEPS,
+            algorithm={"algorithm_type": "grpo", "repeat_times": REPEATS},
+            buffer={"total_steps": NUM_STEPS, "batch_size": NUM_TASKS},
+            synchronizer={"sync_interval": 1, "sync_offset": 1},
+            explorer={"runner_per_model": 64, "isolate_user_code": isolate},
+            trainer={"save_interval": 0},
+        )
+        asyncio.run(events_of(plan, run_seconds=SECONDS, step_seconds=SECONDS))
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+if __name__ == "__main__":
+    main()

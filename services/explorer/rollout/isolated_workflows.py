@@ -1,0 +1,169 @@
+"""Users' workflows that may block, in processes that can be killed; their models stay here."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from services.explorer.rollout.isolated_rewards import raise_failure
+from services.explorer.rollout.user_processes import UserProcess, UserProcessPool
+from trinity.isolation.model import facts_of
+from trinity.isolation.parts import PartRef
+from trinity.isolation.values import experience_from_text, experience_to_text
+from trinity.types import Experience
+from trinity.workflows.generation import GenerationDelta
+from trinity.workflows.model import ModelWrapper, OnIndexedDelta
+from trinity.workflows.task import Task
+
+Message = dict[str, Any]
+
+
+def workflow_request(workflow: PartRef[Any], task: Task, runs: Sequence[int]) -> Message:
+    """Returns the request to run a workflow; the reward and the models are added to it."""
+    return {
+        "kind": "workflow",
+        "workflow": asdict(workflow),
+        "runs": list(runs),
+        "task": {
+            "raw_task": task.raw_task,
+            "format": task.format.model_dump(mode="json"),
+            "taskset": task.taskset,
+            "index": task.index,
+            "is_eval": task.is_eval,
+            "workflow_args": dict(task.workflow_args),
+        },
+    }
+
+
+@dataclass(slots=True, kw_only=True)
+class IsolatedSpec:
+    """A workflow to be run in a process, for one run or several of the same task."""
+
+    pool: UserProcessPool
+    name: str
+    models: Sequence[ModelWrapper]
+    """The models to close when it is over, the policy first."""
+    request: Message
+    stuck_at: str = ""
+    """Where the workflow was when it was given up."""
+
+    async def run_in_process(self, on_begin: Callable[[], None]) -> dict[int, list[Experience]]:
+        """Returns the experiences by run; `on_begin` is called when a process begins with it.
+
+        Raises: UserError, UserCodeFailed, UserProcessDied, ValueError for impossible experiences.
+        """
+        async with self.pool.lease() as process:
+            await self._load(process)
+            on_begin()
+            try:
+                answer = await self._run(process)
+            except asyncio.CancelledError:
+                self.stuck_at = f"{self.name} ran{await process.place()}"
+                raise
+        raise_failure(answer)
+        made = answer["made"].items()
+        return {int(run): list(map(experience_from_text, texts)) for run, texts in made}
+
+    async def _load(self, process: UserProcess) -> None:
+        """Imports the workflow, once a process."""
+        reference = self.request["workflow"]
+        if (key := json.dumps(reference)) not in process.loaded:
+            raise_failure(await process.load([], [reference]))
+            process.loaded.add(key)
+
+    async def _run(self, process: UserProcess) -> Message:
+        process.write({**self.request, "models": [facts_of(model) for model in self.models]})
+        calls = ModelCalls(self.models, process.write)
+        open_calls: set[asyncio.Task[None]] = set()
+        try:
+            while "call" in (message := await process.read()):
+                task = asyncio.create_task(calls.answer(message))
+                open_calls.add(task)
+                task.add_done_callback(open_calls.discard)
+            return message
+        finally:
+            for task in open_calls:
+                task.cancel()
+            if open_calls:
+                await asyncio.wait(open_calls)
+
+
+class ModelCalls:
+    """Answers the calls of a workflow in a process: by the models here, in the order they came."""
+
+    def __init__(
+        self, models: Sequence[ModelWrapper], write: Callable[[Mapping[str, object]], None]
+    ) -> None:
+        self._models = models
+        self._write = write
+        self._sent: dict[int, tuple[int, Experience]] = {}
+        """Answers by their identity, with the keys by which the process knows them."""
+
+    async def answer(self, call: Message) -> None:
+        """Answers a call; an error is its answer, too."""
+        model, number = self._models[call["model"]], call["call"]
+        try:
+            value = await self._value(model, call)
+            self._write({"reply": number, "value": value})
+        except asyncio.CancelledError:
+            self._write({"reply": number, "is_over": True})
+        except Exception as error:  # the workflow decides what an error of its call means
+            self._write({"reply": number, "raised": type(error).__name__, "text": str(error)})
+
+    async def _value(self, model: ModelWrapper, call: Message) -> object:
+        match call["function"]:
+            case "chat":
+                listen, tools = self._listener(call), call["tools"]
+                made = await model.chat_async(
+                    call["messages"], n=call["n"], tools=tools, on_delta=listen, **call["sampling"]
+                )
+                return self._experiences(made)
+            case "generate":
+                listen = self._listener(call)
+                made = await model.generate_async(
+                    call["prompts"], n=call["n"], on_delta=listen, **call["sampling"]
+                )
+                return self._experiences(made)
+            case "score":
+                scores = await model.score_all_async(
+                    call["sequences"], num_likeliest=call["num_likeliest"]
+                )
+                return [asdict(each) for each in scores]
+            case "history":
+                return self._experiences(model.extract_experience_from_history(call["clear"]))
+            case "keep_history":
+                model.keep_history()
+                return None
+        return _encoded(model, call)
+
+    def _listener(self, call: Message) -> OnIndexedDelta | None:
+        return partial(self._send_delta, call["call"]) if call["streams"] else None
+
+    def _send_delta(self, number: int, index: int, delta: GenerationDelta) -> None:
+        self._write({"delta": number, "index": index, "value": asdict(delta)})
+
+    def _experiences(self, made: Sequence[Experience]) -> list[Message]:
+        return [self._experience(experience) for experience in made]
+
+    def _experience(self, experience: Experience) -> Message:
+        """Returns an answer whole, or by its key alone when the process has it."""
+        if (known := self._sent.get(id(experience))) is not None:
+            return {"key": known[0]}
+        key = len(self._sent)
+        self._sent[id(experience)] = key, experience
+        return {"key": key, "experience": experience_to_text(experience)}
+
+
+def _encoded(model: ModelWrapper, call: Message) -> object:
+    """Returns what the model's tokenizer makes of a chat, a text or tokens."""
+    tokenizer = model.tokenizer
+    match call["function"]:
+        case "encode_chat":
+            return asdict(tokenizer.encode_chat(call["messages"], call["tools"]))
+        case "encode":
+            return asdict(tokenizer.encode(call["text"]))
+        case "decode":
+            return tokenizer.decode(call["tokens"])
+    raise ValueError(f"there is no call {call['function']!r}")

@@ -1,0 +1,181 @@
+"""Finds asynchronous workflows that block the event loop, names them, and fails their runs."""
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import signal
+import sys
+import sysconfig
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
+
+import trinity
+
+logger = logging.getLogger(__name__)
+BLOCKED_SECONDS = 5.0
+"""Time that one step of a workflow may hold the loop."""
+IMPORT_SECONDS = 60.0
+"""The same for a step that imports: libraries take long, and half of an import is no use."""
+TICK_SECONDS = 0.25
+SIGNAL, TIMER_SIGNAL = signal.SIGUSR2, signal.SIGVTALRM
+_NOT_USERS = (
+    str(Path(trinity.__file__).parent),
+    str(Path(__file__).parents[1]),
+    sysconfig.get_paths()["stdlib"],
+)
+_IMPORT_FILES = ("<frozen importlib", str(Path(importlib.__file__).parent))
+
+
+@dataclass(slots=True)
+class RunOnLoop:
+    """A run whose steps are on the event loop; `blocked` is the sentence about one that held it."""
+
+    blocked: str = ""
+
+
+class LoopBlocked(BaseException):
+    """A step of a workflow held the event loop for too long.
+
+    It is no Exception, so that no workflow goes on after it by catching what it does not know.
+    """
+
+
+_CURRENT: ContextVar[RunOnLoop | None] = ContextVar("run_on_loop", default=None)
+
+
+@contextlib.contextmanager
+def watched_run(run: RunOnLoop) -> Iterator[None]:
+    """Marks the steps of the block, and of tasks it starts, as those of a run."""
+    token = _CURRENT.set(run)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+class LoopWatchdog:
+    """Interrupts a step of a workflow that blocks the event loop of the main thread.
+
+    A thread asks the loop for a sign of life. If none comes, it sends the main thread a signal,
+    whose handler raises LoopBlocked in the step that runs, also in `time.sleep` and in a request
+    that waits. A regular expression keeps the thread from running, but looks for signals: for such
+    code the kernel sends one for each second of processor time. Time in which the machine does not
+    run the loop's thread is not counted.
+
+        async with LoopWatchdog():
+            ...
+    """
+
+    def __init__(
+        self, *, blocked_seconds: float = BLOCKED_SECONDS, import_seconds: float = IMPORT_SECONDS
+    ) -> None:
+        self._blocked_seconds = blocked_seconds
+        self._import_seconds = import_seconds
+        self._held_seconds = 0.0
+        self._processor_at_beat = time.thread_time()
+        self._ended = threading.Event()
+        self._has_reported = False
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._owner = threading.current_thread()
+        self._can_interrupt = self._owner is threading.main_thread()
+        if self._can_interrupt:
+            self._before = {
+                SIGNAL: signal.signal(SIGNAL, self._on_signal),
+                TIMER_SIGNAL: signal.signal(TIMER_SIGNAL, self._on_processor_time),
+            }
+            signal.siginterrupt(TIMER_SIGNAL, False)  # system calls of libraries go on after it
+            interval = min(1.0, self._blocked_seconds / 2)
+            signal.setitimer(signal.ITIMER_VIRTUAL, interval, interval)
+        self._thread = threading.Thread(target=self._watch, name="loop-watchdog", daemon=True)
+        self._thread.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        await asyncio.to_thread(self._thread.join)
+        if self._can_interrupt:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+
+    def _watch(self) -> None:
+        processor = _processor_seconds(self._owner)
+        while not self._ended.wait(TICK_SECONDS):
+            before, processor = processor, _processor_seconds(self._owner)
+            self._held_seconds += processor - before if _is_runnable(self._owner) else TICK_SECONDS
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                self._loop.call_soon_threadsafe(self._beat)
+            if self._held_seconds > self._blocked_seconds:
+                self._on_blocked()
+
+    def _beat(self) -> None:
+        self._held_seconds, self._has_reported = 0.0, False
+        self._processor_at_beat = time.thread_time()
+
+    def _on_blocked(self) -> None:
+        frame = sys._current_frames().get(self._owner.ident or 0)  # noqa: SLF001  # no public name
+        if frame is None or self._held_seconds <= self._limit_at(frame):
+            return
+        if not self._has_reported:
+            self._has_reported = True
+            logger.warning("the event loop is blocked", extra={"reason": place_of_frame(frame)})
+        if self._can_interrupt and self._owner.ident is not None:
+            signal.pthread_kill(self._owner.ident, SIGNAL)
+
+    def _limit_at(self, frame: FrameType) -> float:
+        files = (entry.filename for entry in traceback.extract_stack(frame))
+        imports = any(file.startswith(_IMPORT_FILES) for file in files)
+        return self._import_seconds if imports else self._blocked_seconds
+
+    def _on_signal(self, _: int, frame: FrameType | None) -> None:
+        self._interrupt(self._held_seconds, frame)
+
+    def _on_processor_time(self, _: int, frame: FrameType | None) -> None:
+        self._interrupt(time.thread_time() - self._processor_at_beat, frame)
+
+    def _interrupt(self, held_seconds: float, frame: FrameType | None) -> None:
+        """Raises in the step that runs, unless it is none of a workflow's or has just ended."""
+        run = _CURRENT.get()
+        if run is None or frame is None or held_seconds <= self._limit_at(frame):
+            return
+        self._beat()
+        run.blocked = (
+            f"it blocked the explorer's event loop for {held_seconds:.1f} s at "
+            f"{place_of_frame(frame)}: await what waits, or write `run` in place of `run_async`, "
+            "which has a process"
+        )
+        raise LoopBlocked(run.blocked)
+
+
+def place_of_frame(frame: FrameType) -> str:
+    """Returns file and line of the innermost frame in a user's file, else of the innermost."""
+    entries = traceback.extract_stack(frame)
+    own = [entry for entry in entries if not entry.filename.startswith((*_NOT_USERS, "<"))]
+    shown = (own or entries)[-1]
+    return f"{shown.filename}, line {shown.lineno}"
+
+
+def _processor_seconds(thread: threading.Thread) -> float:
+    assert thread.ident is not None
+    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+
+
+def _is_runnable(thread: threading.Thread) -> bool:
+    """Returns true if the thread computes, or would if the machine had a processor for it."""
+    stat = Path(f"/proc/self/task/{thread.native_id}/stat").read_text()
+    return stat.rpartition(")")[2].split()[0] == "R"

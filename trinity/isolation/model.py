@@ -1,0 +1,186 @@
+"""The model as a workflow in a process of its own calls it: every call is asked of the explorer.
+
+Seeds, recording and limits stay with the explorer's `ModelWrapper`; what comes back is its answers.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from typing import Unpack
+
+from trinity.isolation.calls import CallChannel, Json, OnDelta, Reply
+from trinity.isolation.values import experience_from_text
+from trinity.types import Experience, JsonObject, SamplingParams
+from trinity.workflows.generation import (
+    GenerationDelta,
+    Likeliest,
+    ModelLimits,
+    Prompt,
+    Scores,
+)
+from trinity.workflows.messages import Message
+from trinity.workflows.model import AttemptOver, ModelWrapper, OnIndexedDelta
+from trinity.workflows.openai_clients import ApiAccess
+from trinity.workflows.sampling import SamplingOverrides
+
+
+@cache
+def _calling_loop() -> asyncio.AbstractEventLoop:
+    """The loop of calls that are not made on a loop of the workflow's own."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="model-calls", daemon=True).start()
+    return loop
+
+
+class RemoteTokenizer:
+    """The model's tokenizer, asked of the explorer."""
+
+    def __init__(self, call: Callable[..., Reply], template_sha256: bytes) -> None:
+        self._call = call
+        self._template_sha256 = template_sha256
+
+    @property
+    def template_sha256(self) -> bytes:
+        """Hash of the chat template."""
+        return self._template_sha256
+
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
+        """Encodes a chat."""
+        made = self._call("encode_chat", messages=list(messages), tools=list(tools)).result()
+        return Prompt(**made)
+
+    def encode(self, text: str) -> Prompt:
+        """Encodes a text."""
+        return Prompt(**self._call("encode", text=text).result())
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Decodes tokens."""
+        return str(self._call("decode", tokens=token_ids).result())
+
+
+class RemoteModel(ModelWrapper):
+    """A model of the explorer's for the run of this process."""
+
+    def __init__(self, channel: CallChannel, place: int, facts: Json) -> None:
+        self._channel = channel
+        self._place = place
+        self._limits = ModelLimits(**facts["limits"])
+        sampling = facts["sampling"]
+        self._sampling = SamplingParams(**{**sampling, "stop": tuple(sampling["stop"])})
+        self._version, self._incarnation = facts["weights"]
+        self._name = facts["name"]
+        self._tokenizer = RemoteTokenizer(
+            self._ask_explorer, bytes.fromhex(facts["template_sha256"])
+        )
+        self._loop = _calling_loop()
+        self._is_closed = False
+        self._known: dict[int, Experience] = {}
+        if facts["api"] is not None:
+            self.enable_api(ApiAccess(**facts["api"]))
+
+    @property
+    def name(self) -> str:
+        """Name of an auxiliary model; empty for the policy."""
+        return str(self._name)
+
+    async def chat_async(
+        self,
+        messages: Sequence[Message],
+        *,
+        n: int = 1,
+        tools: Sequence[JsonObject] = (),
+        on_delta: OnIndexedDelta | None = None,
+        **sampling: Unpack[SamplingOverrides],
+    ) -> list[Experience]:
+        """Returns `n` answers to a chat; see `ModelWrapper.chat_async`."""
+        given = {"messages": list(messages), "n": n, "tools": list(tools), "sampling": sampling}
+        return await self._ask("chat", on_delta, given)
+
+    async def generate_async(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        *,
+        n: int = 1,
+        on_delta: OnIndexedDelta | None = None,
+        **sampling: Unpack[SamplingOverrides],
+    ) -> list[Experience]:
+        """Returns `n` continuations of each prompt, in the prompts' order."""
+        plain = [p if isinstance(p, str) else [int(token) for token in p] for p in prompts]
+        return await self._ask(
+            "generate", on_delta, {"prompts": plain, "n": n, "sampling": sampling}
+        )
+
+    async def score_all_async(
+        self, sequences: Sequence[Sequence[int]], *, num_likeliest: int = 0
+    ) -> list[Scores]:
+        """Scores several sequences."""
+        plain = [[int(token) for token in tokens] for tokens in sequences]
+        found = self._ask_explorer("score", sequences=plain, num_likeliest=num_likeliest)
+        return [_scores(scores) for scores in await asyncio.wrap_future(found)]
+
+    def keep_history(self) -> None:
+        """Records answers from now on."""
+        self._ask_explorer("keep_history").result()
+
+    def extract_experience_from_history(self, clear_history: bool = True) -> list[Experience]:
+        """Returns the answers to all calls of this run so far; those seen here are the same."""
+        made = self._ask_explorer("history", clear=clear_history).result()
+        return [self._answer(each) for each in made]
+
+    def refuse_calls(self) -> None:
+        """Ends the run: threads that it left behind get no more answers."""
+        self._is_closed = True
+
+    async def _ask(
+        self, function: str, on_delta: OnIndexedDelta | None, given: Mapping[str, object]
+    ) -> list[Experience]:
+        made = await asyncio.wrap_future(self._ask_explorer(function, on_delta, **given))
+        return [self._answer(each) for each in made]
+
+    def _answer(self, each: Json) -> Experience:
+        """Returns an answer: the object that the workflow has of it, if it has one."""
+        key = each["key"]
+        if key not in self._known:
+            self._known[key] = experience_from_text(each["experience"])
+        return self._known[key]
+
+    def _ask_explorer(
+        self, function: str, on_delta: OnIndexedDelta | None = None, **values: object
+    ) -> Reply:
+        if self._is_closed:
+            raise AttemptOver
+        return self._channel.call(function, _of_json(on_delta), model=self._place, **values)
+
+
+def _of_json(on_delta: OnIndexedDelta | None) -> OnDelta | None:
+    if on_delta is None:
+        return None
+
+    def heard(message: Json) -> None:
+        value = message["value"]
+        likeliest = _likeliest(value["likeliest"])
+        on_delta(message["index"], GenerationDelta(**{**value, "likeliest": likeliest}))
+
+    return heard
+
+
+def _scores(values: Json) -> Scores:
+    return Scores(logprobs=values["logprobs"], likeliest=_likeliest(values["likeliest"]))
+
+
+def _likeliest(values: list[list[list[float]]]) -> Likeliest:
+    return [[(int(token), float(logprob)) for token, logprob in place] for place in values]
+
+
+def facts_of(model: ModelWrapper) -> Json:
+    """Returns what a process must know of a model, for a line of JSON."""
+    return {
+        "limits": asdict(model.limits),
+        "sampling": asdict(model.sampling),
+        "weights": list(model.weights),
+        "name": model.name,
+        "template_sha256": model.tokenizer.template_sha256.hex(),
+        "api": asdict(model.api_access) if model.has_api else None,
+    }
