@@ -20,7 +20,7 @@ OUTPUT_NAME = "experiences.jsonl"
 
 
 class DebugModule(StrEnum):
-    """What `trinity debug` starts."""
+    """A part that `trinity debug` starts."""
 
     INFERENCE_MODEL = "inference_model"
     WORKFLOW = "workflow"
