@@ -6,7 +6,6 @@ from tests.integration.explorer.conftest import World
 from tests.integration.explorer.peers import assignments
 from trinity.api.v1 import experience_pb2 as epb
 from trinity.errors import InvalidRequest
-from trinity.plugins import REWARDS
 
 PATIENCE_SECONDS = 60.0
 FAILED = epb.RunResult.STATE_FAILED
@@ -38,8 +37,7 @@ async def test_a_buffer_that_refuses_even_failures_fails_the_stage(world: World)
 
 
 async def test_a_result_that_is_too_large_to_store_counts_as_failed(world: World) -> None:
-    REWARDS.register("test_huge", lambda: {"part" * 1000 + str(n): 0.0 for n in range(300)})
-    world.use_reward("test_huge")
+    world.use_reward("tests.integration.explorer.many_parts.many_parts")
     world.buffer.max_blob_bytes = 1 << 20
     world.buffer.pending = assignments(1, runs=1)
     world.buffer.drains = False

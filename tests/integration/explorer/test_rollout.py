@@ -12,7 +12,7 @@ from trinity.api.v1 import experience_pb2 as epb
 from trinity.api.v1.explorer_pb2 import GetExplorerStatusRequest
 from trinity.api.v1.explorer_pb2_grpc import ExplorerServiceStub
 from trinity.codec import experience_from_proto
-from trinity.plugins import REWARDS, WORKFLOWS
+from trinity.plugins import WORKFLOWS
 from trinity.rpc.channel import open_channel
 from trinity.types import Experience, JsonObject
 from trinity.workflows.messages import Message
@@ -121,8 +121,7 @@ async def test_who_asks_for_work_says_what_it_holds(world: World) -> None:
 
 async def test_a_result_over_a_mebibyte_travels_by_reference(world: World) -> None:
     world.buffer.pending = assignments(1, runs=1)
-    REWARDS.register("test_large", lambda: {"part" * 1000 + str(n): 0.0 for n in range(300)})
-    world.use_reward("test_large")
+    world.use_reward("tests.integration.explorer.many_parts.many_parts")
     async with asyncio.timeout(PATIENCE_SECONDS), world.explorer():
         await world.finished()
     assert len(world.buffer.blobs) == 1
@@ -204,7 +203,7 @@ async def test_calls_that_outlive_their_runs_are_shown_and_hold_up_no_end(world:
     taskset: JsonObject = {"default_workflow_type": "test_stuck"}
     world.plan_with(
         buffer={"explorer_input": {"taskset": taskset}},
-        explorer={"max_timeout": 0.1, "max_retry_times": 0},
+        explorer={"max_timeout": 0.1, "max_retry_times": 0, "isolate_user_code": False},
     )
     world.buffer.pending = assignments(1)
     async with asyncio.timeout(PATIENCE_SECONDS), world.explorer():
