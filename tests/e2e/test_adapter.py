@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(900)
 NUM_STEPS = 8
 
 ADAPTER = """
-    model: {{lora_configs: [{{lora_rank: 8, lora_alpha: 16}}]}}
+    model: {{min_response_tokens: 0, lora_configs: [{{lora_rank: 8, lora_alpha: 16}}]}}
     algorithm:
       algorithm_type: grpo
       repeat_times: 4

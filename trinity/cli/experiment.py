@@ -1,7 +1,9 @@
 """Describes, starts and follows the run of `trinity run`."""
 
 import asyncio
+import contextlib
 import shlex
+import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -250,14 +252,25 @@ def follow_run(run: LocalRun, resume_command: str) -> None:
     reporter = run.reporter
     try:
         summary = asyncio.run(run.run_to_end())
-    except RunInterrupted:
-        reporter.close()
-        print("stopped gracefully; resume with:")
-        print(f"  {resume_command}")
+    except (RunInterrupted, KeyboardInterrupt):  # the latter when all is stopped already
+        with _without_ctrl_c():
+            reporter.close()
+            print("stopped gracefully; resume with:")
+            print(f"  {resume_command}")
         raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
     finally:
         reporter.close()
     print_results(summary, run.plan)
+
+
+@contextlib.contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Lets a further Ctrl-C not cut the last words short."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _print_start(prepared: PreparedRun) -> None:

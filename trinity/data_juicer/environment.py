@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trinity.errors import UserError
+from trinity.interpreter import module_command
 
 REQUIREMENTS = ("py-data-juicer==1.6.1", "aiohttp")
 PYTHON_VARIABLE = "TRINITY_DATA_JUICER_PYTHON"
@@ -57,8 +58,8 @@ def environment_folder() -> Path:
 def _make(folder: Path, python: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     log = folder.with_name(folder.name + ".log")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
-    make = [sys.executable, "-m", "venv", "--without-pip", str(folder)]
+    pip = module_command("pip", "--disable-pip-version-check", "--python", str(python))
+    make = module_command("venv", "--without-pip", str(folder))
     with log.open("w") as output:
         for command in (make, [*pip, "install", *REQUIREMENTS]):
             ended = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)

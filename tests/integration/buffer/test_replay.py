@@ -116,17 +116,22 @@ def rules(**changes: object) -> Rules:
     return Rules(**(usual | changes))  # type: ignore[arg-type]
 
 
+def an_hour_passes(process: BufferProcess) -> None:
+    with psycopg.connect(process.dsn) as connection:
+        connection.execute("UPDATE buffer.batch SET composed_at = composed_at - interval '1 hour'")
+
+
 async def test_what_rests_for_a_time_comes_back_after_it(
     process: BufferProcess, tmp_path: Path
 ) -> None:
-    plan = replay_plan(tmp_path, reuse_cooldown_time="2s")
+    plan = replay_plan(tmp_path, reuse_cooldown_time="1h")
     async with talk_to(process) as buffer:
         await begin(buffer, plan)
         found = []
         for step in (1, 2, 3):
             await explore(buffer, step)
             if step == 3:
-                await asyncio.sleep(2.1)
+                an_hour_passes(process)
             found.append((await train(buffer, step))[1])
     assert [len(rows) for rows in found] == [6, 6, SIZE]
     assert not set(found[0]) & set(found[1]), "those of the first batch rest"

@@ -1,5 +1,6 @@
 """Explorers and trainers that are nobody's own spread over the experiments that run."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -32,19 +33,19 @@ async def test_a_second_pair_takes_the_experiment_that_nobody_works_on(
     async def all_work() -> bool:
         return len(await at_work()) == 4
 
-    started = [await start_experiment(at.synchronizer, plans[0])]
-    await until(first_pair_works)
-    started.append(await start_experiment(at.synchronizer, plans[1]))
-    with (
-        further("explorer", shared.job_dir, at, EXPLORER) as explorer,
-        further("trainer", shared.job_dir, at) as trainer,
-    ):
-        await until(all_work)
-        assert await at_work() == {
-            (at.explorer, started[0].id),
-            (at.trainer, started[0].id),
-            (explorer.address, started[1].id),
-            (trainer.address, started[1].id),
-        }
+    with ExitStack() as others:
+        with shared.held():
+            started = [await start_experiment(at.synchronizer, plans[0])]
+            await until(first_pair_works)
+            started.append(await start_experiment(at.synchronizer, plans[1]))
+            explorer = others.enter_context(further("explorer", shared.job_dir, at, EXPLORER))
+            trainer = others.enter_context(further("trainer", shared.job_dir, at))
+            await until(all_work)
+            assert await at_work() == {
+                (at.explorer, started[0].id),
+                (at.trainer, started[0].id),
+                (explorer.address, started[1].id),
+                (trainer.address, started[1].id),
+            }
         ended = [await wait_until_ended(at.synchronizer, one.id) for one in started]
     assert [weights_of(one) for one in ended] == [calm_weights, calm_weights]

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
@@ -31,15 +32,15 @@ async def test_explorers_join_and_leave_without_a_pause_for_the_first(
     plan = experiment_plan(tmp_path, name="two-explorers", explorer={"runner_per_model": 1})
     stack, job_dir = shared.stack, shared.job_dir
     first_pid, at = stack.pids["explorer"], stack.addresses
-    experiment = await start_experiment(at.synchronizer, plan)
-    with (
-        further("explorer", job_dir, at, QUICK) as leaving,
-        further("explorer", job_dir, at, QUICK) as dying,
-    ):
-        ids = [
-            (await member_at(at.synchronizer, address)).id
-            for address in (at.explorer, leaving.address, dying.address)
-        ]
+    with ExitStack() as joining:
+        with shared.held():
+            experiment = await start_experiment(at.synchronizer, plan)
+            leaving = joining.enter_context(further("explorer", job_dir, at, QUICK))
+            dying = joining.enter_context(further("explorer", job_dir, at, QUICK))
+            ids = [
+                (await member_at(at.synchronizer, address)).id
+                for address in (at.explorer, leaving.address, dying.address)
+            ]
         for explorer in ids:
             await until(partial(has_won, job_dir, experiment.id, explorer))
         leaving.process.send_signal(signal.SIGTERM)

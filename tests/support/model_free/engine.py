@@ -17,6 +17,8 @@ from trinity.workflows.messages import Message
 
 RUN_SECONDS_VARIABLE = "TRINITY_TEST_RUN_SECONDS"
 """How long a generation takes."""
+HOLD_VARIABLE = "TRINITY_TEST_HOLD"
+"""A file: while it is there, no generation ends."""
 NUM_TOKENS = 4
 END_TOKEN = 0
 
@@ -27,6 +29,7 @@ class HashEngine:
     def __init__(self, options: EngineOptions) -> None:
         self._digest = read_digest(Path(options.model_path))
         self._seconds = float(os.environ.get(RUN_SECONDS_VARIABLE, "0"))
+        self._hold = os.environ.get(HOLD_VARIABLE, "")
 
     async def generate(
         self,
@@ -39,6 +42,8 @@ class HashEngine:
         """Letters, and the end token."""
         digest = self._digest
         await asyncio.sleep(self._seconds)
+        while self._hold and os.path.exists(self._hold):  # noqa: ASYNC110, ASYNC240 (of a test)
+            await asyncio.sleep(0.05)
         assert digest == self._digest, "weights changed under a run"
         seen = f"{digest.hex()}{prompt_token_ids}{sampling.seed}".encode()
         letters = [97 + byte % 26 for byte in hashlib.sha256(seen).digest()[: NUM_TOKENS - 1]]
