@@ -265,7 +265,7 @@ def follow_run(run: LocalRun, resume_command: str) -> None:
 
 @contextlib.contextmanager
 def _without_ctrl_c() -> Iterator[None]:
-    """Lets a further Ctrl-C not cut the last words short."""
+    """Ignores Ctrl-C for the block: the last words are whole."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

@@ -125,7 +125,8 @@ class ModelConfig(Section):
     max_response_tokens: Positive | None = None
     """Longest response."""
     min_response_tokens: NonNegative = 1
-    """No end token before this many; always below `max_response_tokens`."""
+    """No end token before this many; always below `max_response_tokens`. Ratios of these tokens are
+    to the distribution without it: on policy they are a little below 1."""
     temperature: float = Field(default=1.0, ge=0)
     """Sampling temperature, unless a taskset has its own."""
     top_p: float = Field(default=1.0, gt=0, le=1)
