@@ -32,7 +32,7 @@ VARIABLES = {
     "TRINITY_SFT_DATASET_PATH": "/data/sft",
     "WANDB_MODE": "offline",
 }
-"""What a user would set; the data need not be there."""
+"""Variables that the files read; the data need not be there."""
 WORKFLOW_FOLDERS = ("envs", "agentscope")
 """Below trinity/common/workflows: workflows that need packages of others."""
 _PLUGIN_DIR = re.compile(r"--config\s+(\S+\.yaml)\s+--plugin-dir\s+(\S+)")
@@ -40,13 +40,13 @@ _PLUGIN_DIR = re.compile(r"--config\s+(\S+\.yaml)\s+--plugin-dir\s+(\S+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExampleOutcome:
-    """What became of an example file."""
+    """The result of checking an example file."""
 
     path: Path
     errors: tuple[str, ...] = ()
-    """What `trinity config check` calls errors."""
+    """Errors of `trinity config check`."""
     obstacles: tuple[str, ...] = ()
-    """What else would refuse a run."""
+    """Other reasons for which a run would be refused."""
 
     @property
     def may_start(self) -> bool:

@@ -53,4 +53,4 @@ class ResolvedTaskPipeline(_WireModel):
     @property
     def is_deterministic(self) -> bool:
         """True if the same rows always give the same result, without code that may change."""
-        return not any(op.is_own or op.name == "data_juicer" for op in self.operators)
+        return not self.may_add_columns

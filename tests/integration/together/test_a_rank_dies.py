@@ -28,8 +28,9 @@ async def test_a_rank_that_dies_restarts_the_gang_but_not_for_ever(
     at, trainer = stack.addresses, stack.pids["trainer"]
     experiment = await start_experiment(at.synchronizer, once)
     await until(partial(has_trained_beyond_a_checkpoint, job_dir, experiment.id))
-    assert len(ranks_of(trainer)) == 2
-    kill_second_rank(trainer)
+    with shared.held():
+        assert len(ranks_of(trainer)) == 2
+        kill_second_rank(trainer)
     ended = await wait_until_ended(at.synchronizer, experiment.id)
     assert await num_incarnations(job_dir, experiment.id) == 2
 

@@ -1,4 +1,4 @@
-"""What example files of Trinity-RFT write, and what stays an error beside it."""
+"""Settings of Trinity-RFT's example files act, and mistakes beside them stay errors."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`service.data_juicer.auto_start`: who starts a server, in which environment, and who asks it."""
+"""`service.data_juicer.auto_start` starts a server where a plan asks one, in its environment."""
 
 import asyncio
 import os
