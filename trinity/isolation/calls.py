@@ -3,12 +3,15 @@
 import builtins
 import concurrent.futures
 import itertools
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from trinity.errors import UserError
+from trinity.isolation.log_lines import LineSender
+from trinity.runtime.logs import LibraryFilter
 from trinity.runtime.worker_process import RequestChannel
 
 Json = dict[str, Any]
@@ -21,6 +24,7 @@ class CallChannel(RequestChannel):
     """Requests of the explorer, and calls that this process makes of it while it answers one.
 
     A thread reads all lines, so that calls of several threads or tasks may be open at a time.
+    Lines that users' code logs are sent to the explorer, which knows whose run it is.
     """
 
     def __init__(self) -> None:
@@ -28,6 +32,13 @@ class CallChannel(RequestChannel):
         self._requests: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
         self._numbers = itertools.count()
         self._open: dict[int, tuple[Reply, OnDelta | None]] = {}
+
+    def configure_logging(self) -> None:
+        """Sends the log to the explorer."""
+        super().configure_logging()
+        sender = LineSender(self.write)
+        sender.addFilter(LibraryFilter())
+        logging.getLogger().handlers[:] = [sender]
 
     def requests(self) -> Iterator[Json]:
         """Yields the requests, until there are no more."""

@@ -133,4 +133,5 @@ def folded(handler: logging.Handler) -> logging.Handler:
 def _identity(record: logging.LogRecord) -> _Line:
     error = record.exc_info[1] if record.exc_info else None
     fields = tuple((name, repr(value)) for name, value in extras_of(record).items())
-    return record.name, record.levelno, record.getMessage(), fields, repr(error)
+    traceback = repr(error) if error else record.exc_text
+    return record.name, record.levelno, record.getMessage(), fields, traceback

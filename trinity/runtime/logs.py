@@ -37,6 +37,13 @@ def _extras(record: logging.LogRecord) -> dict[str, object]:
     return extras
 
 
+def _traceback(record: logging.LogRecord) -> str:
+    """Returns the traceback of a record, also of one that another process made."""
+    if record.exc_info:
+        return logging.Formatter().formatException(record.exc_info)
+    return record.exc_text or ""
+
+
 def _timestamp(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
 
@@ -47,8 +54,10 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         extras = "".join(f" {key}={value}" for key, value in _extras(record).items())
         line = f"{_timestamp(record)} {record.levelname} {record.name}: {record.getMessage()}"
-        trace = "\n" + self.formatException(record.exc_info) if record.exc_info else ""
-        return redact_passwords((line + extras).translate(ESCAPED) + trace)
+        trace = _traceback(record)
+        return redact_passwords(
+            (line + extras).translate(ESCAPED) + ("\n" + trace if trace else "")
+        )
 
 
 class JsonFormatter(logging.Formatter):
@@ -67,8 +76,8 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
             **_extras(record),
         }
-        if record.exc_info:
-            entry["traceback"] = self.formatException(record.exc_info)
+        if trace := _traceback(record):
+            entry["traceback"] = trace
         return redact_passwords(json.dumps(entry, default=str))
 
 

@@ -20,12 +20,16 @@ AnswerFactories = Callable[[dict[str, Any]], Iterable[Callable[[], JsonObject]]]
 class RequestChannel:
     """The parent's requests on standard input, and lines of JSON back to it.
 
-    What a function prints goes to standard error.
+    What a function prints goes to standard error, and so do the lines that it logs.
     """
 
     def __init__(self) -> None:
         self._answers = _reserve_stdout()
         self._lock = threading.Lock()
+
+    def configure_logging(self) -> None:
+        """Sends this process's log to the place for it."""
+        configure_logging("worker", os.environ.get(LEVEL_VARIABLE, "INFO"), "text")
 
     def requests(self) -> Iterator[dict[str, Any]]:
         """Yields the requests, until there are no more."""
@@ -52,7 +56,7 @@ def serve_requests(
     if memory_bytes is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     channel = channel or RequestChannel()
-    configure_logging("worker", os.environ.get(LEVEL_VARIABLE, "INFO"), "text")
+    channel.configure_logging()
     load_error = _load_plugins()
     for request in channel.requests():
         try:

@@ -19,6 +19,7 @@ from typing import IO, Any
 import trinity
 from trinity.interpreter import module_command
 from trinity.isolation.failures import UserProcessDied
+from trinity.isolation.log_lines import log_line
 from trinity.runtime.child_process import end_child, start_child
 
 logger = logging.getLogger(__name__)
@@ -95,10 +96,15 @@ class UserProcess:
         self._process.stdin.write(json.dumps(message).encode() + b"\n")
 
     async def read(self) -> Message:
-        """Returns the next line.
+        """Returns the next message; what users' code logged before it is logged here.
 
         Raises: UserProcessDied.
         """
+        while "log" in (message := await self._read_message()):
+            log_line(message["log"])
+        return message
+
+    async def _read_message(self) -> Message:
         assert self._process.stdin is not None and self._process.stdout is not None
         line = b""
         with contextlib.suppress(ConnectionError, ValueError):

@@ -114,7 +114,7 @@ def without_dropout(directory: Path) -> dict[str, JsonValue]:
 def _off(values: Mapping[str, Any]) -> dict[str, JsonValue]:
     off: dict[str, JsonValue] = {}
     for key, value in values.items():
-        if isinstance(value, Mapping):
+        if key.endswith("_config") and isinstance(value, Mapping):
             off |= {key: inner} if (inner := _off(value)) else {}
         elif _is_dropout(key) and isinstance(value, int | float) and value > 0:
             off[key] = 0.0

@@ -1,6 +1,7 @@
 """Users' rewards run in processes: one that hangs, dies or exits takes nothing with it."""
 
 import asyncio
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +16,14 @@ from trinity.errors import UserError
 from trinity.isolation.failures import UserCodeFailed, UserProcessDied
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import REWARD_FAILED
+from trinity.runtime.logs import LEVEL_VARIABLE, TextFormatter
+from trinity.runtime.runner_logs import RunnerNumbers, RunnerRouter
 
 FILE = """
-import asyncio, os, re, time
+import asyncio, logging, os, re, time
 from trinity.rewards import RewardFn
+
+logger = logging.getLogger(__name__)
 
 STATE = []
 
@@ -88,6 +93,15 @@ def sees(response_token, finish_reason, task, messages, truth, response_length, 
         "truth": float(truth),
         "variable": float(os.environ.get("TRINITY_TEST_SEEN", "0")),
     }
+
+def logs(response):
+    logger.info("%s is read", response, extra={"where": STATE, "length": len(response)})
+    logger.debug("not asked for")
+    try:
+        raise ZeroDivisionError("no answer")
+    except ZeroDivisionError:
+        logger.exception("a line\\nof %s", response)
+    return 1.0
 
 class Refusing(RewardFn):
     def __init__(self):
@@ -238,6 +252,34 @@ async def test_slow_rewards_get_further_processes_up_to_the_limit() -> None:
         found = await asyncio.gather(*(slow({"response": "a"}) for _ in range(16)))
         assert pool.num_processes <= 3
     assert 2 <= len({numbers["slow"] for numbers in found}) <= 3
+
+
+async def test_lines_of_a_reward_are_in_the_log_of_its_runner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LEVEL_VARIABLE, "INFO")
+    lines, runners = logging.NullHandler(), RunnerNumbers(2)
+    router = RunnerRouter(lines, tmp_path)
+    router.setFormatter(TextFormatter())
+    monkeypatch.setattr(logging.getLogger(), "handlers", [router])
+    async with user_processes(2) as pool:
+        logs = IsolatedReward(
+            pool=pool, source=REWARDS.get("isolated_file.logs"), args={}, name="logs"
+        )
+
+        async def run(response: str) -> None:
+            with runners.running():
+                assert await logs({"response": response}) == {"logs": 1.0}
+
+        await asyncio.gather(run("first"), run("second"))
+    router.close()
+    for number, name in enumerate(("first", "second")):
+        text = (tmp_path / f"explorer_runner_{number}.log").read_text()
+        assert f"isolated_file: {name} is read where=[] length={len(name)}" in text
+        assert f"isolated_file: a line\\nof {name}\nTraceback" in text
+        assert "ZeroDivisionError: no answer" in text
+        assert "not asked for" not in text
+        assert text.count("is read") == 1
 
 
 async def test_a_reward_gets_what_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,14 @@
 from pathlib import Path
 
 import pytest
-from transformers import AutoConfig, GPT2Config, PretrainedConfig, Qwen2Config
+from transformers import (
+    AutoConfig,
+    Gemma3Config,
+    Gemma3TextConfig,
+    GPT2Config,
+    PretrainedConfig,
+    Qwen2Config,
+)
 from verl.utils.model import update_model_config
 
 from services.trainer.backend.config_overrides import (
@@ -36,6 +43,19 @@ def test_each_dropout_of_a_model_is_off(tmp_path: Path) -> None:
 
 def test_a_model_without_dropout_is_left_as_it_is(tmp_path: Path) -> None:
     assert without_dropout(saved(tmp_path, Qwen2Config())) == {}
+
+
+def test_names_of_labels_are_not_taken_for_dropouts(tmp_path: Path) -> None:
+    labels = {0: "kept", 1: "dropout"}
+    config = Qwen2Config(id2label=labels, label2id={name: key for key, name in labels.items()})
+    assert config.to_dict()["label2id"] == {"kept": 0, "dropout": 1}
+    assert without_dropout(saved(tmp_path, config)) == {}
+
+
+def test_dropouts_of_a_part_are_off(tmp_path: Path) -> None:
+    text = Gemma3TextConfig(num_hidden_layers=1, attention_dropout=0.5)
+    directory = saved(tmp_path, Gemma3Config(text_config=text))
+    assert without_dropout(directory) == {"text_config": {"attention_dropout": 0.0}}
 
 
 def test_dropout_that_is_asked_for_stays() -> None:

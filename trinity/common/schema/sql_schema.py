@@ -56,7 +56,7 @@ class ExperienceModel(SinkBase):
 
 
 class SinkPosition(SinkBase):
-    """The place up to which a stage is written; a writer moves it in the transaction of its rows."""
+    """The place up to which a stage is written; moved in the transaction of its rows."""
 
     __tablename__ = "experience_position"
 
