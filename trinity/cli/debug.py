@@ -6,13 +6,13 @@ import shlex
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from trinity.cli.overrides import OverridesArgument, parse_overrides
 from trinity.cli.run import ConfigOption, PluginDirOption, use_plugins
-from trinity.errors import UserError
+from trinity.cli.studio import DEFAULT_PORT, studio
 from trinity.interpreter import module_command
 
 SERVICE = "services.explorer.debug"
@@ -32,7 +32,8 @@ ModuleOption = Annotated[
     typer.Option(
         "--module",
         "-m",
-        help="`inference_model` starts the engine and stays; `workflow` runs a workflow on it.",
+        help="`inference_model` starts the engine and stays; `workflow` runs a workflow on it; "
+        "`viewer` shows the experiences of runs in a browser.",
         show_default=False,
     ),
 ]
@@ -62,6 +63,9 @@ TasksetOption = Annotated[
 StageOption = Annotated[
     str, typer.Option("--stage", help="Name of the stage; without it the first with a workflow.")
 ]
+PortOption = Annotated[
+    int, typer.Option("--port", min=0, max=65_535, help="The port of the viewer; 0 for any.")
+]
 
 
 def debug(
@@ -76,16 +80,15 @@ def debug(
     repeat_times: RepeatOption = None,
     taskset: TasksetOption = "",
     stage: StageOption = "",
+    port: PortOption = DEFAULT_PORT,
 ) -> None:
     """Try a workflow without a run: start the engine once, then the workflow as often as needed.
 
     Nothing is trained or stored; both use the same file, and need no database and no broker.
     """
     if module is DebugModule.VIEWER:
-        raise UserError(
-            "there is no viewer: `--module workflow` shows experiences on the terminal and "
-            "`--output-file` writes them, and `trinity view` shows those of a run"
-        )
+        _view(config, parse_overrides(overrides or []), port)
+        return
     if output_dir is not None:
         output_file = output_file or output_dir / OUTPUT_NAME
     use_plugins(plugin_dir)
@@ -109,6 +112,17 @@ def debug(
     argv = module_command(SERVICE, json.dumps(asked))
     sys.stdout.flush()
     os.execv(argv[0], argv)  # the terminal is the workflow's: a breakpoint works
+
+
+def _view(config: Path, overrides: dict[str, Any], port: int) -> None:
+    """Opens Studio on the file's run and those beside it."""
+    from trinity.config.check import plan_config, raise_errors  # slow to import
+    from trinity.config.loading.load import read_config, require_runnable
+
+    reading = read_config(config, overrides)
+    raise_errors(reading)
+    plan = plan_config(require_runnable(reading), reading.source)
+    studio([plan.job_path.parent], port)
 
 
 def _command(module: DebugModule) -> list[str]:

@@ -139,6 +139,7 @@ COMMANDS = {
     "trinity studio --port 8080": ("studio",),
     "trinity run --config grpo_gsm8k/gsm8k.yaml": ("run",),
     "trinity debug --config c --module inference_model": ("debug",),
+    "trinity debug --config c --module viewer --port 8502": ("debug",),
 }
 IMPORTS = {
     "trinity.common.schema.sql_schema": "ExperienceModel",
