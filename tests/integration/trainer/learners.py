@@ -50,6 +50,8 @@ def _watch(role: str, engine: object, found: Arrays) -> None:
 
     def watch() -> float:
         for name, parameter in engine.module.named_parameters():  # type: ignore[attr-defined]
+            if not parameter.requires_grad:  # below an adapter
+                continue
             found[f"{role}/{name}"] = parameter.grad.full_tensor().clone().numpy()
         norm: float = take_step()
         return norm
