@@ -112,6 +112,15 @@ class RemoteModel(ModelWrapper):
             "generate", on_delta, {"prompts": plain, "n": n, "sampling": sampling}
         )
 
+    def encodes_to(
+        self, messages: Sequence[Message], prompt: list[int], tools_sha256: bytes
+    ) -> bool:
+        """Returns true if a chat, with tools of an earlier call, is this prompt."""
+        asked = self._ask_explorer(
+            "encodes_to", messages=list(messages), prompt=prompt, tools_sha256=tools_sha256.hex()
+        )
+        return bool(asked.result())
+
     async def score_all_async(
         self, sequences: Sequence[Sequence[int]], *, num_likeliest: int = 0
     ) -> list[Scores]:

@@ -241,14 +241,21 @@ class ModelWrapper(HttpModelAccess):
         Messages are compared as tokens, as they are and as the API passes them on.
         """
         sequence = answer.sequence
-        tools = self._tools.get(answer.tools_sha256, ())
+        prompt = sequence.tokens[: sequence.prompt_length].tolist()
+        return self.encodes_to(messages, prompt, answer.tools_sha256)
+
+    def encodes_to(
+        self, messages: Sequence[Message], prompt: list[int], tools_sha256: bytes
+    ) -> bool:
+        """Returns true if a chat, with tools of an earlier call, is this prompt."""
+        tools = self._tools.get(tools_sha256, ())
         plain = [for_template(message) for message in messages]
         for asked in (messages, plain) if plain != messages else (plain,):
             try:
-                prompt = self._tokenizer.encode_chat(asked, tools).token_ids if asked else []
+                encoded = self._tokenizer.encode_chat(asked, tools).token_ids if asked else []
             except UserError:  # the chat template does not take them
                 continue
-            if sequence.tokens[: sequence.prompt_length].tolist() == prompt:
+            if encoded == prompt:
                 return True
         return False
 

@@ -160,6 +160,9 @@ def _encoded(model: ModelWrapper, call: Message) -> object:
     """Returns what the model's tokenizer makes of a chat, a text or tokens."""
     tokenizer = model.tokenizer
     match call["function"]:
+        case "encodes_to":
+            tools = bytes.fromhex(call["tools_sha256"])
+            return model.encodes_to(call["messages"], call["prompt"], tools)
         case "encode_chat":
             return asdict(tokenizer.encode_chat(call["messages"], call["tools"]))
         case "encode":

@@ -96,6 +96,16 @@ class Turns(MultiTurnWorkflow):
             messages.append({"role": "user", "content": "and?"})
         return self.experiences(messages, 0.5, info={"turns": 2})
 
+class ToolTurns(MultiTurnWorkflow):
+    """The turns' prompts are found with the tools of their calls alone."""
+    def run(self):
+        messages = list(ASKED)
+        for tools in ([{"name": "add"}], [{"name": "subtract"}]):
+            (turn,) = self.model.wait_in_thread(self.model.chat_async(messages, tools=tools))
+            messages.append({"role": "assistant", "content": turn.response_text})
+            messages.append({"role": "user", "content": "and?"})
+        return self.experiences(messages, 0.5)
+
 class Steps(StepWiseRewardWorkflow):
     max_step_num = 2
     def step(self, step_num):
@@ -210,7 +220,8 @@ def plain(experience: Experience) -> dict[str, object]:
 
 
 SAME = [
-    *(f"isolated_flows.{n}" for n in ("Forms", "Errors", "Scored", "Moody", "Turns", "Steps")),
+    *(f"isolated_flows.{n}" for n in ("Forms", "Errors", "Scored", "Moody", "Turns")),
+    *(f"isolated_flows.{n}" for n in ("ToolTurns", "Steps")),
     *(f"isolated_rft.{n}" for n in ("Plain", "Alone", "Built")),
 ]
 
