@@ -16,7 +16,7 @@ from trinity.config.change_rules import (
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.base import format_value, redact_secrets
-from trinity.types import JsonValue
+from trinity.json_values import JsonValue
 
 DataSource = ResolvedTaskset | ResolvedExperienceBuffer
 SameContent = Callable[[str, str], bool]
