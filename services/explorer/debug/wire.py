@@ -25,6 +25,7 @@ from trinity.workflows.generation import Generation, GenerationDelta, Likeliest,
 
 Message: TypeAlias = dict[str, Any]
 MAX_LINE_BYTES = 256 * 1024**2
+MAX_SOCKET_PATH_BYTES = 107
 ERRORS: Mapping[str, type[Exception]] = {
     "UserError": UserError,
     "Unavailable": Unavailable,
@@ -52,9 +53,18 @@ def socket_folder() -> Path:
 
 
 def socket_path(plan: StagePlan) -> Path:
-    """Returns the socket of the engine that serves a stage's models."""
+    """Returns the socket of the engine that serves a stage's models.
+
+    Raises: UserError when its path is longer than the system allows.
+    """
     text = json.dumps([_identity(model) for model in stage_models(plan)]).encode()
-    return socket_folder() / f"{hashlib.sha256(text).hexdigest()[:16]}.sock"
+    path = socket_folder() / f"{hashlib.sha256(text).hexdigest()[:16]}.sock"
+    if (length := len(os.fsencode(path))) > MAX_SOCKET_PATH_BYTES:
+        raise UserError(
+            f"the path of a socket may have {MAX_SOCKET_PATH_BYTES} bytes, {path} has {length}: "
+            "set XDG_RUNTIME_DIR to a folder of yours with a shorter path"
+        )
+    return path
 
 
 def _identity(model: StageModel) -> list[object]:

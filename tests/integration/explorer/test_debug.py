@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import threading
 from asyncio.subprocess import PIPE
 from collections.abc import Iterator
@@ -104,8 +105,15 @@ class EngineThread:
 
 
 @pytest.fixture
-def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StagePlan:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+def sockets() -> Iterator[Path]:
+    """A folder with a short path, as sockets need."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def plan(tmp_path: Path, sockets: Path, monkeypatch: pytest.MonkeyPatch) -> StagePlan:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(sockets))
     monkeypatch.setattr(engines, "_load_tokenizer", lambda _: CharacterTokenizer())
     monkeypatch.setitem(WORKFLOWS._sources, "tried", Tried)
     monkeypatch.setitem(WORKFLOWS._sources, "tried_in_thread", TriedInThread)
@@ -158,7 +166,7 @@ async def test_a_workflow_is_tried_on_an_engine_that_stays(
 
 
 async def test_without_an_engine_the_command_to_start_one_is_named(
-    plan: StagePlan, tmp_path: Path
+    plan: StagePlan, sockets: Path
 ) -> None:
     with pytest.raises(UserError, match="start one with start it"):
         await try_workflow(plan, TrialOptions(), 7, "start it")
@@ -166,7 +174,7 @@ async def test_without_an_engine_the_command_to_start_one_is_named(
         await try_workflow(plan, TrialOptions(first_row=99), 7, "start it")
     with pytest.raises(UserError, match="give one of train"):
         await try_workflow(plan, TrialOptions(taskset="other"), 7, "start it")
-    (tmp_path / f"trinity-debug-{os.getuid()}").chmod(0o755)
+    (sockets / f"trinity-debug-{os.getuid()}").chmod(0o755)
     with pytest.raises(UserError, match="must be yours"):
         socket_folder()
 
@@ -178,6 +186,16 @@ async def test_another_model_needs_another_engine(
     other = plan.model_copy(update={"max_model_len": plan.max_model_len + 1})
     with pytest.raises(UserError, match="no engine is up"):
         await try_workflow(other, TrialOptions(), 7, "start it")
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_said(
+    plan: StagePlan, sockets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = sockets / ("f" * (104 - len(f"{sockets}/trinity-debug-{os.getuid()}/")))
+    folder.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    with pytest.raises(UserError, match="set XDG_RUNTIME_DIR to a folder of yours with a shorter"):
+        socket_path(plan)
 
 
 async def test_runs_end_when_the_engine_is_gone(
@@ -214,7 +232,9 @@ class OfAFile(SimpleWorkflow):
 """
 
 
-async def test_both_modules_as_they_are_typed(plan: StagePlan, tmp_path: Path) -> None:
+async def test_both_modules_as_they_are_typed(
+    plan: StagePlan, tmp_path: Path, sockets: Path
+) -> None:
     """In two processes, on a file of the user."""
     (tmp_path / "plugins").mkdir()
     (tmp_path / "plugins" / "own.py").write_text(PLUGIN)
@@ -241,7 +261,7 @@ async def test_both_modules_as_they_are_typed(plan: StagePlan, tmp_path: Path) -
         },
     }
     (tmp_path / "tried.yaml").write_text(yaml.safe_dump(config))
-    environment = {**os.environ, "PYTHONPATH": REPOSITORY, "XDG_RUNTIME_DIR": str(tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": REPOSITORY, "XDG_RUNTIME_DIR": str(sockets)}
     typed = (sys.executable, "-c", START, "debug", "--config", "tried.yaml", "--module")
     engine = await asyncio.create_subprocess_exec(
         *typed, "inference_model", stdout=PIPE, env=environment, cwd=tmp_path
