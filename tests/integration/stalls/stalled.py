@@ -63,17 +63,17 @@ class Stalled:
         answer, _ = await process.communicate()
         return await process.wait(), answer.decode().partition(":")[0]
 
-    async def until_named(self, *words: str) -> Diagnosis:
+    async def until_named(self, *words: str, within: float = NAMED_SECONDS) -> Diagnosis:
         """The first verdict whose sentences have all these words; it has to come in time."""
         begun, seen = time.monotonic(), dict[str, None]()
-        while time.monotonic() - begun < NAMED_SECONDS * slowness():
+        while time.monotonic() - begun < within * slowness():
             verdict = await self.why()
             text = " ".join((verdict.text, *verdict.notes))
             if all(word in text for word in words):
                 return verdict
             seen[f"{time.monotonic() - begun:.0f} s: {text}"] = None
             await asyncio.sleep(POLL_SECONDS)
-        raise AssertionError(f"{words} not named within {NAMED_SECONDS:g} s: {[*seen]}")
+        raise AssertionError(f"{words} not named within {within:g} s: {[*seen]}")
 
     async def steps(self) -> int:
         """Steps trained by all stages that are not finished; -1 while nobody tells."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from tests.integration.stalls.stalled import Stalled, stalled_stack
+from tests.integration.stalls.stalled import PATIENCE_SECONDS, Stalled, stalled_stack
 from tests.support.model_free.experiment import (
     experiment_plan,
     run_to_end,
@@ -81,7 +81,9 @@ async def _mostly_filtered(run: Stalled, root: Path) -> None:
         total_steps=2,
     )
     ending = asyncio.create_task(run_to_end(run.stack.addresses.synchronizer, plan))
-    await run.until_named("runs gave nothing to train on", "its reward is still awaited")
+    await run.until_named(  # once the stage is open
+        "runs gave nothing to train on", "its reward is still awaited", within=PATIENCE_SECONDS
+    )
     ended = await ending
     assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,10 +42,12 @@ class Lines:
     def close(self) -> None:
         """Nothing is held."""
 
-    async def until(self, *words: str) -> None:
+    async def until(self, launched: asyncio.Task[Any], *words: str) -> None:
         """Wait for a line with all these words."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not any(all(word in line for word in words) for line in self.said):
+            if launched.done():
+                await launched
             assert time.monotonic() < deadline, self.said
             await asyncio.sleep(0.05)
 
@@ -57,9 +60,10 @@ def without_model(
     services: object,
     secure: bool,
     tenant: str,
+    log_folder: str,
 ) -> LocalStack:
     """A stack whose parts are not started again."""
-    del log_level, services, secure, tenant
+    del log_level, services, secure, tenant, log_folder
     return model_free_stack(job_dir, environment=environment, max_restarts=0)
 
 
@@ -74,14 +78,14 @@ async def test_the_launcher_says_what_holds_the_run_and_fails_when_it_is_gone_fo
     )
     lines = Lines()
     launched = asyncio.create_task(LocalRun(plan=plan, reporter=lines).run_to_end())
-    await lines.until("told of a step")
+    await lines.until(launched, "told of a step")
     running = read_running(plan.job_path)
     assert running is not None
     pid = running.pids["postgres"]
     send(pid, signal.SIGSTOP)
-    await lines.until("held up:", "Postgres", f"process {pid} is stopped")
+    await lines.until(launched, "held up:", "Postgres", f"process {pid} is stopped")
     send(pid, signal.SIGCONT)
-    await lines.until("no longer held up")
+    await lines.until(launched, "no longer held up")
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(RunFailed, match=r"postgres: ended by signal 9 .* see .*postgres\.log"):
         await launched
