@@ -65,6 +65,8 @@ def test_every_process_of_ours_is_started_so() -> None:
 
 def _parts(node: ast.List | ast.Tuple | ast.Call) -> list[ast.expr]:
     if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "Option":
+            return []  # a command's own short option
         return node.args if len(node.args) > 1 else []  # `index("-m")` starts nothing
     return node.elts
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +16,13 @@ from services.trainer.learner.advantages import (
     token_selection,
 )
 from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
-from services.trainer.learner.roles import Roles
 from services.trainer.learner.rollouts import STUDENT, RolloutRows
 from services.trainer.types import TrainBatch
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix, IntVector
 from trinity.config.plan.stage_plan import StagePlan
+
+if TYPE_CHECKING:  # verl takes seconds to import
+    from services.trainer.learner.roles import Roles
 
 T = TypeVar("T", bound=np.generic)
 R = TypeVar("R")
@@ -43,7 +45,7 @@ class BatchPreparation:
     prepared = preparation.prepare_batch(batch, kl_coef=0.001)
     """
 
-    def __init__(self, *, plan: StagePlan, roles: Roles) -> None:
+    def __init__(self, *, plan: StagePlan, roles: "Roles") -> None:
         self._has_rollout = plan.has_rollouts
         self._actor_outputs = actor_outputs(plan)
         self._has_teacher = has_teacher(plan)

@@ -75,8 +75,11 @@ BOUNDED: Mapping[str, str] = {
     "RenewLeasesResponse.lost_assignment_ids": "those of the request",
     "ReportStepResponse.pinned_versions": "numbers of versions that there are",
     "Samples.samples": FEW,
+    "SettingsChanged.changes": "MAX_LISTED_CHANGES, and num_left_out",
     "Stage.finished_roles": FEW,
     "Stage.roles": FEW,
+    "StageStatus.changes": "the newest MAX_LISTED_CHANGES",
+    "StepHead.changes": "the newest MAX_LISTED_CHANGES",
     "StepHead.batch_metrics": "METRICS_BYTES, and num_metrics_left_out among them",
     "StepRows.rows": STREAMED,
     "StepTrained.metrics": "the bound of a request",
@@ -145,6 +148,7 @@ KNOWN_TEXTS = {
     *("reason", "activity", "damage", "recent_loss", "dead_letter_reason", "content_removed"),
     *("text", "prompt", "response", "cursor", "next_page_token"),
     *("task_json", "row_json", "plan_json"),
+    *("key", "before", "now"),  # a setting, of which `format_value` writes 80 characters
 }
 
 

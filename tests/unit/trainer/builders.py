@@ -56,7 +56,9 @@ def make_plan(
 ) -> StagePlan:
     """The one stage of an experiment with these sections."""
     is_data = algorithm["algorithm_type"] in DATA_ALGORITHMS
-    taskset = {"name": "tasks", "path": str(model), "default_workflow_type": "math_workflow"}
+    is_taught = algorithm["algorithm_type"] == "on_policy_distill"
+    workflow = "self_distill_workflow" if is_taught else "math_workflow"
+    taskset = {"name": "tasks", "path": str(model), "default_workflow_type": workflow}
     data = {"experience_buffer": {"name": "rows", "storage_type": "file", "path": str(model)}}
     source = {"trainer_input": data} if is_data else {"explorer_input": {"taskset": taskset}}
     config = Config.model_validate(

@@ -3,11 +3,12 @@
 import os
 import re
 import subprocess
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trinity.errors import UserError
+from trinity.interpreter import module_command
 
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 SUFFIXES = (".yaml", ".yml")
@@ -47,13 +48,13 @@ def save(text: str, path: Path, *, may_replace: bool) -> Path:
     return path
 
 
-def start_run(config: Path, command: tuple[str, ...] = ()) -> StartedRun:
+def start_run(config: Path, command: Sequence[str] = ()) -> StartedRun:
     """Starts `trinity run` in a session of its own, with its output in a log beside the file.
 
     Raises: UserError if the log cannot be written.
     """
     log = config.with_suffix(".log")
-    program = command or (sys.executable, "-m", "trinity", "run", "--config", str(config))
+    program = command or module_command("trinity", "run", "--config", str(config))
     try:
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:

@@ -120,7 +120,7 @@ TOKEN = "trinity.algorithm.token_advantage"
 GROUP = "trinity.algorithm.advantage"
 TRAINER = "services.trainer"
 PPO = called(losses.test_loss_and_gradient_are_the_formulas, "ppo", "token-mean", "stale")
-GRPO = called(group_formulas.test_a_function_is_its_formula, "grpo", {}, references.grpo, 0)
+GRPO = called(group_formulas.test_a_function_is_its_formula, "grpo", {}, references.grpo, "run", 0)
 DPO = called(losses.test_dpo_is_the_mean_over_pairs, 0, 0.0)
 
 

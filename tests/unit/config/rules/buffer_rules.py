@@ -86,7 +86,7 @@ BUFFER = [
         "files between explorer and trainer",
         at("buffer.trainer_input.experience_buffer", {"storage_type": "file", "path": "/x"}),
         ADVICE,
-        "the buffer's database keeps every experience",
+        "experiences are also written to /x",
         holds=lambda plan: plan.experience_buffer.storage_type == "queue",
     ),
     refused(
