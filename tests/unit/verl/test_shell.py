@@ -204,3 +204,10 @@ def test_what_is_no_shell_is_refused_with_its_line(text: str, message: str) -> N
 )
 def test_forms_on_which_grammars_fail_are_read(text: str, expected: list[str]) -> None:
     assert words(text if "LIST" not in text else f"LIST=()\n{text}") == expected
+
+
+def test_a_variable_that_the_script_treats_as_optional_is_empty() -> None:
+    name = 'start n=a${S:+"-"}${S}'
+    assert words(name) == ["start", "n=a"]
+    assert words(name, S="x") == ["start", "n=a-x"]
+    assert words("start n=a${S}") == ["start", "n=a${oc.env:S}"]

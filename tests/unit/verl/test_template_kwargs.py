@@ -80,6 +80,14 @@ def test_so_it_is_for_supervised_fine_tuning() -> None:
     assert missing(found) == []
 
 
+@pytest.mark.parametrize(("number", "is_missing"), [(-1, False), (64, True)])
+def test_all_rows_of_supervised_data_are_taken_unless_fewer_are_asked_for(
+    number: int, is_missing: bool
+) -> None:
+    found = missing(from_keys(*SFT, f"data.train_max_samples={number}"))
+    assert bool([line for line in found if "data.train_max_samples" in line]) is is_missing
+
+
 @pytest.mark.parametrize("section", [f"{ACTOR}", f"critic.{MORE}"])
 @pytest.mark.parametrize(
     "option", ["offload_fraction=1.0", "optimizer_cpu_offload=True", "fused=True"]

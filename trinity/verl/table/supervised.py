@@ -131,7 +131,9 @@ ROWS: tuple[KeyRow, ...] = (
     *missing_rows("the optimizer is AdamW with the options of `algorithm.optimizer`", "optim.*"),
     *missing_rows("there is no such option of the back end", "engine.*", "model.*"),
     *missing_rows(
-        "cut the file beforehand, or give `trainer.total_steps`", "data.train_max_samples"
+        "cut the file beforehand, or give `trainer.total_steps`",
+        "data.train_max_samples",
+        neutral=(-1,),
     ),
     *missing_rows("write rows that sft reads", "data.custom_cls.*"),
 )
