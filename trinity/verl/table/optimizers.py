@@ -1,4 +1,4 @@
-"""What veRL hands to an optimizer beyond its own keys, for actor, critic and sft alike."""
+"""Rows of what veRL hands to an optimizer beyond its own keys, for actor, critic and sft."""
 
 from trinity.verl.row import KeyRow, left_out_rows, missing_rows, renamed_row
 from trinity.verl.values import identity
