@@ -41,7 +41,7 @@ Populations = list[query_pb2.GetPopulationResponse]
 
 
 def status(
-    run: RunArgument = None, config: ConfigOption = None, job_dir: JobDirOption = None
+    config: ConfigOption = None, job_dir: JobDirOption = None, run: RunArgument = None
 ) -> None:
     """Show the stages, how trained samples differ from generated ones, and what waits for what.
 

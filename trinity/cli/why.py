@@ -12,7 +12,7 @@ from trinity.local.addresses import stack_directory_of
 HELD_UP = 3
 
 
-def why(run: RunArgument = None, config: ConfigOption = None, job_dir: JobDirOption = None) -> None:
+def why(config: ConfigOption = None, job_dir: JobDirOption = None, run: RunArgument = None) -> None:
     """Show what holds the run up and what to do; works whatever part of it is down.
 
     Exit code 0: it makes progress or has nothing to do. 3: it is held up or has failed.
