@@ -20,6 +20,7 @@ from trinity.config.check import check_file
 from trinity.errors import UserError
 from trinity.verl.convert import Converted, convert
 from trinity.verl.settings import VerlSettings, read_sources
+from trinity.verl.shell.variables import UNKNOWN
 
 PLANNED = (
     "trainer.ulysses_sequence_parallel_size",
@@ -29,20 +30,26 @@ PLANNED = (
     "model.trust_remote_code",
 )
 _SEVERAL = re.compile(r"starts veRL \d+ times \(lines (\d+)")
+NO_COUNTERPART = "has no counterpart"
 _MISSING = "Without counterpart here:"
-_KEY = re.compile(r"\s*(?:- )?([\w./@-]+)=")
+_KEY = re.compile(r"\s*(?:- )?([\w./@-]+)=(.*)")
 REASONS = (
     ("images", re.compile(r"image_key|video_key")),
-    ("one GPU for rollout and training", re.compile(r"leaves none")),
     ("router replay", re.compile(r"router_replay")),
     ("a program of its own", re.compile(r"\bprogram has no")),
     ("an agent's framework or a simulated user", re.compile(r"multi_turn|rollout\.agent")),
     ("a class of rows", re.compile(r"custom_cls")),
 )
 """Kinds of reasons, the first that a script has counts."""
-_VARIABLE = re.compile(r"environment variable|is missing: (give|`mode)|has no adapter_config.json")
+_VARIABLE = re.compile(
+    r"environment variable|is missing: (give|`mode)|has no adapter_config.json|waits for a value"
+    rf"|not '{UNKNOWN}'"
+)
 OUTSIDE = "clean, once its variables and paths are set"
 """Scripts that take a path from their environment, or an adapter's directory that is not here."""
+_PLACE = re.compile(r"leaves none|ranks are more than one machine has GPUs")
+ELSEWHERE = "clean, once rollout and training share a GPU, or ranks are on several machines"
+"""Scripts for one GPU, or for more ranks than a machine has."""
 OTHER = "an option without counterpart"
 
 
@@ -65,6 +72,8 @@ class ScriptOutcome:
             return "clean"
         if all(_VARIABLE.search(reason) for reason in self.reasons):
             return OUTSIDE
+        if all(_VARIABLE.search(reason) or _PLACE.search(reason) for reason in self.reasons):
+            return ELSEWHERE
         return next((name for name, pattern in REASONS if pattern.search(text)), OTHER)
 
 
@@ -104,8 +113,8 @@ def outcome_of(path: Path) -> ScriptOutcome:
         converted = convert(_read(path))
     except UserError as error:
         return ScriptOutcome(path, is_converted=False, reasons=(" ".join(str(error).split()),))
-    missing = tuple(f"{key} has no counterpart" for key in missing_keys(converted))
-    return ScriptOutcome(path, is_converted=True, reasons=(*missing, *_mistakes(converted)))
+    reasons = (*missing_keys(converted), *_mistakes(converted))
+    return ScriptOutcome(path, is_converted=True, reasons=reasons)
 
 
 def _read(path: Path) -> VerlSettings:
@@ -119,12 +128,14 @@ def _read(path: Path) -> VerlSettings:
 
 
 def missing_keys(converted: Converted) -> list[str]:
-    """Returns the keys that the report lists as without counterpart."""
+    """Returns a reason for each key that the report lists as without counterpart."""
     title, found = "", []
     for line in converted.report:
         title = title if line.startswith(" ") else line
         if title == _MISSING and (key := _KEY.match(line)):
-            found.append(key[1])
+            is_unknown = key[2].startswith(f"{UNKNOWN} ")
+            why = "waits for a value that the script does not set" if is_unknown else NO_COUNTERPART
+            found.append(f"{key[1]} {why}")
     return found
 
 

@@ -28,6 +28,7 @@ from trinity.config.plan.model import newest_snapshot
 from trinity.config.plan.parts import AuxiliaryModel, ExternalAccess
 from trinity.config.plan.rope import changes_rope, rope_keys
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.schema.base import Args
 from trinity.config.schema.explorer import EngineConfig
 from trinity.config.schema.model import ModelConfig
 from trinity.errors import UserError
@@ -49,7 +50,8 @@ class StageModel:
     path: str
     max_len: int
     chat_template: str | None
-    enable_thinking: bool | None
+    template_kwargs: Args
+    """Variables of the chat template."""
     rollout: EngineConfig
     has_api: bool
     serves: bool = False
@@ -76,7 +78,7 @@ def stage_models(plan: StagePlan) -> tuple[StageModel, ...]:
         path=plan.model_path,
         max_len=plan.max_model_len,
         chat_template=plan.chat_template,
-        enable_thinking=plan.config.model.enable_thinking,
+        template_kwargs=_template_kwargs(plan.config.model, plan.external_model),
         rollout=rollout,
         has_api=rollout.enable_openai_api,
         serves=plan.mode == "serve",
@@ -98,11 +100,16 @@ def _auxiliary_model(model: AuxiliaryModel) -> StageModel:
         path=model.model_path,
         max_len=model.max_model_len,
         chat_template=model.chat_template,
-        enable_thinking=model.enable_thinking,
+        template_kwargs=_template_kwargs(model, model.external),
         rollout=model.engine,
         has_api=True,
         external=model.external,
     )
+
+
+def _template_kwargs(model: ModelConfig | AuxiliaryModel, external: ExternalAccess | None) -> Args:
+    """Returns what the chat template gets; a server elsewhere is only told what is asked for."""
+    return model.template_kwargs if external is None else model.chat_template_kwargs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +281,7 @@ class EngineManager:
         engine = ExternalEngine(
             access=read_external_access(external, {**os.environ, **self._variables}),
             retry_policy=RetryPolicy(self._waits, self._seconds),
+            template_kwargs=model.template_kwargs,
         )
         tokenizer = ByteTokenizer()
         api = await self._open_api(model, tokenizer)
@@ -337,6 +345,6 @@ def _load_tokenizer(model: StageModel) -> HuggingFaceTokenizer:
     return load_tokenizer(
         model.path,
         model.chat_template,
-        enable_thinking=model.enable_thinking,
+        template_kwargs=model.template_kwargs,
         max_cached_tokens=0 if model.serves else MAX_CACHED_TOKENS,
     )

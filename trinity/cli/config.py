@@ -6,16 +6,22 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.overrides import OverridesArgument, is_override
+from trinity.cli.overrides import (
+    FileOption,
+    FilesOption,
+    WordsArgument,
+    is_override,
+    split_words,
+)
 from trinity.cli.run import PluginDirOption, use_plugins
 from trinity.errors import UserError
 
 app = typer.Typer(no_args_is_help=True)
 
 FilesArgument = Annotated[
-    list[str],
+    list[str] | None,
     typer.Argument(
-        metavar="FILE... [KEY=VALUE]...",
+        metavar="[FILE]... [KEY=VALUE]...",
         help="YAML files, and keys that override theirs.",
         show_default=False,
     ),
@@ -23,9 +29,14 @@ FilesArgument = Annotated[
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Fail on every key that does not act as it is written.")
 ]
-
-
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A YAML file.")]
+DiffArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="A B [KEY=VALUE]...",
+        help="Two YAML files, or one and the directory of a run, and keys that override B's.",
+        show_default=False,
+    ),
+]
 OriginOption = Annotated[
     bool, typer.Option("--origin", help="Show the origin of each value behind it.")
 ]
@@ -33,7 +44,10 @@ OriginOption = Annotated[
 
 @app.command()
 def check(
-    files: FilesArgument, strict: StrictOption = False, plugin_dir: PluginDirOption = None
+    words: FilesArgument = None,
+    config: FilesOption = None,
+    strict: StrictOption = False,
+    plugin_dir: PluginDirOption = None,
 ) -> None:
     """Report all errors in files and in data that are here; no GPU, model or service is checked.
 
@@ -42,27 +56,23 @@ def check(
     from trinity.cli.config_commands import check_files
 
     use_plugins(plugin_dir)
-    overrides = [argument for argument in files if is_override(argument)]
-    paths = [Path(argument) for argument in files if not is_override(argument)]
+    paths, overrides = _split(words, config)
     check_files(paths, overrides, strict=strict)
 
 
 @app.command()
 def show(
-    file: FileArgument, overrides: OverridesArgument = None, origin: OriginOption = False
+    words: WordsArgument = None, config: FileOption = None, origin: OriginOption = False
 ) -> None:
     """Print a file fully resolved, with every value that acts; secrets are hidden."""
     from trinity.cli.config_commands import show_file
 
-    show_file(file, overrides or [], with_origin=origin)
+    file, overrides = split_words(words, config, "trinity config show")
+    show_file(file, overrides, with_origin=origin)
 
 
 @app.command()
-def diff(
-    before: Annotated[Path, typer.Argument(metavar="A", help="A YAML file.")],
-    after: Annotated[Path, typer.Argument(metavar="B", help="Another, or the directory of a run.")],
-    overrides: OverridesArgument = None,
-) -> None:
+def diff(words: DiffArgument = None, config: FilesOption = None) -> None:
     """Print the keys that act differently in two files, or in a file and the run in a directory.
 
     Of a run, it says which changes are free, which ones change the experiment, and which ones are
@@ -71,10 +81,24 @@ def diff(
     """
     from trinity.cli.config_commands import show_difference, show_run_difference
 
+    paths, overrides = _split(words, config)
+    if len(paths) != 2:
+        raise UserError(
+            f"`trinity config diff` compares two, and {len(paths)} are named: write "
+            "`trinity config diff A B`, two YAML files, or one and the directory of a run"
+        )
+    before, after = paths
     if after.is_dir():
-        raise typer.Exit(show_run_difference(before, after, overrides or []))
-    if show_difference(before, after, overrides or []):
+        raise typer.Exit(show_run_difference(before, after, overrides))
+    if show_difference(before, after, overrides):
         raise typer.Exit(1)
+
+
+def _split(words: list[str] | None, config: list[Path] | None) -> tuple[list[Path], list[str]]:
+    """Returns all files, those of `--config` first, and the overrides."""
+    given = words or []
+    files = [Path(word) for word in given if not is_override(word)]
+    return [*(config or []), *files], [word for word in given if is_override(word)]
 
 
 @app.command()

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from trinity.cli.output import write_errors
+from trinity.cli.overrides import FilesOption
 from trinity.errors import UserError
 from trinity.verl.back import verl_command
 from trinity.verl.convert import Converted, convert
@@ -56,7 +57,8 @@ BackOption = Annotated[
 
 
 def from_verl(
-    sources: SourcesArgument = None,
+    words: SourcesArgument = None,
+    config: FilesOption = None,
     output: OutputOption = None,
     env: EnvOption = None,
     line: LineOption = None,
@@ -69,12 +71,13 @@ def from_verl(
 
     Each line has its origin; the end lists settings without counterpart and what to do.
     """
+    sources = [*map(str, config or []), *(words or [])]
     if (to_verl is None) == (not sources):
         raise UserError("give either sources to convert, or --to-verl and a YAML file")
     if to_verl is not None:
         sys.stdout.write(verl_command(_read(to_verl)))
         return
-    settings = read_sources(sources or [], _environment(env or []), line)
+    settings = read_sources(sources, _environment(env or []), line)
     converted = convert(settings, ConversionOptions(engine_num=engine_num, sync_offset=sync_offset))
     if output is None:
         sys.stdout.write(converted.yaml)

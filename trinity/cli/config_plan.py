@@ -1,12 +1,14 @@
 """`trinity config plan`: where each stage would run, its volume, and its memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import JsonValue
 
 from trinity.cli.output import pluralize
+from trinity.cli.overrides import FileOption, WordsArgument, parse_overrides, split_words
 from trinity.config.check import check_file
 from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import count_rows
@@ -39,7 +41,6 @@ from trinity.sizing.volume import (
 )
 
 MAX_LISTED_SEATS = 8
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment's YAML file.")]
 GpuMemoryOption = Annotated[
     float | None,
     typer.Option("--gpu-memory", min=1, help="GiB of each GPU, such as 80.", show_default=False),
@@ -194,7 +195,8 @@ def _gib(num_bytes: int) -> str:
 
 
 def plan(
-    file: FileArgument,
+    words: WordsArgument = None,
+    config: FileOption = None,
     gpu_memory: GpuMemoryOption = None,
     model_config: ModelConfigOption = None,
     rows: RowsOption = None,
@@ -203,7 +205,8 @@ def plan(
 
     Memory is an estimate, not a measurement.
     """
-    experiment = _planned(file)
+    file, overrides = split_words(words, config, "trinity config plan")
+    experiment = _planned(file, parse_overrides(overrides))
     print(f"{experiment.label} in {experiment.job_dir}")
     gpu_bytes = None if gpu_memory is None else int(gpu_memory * GIB)
     for stage in experiment.stages:
@@ -217,9 +220,9 @@ def plan(
             print(f"  {line}")
 
 
-def _planned(file: Path) -> ExperimentPlan:
+def _planned(file: Path, overrides: Mapping[str, JsonValue]) -> ExperimentPlan:
     """Plans a file without its planned keys, which are printed."""
-    report = check_file(file)
+    report = check_file(file, overrides)
     if report.plan is None:
         reason = f"{file} cannot be planned yet: see `trinity config check {file}`"
         raise UserError("\n".join(report.errors) or reason)

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from trinity.cli.overrides import OverridesArgument, parse_overrides
-from trinity.cli.run import ConfigOption, PluginDirOption, use_plugins
+from trinity.cli.overrides import FileOption, WordsArgument, parse_overrides, split_words
+from trinity.cli.run import PluginDirOption, use_plugins
 from trinity.cli.studio import DEFAULT_PORT, studio
 from trinity.interpreter import module_command
 
@@ -69,9 +69,9 @@ PortOption = Annotated[
 
 
 def debug(
-    config: ConfigOption,
     module: ModuleOption,
-    overrides: OverridesArgument = None,
+    words: WordsArgument = None,
+    config: FileOption = None,
     output_file: OutputFileOption = None,
     output_dir: OutputDirOption = None,
     plugin_dir: PluginDirOption = None,
@@ -86,18 +86,19 @@ def debug(
 
     Nothing is trained or stored; both use the same file, and need no database and no broker.
     """
+    file, overrides = split_words(words, config, "trinity debug")
     if module is DebugModule.VIEWER:
-        _view(config, parse_overrides(overrides or []), port)
+        _view(file, parse_overrides(overrides), port)
         return
     if output_dir is not None:
         output_file = output_file or output_dir / OUTPUT_NAME
     use_plugins(plugin_dir)
-    common = _words(config, overrides or [], stage)
+    common = _words(file, overrides, stage)
     plugins = ["--plugin-dir", str(plugin_dir)] if plugin_dir is not None else []
     asked = {
         "module": module.value,
-        "config": str(config),
-        "overrides": parse_overrides(overrides or []),
+        "config": str(file),
+        "overrides": parse_overrides(overrides),
         "stage": stage,
         "workflow_command": shlex.join([*_command(DebugModule.WORKFLOW), *common, *plugins]),
         "engine_command": shlex.join([*_command(DebugModule.INFERENCE_MODEL), *common]),

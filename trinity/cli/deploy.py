@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from trinity.cli.output import write_errors
-from trinity.cli.overrides import OverridesArgument, parse_overrides
-from trinity.cli.run import AcceptChangesOption, ConfigOption, PluginDirOption, use_plugins
+from trinity.cli.overrides import FileOption, WordsArgument, parse_overrides, split_words
+from trinity.cli.run import AcceptChangesOption, PluginDirOption, use_plugins
 from trinity.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ app = typer.Typer(
 
 @app.command()
 def render(
-    config: ConfigOption,
-    overrides: OverridesArgument = None,
+    words: WordsArgument = None,
+    config: FileOption = None,
     target: Annotated[
         Literal["compose", "k8s", "nomad"],
         typer.Option("--target", help="Orchestrator that places processes."),
@@ -54,8 +54,9 @@ def render(
     from trinity.deploy.deployment import ContainerImages, ExperimentDeployment
     from trinity.deploy.render import ManifestRenderer, render_notes
 
+    file, overrides = split_words(words, config, "trinity deploy render")
     use_plugins(plugin_dir)
-    plan = plan_experiment(load_config(config, parse_overrides(overrides or [])))
+    plan = plan_experiment(load_config(file, parse_overrides(overrides)))
     _refuse_local_modes(plan)
     deployment = ExperimentDeployment(
         plan=plan,

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir
+from trinity.cli.runs import ConfigOption, JobDirOption, RunArgument, find_job_dir, place_of
 from trinity.errors import UserError
 from trinity.inspect.logs import (
     LEVELS,
@@ -53,6 +53,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 
 
 def log(
+    run: RunArgument = None,
     config: ConfigOption = None,
     job_dir: JobDirOption = None,
     service: ServiceOption = None,
@@ -68,7 +69,8 @@ def log(
     """Show the logs of a run's processes together, also of a run that has stopped."""
     if level.upper() not in LEVELS:
         raise UserError(f"--level {level} is not a level: give one of {', '.join(LEVELS)}")
-    directory, services = stack_directory_of(find_job_dir(config, job_dir)), service or []
+    services = service or []
+    directory = stack_directory_of(find_job_dir(*place_of(run, config, job_dir)))
     wanted = LogFilter(
         level=level.upper(),
         since=since_of(since, datetime.now(UTC)) if since else None,

@@ -1,6 +1,7 @@
-"""`key=value` after a command, which overrides the file's values."""
+"""Words after a command: its configuration file, and `key=value` that overrides its values."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,13 +9,29 @@ from pydantic import JsonValue
 
 from trinity.errors import UserError
 
-OverridesArgument = Annotated[
+WordsArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...",
-        help="Keys that override the file's, such as algorithm.optimizer.lr=1e-5.",
+        metavar="[FILE] [KEY=VALUE]...",
+        help="The experiment's YAML file, unless --config names it, and keys that override its "
+        "values, such as algorithm.optimizer.lr=1e-5.",
         show_default=False,
     ),
+]
+FileArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[FILE]",
+        help="The experiment's YAML file, unless --config names it.",
+        show_default=False,
+    ),
+]
+FileOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="The same FILE.", show_default=False)
+]
+FilesOption = Annotated[
+    list[Path] | None,
+    typer.Option("--config", "-c", help="The same as a FILE before them.", show_default=False),
 ]
 
 
@@ -22,6 +39,42 @@ def is_override(argument: str) -> bool:
     """True if an argument sets a key, and is not a file name."""
     name, equals, _ = argument.partition("=")
     return bool(equals) and "/" not in name
+
+
+def single_file(given: Sequence[Path], command: str) -> Path:
+    """Returns the one file that a command was given, as a word or as `--config`.
+
+    Raises: UserError if none or several are given.
+    """
+    if not given:
+        raise UserError(
+            f"no file is named: write `{command} FILE`, or `{command} --config FILE`, with the "
+            "experiment's YAML file"
+        )
+    if len(given) > 1:
+        named = " and ".join(str(path) for path in given)
+        raise UserError(f"`{command}` takes one file, and {named} are given: leave one out")
+    return given[0]
+
+
+def split_words(
+    words: Sequence[str] | None, config: Path | None, command: str
+) -> tuple[Path, list[str]]:
+    """Returns the file of a command and its overrides; beside `--config` all words override.
+
+    Raises: UserError if none or several files are named.
+    """
+    given = list(words or ())
+    if config is not None:
+        if doubled := [word for word in given if not is_override(word) and _is_file(word)]:
+            single_file([config, *map(Path, doubled)], command)
+        return config, given
+    files = [Path(word) for word in given if not is_override(word)]
+    return single_file(files, command), [word for word in given if is_override(word)]
+
+
+def _is_file(word: str) -> bool:
+    return Path(word).suffix in (".yaml", ".yml")
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, JsonValue]:

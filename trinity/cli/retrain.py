@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from trinity.cli.experiment import follow_run, print_results
-from trinity.cli.run import ConfigOption
+from trinity.cli.overrides import FileArgument, FileOption, single_file
 from trinity.config.checks.runtime import check_inputs
 from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
@@ -20,10 +20,11 @@ from trinity.progress.summary import read_finished
 
 
 def retrain(
-    config: ConfigOption,
     steps: Annotated[
         str, typer.Option("--steps", help="Train steps FROM..TO, as 1..8.", show_default=False)
     ],
+    file: FileArgument = None,
+    config: FileOption = None,
     stage: Annotated[
         str | None, typer.Option("--stage", help="The stage; without it the last.")
     ] = None,
@@ -37,7 +38,8 @@ def retrain(
     same weights, which is checked and reported. Begins with the stage's starting weights, or with
     the checkpoint before the first step. The run itself is not changed.
     """
-    plan = plan_experiment(load_config(config))
+    path = single_file([path for path in (config, file) if path is not None], "trinity retrain")
+    plan = plan_experiment(load_config(path))
     check_inputs(plan)
     made = retraining_plan(plan, stage=stage, steps=parse_steps(steps), name=name)
     if (finished := read_finished(made.job_path)) is not None and has_run(made.job_path):
@@ -53,7 +55,7 @@ def retrain(
         services=without_explorer,
         complete=RetrainSource(plan=plan).complete_plan,
     )
-    again = f"trinity retrain --config {config} --steps {steps}"
+    again = f"trinity retrain --config {path} --steps {steps}"
     follow_run(
         run, again + (f" --stage {stage}" if stage else "") + (f" --name {name}" if name else "")
     )

@@ -6,13 +6,10 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.overrides import OverridesArgument
+from trinity.cli.overrides import FileOption, WordsArgument, split_words
 
 PLUGIN_DIRS = "TRINITY_PLUGIN_DIRS"
 
-ConfigOption = Annotated[
-    Path, typer.Option("--config", "-c", help="The experiment's YAML file.", show_default=False)
-]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Check everything and show what would be done.")
 ]
@@ -45,8 +42,8 @@ SecureOption = Annotated[
 
 
 def run(
-    config: ConfigOption,
-    overrides: OverridesArgument = None,
+    words: WordsArgument = None,
+    config: FileOption = None,
     dry_run: DryRunOption = False,
     strict: StrictOption = False,
     max_steps: MaxStepsOption = None,
@@ -57,10 +54,11 @@ def run(
     """Run an experiment; started again on the same directory, it resumes where it stopped."""
     from trinity.cli.experiment import RunOptions, run_experiment
 
+    file, overrides = split_words(words, config, "trinity run")
     use_plugins(plugin_dir)
     options = RunOptions(
-        config=config,
-        overrides=tuple(overrides or ()),
+        config=file,
+        overrides=tuple(overrides),
         dry_run=dry_run,
         strict=strict,
         max_steps=max_steps,

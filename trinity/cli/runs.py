@@ -37,6 +37,14 @@ MAX_NAMED_RUNS = 5
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="The run's YAML file.", show_default=False)
 ]
+RunArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[RUN]",
+        help="The run's YAML file or its directory; the same as --config or --job-dir.",
+        show_default=False,
+    ),
+]
 JobDirOption = Annotated[
     Path | None, typer.Option("--job-dir", help="The run's directory.", show_default=False)
 ]
@@ -138,6 +146,20 @@ def newest_checkpoint_step(job_dir: Path, stage: str) -> int | None:
     folders = (job_dir / "stages" / stage / "checkpoints").glob("step-*")
     steps = [int(found[1]) for path in folders if (found := _CHECKPOINT.fullmatch(path.name))]
     return max(steps, default=None)
+
+
+def place_of(
+    word: Path | None, config: Path | None, job_dir: Path | None
+) -> tuple[Path | None, Path | None]:
+    """Returns the configuration and the directory that a command names, the word among them.
+
+    Raises: UserError if the word names another one than an option does.
+    """
+    if word is None:
+        return config, job_dir
+    if config is not None or job_dir is not None:
+        raise UserError(f"{word} and {config or job_dir} both name a run: leave one out")
+    return (None, word) if word.is_dir() else (word, None)
 
 
 def find_run(config: Path | None, job_dir: Path | None) -> tuple[Path, RunningStack]:

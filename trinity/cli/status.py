@@ -21,7 +21,9 @@ from trinity.api.v1 import (
 from trinity.cli.runs import (
     ConfigOption,
     JobDirOption,
+    RunArgument,
     find_job_dir,
+    place_of,
     running_stack,
     stopped_run_lines,
 )
@@ -38,12 +40,14 @@ Populations = list[query_pb2.GetPopulationResponse]
 """One for each stage at work."""
 
 
-def status(config: ConfigOption = None, job_dir: JobDirOption = None) -> None:
+def status(
+    config: ConfigOption = None, job_dir: JobDirOption = None, run: RunArgument = None
+) -> None:
     """Show the stages, how trained samples differ from generated ones, and what waits for what.
 
     For a stopped run: how it ended, and its newest checkpoints.
     """
-    directory = find_job_dir(config, job_dir)
+    directory = find_job_dir(*place_of(run, config, job_dir))
     if (running := running_stack(directory)) is None:
         for line in stopped_run_lines(directory):
             print(line)

@@ -4,7 +4,7 @@ import asyncio
 
 import typer
 
-from trinity.cli.runs import ConfigOption, JobDirOption, find_run
+from trinity.cli.runs import ConfigOption, JobDirOption, RunArgument, find_run, place_of
 from trinity.diagnosis.diagnose import diagnose
 from trinity.diagnosis.gather import gather
 from trinity.local.addresses import stack_directory_of
@@ -12,13 +12,13 @@ from trinity.local.addresses import stack_directory_of
 HELD_UP = 3
 
 
-def why(config: ConfigOption = None, job_dir: JobDirOption = None) -> None:
+def why(config: ConfigOption = None, job_dir: JobDirOption = None, run: RunArgument = None) -> None:
     """Show what holds the run up and what to do; works whatever part of it is down.
 
     Exit code 0: it makes progress or has nothing to do. 3: it is held up or has failed.
     2: no run is going on there.
     """
-    directory, running = find_run(config, job_dir)
+    directory, running = find_run(*place_of(run, config, job_dir))
     verdict = diagnose(asyncio.run(gather(running, stack_directory_of(directory))))
     for line in (verdict.text, *verdict.notes):
         print(line)

@@ -251,6 +251,7 @@ RULES: tuple[ChangeRule, ...] = (
         "model.logprobs",
         "model.repetition_penalty",
         "model.enable_thinking",
+        "model.chat_template_kwargs",
         "model.enable_prompt_truncation",
         f"{_TASKSET}.taskset.rollout_args",
         f"{_TASKSET}.tasksets.rollout_args",

@@ -40,6 +40,11 @@ def find_data_files(
     directory = root / subset_name if subset_name else root
     for place in (directory, directory / "dataset_dict.json", directory / split):
         check(place)
+    if subset_name and root.is_dir() and not directory.is_dir():
+        raise UserError(
+            f"{root} has no folder {subset_name}, which `subset_name` names: leave `subset_name` "
+            "out, or correct it"
+        )
     if not directory.is_dir():
         raise UserError(
             f"there is no file or directory {directory}: correct the path, "

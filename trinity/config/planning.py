@@ -29,6 +29,7 @@ from trinity.config.plan.data import (
 from trinity.config.plan.lengths import SequenceLengths, resolve_lengths
 from trinity.config.plan.model import (
     chat_template_of,
+    check_template_kwargs,
     is_external,
     resolve_auxiliary_models,
     resolve_critic_path,
@@ -278,6 +279,8 @@ def _model(config: Config, algorithm: ResolvedAlgorithm | None, stage: str) -> _
     )
     adapter = errors.attempt(lambda: resolve_adapter_path(config.model, stage))
     template = errors.attempt(lambda: chat_template_of(config.model, stage))
+    variables, thinks = config.model.chat_template_kwargs, config.model.enable_thinking
+    errors.attempt(lambda: check_template_kwargs(variables, thinks, "model", stage))
     errors.raise_all()
     assert path is not None
     has_critic = algorithm is not None and algorithm.needs_critic

@@ -90,9 +90,15 @@ def _line(stage: str, error: str, tasksets: Sequence[str]) -> str:
 def _check_workflow(taskset: ResolvedTaskset) -> None:
     WORKFLOWS.check_name(taskset.workflow)
     if taskset.workflow not in WORKFLOWS.builtins:
-        from trinity.launch.workflow_checks import check_workflow  # imports bases of workflows
+        from trinity.launch.workflow_checks import (  # imports bases of workflows
+            check_workflow,
+            has_no_reward,
+            require_reward,
+        )
 
-        check_workflow(WORKFLOWS.get(taskset.workflow), taskset.workflow)
+        workflow = WORKFLOWS.get(taskset.workflow)
+        check_workflow(workflow, taskset.workflow)
+        require_reward(taskset, needs_one=has_no_reward(workflow))
 
 
 def _check_reward(taskset: ResolvedTaskset) -> None:

@@ -26,7 +26,7 @@ from trinity.launch.modes import bench_plan, is_bench, is_serve, serve_plan
 from trinity.launch.part_checks import check_part_names, check_rewards_of_rows, check_tasksets
 from trinity.launch.resume import check_resumable, has_run
 from trinity.launch.stored_runs import SourceRuns
-from trinity.launch.workflow_checks import check_workflow, has_no_reward
+from trinity.launch.workflow_checks import check_workflow, has_no_reward, require_reward
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
 from trinity.rewards.reward import check_reward
 from trinity.workflows.math_rm_workflow import MathRMWorkflow
@@ -53,11 +53,8 @@ def check_parts(stages: Sequence[StagePlan]) -> None:
 def _check_workflow(taskset: ResolvedTaskset) -> None:
     workflow = WORKFLOWS.get(taskset.workflow)
     check_workflow(workflow, taskset.workflow)
-    needs_reward = workflow in (SimpleWorkflow, MathRMWorkflow) or has_no_reward(workflow)
-    if needs_reward and taskset.reward is None and not taskset.format.reward_fn_key:
-        raise UserError(
-            f"{taskset.workflow} has no reward of its own: set `default_reward_fn_type`"
-        )
+    is_ours = workflow in (SimpleWorkflow, MathRMWorkflow)
+    require_reward(taskset, needs_one=is_ours or has_no_reward(workflow))
 
 
 def _check_reward(taskset: ResolvedTaskset) -> None:

@@ -4,6 +4,7 @@ import inspect
 from abc import ABCMeta
 from collections.abc import Mapping
 
+from trinity.config.plan.parts import ResolvedTaskset
 from trinity.errors import UserError
 from trinity.workflows.trinity_rft.ruler import MathRULERWorkflow
 from trinity.workflows.trinity_rft.step_wise import (
@@ -45,6 +46,14 @@ def check_workflow(part: object, name: str) -> None:
         _check_hosted(part, name)
     else:
         _check_native(part, name)
+
+
+def require_reward(taskset: ResolvedTaskset, *, needs_one: bool) -> None:
+    """Raises UserError if neither the taskset nor its rows name the reward that is needed."""
+    if needs_one and taskset.reward is None and not taskset.format.reward_fn_key:
+        raise UserError(
+            f"{taskset.workflow} has no reward of its own: set `default_reward_fn_type`"
+        )
 
 
 def has_no_reward(part: type) -> bool:

@@ -67,6 +67,7 @@ def verl_command(text: str) -> str:
         _convert_batches(conversion)
         _convert_token_limit(conversion)
     _convert_places(conversion)
+    _convert_template_kwargs(conversion)
     for row in SUPERVISED_ROWS if is_supervised else ROWS:
         if row.is_invertible and row.ours in conversion.left and row.verl not in conversion.verl:
             value = conversion.pop(row.ours)
@@ -301,6 +302,13 @@ def _convert_token_limit(conversion: _BackConversion) -> None:
     if isinstance(limit, int) and isinstance(shared, int) and shared > 1:
         conversion.verl[f"{ACTOR}.ppo_max_token_len_per_gpu"] = -(-limit // shared)
         conversion.pop("trainer.max_token_len_per_gpu")
+
+
+def _convert_template_kwargs(conversion: _BackConversion) -> None:
+    ours = "model.chat_template_kwargs."
+    for key in [name for name in conversion.left if name.startswith(ours)]:
+        verl = f"+data.apply_chat_template_kwargs.{key.removeprefix(ours)}"
+        conversion.verl[verl] = conversion.pop(key)
 
 
 def _convert_places(conversion: _BackConversion) -> None:

@@ -130,6 +130,8 @@ def _convert_setting(work: Conversion, setting: VerlSetting) -> None:
         work.report.missing.append((setting, UNKNOWN_KEY))
     elif setting.value is None:
         work.report.not_needed.append((setting, "null leaves it to the default"))
+    elif setting.value == {}:
+        work.report.not_needed.append((setting, "it is empty"))
     elif setting.value in row.neutral:
         work.report.not_needed.append((setting, "that is so here in any case"))
     elif setting.key.startswith("critic.") and not work.has_critic:

@@ -69,7 +69,7 @@ def socket_path(plan: StagePlan) -> Path:
 
 def _identity(model: StageModel) -> list[object]:
     """Returns what two files must agree on to use the same engine."""
-    return [model.name, model.path, model.max_len, model.chat_template, model.enable_thinking]
+    return [model.name, model.path, model.max_len, model.chat_template, model.template_kwargs]
 
 
 def encode(message: Message) -> bytes:

@@ -181,7 +181,7 @@ def _parsers(model: StageModel) -> ResponseParsers | None:
     if not (model.has_api and is_parsed) or model.external is not None:
         return None
     tokenizer = load_tokenizer(
-        model.path, model.chat_template, enable_thinking=model.enable_thinking
+        model.path, model.chat_template, template_kwargs=model.template_kwargs
     )
     return load_parsers(rollout, tokenizer)
 

@@ -145,8 +145,18 @@ class ExternalEngine:
     Whether equal seeds give equal answers depends on the server.
     """
 
-    def __init__(self, *, access: ExternalModelAccess, retry_policy: RetryPolicy) -> None:
+    def __init__(
+        self,
+        *,
+        access: ExternalModelAccess,
+        retry_policy: RetryPolicy,
+        template_kwargs: JsonObject | None = None,
+    ) -> None:
         self._access = access
+        self._fields: JsonObject = (
+            {"chat_template_kwargs": template_kwargs} if template_kwargs else {}
+        )
+        """Fields of each request that vLLM, SGLang and their like know."""
         self._retry_policy = retry_policy
         self._retry = retry_policy.new_retry(
             waits_for="external model", purpose=f"answer as `{access.name}`"
@@ -167,6 +177,7 @@ class ExternalEngine:
         Raises: RolloutStageFailed when the model is given up, UserError if it rejects the request.
         """
         body = _request_body(self._access.name, prompt_token_ids, sampling, min_tokens)
+        body |= self._fields
         pause = FIRST_PAUSE_SECONDS
         while self._failed is None:
             try:

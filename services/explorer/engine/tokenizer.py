@@ -74,7 +74,7 @@ class HuggingFaceTokenizer:
         chat_template: str | None,
         end_token_ids: tuple[int, ...],
         *,
-        enable_thinking: bool | None = None,
+        template_kwargs: JsonObject | None = None,
         max_cached_tokens: int = MAX_CACHED_TOKENS,
     ) -> None:
         self.end_token_ids = end_token_ids
@@ -86,9 +86,7 @@ class HuggingFaceTokenizer:
                 "give one with model.chat_template_path"
             )
         tokenizer.chat_template = self._template
-        self.template_kwargs: JsonObject = (
-            {} if enable_thinking is None else {"enable_thinking": enable_thinking}
-        )
+        self.template_kwargs: JsonObject = dict(sorted((template_kwargs or {}).items()))
         """Further variables of the template."""
         switched = "".join(f"\0{name}={value}" for name, value in self.template_kwargs.items())
         self.template_sha256 = hashlib.sha256((self._template + switched).encode()).digest()
@@ -147,7 +145,7 @@ def load_tokenizer(
     model_path: str,
     chat_template: str | None,
     *,
-    enable_thinking: bool | None = None,
+    template_kwargs: JsonObject | None = None,
     max_cached_tokens: int = MAX_CACHED_TOKENS,
 ) -> HuggingFaceTokenizer:
     """Loads it; raises UserError when there is no tokenizer, no chat template or no end token."""
@@ -164,7 +162,7 @@ def load_tokenizer(
         tokenizer,
         chat_template,
         tuple(sorted(ends)),
-        enable_thinking=enable_thinking,
+        template_kwargs=template_kwargs,
         max_cached_tokens=max_cached_tokens,
     )
 

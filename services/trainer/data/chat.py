@@ -1,7 +1,7 @@
 """Renders and tokenizes conversations, with the spans of the assistant's answers."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from trinity.errors import UserError
+from trinity.json_values import JsonObject
 
 Message = dict[str, object]
 Tools = list[object]
@@ -51,14 +52,14 @@ class Conversation:
 
 
 class ChatTemplate:
-    """A tokenizer's chat template with the switches that are set.
+    """A tokenizer's chat template with the variables that are set.
 
     template.text(conversation.messages_before(3), with_answer_to_come=True)
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, switches: Mapping[str, bool]) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, variables: JsonObject) -> None:
         self._tokenizer = tokenizer
-        self._switches = dict(switches)
+        self._variables = dict(variables)
 
     def text(self, conversation: Conversation, *, with_answer_to_come: bool = False) -> str:
         """Renders the conversation as the model reads it.
@@ -71,7 +72,7 @@ class ChatTemplate:
                 tools=conversation.tools,
                 tokenize=False,
                 add_generation_prompt=with_answer_to_come,
-                **self._switches,
+                **self._variables,
             )
         except NOT_RENDERED as error:
             raise _refused(conversation, error) from error
@@ -93,7 +94,7 @@ class ChatTemplate:
                 tools=conversation.tools,
                 chat_template=self._template(conversation),
                 return_assistant_tokens_mask=True,
-                **{**self._tokenizer.special_tokens_map, **self._switches},
+                **{**self._tokenizer.special_tokens_map, **self._variables},
             )
         except NOT_RENDERED as error:
             raise _refused(conversation, error) from error
@@ -193,7 +194,7 @@ class Encoded(NamedTuple):
 
 
 class ChatEncoder:
-    """A tokenizer with the tokens that end an answer, and the template's switches.
+    """A tokenizer with the tokens that end an answer, and the template's variables.
 
     tokens, prompt_length, _ = chat.encode(prompt, messages[-1:])
     """
@@ -202,11 +203,11 @@ class ChatEncoder:
         self,
         tokenizer: PreTrainedTokenizerBase,
         end_tokens: frozenset[int],
-        switches: Mapping[str, bool] | None = None,
+        variables: JsonObject | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._end_tokens = end_tokens
-        self._template = ChatTemplate(tokenizer, switches or {})
+        self._template = ChatTemplate(tokenizer, variables or {})
 
     def encode(self, prompt: Conversation, answer: Sequence[Message]) -> Encoded:
         """Encodes a prompt and its answer; the prompt ends where the answer begins.

@@ -13,6 +13,7 @@ from services.trainer.data.chat import ChatEncoder, Conversation, Encoded, Messa
 from services.trainer.types import PairSide, TrainRow
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.schema.data import FormatConfig
+from trinity.config.schema.model import merge_template_kwargs
 from trinity.errors import UserError
 from trinity.training_rows import PromptRow, read_cpt_row, read_dpo_row, read_sft_row
 from trinity.types import JsonObject
@@ -171,7 +172,7 @@ def load_formatter(
     chat_template: str | None,
     row_format: FormatConfig,
     max_length: int,
-    enable_thinking: bool | None = None,
+    template_kwargs: JsonObject | None = None,
 ) -> Formatter:
     """Loads a formatter with the model's tokenizer; data among rollouts is formatted as for sft.
 
@@ -188,10 +189,8 @@ def load_formatter(
             f"the tokenizer in {model_directory} has no chat template: "
             "give `model.chat_template_path`"
         )
-    own = row_format.enable_thinking
-    thinking = enable_thinking if own is None else own
-    switches = {} if thinking is None else {"enable_thinking": thinking}
-    chat = ChatEncoder(tokenizer, _end_tokens(model_directory, tokenizer), switches)
+    variables = merge_template_kwargs(template_kwargs or {}, row_format.enable_thinking)
+    chat = ChatEncoder(tokenizer, _end_tokens(model_directory, tokenizer), variables)
     encoder = DpoEncoder(chat, row_format) if schema == "dpo" else SftEncoder(chat, row_format)
     return Formatter(encoder, name=name, max_length=max_length)
 

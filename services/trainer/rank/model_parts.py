@@ -12,6 +12,7 @@ from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import StartCheckpoint
 from trinity.config.schema.data import FormatConfig
+from trinity.json_values import JsonObject
 
 if TYPE_CHECKING:  # it imports torch
     from services.trainer.collectives import Ranks
@@ -45,7 +46,7 @@ class LoadFormatter(Protocol):
         chat_template: str | None,
         row_format: FormatConfig,
         max_length: int,
-        enable_thinking: bool | None,
+        template_kwargs: JsonObject,
     ) -> RowFormatter: ...
 
 

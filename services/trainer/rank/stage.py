@@ -446,7 +446,7 @@ def row_reader(plan: StagePlan, model_directory: Path, load_formatter: LoadForma
             chat_template=plan.chat_template,
             row_format=data.format,
             max_length=plan.max_model_len,
-            enable_thinking=plan.config.model.enable_thinking,
+            template_kwargs=plan.config.model.template_kwargs,
         )
     return RowReader(
         formatter=formatter,

@@ -44,6 +44,15 @@ def test_a_subset_is_a_directory_and_so_may_a_split_be(tmp_path: Path) -> None:
     assert names(tmp_path, "test", "main") == ["main/test/rows.jsonl"]
 
 
+def test_a_subset_that_a_folder_does_not_have_is_named(tmp_path: Path) -> None:
+    """As an example file of Trinity-RFT says `subset_name: main`, and one's own data has none."""
+    touch(tmp_path, "train.jsonl")
+    with pytest.raises(UserError, match="has no folder main, which `subset_name` names: leave"):
+        names(tmp_path, "train", "main")
+    with pytest.raises(UserError, match="there is no file or directory"):
+        names(tmp_path / "nothing", "train", "main")
+
+
 def test_a_directory_without_data_is_named(tmp_path: Path) -> None:
     touch(tmp_path, "notes.txt")
     with pytest.raises(UserError, match=r"holds no .jsonl or .*.csv or .parquet or .arrow file"):

@@ -44,11 +44,15 @@ class World:
     def __post_init__(self) -> None:
         self.waits = WaitRegistry(owner="explorer", on_change=self.changed.set)
 
-    def engine(self, seconds: float = PATIENT, address: str = "", key: str = KEY) -> ExternalEngine:
+    def engine(
+        self, seconds: float = PATIENT, address: str = "", key: str = KEY, **template_kwargs: str
+    ) -> ExternalEngine:
         variables = {"THEIR_ADDRESS": address or self.server.address, "THEIR_KEY": key}
         retry_policy = RetryPolicy(self.waits, seconds)
         made = ExternalEngine(
-            access=read_external_access(SOURCE, variables), retry_policy=retry_policy
+            access=read_external_access(SOURCE, variables),
+            retry_policy=retry_policy,
+            template_kwargs={**template_kwargs},
         )
         self.engines.append(made)
         return made
@@ -107,6 +111,14 @@ async def test_the_form_of_an_answer_is_asked_of_it_too(world: World) -> None:
     assert whatever["response_format"] == {"type": "json_object"}
     described = {"name": "answer", "schema": grade}
     assert graded["response_format"] == {"type": "json_schema", "json_schema": described}
+
+
+async def test_variables_of_its_chat_template_are_sent_where_they_are_set(world: World) -> None:
+    await model(world.engine()).chat_async(HELLO)
+    await model(world.engine(reasoning_effort="high")).chat_async(HELLO)
+    plain, told = world.server.requests
+    assert "chat_template_kwargs" not in plain
+    assert told["chat_template_kwargs"] == {"reasoning_effort": "high"}
 
 
 async def test_it_is_not_asked_about_tokens(world: World) -> None:

@@ -7,7 +7,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from services.explorer.engine.tokenizer import load_tokenizer
+from trinity.config.schema.model import THINKING, ModelConfig
 from trinity.errors import UserError
+from trinity.json_values import JsonObject
 from trinity.workflows.generation import Prompt
 from trinity.workflows.messages import Message
 
@@ -33,8 +35,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_the_switch_of_thinking_reaches_the_template(
     model: str, thinking: bool | None, text: str
 ) -> None:
-    tokenizer = load_tokenizer(model, None, enable_thinking=thinking)
+    given = ModelConfig(enable_thinking=thinking).template_kwargs
+    tokenizer = load_tokenizer(model, None, template_kwargs=given)
     assert tokenizer.encode_chat([{"role": "user", "content": "ab"}]).text == text
+
+
+def test_any_variable_reaches_the_template(model: str) -> None:
+    template = "{{ messages[0]['content'] }}{{ effort or 'n' }}{{ more['x'] }}"
+    question: Message = {"role": "user", "content": "b"}
+    kwargs: JsonObject = {"effort": "t", "more": {"x": "a"}}
+    tokenizer = load_tokenizer(model, template, template_kwargs=kwargs)
+    assert tokenizer.encode_chat([question]).text == "bta"
+    assert tokenizer.template_kwargs == kwargs
+    with pytest.raises(UserError, match="'more' is undefined"):
+        load_tokenizer(model, template).encode_chat([question])
 
 
 @pytest.mark.parametrize(
@@ -50,11 +64,18 @@ def test_messages_that_the_template_does_not_expect_are_an_error_of_the_users(
 
 
 def test_what_changes_a_prompt_changes_what_the_template_is_known_by(model: str) -> None:
-    known = [
-        load_tokenizer(model, None, enable_thinking=one).template_sha256
-        for one in (None, True, False)
+    variants: list[JsonObject] = [
+        {},
+        {THINKING: True},
+        {THINKING: False},
+        {"effort": "a"},
+        {"effort": "b"},
+        {"effort": "a", THINKING: True},
+        {THINKING: True, "effort": "a"},
     ]
-    assert len(set(known)) == 3
+    known = [load_tokenizer(model, None, template_kwargs=one).template_sha256 for one in variants]
+    assert len(set(known)) == 6, "the order of variables makes no difference"
+    assert known[-1] == known[-2]
     assert load_tokenizer(model, TEMPLATE).template_sha256 == known[0]
 
 

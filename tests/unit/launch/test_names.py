@@ -1,13 +1,27 @@
 """Workflows and rewards that cannot do their part are found before anything starts."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from tests.unit.config.builders import config
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
+from trinity.launch.part_checks import check_part_names
 from trinity.launch.prepare import check_names
+
+OWN = """
+from trinity.common.workflows.workflow import WORKFLOWS, SimpleWorkflow, Workflow
+
+@WORKFLOWS.register_module("scored_by_none")
+class ScoredByNone(SimpleWorkflow):
+    def run(self): ...
+
+@WORKFLOWS.register_module("scored_by_itself")
+class ScoredByItself(Workflow):
+    def run(self): ...
+"""
 
 
 def complaint(taskset: Mapping[str, object]) -> str:
@@ -22,6 +36,23 @@ def test_a_workflow_without_a_reward_of_its_own_needs_one(taskset: dict[str, obj
     said = complaint(taskset)
     assert "stage `main`, taskset `train`" in said
     assert "default_reward_fn_type" in said
+
+
+def test_config_check_says_so_of_a_workflow_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file is imported by the check anyway; one that scores by itself needs no reward."""
+    (tmp_path / "own_flows_without_rewards.py").write_text(OWN)
+    monkeypatch.setenv("TRINITY_PLUGIN_DIRS", str(tmp_path))
+
+    def check(**taskset: str) -> None:
+        given = {"explorer_input": {"taskset": taskset}}
+        check_part_names(plan_experiment(config(buffer=given)).stages)
+
+    with pytest.raises(UserError, match="scored_by_none has no reward of its own: set `default_"):
+        check(default_workflow_type="scored_by_none")
+    check(default_workflow_type="scored_by_none", default_reward_fn_type="exact_match_reward")
+    check(default_workflow_type="scored_by_itself")
 
 
 def test_arguments_that_the_reward_does_not_take_are_named() -> None:

@@ -111,8 +111,8 @@ def test_gpus_that_do_not_suffice_are_refused(tmp_path: Path) -> None:
 
 def test_no_heavy_library_is_loaded(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from trinity.cli.config_plan import plan; "
-        f"plan(Path({experiment(tmp_path)!r})); "
+        "import sys; from trinity.cli.config_plan import plan; "
+        f"plan([{experiment(tmp_path)!r}]); "
         "print([m for m in ('torch', 'transformers', 'pyarrow') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,6 +6,8 @@ import pytest
 
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.schema.data import FormatConfig
+from trinity.config.schema.model import merge_template_kwargs
+from trinity.json_values import JsonObject
 
 if TYPE_CHECKING:  # it imports torch
     from transformers import PreTrainedTokenizerFast
@@ -35,6 +37,7 @@ def formatter_of(
         max_length: int = 64,
         model_template: str | None = None,
         model_thinks: bool | None = None,
+        model_variables: JsonObject | None = None,
         **row_format: object,
     ) -> "Formatter":
         return load_formatter(
@@ -44,7 +47,7 @@ def formatter_of(
             chat_template=model_template,
             row_format=FormatConfig.model_validate({"prompt_type": "plaintext", **row_format}),
             max_length=max_length,
-            enable_thinking=model_thinks,
+            template_kwargs=merge_template_kwargs(model_variables or {}, model_thinks),
         )
 
     return load

@@ -158,6 +158,21 @@ def test_data_may_have_its_own_template_and_switch(
     assert decoded(tokenizer, row.tokens) == text
 
 
+@pytest.mark.parametrize(("own", "text"), [(None, "5<end>817<end>"), (False, "5<end>807<end>")])
+def test_the_models_variables_reach_the_template_of_data(
+    tokenizer: PreTrainedTokenizerFast, formatter_of: Load, own: bool | None, text: str
+) -> None:
+    template = thinking_before_answer().replace("<end>{%", "<end>{{ effort }}{%", 1)
+    formatter = formatter_of(
+        model_template=template,
+        model_thinks=True,
+        model_variables={"effort": 8},
+        enable_thinking=own,
+    )
+    row = only_row(formatter, {"prompt": "5", "response": "7"})
+    assert decoded(tokenizer, row.tokens) == text
+
+
 def thinking_before_answer() -> str:
     """What the switch writes stands before the answer, whether it is there or still to come."""
     switch = "{% if enable_thinking is defined %}{{ '1' if enable_thinking else '0' }}{% endif %}"

@@ -40,6 +40,19 @@ STRICT = ("data.train_batch_size=256",)
             [f"{LOSS}=sapo", f"{ACTOR}.loss_agg_mode=token-mean"],
             {"algorithm.loss_agg_mode": "seq-mean-token-mean"},
         ),
+        ([f"{LOSS}=dro", f"{ACTOR}.policy_loss.dro_beta=0.5"], {f"{ARGS}.dro_beta": 0.5}),
+        (
+            ["actor_rollout_ref.rollout.data_parallel_size=2"],
+            {"explorer.rollout_model.data_parallel_size": 2},
+        ),
+        (
+            ["actor_rollout_ref.rollout.expert_parallel_size=8"],
+            {"explorer.rollout_model.enable_expert_parallel": True},
+        ),
+        (
+            [f"{ACTOR}.ulysses_sequence_parallel_size=4"],
+            {"trainer.ulysses_sequence_parallel_size": 4},
+        ),
         ([f"{LOSS}=kl_cov"], {f"{ARGS}.ppo_kl_coef": 0.1, f"{ARGS}.kl_cov_ratio": 0.0002}),
         ([f"{LOSS}=clip_cov"], {f"{ARGS}.clip_cov_ub": 5.0, f"{ARGS}.clip_range_high": 0.2}),
         ([f"{ACTOR}.loss_agg_mode=token-sum"], {"algorithm.loss_agg_mode": "token-sum"}),
@@ -354,3 +367,9 @@ def test_what_is_written_has_no_mistake(given: list[str], tmp_path: Path) -> Non
     report = check_file(path)
     assert report.errors == ()
     assert missing(found) == []
+
+
+def test_dro_without_its_constant_asks_for_it() -> None:
+    """veRL has no default of it, and fails without."""
+    found = from_keys(f"{LOSS}=dro")
+    assert any("dro_beta" in line for line in found.report)

@@ -189,3 +189,25 @@ def test_what_is_no_shell_is_refused_with_its_line(text: str, message: str) -> N
     with pytest.raises(UserError) as refused:
         script(text)
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a=3 b=4\nstart x=${x:-$(((a + b) * 2))}", ["start", "x=14"]),
+        ('start f=${FILES:-["/a"]}', ["start", "f=[/a]"]),
+        ('start "${LIST[@]}" \\\n    a=1 \\\n\n', ["start", "a=1"]),
+        ("start a=1 \\\n", ["start", "a=1"]),
+        ("start a=1 \\", ["start", "a=1"]),
+        ("start a=\\ ", ["start", "a= "]),
+    ],
+)
+def test_forms_on_which_grammars_fail_are_read(text: str, expected: list[str]) -> None:
+    assert words(text if "LIST" not in text else f"LIST=()\n{text}") == expected
+
+
+def test_a_variable_that_the_script_treats_as_optional_is_empty() -> None:
+    name = 'start n=a${S:+"-"}${S}'
+    assert words(name) == ["start", "n=a"]
+    assert words(name, S="x") == ["start", "n=a-x"]
+    assert words("start n=a${S}") == ["start", "n=a${oc.env:S}"]

@@ -19,9 +19,10 @@ from trinity.config.plan.parts import (
 )
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import is_hub_name
+from trinity.config.schema.base import Args
 from trinity.config.schema.experiment import Config
 from trinity.config.schema.explorer import AuxiliaryModelConfig
-from trinity.config.schema.model import ExternalAccessConfig, ModelConfig
+from trinity.config.schema.model import THINKING, ExternalAccessConfig, ModelConfig
 from trinity.errors import UserError
 
 Kind = Literal["model", "dataset"]
@@ -29,6 +30,13 @@ Rows = ResolvedTaskset | ResolvedExperienceBuffer
 """Tasks, or rows to train on."""
 _OFF = {"", "0", "no", "off", "false"}
 
+TAKEN_TEMPLATE_KWARGS = {
+    *("messages", "conversation", "conversations", "tools", "documents", "chat_template"),
+    *("add_generation_prompt", "continue_final_message", "tokenize", "tokenizer_kwargs"),
+    *("padding", "truncation", "max_length", "return_tensors", "return_dict"),
+    "return_assistant_tokens_mask",
+}
+"""Arguments of transformers' `apply_chat_template` that are no variables of a template."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -161,6 +169,22 @@ def chat_template_of(model: ModelConfig, stage: str) -> str | None:
         ) from error
 
 
+def check_template_kwargs(given: Args, enable_thinking: bool | None, at: str, stage: str) -> None:
+    """Checks that no variable is one that the template gets anyway, or is set twice.
+
+    Raises: UserError for the first one that is.
+    """
+    key = f"stage `{stage}`: `{at}.chat_template_kwargs`"
+    if taken := sorted(TAKEN_TEMPLATE_KWARGS & given.keys()):
+        raise UserError(
+            f"{key} sets `{taken[0]}`, which follows from the messages and the model: leave it out"
+        )
+    if enable_thinking is not None and given.get(THINKING, enable_thinking) != enable_thinking:
+        raise UserError(
+            f"{key} sets `{THINKING}`, and so does `{at}.{THINKING}`, to another value: remove one"
+        )
+
+
 def local_model_directory(model_path: str, key: str = "model.model_path") -> Path | None:
     """The directory of a planned `model_path`; None for a model that is still on the hub."""
     if os.path.isabs(model_path):
@@ -203,6 +227,10 @@ def _resolve(config: Config, position: int, lengths: SequenceLengths, stage: str
         external = external_access(auxiliary.external_model_config, key, stage)
         path = external.model_name
     truncates, thinks = auxiliary.enable_prompt_truncation, auxiliary.enable_thinking
+    variables = auxiliary.chat_template_kwargs
+    if variables is None:
+        variables = {} if external is not None else model.chat_template_kwargs
+    check_template_kwargs(variables, thinks, at, stage)
     return AuxiliaryModel(
         name=auxiliary.name or f"auxiliary_models[{position}]",
         model_path=path or resolve_auxiliary_path(auxiliary.model_path, at, stage),
@@ -212,6 +240,7 @@ def _resolve(config: Config, position: int, lengths: SequenceLengths, stage: str
         truncates_prompts=model.enable_prompt_truncation if truncates is None else truncates,
         chat_template=auxiliary.chat_template,
         enable_thinking=model.enable_thinking if thinks is None else thinks,
+        chat_template_kwargs=variables,
         sampling=_sampling(config, auxiliary, own),
         engine=auxiliary,
     )

@@ -19,6 +19,7 @@ from trinity.config.schema.choices import DifficultyConfig
 from trinity.config.schema.data import FormatConfig, SelectorType
 from trinity.config.schema.experiment import Config
 from trinity.config.schema.explorer import AuxiliaryModelConfig
+from trinity.config.schema.model import merge_template_kwargs
 from trinity.errors import UserError
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
@@ -228,8 +229,15 @@ class AuxiliaryModel(PlanModel):
     truncates_prompts: bool
     chat_template: str | None
     enable_thinking: bool | None
+    chat_template_kwargs: Args = Field(default_factory=dict)
+    """Further variables of the template; plans of earlier versions have none."""
     sampling: ResolvedSampling
     engine: AuxiliaryModelConfig
+
+    @property
+    def template_kwargs(self) -> Args:
+        """All variables that the chat template gets."""
+        return merge_template_kwargs(self.chat_template_kwargs, self.enable_thinking)
 
 
 class StoredBatches(PlanModel):

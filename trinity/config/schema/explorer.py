@@ -219,6 +219,8 @@ class AuxiliaryModelConfig(EngineConfig):
     """Penalty of repetitions, unless as `model`."""
     enable_thinking: bool | None = None
     """Switch of chat templates that have a thinking mode, unless as `model`."""
+    chat_template_kwargs: dict[str, JsonValue] | None = None
+    """Further variables of the chat template, unless as `model`."""
     chat_template: str | None = None
     """Jinja text used in place of the tokenizer's chat template."""
     rope_scaling: Annotated[dict[str, JsonValue] | None, OWN_POSITIONS] = None

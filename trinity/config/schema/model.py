@@ -20,9 +20,16 @@ from trinity.config.schema.base import (
 )
 
 ALL_LINEAR = "all-linear"
+THINKING = "enable_thinking"
+"""The variable of a chat template that its key of the same name sets."""
 Names = str | tuple[str, ...]
 """A pattern of whole names, or the ends of names."""
 _LIST = re.compile(r"[\w.\-]+(\s*,\s*[\w.\-]+)*")
+
+
+def merge_template_kwargs(given: Args, enable_thinking: bool | None) -> Args:
+    """Returns the variables of a chat template, the switch of thinking among them if it is set."""
+    return given if enable_thinking is None else {**given, THINKING: enable_thinking}
 
 
 class LoRAConfig(Section):
@@ -150,6 +157,8 @@ class ModelConfig(Section):
     """Above 1 tokens of the prompt and the response are less likely; 1 is off."""
     enable_thinking: bool | None = None
     """Switch of chat templates that have a thinking mode."""
+    chat_template_kwargs: Args = Field(default_factory=dict)
+    """Further variables of the chat template, such as `reasoning_effort: high`."""
     lora_configs: tuple[LoRAConfig, ...] = ()
     """The adapter that is trained in place of the weights; at most one."""
     fully_sharded_loras: Annotated[bool, UNREAD_THERE] = False
@@ -165,6 +174,11 @@ class ModelConfig(Section):
     """An external service that rolls out and trains."""
     external_model: ExternalModelConfig = default_section(ExternalModelConfig)
     """A model served elsewhere that is evaluated."""
+
+    @property
+    def template_kwargs(self) -> Args:
+        """All variables that the chat template gets."""
+        return merge_template_kwargs(self.chat_template_kwargs, self.enable_thinking)
 
     @property
     def lora(self) -> LoRAConfig | None:

@@ -28,6 +28,7 @@ ESTIMATORS = {
 }
 """veRL's estimator to our algorithm type and advantage."""
 GVPO = "gvpo"
+LOSS_MODE = f"{ACTOR}.policy_loss.loss_mode"
 PF_PPO = "algorithm.use_pf_ppo"
 _DISCOUNTS = {
     "ppo": ("gamma", "lam"),
@@ -148,7 +149,7 @@ def _put_advantage(work: Conversion, has_penalty: bool) -> str:
     algorithm_type, advantage = ESTIMATORS.get(estimator, ("grpo", "grpo"))
     if advantage == "ppo" and work.settings.value(PF_PPO, False) is True:
         algorithm_type = advantage = "pf_ppo"
-    if advantage == "grpo" and work.settings.peek(f"{ACTOR}.policy_loss.loss_mode") == GVPO:
+    if advantage == "grpo" and work.settings.peek(LOSS_MODE) == GVPO:
         return _put_gvpo(work)
     whitens = work.settings.value("algorithm.norm_adv_by_std_in_grpo", True) is not False
     note = ""
@@ -169,7 +170,7 @@ def _put_advantage(work: Conversion, has_penalty: bool) -> str:
 
 def _put_gvpo(work: Conversion) -> str:
     """Converts GVPO of veRL's recipe, whose loss compares the answers of a group."""
-    mode = work.settings.take(f"{ACTOR}.policy_loss.loss_mode")
+    mode = work.settings.take(LOSS_MODE)
     assert mode is not None
     work.put("algorithm.algorithm_type", GVPO, mode)
     work.copy("actor_rollout_ref.rollout.n", "algorithm.repeat_times", 1)
@@ -319,7 +320,7 @@ def _put_loss(work: Conversion, advantage: str) -> None:
     loss = _chosen_loss(work)
     if loss == "gspo" and advantage in _OF_TOKENS:
         loss, note = "gspo_token", "veRL's `gspo`, for advantages that differ within an answer"
-        work.put("algorithm.policy_loss_fn", loss, f"{ACTOR}.policy_loss.loss_mode", note)
+        work.put("algorithm.policy_loss_fn", loss, LOSS_MODE, note)
     for verl, ours in LOSS_ARGUMENTS.items():
         _put_loss_argument(work, loss, verl, ours)
     if loss == "dro" and work.draft.get("algorithm.policy_loss_fn_args.dro_beta") is None:
@@ -394,7 +395,7 @@ def _other_terms(work: Conversion) -> Iterator[str]:
 def _chosen_loss(work: Conversion) -> str:
     """Returns the loss by our name; writes it into the draft if veRL sets one."""
     bypass = bypass_setting(work)
-    mode, kind = f"{ACTOR}.policy_loss.loss_mode", f"{CORRECTION}.loss_type"
+    mode, kind = LOSS_MODE, f"{CORRECTION}.loss_type"
     if (older := work.settings.take(f"{ACTOR}.loss_mode")) is not None:
         if work.settings.has(mode):
             work.report.not_needed.append((older, f"`{mode}` decides"))

@@ -176,6 +176,3 @@ def _finish(work: Conversion) -> None:
     """Converts the remaining keys of data."""
     if (cut := work.settings.take("data.truncation")) is not None:
         _put_truncation(work, cut)
-    thinking = work.settings.take("data.apply_chat_template_kwargs.enable_thinking")
-    if thinking is not None:
-        work.put("model.enable_thinking", thinking.value, thinking)

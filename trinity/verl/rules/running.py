@@ -2,7 +2,7 @@
 
 import re
 
-from trinity.verl.rules.algorithm import ACTOR
+from trinity.verl.rules.algorithm import ACTOR, GVPO, LOSS_MODE
 from trinity.verl.rules.back_end import ULYSSES
 from trinity.verl.settings import CONFIG_FILE, VerlSetting, is_verl_default
 from trinity.verl.values import as_segment
@@ -20,6 +20,8 @@ _SAME_PROGRAM = re.compile(
     r"|partial_rollout\.main_ppo|one_step_off_policy\..*|fully_async_policy\..*)"
 )
 """veRL's own programs, and those of recipes that do what their keys say."""
+_GVPO_PROGRAM = re.compile(r"(?:.*\.)?gvpo_main_ppo")
+"""The recipe of GVPO, which is an advantage here."""
 _OWN_PROGRAM = (
     "a program of its own, of which the keys alone are converted: write the loss, the advantage or "
     "the workflow that it adds as a part of your own, see docs/algorithms.md and docs/workflows.md"
@@ -101,7 +103,13 @@ def convert_own_configuration(work: Conversion) -> None:
 def convert_program(work: Conversion) -> None:
     """Reports a program that is not veRL's, with what it adds to its keys."""
     program = work.settings.program
-    if program and not _SAME_PROGRAM.fullmatch(program):
+    if program and _GVPO_PROGRAM.fullmatch(program) and work.settings.peek(LOSS_MODE) == GVPO:
+        work.report.advice.append(
+            f"{program} sums its loss over the rows of a micro-batch, here it is the mean over the "
+            "tasks of a step: gradients are smaller, which AdamW evens out and `trainer.grad_clip` "
+            "does not"
+        )
+    elif program and not _SAME_PROGRAM.fullmatch(program):
         setting = VerlSetting(key="program", value=program, where="what the script starts")
         work.report.missing.append((setting, _OWN_PROGRAM))
 

@@ -74,13 +74,15 @@ def parameter_value(
     if _uses_default(parameter.operator, value):
         return _default(parameter, variables, piece, expand)
     if parameter.operator in ("+", ":+"):
+        if value is None:
+            variables.optional.add(parameter.name)
+            variables.defaulted.add(parameter.name)
         return ExpandedField(expand(parameter.rest) if value is not None else "", piece.line)
     if held == ():
         return ExpandedField("", piece.line)
     if value is None:
-        return ExpandedField(
-            _unset(parameter.name, variables, piece, empty=unset_is_empty), piece.line
-        )
+        empty = unset_is_empty or parameter.name in variables.optional
+        return ExpandedField(_unset(parameter.name, variables, piece, empty=empty), piece.line)
     return ExpandedField(_changed(value.text, parameter, expand), value.line)
 
 

@@ -159,6 +159,8 @@ class Lexer:
                 self._position += 1
             elif text.startswith(CONTINUATIONS, self._position):
                 self._position = text.index("\n", self._position) + 1
+            elif self._position == len(text) - 1 and text.endswith("\\"):
+                self._position = len(text)  # it continues nothing
             elif text[self._position] == "#":
                 end = text.find("\n", self._position)
                 self._position = len(text) if end < 0 else end

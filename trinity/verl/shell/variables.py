@@ -34,6 +34,8 @@ class Variables:
     notes: list[ScriptNote] = field(default_factory=list)
     defaulted: set[str] = field(default_factory=set)
     """Names whose default was taken because they were not set."""
+    optional: set[str] = field(default_factory=set)
+    """Unset names that the script itself treats so, as in `${NAME:+-}`: they are empty."""
     _held: dict[str, tuple[ExpandedField, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

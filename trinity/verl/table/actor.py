@@ -9,6 +9,7 @@ from trinity.verl.row import (
     renamed_row,
     trainer_config_rows,
 )
+from trinity.verl.table.optimizers import optimizer_rows
 from trinity.verl.values import (
     as_list,
     as_optimizer,
@@ -67,8 +68,9 @@ _MODEL_ROWS: tuple[KeyRow, ...] = (
         f"{_MODEL}.use_liger",
         f"{_MODEL}.tiled_mlp.*",
     ),
-    *missing_rows(
-        "`trainer.dtype` is the type that the passes compute in", f"{_MODEL}.torch_dtype"
+    *not_needed_rows(
+        "veRL does not read it: `fsdp_config` has the type of weights and passes",
+        f"{_MODEL}.torch_dtype",
     ),
     *missing_rows(
         "the tokenizer and the configuration are those of `model.model_path`",
@@ -165,20 +167,7 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
     combined_row(
         f"{_ACTOR}.optim.min_lr", "algorithm.optimizer.min_lr_ratio", "Megatron's, over `lr`"
     ),
-    *left_out_rows(
-        "it changes memory and time alone: `trainer.optimizer_offload` keeps the optimizer in the "
-        "host's memory",
-        *(
-            f"{_ACTOR}.optim.override_optimizer_config.{name}"
-            for name in (
-                "optimizer_cpu_offload",
-                "optimizer_offload_fraction",
-                "offload_fraction",
-                "overlap_cpu_optimizer_d2h_h2d",
-                "use_precision_aware_optimizer",
-            )
-        ),
-    ),
+    *optimizer_rows(f"{_ACTOR}.optim", "algorithm.optimizer"),
     *missing_rows("the optimizer has the options of `algorithm.optimizer`", f"{_ACTOR}.optim.*"),
     combined_row(
         f"{_ACTOR}.ppo_mini_batch_size",

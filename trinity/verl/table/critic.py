@@ -8,6 +8,7 @@ from trinity.verl.row import (
     renamed_row,
     trainer_config_rows,
 )
+from trinity.verl.table.optimizers import optimizer_rows
 from trinity.verl.values import as_list, as_optimizer, as_torch_optimizer, identity
 
 _OURS = "trainer.critic"
@@ -84,6 +85,7 @@ ROWS: tuple[KeyRow, ...] = (
         "critic.optim.lr_decay_steps",
         neutral=(-1,),
     ),
+    *optimizer_rows("critic.optim", f"{_OURS}.optimizer"),
     *missing_rows("the optimizer has the options of `trainer.critic`", "critic.optim.*"),
     *missing_rows("there is no such option of the critic", "critic.model.*"),
     combined_row("reward_model.enable", "explorer.auxiliary_models", "`True` makes one"),

@@ -3,6 +3,14 @@
 from trinity.verl.row import KeyRow, combined_row, missing_rows, not_needed_rows, renamed_row
 
 _INPUT = "buffer.explorer_input"
+_VARIABLES = "data.apply_chat_template_kwargs"
+
+TEMPLATE_ROWS: tuple[KeyRow, ...] = (
+    renamed_row(f"{_VARIABLES}.enable_thinking", "model.enable_thinking"),
+    renamed_row(f"{_VARIABLES}.*", "model.chat_template_kwargs.*"),
+    *missing_rows("give its variables one by one", _VARIABLES),
+)
+"""Variables of the chat template, for main_ppo and for sft."""
 
 ROWS: tuple[KeyRow, ...] = (
     combined_row(
@@ -49,7 +57,6 @@ ROWS: tuple[KeyRow, ...] = (
     ),
     combined_row("data.seed", f"{_INPUT}.taskset.data_selector.seed", "of every taskset"),
     renamed_row("data.trust_remote_code", "model.trust_remote_code"),
-    combined_row("data.apply_chat_template_kwargs.enable_thinking", "model.enable_thinking", ""),
     *not_needed_rows(
         "workflows always get the messages",
         "data.return_raw_chat",
@@ -86,9 +93,6 @@ ROWS: tuple[KeyRow, ...] = (
     *missing_rows(
         "the model's own processor decides", "data.mm_processor_kwargs.*", "data.image_patch_size"
     ),
-    *missing_rows(
-        "write it into a template and give `model.chat_template_path`",
-        "data.apply_chat_template_kwargs.*",
-    ),
+    *TEMPLATE_ROWS,
     *missing_rows("the tokenizer is the one of `model.model_path`", "data.tokenizer"),
 )

@@ -8,6 +8,8 @@ from trinity.verl.row import (
     not_needed_rows,
     renamed_row,
 )
+from trinity.verl.table.data import TEMPLATE_ROWS
+from trinity.verl.table.optimizers import optimizer_rows
 from trinity.verl.values import as_list, as_scheduler, as_target_modules, identity
 
 _BUFFER = "buffer.trainer_input.experience_buffer"
@@ -33,6 +35,7 @@ ROWS: tuple[KeyRow, ...] = (
     renamed_row("data.max_token_len_per_gpu", "trainer.max_token_len_per_gpu"),
     renamed_row("data.micro_batch_size_per_gpu", _MICRO),
     renamed_row("data.micro_batch_size", _MICRO, convert=identity),
+    *TEMPLATE_ROWS,
     combined_row("model.path", "model.model_path", ""),
     combined_row("model.partial_pretrain", "model.model_path", "the older name"),
     renamed_row("model.trust_remote_code", "model.trust_remote_code"),
@@ -114,19 +117,7 @@ ROWS: tuple[KeyRow, ...] = (
     *missing_rows(
         "the optimizer is PyTorch's own", "optim.optimizer_impl", neutral=("torch.optim",)
     ),
-    *left_out_rows(
-        "it changes memory and time alone: `trainer.optimizer_offload` keeps the optimizer in the "
-        "host's memory",
-        *(
-            f"optim.override_optimizer_config.{name}"
-            for name in (
-                "optimizer_cpu_offload",
-                "optimizer_offload_fraction",
-                "overlap_cpu_optimizer_d2h_h2d",
-                "use_precision_aware_optimizer",
-            )
-        ),
-    ),
+    *optimizer_rows("optim", _OPTIMIZER),
     *left_out_rows(
         "it changes memory and time alone",
         "engine.use_torch_compile",
@@ -140,7 +131,9 @@ ROWS: tuple[KeyRow, ...] = (
     *missing_rows("the optimizer is AdamW with the options of `algorithm.optimizer`", "optim.*"),
     *missing_rows("there is no such option of the back end", "engine.*", "model.*"),
     *missing_rows(
-        "cut the file beforehand, or give `trainer.total_steps`", "data.train_max_samples"
+        "cut the file beforehand, or give `trainer.total_steps`",
+        "data.train_max_samples",
+        neutral=(-1,),
     ),
     *missing_rows("write rows that sft reads", "data.custom_cls.*"),
 )

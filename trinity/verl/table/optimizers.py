@@ -1,0 +1,60 @@
+"""Rows of what veRL hands to an optimizer beyond its own keys, for actor, critic and sft."""
+
+from trinity.verl.row import KeyRow, left_out_rows, missing_rows, renamed_row
+from trinity.verl.values import identity
+
+_ON_HOST = (
+    "it changes memory and time alone: `trainer.optimizer_offload` keeps the optimizer in the "
+    "host's memory"
+)
+_FLOAT32 = ("fp32", "float32", "torch.float32")
+
+
+def optimizer_rows(verl: str, ours: str) -> tuple[KeyRow, ...]:
+    """Rows of `eps` and of `override_optimizer_config` below veRL's section `verl`."""
+    more = f"{verl}.override_optimizer_config"
+    return (
+        renamed_row(f"{more}.eps", f"{ours}.eps"),
+        renamed_row(f"{verl}.eps", f"{ours}.eps", "VeOmni's and TorchTitan's", convert=identity),
+        renamed_row(f"{more}.adam_eps", f"{ours}.eps", "Megatron's", convert=identity),
+        renamed_row(f"{more}.weight_decay", f"{ours}.weight_decay", convert=identity),
+        renamed_row(f"{more}.betas", f"{ours}.betas", convert=identity),
+        *missing_rows(
+            "AdamW's weight decay is apart from the gradient: give `weight_decay` 0 in its place",
+            f"{more}.decoupled_weight_decay",
+            neutral=(True,),
+        ),
+        *missing_rows(
+            "the optimizer is AdamW without AMSGrad", f"{more}.amsgrad", neutral=(False,)
+        ),
+        *missing_rows(
+            "the optimizer keeps its moments and sums in float32",
+            *(
+                f"{more}.{name}"
+                for name in (
+                    "exp_avg_dtype",
+                    "exp_avg_sq_dtype",
+                    "main_params_dtype",
+                    "main_grads_dtype",
+                )
+            ),
+            neutral=_FLOAT32,
+        ),
+        *left_out_rows(
+            _ON_HOST,
+            *(
+                f"{more}.{name}"
+                for name in (
+                    "optimizer_cpu_offload",
+                    "optimizer_offload_fraction",
+                    "offload_fraction",
+                    "overlap_cpu_optimizer_d2h_h2d",
+                    "use_precision_aware_optimizer",
+                )
+            ),
+        ),
+        *left_out_rows(
+            "it changes memory and time alone",
+            *(f"{more}.{name}" for name in ("fused", "foreach", "capturable")),
+        ),
+    )
