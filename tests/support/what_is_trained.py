@@ -125,7 +125,7 @@ async def tool(answer: str) -> Run:
 
 
 async def agent(answer: str) -> Run:
-    """An agent that begins anew with a summary; it takes all its calls as experiences."""
+    """An agent that begins again with a summary; it takes all its calls as experiences."""
     model = model_of(["so far: 2", answer])
     await model.chat_async([{"role": "user", "content": "sum up"}])
     await model.chat_async([{"role": "user", "content": "so far: 2. go on"}])

@@ -37,7 +37,7 @@ class ChangeRule:
     keys: tuple[str, ...]
     why: str
     instead: str = ""
-    """What to do, where the change is impossible."""
+    """The way on, where the change is impossible."""
     rounds: bool = False
     """True where a free change may round differently, so that bits are no longer the same."""
     holds_from: HoldsFrom = "training"
@@ -59,7 +59,7 @@ NEW_RUN = (
     "give the experiment another `name`, with `trainer.resume_mode: resume_path` to begin with a "
     "checkpoint of this one"
 )
-"""What leads on where a run cannot."""
+"""The way on where a run cannot."""
 _NAMES = "give the experiment another `name`"
 _TASKSET = "buffer.explorer_input"
 _ROWS = "buffer.trainer_input.experience_buffer"

@@ -83,7 +83,7 @@ class PreparedRun:
     sources: SourceRuns | None = None
     """The runs whose experiences are trained on, if any."""
     changed: ChangedRun | None = None
-    """What differs from the run that it goes on with."""
+    """The differences from the run that it goes on with."""
 
 
 def prepare_run(

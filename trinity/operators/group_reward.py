@@ -30,10 +30,10 @@ class Answer:
     prompt: str
     response: str
     reward: float
-    """What the workflow gave it; 0 where `has_reward` is false."""
+    """The reward that the workflow gave it; 0 where `has_reward` is false."""
     has_reward: bool
     info: JsonObject
-    """What the workflow stored with it."""
+    """Values that the workflow stored with it."""
     metrics: Mapping[str, float]
     """Its metrics and the parts of its reward."""
 

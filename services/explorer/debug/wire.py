@@ -46,7 +46,7 @@ def socket_folder() -> Path:
     is_private = found.st_uid == os.getuid() and not stat.S_IMODE(found.st_mode) & 0o077
     if not is_private or folder.is_symlink():
         raise UserError(
-            f"{folder} must be yours and closed to others (mode 0700), as whoever can write there "
+            f"{folder} must be yours and closed to others (mode 0700), as one who can write there "
             "answers in place of the engine: remove it, or set XDG_RUNTIME_DIR to a folder of yours"
         )
     return folder

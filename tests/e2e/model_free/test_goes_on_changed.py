@@ -47,7 +47,7 @@ def planned(
 
 
 async def changes_of(stack: SharedStack, run: pb.Experiment) -> list[buffer_pb2.SettingChange]:
-    """What the run's events tell of its settings."""
+    """The changed settings in the run's events."""
     last = run.stages[-1].final_version.version
     events = await events_until_step(stack, run, last)
     return [change for event in events for change in event.changed.changes]

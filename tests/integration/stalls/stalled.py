@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import grpc
 import psutil
@@ -27,15 +28,10 @@ from trinity.local.stack import LocalStack
 from trinity.rpc.channel import open_channel
 
 NAMED_SECONDS = 10.0
-"""Within which a cause has to be named, on a machine that does nothing else."""
-PATIENCE_SECONDS = 90.0
+"""Within which a cause has to be named."""
+PATIENCE_SECONDS = 45.0
 POLL_SECONDS = 0.25
 EXPLORER = "tests.integration.stalls.explorer"
-
-
-def slowness() -> float:
-    """How much longer everything takes, as more processes want a processor than there are."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 @dataclass(slots=True)
@@ -63,17 +59,17 @@ class Stalled:
         answer, _ = await process.communicate()
         return await process.wait(), answer.decode().partition(":")[0]
 
-    async def until_named(self, *words: str, within: float = NAMED_SECONDS) -> Diagnosis:
+    async def until_named(self, *words: str) -> Diagnosis:
         """The first verdict whose sentences have all these words; it has to come in time."""
         begun, seen = time.monotonic(), dict[str, None]()
-        while time.monotonic() - begun < within * slowness():
+        while time.monotonic() - begun < NAMED_SECONDS:
             verdict = await self.why()
             text = " ".join((verdict.text, *verdict.notes))
             if all(word in text for word in words):
                 return verdict
             seen[f"{time.monotonic() - begun:.0f} s: {text}"] = None
             await asyncio.sleep(POLL_SECONDS)
-        raise AssertionError(f"{words} not named within {within:g} s: {[*seen]}")
+        raise AssertionError(f"{words} not named within {NAMED_SECONDS:g} s: {[*seen]}")
 
     async def steps(self) -> int:
         """Steps trained by all stages that are not finished; -1 while nobody tells."""
@@ -98,22 +94,24 @@ class Stalled:
         """Wait until two more steps are trained: the first may have been under way before."""
         await self.until_steps(max(await self.until_steps(0), 0) + 2)
 
-    async def until_batch(self, experiment: synchronizer_pb2.Experiment) -> None:
-        """Wait until a batch is composed."""
+    async def until_event(
+        self, experiment: synchronizer_pb2.Experiment, kind: Literal["opened", "batch"]
+    ) -> None:
+        """Wait until the stage is open, or a batch of it is composed."""
         request = pb.WatchProgressRequest(
             tenant=experiment.tenant, experiment_id=experiment.id, after_event=0
         )
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while not await self._has_batch(request):  # noqa: ASYNC110 (other processes set no event)
+            while not await self._has_event(request, kind):  # noqa: ASYNC110 (other processes set no event)
                 await asyncio.sleep(POLL_SECONDS)
 
-    async def _has_batch(self, request: pb.WatchProgressRequest) -> bool:
+    async def _has_event(self, request: pb.WatchProgressRequest, kind: str) -> bool:
         """Once there is one; False while the buffer's tables are being made."""
         async with open_channel(self.stack.addresses.buffer) as channel:
             stream = BufferServiceStub(channel).WatchProgress(request, timeout=PATIENCE_SECONDS)
             try:
                 async for answer in stream:
-                    if any(event.HasField("batch") for event in answer.events):
+                    if any(event.WhichOneof("event") == kind for event in answer.events):
                         return True
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.UNAVAILABLE:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from tests.integration.stalls.stalled import PATIENCE_SECONDS, Stalled, stalled_stack
+from tests.integration.stalls.stalled import Stalled, stalled_stack
 from tests.support.model_free.experiment import (
     experiment_plan,
     run_to_end,
@@ -60,7 +60,7 @@ async def _stuck_gang(run: Stalled, root: Path) -> None:
     plan = short_plan(root, "stuck", total_steps=1)
     synchronizer = run.stack.addresses.synchronizer
     experiment = await start_experiment(synchronizer, plan)
-    await run.until_batch(experiment)
+    await run.until_event(experiment, "batch")
     await asyncio.sleep(0.1)
     stuck = run.rank()
     os.kill(stuck, signal.SIGSTOP)
@@ -81,11 +81,11 @@ async def _mostly_filtered(run: Stalled, root: Path) -> None:
         batch_wait_seconds=60.0,  # refills take their time on a busy machine
         total_steps=2,
     )
-    ending = asyncio.create_task(run_to_end(run.stack.addresses.synchronizer, plan))
-    await run.until_named(  # once the stage is open
-        "runs gave nothing to train on", "its reward is still awaited", within=PATIENCE_SECONDS
-    )
-    ended = await ending
+    synchronizer = run.stack.addresses.synchronizer
+    experiment = await start_experiment(synchronizer, plan)
+    await run.until_event(experiment, "opened")
+    await run.until_named("runs gave nothing to train on", "its reward is still awaited")
+    ended = await wait_until_ended(synchronizer, experiment.id)
     assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
 
 

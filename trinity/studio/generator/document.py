@@ -35,7 +35,7 @@ class FormReport:
     other_errors: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
     plan: tuple[str, ...] = ()
-    """What would run where, if there are no errors."""
+    """The plan, if there are no errors."""
 
     @property
     def num_errors(self) -> int:
