@@ -15,6 +15,8 @@ from trinity.studio.gate import TOKEN_PARAMETER, Admission, Gate
 
 HOST = "127.0.0.1"
 SCRIPT = Path(__file__).with_name("app.py")
+HEADING_SIZES = ["1.5rem", "1.25rem", "1.125rem"]
+"""Set for each theme: a theme of its own would be light in browsers that ask for a dark one."""
 OPTIONS: Mapping[str, bool | int | str | list[str]] = {
     "browser.gatherUsageStats": False,
     "client.showErrorDetails": "none",  # errors quote users' data, and would be read as Markdown
@@ -31,7 +33,8 @@ OPTIONS: Mapping[str, bool | int | str | list[str]] = {
     "server.headless": True,
     "server.maxUploadSize": 64,
     "server.showEmailPrompt": False,
-    "theme.headingFontSizes": ["1.5rem", "1.25rem", "1.125rem"],
+    "theme.dark.headingFontSizes": HEADING_SIZES,
+    "theme.light.headingFontSizes": HEADING_SIZES,
 }
 """They precede Streamlit's own configuration files, which are the user's."""
 GRACE_SECONDS = 2
