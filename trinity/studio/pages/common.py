@@ -4,10 +4,12 @@ from pathlib import Path
 
 import streamlit as st
 
+from trinity.errors import TrinityError
 from trinity.studio.connection import Phase
 from trinity.studio.context import StudioContext, ViewedRun, studio_context
 from trinity.studio.plain_text import joined, plain_text
 from trinity.studio.runs import RunEntry, describe_run, find_runs
+from trinity.studio.system import describe_experiment, is_experiment_id, list_experiments
 from trinity.studio.widgets import show_problem
 
 RUN = "run"
@@ -32,15 +34,38 @@ def chosen_run(context: StudioContext) -> Path | None:
 def open_page(title: str) -> tuple[StudioContext, ViewedRun, RunEntry] | None:
     """Shows the head of a page about one run; returns the run, or None if there is none."""
     context = studio_context()
-    directory = chosen_run(context)
-    if directory is None:
+    try:
+        found = _chosen(context)
+    except (TrinityError, TimeoutError) as error:
+        show_problem(error)
+        return None
+    if found is None:
         st.text("There is no such run here: choose one on the page Runs.")
         return None
-    st.query_params[RUN] = str(directory)
-    entry = describe_run(directory)
+    viewed, entry = found
+    st.query_params[RUN] = entry.address
     place = f"stage {entry.stage}" if entry.stage else ""
-    st.text(plain_text(joined([title, entry.label, entry.state.value, place])))
-    return context, context.view(directory), entry
+    tenant = f"tenant {entry.tenant}" if entry.tenant else ""
+    st.text(plain_text(joined([title, entry.label, tenant, entry.state.value, place])))
+    return context, viewed, entry
+
+
+def _chosen(context: StudioContext) -> tuple[ViewedRun, RunEntry] | None:
+    """Returns the run or the experiment that the address names, or the newest.
+
+    Raises: TrinityError, TimeoutError if the services by address do not tell.
+    """
+    system, named = context.system(), st.query_params.get(RUN)
+    if system is not None and named is not None and is_experiment_id(named):
+        entry = context.wait_for(describe_experiment(system, named))
+        return context.view_experiment(named), entry
+    directory = chosen_run(context)
+    if directory is not None:
+        return context.view(directory), describe_run(directory)
+    if system is None or named is not None:
+        return None
+    entries = context.wait_for(list_experiments(system))
+    return (context.view_experiment(entries[0].experiment_id), entries[0]) if entries else None
 
 
 def is_open(viewed: ViewedRun) -> bool:
