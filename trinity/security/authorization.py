@@ -116,8 +116,10 @@ ROLE_SCOPES: Mapping[str, tuple[Scope, ...]] = {
     "trainer": (_TRAINER,),
     "explorer": (_EXPLORER,),
     "operator": (_SUBMIT, _READ, _STEER),
+    "studio": (),
 }
-"""The scopes in the token of each part of a system; the synchronizer makes no calls."""
+"""The scopes in the token of each part of a system; the synchronizer makes no calls, and Studio's
+are made with the tokens of its visitors."""
 
 
 def tenants_of(request: Message) -> list[str] | None:

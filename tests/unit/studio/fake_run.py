@@ -13,6 +13,7 @@ from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.studio.connection import ConnectionState, OpenRun, Phase
 from trinity.studio.context import StudioContext, set_context
 from trinity.studio.history import MeasuredVersion, RunHistory, StageHistory
+from trinity.studio.visitors import OWNER, Visitor
 
 T = TypeVar("T")
 STAGE = "rft"
@@ -69,6 +70,13 @@ class FakeStudio:
             touch=lambda: None,
             state=ConnectionState(Phase.OPEN),
         )
+
+    def visitor(self) -> Visitor:
+        """The one who started Studio."""
+        return OWNER
+
+    def system(self) -> None:
+        """There are no services by address."""
 
     def view(self, job_dir: Path) -> Any:
         """The only run."""

@@ -81,7 +81,7 @@ def ask_cached(
     Raises: TrinityError, TimeoutError.
     """
     num_stored = sum(count.count for count in stage.counts)
-    asked = (str(viewed.connection.job_dir), stage.key.stage, num_stored, question)
+    asked = (context.visitor().key, stage.key.SerializeToString(), num_stored, question)
     kept = st.session_state.get(KEPT)
     if kept is not None and kept[0] == asked:
         return kept[1]  # type: ignore[no-any-return]
