@@ -1,4 +1,4 @@
-"""How tasks were solved, version by version: heat map, orders of tasks, pairs of evaluations."""
+"""Scores of tasks, version by version: heat map, orders of tasks, pairs of evaluations."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class TaskHistory:
     taskset: str
     index: int
     num_draws: int
-    """How often it was drawn in the whole stage."""
+    """Drawings in the whole stage."""
     versions: Mapping[int, Score]
 
     @property
@@ -55,7 +55,7 @@ class TaskHistory:
 
     @property
     def num_flips(self) -> int:
-        """How often it went from solved to unsolved or back, from one version to the next.
+        """The number of changes from solved to unsolved or back, from one version to the next.
 
         A version solves a task if at least half of its runs pass.
         """
@@ -85,7 +85,7 @@ class ScoreTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreQuestion:
-    """What is asked for about the tasks of a stage."""
+    """A question about the tasks of a stage."""
 
     taskset: str = ""
     """Of evaluations; empty for the tasks trained on."""
@@ -95,7 +95,7 @@ class ScoreQuestion:
 
     @property
     def kind(self) -> buffer_pb2.AssignmentKind:
-        """Why the tasks were drawn."""
+        """The purpose of the drawings."""
         if self.taskset:
             return buffer_pb2.ASSIGNMENT_KIND_EVAL
         return buffer_pb2.ASSIGNMENT_KIND_TRAIN
@@ -243,7 +243,7 @@ def heat_level(score: Score) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreSummary:
-    """How many of the tasks are solved, and how often."""
+    """Numbers of tasks that are never, always and sometimes solved."""
 
     num_tasks: int
     num_never: int
@@ -275,7 +275,7 @@ def summary_of(table: ScoreTable) -> ScoreSummary:
 
 
 class Outcome(StrEnum):
-    """What became of a task between two versions."""
+    """The change of a task between two versions."""
 
     LOST = "lost"
     WON = "won"
