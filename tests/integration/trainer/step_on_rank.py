@@ -12,6 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from services.trainer.types import TrainBatch
+from tests.integration.trainer.shared_sequences import (
+    SHARED_CASES,
+    parts_in_the_wrong_order,
+    step_arrays,
+)
 from tests.unit.trainer.builders import make_plan, random_batch, random_pairs
 from trinity.config.plan.stage_plan import StagePlan
 
@@ -24,6 +29,7 @@ NUM_STEPS = 4
 SAVED_STEP = 2
 NUM_ROWS = 9
 RATE = 1e-3
+CONTROL = "actor and reference"
 STEERED = {"kl_coef": 0.1, "adaptive": True, "target_kl": 1e-3, "horizon": 90}
 POLICY_FIGURES = ("actor/loss", "actor/grad_norm")
 
@@ -136,6 +142,12 @@ def main(model: Path, output: Path) -> None:
     for name, case in CASES.items():
         arrays = _train_twice(case, model, output.parent / name, ranks)
         found |= {f"{name}/{key}": array for key, array in arrays.items()}
+    for name, shared in SHARED_CASES.items():
+        of_shared = step_arrays(shared, model, ranks, ranks.num_ranks)
+        found |= {f"shared/{name}/{key}": array for key, array in of_shared.items()}
+    with parts_in_the_wrong_order():
+        of_shared = step_arrays(SHARED_CASES[CONTROL], model, ranks, ranks.num_ranks)
+    found |= {f"control/{CONTROL}/{key}": array for key, array in of_shared.items()}
     if ranks.is_first:
         np.savez(output, **found)  # type: ignore[arg-type]
     ranks.barrier()
