@@ -255,7 +255,10 @@ def _plan(
         max_token_len_per_gpu=sizes.max_token_len,
         arithmetic=Arithmetic(
             version=PACKED,
-            sequence_parallel_size=config.trainer.ulysses_sequence_parallel_size,
+            # Ranks of a bench only read checkpoints, and may be of any number.
+            sequence_parallel_size=(
+                1 if config.mode == "bench" else config.trainer.ulysses_sequence_parallel_size
+            ),
         ),
         tasksets=data.tasksets,
         eval_tasksets=data.eval_tasksets,
