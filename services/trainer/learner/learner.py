@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -141,7 +142,7 @@ class Learner:
 
 def _worker_calls(plan: StagePlan, ranks: Ranks, on_micro_batch: Callable[[], None]) -> WorkerCalls:
     splitter = MicroBatchSplitter(
-        ranks=ranks,
+        ranks=replace(ranks, num_sharing=plan.sequence_parallel_size),
         limits=MicroBatchLimits.of_policy(plan),
         keep_order=not plan.algorithm.can_balance_batch,
         deals_tokens=plan.arithmetic.version >= PACKED and plan.config.trainer.balance_batch,
