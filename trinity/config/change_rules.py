@@ -118,6 +118,12 @@ RULES: tuple[ChangeRule, ...] = (
         rounds=True,
     ),
     _free(
+        "ranks of the trainer, which add up in another order",
+        "trainer.rank_num",
+        "trainer.fsdp_size",
+        rounds=True,
+    ),
+    _free(
         "concurrency, time limits and retries",
         "explorer.runner_per_model",
         "explorer.runs_per_runner",
@@ -331,10 +337,8 @@ RULES: tuple[ChangeRule, ...] = (
         "trainer.critic.optimizer.optimizer_type",
     ),
     _impossible(
-        "a checkpoint has a part for each rank, of weights that are sharded as they were",
-        "keep the number and the sharding, or " + NEW_RUN,
-        "trainer.rank_num",
-        "trainer.fsdp_size",
+        "its checkpoints are of the back end that wrote them",
+        NEW_RUN,
         "trainer.trainer_type",
         "trainer.trainer_strategy",
     ),

@@ -86,6 +86,7 @@ _TABLE: Mapping[str, Mapping[str, tuple[Scope, ...]]] = {
         "GetExperience": (_READ,),
         "GetStep": (_READ,),
         "GetPopulation": (_READ,),
+        "ListTaskScores": (_READ,),
         "ExcludeExperiences": (_STEER,),
         "IncludeExperiences": (_STEER,),
         "DeleteExperiences": (_STEER,),

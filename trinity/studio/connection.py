@@ -8,7 +8,7 @@ Studio closes them, and goes on with the services of that run.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -263,6 +263,15 @@ async def answer_of(call: Awaitable[T]) -> T:
     """
     try:
         return await call
+    except grpc.aio.AioRpcError as error:
+        raise error_of(error) from error
+
+
+@contextlib.contextmanager
+def own_errors() -> Iterator[None]:
+    """Raises a TrinityError in place of gRPC's own error: for streams of answers."""
+    try:
+        yield
     except grpc.aio.AioRpcError as error:
         raise error_of(error) from error
 

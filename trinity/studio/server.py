@@ -19,6 +19,8 @@ from trinity.studio.visitors import Visitor
 
 SCRIPT = Path(__file__).parent / "script" / "app.py"
 """In a folder of its own: Streamlit would take files of a folder `pages` beside it for pages."""
+HEADING_SIZES = ["1.5rem", "1.25rem", "1.125rem"]
+"""Set for each theme: a theme of its own would be light in browsers that ask for a dark one."""
 OPTIONS: Mapping[str, bool | int | str | list[str]] = {
     "browser.gatherUsageStats": False,
     "client.showErrorDetails": "none",  # errors quote users' data, and would be read as Markdown
@@ -33,7 +35,8 @@ OPTIONS: Mapping[str, bool | int | str | list[str]] = {
     "server.headless": True,
     "server.maxUploadSize": 64,
     "server.showEmailPrompt": False,
-    "theme.headingFontSizes": ["1.5rem", "1.25rem", "1.125rem"],
+    "theme.dark.headingFontSizes": HEADING_SIZES,
+    "theme.light.headingFontSizes": HEADING_SIZES,
 }
 """They precede Streamlit's own configuration files, which are the user's."""
 GRACE_SECONDS = 2

@@ -18,7 +18,7 @@ MAX_CHANGES = 100
 
 
 class Change(StrEnum):
-    """What a person did to a sample."""
+    """An act of a person on a sample."""
 
     EXCLUDED = "excluded"
     INCLUDED = "included"
@@ -28,7 +28,7 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeReason:
-    """Why something was done, and by whom."""
+    """The reason for a change, and the person."""
 
     reason: str
     by: str

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from trinity.studio.pages import configure, experiences, run, runs
+from trinity.studio.pages import configure, evaluations, experiences, run, runs, step, tasks
 
 
 def main() -> None:
@@ -12,6 +12,9 @@ def main() -> None:
         st.Page(runs.show, title="Runs", url_path="runs", default=True),
         st.Page(run.show, title="Run", url_path="run"),
         st.Page(experiences.show, title="Experiences", url_path="experiences"),
+        st.Page(tasks.show, title="Tasks", url_path="tasks"),
+        st.Page(evaluations.show, title="Evaluations", url_path="evaluations"),
+        st.Page(step.show, title="Step", url_path="step"),
         st.Page(configure.show, title="Configure", url_path="configure"),
     ]
     st.navigation(pages, position="top").run()
