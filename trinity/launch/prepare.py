@@ -119,9 +119,9 @@ def prepare_run(
         if not config.continue_from_checkpoint:
             why = "continue_from_checkpoint is false"
         notes.append(f"{why}: starting over as {plan.label}")
+    plan = continue_as_begun(plan) if has_run(plan.job_path) else take_turns(plan)
     if max_steps is not None:
         plan = capped(plan, max_steps)
-    plan = continue_as_begun(plan) if has_run(plan.job_path) else take_turns(plan)
     benched = plan if is_bench(plan) else None
     if benched is not None:
         plan = bench_plan(benched)
