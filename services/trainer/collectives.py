@@ -114,7 +114,7 @@ def _open_store(rank: int, num_ranks: int, timeout: timedelta) -> torch.distribu
 
 def check_gpus_of(plan: StagePlan) -> None:
     """Raises: UserError if the plan trains on GPUs and this machine has fewer than ranks."""
-    if plan.config.cluster.gpu_per_node:
+    if plan.num_rank_gpus:
         check_gpus(plan.trainer_rank_num)
 
 

@@ -112,6 +112,8 @@ def _training_lines(stage: StagePlan) -> list[str]:
     if stage.mode == "explore":
         steps = stage.total_explore_steps or "as many as the tasks give"
         return [f"  explore steps  {steps}; experiences are kept, nothing is trained"]
+    if stage.mode == "bench" and not stage.needs_training:
+        return ["  evaluates      the model as it is; nothing is trained"]
     if stage.mode == "bench":
         which = "the newest" if stage.config.explorer.bench_on_latest_checkpoint else "every"
         return [f"  evaluates      {which} checkpoint of the run; nothing is trained"]

@@ -26,7 +26,7 @@ def check_gpus(plan: ExperimentPlan) -> None:
             "run it where there are GPUs, or set it to 0"
         )
     visible, here = os.environ.get(VISIBLE), len(_devices(plan))
-    rollout, ranks = plan.num_rollout_gpus, plan.num_ranks
+    rollout, ranks = plan.num_rollout_gpus, plan.num_rank_gpus
     if rollout + ranks <= here:
         return
     if visible is not None:
@@ -49,9 +49,10 @@ def share_gpus(plan: ExperimentPlan) -> dict[str, dict[str, str]]:
     if not plan.stages[0].config.cluster.gpu_per_node:
         return {}
     devices, num_rollout = _devices(plan), plan.num_rollout_gpus
+    left = devices[num_rollout:] if plan.num_rank_gpus else []
     return {
         "explorer": {VISIBLE: ",".join(devices[:num_rollout])},
-        "trainer": {VISIBLE: ",".join(devices[num_rollout:])},
+        "trainer": {VISIBLE: ",".join(left)},
     }
 
 

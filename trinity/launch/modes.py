@@ -4,6 +4,8 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.parts import EvaluatedRun, ServedRun
@@ -16,6 +18,7 @@ from trinity.launch.stored_runs import StoredRun
 from trinity.progress.summary import read_finished
 from trinity.security.credentials import VARIABLE, Credentials
 from trinity.security.loopback import is_loopback
+from trinity.weights.manifest import MANIFEST_NAME, read_regular_file
 
 FOLDER = "bench"
 EVALUATED_BY = (
@@ -34,6 +37,35 @@ KEY_FILE = "api_key"
 def is_bench(plan: ExperimentPlan) -> bool:
     """Returns true when the plan evaluates checkpoints."""
     return any(stage.mode == "bench" and stage.needs_training for stage in plan.stages)
+
+
+def is_bench_of_model(plan: ExperimentPlan) -> bool:
+    """Returns true when the plan evaluates models as they are: no run here has trained them."""
+    only_benches = all(stage.mode == "bench" for stage in plan.stages)
+    return only_benches and is_bench(plan) and not has_run(plan.job_path)
+
+
+def model_bench_plan(plan: ExperimentPlan) -> ExperimentPlan:
+    """Returns the plan without a trainer, in a directory beside that of a later run.
+
+    The directory is named by the settings: other tasksets make another one.
+
+    Raises: UserError when there is nothing to evaluate with.
+    """
+    for stage in plan.stages:
+        _check_has_tasksets(stage, "the model")
+    suffix = f"-{FOLDER}-{resume_digest(plan)}"
+    stages = [
+        stage.model_copy(update={"roles": ("explorer",), "trainer_rank_num": 0})
+        for stage in plan.stages
+    ]
+    return plan.model_copy(
+        update={
+            "label": f"{plan.label}{suffix}",
+            "job_dir": f"{plan.job_dir}{suffix}",
+            "stages": tuple(stages),
+        }
+    )
 
 
 def started_data_juicer(plan: ExperimentPlan) -> int | None:
@@ -68,17 +100,21 @@ def bench_plan(plan: ExperimentPlan) -> ExperimentPlan:
     if not has_run(plan.job_path):
         raise UserError(
             f"{plan.job_dir} holds no run whose checkpoints could be evaluated: train it first, "
-            "then start it with `mode=bench`"
+            "then start it with `mode=bench`, or give every stage `mode: bench` to evaluate the "
+            "model as it is"
         )
     stages = [stage for stage in plan.stages if stage.mode == "bench" and stage.needs_training]
-    newest = "-".join(str(_newest_checkpoint(plan, stage)) for stage in stages)
+    checkpoints = [_newest_checkpoint(plan, stage) for stage in stages]
+    newest = "-".join(str(checkpoint.step) for checkpoint in checkpoints)
     which = "newest" if stages[0].config.explorer.bench_on_latest_checkpoint else "step"
     settings = resume_digest(plan.model_copy(update={"stages": tuple(stages)}))
     name = f"{which}-{newest}-{settings}"
     known = list(_known_versions(plan, name))
     made = [
-        stage.model_copy(update={"index": index, "benched": _benched(stage, known)})
-        for index, stage in enumerate(stages)
+        _with_ranks(stage, checkpoint.path).model_copy(
+            update={"index": index, "benched": _benched(stage, known)}
+        )
+        for index, (stage, checkpoint) in enumerate(zip(stages, checkpoints, strict=True))
     ]
     return plan.model_copy(
         update={
@@ -89,21 +125,44 @@ def bench_plan(plan: ExperimentPlan) -> ExperimentPlan:
     )
 
 
-def _newest_checkpoint(plan: ExperimentPlan, stage: StagePlan) -> int:
+def _check_has_tasksets(stage: StagePlan, evaluated: str) -> None:
     if not stage.eval_tasksets:
         raise UserError(
             f"stage `{stage.name}`: `buffer.explorer_input.eval_tasksets` is missing: "
-            "`mode: bench` evaluates checkpoints on them"
+            f"`mode: bench` evaluates {evaluated} on them"
         )
+
+
+class _Checkpoint(NamedTuple):
+    step: int
+    path: Path
+
+
+def _newest_checkpoint(plan: ExperimentPlan, stage: StagePlan) -> _Checkpoint:
+    _check_has_tasksets(stage, "checkpoints")
     folder = plan.job_path / "stages" / stage.name / "checkpoints"
-    names = [folder_entry.name for folder_entry in folder.iterdir()] if folder.is_dir() else []
-    steps = [int(found[1]) for name in names if (found := CHECKPOINT.fullmatch(name))]
-    if not steps:
+    paths = list(folder.iterdir()) if folder.is_dir() else []
+    found = [
+        _Checkpoint(int(name[1]), path)
+        for path in paths
+        if (name := CHECKPOINT.fullmatch(path.name))
+    ]
+    if not found:
         raise UserError(
             f"stage `{stage.name}` of the run in {plan.job_dir} has no checkpoint: give the stage "
             "the name it has there, or train with `trainer.save_interval`"
         )
-    return max(steps)
+    return max(found)
+
+
+def _with_ranks(stage: StagePlan, checkpoint: Path) -> StagePlan:
+    """Returns the stage with the ranks that wrote its checkpoints, and that can read them."""
+    try:
+        content = json.loads(read_regular_file(checkpoint / MANIFEST_NAME))
+        ranks = int(content.get("num_ranks", 1))
+    except (OSError, ValueError):
+        return stage  # the trainer says which file is damaged
+    return stage.model_copy(update={"trainer_rank_num": ranks})
 
 
 @dataclass(frozen=True, slots=True)

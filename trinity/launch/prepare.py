@@ -22,7 +22,14 @@ from trinity.errors import UserError
 from trinity.launch.begun import continue_as_begun, kept_defaults
 from trinity.launch.changed_run import ChangedRun
 from trinity.launch.gpus import take_turns
-from trinity.launch.modes import bench_plan, is_bench, is_serve, serve_plan
+from trinity.launch.modes import (
+    bench_plan,
+    is_bench,
+    is_bench_of_model,
+    is_serve,
+    model_bench_plan,
+    serve_plan,
+)
 from trinity.launch.part_checks import check_part_names, check_rewards_of_rows, check_tasksets
 from trinity.launch.resume import check_resumable, has_run
 from trinity.launch.stored_runs import SourceRuns
@@ -119,6 +126,9 @@ def prepare_run(
         if not config.continue_from_checkpoint:
             why = "continue_from_checkpoint is false"
         notes.append(f"{why}: starting over as {plan.label}")
+    if is_bench_of_model(plan):
+        notes.append(f"{plan.job_dir} holds no run: the model is evaluated as it is")
+        plan = model_bench_plan(plan)
     plan = continue_as_begun(plan) if has_run(plan.job_path) else take_turns(plan)
     if max_steps is not None:
         plan = capped(plan, max_steps)

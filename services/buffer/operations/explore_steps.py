@@ -180,6 +180,8 @@ async def finish_if_explored(connection: Connection, stage: Stage) -> bool:
     await update_stage(connection, stage.key, state=StageState.FINISHED)
     num_rows = await count_state(connection, stage.key, ExperienceState.READY)
     text = f"{stage.explore_step} explore steps are done, {num_rows} experiences are stored"
+    if stage.plan.mode == "bench":
+        text = "all evaluations are done"
     await log_event(connection, stage.key, NoticeEvent(text=text))
     await notify(connection, *stage_topics(stage.key), RETENTION_TOPIC)
     return True

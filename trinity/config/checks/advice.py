@@ -13,6 +13,7 @@ from trinity.config.plan.arithmetic import model_keys, packing_obstacle
 from trinity.config.plan.experience_sink import experience_sink
 from trinity.config.plan.model import missing_from_cache
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
+from trinity.config.schema.choices import EXPLORING
 from trinity.config.schema.data import FormatConfig
 from trinity.json_values import JsonValue
 from trinity.operators import OPERATORS
@@ -173,7 +174,7 @@ def _calls_are_not_recorded(stage: StagePlan) -> Iterator[str]:
 
 def _single_rollout_groups(stage: StagePlan) -> Iterator[str]:
     algorithm = stage.algorithm
-    if algorithm.repeat_times > 1 or not stage.needs_rollout:
+    if algorithm.repeat_times > 1 or stage.mode not in EXPLORING:
         return
     declared = ALGORITHM_TYPES.get(algorithm.algorithm_type)
     if declared.repeat_times > 1 and algorithm.advantage_fn == declared.advantage_fn:

@@ -61,6 +61,8 @@ class GpuDemand:
     engines: tuple[EngineGroup, ...]
     ranks: int
     """Training processes, one GPU each."""
+    ranks_on_processor: bool = False
+    """True where they have none: a bench only reads checkpoints with them."""
     sequence_parallel: int = 1
 
 
@@ -83,8 +85,9 @@ def assign_gpus(cluster: ClusterGpus, demand: GpuDemand) -> list[GpuAssignment]:
         for engines in demand.engines
         for name in _engine_names(engines)
     ]
+    each = 0 if demand.ranks_on_processor else 1
     return assignments + [
-        GpuAssignment(f"rank {i}", tuple(islice(free, 1))) for i in range(demand.ranks)
+        GpuAssignment(f"rank {i}", tuple(islice(free, each))) for i in range(demand.ranks)
     ]
 
 
@@ -110,7 +113,7 @@ def _check_separate_gpus(cluster: ClusterGpus, demand: GpuDemand) -> None:
                 f"engines want {taken} GPUs ({shown}), there are {total}: lower `engine_num` or "
                 "`tensor_parallel_size`, or raise `cluster.gpu_per_node`"
             )
-        _check_ranks(cluster, demand.ranks)
+        _check_ranks(cluster, 0 if demand.ranks_on_processor else demand.ranks)
         return
     left = total - taken
     if left < 1:
@@ -184,6 +187,7 @@ def gpu_demand_of(stage: StagePlan) -> GpuDemand:
         mode=stage.mode,
         engines=engine_groups_of(stage) if stage.needs_rollout or stage.mode != "train" else (),
         ranks=stage.trainer_rank_num if "trainer" in stage.roles else 0,
+        ranks_on_processor=not stage.num_rank_gpus,
         sequence_parallel=sequence_parallel_of(stage),
     )
 

@@ -54,11 +54,16 @@ def largest_rollout(stages: Sequence[MergedStage]) -> RolloutGpus:
 def resolve_rank_num(
     config: Config, train_batch_size: int, stage: str, rollout: RolloutGpus
 ) -> int:
-    """One rank per GPU that rollout leaves, one without GPUs, or the user's number if it fits."""
+    """One rank per GPU that rollout leaves, one without GPUs, or the user's number if it fits.
+
+    A bench trains nothing: without GPUs to spare its ranks read checkpoints on the processor.
+    """
     if config.mode in ("explore", "serve") or is_external(config):
         return 0
     wanted = config.trainer.rank_num
     gpus = config.cluster.node_num * config.cluster.gpu_per_node
+    if config.mode == "bench":
+        return wanted or max(gpus - rollout.num_gpus, 1)
     ranks = wanted or 1
     if gpus:
         left = gpus - rollout.num_gpus

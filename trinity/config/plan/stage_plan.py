@@ -190,6 +190,15 @@ class StagePlan(PlanModel):
         return own + sum(model.engine.num_gpus for model in self.auxiliary_models)
 
     @property
+    def num_rank_gpus(self) -> int:
+        """GPUs of the ranks; none in a bench whose engines leave too few: nothing is trained."""
+        cluster = self.config.cluster
+        total = cluster.node_num * cluster.gpu_per_node
+        spare = total - self.num_rollout_gpus
+        is_short = self.mode == "bench" and spare < self.trainer_rank_num
+        return 0 if not total or is_short else self.trainer_rank_num
+
+    @property
     def transfers_weights_in_memory(self) -> bool:
         """True if weights go from the trainer's memory to engines, and not through files alone."""
         has_both = self.mode == "both" and self.needs_training and self.needs_rollout
@@ -335,6 +344,13 @@ class ExperimentPlan(PlanModel):
         """The most training processes of any stage."""
         stages = [stage for stage in self.stages if stage.needs_training]
         return max((stage.trainer_rank_num for stage in stages), default=0)
+
+    @property
+    def num_rank_gpus(self) -> int:
+        """GPUs of these processes, unless they only read checkpoints."""
+        return max(
+            (stage.num_rank_gpus for stage in self.stages if stage.needs_training), default=0
+        )
 
     @property
     def job_path(self) -> Path:

@@ -216,8 +216,9 @@ class Config(Section):
     mode: Annotated[Mode, MODES] = "both"
     """`both`: explorer and trainer; `train`: the trainer alone, on a file or on what an earlier
     stage of `explore` has stored; `explore`: explorers alone, whose experiences are kept; `bench`:
-    evaluation of the checkpoints of the run in this directory on `eval_tasksets`; `serve`: its
-    newest weights, or the model, behind an OpenAI-compatible address."""
+    evaluation of the checkpoints of the run in this directory on `eval_tasksets`, or of the model
+    where there is no run; `serve`: its newest weights, or the model, behind an OpenAI-compatible
+    address."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 42
     """All randomness of the experiment derives from it."""
     checkpoint_root_dir: Annotated[str, Field(min_length=1)] = "./checkpoints"
