@@ -222,9 +222,11 @@ class ExperienceBufferConfig(Section):
     """What becomes of a row of data that cannot be trained on: `fail` says so before the first
     step; `skip` leaves it out, counts it, and names the first of them. A step with nothing to train
     on, of data or of rollouts, ends the run, or with `skip` passes without moving a weight."""
-    max_read_timeout: float = Field(default=1800.0, gt=0)
-    """Seconds the trainer waits for a batch before it gives up. If `buffer.await_feedback` is set
-    and this is not, `buffer.feedback_timeout`, or else 30 days, are added to the default."""
+    max_read_timeout: Annotated[float | None, Field(gt=0)] = None
+    """Seconds that the trainer waits for rollouts before it trains on those that are ready, however
+    few: batches then depend on the clock until they are recorded. Unset, none does. Without any
+    rollout the trainer gives up after half an hour, or this time if it is longer; with
+    `buffer.await_feedback` after `buffer.feedback_timeout` or 30 days more."""
     replay_buffer: ReplayBufferConfig = default_section(ReplayBufferConfig)
     """Experiences that are trained more than once."""
     replay_buffer_kwargs: Args = Field(default_factory=dict)
