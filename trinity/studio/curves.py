@@ -165,7 +165,7 @@ def _chart(
                 "title": x,
                 "axis": _x_axis(x),
             },
-            "y": {"title": y, "axis": {"format": ",f", "tickCount": 4}},
+            "y": {"title": y, "axis": {"format": ",~f", "tickCount": 4}},
             "color": {
                 "field": "curve",
                 "type": "nominal",
