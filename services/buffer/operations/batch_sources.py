@@ -117,6 +117,15 @@ async def note_long_prompts(
     await log_event(connection, stage.key, NoticeEvent(text=text))
 
 
+async def log_incomplete(connection: Connection, stage: Stage, step: int, num_rows: int) -> None:
+    """Logs that a batch has fewer rollouts than planned, as the trainer waits no longer."""
+    text = (
+        f"train step {step} takes {num_rows} of {stage.plan.num_rollout_rows} rollouts: no more "
+        f"were ready after {stage.plan.experience_buffer.incomplete_after:g} s (`max_read_timeout`)"
+    )
+    await log_event(connection, stage.key, NoticeEvent(text=text))
+
+
 def sampling_metrics(stage: Stage) -> dict[str, float]:
     """Returns the number of expert rows in a batch, and of stale rows left out before it."""
     figures = {}

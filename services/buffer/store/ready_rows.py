@@ -209,11 +209,17 @@ class Ready:
     """The next rows, in rollout order or in the order they became ready; empty if too few."""
 
 
-async def load_ready(connection: Connection, stage: Stage, *, wanted: int) -> Ready:
-    """Returns the rows of a batch, if there are as many as wanted, and the number of ready rows."""
+async def load_ready(
+    connection: Connection, stage: Stage, *, wanted: int, in_order: bool = True
+) -> Ready:
+    """Returns the rows of a batch, if there are as many as wanted, and the number of ready rows.
+
+    In ordered stages these are rows that no open work precedes, unless `in_order` is false.
+    """
     values = stage_params(stage.key, limit=stage.plan.num_rollout_rows, wanted=wanted)
+    is_ordered = stage.is_ordered and in_order
     [[number], rows] = await connection.fetch_together(
-        (_count(stage.is_ordered), values), (_next(stage.is_ordered), values)
+        (_count(is_ordered), values), (_next(is_ordered), values)
     )
     return Ready(number[0], [_measured(row) for row in rows])
 

@@ -486,6 +486,23 @@ def _keys_ignored_on_data(stage: StagePlan) -> Iterator[str]:
         yield _has_no_effect("data_processor.experience_pipeline.operators", stage)
 
 
+def _batches_follow_the_clock(stage: StagePlan) -> Iterator[str]:
+    buffer = stage.config.buffer.trainer_input.experience_buffer
+    seconds = buffer.max_read_timeout
+    if seconds is None:
+        return
+    key = f"`buffer.trainer_input.experience_buffer.max_read_timeout: {seconds:g}`"
+    if stage.experience_buffer.incomplete_after is None:
+        yield f"{key} has no effect in `mode: {stage.mode}`, where no trainer waits for rollouts"
+        return
+    longest = stage.config.explorer.max_timeout
+    late = f"; a run may take {longest:g} s (`explorer.max_timeout`)" if longest >= seconds else ""
+    yield (
+        f"{key} trains on what is ready after that time, so batches depend on the clock and "
+        f"another run may have others{late}: remove the key to have every batch complete"
+    )
+
+
 def _has_no_effect(key: str, stage: StagePlan) -> str:
     return f"`{key}` has no effect on `{stage.algorithm_type}`, which trains on data"
 
@@ -514,6 +531,7 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _critic_model_unread,
     _experience_format_unread,
     _shaped_by_nothing,
+    _batches_follow_the_clock,
     _min_response_lowered,
     _eval_name_is_taken,
     _samples_of_runs_are_counted,

@@ -80,7 +80,7 @@ class StagePlan(PlanModel):
     """None if the data's size decides: see `num_train_steps`."""
     trainer_rank_num: int
     max_token_len_per_gpu: int
-    """Tokens of one micro-batch."""
+    """Tokens of one micro-batch on one rank."""
     arithmetic: Arithmetic = Arithmetic()
     """The order in which it adds up, which is kept when the run is resumed."""
     tasksets: tuple[ResolvedTaskset, ...] = ()
@@ -167,6 +167,11 @@ class StagePlan(PlanModel):
         return "trainer" in self.roles
 
     @property
+    def sequence_parallel_size(self) -> int:
+        """Ranks that share each sequence in training."""
+        return self.arithmetic.sequence_parallel_size
+
+    @property
     def recomputes_activations(self) -> bool:
         """True if the policy's activations are computed again in the backward pass."""
         return self._recomputes(self.config.trainer.enable_gradient_checkpointing)
@@ -202,7 +207,9 @@ class StagePlan(PlanModel):
     def transfers_weights_in_memory(self) -> bool:
         """True if weights go from the trainer's memory to engines, and not through files alone."""
         has_both = self.mode == "both" and self.needs_training and self.needs_rollout
-        return has_both and self.config.synchronizer.sync_method == "nccl"
+        # Copies of the weights in one engine number their workers alike.
+        is_single = self.config.explorer.rollout_model.data_parallel_size == 1
+        return has_both and is_single and self.config.synchronizer.sync_method == "nccl"
 
     @property
     def longest_unit(self) -> int:
