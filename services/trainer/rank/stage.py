@@ -237,6 +237,7 @@ class RankStageSetup:
             reader=reader,
             fetches_ahead=not self._plan.needs_rollout,
             timeout_seconds=self._plan.experience_buffer.max_read_timeout,
+            incomplete_after=self._plan.experience_buffer.incomplete_after,
             stop=self._link.stop,
             waits=self._link.waits,
             has_damage=lambda: self._damage is not None and self._damage.has_damage,

@@ -109,6 +109,9 @@ class ResolvedExperienceBuffer(PlanModel):
     selector: ResolvedSelector
     on_bad_row: Literal["fail", "skip"] = "fail"
     max_read_timeout: float
+    """Seconds after which the trainer without a batch gives up."""
+    incomplete_after: float | None = None
+    """Seconds after which it trains on the rollouts that are ready, however few."""
     replay: ResolvedReplay | None = None
     """None if experiences are trained in order, once."""
     task_pipeline: ResolvedTaskPipeline | None = None
@@ -238,6 +241,10 @@ class AuxiliaryModel(PlanModel):
     def template_kwargs(self) -> Args:
         """All variables that the chat template gets."""
         return merge_template_kwargs(self.chat_template_kwargs, self.enable_thinking)
+
+
+TrainStepUnit = Literal["rows", "explore_step"]
+"""A train step is a number of rows, or all samples of one explore step."""
 
 
 class StoredBatches(PlanModel):

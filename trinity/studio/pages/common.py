@@ -134,6 +134,23 @@ def forget_parameters(names: Iterable[str]) -> None:
         st.query_params.pop(name, None)
 
 
+def place_of(names: Sequence[str], parameter: str, otherwise: int = 0) -> int:
+    """Returns the place of the name that the address gives for a parameter."""
+    named = st.query_params.get(parameter, "")
+    return names.index(named) if named in names else otherwise
+
+
+def go_to_experiences(*, where: str, stage: str, sample: str = "") -> None:
+    """Opens the page Experiences with a filter, and with one of them chosen if it is given."""
+    from trinity.studio.pages import experiences
+
+    parameters = {experiences.WHERE: where, experiences.SAMPLE: sample, STAGE: stage}
+    st.switch_page(
+        st.Page(experiences.show, title="Experiences", url_path="experiences"),
+        query_params={name: value for name, value in parameters.items() if value},
+    )
+
+
 def page_number() -> int:
     """Returns the page that the address names, from 0."""
     text = st.query_params.get(PAGE, "1")

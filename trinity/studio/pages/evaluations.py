@@ -16,6 +16,7 @@ from trinity.studio.pages.common import (
     is_open,
     open_page,
     page_number,
+    place_of,
     turn_pages,
 )
 from trinity.studio.pages.scored import (
@@ -23,7 +24,6 @@ from trinity.studio.pages.scored import (
     TASK,
     ask_cached,
     chosen_question,
-    place_of,
     show_link_to_experiences,
     two_versions,
 )
@@ -194,7 +194,7 @@ def _show_answers(
     ]
     st.subheader("Both answers", divider="gray", anchor=False)
     st.text(plain_text(joined([pair.task.name, pair.outcome.value])))
-    show_link_to_experiences([f"task={pair.task.name}", "kind=eval"])
+    show_link_to_experiences([f"task={pair.task.name}", "kind=eval"], stage.key.stage)
     rows = [row for page in pages for row in page.rows]
     if not rows:
         st.text("Its experiences are not stored any more.")

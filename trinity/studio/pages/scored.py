@@ -9,7 +9,7 @@ from trinity.api.v1 import query_pb2
 from trinity.studio.connection import require_open
 from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.history import StageHistory
-from trinity.studio.pages.common import PAGE, forget_parameters
+from trinity.studio.pages.common import PAGE, forget_parameters, go_to_experiences, place_of
 from trinity.studio.plain_text import plain_text
 from trinity.studio.scores import MANY_SECONDS, REWARD, ScoreQuestion, ScoreTable, ask_scores
 
@@ -98,21 +98,10 @@ def two_versions(question: ScoreQuestion, before: int, after: int) -> ScoreQuest
     return replace(question, versions=(before, after))
 
 
-def show_link_to_experiences(conditions: Sequence[str]) -> None:
+def show_link_to_experiences(conditions: Sequence[str], stage: str) -> None:
     """Shows a button to the experiences that satisfy conditions."""
-    from trinity.studio.pages import experiences
-
     if st.button("All its experiences"):
-        st.switch_page(
-            st.Page(experiences.show, title="Experiences", url_path="experiences"),
-            query_params={experiences.WHERE: " ".join(conditions)},
-        )
-
-
-def place_of(names: Sequence[str], parameter: str, otherwise: int = 0) -> int:
-    """Returns the place of the name that the address gives for a parameter."""
-    named = st.query_params.get(parameter, "")
-    return names.index(named) if named in names else otherwise
+        go_to_experiences(where=" ".join(conditions), stage=stage)
 
 
 def _number(text: str) -> float:

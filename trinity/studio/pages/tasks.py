@@ -170,7 +170,7 @@ def _show_task(
     )
     st.subheader("Task", divider="gray", anchor=False)
     st.text(plain_text(joined([task.name, f"drawn {task.num_draws:,} times"])))
-    show_link_to_experiences(conditions)
+    show_link_to_experiences(conditions, stage.key.stage)
     if not page.rows:
         st.text("Its experiences are not stored any more.")
         return

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from trinity.studio.pages import configure, evaluations, experiences, run, runs, tasks
+from trinity.studio.pages import configure, evaluations, experiences, run, runs, step, tasks
 
 
 def main() -> None:
@@ -14,6 +14,7 @@ def main() -> None:
         st.Page(experiences.show, title="Experiences", url_path="experiences"),
         st.Page(tasks.show, title="Tasks", url_path="tasks"),
         st.Page(evaluations.show, title="Evaluations", url_path="evaluations"),
+        st.Page(step.show, title="Step", url_path="step"),
         st.Page(configure.show, title="Configure", url_path="configure"),
     ]
     st.navigation(pages, position="top").run()
