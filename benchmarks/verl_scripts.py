@@ -22,12 +22,7 @@ from trinity.verl.convert import Converted, convert
 from trinity.verl.settings import VerlSettings, read_sources
 from trinity.verl.shell.variables import UNKNOWN
 
-PLANNED = (
-    "explorer.rollout_model.enable_expert_parallel",
-    "explorer.rollout_model.data_parallel_size",
-    "explorer.rollout_model.pipeline_parallel_size",
-    "model.trust_remote_code",
-)
+PLANNED = ("model.trust_remote_code",)
 _SEVERAL = re.compile(r"starts veRL \d+ times \(lines (\d+)")
 NO_COUNTERPART = "has no counterpart"
 _MISSING = "Without counterpart here:"

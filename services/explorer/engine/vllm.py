@@ -62,7 +62,7 @@ class VllmEngine:
         self._end_token_ids = [] if self._ignore_end else list(options.end_token_ids)
         self._request_numbers = itertools.count(1)
         has_gpu = detect_hardware().has_gpu
-        size = options.rollout.tensor_parallel_size if has_gpu else 1
+        size = options.rollout.gpus_per_engine if has_gpu else 1
         self._receivers = Receivers(count=size, have_gpu=has_gpu)
 
     async def generate(

@@ -100,7 +100,7 @@ def _sizes(stage: StagePlan) -> Iterator[DerivedValue]:
     yield DerivedValue("trainer.max_token_len_per_gpu", stage.max_token_len_per_gpu, tokens)
     if stage.config.synchronizer.sync_method == "nccl":
         method = "nccl" if stage.transfers_weights_in_memory else "checkpoint"
-        rule = "nccl only in mode both, between a trainer and an explorer"
+        rule = "nccl only in mode both, between a trainer and engines without data_parallel_size"
         yield DerivedValue("synchronizer.sync_method", method, rule)
     if stage.eval_tasksets:
         multiple = "a multiple of synchronizer.sync_interval"

@@ -202,7 +202,9 @@ class StagePlan(PlanModel):
     def transfers_weights_in_memory(self) -> bool:
         """True if weights go from the trainer's memory to engines, and not through files alone."""
         has_both = self.mode == "both" and self.needs_training and self.needs_rollout
-        return has_both and self.config.synchronizer.sync_method == "nccl"
+        # Copies of the weights in one engine number their workers alike.
+        is_single = self.config.explorer.rollout_model.data_parallel_size == 1
+        return has_both and is_single and self.config.synchronizer.sync_method == "nccl"
 
     @property
     def longest_unit(self) -> int:
