@@ -318,6 +318,7 @@ RULES: tuple[ChangeRule, ...] = (
         NEW_RUN,
         "buffer.batch_size",
         "buffer.train_batch_size",
+        "buffer.train_step",
         "algorithm.repeat_times",
         "explorer.over_rollout.ratio",
         "synchronizer.sync_style",

@@ -443,6 +443,26 @@ def _samples_of_runs_are_counted(stage: StagePlan) -> Iterator[str]:
         )
 
 
+def _steps_are_explore_steps(stage: StagePlan) -> Iterator[str]:
+    """Sizes and intervals of files that were written for batches of rows mean something else."""
+    buffer, sync = stage.config.buffer, stage.config.synchronizer
+    if not stage.trains_explore_steps or buffer.train_step != "auto":
+        return
+    given = []
+    if buffer.train_batch_size not in (0, stage.rows_per_explore_step):
+        given.append(
+            f"`buffer.train_batch_size: {buffer.train_batch_size}` is the most rows of one"
+        )
+    if sync.sync_interval > 1:
+        given.append(f"`synchronizer.sync_interval: {sync.sync_interval}` counts explore steps")
+    if given:
+        yield (
+            "its workflow may give several samples a run, so a train step is an explore step, "
+            "trained in one update of the weights or more: "
+            f"{' and '.join(given)} (`buffer.train_step: rows` takes rows as they come)"
+        )
+
+
 def _may_split(workflow: str) -> bool:
     """A workflow of several turns, or one of the user's own."""
     return workflow in SEVERAL_TURNS or workflow not in WORKFLOWS.builtins
@@ -515,6 +535,7 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _min_response_lowered,
     _eval_name_is_taken,
     _samples_of_runs_are_counted,
+    _steps_are_explore_steps,
     offload_without_gpus,
     override_config_differs_from_engine,
     _rows_are_padded,
