@@ -23,7 +23,6 @@ from trinity.verl.settings import VerlSettings, read_sources
 from trinity.verl.shell.variables import UNKNOWN
 
 PLANNED = (
-    "trainer.ulysses_sequence_parallel_size",
     "explorer.rollout_model.enable_expert_parallel",
     "explorer.rollout_model.data_parallel_size",
     "explorer.rollout_model.pipeline_parallel_size",

@@ -114,7 +114,14 @@ RULES: tuple[ChangeRule, ...] = (
         "trainer.entropy_from_logits_with_chunking",
         "trainer.entropy_checkpointing",
         "trainer.use_remove_padding",
+        "trainer.ulysses_sequence_parallel_size",
         "trainer.override_config.attn_implementation",
+        rounds=True,
+    ),
+    _free(
+        "ranks of the trainer, which add up in another order",
+        "trainer.rank_num",
+        "trainer.fsdp_size",
         rounds=True,
     ),
     _free(
@@ -331,10 +338,8 @@ RULES: tuple[ChangeRule, ...] = (
         "trainer.critic.optimizer.optimizer_type",
     ),
     _impossible(
-        "a checkpoint has a part for each rank, of weights that are sharded as they were",
-        "keep the number and the sharding, or " + NEW_RUN,
-        "trainer.rank_num",
-        "trainer.fsdp_size",
+        "its checkpoints are of the back end that wrote them",
+        NEW_RUN,
         "trainer.trainer_type",
         "trainer.trainer_strategy",
     ),

@@ -183,18 +183,10 @@ def _stretches(before: StagePlan, now: StagePlan) -> bool:
 
 
 def _derived_changes(before: StagePlan, now: StagePlan) -> Iterator[PlanChange]:
-    """Yields impossible changes of values that follow from several keys."""
+    """Yields changes of values that follow from several keys."""
     ranks = before.trainer_rank_num, now.trainer_rank_num
     if now.needs_training and before.needs_training and ranks[0] != ranks[1]:
-        change = _change(RANKS, *ranks, rule_of(RANKS))
-        had = f"{ranks[0]} rank{'s' if ranks[0] != 1 else ''}"
-        yield replace(
-            change,
-            why=f"stage `{now.name}` was trained on {had}, and with these settings there are "
-            f"{ranks[1]}, which its checkpoints do not fit",
-            instead=f"set `{RANKS}: {ranks[0]}`, or keep `explorer.rollout_model.engine_num` as "
-            "it was",
-        )
+        yield _change(RANKS, *ranks, rule_of(RANKS))
     for why, old, new in (
         (
             ADVANTAGE_PLACE,

@@ -253,7 +253,13 @@ def _plan(
         total_train_steps=steps.train,
         trainer_rank_num=sizes.ranks,
         max_token_len_per_gpu=sizes.max_token_len,
-        arithmetic=Arithmetic(version=PACKED),
+        arithmetic=Arithmetic(
+            version=PACKED,
+            # Ranks of a bench only read checkpoints, and may be of any number.
+            sequence_parallel_size=(
+                1 if config.mode == "bench" else config.trainer.ulysses_sequence_parallel_size
+            ),
+        ),
         tasksets=data.tasksets,
         eval_tasksets=data.eval_tasksets,
         eval_interval=_eval_interval(config),

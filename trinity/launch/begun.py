@@ -82,7 +82,7 @@ def _with_arithmetic_of(plan: ExperimentPlan, former: str) -> ExperimentPlan:
         if len(begun) != len(plan.stages):
             return plan
         stages = [
-            _as_begun(stage, arithmetic, old["config"])
+            _as_begun(stage, arithmetic, old)
             for stage, arithmetic, old in zip(plan.stages, begun, before, strict=True)
         ]
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -90,16 +90,27 @@ def _with_arithmetic_of(plan: ExperimentPlan, former: str) -> ExperimentPlan:
     return plan.model_copy(update={"stages": tuple(stages)})
 
 
-def _as_begun(stage: StagePlan, begun: Arithmetic, old: JsonValue) -> StagePlan:
+def _as_begun(stage: StagePlan, begun: Arithmetic, old: dict[str, Any]) -> StagePlan:
     config = stage.config
+    begun_with = Config.model_validate(old["config"])
+    changed: dict[str, object] = {}
+    if _sharing(config) != _sharing(begun_with):
+        begun = begun.model_copy(update={"sequence_parallel_size": _sharing(config)})
+    elif begun.sequence_parallel_size < _sharing(config):
+        # The key did nothing, and so did not divide the default.
+        changed["max_token_len_per_gpu"] = old["max_token_len_per_gpu"]
     if begun.version < stage.arithmetic.version:
-        begun_with = Config.model_validate(old)
         for key, value in BEGUN_DEFAULTS.items():
             path = key.split(".")
             is_default = _value_at(config, path) == _value_at(Config(), path)
             if is_default and _value_at(begun_with, path) == value:
                 config = _with_value(config, path, value)
-    return stage.model_copy(update={"arithmetic": begun, "config": config})
+    changed |= {"arithmetic": begun, "config": config}
+    return stage.model_copy(update=changed)
+
+
+def _sharing(config: Config) -> int:
+    return config.trainer.ulysses_sequence_parallel_size
 
 
 def _value_at(section: BaseModel, path: Sequence[str]) -> object:

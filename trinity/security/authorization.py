@@ -86,6 +86,7 @@ _TABLE: Mapping[str, Mapping[str, tuple[Scope, ...]]] = {
         "GetExperience": (_READ,),
         "GetStep": (_READ,),
         "GetPopulation": (_READ,),
+        "ListTaskScores": (_READ,),
         "ExcludeExperiences": (_STEER,),
         "IncludeExperiences": (_STEER,),
         "DeleteExperiences": (_STEER,),
@@ -115,8 +116,10 @@ ROLE_SCOPES: Mapping[str, tuple[Scope, ...]] = {
     "trainer": (_TRAINER,),
     "explorer": (_EXPLORER,),
     "operator": (_SUBMIT, _READ, _STEER),
+    "studio": (),
 }
-"""The scopes in the token of each part of a system; the synchronizer makes no calls."""
+"""The scopes in the token of each part of a system; the synchronizer makes no calls, and Studio's
+are made with the tokens of its visitors."""
 
 
 def tenants_of(request: Message) -> list[str] | None:

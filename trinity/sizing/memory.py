@@ -49,7 +49,7 @@ class TrainingSettings:
     ranks: int
     """Number of ranks that weights, gradients and moments are sharded over."""
     tokens: int
-    """Tokens of one micro-batch."""
+    """Tokens of one micro-batch, of all GPUs that share its sequences."""
     dtype: str
     """Type of the forward and backward passes."""
     checkpoints_activations: bool = False

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 from trinity.config.plan.arithmetic import HEAD_CHUNK_TOKENS, head_settings
 from trinity.config.plan.parts import AuxiliaryModel
-from trinity.config.plan.placement import sequence_parallel_of
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.explorer import EngineConfig
 from trinity.sizing.memory import (
@@ -70,11 +69,11 @@ def training_settings_of(stage: StagePlan) -> TrainingSettings:
         ranks=_shards(stage),
         policy=_policy_state(stage),
         critic=_critic_state(stage),
-        tokens=max(stage.max_token_len_per_gpu, stage.longest_unit),
+        tokens=max(stage.max_token_len_per_gpu * stage.sequence_parallel_size, stage.longest_unit),
         dtype=trainer.dtype,
         checkpoints_activations=stage.recomputes_activations,
         head_tokens=HEAD_CHUNK_TOKENS if head_settings(trainer).recomputes else None,
-        sequence_parallel=sequence_parallel_of(stage),
+        sequence_parallel=stage.sequence_parallel_size,
     )
 
 
@@ -156,20 +155,20 @@ def rank_advice(
     """Returns one sentence: fewer tokens at a time if that is enough, else more ranks."""
     limit = int(USABLE * gpu_bytes)
     training = training_settings_of(stage)
-    least = stage.longest_unit
+    least, sharing = stage.longest_unit, stage.sequence_parallel_size
 
     def peak_of(candidate: TrainingSettings) -> int:
         return rank_memory(stage, shape, critic, candidate).total
 
     for tokens in range(training.tokens // _TOKEN_STEP * _TOKEN_STEP, least - 1, -_TOKEN_STEP):
         if peak_of(replace(training, tokens=tokens)) <= limit:
-            return f"set `trainer.max_token_len_per_gpu: {tokens}`"
+            return f"set `trainer.max_token_len_per_gpu: {-(-tokens // sharing)}`"
     shortest = replace(training, tokens=min(least, training.tokens))
     for ranks in (training.ranks * 2**i for i in range(1, 8)):
         if peak_of(replace(shortest, ranks=ranks)) <= limit:
             return (
                 f"train on {ranks} GPUs of one machine (`cluster.gpu_per_node`) with "
-                f"`trainer.max_token_len_per_gpu: {shortest.tokens}`"
+                f"`trainer.max_token_len_per_gpu: {-(-shortest.tokens // sharing)}`"
             )
     return "shorten `model.max_model_len`, or take a smaller model or larger GPUs"
 

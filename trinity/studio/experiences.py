@@ -9,7 +9,7 @@ from trinity.inspect.conditions import parse_conditions
 from trinity.inspect.samples import finish_reason_name, samples, state_name
 from trinity.inspect.tables import versions
 from trinity.rpc.limits import CALL_SECONDS
-from trinity.studio.connection import OpenRun, answer_of
+from trinity.studio.connection import OpenRun, answer_of, own_errors
 from trinity.studio.history import cut_text
 from trinity.types import Experience, Pair, Sequence
 
@@ -106,17 +106,19 @@ async def list_experiences(
     """
     wanted = parse_conditions(conditions)
     first = page * page_rows
-    found = [
-        record
-        async for record in samples(
-            opened.queries,
-            stage,
-            wanted,
-            limit=first + page_rows + 1,
-            latest_first=True,
-            with_content=True,
-        )
-    ][first:]
+    with own_errors():
+        records = [
+            record
+            async for record in samples(
+                opened.queries,
+                stage,
+                wanted,
+                limit=first + page_rows + 1,
+                latest_first=True,
+                with_content=True,
+            )
+        ]
+    found = records[first:]
     return ExperiencePage(
         rows=tuple(map(experience_row, found[:page_rows])), has_more=len(found) > page_rows
     )

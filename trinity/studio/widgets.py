@@ -22,7 +22,7 @@ TOKENS_HTML = (
     '<div class="tokens"><div class="strip" role="listbox" aria-orientation="horizontal"></div>'
     '<dl class="facts" aria-live="polite"></dl></div>'
 )
-CellKind = Literal["text", "number", "code", "state", "wrap", "plain"]
+CellKind = Literal["text", "number", "code", "state", "wrap", "plain", "heat"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,8 @@ class Row:
 
     id: str
     cells: tuple[str, ...]
+    levels: tuple[int | None, ...] = ()
+    """Steps of the colour scale of the row's last cells, where their columns have colours."""
 
 
 def show_table(
@@ -55,7 +57,8 @@ def show_table(
     data = {
         "name": name,
         "columns": [asdict(column) for column in columns],
-        "rows": [{"id": row.id, "cells": [one_line(cell) for cell in row.cells]} for row in rows],
+        "dark": st.context.theme.type == "dark",
+        "rows": [_row(row) for row in rows],
         "empty": empty,
         "selectable": selectable,
         "selected": selected,
@@ -86,6 +89,15 @@ def show_problem(error: Exception | str) -> None:
 def show_long_text(text: str) -> None:
     """Shows a text of many lines as it is."""
     st.code(plain_text(text), language=None, wrap_lines=True)
+
+
+def _row(row: Row) -> dict[str, object]:
+    num_plain = len(row.cells) - len(row.levels)
+    return {
+        "id": row.id,
+        "cells": [one_line(cell) for cell in row.cells],
+        "levels": [*[None] * num_plain, *row.levels],
+    }
 
 
 def _token(token: ShownToken) -> dict[str, object]:

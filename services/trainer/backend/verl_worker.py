@@ -40,6 +40,7 @@ from trinity.config.plan.arithmetic import (  # noqa: E402
     head_settings,
     model_keys,
     packing_obstacle,
+    sharing_obstacle,
 )
 from trinity.config.plan.stage_plan import StagePlan  # noqa: E402
 from trinity.config.schema.algorithm import OptimizerConfig  # noqa: E402
@@ -86,10 +87,23 @@ def _row_kernel(plan: StagePlan, keys: Keys) -> _RowKernel:
         return padded
     if plan.arithmetic.version < PACKED and not has_flash:
         return padded
-    if (obstacle := packing_obstacle(keys, has_flash_attention=has_flash)) is not None:
+    obstacle = packing_obstacle(keys, has_flash_attention=has_flash)
+    _check_sharing(plan.sequence_parallel_size, keys, obstacle)
+    if obstacle is not None:
         logger.info("rows are padded", extra={"reason": obstacle})
         return padded
     return _RowKernel(padded.attention if has_flash else PACKED_ATTENTION, packs=True)
+
+
+def _check_sharing(size: int, keys: Keys, obstacle: str | None) -> None:
+    """Raises: UserError if ranks cannot share the model's sequences."""
+    if size == 1:
+        return
+    if (obstacle := obstacle or sharing_obstacle(keys, size)) is not None:
+        raise UserError(
+            f"`trainer.ulysses_sequence_parallel_size: {size}` does not fit the model: {obstacle}; "
+            "give 1, or a size that fits"
+        )
 
 
 def build_actor(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
@@ -232,6 +246,7 @@ def _engine_config(
         use_torch_compile=False,
         entropy_from_logits_with_chunking=head.is_chunked,
         entropy_checkpointing=head.recomputes,
+        ulysses_sequence_parallel_size=plan.sequence_parallel_size,
         seed=plan.config.seed,
     )
 

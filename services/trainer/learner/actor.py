@@ -19,7 +19,11 @@ from services.trainer.learner.loss import BatchLoss, LossFunctions
 from services.trainer.learner.metrics import mean_over_passes
 from services.trainer.learner.microbatches import OutputGatherer, work_metrics
 from services.trainer.learner.prepared_batch import MicroBatch, PreparedBatch
-from services.trainer.learner.resume_source import load_former_run, load_own_checkpoint
+from services.trainer.learner.resume_source import (
+    load_former_run,
+    load_own_checkpoint,
+    save_checkpoint,
+)
 from services.trainer.learner.verl_calls import (
     EngineOutputs,
     Matrix,
@@ -159,7 +163,7 @@ class Actor:
 
     def save(self, directory: Path, step: int) -> None:
         """Writes this rank's part of the full state: weights, optimizer, random states."""
-        self.worker.save_checkpoint(str(directory), global_step=step)
+        save_checkpoint(self.worker, directory, step, self._calls.ranks)
         if self.adapter is not None:
             with on_device(self.worker):
                 self.adapter.save(
@@ -175,7 +179,7 @@ class Actor:
         reverse.
         """
         check_checkpoint_kind(directory, self.adapter)
-        load_own_checkpoint(self.worker, directory)
+        load_own_checkpoint(self.worker, directory, self._calls.ranks)
 
     def load_former_run(self, directory: Path) -> None:
         """Loads the policy of a former run."""

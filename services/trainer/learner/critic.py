@@ -10,7 +10,11 @@ from services.trainer.backend.verl_worker import build_critic
 from services.trainer.collectives import MetricSums
 from services.trainer.learner.metrics import mean_over_passes
 from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
-from services.trainer.learner.resume_source import load_former_run, load_own_checkpoint
+from services.trainer.learner.resume_source import (
+    load_former_run,
+    load_own_checkpoint,
+    save_checkpoint,
+)
 from services.trainer.learner.verl_calls import EngineOutputs, Matrix, WorkerCalls
 from services.trainer.types import Metrics
 from trinity.algorithm.aggregation import BatchTotals
@@ -104,11 +108,11 @@ class Critic:
 
     def save(self, directory: Path, step: int) -> None:
         """Writes this rank's part of its full state into a checkpoint."""
-        self._worker.save_checkpoint(str(directory / DIRECTORY), global_step=step)
+        save_checkpoint(self._worker, directory / DIRECTORY, step, self._calls.ranks)
 
     def load(self, directory: Path) -> None:
         """Reads what `save` wrote."""
-        load_own_checkpoint(self._worker, directory / DIRECTORY)
+        load_own_checkpoint(self._worker, directory / DIRECTORY, self._calls.ranks)
 
     def load_former_run(self, directory: Path) -> None:
         """Loads the critic of a former run."""

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,7 @@ class Learner:
             num_ranks=ranks.num_ranks,
             num_passes=plan.config.trainer.ppo_epochs,
         )
-        if start_checkpoint is not None and start_checkpoint.num_ranks is not None:
+        if start_checkpoint is not None and not start_checkpoint.is_whole:
             self._load_former_run(start_checkpoint)
 
     def train_step(
@@ -141,7 +142,7 @@ class Learner:
 
 def _worker_calls(plan: StagePlan, ranks: Ranks, on_micro_batch: Callable[[], None]) -> WorkerCalls:
     splitter = MicroBatchSplitter(
-        ranks=ranks,
+        ranks=replace(ranks, num_sharing=plan.sequence_parallel_size),
         limits=MicroBatchLimits.of_policy(plan),
         keep_order=not plan.algorithm.can_balance_batch,
         deals_tokens=plan.arithmetic.version >= PACKED and plan.config.trainer.balance_batch,
@@ -154,8 +155,8 @@ def _worker_calls(plan: StagePlan, ranks: Ranks, on_micro_batch: Callable[[], No
 
 
 def _whole_policy(checkpoint: StartCheckpoint | None) -> Path | None:
-    """Returns a whole model's directory; None for per-rank parts, which are loaded over a model."""
-    return checkpoint.policy if checkpoint is not None and checkpoint.num_ranks is None else None
+    """Returns a whole model's directory; None for parts of ranks, which are loaded over a model."""
+    return checkpoint.policy if checkpoint is not None and checkpoint.is_whole else None
 
 
 def row_statistics(prepared: PreparedBatch, logprobs_BT: FloatMatrix) -> dict[int, RowStatistics]:

@@ -68,6 +68,8 @@ BOUNDED: Mapping[str, str] = {
     "GiveFeedbackResponse.refused": "those of the request",
     "LeaseAssignmentsResponse.assignments": "as many as fit are leased",
     "ListExperiencesResponse.experiences": STREAMED,
+    "TaskScores.versions": "the newest MAX_DRAWS drawings of tasks",
+    "TaskScoresPage.tasks": STREAMED,
     "MetricSummary.of_runs": FEW,
     "MetricSummary.of_tasks": FEW,
     "PublishVersionResponse.pinned_versions": "numbers of versions that there are",

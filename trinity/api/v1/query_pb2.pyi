@@ -335,6 +335,72 @@ class Comparison(_message.Message):
     is_significant: bool
     def __init__(self, name: _Optional[str] = ..., generated_mean: _Optional[float] = ..., trained_mean: _Optional[float] = ..., shift: _Optional[float] = ..., is_significant: _Optional[bool] = ...) -> None: ...
 
+class ListTaskScoresRequest(_message.Message):
+    __slots__ = ("key", "kind", "taskset", "versions", "metric", "pass_score", "max_draws")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TASKSET_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    METRIC_FIELD_NUMBER: _ClassVar[int]
+    PASS_SCORE_FIELD_NUMBER: _ClassVar[int]
+    MAX_DRAWS_FIELD_NUMBER: _ClassVar[int]
+    key: _buffer_pb2.StageKey
+    kind: _buffer_pb2.AssignmentKind
+    taskset: str
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    metric: str
+    pass_score: float
+    max_draws: int
+    def __init__(self, key: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., kind: _Optional[_Union[_buffer_pb2.AssignmentKind, str]] = ..., taskset: _Optional[str] = ..., versions: _Optional[_Iterable[int]] = ..., metric: _Optional[str] = ..., pass_score: _Optional[float] = ..., max_draws: _Optional[int] = ...) -> None: ...
+
+class ListTaskScoresResponse(_message.Message):
+    __slots__ = ("head", "page")
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    PAGE_FIELD_NUMBER: _ClassVar[int]
+    head: TaskScoresHead
+    page: TaskScoresPage
+    def __init__(self, head: _Optional[_Union[TaskScoresHead, _Mapping]] = ..., page: _Optional[_Union[TaskScoresPage, _Mapping]] = ...) -> None: ...
+
+class TaskScoresHead(_message.Message):
+    __slots__ = ("num_draws", "num_draws_read")
+    NUM_DRAWS_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAWS_READ_FIELD_NUMBER: _ClassVar[int]
+    num_draws: int
+    num_draws_read: int
+    def __init__(self, num_draws: _Optional[int] = ..., num_draws_read: _Optional[int] = ...) -> None: ...
+
+class TaskScoresPage(_message.Message):
+    __slots__ = ("tasks",)
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[TaskScores]
+    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskScores, _Mapping]]] = ...) -> None: ...
+
+class TaskScores(_message.Message):
+    __slots__ = ("taskset", "task_index", "num_draws", "versions")
+    TASKSET_FIELD_NUMBER: _ClassVar[int]
+    TASK_INDEX_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAWS_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    taskset: str
+    task_index: int
+    num_draws: int
+    versions: _containers.RepeatedCompositeFieldContainer[VersionScore]
+    def __init__(self, taskset: _Optional[str] = ..., task_index: _Optional[int] = ..., num_draws: _Optional[int] = ..., versions: _Optional[_Iterable[_Union[VersionScore, _Mapping]]] = ...) -> None: ...
+
+class VersionScore(_message.Message):
+    __slots__ = ("version", "num_runs", "num_scored", "num_passed", "mean")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NUM_RUNS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SCORED_FIELD_NUMBER: _ClassVar[int]
+    NUM_PASSED_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    num_runs: int
+    num_scored: int
+    num_passed: int
+    mean: float
+    def __init__(self, version: _Optional[int] = ..., num_runs: _Optional[int] = ..., num_scored: _Optional[int] = ..., num_passed: _Optional[int] = ..., mean: _Optional[float] = ...) -> None: ...
+
 class ExcludeExperiencesRequest(_message.Message):
     __slots__ = ("key", "filter", "reason", "dry_run")
     KEY_FIELD_NUMBER: _ClassVar[int]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from jinja2 import Environment, TemplateSyntaxError, nodes
@@ -9,7 +10,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from trinity.config.plan.arithmetic import model_keys
+from trinity.config.plan.arithmetic import model_keys, packing_obstacle, sharing_obstacle
 from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.rope import changes_rope, rope_keys
 from trinity.config.plan.stage_plan import StagePlan
@@ -17,6 +18,7 @@ from trinity.config.plan.task_storage import absolute
 from trinity.config.schema.explorer import EngineConfig
 from trinity.config.schema.model import LoRAConfig, ModelConfig, Names
 from trinity.errors import UserError
+from trinity.json_values import JsonValue
 
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Head sizes that vLLM's attention takes without a GPU."""
@@ -103,6 +105,7 @@ def check_model(stage: StagePlan) -> None:
     _check_tokenizer(directory, stage.chat_template, "model.chat_template_path")
     if not stage.config.model.rope_scaling:
         _check_length(architecture, stage.max_model_len, "model", stage.model_path)
+    check_sharing(stage, directory, stage.config.trainer.override_config)
     if changes_rope(stage.config.model):
         rope_keys(model_keys(directory, {}) or {}, stage.config.model)
     if stage.needs_rollout:
@@ -137,6 +140,7 @@ def check_critic(stage: StagePlan) -> None:
         return
     critic = _read_architecture(directory)
     _check_weights(directory)
+    check_sharing(stage, directory, stage.config.trainer.critic.override_config)
     if policy is None:
         return
     own, wanted = critic.vocab_size, _read_architecture(policy).vocab_size
@@ -144,6 +148,21 @@ def check_critic(stage: StagePlan) -> None:
         raise UserError(
             f"`model.critic_model_path: {path}` knows {own} tokens, the policy {wanted}: "
             "give a model with the policy's tokenizer"
+        )
+
+
+def check_sharing(stage: StagePlan, directory: Path, override: Mapping[str, JsonValue]) -> None:
+    """Raises UserError if the ranks of the stage cannot share the sequences of a model."""
+    size = stage.sequence_parallel_size
+    keys = model_keys(directory, override)
+    if size == 1 or not stage.needs_training or keys is None:
+        return
+    on_gpus = stage.config.cluster.gpu_per_node > 0
+    obstacle = packing_obstacle(keys, has_flash_attention=on_gpus) or sharing_obstacle(keys, size)
+    if obstacle is not None:
+        raise UserError(
+            f"`trainer.ulysses_sequence_parallel_size: {size}` does not fit the model {directory}: "
+            f"{obstacle}; give 1, or a size that fits"
         )
 
 

@@ -12,6 +12,7 @@ from trinity.config.plan.parts import ResolvedAlgorithm, required_tasks
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.choices import EXPLORING
 from trinity.config.schema.experiment import Config, MergedStage
+from trinity.config.schema.trainer import TrainerConfig
 from trinity.errors import UserError
 
 MIN_TOKENS_ON_CPU = 16384
@@ -69,13 +70,31 @@ def resolve_rank_num(
                 f"{_too_few(left, wanted)}"
             )
         ranks = wanted or left
-    if train_batch_size < ranks:
+    _check_groups(config.trainer.fsdp_size, ranks, stage)
+    shares = _check_sharing(config.trainer, ranks, stage)
+    if train_batch_size < shares:
+        fed = f"{ranks} ranks" if shares == ranks else f"{shares} groups of ranks"
         raise UserError(
-            f"stage `{stage}`: a train batch of {train_batch_size} rows cannot feed {ranks} ranks: "
+            f"stage `{stage}`: a train batch of {train_batch_size} rows cannot feed {fed}: "
             "raise `buffer.train_batch_size` or lower `trainer.rank_num`"
         )
-    _check_groups(config.trainer.fsdp_size, ranks, stage)
     return ranks
+
+
+def _check_sharing(trainer: TrainerConfig, ranks: int, stage: str) -> int:
+    """Checks the ranks that share sequences; returns the number of shares of a batch."""
+    size = trainer.ulysses_sequence_parallel_size
+    key = f"stage `{stage}`: `trainer.ulysses_sequence_parallel_size: {size}`"
+    if ranks % size:
+        raise UserError(
+            f"{key} does not divide the {ranks} rank{'s' if ranks > 1 else ''} that train: give a "
+            f"divisor of {ranks}, or change `trainer.rank_num`"
+        )
+    if size > 1 and not trainer.use_remove_padding:
+        raise UserError(
+            f"{key} shares rows that have no padding: leave out `trainer.use_remove_padding: false`"
+        )
+    return ranks // size
 
 
 def _check_groups(fsdp_size: int, ranks: int, stage: str) -> None:
@@ -154,11 +173,11 @@ def _train_batch_size(config: Config, rows_per_explore_step: int, stage: str) ->
 
 
 def _default_token_len(config: Config, lengths: SequenceLengths) -> int:
-    """Two of the longest sequences, for which a GPU's memory is planned.
+    """Two of the longest sequences, for which a GPU's memory is planned, or its part of them.
 
     Without a GPU, small micro-batches are dominated by their fixed cost.
     """
-    two = 2 * lengths.model
+    two = -(-2 * lengths.model // config.trainer.ulysses_sequence_parallel_size)
     return two if config.cluster.gpu_per_node else max(two, MIN_TOKENS_ON_CPU)
 
 

@@ -75,7 +75,7 @@ class StagePlan(PlanModel):
     """None if the data's size decides: see `num_train_steps`."""
     trainer_rank_num: int
     max_token_len_per_gpu: int
-    """Tokens of one micro-batch."""
+    """Tokens of one micro-batch on one rank."""
     arithmetic: Arithmetic = Arithmetic()
     """The order in which it adds up, which is kept when the run is resumed."""
     tasksets: tuple[ResolvedTaskset, ...] = ()
@@ -160,6 +160,11 @@ class StagePlan(PlanModel):
     def needs_training(self) -> bool:
         """True if a trainer publishes weights; else the stage keeps those it starts with."""
         return "trainer" in self.roles
+
+    @property
+    def sequence_parallel_size(self) -> int:
+        """Ranks that share each sequence in training."""
+        return self.arithmetic.sequence_parallel_size
 
     @property
     def recomputes_activations(self) -> bool:

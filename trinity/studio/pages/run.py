@@ -1,12 +1,10 @@
 """The page Run: whether it learns, and what it waits for."""
 
-from pathlib import Path
-
 import streamlit as st
 
 from trinity.errors import TrinityError
 from trinity.progress.figures import format_clock
-from trinity.studio.connection import OpenRun, require_open
+from trinity.studio.connection import OpenRun, ServiceConnection, require_open
 from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.curves import GROUPS, HEIGHT, curve_chart, curve_rows, evaluation_charts
 from trinity.studio.history import RunHistory, StageHistory
@@ -68,19 +66,19 @@ def _live(context: StudioContext, viewed: ViewedRun) -> None:
         show_problem(viewed.connection.state.detail or error)
         state = None
     else:
-        _show_verdict(context, viewed.connection.job_dir, services)
+        _show_verdict(context, viewed.connection, services)
     _show_stages(viewed.history, state)
     if state is not None:
         _show_live(state)
     _show_events(viewed.history)
 
 
-def _show_verdict(context: StudioContext, job_dir: Path, services: OpenRun) -> None:
+def _show_verdict(context: StudioContext, connection: ServiceConnection, services: OpenRun) -> None:
     if not services.is_live:
         st.info("The run has stopped. What it stored is open to be looked at.")
         return
     try:
-        verdict = context.wait_for(verdict_of(job_dir))
+        verdict = context.wait_for(verdict_of(connection))
     except (TrinityError, TimeoutError, OSError) as error:
         show_problem(error)
         return
