@@ -51,6 +51,11 @@ JobDirOption = Annotated[
 ]
 
 
+OneJsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object (docs/schemas).")
+]
+
+
 def result_lines(summary: RunSummary) -> Iterator[str]:
     """Yields the first, best and final evaluation of each taskset, and the amount of training."""
     headline = summary.first_evaluation, summary.best_evaluation, summary.final_evaluation
