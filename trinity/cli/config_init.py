@@ -1,4 +1,4 @@
-"""Findings of `trinity config init` in a model and in data: lengths, columns, reward, batch size.
+"""Looks into a model and data for `trinity config init`: lengths, columns, reward, batch size.
 
     options, found = look_into(GivenOptions(name="x", model="/models/tiny", taskset="data"))
     found[0]  # "prompts have at most 71 tokens, ..."

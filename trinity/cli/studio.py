@@ -53,6 +53,13 @@ def studio(
     host: HostOption = "127.0.0.1",
     buffer: BufferOption = "",
     synchronizer: SynchronizerOption = "",
+    allow_changes: Annotated[
+        bool,
+        typer.Option(
+            "--allow-changes",
+            help="Let visitors give rewards, and exclude, include and delete experiences.",
+        ),
+    ] = False,
 ) -> None:
     """Show runs and their experiences in a browser, and write configurations.
 
@@ -76,7 +83,9 @@ def studio(
             "--synchronizer, or leave --host out"
         )
     usual = () if system is not None else (default_root(),)
-    options = StudioOptions(places=tuple(places or usual), system=system)
+    options = StudioOptions(
+        places=tuple(places or usual), system=system, allows_changes=allow_changes
+    )
     serve(options, listening, security=security, say=_say)
 
 

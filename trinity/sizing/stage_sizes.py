@@ -8,6 +8,7 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.explorer import EngineConfig
 from trinity.sizing.memory import (
     GIB,
+    EngineSplit,
     MemoryTerm,
     ResidentState,
     TrainingSettings,
@@ -136,17 +137,26 @@ def auxiliary_memory(model: AuxiliaryModel, shape: ModelShape, gpu_bytes: int) -
 
 
 def _memory_of(engine: EngineConfig, shape: ModelShape, gpu_bytes: int) -> EngineMemory:
-    gpus = engine.tensor_parallel_size
+    split = _split_of(engine)
     room = cache_room(
         shape,
-        gpus=gpus,
+        split=split,
         dtype=engine.dtype,
         gpu_bytes=gpu_bytes,
         utilization=engine.gpu_memory_utilization,
     )
-    a_token = kv_bytes_per_token(shape, engine.tensor_parallel_size, engine.dtype)
-    terms = engine_terms(shape, gpus=gpus, dtype=engine.dtype, cache_bytes=room)
-    return EngineMemory(terms=tuple(terms), room=room, cached_tokens=max(room, 0) // a_token)
+    a_token = kv_bytes_per_token(shape, split.tensor, engine.dtype, split.pipeline)
+    terms = engine_terms(shape, split=split, dtype=engine.dtype, cache_bytes=room)
+    cached = split.data * (max(room, 0) // a_token)
+    return EngineMemory(terms=tuple(terms), room=room, cached_tokens=cached)
+
+
+def _split_of(engine: EngineConfig) -> EngineSplit:
+    return EngineSplit(
+        tensor=engine.tensor_parallel_size,
+        pipeline=engine.pipeline_parallel_size,
+        data=engine.data_parallel_size,
+    )
 
 
 def rank_advice(
@@ -179,17 +189,19 @@ def engine_advice(stage: StagePlan, shape: ModelShape, gpu_bytes: int, wanted: i
     `wanted` is the number of bytes for the cache on all GPUs of an engine together.
     """
     rollout = stage.config.explorer.rollout_model
-    for gpus, share in (
-        *((rollout.tensor_parallel_size, share) for share in (0.85, 0.9, 0.95)),
-        *((2**i * rollout.tensor_parallel_size, 0.9) for i in range(1, 5)),
+    own = rollout.tensor_parallel_size
+    for size, share in (
+        *((own, share) for share in (0.85, 0.9, 0.95)),
+        *((2**i * own, 0.9) for i in range(1, 5)),
     ):
+        split = replace(_split_of(rollout), tensor=size)
         room = cache_room(
-            shape, gpus=gpus, dtype=rollout.dtype, gpu_bytes=gpu_bytes, utilization=share
+            shape, split=split, dtype=rollout.dtype, gpu_bytes=gpu_bytes, utilization=share
         )
-        if room * gpus >= wanted and share >= rollout.gpu_memory_utilization:
-            if gpus == rollout.tensor_parallel_size:
+        if room * split.copies_over >= wanted and share >= rollout.gpu_memory_utilization:
+            if size == own:
                 return f"set `explorer.rollout_model.gpu_memory_utilization: {share}`"
-            return f"set `explorer.rollout_model.tensor_parallel_size: {gpus}`"
+            return f"set `explorer.rollout_model.tensor_parallel_size: {size}`"
     return f"take a smaller model, or GPUs of more than {gpu_bytes // GIB} GiB"
 
 

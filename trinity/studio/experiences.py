@@ -69,6 +69,8 @@ class WholeExperience:
     run_seconds: float
     metrics: dict[str, float]
     uses: tuple[query_pb2.BatchUse, ...]
+    changes: tuple[query_pb2.SampleChange, ...] = ()
+    """What people did to it, latest first."""
     why_no_content: str = ""
 
     @property
@@ -165,6 +167,7 @@ async def whole_experience(
         run_seconds=answer.run_seconds,
         metrics=dict(record.metrics) | dict(answer.run_metrics),
         uses=tuple(record.uses),
+        changes=tuple(answer.changes),
         why_no_content="" if has_content else record.content_removed or "deleted",
     )
 

@@ -288,6 +288,36 @@ def test_models_whose_sequences_ranks_cannot_share_are_refused(
     assert ("`trainer.ulysses_sequence_parallel_size:" in found) is bool(said)
 
 
+@pytest.mark.parametrize(
+    ("model_keys", "engine", "said"),
+    [
+        ({"num_hidden_layers": 2}, {"pipeline_parallel_size": 2}, ""),
+        (
+            {"num_hidden_layers": 2},
+            {"pipeline_parallel_size": 3},
+            "`explorer.rollout_model.pipeline_parallel_size: 3` is more than the 2 layers",
+        ),
+        ({}, {"enable_expert_parallel": True}, "spreads experts, and the model"),
+        ({"num_experts": 4}, {"enable_expert_parallel": True}, ""),
+        ({"text_config": {"n_routed_experts": 4}}, {"enable_expert_parallel": True}, ""),
+        ({}, {"tensor_parallel_size": 3}, "does not divide the 4 attention heads"),
+    ],
+)
+def test_sizes_of_an_engine_that_the_model_does_not_have_are_refused(
+    tmp_path: Path, model_keys: dict[str, object], engine: dict[str, object], said: str
+) -> None:
+    model = write_model(tmp_path / "spread", **model_keys)
+    taskset: dict[str, object] = {"path": write_rows(tmp_path / "t.jsonl", TASK)}
+    found = check(
+        tmp_path,
+        **grpo(model, taskset),
+        cluster={"gpu_per_node": 8},
+        explorer={"rollout_model": engine},
+    )
+    assert said in found
+    assert bool(found) is bool(said), found
+
+
 def test_sequences_longer_than_the_models_positions_are_refused(tmp_path: Path) -> None:
     short = write_model(tmp_path / "short", max_position_embeddings=8)
     path = write_rows(tmp_path / "sft.jsonl", MESSAGES)

@@ -77,6 +77,7 @@ BOUNDED: Mapping[str, str] = {
     "RenewLeasesResponse.lost_assignment_ids": "those of the request",
     "ReportStepResponse.pinned_versions": "numbers of versions that there are",
     "Samples.samples": FEW,
+    "GetExperienceResponse.changes": "the newest MAX_CHANGES, and CHANGES_BYTES",
     "SettingsChanged.changes": "MAX_LISTED_CHANGES, and num_left_out",
     "Stage.finished_roles": FEW,
     "Stage.roles": FEW,
@@ -150,6 +151,7 @@ KNOWN_TEXTS = {
     *("reason", "activity", "damage", "recent_loss", "dead_letter_reason", "content_removed"),
     *("text", "prompt", "response", "cursor", "next_page_token"),
     *("task_json", "row_json", "plan_json"),
+    *("what", "by"),  # of four words; the subject of a token
     *("key", "before", "now"),  # a setting, of which `format_value` writes 80 characters
 }
 

@@ -214,7 +214,7 @@ class GetExperienceRequest(_message.Message):
     def __init__(self, key: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., experience_id: _Optional[str] = ...) -> None: ...
 
 class GetExperienceResponse(_message.Message):
-    __slots__ = ("experience", "run_seconds", "run_metrics")
+    __slots__ = ("experience", "run_seconds", "run_metrics", "changes")
     class RunMetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -225,10 +225,24 @@ class GetExperienceResponse(_message.Message):
     EXPERIENCE_FIELD_NUMBER: _ClassVar[int]
     RUN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     RUN_METRICS_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
     experience: ExperienceRecord
     run_seconds: float
     run_metrics: _containers.ScalarMap[str, float]
-    def __init__(self, experience: _Optional[_Union[ExperienceRecord, _Mapping]] = ..., run_seconds: _Optional[float] = ..., run_metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    changes: _containers.RepeatedCompositeFieldContainer[SampleChange]
+    def __init__(self, experience: _Optional[_Union[ExperienceRecord, _Mapping]] = ..., run_seconds: _Optional[float] = ..., run_metrics: _Optional[_Mapping[str, float]] = ..., changes: _Optional[_Iterable[_Union[SampleChange, _Mapping]]] = ...) -> None: ...
+
+class SampleChange(_message.Message):
+    __slots__ = ("what", "reason", "by", "unix_millis")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    UNIX_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    reason: str
+    by: str
+    unix_millis: int
+    def __init__(self, what: _Optional[str] = ..., reason: _Optional[str] = ..., by: _Optional[str] = ..., unix_millis: _Optional[int] = ...) -> None: ...
 
 class GetStepRequest(_message.Message):
     __slots__ = ("key", "step")
@@ -424,14 +438,16 @@ class ExcludeExperiencesResponse(_message.Message):
     def __init__(self, num_excluded: _Optional[int] = ..., num_batched: _Optional[int] = ...) -> None: ...
 
 class IncludeExperiencesRequest(_message.Message):
-    __slots__ = ("key", "filter", "dry_run")
+    __slots__ = ("key", "filter", "dry_run", "reason")
     KEY_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     key: _buffer_pb2.StageKey
     filter: ExperienceFilter
     dry_run: bool
-    def __init__(self, key: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., filter: _Optional[_Union[ExperienceFilter, _Mapping]] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+    reason: str
+    def __init__(self, key: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., filter: _Optional[_Union[ExperienceFilter, _Mapping]] = ..., dry_run: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class IncludeExperiencesResponse(_message.Message):
     __slots__ = ("num_included", "num_too_late")
@@ -479,12 +495,14 @@ class Feedback(_message.Message):
     def __init__(self, experience_id: _Optional[str] = ..., reward: _Optional[float] = ..., reward_parts: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class GiveFeedbackRequest(_message.Message):
-    __slots__ = ("key", "feedback")
+    __slots__ = ("key", "feedback", "reason")
     KEY_FIELD_NUMBER: _ClassVar[int]
     FEEDBACK_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     key: _buffer_pb2.StageKey
     feedback: _containers.RepeatedCompositeFieldContainer[Feedback]
-    def __init__(self, key: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., feedback: _Optional[_Iterable[_Union[Feedback, _Mapping]]] = ...) -> None: ...
+    reason: str
+    def __init__(self, key: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., feedback: _Optional[_Iterable[_Union[Feedback, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class GiveFeedbackResponse(_message.Message):
     __slots__ = ("num_set", "num_known", "refused")

@@ -82,6 +82,18 @@ class _ModelConfigJson(BaseModel):
     max_position_embeddings: int | None = None
     rope_scaling: object = None
     vocab_size: int | None = None
+    num_hidden_layers: int | None = None
+    text_config: dict[str, object] = Field(default_factory=dict)
+    num_experts: int | None = None
+    num_local_experts: int | None = None
+    n_routed_experts: int | None = None
+
+    @property
+    def has_experts(self) -> bool:
+        """True for a mixture of experts, by any of the names that models give their number."""
+        names = ("num_experts", "num_local_experts", "n_routed_experts")
+        own = (self.num_experts, self.num_local_experts, self.n_routed_experts)
+        return any(own) or any(self.text_config.get(name) for name in names)
 
     @property
     def head_size(self) -> int | None:
@@ -282,6 +294,17 @@ def _check_engine(
         raise UserError(
             f"`{at}.tensor_parallel_size: {tensor_parallel}` does not divide the "
             f"{heads} attention heads of the model {path}: give a divisor"
+        )
+    layers, parts = architecture.num_hidden_layers, engine.pipeline_parallel_size
+    if layers and parts > layers:
+        raise UserError(
+            f"`{at}.pipeline_parallel_size: {parts}` is more than the {layers} layers of the model "
+            f"{path}: give {layers} or less"
+        )
+    if engine.enable_expert_parallel and not architecture.has_experts:
+        raise UserError(
+            f"`{at}.enable_expert_parallel: true` spreads experts, and the model {path} has none: "
+            "leave it out"
         )
     head_size = architecture.head_size
     if head_size and stage.config.cluster.gpu_per_node == 0 and head_size not in CPU_HEAD_SIZES:

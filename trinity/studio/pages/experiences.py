@@ -20,6 +20,7 @@ from trinity.studio.experiences import (
     whole_experience,
 )
 from trinity.studio.models import model_of
+from trinity.studio.pages.changing import show_changes
 from trinity.studio.pages.common import (
     PAGE,
     chosen_stage,
@@ -28,7 +29,14 @@ from trinity.studio.pages.common import (
     page_number,
     turn_pages,
 )
-from trinity.studio.plain_text import joined, number_text, one_line, plain_text, seconds_text
+from trinity.studio.plain_text import (
+    joined,
+    number_text,
+    one_line,
+    plain_text,
+    seconds_text,
+    time_text,
+)
 from trinity.studio.tokens import WINDOW_TOKENS, colors_of, token_strip
 from trinity.studio.widgets import (
     Column,
@@ -56,6 +64,8 @@ COLUMNS = (
 )
 TABLE_HEIGHT = 360
 """In pixels: ten rows, so that the chosen experience is seen below them."""
+TABS = ("Tokens", "Conversation", "Group", "Details")
+TABS_WITH_CHANGES = ("Tokens", "Conversation", "Group", "Details", "Change")
 NO_ROWS = "No experience satisfies these conditions. Experiences come with the first explore step."
 
 
@@ -100,7 +110,7 @@ def _show_stored(context: StudioContext, viewed: ViewedRun) -> None:
     more = "the newest first, and more follow" if found.has_more else "the newest first"
     turn_pages(len(found.rows), has_more=found.has_more, page_rows=PAGE_ROWS, remark=more)
     if chosen := st.query_params.get(SAMPLE):
-        _show_sample(context, viewed, stage, chosen)
+        _show_sample(context, viewed, stage, chosen, conditions)
 
 
 def _counts(stage: query_pb2.StoredStage) -> str:
@@ -132,14 +142,20 @@ def _conditions() -> list[str]:
 
 
 def _show_sample(
-    context: StudioContext, viewed: ViewedRun, stage: query_pb2.StoredStage, sample: str
+    context: StudioContext,
+    viewed: ViewedRun,
+    stage: query_pb2.StoredStage,
+    sample: str,
+    conditions: list[str],
 ) -> None:
     services = require_open(viewed.connection)
     whole = context.wait_for(whole_experience(services, stage.key, sample))
     group = context.wait_for(group_of(services, stage.key, whole.row))
     st.subheader("Experience", divider="gray", anchor=False)
     st.text(plain_text(_facts(whole)))
-    tokens, conversation, others, details = st.tabs(["Tokens", "Conversation", "Group", "Details"])
+    tokens, conversation, others, details, *change = st.tabs(
+        TABS_WITH_CHANGES if context.options.allows_changes else TABS
+    )
     with tokens:
         _show_tokens(whole, viewed, stage.key.stage)
     with conversation:
@@ -148,6 +164,9 @@ def _show_sample(
         _show_group(group, whole.row)
     with details:
         _show_details(whole)
+    for tab in change:
+        with tab:
+            show_changes(context, viewed, stage.key, whole.row.id, conditions)
 
 
 def _facts(whole: WholeExperience) -> str:
@@ -252,6 +271,10 @@ def _show_details(whole: WholeExperience) -> None:
             ("trace", whole.sample.trace_id or NOT_RECORDED),
             ("info", str(whole.sample.info)),
         ]
+    rows += [
+        (change.what, joined([time_text(change.unix_millis), f"by {change.by}", change.reason]))
+        for change in whole.changes
+    ]
     for use in whole.uses:
         ratio = f"{use.mean_ratio:.4g}" if use.HasField("mean_ratio") else NOT_RECORDED
         rows.append((f"step {use.step}", f"weight {use.weight:.4g}, mean ratio {ratio}"))
