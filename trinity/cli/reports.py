@@ -26,7 +26,7 @@ class Report(BaseModel):
 
 
 class WhyReport(Report):
-    """What holds a run up, and what to do about it."""
+    """The cause that holds a run up, and what to do about it."""
 
     state: Literal["working", "held", "broken", "over", "idle"]
     """`held`: something has to end or to be fixed; `broken`: a part does not work; `over`: it has
@@ -89,7 +89,7 @@ class MemberReport(Report):
 
 
 class WaitReport(Report):
-    """One wait: who waits for whom, and why."""
+    """One wait of a part for another one, and why."""
 
     owner: str
     waits_for: str
