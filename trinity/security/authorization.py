@@ -99,7 +99,7 @@ _TABLE: Mapping[str, Mapping[str, tuple[Scope, ...]]] = {
         "CloseQueue": (_SUBMIT, _STEER),
     },
     "ExplorerService": {"GetExplorerStatus": (_READ,)},
-    "TrainerService": {"GetTrainerStatus": (_READ,)},
+    "TrainerService": {"GetTrainerStatus": (_READ,), "JoinGang": (_TRAINER,)},
 }
 
 SCOPES_OF_METHODS: Mapping[str, frozenset[Scope]] = {

@@ -88,10 +88,12 @@ def peers_of(plan: ExperimentPlan, vocabulary: int = VOCABULARY) -> Peers:
 
 
 @asynccontextmanager
-async def running_service(peers: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+async def running_service(
+    peers: str, address: str = "", **more: str
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     """The service's process and address; killed, with its ranks, if the test has not ended it."""
-    address = f"127.0.0.1:{free_port()}"
-    settings = {"LISTEN": address, "BUFFER": peers, "SYNCHRONIZER": peers}
+    address = address or f"127.0.0.1:{free_port()}"
+    settings = {"LISTEN": address, "BUFFER": peers, "SYNCHRONIZER": peers, **more}
     environment = {f"TRINITY_TRAINER_{name}": value for name, value in settings.items()}
     process = await asyncio.create_subprocess_exec(
         sys.executable,

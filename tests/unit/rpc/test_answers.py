@@ -150,7 +150,7 @@ KNOWN_TEXTS = {
     *("manifest_sha256", "weights_sha256", "path", "address", "group", "source", "state"),
     *("reason", "activity", "damage", "recent_loss", "dead_letter_reason", "content_removed"),
     *("text", "prompt", "response", "cursor", "next_page_token"),
-    *("task_json", "row_json", "plan_json"),
+    *("task_json", "row_json", "plan_json", "order_json", "master_address"),
     *("what", "by"),  # of four words; the subject of a token
     *("key", "before", "now"),  # a setting, of which `format_value` writes 80 characters
 }
