@@ -24,17 +24,36 @@ class Ranks:
 
     rank: int
     num_ranks: int
+    num_sharing: int = 1
+    """Neighbouring ranks that share each sequence, and so have the same rows and results."""
 
     @property
     def is_first(self) -> bool:
         """True if this rank leads the gang."""
         return self.rank == 0
 
+    @property
+    def num_shares(self) -> int:
+        """Number of shares that the rows of a batch are dealt in."""
+        return self.num_ranks // self.num_sharing
+
+    @property
+    def share(self) -> int:
+        """The share that this rank computes."""
+        return self.rank // self.num_sharing
+
+    @property
+    def is_counted(self) -> bool:
+        """True for one of the ranks that share sequences: sums take its values for all of them."""
+        return self.rank % self.num_sharing == 0
+
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
         """Sums over the ranks, the same on all, in double precision."""
         if self.num_ranks == 1:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.float64)
+        if not self.is_counted:
+            tensor.zero_()
         torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.SUM)
         return [float(value) for value in tensor.tolist()]
 
@@ -43,6 +62,8 @@ class Ranks:
         if self.num_ranks == 1:
             return matrix
         tensor = torch.from_numpy(matrix.copy())
+        if not self.is_counted:
+            tensor.zero_()
         torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.SUM)
         summed: npt.NDArray[np.float64] = tensor.numpy()
         return summed

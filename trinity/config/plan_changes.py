@@ -41,6 +41,7 @@ DERIVED: Mapping[str, Callable[[StagePlan], JsonValue]] = {
     "buffer.trainer_input.experience_buffer.max_read_timeout": (
         lambda plan: plan.experience_buffer.incomplete_after
     ),
+    "buffer.train_step": lambda plan: plan.train_step,
     "explorer.eval_interval": lambda plan: plan.eval_interval,
     "model.max_model_len": lambda plan: plan.max_model_len,
     "model.max_prompt_tokens": lambda plan: plan.max_prompt_tokens,

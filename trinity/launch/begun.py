@@ -82,7 +82,7 @@ def _with_arithmetic_of(plan: ExperimentPlan, former: str) -> ExperimentPlan:
         if len(begun) != len(plan.stages):
             return plan
         stages = [
-            _as_begun(stage, arithmetic, old["config"])
+            _as_begun(stage, arithmetic, old)
             for stage, arithmetic, old in zip(plan.stages, begun, before, strict=True)
         ]
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -90,16 +90,27 @@ def _with_arithmetic_of(plan: ExperimentPlan, former: str) -> ExperimentPlan:
     return plan.model_copy(update={"stages": tuple(stages)})
 
 
-def _as_begun(stage: StagePlan, begun: Arithmetic, old: JsonValue) -> StagePlan:
+def _as_begun(stage: StagePlan, begun: Arithmetic, old: dict[str, Any]) -> StagePlan:
     config = stage.config
+    begun_with = Config.model_validate(old["config"])
+    changed: dict[str, object] = {}
+    if _sharing(config) != _sharing(begun_with):
+        begun = begun.model_copy(update={"sequence_parallel_size": _sharing(config)})
+    elif begun.sequence_parallel_size < _sharing(config):
+        # The key did nothing, and so did not divide the default.
+        changed["max_token_len_per_gpu"] = old["max_token_len_per_gpu"]
     if begun.version < stage.arithmetic.version:
-        begun_with = Config.model_validate(old)
         for key, value in BEGUN_DEFAULTS.items():
             path = key.split(".")
             is_default = _value_at(config, path) == _value_at(Config(), path)
             if is_default and _value_at(begun_with, path) == value:
                 config = _with_value(config, path, value)
-    return stage.model_copy(update={"arithmetic": begun, "config": config})
+    changed |= {"arithmetic": begun, "config": config}
+    return stage.model_copy(update=changed)
+
+
+def _sharing(config: Config) -> int:
+    return config.trainer.ulysses_sequence_parallel_size
 
 
 def _value_at(section: BaseModel, path: Sequence[str]) -> object:
@@ -116,7 +127,8 @@ def as_begun_by(plan: ExperimentPlan, former: str) -> ExperimentPlan:
     """Returns the plan with the behaviour of a former one that no key of its file sets.
 
     A plan of the version before does not say so: its baselines count samples, its models keep
-    their dropout, and its actor's schedule counts the steps of `critic_warmup`.
+    their dropout, its train steps are made of rows, and its actor's schedule counts the steps of
+    `critic_warmup`.
     """
     try:
         before = {stage["name"]: stage for stage in json.loads(former)["stages"]}
@@ -135,7 +147,10 @@ def _with_behaviour(stage: StagePlan, before: dict[str, Any] | None) -> StagePla
         "lr_schedule": stage.lr_schedule.model_copy(update={"begins_after": begins_after}),
         "keeps_dropout": before.get("keeps_dropout", True),
     }
-    return stage.model_copy(update=changed)
+    stage = stage.model_copy(update=changed)
+    if stage.config.buffer.train_step != "auto":
+        return stage
+    return stage.with_train_step(before.get("train_step", "rows"))
 
 
 def _with_unit(stage: StagePlan, before: dict[str, JsonValue]) -> ResolvedAlgorithm:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from trinity.sizing.model_shape import (
     ModelShape,
     count_critic_parameters,
+    count_experts,
     count_parameters,
     layer_parameters,
 )
@@ -49,7 +50,7 @@ class TrainingSettings:
     ranks: int
     """Number of ranks that weights, gradients and moments are sharded over."""
     tokens: int
-    """Tokens of one micro-batch."""
+    """Tokens of one micro-batch, of all GPUs that share its sequences."""
     dtype: str
     """Type of the forward and backward passes."""
     checkpoints_activations: bool = False
@@ -107,27 +108,57 @@ def peak_bytes(terms: list[MemoryTerm]) -> int:
     return sum(others) + max(step, passes)
 
 
-def kv_bytes_per_token(shape: ModelShape, tensor_parallel: int, dtype: str) -> int:
-    """Returns the bytes of keys and values of all layers on one GPU; heads are sharded."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSplit:
+    """The ways in which an engine is spread over GPUs."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+
+    @property
+    def copies_over(self) -> int:
+        """GPUs that each copy of the weights is spread over."""
+        return self.tensor * self.pipeline
+
+
+def kv_bytes_per_token(
+    shape: ModelShape, tensor_parallel: int, dtype: str, pipeline_parallel: int = 1
+) -> int:
+    """Returns the bytes of keys and values of its layers on one GPU; heads are sharded."""
     heads = -(-shape.kv_heads // tensor_parallel)
-    return 2 * shape.layers * heads * shape.head_dim * BYTES[dtype]
+    layers = -(-shape.layers // pipeline_parallel)
+    return 2 * layers * heads * shape.head_dim * BYTES[dtype]
 
 
-def engine_terms(shape: ModelShape, *, gpus: int, dtype: str, cache_bytes: int) -> list[MemoryTerm]:
-    """Returns the terms of one GPU of an engine of `gpus` with `cache_bytes` of cache there."""
-    weights = count_parameters(shape) * BYTES[dtype] // gpus
+def engine_weights(shape: ModelShape, split: EngineSplit, dtype: str) -> int:
+    """Returns the bytes on one GPU; copies of the weights share the experts."""
+    experts = count_experts(shape)
+    dense = count_parameters(shape) - experts
+    own = dense // split.copies_over + experts // (split.copies_over * split.data)
+    return own * BYTES[dtype]
+
+
+def engine_terms(
+    shape: ModelShape, *, split: EngineSplit, dtype: str, cache_bytes: int
+) -> list[MemoryTerm]:
+    """Returns the terms of one GPU of an engine with `cache_bytes` of cache there."""
+    gpus = split.copies_over
+    formula = f"{BYTES[dtype]} P / {gpus} GPU{'s' if gpus > 1 else ''}"
+    if split.data > 1 and count_experts(shape):
+        formula += f", experts / {gpus * split.data}"
     return [
-        MemoryTerm("weights", weights, f"{BYTES[dtype]} P / {gpus} GPU{'s' if gpus > 1 else ''}"),
+        MemoryTerm("weights", engine_weights(shape, split, dtype), formula),
         MemoryTerm("graphs, workspace", _ENGINE_OVERHEAD_BYTES, "about 1.5 GiB"),
         MemoryTerm("KV cache", max(cache_bytes, 0), "what is left of gpu_memory_utilization"),
     ]
 
 
 def cache_room(
-    shape: ModelShape, *, gpus: int, dtype: str, gpu_bytes: int, utilization: float
+    shape: ModelShape, *, split: EngineSplit, dtype: str, gpu_bytes: int, utilization: float
 ) -> int:
     """Returns the bytes left for the cache on each GPU; below 0 where the engine does not fit."""
-    weights = count_parameters(shape) * BYTES[dtype] // gpus
+    weights = engine_weights(shape, split, dtype)
     return int(utilization * gpu_bytes) - weights - _ENGINE_OVERHEAD_BYTES
 
 

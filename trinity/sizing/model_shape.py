@@ -216,6 +216,13 @@ def _feed_forward(shape: ModelShape) -> int:
     return 3 * shape.hidden * shape.feed_forward + biases
 
 
+def count_experts(shape: ModelShape) -> int:
+    """Counts the parameters of all experts that tokens are routed to."""
+    if shape.experts is None:
+        return 0
+    return shape.sparse_layers * shape.experts.num * 3 * shape.hidden * shape.experts.width
+
+
 def _mixture(shape: ModelShape) -> int:
     """Counts the experts, the router, and the expert that all tokens share."""
     experts = shape.experts

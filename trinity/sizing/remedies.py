@@ -35,11 +35,12 @@ def _numbered(remedies: Iterator[str]) -> str:
 
 
 def _of_trainer(plan: StagePlan) -> Iterator[str]:
-    trainer, longest = plan.config.trainer, plan.max_model_len
+    trainer, sharing = plan.config.trainer, plan.sequence_parallel_size
+    longest = -(-plan.max_model_len // sharing)
     if (tokens := plan.max_token_len_per_gpu) > longest:
         yield (
             f"`trainer.max_token_len_per_gpu: {max(tokens // 2, longest)}` (now {tokens}, and a "
-            f"sequence has up to {longest} tokens)"
+            f"sequence has up to {longest} tokens{' on each GPU' if sharing > 1 else ''})"
         )
     if not trainer.enable_gradient_checkpointing:
         yield "`trainer.enable_gradient_checkpointing: true`, for about a third more time"
@@ -50,6 +51,11 @@ def _of_trainer(plan: StagePlan) -> Iterator[str]:
     if not trainer.offload_policy:
         yield "`trainer.offload_policy: true`, which keeps only the layers that compute"
     ranks = plan.trainer_rank_num
+    if ranks % (2 * sharing) == 0:
+        yield (
+            f"`trainer.ulysses_sequence_parallel_size: {2 * sharing}` (now {sharing}), with which "
+            "ranks share each sequence"
+        )
     yield f"more GPUs for the trainer (`trainer.rank_num`, now {ranks}), over which it is spread"
     yield (
         f"shorter answers: `model.max_response_tokens` (now {plan.max_response_tokens}), which "

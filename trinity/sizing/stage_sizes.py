@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 
 from trinity.config.plan.arithmetic import HEAD_CHUNK_TOKENS, head_settings
 from trinity.config.plan.parts import AuxiliaryModel
-from trinity.config.plan.placement import sequence_parallel_of
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.explorer import EngineConfig
 from trinity.sizing.memory import (
     GIB,
+    EngineSplit,
     MemoryTerm,
     ResidentState,
     TrainingSettings,
@@ -70,11 +70,11 @@ def training_settings_of(stage: StagePlan) -> TrainingSettings:
         ranks=_shards(stage),
         policy=_policy_state(stage),
         critic=_critic_state(stage),
-        tokens=max(stage.max_token_len_per_gpu, stage.longest_unit),
+        tokens=max(stage.max_token_len_per_gpu * stage.sequence_parallel_size, stage.longest_unit),
         dtype=trainer.dtype,
         checkpoints_activations=stage.recomputes_activations,
         head_tokens=HEAD_CHUNK_TOKENS if head_settings(trainer).recomputes else None,
-        sequence_parallel=sequence_parallel_of(stage),
+        sequence_parallel=stage.sequence_parallel_size,
     )
 
 
@@ -137,17 +137,26 @@ def auxiliary_memory(model: AuxiliaryModel, shape: ModelShape, gpu_bytes: int) -
 
 
 def _memory_of(engine: EngineConfig, shape: ModelShape, gpu_bytes: int) -> EngineMemory:
-    gpus = engine.tensor_parallel_size
+    split = _split_of(engine)
     room = cache_room(
         shape,
-        gpus=gpus,
+        split=split,
         dtype=engine.dtype,
         gpu_bytes=gpu_bytes,
         utilization=engine.gpu_memory_utilization,
     )
-    a_token = kv_bytes_per_token(shape, engine.tensor_parallel_size, engine.dtype)
-    terms = engine_terms(shape, gpus=gpus, dtype=engine.dtype, cache_bytes=room)
-    return EngineMemory(terms=tuple(terms), room=room, cached_tokens=max(room, 0) // a_token)
+    a_token = kv_bytes_per_token(shape, split.tensor, engine.dtype, split.pipeline)
+    terms = engine_terms(shape, split=split, dtype=engine.dtype, cache_bytes=room)
+    cached = split.data * (max(room, 0) // a_token)
+    return EngineMemory(terms=tuple(terms), room=room, cached_tokens=cached)
+
+
+def _split_of(engine: EngineConfig) -> EngineSplit:
+    return EngineSplit(
+        tensor=engine.tensor_parallel_size,
+        pipeline=engine.pipeline_parallel_size,
+        data=engine.data_parallel_size,
+    )
 
 
 def rank_advice(
@@ -156,20 +165,20 @@ def rank_advice(
     """Returns one sentence: fewer tokens at a time if that is enough, else more ranks."""
     limit = int(USABLE * gpu_bytes)
     training = training_settings_of(stage)
-    least = stage.longest_unit
+    least, sharing = stage.longest_unit, stage.sequence_parallel_size
 
     def peak_of(candidate: TrainingSettings) -> int:
         return rank_memory(stage, shape, critic, candidate).total
 
     for tokens in range(training.tokens // _TOKEN_STEP * _TOKEN_STEP, least - 1, -_TOKEN_STEP):
         if peak_of(replace(training, tokens=tokens)) <= limit:
-            return f"set `trainer.max_token_len_per_gpu: {tokens}`"
+            return f"set `trainer.max_token_len_per_gpu: {-(-tokens // sharing)}`"
     shortest = replace(training, tokens=min(least, training.tokens))
     for ranks in (training.ranks * 2**i for i in range(1, 8)):
         if peak_of(replace(shortest, ranks=ranks)) <= limit:
             return (
                 f"train on {ranks} GPUs of one machine (`cluster.gpu_per_node`) with "
-                f"`trainer.max_token_len_per_gpu: {shortest.tokens}`"
+                f"`trainer.max_token_len_per_gpu: {-(-shortest.tokens // sharing)}`"
             )
     return "shorten `model.max_model_len`, or take a smaller model or larger GPUs"
 
@@ -180,17 +189,19 @@ def engine_advice(stage: StagePlan, shape: ModelShape, gpu_bytes: int, wanted: i
     `wanted` is the number of bytes for the cache on all GPUs of an engine together.
     """
     rollout = stage.config.explorer.rollout_model
-    for gpus, share in (
-        *((rollout.tensor_parallel_size, share) for share in (0.85, 0.9, 0.95)),
-        *((2**i * rollout.tensor_parallel_size, 0.9) for i in range(1, 5)),
+    own = rollout.tensor_parallel_size
+    for size, share in (
+        *((own, share) for share in (0.85, 0.9, 0.95)),
+        *((2**i * own, 0.9) for i in range(1, 5)),
     ):
+        split = replace(_split_of(rollout), tensor=size)
         room = cache_room(
-            shape, gpus=gpus, dtype=rollout.dtype, gpu_bytes=gpu_bytes, utilization=share
+            shape, split=split, dtype=rollout.dtype, gpu_bytes=gpu_bytes, utilization=share
         )
-        if room * gpus >= wanted and share >= rollout.gpu_memory_utilization:
-            if gpus == rollout.tensor_parallel_size:
+        if room * split.copies_over >= wanted and share >= rollout.gpu_memory_utilization:
+            if size == own:
                 return f"set `explorer.rollout_model.gpu_memory_utilization: {share}`"
-            return f"set `explorer.rollout_model.tensor_parallel_size: {gpus}`"
+            return f"set `explorer.rollout_model.tensor_parallel_size: {size}`"
     return f"take a smaller model, or GPUs of more than {gpu_bytes // GIB} GiB"
 
 

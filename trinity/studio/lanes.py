@@ -41,7 +41,7 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """How long it has lasted."""
+        """Its length."""
         return self.end - self.begin
 
 
@@ -75,7 +75,7 @@ class Lanes:
 
 @dataclass(slots=True)
 class LaneHistory:
-    """What members did and waited for; a follower observes, pages read from other threads."""
+    """Work and waits of members; a follower observes, pages read from other threads."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: deque[Span] = field(default_factory=lambda: deque(maxlen=MAX_SPANS))

@@ -65,7 +65,6 @@ def verl_command(text: str) -> str:
         _convert_data(conversion)
         _convert_algorithm(conversion)
         _convert_batches(conversion)
-        _convert_token_limit(conversion)
     _convert_places(conversion)
     _convert_template_kwargs(conversion)
     for row in SUPERVISED_ROWS if is_supervised else ROWS:
@@ -293,15 +292,6 @@ def _convert_batches(conversion: _BackConversion) -> None:
     if "trainer.save_interval" in conversion.left:
         every = conversion.number("trainer.save_interval", 0)
         conversion.verl["trainer.save_freq"] = -(-every // interval) if every else -1
-
-
-def _convert_token_limit(conversion: _BackConversion) -> None:
-    """Converts the token limit, which in veRL counts a GPU's part of the sequences."""
-    limit = conversion.left.get("trainer.max_token_len_per_gpu")
-    shared = conversion.left.get("trainer.ulysses_sequence_parallel_size")
-    if isinstance(limit, int) and isinstance(shared, int) and shared > 1:
-        conversion.verl[f"{ACTOR}.ppo_max_token_len_per_gpu"] = -(-limit // shared)
-        conversion.pop("trainer.max_token_len_per_gpu")
 
 
 def _convert_template_kwargs(conversion: _BackConversion) -> None:

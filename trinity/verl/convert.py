@@ -24,7 +24,6 @@ from trinity.verl.rules.running import (
     convert_own_configuration,
     convert_program,
     convert_running,
-    convert_token_limit,
 )
 from trinity.verl.rules.supervised import convert_supervised
 from trinity.verl.settings import VerlSetting, VerlSettings
@@ -47,7 +46,6 @@ RULES: Rules = (
     convert_agents,
     convert_lengths,
     convert_distillation,
-    convert_token_limit,
 )
 SUPERVISED_RULES: Rules = (
     convert_program,

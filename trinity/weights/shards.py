@@ -68,7 +68,7 @@ def write_shards(tensors: Mapping[str, torch.Tensor], directory: Path, rank: int
 
 
 def read_shards(tensors: Mapping[str, torch.Tensor], directory: Path) -> None:
-    """Reads into these tensors what of them this rank holds, whichever ranks wrote it.
+    """Reads into these tensors what of them this rank holds, no matter which ranks wrote it.
 
     Raises: ValueError if the files lack a tensor, a part of one, or have another shape of it.
     """

@@ -84,7 +84,7 @@ def visible_devices(options: EngineOptions, hardware: Hardware) -> dict[str, str
 
     Raises: ValueError when there are too few of them.
     """
-    size, total = options.rollout.tensor_parallel_size, options.num_process_gpus
+    size, total = options.rollout.gpus_per_engine, options.num_process_gpus
     total = options.rollout.num_gpus if total is None else total
     if not hardware.has_gpu or total == size:
         return {}
@@ -118,6 +118,8 @@ def engine_arguments(options: EngineOptions, hardware: Hardware) -> JsonObject:
         "seed": 0,
     }
     arguments |= _gpu_arguments(options) if hardware.has_gpu else _cpu_arguments(options)
+    if options.trusts_code:
+        arguments["trust_remote_code"] = True
     if options.rope is not None:
         arguments["hf_overrides"] = options.rope
     return arguments | rollout.extra_engine_args
@@ -129,6 +131,9 @@ def _gpu_arguments(options: EngineOptions) -> JsonObject:
         "enforce_eager": rollout.enforce_eager,
         "gpu_memory_utilization": rollout.gpu_memory_utilization,
         "tensor_parallel_size": rollout.tensor_parallel_size,
+        "data_parallel_size": rollout.data_parallel_size,
+        "pipeline_parallel_size": rollout.pipeline_parallel_size,
+        "enable_expert_parallel": rollout.enable_expert_parallel,
     }
 
 

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate, groupby
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -19,11 +20,23 @@ PACKED_ATTENTION = "trinity_packed"
 """Its name among the attention functions of transformers."""
 RUNS_ARGUMENT = "packed_runs"
 """The argument of a model's forward pass by which the layers learn where sequences begin."""
+EXCHANGE_ARGUMENT = "packed_exchange"
+"""The argument by which they learn which ranks share the row, if any do."""
 Runs = tuple[tuple[int, int], ...]
 """Sequences in the order in which they lie: (length, number of neighbours of that length)."""
 UNSUPPORTED = ("softcap", "s_aux", "head_mask")
 """Arguments of attention layers that change the scores in ways that sdpa does not have."""
 _HALF = (torch.float16, torch.bfloat16)
+
+
+class HeadExchange(Protocol):
+    """Ranks that share a row; tensors are [1, tokens, heads, D]."""
+
+    def scatter_heads(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Trades a rank's tokens of all heads for all tokens of its heads."""
+
+    def gather_heads(self, attended: torch.Tensor) -> torch.Tensor:
+        """Trades them back."""
 
 
 def register() -> None:
@@ -54,16 +67,24 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """Computes causal attention within each sequence, from [1, H, T, D] to [1, T, H, D].
 
+    Where ranks share the row, T is a rank's part, and the sequences are those of the whole row.
+
     Raises: UserError if the model asks for something that it cannot do.
     """
     del attention_mask
     runs = _checked_runs(module, others)
-    tensors = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]
+    tensors = [tensor.transpose(1, 2) for tensor in (query, key, value)]
+    exchange: HeadExchange | None = others.get(EXCHANGE_ARGUMENT)  # type: ignore[assignment]
+    if exchange is not None:
+        tensors = exchange.scatter_heads(tensors)
+    tensors = [tensor[0] for tensor in tensors]
     kernel = _varlen_kernel() if query.is_cuda and query.dtype in _HALF and not dropout else None
     if kernel is not None:
         attended_THD = kernel(tensors, runs, scaling, sliding_window)
     else:
         attended_THD = _attend_by_runs(tensors, runs, scaling, sliding_window, dropout)
+    if exchange is not None:
+        return exchange.gather_heads(attended_THD[None]), None
     return attended_THD[None], None
 
 

@@ -3,9 +3,10 @@
 Shapes: N rows of L columns, T tokens in all, S tokens of responses, C columns of outputs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from torch import nn
 
 from services.trainer.backend.packed_attention import Runs, runs_of
 
@@ -61,6 +62,20 @@ class PackedRows:
             rows_S=numbers_T[answered_S],
             columns_S=positions_T[answered_S] - extents.first_token,
             shape_NC=(len(order_N), extents.num_columns),
+        )
+
+    def padded_to_multiple(self, of: int) -> "PackedRows":
+        """Adds tokens that nothing sees or is learned from, as a sequence of their own."""
+        missing = -self.tokens_1T.shape[1] % of
+        if not missing:
+            return self
+        return replace(
+            self,
+            tokens_1T=nn.functional.pad(self.tokens_1T, (0, missing)),
+            positions_1T=torch.cat(
+                [self.positions_1T, torch.arange(missing, device=self.positions_1T.device)[None]], 1
+            ),
+            runs=(*self.runs, (missing, 1)),
         )
 
     def spread(self, values_S: torch.Tensor) -> torch.Tensor:

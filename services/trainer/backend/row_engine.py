@@ -15,8 +15,9 @@ from verl.utils import tensordict_utils
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
 from services.trainer.backend.adapter_layers import as_names, check_layers
-from services.trainer.backend.packed_attention import RUNS_ARGUMENT
+from services.trainer.backend.packed_attention import EXCHANGE_ARGUMENT, RUNS_ARGUMENT
 from services.trainer.backend.packed_rows import PackedRows, RowExtents
+from services.trainer.backend.sequence_shards import SequenceShards
 from services.trainer.backend.token_head import HeadTask, OutputRequest, TokenHead, token_outputs
 from trinity.errors import UserError
 
@@ -34,17 +35,26 @@ class _Arrangement:
     """Columns, or places in a packed row, whose outputs predict the tokens of responses."""
     labels: torch.Tensor
     """[N, C], or [S] of a packed row."""
+    row_numbers: torch.Tensor | None = None
+    """The row of each label of a packed row."""
     packed: PackedRows | None = None
+    shards: SequenceShards | None = None
+    counts: tuple[int, ...] = ()
+    """Outputs that each rank computes of a packed row that ranks share."""
 
     def temperatures(self, of_rows_N: torch.Tensor) -> torch.Tensor:
         """Returns each row's temperature, in a shape to divide logits by."""
-        if self.packed is None:
+        if self.row_numbers is None:
             return of_rows_N[:, None, None]
-        return of_rows_N[self.packed.rows_S][:, None]
+        return of_rows_N[self.row_numbers][:, None]
 
     def columns(self, values: torch.Tensor) -> torch.Tensor:
-        """Returns values of the predicted tokens as [N, C]."""
-        return values if self.packed is None else self.packed.spread(values)
+        """Returns values of the predicted tokens as [N, C], with those that others computed."""
+        if self.packed is None:
+            return values
+        if self.shards is not None:
+            values = self.shards.gather(values, self.counts)
+        return self.packed.spread(values)
 
 
 class RowEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries no types
@@ -75,6 +85,10 @@ class RowEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries no 
                 f"{str(error).splitlines()[-1].strip()}"
             ) from error
         return adapted
+
+    def is_mp_src_rank_with_outputs(self) -> bool:
+        """Returns True: ranks that share sequences each have the whole result."""
+        return True
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> ModelInputs:
         rows = _arrange(micro_batch)
@@ -117,6 +131,10 @@ class RowValueEngine(FSDPEngineWithValueHead):  # type: ignore[misc]  # verl car
     The output is `values` [N, C].
     """
 
+    def is_mp_src_rank_with_outputs(self) -> bool:
+        """Returns True, as of the policy's engine."""
+        return True
+
     def prepare_model_inputs(self, micro_batch: TensorDict) -> ModelInputs:
         rows = _arrange(micro_batch)
         return rows.inputs, {"rows": rows}
@@ -158,13 +176,37 @@ def _arrange(micro_batch: TensorDict) -> _Arrangement:
         num_columns=micro_batch["loss_mask"].shape[1],
     )
     packed = PackedRows.from_padded(tokens_NL, extents)
-    inputs = {
-        "input_ids": packed.tokens_1T,
-        "position_ids": packed.positions_1T,
+    shards = SequenceShards.current()
+    if shards is not None:
+        return _shared(packed.padded_to_multiple(shards.size), shards)
+    inputs = _packed_inputs(packed, packed.tokens_1T, packed.positions_1T)
+    return _Arrangement(inputs, packed.predicting_S, packed.labels_S, packed.rows_S, packed)
+
+
+def _shared(packed: PackedRows, shards: SequenceShards) -> _Arrangement:
+    """Returns this rank's part of a row that ranks share."""
+    own = shards.part_of(packed)
+    inputs = _packed_inputs(packed, own.tokens_1t, own.positions_1t)
+    return _Arrangement(
+        inputs={**inputs, EXCHANGE_ARGUMENT: shards},
+        predicting=own.predicting_s,
+        labels=own.labels_s,
+        row_numbers=own.rows_s,
+        packed=packed,
+        shards=shards,
+        counts=own.counts,
+    )
+
+
+def _packed_inputs(
+    packed: PackedRows, tokens: torch.Tensor, positions: torch.Tensor
+) -> dict[str, Any]:
+    return {
+        "input_ids": tokens,
+        "position_ids": positions,
         "attention_mask": None,
         RUNS_ARGUMENT: packed.runs,
     }
-    return _Arrangement(inputs, packed.predicting_S, packed.labels_S, packed)
 
 
 def _from_logits(

@@ -25,6 +25,7 @@ from services.trainer.backend.config_overrides import (  # noqa: E402
     check_override,
     import_library,
     lay_rope,
+    load_config,
     with_override,
     without_dropout,
     without_rope,
@@ -40,12 +41,14 @@ from trinity.config.plan.arithmetic import (  # noqa: E402
     head_settings,
     model_keys,
     packing_obstacle,
+    sharing_obstacle,
 )
 from trinity.config.plan.stage_plan import StagePlan  # noqa: E402
 from trinity.config.schema.algorithm import OptimizerConfig  # noqa: E402
 from trinity.config.schema.model import LoRAConfig  # noqa: E402
 from trinity.config.schema.trainer import CriticConfig, TrainerConfig  # noqa: E402
 from trinity.errors import UserError  # noqa: E402
+from trinity.security.model_code import trusts_model_code  # noqa: E402
 
 logger = logging.getLogger(__name__)
 
@@ -86,10 +89,23 @@ def _row_kernel(plan: StagePlan, keys: Keys) -> _RowKernel:
         return padded
     if plan.arithmetic.version < PACKED and not has_flash:
         return padded
-    if (obstacle := packing_obstacle(keys, has_flash_attention=has_flash)) is not None:
+    obstacle = packing_obstacle(keys, has_flash_attention=has_flash)
+    _check_sharing(plan.sequence_parallel_size, keys, obstacle)
+    if obstacle is not None:
         logger.info("rows are padded", extra={"reason": obstacle})
         return padded
     return _RowKernel(padded.attention if has_flash else PACKED_ATTENTION, packs=True)
+
+
+def _check_sharing(size: int, keys: Keys, obstacle: str | None) -> None:
+    """Raises: UserError if ranks cannot share the model's sequences."""
+    if size == 1:
+        return
+    if (obstacle := obstacle or sharing_obstacle(keys, size)) is not None:
+        raise UserError(
+            f"`trainer.ulysses_sequence_parallel_size: {size}` does not fit the model: {obstacle}; "
+            "give 1, or a size that fits"
+        )
 
 
 def build_actor(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
@@ -154,15 +170,18 @@ def _model_config(
     of_role = _config_of(plan, kind)
     section = "trainer.critic" if kind == "value_model" else "trainer"
     import_library(of_role.external_lib, section)
-    check_override(of_role.override_config, model_directory, section)
-    check_heads(model_directory)
+    trusts_code = trusts_model_code(plan.config.model.trust_remote_code, str(model_directory))
+    own = load_config(model_directory, trusts_code=trusts_code)
+    check_override(of_role.override_config, own, section)
+    check_heads(own, model_directory)
     keys = model_keys(model_directory, of_role.override_config) or {}
     rows = _row_kernel(plan, keys)
     kernel = {"attn_implementation": rows.attention}
-    dropout_off = {} if plan.keeps_dropout else without_dropout(model_directory)
+    dropout_off = {} if plan.keeps_dropout else without_dropout(own)
     config = HFModelConfig(
         path=str(model_directory),
         load_tokenizer=False,
+        trust_remote_code=trusts_code,
         use_remove_padding=rows.packs,
         enable_gradient_checkpointing=(
             plan.critic_recomputes_activations
@@ -232,6 +251,7 @@ def _engine_config(
         use_torch_compile=False,
         entropy_from_logits_with_chunking=head.is_chunked,
         entropy_checkpointing=head.recomputes,
+        ulysses_sequence_parallel_size=plan.sequence_parallel_size,
         seed=plan.config.seed,
     )
 

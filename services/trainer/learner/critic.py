@@ -62,7 +62,7 @@ class Critic:
     """The value model of a stage, one of the models of the ranks. Every method is collective.
 
     values_BT = critic.values(prepared)
-    metrics = critic.update(prepared, targets, learning_rate)
+    metrics = critic.update(prepared, learning_rate)
     """
 
     def __init__(self, plan: StagePlan, model_directory: Path, calls: WorkerCalls) -> None:
@@ -77,18 +77,28 @@ class Critic:
         return self._calls.compute_outputs(self._worker, prepared, ["values"])["values"]
 
     def update(
-        self, prepared: PreparedBatch, targets: CriticTargets, learning_rate: float
+        self, prepared: PreparedBatch, learning_rate: float, num_updates: int = 1
     ) -> Metrics:
-        """Takes one optimizer step for each pass; returns metrics of the whole batch."""
+        """Takes `num_updates` optimizer steps for each pass, each on rows of its own.
+
+        Returns metrics of the whole batch.
+        """
         started = time.perf_counter()
-        passes = [self._pass(prepared, targets, learning_rate) for _ in range(self._num_passes)]
+        parts = [part.prepared for part in prepared.cut(num_updates)]
+        updates = [
+            self._update(part, part.critic, learning_rate)
+            for _ in range(self._num_passes)
+            for part in parts
+            if part.critic is not None
+        ]
         return {
-            **mean_over_passes(passes),
+            **mean_over_passes(updates),
             "critic/lr": learning_rate,
+            "critic/num_updates": float(len(updates)),
             "time/update_critic": time.perf_counter() - started,
         }
 
-    def _pass(
+    def _update(
         self, prepared: PreparedBatch, targets: CriticTargets, learning_rate: float
     ) -> Metrics:
         """Takes one step; returns and old values stay those from before the first pass."""

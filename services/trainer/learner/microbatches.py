@@ -15,6 +15,8 @@ from services.trainer.learner.prepared_batch import (
     MicroBatch,
     ResponseLayout,
     RowUnit,
+    row_units,
+    units_of_rank,
 )
 from services.trainer.types import Metrics, TrainRow
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
@@ -29,6 +31,7 @@ class MicroBatchLimits:
     """The size of micro-batches."""
 
     max_tokens: int
+    """Of all ranks that share its sequences."""
     num_rows: int | None = None
     """Rows of each, however long they are; None cuts by tokens."""
 
@@ -57,7 +60,8 @@ class MicroBatchLimits:
         """Cuts by rows if the user says so, but not a run that began before that acted."""
         by_rows = not plan.config.trainer.use_dynamic_bsz and plan.arithmetic.version >= PACKED
         num_rows = (rows or 1) if by_rows else None
-        return cls(max_tokens=tokens or plan.max_token_len_per_gpu, num_rows=num_rows)
+        of_rank = tokens or plan.max_token_len_per_gpu
+        return cls(max_tokens=of_rank * plan.sequence_parallel_size, num_rows=num_rows)
 
 
 logger = logging.getLogger(__name__)
@@ -109,15 +113,15 @@ class MicroBatchSplitter:
         return self.deals_tokens and not self.keep_order and self.limits.num_rows is None
 
     def _share(self, rows: Sequence[TrainRow], has_tokens_B: BoolVector) -> Sequence[RowUnit]:
-        units, rank, num_ranks = row_units(rows), self.ranks.rank, self.ranks.num_ranks
+        units, share, num_shares = row_units(rows), self.ranks.share, self.ranks.num_shares
 
         def is_trained(unit: RowUnit) -> bool:
             return bool(has_tokens_B[list(unit)].any())
 
         if self.deals_tokens and not self.keep_order:
             trained = [unit for unit in units if is_trained(unit)]
-            return deal_evenly(trained, lambda unit: _num_tokens(rows, unit), num_ranks)[rank]
-        return [unit for unit in units_of_rank(units, rank, num_ranks) if is_trained(unit)]
+            return deal_evenly(trained, lambda unit: _num_tokens(rows, unit), num_shares)[share]
+        return [unit for unit in units_of_rank(units, share, num_shares) if is_trained(unit)]
 
     def _cut(
         self, rows: Sequence[TrainRow], units: Sequence[RowUnit], packed: bool
@@ -202,29 +206,20 @@ def parts_of_rows(units: Sequence[RowUnit], num_rows: int) -> list[MicroBatch]:
     return list(parts)
 
 
-def computed_tokens(rows: Sequence[TrainRow], part: MicroBatch, *, packed: bool) -> int:
-    """Returns the tokens that the model computes for a micro-batch, padding included."""
+def computed_tokens(
+    rows: Sequence[TrainRow], part: MicroBatch, *, packed: bool, num_sharing: int = 1
+) -> int:
+    """Returns the tokens that the model computes for a micro-batch, padding included.
+
+    Ranks that share a packed row have parts of equal length.
+    """
     if packed or not len(part):
-        return _num_tokens(rows, part)
+        return -(-_num_tokens(rows, part) // num_sharing) * num_sharing
     return len(part) * max(rows[number].length for number in part)
 
 
 def _num_tokens(rows: Sequence[TrainRow], numbers: Sequence[int]) -> int:
     return sum(rows[number].length for number in numbers)
-
-
-def row_units(rows: Sequence[TrainRow]) -> list[RowUnit]:
-    """Returns the units of all rows, in order."""
-    return [
-        (number, number + 1) if row.side == "chosen" else (number,)
-        for number, row in enumerate(rows)
-        if row.side != "rejected"
-    ]
-
-
-def units_of_rank(units: Sequence[RowUnit], rank: int, num_ranks: int) -> Sequence[RowUnit]:
-    """Returns the rank's contiguous share of units; shares differ by one unit at most."""
-    return units[len(units) * rank // num_ranks : len(units) * (rank + 1) // num_ranks]
 
 
 def micro_batches(
@@ -254,11 +249,13 @@ def work_metrics(
 ) -> Metrics:
     """Measures a pass over this rank's micro-batches, as metrics of all ranks. Collective."""
     own = sum(_num_tokens(rows, part) for part in parts)
-    computed = sum(computed_tokens(rows, part, packed=packed) for part in parts)
+    computed = sum(
+        computed_tokens(rows, part, packed=packed, num_sharing=ranks.num_sharing) for part in parts
+    )
     counted, all_computed = ranks.all_reduce_sum([own, computed])
     busiest = ranks.all_reduce_max(own)
     return {
-        "perf/busiest_rank": busiest * ranks.num_ranks / counted if counted else 1.0,
+        "perf/busiest_rank": busiest * ranks.num_shares / counted if counted else 1.0,
         "perf/padding_share": 1 - counted / all_computed if all_computed else 0.0,
         "perf/num_micro_batches": float(len(parts)),
     }

@@ -6,16 +6,19 @@ import grpc
 import pytest
 
 from tests.integration.buffer.harness import Buffer
-from tests.integration.buffer.plans import ROWS, rollout_plan
+from tests.integration.buffer.plans import rollout_plan
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.config.plan.stage_plan import StagePlan
 
 WAITS = {"max_read_timeout": 60}
 
 
-def impatient_plan(directory: Path, *, replays: bool = False) -> StagePlan:
+def impatient_plan(
+    directory: Path, *, replays: bool = False, train_step: str = "rows"
+) -> StagePlan:
     replay = {"replay_buffer": {"enable": True, "reuse_cooldown_time": 1}} if replays else {}
-    return rollout_plan(directory, trainer_input={"experience_buffer": {**WAITS, **replay}})
+    experiences = {"experience_buffer": {**WAITS, **replay}}
+    return rollout_plan(directory, trainer_input=experiences, train_step=train_step)
 
 
 def texts(rows: list[pb.BatchRow]) -> list[str]:
@@ -45,8 +48,17 @@ async def test_what_is_ready_is_recorded_though_work_before_it_is_open(
     assert said in notices
 
 
-async def test_what_comes_late_goes_into_the_next_batch(buffer: Buffer, tmp_path: Path) -> None:
-    await buffer.open(impatient_plan(tmp_path))
+@pytest.mark.parametrize(
+    ("train_step", "next_of_step_2"),
+    [
+        ("rows", ["2/0/0", "2/0/1"]),
+        ("explore_step", [f"2/{i}/{j}" for i in range(3) for j in (0, 1)]),
+    ],
+)
+async def test_what_comes_late_goes_into_the_next_batch(
+    buffer: Buffer, tmp_path: Path, train_step: str, next_of_step_2: list[str]
+) -> None:
+    await buffer.open(impatient_plan(tmp_path, train_step=train_step))
     await buffer.begin()
     await buffer.record(0)
     first, second, third = (await buffer.lease()).assignments
@@ -57,8 +69,8 @@ async def test_what_comes_late_goes_into_the_next_batch(buffer: Buffer, tmp_path
     await buffer.record(1)
     await buffer.finish_all((await buffer.lease()).assignments)
     head, rows = await buffer.batch(2)
-    assert head.num_rows == ROWS and "sample/is_incomplete" not in head.metrics
-    assert texts(rows) == ["1/0/0", "1/0/1", "1/2/0", "1/2/1", "2/0/0", "2/0/1"]
+    assert "sample/is_incomplete" not in head.metrics
+    assert texts(rows) == ["1/0/0", "1/0/1", "1/2/0", "1/2/1", *next_of_step_2]
 
 
 async def test_without_the_key_no_batch_is_cut_short(buffer: Buffer, tmp_path: Path) -> None:

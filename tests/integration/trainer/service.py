@@ -25,7 +25,10 @@ Disturb = Callable[[Peers, asyncio.subprocess.Process], Awaitable[None]]
 def plan_in(
     directory: Path, model: Path, sync_timeout: float = 3600.0, **trainer: Any
 ) -> ExperimentPlan:
-    """A supervised stage, then one on rollouts with all that a checkpoint can hold."""
+    """A supervised stage, then one on rollouts with all that a checkpoint can hold.
+
+    Each step on rollouts has three updates of uneven size.
+    """
     data = directory / "rows.jsonl"
     data.write_text(json.dumps({"prompt": "1+1=", "response": "2"}) + "\n")
     rows: dict[str, object] = {"name": "rows", "storage_type": "file", "path": str(data)}
@@ -50,6 +53,8 @@ def plan_in(
         "algorithm": {**ppo, "repeat_times": 8, "optimizer": adam},
         "buffer": {
             "batch_size": 2,
+            "train_batch_size": 7,
+            "train_step": "explore_step",
             "total_steps": STEPS,
             "explorer_input": {"taskset": tasks},
         },

@@ -13,6 +13,11 @@ import numpy.typing as npt
 
 from services.trainer.types import TrainBatch
 from tests.integration.trainer.learners import state_of
+from tests.integration.trainer.shared_sequences import (
+    SHARED_CASES,
+    parts_in_the_wrong_order,
+    step_arrays,
+)
 from tests.unit.trainer.builders import make_plan, random_batch, random_pairs
 from trinity.config.plan.stage_plan import StagePlan
 
@@ -26,6 +31,7 @@ STATE = "state/"
 SAVED_STEP = 2
 NUM_ROWS = 9
 RATE = 1e-3
+CONTROL = "actor and reference"
 STEERED = {"kl_coef": 0.1, "adaptive": True, "target_kl": 1e-3, "horizon": 90}
 POLICY_FIGURES = ("actor/loss", "actor/grad_norm")
 
@@ -141,18 +147,35 @@ def main(model: Path, output: Path, former: Path | None = None) -> None:
 
     make_deterministic(num_threads=1)
     ranks = join_gang(timedelta(seconds=60))
-    found: dict[str, npt.NDArray[np.generic]] = {}
-    for name, case in CASES.items():
-        if former is None:
-            arrays = _train_twice(case, model, output.parent / name, ranks)
-        elif name in RESIZED:
-            arrays = _load(case, model, checkpoint_of(former, name), ranks)
-        else:
-            continue
-        found |= {f"{name}/{key}": array for key, array in arrays.items()}
+    found = (
+        _train_all(model, output.parent, ranks)
+        if former is None
+        else _load_all(model, former, ranks)
+    )
     if ranks.is_first:
         np.savez(output, **found)  # type: ignore[arg-type]
     ranks.barrier()
+
+
+def _train_all(model: Path, folder: Path, ranks: "Ranks") -> dict[str, npt.NDArray[np.generic]]:
+    found: dict[str, npt.NDArray[np.generic]] = {}
+    for name, case in CASES.items():
+        arrays = _train_twice(case, model, folder / name, ranks)
+        found |= {f"{name}/{key}": array for key, array in arrays.items()}
+    for name, shared in SHARED_CASES.items():
+        of_shared = step_arrays(shared, model, ranks, ranks.num_ranks)
+        found |= {f"shared/{name}/{key}": array for key, array in of_shared.items()}
+    with parts_in_the_wrong_order():
+        of_shared = step_arrays(SHARED_CASES[CONTROL], model, ranks, ranks.num_ranks)
+    return found | {f"control/{CONTROL}/{key}": array for key, array in of_shared.items()}
+
+
+def _load_all(model: Path, former: Path, ranks: "Ranks") -> dict[str, npt.NDArray[np.generic]]:
+    found: dict[str, npt.NDArray[np.generic]] = {}
+    for name in RESIZED:
+        arrays = _load(CASES[name], model, checkpoint_of(former, name), ranks)
+        found |= {f"{name}/{key}": array for key, array in arrays.items()}
+    return found
 
 
 def checkpoint_of(folder: Path, name: str) -> Path:

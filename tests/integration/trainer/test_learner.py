@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.trainer.learner.microbatches import micro_batches, row_units
+from services.trainer.learner.microbatches import micro_batches
+from services.trainer.learner.prepared_batch import row_units
 from tests.integration.trainer.learners import (
     Build,
     assert_close,

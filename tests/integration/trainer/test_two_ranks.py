@@ -12,8 +12,10 @@ import numpy.typing as npt
 import pytest
 
 from tests.integration.trainer.learners import assert_same, state_of
+from tests.integration.trainer.shared_sequences import SHARED_CASES, Arrays, step_arrays
 from tests.integration.trainer.step_on_rank import (
     CASES,
+    CONTROL,
     NUM_STEPS,
     RATE,
     RESIZED,
@@ -144,3 +146,36 @@ def test_two_ranks_load_what_one_wrote_bit_for_bit(
     found = run_gang(2, model, tmp_path / "two.npz", tmp_path)
     for name in RESIZED:
         assert_same(state_in(found, name), expected[name])
+
+
+def assert_as_of_one_rank(of_one: Arrays, of_two: Found, prefix: str) -> None:
+    """Outputs are equal; gradients are sums in another order."""
+    for name, expected in of_one.items():
+        found = of_two[f"{prefix}/{name}"]
+        if name.startswith("gradient/"):
+            atol = 1e-5 * max(1.0, float(np.abs(expected).max()))
+            np.testing.assert_allclose(found, expected, rtol=0, atol=atol, err_msg=name)
+        elif name.startswith("output/"):
+            np.testing.assert_array_equal(found, expected, err_msg=name)
+        else:
+            assert found == pytest.approx(expected, rel=1e-5, abs=1e-7), name
+
+
+@pytest.mark.parametrize("name", SHARED_CASES)
+def test_ranks_that_share_each_sequence_compute_what_one_rank_does(
+    ranks: "Ranks", model: Path, of_two_ranks: Found, name: str
+) -> None:
+    of_one = step_arrays(SHARED_CASES[name], model, ranks, 1)
+    assert any(np.any(array) for key, array in of_one.items() if key.startswith("gradient/"))
+    assert_as_of_one_rank(of_one, of_two_ranks, f"shared/{name}")
+
+
+def test_a_part_of_a_row_in_the_wrong_place_is_found(
+    ranks: "Ranks", model: Path, of_two_ranks: Found
+) -> None:
+    """The control: both comparisons fail if ranks join the parts of a row in another order."""
+    of_one = step_arrays(SHARED_CASES[CONTROL], model, ranks, 1)
+    for kind in ("output/", "gradient/"):
+        part = {name: array for name, array in of_one.items() if name.startswith(kind)}
+        with pytest.raises(AssertionError, match=r"Arrays are not equal|Not equal to tol"):
+            assert_as_of_one_rank(part, of_two_ranks, f"control/{CONTROL}")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.config.builders import config
+from tests.unit.config.builders import GRPO, config, stage
 from trinity.config.plan.arithmetic import (
     PACKABLE,
     Arithmetic,
@@ -10,10 +10,13 @@ from trinity.config.plan.arithmetic import (
     head_obstacle,
     head_settings,
     packing_obstacle,
+    sharing_obstacle,
 )
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.planning import plan_experiment
+from trinity.config.schema.experiment import deep_merge
 from trinity.config.schema.trainer import TrainerConfig
+from trinity.errors import UserError
 from trinity.types import JsonValue
 
 
@@ -92,3 +95,52 @@ def test_activations_are_computed_again_on_gpus_unless_the_user_says_no() -> Non
 )
 def test_each_key_of_the_head_acts(keys: dict[str, bool], settings: HeadSettings) -> None:
     assert head_settings(TrainerConfig.model_validate(keys)) == settings
+
+
+@pytest.mark.parametrize(
+    ("heads", "of_keys", "size", "reason"),
+    [
+        (4, 4, 2, None),
+        (4, 1, 4, None),
+        (12, 4, 2, None),
+        (12, 3, 2, "3 heads of keys and values and 2 ranks"),
+        (14, 2, 4, "14 attention heads cannot be dealt out to 4 ranks"),
+        (6, None, 4, "6 attention heads"),
+        (6, None, 3, None),
+    ],
+)
+def test_ranks_share_rows_where_heads_divide(
+    heads: int, of_keys: int | None, size: int, reason: str | None
+) -> None:
+    keys: dict[str, JsonValue] = {"num_attention_heads": heads}
+    if of_keys is not None:
+        keys["num_key_value_heads"] = of_keys
+    inner: dict[str, JsonValue] = {"num_attention_heads": 1, "text_config": dict(keys)}
+    for given in (keys, inner):
+        found = sharing_obstacle(given, size)
+        assert (found is None) if reason is None else (found is not None and reason in found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"rank_num": 3},
+            "`trainer.ulysses_sequence_parallel_size: 2` does not divide the 3 ranks",
+        ),
+        ({"rank_num": 2, "use_remove_padding": False}, "leave out `trainer.use_remove_padding"),
+    ],
+)
+def test_ranks_that_cannot_share_rows_are_refused(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        stage(trainer={"ulysses_sequence_parallel_size": 2, **changes})
+
+
+def test_ranks_that_share_rows_need_a_row_for_each_group_alone_and_have_parts_of_them() -> None:
+    gpus: dict[str, object] = {"cluster": {"gpu_per_node": 8}, "model": {"max_model_len": 1001}}
+    trainer = {"rank_num": 4, "ulysses_sequence_parallel_size": 4}
+    one = {"buffer": {"train_batch_size": 1}}
+    shared = stage(deep_merge(GRPO, one), trainer=trainer, **gpus)
+    assert (shared.sequence_parallel_size, shared.max_token_len_per_gpu) == (4, 501)
+    with pytest.raises(UserError, match="cannot feed 4 ranks"):
+        stage(deep_merge(GRPO, one), trainer={"rank_num": 4}, **gpus)

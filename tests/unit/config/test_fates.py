@@ -60,7 +60,7 @@ def test_the_four_fates_as_sentences(tmp_path: Path) -> None:
     reading = read(
         tmp_path,
         "explorer:\n  name: mine\nbuffer:\n  default_workflow_type: w\nmode: colocate\n"
-        "trainer: {ulysses_sequence_parallel_size: 2}\n",
+        "trainer: {save_hf_checkpoint: never}\n",
     )
     assert [(one.status.name, one.line, str(one)) for one in reading.notices] == [
         (
@@ -78,8 +78,8 @@ def test_the_four_fates_as_sentences(tmp_path: Path) -> None:
         (
             "NO_EFFECT",
             6,
-            "`trainer.ulysses_sequence_parallel_size: 2`: a sequence is on one GPU, with the same "
-            "result and more of its memory",
+            "`trainer.save_hf_checkpoint: never`: every version of the weights is safetensors in "
+            "Hugging Face's layout",
         ),
     ]
 

@@ -268,6 +268,56 @@ def test_heads_that_the_engine_does_not_run_are_refused_without_a_gpu(tmp_path: 
     assert check(tmp_path, **grpo(narrow, taskset), cluster={"gpu_per_node": 2}) == ""
 
 
+@pytest.mark.parametrize(
+    ("model_keys", "size", "said"),
+    [
+        ({}, 2, ""),
+        ({}, 3, "4 attention heads cannot be dealt out to 3 ranks evenly"),
+        ({"num_key_value_heads": 3, "num_attention_heads": 6}, 2, "3 heads of keys and values"),
+        ({"model_type": "opt"}, 2, "models of kind opt are not known to keep packed rows apart"),
+    ],
+)
+def test_models_whose_sequences_ranks_cannot_share_are_refused(
+    tmp_path: Path, model_keys: dict[str, object], size: int, said: str
+) -> None:
+    model = write_model(tmp_path / "shared", **model_keys)
+    sharing = {"rank_num": size, "ulysses_sequence_parallel_size": size}
+    path = write_rows(tmp_path / "sft.jsonl", MESSAGES)
+    found = check(tmp_path, SFT, **sft(model, path=path), trainer=sharing)
+    assert said in found
+    assert ("`trainer.ulysses_sequence_parallel_size:" in found) is bool(said)
+
+
+@pytest.mark.parametrize(
+    ("model_keys", "engine", "said"),
+    [
+        ({"num_hidden_layers": 2}, {"pipeline_parallel_size": 2}, ""),
+        (
+            {"num_hidden_layers": 2},
+            {"pipeline_parallel_size": 3},
+            "`explorer.rollout_model.pipeline_parallel_size: 3` is more than the 2 layers",
+        ),
+        ({}, {"enable_expert_parallel": True}, "spreads experts, and the model"),
+        ({"num_experts": 4}, {"enable_expert_parallel": True}, ""),
+        ({"text_config": {"n_routed_experts": 4}}, {"enable_expert_parallel": True}, ""),
+        ({}, {"tensor_parallel_size": 3}, "does not divide the 4 attention heads"),
+    ],
+)
+def test_sizes_of_an_engine_that_the_model_does_not_have_are_refused(
+    tmp_path: Path, model_keys: dict[str, object], engine: dict[str, object], said: str
+) -> None:
+    model = write_model(tmp_path / "spread", **model_keys)
+    taskset: dict[str, object] = {"path": write_rows(tmp_path / "t.jsonl", TASK)}
+    found = check(
+        tmp_path,
+        **grpo(model, taskset),
+        cluster={"gpu_per_node": 8},
+        explorer={"rollout_model": engine},
+    )
+    assert said in found
+    assert bool(found) is bool(said), found
+
+
 def test_sequences_longer_than_the_models_positions_are_refused(tmp_path: Path) -> None:
     short = write_model(tmp_path / "short", max_position_embeddings=8)
     path = write_rows(tmp_path / "sft.jsonl", MESSAGES)

@@ -45,10 +45,26 @@ def test_a_gpu_gets_what_the_configuration_says() -> None:
     expected: JsonObject = {
         "gpu_memory_utilization": 0.5,
         "tensor_parallel_size": 2,
+        "data_parallel_size": 1,
+        "pipeline_parallel_size": 1,
+        "enable_expert_parallel": False,
         "dtype": "float16",
     }
     assert {name: arguments[name] for name in expected} == expected
     assert "kv_cache_memory_bytes" not in arguments
+
+
+def test_all_sizes_of_an_engine_reach_vllm_and_count_its_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = {"tensor_parallel_size": 1, "data_parallel_size": 2, "pipeline_parallel_size": 2}
+    spread = options(engine_num=2, enable_expert_parallel=True, **sizes)
+    expected: JsonObject = {**sizes, "enable_expert_parallel": True}
+    arguments = engine_arguments(spread, GPU)
+    assert {name: arguments[name] for name in expected} == expected
+    pytest.importorskip("vllm.engine.arg_utils").AsyncEngineArgs(**arguments)
+    monkeypatch.setattr(os, "environ", {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"})
+    assert visible_devices(replace(spread, number=1), GPU) == {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}
 
 
 def test_a_cpu_never_chunks_prefill_which_kills_engines_with_seeds() -> None:

@@ -95,6 +95,26 @@ def test_what_the_user_wrote_for_a_run_of_before_is_compared_as_ever(tmp_path: P
     assert keys_changed(continue_as_begun(changed)) == {"trainer.use_remove_padding"}
 
 
+def test_a_run_of_before_whose_ranks_shared_nothing_goes_on_so(tmp_path: Path) -> None:
+    sharing = {"ulysses_sequence_parallel_size": 2, "rank_num": 2}
+    begun_before_packing(plan_in(tmp_path, trainer=sharing))
+    plan = plan_in(tmp_path, trainer=sharing)
+    assert plan.stages[0].sequence_parallel_size == 2
+    (stage,) = continue_as_begun(plan).stages
+    assert stage.sequence_parallel_size == 1
+    sharing["ulysses_sequence_parallel_size"] = 1
+    (stage,) = continue_as_begun(plan_in(tmp_path, trainer=sharing)).stages
+    assert stage.sequence_parallel_size == 1
+
+
+def test_ranks_that_share_sequences_later_do(tmp_path: Path) -> None:
+    store_plan(plan_in(tmp_path, trainer={"rank_num": 2}))
+    sharing = {"ulysses_sequence_parallel_size": 2, "rank_num": 2}
+    resumed = continue_as_begun(plan_in(tmp_path, trainer=sharing))
+    assert resumed.stages[0].sequence_parallel_size == 2
+    assert "trainer.ulysses_sequence_parallel_size" in keys_changed(resumed)
+
+
 def test_a_new_run_packs_and_goes_on_packing(tmp_path: Path) -> None:
     plan = plan_in(tmp_path)
     assert continue_as_begun(plan) == plan

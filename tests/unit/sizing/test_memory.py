@@ -1,20 +1,24 @@
 """Each term of the estimate is what its formula gives by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from trinity.config.schema.model import LoRAConfig
 from trinity.sizing.memory import (
     GIB,
+    EngineSplit,
     ResidentState,
     TrainingSettings,
     cache_room,
     critic_terms,
+    engine_weights,
     kv_bytes_per_token,
     peak_bytes,
     policy_terms,
     reference_terms,
 )
-from trinity.sizing.model_shape import ModelShape, count_adapter
+from trinity.sizing.model_shape import Experts, ModelShape, count_adapter, count_parameters
 from trinity.sizing.stage_sizes import (
     RankMemory,
     ValidatorSettings,
@@ -147,8 +151,24 @@ def test_cache_of_a_token_is_shared_by_heads() -> None:
 
 
 def test_the_cache_has_what_weights_leave() -> None:
-    room = cache_room(SHAPE, gpus=1, dtype="bfloat16", gpu_bytes=4 * GIB, utilization=0.5)
+    room = cache_room(
+        SHAPE, split=EngineSplit(), dtype="bfloat16", gpu_bytes=4 * GIB, utilization=0.5
+    )
     assert room == 2 * GIB - 2 * P - int(1.5 * GIB)
+
+
+def test_layers_of_an_engine_are_dealt_out_with_their_cache() -> None:
+    assert kv_bytes_per_token(SHAPE, 1, "bfloat16", 2) == 2 * 1 * 1 * 4 * 2
+    assert engine_weights(SHAPE, EngineSplit(pipeline=2), "bfloat16") == 2 * (P // 2)
+
+
+def test_copies_of_the_weights_share_the_experts_alone() -> None:
+    assert engine_weights(SHAPE, EngineSplit(data=4), "bfloat16") == 2 * P
+    mixture = replace(SHAPE, experts=Experts(num=8, per_token=2, width=4), sparse_layers=2)
+    experts = 2 * 8 * 3 * 8 * 4
+    dense = count_parameters(mixture) - experts
+    split = EngineSplit(tensor=2, data=4)
+    assert engine_weights(mixture, split, "bfloat16") == 2 * (dense // 2 + experts // 8)
 
 
 def test_the_validators_rule() -> None:

@@ -43,6 +43,20 @@ def plan(*arguments: str) -> str:
     return done.output
 
 
+def activations(tmp_path: Path, **trainer: object) -> float:
+    text = plan(
+        experiment(tmp_path, cluster={"gpu_per_node": 5}, trainer=trainer), "--gpu-memory", "80"
+    )
+    number, unit = line(text, "activations").split()[1:3]
+    return float(number) * {"MiB": 1 / 1024, "GiB": 1}[unit]
+
+
+def test_ranks_that_share_rows_have_their_parts_of_the_activations(tmp_path: Path) -> None:
+    whole = activations(tmp_path, max_token_len_per_gpu=4096)
+    shared = {"ulysses_sequence_parallel_size": 4, "max_token_len_per_gpu": 1024}
+    assert activations(tmp_path, **shared) == pytest.approx(whole / 4, rel=0.05)
+
+
 def line(text: str, beginning: str) -> str:
     return next(one.strip() for one in text.splitlines() if one.strip().startswith(beginning))
 

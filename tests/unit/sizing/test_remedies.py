@@ -71,3 +71,11 @@ def test_a_rank_without_memory_ends_the_run_with_remedies() -> None:
     assert failed.reason.startswith(
         "the trainer is out of memory (CUDA out of memory. Tried): (1) `trainer.max_token_len_per"
     )
+
+
+def test_ranks_that_share_rows_need_room_for_parts_of_them() -> None:
+    shared = {"rank_num": 4, "ulysses_sequence_parallel_size": 2, "max_token_len_per_gpu": 4096}
+    told = trainer_remedies(stage(trainer=shared, model={"max_model_len": 3000}))
+    assert "`trainer.max_token_len_per_gpu: 2048` (now 4096, and a sequence has up to 1500" in told
+    assert "`trainer.ulysses_sequence_parallel_size: 4` (now 2)" in told
+    assert "ulysses" not in trainer_remedies(stage(trainer={"rank_num": 1}))

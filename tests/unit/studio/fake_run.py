@@ -16,6 +16,7 @@ from trinity.studio.history import MeasuredVersion, RunHistory, StageHistory
 from trinity.studio.visitors import OWNER, Visitor
 
 T = TypeVar("T")
+Answer = Message | Sequence[Message] | Exception
 STAGE = "rft"
 KEY = buffer_pb2.StageKey(tenant="default", experiment_id="e", stage=STAGE)
 
@@ -24,7 +25,7 @@ KEY = buffer_pb2.StageKey(tenant="default", experiment_id="e", stage=STAGE)
 class FakeService:
     """Answers calls by their names: with one message, with several as a stream, or an error."""
 
-    answers: dict[str, Message | Sequence[Message] | Exception]
+    answers: dict[str, Answer]
     requests: dict[str, list[Any]] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
@@ -50,7 +51,7 @@ async def _single(message: Any) -> Message:
 class FakeStudio:
     """The context of pages: one open run, in a directory."""
 
-    def __init__(self, job_dir: Path, **answers: Message | Sequence[Message] | Exception) -> None:
+    def __init__(self, job_dir: Path, **answers: Answer) -> None:
         self.places = (job_dir,)
         self.service = FakeService(dict(answers))
         self.history = RunHistory(stages={STAGE: StageHistory(name=STAGE, opened_millis=1)})

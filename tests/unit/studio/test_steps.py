@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from tests.unit.studio.fake_run import KEY, FakeStudio
+from tests.unit.studio.fake_run import KEY, Answer, FakeStudio
 from tests.unit.studio.test_runs import a_run
 from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
 from trinity.errors import TrinityError
@@ -84,11 +84,14 @@ SAMPLES = [
 ]
 
 
-def a_studio(tmp_path: Path, **answers: object) -> FakeStudio:
+def a_studio(tmp_path: Path, **answers: Answer) -> FakeStudio:
     stage = query_pb2.StoredStage(key=KEY, recorded_step=7, trained_step=5)
-    stages = query_pb2.ListStagesResponse(stages=[stage])
-    told = {"ListStages": stages, "GetStep": STEP, "ListExperiences": SAMPLES} | answers
-    return FakeStudio(a_run(tmp_path), **told)
+    usual: dict[str, Answer] = {
+        "ListStages": query_pb2.ListStagesResponse(stages=[stage]),
+        "GetStep": STEP,
+        "ListExperiences": SAMPLES,
+    }
+    return FakeStudio(a_run(tmp_path), **(usual | answers))
 
 
 def test_a_step_is_read_with_its_newest_training(tmp_path: Path) -> None:

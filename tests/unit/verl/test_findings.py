@@ -112,7 +112,7 @@ def test_sizes_of_another_back_end_are_left_out_with_one_warning() -> None:
     given = flat(found.values)
     assert not any(key.startswith("trainer.megatron") for key in given)
     assert given["trainer.ulysses_sequence_parallel_size"] == 2
-    assert given["trainer.max_token_len_per_gpu"] == 2000
+    assert given["trainer.max_token_len_per_gpu"] == 1000
     assert given["trainer.param_offload"] is True
     (warning,) = [line for line in found.report if "here FSDP2 does" in line]
     assert "without tensor_model_parallel_size=4, expert_model_parallel_size=8" in warning
@@ -474,10 +474,22 @@ def test_sampling_of_evaluations_is_not_called_needless() -> None:
         assert value(found, "buffer.explorer_input.eval_tasksets[0].rollout_args.top_p") == 0.7
 
 
-def test_a_limit_of_tokens_is_one_of_whole_sequences() -> None:
+def test_a_limit_of_tokens_is_one_of_each_gpu_as_verls_is() -> None:
     shared = f"{ACTOR}.ulysses_sequence_parallel_size=4"
     found = from_keys(f"{ACTOR}.ppo_max_token_len_per_gpu=1000", shared)
-    assert value(found, "trainer.max_token_len_per_gpu") == 4000
+    assert value(found, "trainer.max_token_len_per_gpu") == 1000
+
+
+@pytest.mark.parametrize(("gpus", "size"), [(8, 2), (8, 4), (6, 4), (3, 2)])
+def test_the_ranks_that_train_divide_into_those_that_share_sequences(gpus: int, size: int) -> None:
+    shared = f"{ACTOR}.ulysses_sequence_parallel_size={size}"
+    one = "actor_rollout_ref.rollout.tensor_model_parallel_size=1"
+    given = flat(from_keys(f"trainer.n_gpus_per_node={gpus}", shared, one).values)
+    engines = given["explorer.rollout_model.engine_num"]
+    assert isinstance(engines, int)
+    trained = given.get("trainer.rank_num", gpus - engines)
+    assert isinstance(trained, int)
+    assert trained % size == 0
 
 
 def test_the_ranks_that_train_divide_into_the_groups_that_share_weights() -> None:

@@ -57,9 +57,9 @@ def test_baselines_count_samples_as_verls_do(estimator: str, unit: str | None) -
         f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size",
     ],
 )
-def test_a_limit_of_tokens_for_a_part_of_a_sequence_becomes_one_for_the_whole(key: str) -> None:
+def test_a_limit_of_tokens_stays_one_for_the_part_of_each_gpu(key: str) -> None:
     found = from_keys(f"{ACTOR}.ppo_max_token_len_per_gpu=2560", f"{key}=4")
-    assert value(found, "trainer.max_token_len_per_gpu") == 10240
+    assert value(found, "trainer.max_token_len_per_gpu") == 2560
 
 
 def test_a_cosine_ends_where_verls_does() -> None:

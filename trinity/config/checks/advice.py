@@ -12,6 +12,7 @@ from trinity.config.plan.algorithm import ARGUMENTS_WITHOUT_EFFECT
 from trinity.config.plan.arithmetic import model_keys, packing_obstacle
 from trinity.config.plan.experience_sink import experience_sink
 from trinity.config.plan.model import missing_from_cache
+from trinity.config.plan.model_code import model_code
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.choices import EXPLORING
 from trinity.config.schema.data import FormatConfig
@@ -70,6 +71,18 @@ def override_config_differs_from_engine(stage: StagePlan) -> Iterator[str]:
             "`trainer.override_config` is laid over the trainer's models alone: where it changes "
             "what a model computes, tell the engine too "
             "(`explorer.rollout_model.extra_engine_args.hf_overrides`)"
+        )
+
+
+def _models_bring_code(stage: StagePlan) -> Iterator[str]:
+    """Code of a model can read what the process holds."""
+    wanting = [(stage.model_path, stage.config.model.trust_remote_code)]
+    wanting += [(m.model_path, m.engine.trust_remote_code) for m in stage.auxiliary_models]
+    for path in sorted({path for path, wants in wanting if wants}):
+        yield (
+            f"`trust_remote_code: true` runs {model_code(path) or 'no code, as none is'} of the "
+            f"model {path} with all rights of explorer and trainer; where these have "
+            "credentials, `TRINITY_TRUST_REMOTE_CODE=true` in their environment must allow it"
         )
 
 
@@ -443,6 +456,26 @@ def _samples_of_runs_are_counted(stage: StagePlan) -> Iterator[str]:
         )
 
 
+def _steps_are_explore_steps(stage: StagePlan) -> Iterator[str]:
+    """Sizes and intervals of files that were written for batches of rows mean something else."""
+    buffer, sync = stage.config.buffer, stage.config.synchronizer
+    if not stage.trains_explore_steps or buffer.train_step != "auto":
+        return
+    given = []
+    if buffer.train_batch_size not in (0, stage.rows_per_explore_step):
+        given.append(
+            f"`buffer.train_batch_size: {buffer.train_batch_size}` is the most rows of one"
+        )
+    if sync.sync_interval > 1:
+        given.append(f"`synchronizer.sync_interval: {sync.sync_interval}` counts explore steps")
+    if given:
+        yield (
+            "its workflow may give several samples a run, so a train step is an explore step, "
+            "trained in one update of the weights or more: "
+            f"{' and '.join(given)} (`buffer.train_step: rows` takes rows as they come)"
+        )
+
+
 def _may_split(workflow: str) -> bool:
     """A workflow of several turns, or one of the user's own."""
     return workflow in SEVERAL_TURNS or workflow not in WORKFLOWS.builtins
@@ -515,7 +548,9 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _min_response_lowered,
     _eval_name_is_taken,
     _samples_of_runs_are_counted,
+    _steps_are_explore_steps,
     offload_without_gpus,
     override_config_differs_from_engine,
     _rows_are_padded,
+    _models_bring_code,
 )

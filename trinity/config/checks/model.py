@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from jinja2 import Environment, TemplateSyntaxError, nodes
@@ -9,7 +10,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from trinity.config.plan.arithmetic import model_keys
+from trinity.config.plan.arithmetic import model_keys, packing_obstacle, sharing_obstacle
 from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.rope import changes_rope, rope_keys
 from trinity.config.plan.stage_plan import StagePlan
@@ -17,6 +18,7 @@ from trinity.config.plan.task_storage import absolute
 from trinity.config.schema.explorer import EngineConfig
 from trinity.config.schema.model import LoRAConfig, ModelConfig, Names
 from trinity.errors import UserError
+from trinity.json_values import JsonValue
 
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Head sizes that vLLM's attention takes without a GPU."""
@@ -42,12 +44,15 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+TEMPLATE_EXTENSIONS: list[str | type[Extension]] = ["jinja2.ext.loopcontrols", _Generation]
+
+
 def check_template(template: str, whose: str) -> None:
     """Checks the syntax, and that every filter and test the template names exists.
 
     Raises: UserError with the line of the first error.
     """
-    environment = Environment(extensions=["jinja2.ext.loopcontrols", _Generation])
+    environment = Environment(extensions=TEMPLATE_EXTENSIONS)
     try:
         environment.compile(template)
     except TemplateSyntaxError as error:
@@ -77,6 +82,18 @@ class _ModelConfigJson(BaseModel):
     max_position_embeddings: int | None = None
     rope_scaling: object = None
     vocab_size: int | None = None
+    num_hidden_layers: int | None = None
+    text_config: dict[str, object] = Field(default_factory=dict)
+    num_experts: int | None = None
+    num_local_experts: int | None = None
+    n_routed_experts: int | None = None
+
+    @property
+    def has_experts(self) -> bool:
+        """True for a mixture of experts, by any of the names that models give their number."""
+        names = ("num_experts", "num_local_experts", "n_routed_experts")
+        own = (self.num_experts, self.num_local_experts, self.n_routed_experts)
+        return any(own) or any(self.text_config.get(name) for name in names)
 
     @property
     def head_size(self) -> int | None:
@@ -100,6 +117,7 @@ def check_model(stage: StagePlan) -> None:
     _check_tokenizer(directory, stage.chat_template, "model.chat_template_path")
     if not stage.config.model.rope_scaling:
         _check_length(architecture, stage.max_model_len, "model", stage.model_path)
+    check_sharing(stage, directory, stage.config.trainer.override_config)
     if changes_rope(stage.config.model):
         rope_keys(model_keys(directory, {}) or {}, stage.config.model)
     if stage.needs_rollout:
@@ -134,6 +152,7 @@ def check_critic(stage: StagePlan) -> None:
         return
     critic = _read_architecture(directory)
     _check_weights(directory)
+    check_sharing(stage, directory, stage.config.trainer.critic.override_config)
     if policy is None:
         return
     own, wanted = critic.vocab_size, _read_architecture(policy).vocab_size
@@ -141,6 +160,21 @@ def check_critic(stage: StagePlan) -> None:
         raise UserError(
             f"`model.critic_model_path: {path}` knows {own} tokens, the policy {wanted}: "
             "give a model with the policy's tokenizer"
+        )
+
+
+def check_sharing(stage: StagePlan, directory: Path, override: Mapping[str, JsonValue]) -> None:
+    """Raises UserError if the ranks of the stage cannot share the sequences of a model."""
+    size = stage.sequence_parallel_size
+    keys = model_keys(directory, override)
+    if size == 1 or not stage.needs_training or keys is None:
+        return
+    on_gpus = stage.config.cluster.gpu_per_node > 0
+    obstacle = packing_obstacle(keys, has_flash_attention=on_gpus) or sharing_obstacle(keys, size)
+    if obstacle is not None:
+        raise UserError(
+            f"`trainer.ulysses_sequence_parallel_size: {size}` does not fit the model {directory}: "
+            f"{obstacle}; give 1, or a size that fits"
         )
 
 
@@ -206,7 +240,7 @@ def _check_tokenizer(directory: Path, chat_template: str | None, key: str) -> No
         raise UserError(f"{file} is damaged: save the tokenizer again") from error
     if chat_template is not None:
         return
-    template = _own_template(directory)
+    template = own_template(directory)
     if not template:
         raise UserError(f"the tokenizer of {directory} has no chat template: give `{key}`")
     for name, text in _templates_by_name(template, directory).items():
@@ -227,7 +261,7 @@ def _templates_by_name(template: object, directory: Path) -> dict[str, str]:
     return {f"`{entry.name}` ": entry.template for entry in named}
 
 
-def _own_template(directory: Path) -> object:
+def own_template(directory: Path) -> object:
     """The tokenizer's template: a text, or another value if there are several by name."""
     file = directory / "chat_template.jinja"
     try:
@@ -260,6 +294,17 @@ def _check_engine(
         raise UserError(
             f"`{at}.tensor_parallel_size: {tensor_parallel}` does not divide the "
             f"{heads} attention heads of the model {path}: give a divisor"
+        )
+    layers, parts = architecture.num_hidden_layers, engine.pipeline_parallel_size
+    if layers and parts > layers:
+        raise UserError(
+            f"`{at}.pipeline_parallel_size: {parts}` is more than the {layers} layers of the model "
+            f"{path}: give {layers} or less"
+        )
+    if engine.enable_expert_parallel and not architecture.has_experts:
+        raise UserError(
+            f"`{at}.enable_expert_parallel: true` spreads experts, and the model {path} has none: "
+            "leave it out"
         )
     head_size = architecture.head_size
     if head_size and stage.config.cluster.gpu_per_node == 0 and head_size not in CPU_HEAD_SIZES:

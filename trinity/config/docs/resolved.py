@@ -89,6 +89,9 @@ def _lengths(stage: StagePlan) -> Iterator[DerivedValue]:
 def _sizes(stage: StagePlan) -> Iterator[DerivedValue]:
     product = "batch_size x repeat_times"
     yield DerivedValue("buffer.train_batch_size", stage.train_batch_size, product)
+    if stage.has_rollouts and stage.needs_training:
+        rule = "explore_step where a workflow has gives_several_samples"
+        yield DerivedValue("buffer.train_step", stage.train_step, rule)
     if stage.needs_rollout and stage.total_explore_steps is not None:
         steps = "explore steps that trainer.total_steps needs"
         yield DerivedValue("buffer.total_steps", stage.total_explore_steps, steps)
@@ -100,7 +103,7 @@ def _sizes(stage: StagePlan) -> Iterator[DerivedValue]:
     yield DerivedValue("trainer.max_token_len_per_gpu", stage.max_token_len_per_gpu, tokens)
     if stage.config.synchronizer.sync_method == "nccl":
         method = "nccl" if stage.transfers_weights_in_memory else "checkpoint"
-        rule = "nccl only in mode both, between a trainer and an explorer"
+        rule = "nccl only in mode both, between a trainer and engines without data_parallel_size"
         yield DerivedValue("synchronizer.sync_method", method, rule)
     if stage.eval_tasksets:
         multiple = "a multiple of synchronizer.sync_interval"

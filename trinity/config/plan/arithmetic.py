@@ -36,6 +36,8 @@ class Arithmetic(PlanModel):
     version: Annotated[int, Field(ge=PADDED, le=PACKED)] = PADDED
     num_threads: Annotated[int, Field(ge=1)] | None = None
     """Threads of each training process; None leaves it to the service's environment."""
+    sequence_parallel_size: int = Field(default=1, ge=1, exclude_if=lambda value: value == 1)
+    """Ranks that share each sequence; runs that began when the key did nothing go on without."""
 
 
 PACKABLE = frozenset(
@@ -97,6 +99,23 @@ def _packing_obstacles(keys: Keys, has_flash_attention: bool) -> Iterator[str]:
     chosen = keys.get("attn_implementation")
     if chosen is not None and not str(chosen).startswith("flash_attention"):
         yield f"`override_config.attn_implementation: {chosen}` attends to padded rows"
+
+
+def sharing_obstacle(keys: Keys, size: int) -> str | None:
+    """Returns the reason for which so many ranks cannot share a model's rows; None if they can.
+
+    Each of them attends with its part of the heads; heads of keys that are fewer are repeated.
+    """
+    text = text_keys(keys)
+    heads = text.get("num_attention_heads", text.get("n_head"))
+    if not isinstance(heads, int):
+        return None
+    if heads % size:
+        return f"its {heads} attention heads cannot be dealt out to {size} ranks evenly"
+    of_keys = text.get("num_key_value_heads")
+    if isinstance(of_keys, int) and of_keys % size and size % of_keys:
+        return f"its {of_keys} heads of keys and values and {size} ranks do not divide"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

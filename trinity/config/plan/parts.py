@@ -243,6 +243,10 @@ class AuxiliaryModel(PlanModel):
         return merge_template_kwargs(self.chat_template_kwargs, self.enable_thinking)
 
 
+TrainStepUnit = Literal["rows", "explore_step"]
+"""A train step is a number of rows, or all samples of one explore step."""
+
+
 class StoredBatches(PlanModel):
     """Batches that another stage of the same database has recorded."""
 

@@ -188,7 +188,7 @@ def gpu_demand_of(stage: StagePlan) -> GpuDemand:
         engines=engine_groups_of(stage) if stage.needs_rollout or stage.mode != "train" else (),
         ranks=stage.trainer_rank_num if "trainer" in stage.roles else 0,
         ranks_on_processor=not stage.num_rank_gpus,
-        sequence_parallel=sequence_parallel_of(stage),
+        sequence_parallel=stage.sequence_parallel_size,
     )
 
 
@@ -212,11 +212,6 @@ def _engine(name: str, keys: Mapping[str, object]) -> EngineGroup:
         pipeline_parallel=_number(keys, "pipeline_parallel_size", 1),
         kind=str(keys.get("engine_type", "vllm")),
     )
-
-
-def sequence_parallel_of(stage: StagePlan) -> int:
-    """Returns the number of GPUs that share a sequence in training."""
-    return _number(stage.config.trainer.model_dump(), "ulysses_sequence_parallel_size", 1)
 
 
 def _number(keys: Mapping[str, object], key: str, default: int) -> int:

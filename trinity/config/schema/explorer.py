@@ -25,7 +25,6 @@ from trinity.config.schema.base import (
 )
 from trinity.config.schema.model import AuxiliaryExternalConfig, ExternalModelConfig
 
-ONE_GPU_GROUP = PlannedKey("an engine spreads over GPUs by `tensor_parallel_size` alone")
 OF_MODEL = (
     "temperature",
     "top_p",
@@ -66,13 +65,13 @@ class EngineConfig(Section):
     engine_num: Positive = 1
     """Engines of one explorer, each with its copy of the weights; calls go to the least busy."""
     tensor_parallel_size: Positive = 1
-    """GPUs of one engine."""
-    data_parallel_size: Annotated[Positive, ONE_GPU_GROUP] = 1
-    """Copies of the weights in one engine."""
-    pipeline_parallel_size: Annotated[Positive, ONE_GPU_GROUP] = 1
+    """GPUs that share each layer of an engine; an engine has this times the two that follow."""
+    data_parallel_size: Positive = 1
+    """Copies of the weights in one engine, which share only the experts of a mixture."""
+    pipeline_parallel_size: Positive = 1
     """Parts that the layers of one engine are split into."""
-    enable_expert_parallel: Annotated[bool, ONE_GPU_GROUP] = False
-    """Spread the experts of a mixture over the GPUs."""
+    enable_expert_parallel: bool = False
+    """Whole experts of a mixture on each GPU of an engine, in place of a part of each expert."""
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     """Part of a GPU's memory that an engine takes."""
     dtype: Literal["bfloat16", "float16", "float32", "auto"] = "bfloat16"
@@ -154,7 +153,12 @@ class EngineConfig(Section):
         """GPUs of one explorer's engines of this model, if the machines have GPUs."""
         if self.engine_type == "external":
             return 0
-        return self.engine_num * self.tensor_parallel_size
+        return self.engine_num * self.gpus_per_engine
+
+    @property
+    def gpus_per_engine(self) -> int:
+        """GPUs of one engine, if the machines have GPUs."""
+        return self.tensor_parallel_size * self.data_parallel_size * self.pipeline_parallel_size
 
 
 class RolloutModelConfig(EngineConfig):
@@ -189,10 +193,8 @@ class AuxiliaryModelConfig(EngineConfig):
     """Its name in messages and logs."""
     external_model_config: AuxiliaryExternalConfig = default_section(AuxiliaryExternalConfig)
     """Access to it, for `engine_type: external`."""
-    trust_remote_code: Annotated[bool, PlannedKey("code that comes with a model is not run")] = (
-        False
-    )
-    """Run the Python code that comes with it."""
+    trust_remote_code: bool = False
+    """Run the Python code that comes with it, as of `model.trust_remote_code`."""
     enable_history: Annotated[bool, IgnoredKey("what is not the policy's is not trained")] = False
     """Keep its answers as experiences."""
     enable_openai_api: Annotated[bool, IgnoredKey("each attempt has an address of each")] = True

@@ -141,7 +141,8 @@ class TrainerConfig(Section):
     use_remove_padding: bool = True
     """Rows lie one after the other without padding, for models that keep them apart."""
     max_token_len_per_gpu: Positive | None = None
-    """Tokens of a micro-batch; else twice the longest sequence, without GPUs 16384 at least."""
+    """Tokens of a micro-batch, on each of the ranks that share sequences; else twice the longest
+    sequence, without GPUs 16384 at least."""
     log_prob_max_token_len_per_gpu: Positive | None = None
     """The same for passes without gradients, of actor and reference; else as for training."""
     log_prob_micro_batch_size_per_gpu: Positive | None = None
@@ -167,11 +168,9 @@ class TrainerConfig(Section):
     """A table of rollouts in the monitor."""
     balance_batch: bool = True
     """Deal rows so that ranks get equal numbers of tokens; else equal numbers of neighbours."""
-    ulysses_sequence_parallel_size: Annotated[
-        Positive,
-        IgnoredKey("a sequence is on one GPU, with the same result and more of its memory"),
-    ] = 1
-    """GPUs that share a sequence."""
+    ulysses_sequence_parallel_size: Positive = 1
+    """Ranks that share each sequence, in actor, reference and critic: each has a part of its tokens
+    and, for attention, a part of the heads. For sequences too long for one GPU."""
     fix_actor_microbatch_loss_scale: Annotated[
         bool, IgnoredKey("a loss is normalised over the whole batch, however it is cut")
     ] = False

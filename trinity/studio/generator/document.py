@@ -166,7 +166,7 @@ def _plan_lines(report: CheckReport) -> tuple[str, ...]:
     lines = []
     for stage in report.plan.stages:
         rollout = stage.config.explorer.rollout_model
-        engines = rollout.engine_num * rollout.tensor_parallel_size if stage.needs_rollout else 0
+        engines = rollout.num_gpus if stage.needs_rollout else 0
         steps = stage.total_train_steps or "as many as the data gives"
         lines.append(
             f"stage {stage.name}: {stage.algorithm.algorithm_type}, train steps: {steps}, "

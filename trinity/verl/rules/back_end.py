@@ -70,6 +70,13 @@ def convert_back_end(work: Conversion) -> None:
     _put_types(work)
 
 
+def sequence_parallel_size(work: Conversion) -> int:
+    """Returns the number of GPUs that share a sequence, converted already or not."""
+    own = (f"{ACTOR}.{section}ulysses_sequence_parallel_size" for section in ("", "fsdp_config."))
+    sizes = (work.draft.get(ULYSSES), *(work.settings.peek(name) for name in own))
+    return next((size for size in sizes if isinstance(size, int) and size > 1), 1)
+
+
 def _put_choice(work: Conversion, key: str) -> str:
     """Takes a key that chooses the back end; returns the name of one other than FSDP."""
     setting = work.settings.take(key)

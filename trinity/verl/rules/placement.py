@@ -1,7 +1,9 @@
 """Converts the placement: veRL's roles alternate on GPUs, ours divide them."""
 
+import math
 from dataclasses import dataclass
 
+from trinity.verl.rules.back_end import sequence_parallel_size
 from trinity.verl.rules.distillation import TEACHER, teacher_gpus
 from trinity.verl.work import Conversion
 
@@ -50,6 +52,7 @@ def convert_placement(work: Conversion) -> None:
     )
     if idle := idle_beside_ranks(work, machines, left):
         _advise_explorers(work, machines, idle)
+    _limit_to_whole_groups(work, min(left, machines.gpus))
     _put_engine(work)
     if per_teacher:
         work.put(f"{TEACHER}.engine_num", judges, f"{reserved} GPUs of `distillation`")
@@ -70,6 +73,14 @@ def idle_beside_ranks(work: Conversion, machines: VerlMachines, left: int) -> in
         return 0
     work.put("trainer.rank_num", machines.gpus, "ranks are on one machine")
     return left - machines.gpus
+
+
+def _limit_to_whole_groups(work: Conversion, ranks: int) -> None:
+    """Limits ranks to a multiple of those that share sequences."""
+    size = sequence_parallel_size(work)
+    if ranks > size and ranks % size:
+        whole = ranks - ranks % size
+        work.put("trainer.rank_num", whole, f"groups of {size} that share sequences")
 
 
 def _advise_explorers(work: Conversion, machines: VerlMachines, idle: int) -> None:
@@ -161,7 +172,9 @@ def _engine_num(
         return max(most // per_engine, 1)
     first = max(machines.total // _SHARE // per_engine, 1)
     group = work.settings.peek(_GROUP)
-    ranks = group if isinstance(group, int) and group > 0 else 1
+    ranks = math.lcm(
+        group if isinstance(group, int) and group > 0 else 1, sequence_parallel_size(work)
+    )
     for engines in range(first, machines.total // per_engine + 1):
         left = machines.total - judge_gpus - engines * per_engine
         if left > 0 and left % ranks == 0:

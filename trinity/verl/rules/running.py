@@ -2,8 +2,7 @@
 
 import re
 
-from trinity.verl.rules.algorithm import ACTOR, GVPO, LOSS_MODE
-from trinity.verl.rules.back_end import ULYSSES
+from trinity.verl.rules.algorithm import GVPO, LOSS_MODE
 from trinity.verl.settings import CONFIG_FILE, VerlSetting, is_verl_default
 from trinity.verl.values import as_segment
 from trinity.verl.work import Conversion
@@ -112,19 +111,6 @@ def convert_program(work: Conversion) -> None:
     elif program and not _SAME_PROGRAM.fullmatch(program):
         setting = VerlSetting(key="program", value=program, where="what the script starts")
         work.report.missing.append((setting, _OWN_PROGRAM))
-
-
-def convert_token_limit(work: Conversion) -> None:
-    """Converts the token limit; veRL counts one GPU's part of a sequence, here it is on one GPU."""
-    limit = work.settings.peek(f"{ACTOR}.ppo_max_token_len_per_gpu")
-    own = (f"{ACTOR}.{section}ulysses_sequence_parallel_size" for section in ("", "fsdp_config."))
-    sizes = (work.draft.get(ULYSSES), *(work.settings.peek(name) for name in own))
-    shared = next((size for size in sizes if size is not None), None)
-    if isinstance(limit, int) and isinstance(shared, int) and shared > 1:
-        setting = work.settings.take(f"{ACTOR}.ppo_max_token_len_per_gpu")
-        assert setting is not None
-        note = f"times {shared}, as each sequence is on one GPU here"
-        work.put("trainer.max_token_len_per_gpu", limit * shared, setting, note)
 
 
 def _put_lora(work: Conversion) -> None:

@@ -119,11 +119,10 @@ TRAINER = [
     told("exports", at("trainer.save_hf_checkpoint", "always"), NO_EFFECT, "every version"),
     refused("an unknown trainer", at("trainer.trainer_type", "x"), "trainer_type"),
     told("megatron", at("trainer.trainer_strategy", "megatron"), PLANNED, "Megatron"),
-    told(
+    refused(
         "sequence parallelism",
         at("trainer.ulysses_sequence_parallel_size", 2),
-        NO_EFFECT,
-        "one GPU",
+        "does not divide the 1 rank that train",
     ),
     refused("no file of verl's", at("trainer.trainer_config_path", "/no"), "cannot read"),
     told(

@@ -174,12 +174,28 @@ GPUS = [
     ),
     refused("no parallelism", at(f"{ROLLOUT}.tensor_parallel_size", 0), "tensor_parallel_size"),
     *(
-        told(f"{name}", at(f"{ROLLOUT}.{name}", value), PLANNED, name)
-        for name, value in (
-            ("data_parallel_size", 2),
-            ("pipeline_parallel_size", 2),
-            ("enable_expert_parallel", True),
+        follows(
+            f"an engine of {name}",
+            {"cluster": {"gpu_per_node": 8}, **at(f"{ROLLOUT}.{name}", 2)},
+            lambda plan: (plan.num_rollout_gpus, plan.trainer_rank_num) == (2, 6),
         )
+        for name in ("tensor_parallel_size", "data_parallel_size", "pipeline_parallel_size")
+    ),
+    follows(
+        "all sizes of an engine",
+        {
+            "cluster": {"gpu_per_node": 8},
+            "explorer": {"rollout_model": {"data_parallel_size": 2, "pipeline_parallel_size": 3}},
+        },
+        lambda plan: (plan.num_rollout_gpus, plan.trainer_rank_num) == (6, 2),
+    ),
+    refused(
+        "copies of the weights that take more than there is",
+        {
+            "cluster": {"gpu_per_node": 4},
+            "explorer": {"rollout_model": {"data_parallel_size": 2, "tensor_parallel_size": 2}},
+        },
+        "rollout takes 4 of 4 GPUs",
     ),
     told("an engine's GPUs", at(f"{ROLLOUT}.gpu_per_engine", 2), NO_EFFECT, "gpu_per_engine"),
     told("counted GPUs", at("cluster.trainer_gpu_num", 2), NO_EFFECT, "trainer_gpu_num"),
