@@ -25,9 +25,10 @@ from tests.unit.algorithm.policy_loss import test_against_formula as losses
 from tests.unit.algorithm.policy_loss.batches import outcome, random_inputs
 from tests.unit.algorithm.rollout_correction import test_correction as correction
 from tests.unit.algorithm.token_advantage import test_against_formula as token_formulas
+from tests.unit.algorithm.token_advantage import test_runs_and_references
 from tests.unit.algorithm.token_advantage.batches import random_batch
 from tests.unit.trainer import test_batch_rows as batch_rows
-from tests.unit.trainer import test_layout
+from tests.unit.trainer import test_cut_batches, test_layout
 from tests.unit.trainer import test_rollouts as rollouts
 from trinity.algorithm.aggregation import token_weights
 from trinity.algorithm.policy_loss.ppo import ppo
@@ -345,6 +346,35 @@ DEFECTS: dict[str, Defect] = {
         target="trinity.algorithm.rollout_correction.correction.importance_weights",
         broken=lambda sound, log_ratio_BT, *args, **kwargs: sound(-log_ratio_BT, *args, **kwargs),
         found_by=correction.test_truncation_cuts_large_ratios_down_and_leaves_small_ones,
+    ),
+    "rows of an update": Defect(
+        what="an update has the advantages of the rows before its own",
+        target=f"{TRAINER}.learner.prepared_batch.PreparedBatch.select_rows",
+        broken=lambda sound, self, numbers_N: replace(
+            sound(self, numbers_N), advantages_BT=self.advantages_BT[numbers_N - 1]
+        ),
+        found_by=called(
+            test_cut_batches.test_an_update_has_neighbours_and_what_belongs_to_them, 2, [5, 6]
+        ),
+    ),
+    "normaliser of an update": Defect(
+        what="an update counts the rows and tokens of the whole step",
+        target=f"{TRAINER}.learner.prepared_batch.PreparedBatch.cut",
+        broken=lambda sound, self, num_updates: [
+            replace(part, prepared=self) for part in sound(self, num_updates)
+        ],
+        found_by=test_cut_batches.test_an_update_is_divided_by_its_own_rows_and_tokens,
+    ),
+    "split run": Defect(
+        what="of a run of several samples only the mean change counts",
+        target=f"{TOKEN}.units.Units.sums_U",
+        broken=lambda sound, self, values_B: sound(self, values_B) / np.maximum(self.sizes_U, 1),
+        found_by=called(
+            test_runs_and_references.test_kto_has_the_gradient_of_its_loss,
+            test_runs_and_references.split_runs(1),
+            "run",
+            None,
+        ),
     ),
 }
 """By name."""

@@ -29,9 +29,13 @@ Unit_ = tuple[int, ...]
 
 @pytest.fixture(params=SEEDS)
 def batch(request: pytest.FixtureRequest) -> TokenBatch:
+    return split_runs(request.param)
+
+
+def split_runs(seed: int) -> TokenBatch:
     """Runs of one to three rows in groups, some of which have a single run."""
-    draw = np.random.default_rng(request.param)
-    made = random_batch(request.param, num_rows=24, gaps=request.param % 2 == 1)
+    draw = np.random.default_rng(seed)
+    made = random_batch(seed, num_rows=24, gaps=seed % 2 == 1)
     sizes = draw.integers(1, 4, 24)
     runs_B = np.repeat(np.arange(24), sizes)[:24].astype(np.int64)
     groups_B = np.array([0, 0, 0, 1, 1, 1, 2, 2, 3] + [4] * 15, dtype=np.int64)[runs_B]
