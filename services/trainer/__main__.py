@@ -1,11 +1,22 @@
 """Entry point of the trainer service, `python -m services.trainer`; only its ranks run torch."""
 
 import asyncio
+import itertools
 import sys
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from services.trainer.control.gang import Gang, GangManager, StartGang
+from services.trainer.control.agent import HostAgent, StartPart
+from services.trainer.control.gang import (
+    RANK_COMMAND,
+    Gang,
+    GangManager,
+    GangNetwork,
+    StartGang,
+)
+from services.trainer.control.hosts import Hosts
 from services.trainer.control.jobs import StageWatcher, TrainerReadiness
+from services.trainer.control.places import RankPlaces, check_place
 from services.trainer.control.status import TrainerServicer, TrainerState
 from services.trainer.control.supervisor import TrainingSupervisor
 from services.trainer.settings import TrainerSettings
@@ -30,8 +41,10 @@ async def run_trainer(settings: TrainerSettings, stop: asyncio.Event) -> None:
         Credentials.from_environment(),
         serves_all=settings.all_tenants,
     )
+    check_place(settings)
+    hosts = _hosts_of(settings, tenant)
     async with (
-        serve(settings, [_servicer(state)]) as server,
+        serve(settings, [_servicer(state, hosts)]) as server,
         open_channel(settings.synchronizer) as channel,
         open_channel(settings.buffer) as buffer_channel,
         AsyncExitStack() as stack,
@@ -51,8 +64,13 @@ async def run_trainer(settings: TrainerSettings, stop: asyncio.Event) -> None:
             tasks.create_task(readiness.track_buffer(buffer_channel)),
             tasks.create_task(readiness.report_to_health(server.health)),
         ]
+        if settings.host:
+            await _serve_leader(settings, tenant, state, stop)
+            for task in background:
+                task.cancel()
+            return
         gang_manager = GangManager(
-            start=_starter(settings), state=state, stop_seconds=settings.stop_seconds
+            start=_starter(settings, hosts), state=state, stop_seconds=settings.stop_seconds
         )
         supervisor = TrainingSupervisor(
             settings=settings,
@@ -61,24 +79,74 @@ async def run_trainer(settings: TrainerSettings, stop: asyncio.Event) -> None:
             gang_manager=gang_manager,
             readiness=readiness,
             stop=stop,
+            hosts=hosts,
         )
         await supervisor.supervise()
         for task in background:
             task.cancel()
 
 
-def _servicer(state: TrainerState) -> Servicer:
+def _hosts_of(settings: TrainerSettings, tenant: str) -> Hosts | None:
+    """Returns the hosts of a gang of several, on the one that leads it."""
+    if settings.num_hosts == 1 or settings.host:
+        return None
+    return Hosts(num_hosts=settings.num_hosts, tenant=tenant, address=settings.gang_address)
+
+
+async def _serve_leader(
+    settings: TrainerSettings, tenant: str, state: TrainerState, stop: asyncio.Event
+) -> None:
+    """Runs the ranks that the leader asks for, until told to stop."""
+    async with open_channel(settings.leader) as channel:
+        agent = HostAgent(
+            settings=settings,
+            tenant=tenant,
+            stub=trainer_pb2_grpc.TrainerServiceStub(channel),
+            state=state,
+            start=_part_starter(settings),
+            stop=stop,
+        )
+        await agent.serve_leader()
+
+
+def _servicer(state: TrainerState, hosts: Hosts | None) -> Servicer:
     return Servicer(
         name=SERVICE_NAME,
         add=trainer_pb2_grpc.add_TrainerServiceServicer_to_server,
-        implementation=TrainerServicer(state),
+        implementation=TrainerServicer(state, hosts),
     )
 
 
-def _starter(settings: TrainerSettings) -> StartGang:
+def _part_starter(settings: TrainerSettings, command: Sequence[str] = RANK_COMMAND) -> StartPart:
+    async def start(places: RankPlaces) -> Gang:
+        return await Gang.start_part(
+            places,
+            address=settings.gang_address,
+            log_level=settings.log_level,
+            log_format=settings.log_format,
+            command=command,
+        )
+
+    return start
+
+
+def _starter(
+    settings: TrainerSettings, hosts: Hosts | None, command: Sequence[str] = RANK_COMMAND
+) -> StartGang:
+    numbers = itertools.count(1)
+
     async def start(num_ranks: int) -> Gang:
-        return await Gang.start(
-            num_ranks=num_ranks, log_level=settings.log_level, log_format=settings.log_format
+        network = GangNetwork(
+            address=settings.gang_address if hosts else "127.0.0.1",
+            hosts=hosts.links if hosts else (),
+            number=next(numbers),
+        )
+        return await Gang.lead(
+            num_ranks=num_ranks,
+            network=network,
+            log_level=settings.log_level,
+            log_format=settings.log_format,
+            command=command,
         )
 
     return start

@@ -89,7 +89,13 @@ class TrainerBufferClient:
         return answer
 
     def get_batch(
-        self, step: int, incarnation: int, reader: RowReader, wait_seconds: float = POLL_SECONDS
+        self,
+        step: int,
+        incarnation: int,
+        reader: RowReader,
+        wait_seconds: float = POLL_SECONDS,
+        *,
+        takes_incomplete: bool = False,
     ) -> BatchResult:
         """Returns the batch of a step, or the reason that there is none after a long poll."""
         request = buffer_pb2.GetBatchRequest(
@@ -97,6 +103,7 @@ class TrainerBufferClient:
             incarnation=incarnation,
             step=step,
             wait_seconds=min(wait_seconds, POLL_SECONDS),
+            takes_incomplete=takes_incomplete,
         )
         head, rows = self._retry.call(lambda: self._receive(request, reader))
         if head.state in NO_BATCH_REASONS:

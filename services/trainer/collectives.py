@@ -102,10 +102,10 @@ class Ranks:
 
 
 def join_gang(timeout: timedelta) -> Ranks:
-    """Forms the process group that the environment describes, on loopback alone.
+    """Forms the process group that the environment describes.
 
     RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are torchrun's; rank 0 inherits the
-    listening socket, so that no port is bound twice and none is open to the network.
+    listening socket, so that no port is bound twice, and it is bound to the gang's address alone.
 
     Raises: UserError if there are GPUs, but fewer than ranks.
     """
@@ -113,7 +113,7 @@ def join_gang(timeout: timedelta) -> Ranks:
     store = _open_store(rank, num_ranks, timeout)
     backend = "gloo"
     if torch.cuda.is_available():
-        check_gpus(num_ranks)
+        check_gpus(_ranks_here(num_ranks))
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         backend = "cpu:gloo,cuda:nccl"
     torch.distributed.init_process_group(
@@ -136,7 +136,12 @@ def _open_store(rank: int, num_ranks: int, timeout: timedelta) -> torch.distribu
 def check_gpus_of(plan: StagePlan) -> None:
     """Raises: UserError if the plan trains on GPUs and this machine has fewer than ranks."""
     if plan.num_rank_gpus:
-        check_gpus(plan.trainer_rank_num)
+        check_gpus(_ranks_here(plan.trainer_rank_num))
+
+
+def _ranks_here(num_ranks: int) -> int:
+    """Returns the ranks on this host; all where nothing says otherwise."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks))
 
 
 def check_gpus(num_ranks: int) -> None:

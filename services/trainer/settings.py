@@ -24,6 +24,18 @@ class TrainerSettings(ServiceSettings):
     """IP address on which `sync_method: nccl` sends weights, on ports that the kernel chooses.
     The traffic is neither encrypted nor authenticated by a token: use a private network's
     address."""
+    num_hosts: int = Field(default=1, ge=1)
+    """Hosts of the gang, each with a trainer service. The ranks are shared out evenly."""
+    host: int = Field(default=0, ge=0)
+    """Number of this host; 0 leads, the others have ranks and do as it says."""
+    leader: str = ""
+    """Address of the leading trainer, host:port; for the other hosts."""
+    gang_address: str = "127.0.0.1"
+    """IP address of this host at which its ranks talk to those of other hosts, on ports that the
+    kernel chooses. The traffic is neither encrypted nor authenticated: it must be of loopback or of
+    a private network."""
+    host_wait_seconds: float = Field(default=600.0, gt=0)
+    """Time that the gang waits for a host that is not there before the attempt counts as failed."""
     preload_ranks: int = Field(default=1, ge=0)
     """Ranks started at once, before a stage asks: importing takes longer than anything else."""
     max_restarts: int = Field(default=3, ge=0)

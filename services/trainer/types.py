@@ -107,7 +107,8 @@ class RowStatistics:
     """Means over a row's trained tokens."""
 
     mean_ratio: float
-    """Probability by the policy that the step started from, divided by the rollout policy's."""
+    """Probability by the policy that the row's update started from, divided by the rollout
+    policy's."""
     advantage: float
 
 

@@ -44,7 +44,7 @@ def test_two_ranks_give_the_same_weights_again_from_a_checkpoint_on(launch: Laun
     printed = retrain(run, "--steps", "7..8")
     assert "[rft] version 8 has the same weights as before, bit for bit" in printed
     for job_dir in (run.job_dir, run.job_dir / "retrained" / "rft-7-8"):
-        parts = (job_dir / "stages/rft/checkpoints").rglob("model_world_size_2_rank_1.pt")
+        parts = (job_dir / "stages/rft/checkpoints").rglob("shards/1-0.safetensors")
         assert list(parts), f"{job_dir} was trained by two ranks"
 
 

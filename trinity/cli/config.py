@@ -132,26 +132,34 @@ def init(
     model: Annotated[str | None, typer.Option(help="Directory or hub name of the model.")] = None,
     taskset: Annotated[str | None, typer.Option(help="File or directory of the tasks.")] = None,
     algorithm: Annotated[str, typer.Option(help="Algorithm: docs/algorithms.md.")] = "grpo",
-    workflow: Annotated[str, typer.Option(help="Workflow, by name or dotted path.")] = (
-        "math_workflow"
-    ),
-    reward: Annotated[
-        str | None, typer.Option(help="Reward, by name or dotted path, unless the workflow's.")
+    workflow: Annotated[
+        str | None, typer.Option(help="Workflow, by name or dotted path, else by the answers.")
     ] = None,
-    prompt_key: Annotated[str, typer.Option(help="Column of the prompt.")] = "question",
-    response_key: Annotated[str, typer.Option(help="Column of the truth.")] = "answer",
+    reward: Annotated[
+        str | None, typer.Option(help="Reward, by name or dotted path, else by the answers.")
+    ] = None,
+    prompt_key: Annotated[
+        str | None, typer.Option(help="Column of the prompt, else a usual one.")
+    ] = None,
+    response_key: Annotated[
+        str | None, typer.Option(help="Column of the truth, else a usual one.")
+    ] = None,
     eval_split: Annotated[
         str | None, typer.Option(help="Split to evaluate on, such as test.")
     ] = None,
     gpus: Annotated[int, typer.Option(min=0, help="GPUs of the machine.")] = 0,
 ) -> None:
-    """Write a configuration with a comment behind each key; asks for missing options."""
+    """Write a configuration with a comment behind each key; asks for missing options.
+
+    A model and data that are here are looked into: lengths, columns, the reward that fits, a split
+    to evaluate on.
+    """
     from trinity.cli.config_commands import write_draft
-    from trinity.config.docs.template import DraftOptions
+    from trinity.cli.config_init import GivenOptions
 
     if file is not None and output is not None:
         raise UserError(f"{file} and --output {output} are both given: name one file to write")
-    options = DraftOptions(
+    options = GivenOptions(
         name=name or _asked("How is the run called", "--name", "first-run"),
         model=model or _asked("Directory or hub name of the model", "--model", None),
         taskset=taskset or _asked("File or directory of the tasks", "--taskset", None),

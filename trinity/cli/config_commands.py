@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 from pydantic import JsonValue
 
+from trinity.cli.config_init import GivenOptions, look_into
 from trinity.cli.output import STATUS_LABELS, write_errors
 from trinity.cli.overrides import parse_overrides
 from trinity.config.change_rules import ChangeKind
@@ -21,7 +22,7 @@ from trinity.config.docs.explain import (
     json_schema,
 )
 from trinity.config.docs.resolved import ResolvedConfig, resolve_config
-from trinity.config.docs.template import DraftOptions, draft_config
+from trinity.config.docs.template import draft_config
 from trinity.config.loading.yaml import yaml_text
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.plan_changes import PlanChange
@@ -205,13 +206,15 @@ def print_schema() -> None:
     print(json.dumps(json_schema(), indent=1))
 
 
-def write_draft(output: Path, options: DraftOptions) -> None:
-    """Writes the file, unless it exists, and prints what is still to be fixed."""
+def write_draft(output: Path, given: GivenOptions) -> None:
+    """Writes the file, unless it exists, and prints what was found and what is to be fixed."""
     if output.exists():
         raise UserError(f"{output} exists: give another FILE")
+    options, found = look_into(given)
     with write_errors(output, "give another FILE"), output.open("x", encoding="utf-8") as file:
         file.write(draft_config(options))
-    errors = check_file(output).errors
-    for error in errors:
+    for sentence in found:
+        print(f"found: {sentence}")
+    for error in check_on_machine(output, {}).errors:
         print(f"fix: {error}")
     print(f"wrote {output}; next: trinity run --config {output} --dry-run")

@@ -287,12 +287,18 @@ def _volume_lines(stage: StagePlan, rows: int | None) -> Iterator[str]:
         yield from _rollout_lines(stage, volume)
     if volume.train_steps:
         yield (
-            f"  {volume.train_steps:,} train steps of {stage.train_batch_size:,} rows: "
+            f"  {volume.train_steps:,} train steps of {_rows_of_a_step(stage)}: "
             f"{volume.trained_rows:,} rows, at most {volume.trained_tokens:,} tokens"
         )
     if volume.evaluations:
         what = pluralize(len(stage.eval_tasksets), "taskset")
         yield f"  {pluralize(volume.evaluations, 'evaluation')} of {what}"
+
+
+def _rows_of_a_step(stage: StagePlan) -> str:
+    if stage.trains_explore_steps:
+        return f"an explore step, of {stage.num_fresh_rows:,} rows if each run gives one"
+    return f"{stage.train_batch_size:,} rows"
 
 
 def _rollout_lines(stage: StagePlan, volume: RunVolume) -> Iterator[str]:

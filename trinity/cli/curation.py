@@ -56,18 +56,25 @@ def include(
     job_dir: JobDirOption = None,
     stage: StageOption = None,
     yes: YesOption = False,
+    reason: Annotated[
+        str, typer.Option("--reason", "-r", help="Why; kept in the samples' record.")
+    ] = "",
 ) -> None:
     """Allow excluded samples to be trained on again."""
     wanted = parse_conditions(conditions)
-    asyncio.run(_include(find_job_dir(config, job_dir), stage, wanted, yes))
+    asyncio.run(_include(find_job_dir(config, job_dir), stage, wanted, reason, yes))
 
 
 async def _include(
-    directory: Path, stage: str | None, wanted: query_pb2.ExperienceFilter, yes: bool
+    directory: Path,
+    stage: str | None,
+    wanted: query_pb2.ExperienceFilter,
+    reason: str,
+    yes: bool,
 ) -> None:
     async with open_stored_experiment(directory) as stored:
         request = query_pb2.IncludeExperiencesRequest(
-            key=stored.key(stage), filter=wanted, dry_run=not yes
+            key=stored.key(stage), filter=wanted, dry_run=not yes, reason=reason
         )
         answer: query_pb2.IncludeExperiencesResponse = await stored.queries.IncludeExperiences(
             request, timeout=SECONDS

@@ -102,6 +102,12 @@ def _serving_lines(stage: StagePlan) -> Iterator[str]:
     yield f"  newer weights  are looked for every {explorer.service_status_check_interval} s"
 
 
+def _rows_of_a_step(stage: StagePlan) -> str:
+    if stage.trains_explore_steps:
+        return f"an explore step each, in updates of at most {stage.train_batch_size} rows"
+    return f"{stage.train_batch_size} rows each"
+
+
 def _training_lines(stage: StagePlan) -> list[str]:
     if stage.mode == "explore":
         steps = stage.total_explore_steps or "as many as the tasks give"
@@ -114,7 +120,7 @@ def _training_lines(stage: StagePlan) -> list[str]:
     steps = stage.total_train_steps or "as many as the data gives"
     ranks = pluralize(stage.trainer_rank_num, "rank")
     return [
-        f"  train steps    {steps}, {stage.train_batch_size} rows each",
+        f"  train steps    {steps}, {_rows_of_a_step(stage)}",
         f"  learning rate  {stage.learning_rate(1, stage.total_train_steps or 1):g} at step 1",
         f"  trainer        {ranks}, {stage.config.trainer.dtype}",
     ]

@@ -31,13 +31,17 @@ def feedback(
     config: ConfigOption = None,
     job_dir: JobDirOption = None,
     stage: StageOption = None,
+    reason: Annotated[
+        str,
+        typer.Option("--reason", "-r", help="Why you give them; kept in the samples' record."),
+    ] = "",
 ) -> None:
     """Give samples the rewards that they wait for (`buffer.await_feedback`).
 
     May be repeated: a reward that was given before is not set again. Exit code 1: one is refused.
     """
     rewards = list(_read(file))
-    asyncio.run(_give(find_job_dir(config, job_dir), stage, rewards))
+    asyncio.run(_give(find_job_dir(config, job_dir), stage, rewards, reason))
 
 
 def _read(file: str) -> Iterator[query_pb2.Feedback]:
@@ -60,13 +64,15 @@ def _read(file: str) -> Iterator[query_pb2.Feedback]:
                 ) from error
 
 
-async def _give(directory: Path, stage: str | None, rewards: list[query_pb2.Feedback]) -> None:
+async def _give(
+    directory: Path, stage: str | None, rewards: list[query_pb2.Feedback], reason: str
+) -> None:
     num_set = num_known = 0
     refused: list[query_pb2.RefusedFeedback] = []
     async with open_stored_experiment(directory) as stored:
         for first in range(0, len(rewards), AT_ONCE):
             request = query_pb2.GiveFeedbackRequest(
-                key=stored.key(stage), feedback=rewards[first : first + AT_ONCE]
+                key=stored.key(stage), feedback=rewards[first : first + AT_ONCE], reason=reason
             )
             answer: query_pb2.GiveFeedbackResponse = await stored.queries.GiveFeedback(
                 request, timeout=SECONDS

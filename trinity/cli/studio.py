@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from trinity.cli.runs import default_root
 from trinity.errors import UserError
 
 DEFAULT_PORT = 8080
@@ -20,22 +21,72 @@ PlacesArgument = Annotated[
 ]
 
 
+BufferOption = Annotated[
+    str,
+    typer.Option(
+        "--buffer", help="The buffer's address, host:port, for experiments of a deployment."
+    ),
+]
+SynchronizerOption = Annotated[
+    str,
+    typer.Option(
+        "--synchronizer",
+        help="The synchronizer's address, host:port. TRINITY_SECURITY_DIR has the certificates and "
+        "the token for both.",
+    ),
+]
+HostOption = Annotated[
+    str,
+    typer.Option(
+        "--host",
+        help="The address to listen on. Beyond loopback browsers speak TLS and sign in with "
+        "tokens.",
+    ),
+]
+
+
 def studio(
     places: PlacesArgument = None,
     port: Annotated[
         int, typer.Option("--port", min=0, max=65_535, help="The port; 0 for any that is free.")
     ] = DEFAULT_PORT,
+    host: HostOption = "127.0.0.1",
+    buffer: BufferOption = "",
+    synchronizer: SynchronizerOption = "",
+    allow_changes: Annotated[
+        bool,
+        typer.Option(
+            "--allow-changes",
+            help="Let visitors give rewards, and exclude, include and delete experiences.",
+        ),
+    ] = False,
 ) -> None:
     """Show runs and their experiences in a browser, and write configurations.
 
-    Prints an address that works once. It serves this machine only; from another one it is reached
-    through `ssh -L 8080:localhost:8080`. It needs no running service, and ends no run when it ends.
+    Prints an address that works once. It serves this machine only, unless --host says otherwise;
+    from another one it is reached through `ssh -L 8080:localhost:8080`. It needs no running
+    service, and ends no run when it ends.
     """
     require_extra()
-    from trinity.studio.context import StudioContext
+    from trinity.security.credentials import Credentials
+    from trinity.studio.context import StudioOptions
+    from trinity.studio.listening import Listening
     from trinity.studio.server import serve
+    from trinity.studio.system import system_at
 
-    serve(StudioContext.from_places(places or []), port=port, say=_say)
+    security = Credentials.from_environment()
+    listening = Listening.of(host, port, security)
+    system = system_at(buffer=buffer, synchronizer=synchronizer, security=security)
+    if listening.is_secure and system is None:
+        raise UserError(
+            f"Studio on {host} shows the experiments of a deployment: give --buffer and "
+            "--synchronizer, or leave --host out"
+        )
+    usual = () if system is not None else (default_root(),)
+    options = StudioOptions(
+        places=tuple(places or usual), system=system, allows_changes=allow_changes
+    )
+    serve(options, listening, security=security, say=_say)
 
 
 def require_extra() -> None:

@@ -125,6 +125,12 @@ RULES: tuple[ChangeRule, ...] = (
         rounds=True,
     ),
     _free(
+        "ranks of the trainer, which add up in another order",
+        "trainer.rank_num",
+        "trainer.fsdp_size",
+        rounds=True,
+    ),
+    _free(
         "concurrency, time limits and retries",
         "explorer.runner_per_model",
         "explorer.runs_per_runner",
@@ -313,6 +319,7 @@ RULES: tuple[ChangeRule, ...] = (
         NEW_RUN,
         "buffer.batch_size",
         "buffer.train_batch_size",
+        "buffer.train_step",
         "algorithm.repeat_times",
         "explorer.over_rollout.ratio",
         "synchronizer.sync_style",
@@ -339,10 +346,8 @@ RULES: tuple[ChangeRule, ...] = (
         "trainer.critic.optimizer.optimizer_type",
     ),
     _impossible(
-        "a checkpoint has a part for each rank, of weights that are sharded as they were",
-        "keep the number and the sharding, or " + NEW_RUN,
-        "trainer.rank_num",
-        "trainer.fsdp_size",
+        "its checkpoints are of the back end that wrote them",
+        NEW_RUN,
         "trainer.trainer_type",
         "trainer.trainer_strategy",
     ),

@@ -38,6 +38,10 @@ DERIVED: Mapping[str, Callable[[StagePlan], JsonValue]] = {
     "algorithm.entropy_loss_fn_args": lambda plan: plan.algorithm.entropy_loss_fn_args,
     "algorithm.loss_agg_mode": lambda plan: plan.algorithm.loss_agg_mode,
     "buffer.train_batch_size": lambda plan: plan.train_batch_size,
+    "buffer.trainer_input.experience_buffer.max_read_timeout": (
+        lambda plan: plan.experience_buffer.incomplete_after
+    ),
+    "buffer.train_step": lambda plan: plan.train_step,
     "explorer.eval_interval": lambda plan: plan.eval_interval,
     "model.max_model_len": lambda plan: plan.max_model_len,
     "model.max_prompt_tokens": lambda plan: plan.max_prompt_tokens,
@@ -180,18 +184,10 @@ def _stretches(before: StagePlan, now: StagePlan) -> bool:
 
 
 def _derived_changes(before: StagePlan, now: StagePlan) -> Iterator[PlanChange]:
-    """Yields impossible changes of values that follow from several keys."""
+    """Yields changes of values that follow from several keys."""
     ranks = before.trainer_rank_num, now.trainer_rank_num
     if now.needs_training and before.needs_training and ranks[0] != ranks[1]:
-        change = _change(RANKS, *ranks, rule_of(RANKS))
-        had = f"{ranks[0]} rank{'s' if ranks[0] != 1 else ''}"
-        yield replace(
-            change,
-            why=f"stage `{now.name}` was trained on {had}, and with these settings there are "
-            f"{ranks[1]}, which its checkpoints do not fit",
-            instead=f"set `{RANKS}: {ranks[0]}`, or keep `explorer.rollout_model.engine_num` as "
-            "it was",
-        )
+        yield _change(RANKS, *ranks, rule_of(RANKS))
     for why, old, new in (
         (
             ADVANTAGE_PLACE,

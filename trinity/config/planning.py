@@ -43,6 +43,7 @@ from trinity.config.plan.parts import (
     ResolvedExperienceBuffer,
     ResolvedOperator,
     ResolvedTaskset,
+    TrainStepUnit,
     fresh_rows,
     total_steps,
 )
@@ -54,6 +55,7 @@ from trinity.config.plan.sizes import (
     check_same_cluster,
     largest_rollout,
     resolve_sizes,
+    resolve_train_step,
 )
 from trinity.config.plan.stage_plan import ExperimentPlan, Role, StagePlan
 from trinity.config.plan.stored_rollouts import resolve_stored_rollouts
@@ -134,6 +136,8 @@ def _resolve_stage(stage: MergedStage, rollout: RolloutGpus) -> StagePlan:
         operators or (),
     )
     plan = plan.model_copy(update={"auxiliary_models": auxiliary or (), "external_model": external})
+    if sizes and data:
+        plan = plan.with_train_step(errors.attempt(lambda: _train_step(plan)) or "rows")
     if algorithm and sizes and data:
         errors.attempt(lambda: check_algorithm(plan))
         errors.attempt(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
@@ -145,6 +149,13 @@ def _resolve_stage(stage: MergedStage, rollout: RolloutGpus) -> StagePlan:
     if errors.text:
         raise PlanErrors(errors.text, (plan,))
     return plan
+
+
+def _train_step(plan: StagePlan) -> TrainStepUnit:
+    workflows = [taskset.workflow for taskset in plan.tasksets]
+    return resolve_train_step(
+        plan.config, workflows, plan.replay, plan.num_expert_rows, stage=plan.name
+    )
 
 
 def _usual_algorithm(config: Config, stage: str) -> ResolvedAlgorithm:

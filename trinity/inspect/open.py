@@ -134,10 +134,13 @@ async def _stored(queries: QueryServiceStub, label: str, experiment_id: str) -> 
 
 
 async def list_stages(
-    queries: QueryServiceStub, experiment_id: str
+    queries: QueryServiceStub, experiment_id: str, tenant: str = ""
 ) -> query_pb2.ListStagesResponse:
-    """Returns the stages of an experiment, with what each holds."""
-    request = query_pb2.ListStagesRequest(experiment_id=experiment_id)
+    """Returns the stages of an experiment, with what each holds.
+
+    A caller whose token is for one tenant has to name it.
+    """
+    request = query_pb2.ListStagesRequest(tenant=tenant, experiment_id=experiment_id)
     try:
         answer: query_pb2.ListStagesResponse = await queries.ListStages(
             request, timeout=CALL_SECONDS

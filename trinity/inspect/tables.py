@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
@@ -180,6 +181,13 @@ def sample_details(answer: query_pb2.GetExperienceResponse) -> RenderableType:
     return Group(*parts)
 
 
+def _change(change: query_pb2.SampleChange) -> str:
+    """Formats what a person did as `2026-05-04 10:11 by ann: leaked answers`."""
+    at = datetime.fromtimestamp(change.unix_millis / 1000, UTC).astimezone()
+    reason = f": {change.reason}" if change.reason else ""
+    return f"{at:%Y-%m-%d %H:%M} by {change.by}{reason}"
+
+
 def _facts(answer: query_pb2.GetExperienceResponse) -> Table:
     record = answer.experience
     eid = record.eid
@@ -204,6 +212,7 @@ def _facts(answer: query_pb2.GetExperienceResponse) -> Table:
         ("weights", versions(record)),
         ("end", finish_reason_name(record.finish_reason)),
         *(("trained", _use(use)) for use in record.uses),
+        *((change.what, _change(change)) for change in answer.changes),
     )
     for name, value in shown:
         if value:

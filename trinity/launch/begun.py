@@ -127,7 +127,8 @@ def as_begun_by(plan: ExperimentPlan, former: str) -> ExperimentPlan:
     """Returns the plan with the behaviour of a former one that no key of its file sets.
 
     A plan of the version before does not say so: its baselines count samples, its models keep
-    their dropout, and its actor's schedule counts the steps of `critic_warmup`.
+    their dropout, its train steps are made of rows, and its actor's schedule counts the steps of
+    `critic_warmup`.
     """
     try:
         before = {stage["name"]: stage for stage in json.loads(former)["stages"]}
@@ -146,7 +147,10 @@ def _with_behaviour(stage: StagePlan, before: dict[str, Any] | None) -> StagePla
         "lr_schedule": stage.lr_schedule.model_copy(update={"begins_after": begins_after}),
         "keeps_dropout": before.get("keeps_dropout", True),
     }
-    return stage.model_copy(update=changed)
+    stage = stage.model_copy(update=changed)
+    if stage.config.buffer.train_step != "auto":
+        return stage
+    return stage.with_train_step(before.get("train_step", "rows"))
 
 
 def _with_unit(stage: StagePlan, before: dict[str, JsonValue]) -> ResolvedAlgorithm:

@@ -126,12 +126,12 @@ def prepare_run(
         if not config.continue_from_checkpoint:
             why = "continue_from_checkpoint is false"
         notes.append(f"{why}: starting over as {plan.label}")
-    if max_steps is not None:
-        plan = capped(plan, max_steps)
     if is_bench_of_model(plan):
         notes.append(f"{plan.job_dir} holds no run: the model is evaluated as it is")
         plan = model_bench_plan(plan)
     plan = continue_as_begun(plan) if has_run(plan.job_path) else take_turns(plan)
+    if max_steps is not None:
+        plan = capped(plan, max_steps)
     benched = plan if is_bench(plan) else None
     if benched is not None:
         plan = bench_plan(benched)

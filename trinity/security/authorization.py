@@ -86,6 +86,7 @@ _TABLE: Mapping[str, Mapping[str, tuple[Scope, ...]]] = {
         "GetExperience": (_READ,),
         "GetStep": (_READ,),
         "GetPopulation": (_READ,),
+        "ListTaskScores": (_READ,),
         "ExcludeExperiences": (_STEER,),
         "IncludeExperiences": (_STEER,),
         "DeleteExperiences": (_STEER,),
@@ -98,7 +99,7 @@ _TABLE: Mapping[str, Mapping[str, tuple[Scope, ...]]] = {
         "CloseQueue": (_SUBMIT, _STEER),
     },
     "ExplorerService": {"GetExplorerStatus": (_READ,)},
-    "TrainerService": {"GetTrainerStatus": (_READ,)},
+    "TrainerService": {"GetTrainerStatus": (_READ,), "JoinGang": (_TRAINER,)},
 }
 
 SCOPES_OF_METHODS: Mapping[str, frozenset[Scope]] = {
@@ -115,8 +116,10 @@ ROLE_SCOPES: Mapping[str, tuple[Scope, ...]] = {
     "trainer": (_TRAINER,),
     "explorer": (_EXPLORER,),
     "operator": (_SUBMIT, _READ, _STEER),
+    "studio": (),
 }
-"""The scopes in the token of each part of a system; the synchronizer makes no calls."""
+"""The scopes in the token of each part of a system; the synchronizer makes no calls, and Studio's
+are made with the tokens of its visitors."""
 
 
 def tenants_of(request: Message) -> list[str] | None:

@@ -3,7 +3,7 @@
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,8 @@ class Credentials:
     """The folder, or None for a process that uses plaintext, which is for loopback only."""
 
     folder: Path | None = None
+    bearer: str = field(default="", repr=False)
+    """A token that is shown in place of the folder's own; empty for that one."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Credentials":
@@ -72,12 +74,19 @@ class Credentials:
         """True if certificates and tokens are sent and required."""
         return self.folder is not None
 
+    def for_bearer(self, token: str) -> "Credentials":
+        """Returns the same certificates with the token of another caller."""
+        return replace(self, bearer=token)
+
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """Returns a client's certificate and authority, and its token for each call.
 
         Raises: UserError naming the file that is missing.
         """
-        token = grpc.metadata_call_credentials(TokenFile(self.file(TOKEN)), name="bearer")
+        if self.bearer:
+            token = grpc.access_token_call_credentials(self.bearer)
+        else:
+            token = grpc.metadata_call_credentials(TokenFile(self.file(TOKEN)), name="bearer")
         return grpc.composite_channel_credentials(self.tokenless_credentials(), token)
 
     def tokenless_credentials(self) -> grpc.ChannelCredentials:

@@ -41,7 +41,9 @@ def run_volume(stage: StagePlan, num_rows: int | None) -> RunVolume | None:
     tasks = explore * stage.config.buffer.batch_size if stage.needs_rollout else 0
     experiences = explore * stage.rows_per_explore_step
     longest = stage.max_prompt_tokens + stage.max_response_tokens
-    trained = train * stage.train_batch_size
+    trained = train * (
+        stage.num_fresh_rows if stage.trains_explore_steps else stage.train_batch_size
+    )
     return RunVolume(
         explore_steps=explore,
         train_steps=train,

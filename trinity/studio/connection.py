@@ -8,7 +8,7 @@ Studio closes them, and goes on with the services of that run.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -79,8 +79,8 @@ class ConnectionState:
     """May quote users' data."""
 
 
-class RunConnection:
-    """Follows the services of one directory in the background loop, across starts and stops.
+class ServiceConnection:
+    """Follows services in the background loop; subclasses say which, in `_once`.
 
     All methods but `state`, `touch` and `opened` run in that loop.
     """
@@ -126,6 +126,34 @@ class RunConnection:
             self._set(Phase.CLOSED, "The run was closed, as no page looked at it.")
 
     async def _once(self) -> None:
+        """Opens the services, and returns when they have to be opened again."""
+        raise NotImplementedError
+
+    async def _failed(self, sentence: str) -> None:
+        """Says why the services are not open, and waits before they are tried again."""
+        self._opened = None
+        self._set(Phase.FAILED, sentence)
+        await asyncio.sleep(RETRY_SECONDS)
+
+    @contextlib.asynccontextmanager
+    async def _open(self, opened: OpenRun) -> AsyncIterator[None]:
+        """Shows the services to pages and followers for the block."""
+        async with _beside(self._followers, opened):
+            self._opened = opened
+            self._set(Phase.OPEN)
+            try:
+                yield
+            finally:
+                self._opened = None
+
+    def _set(self, phase: Phase, detail: str = "") -> None:
+        self._state = ConnectionState(phase, detail)
+
+
+class RunConnection(ServiceConnection):
+    """Follows the services of one directory, across starts and stops."""
+
+    async def _once(self) -> None:
         home = stack_directory_of(self.job_dir)
         try:
             identity_of(self.job_dir)  # nothing is started where no run was
@@ -137,9 +165,7 @@ class RunConnection:
             else:
                 await self._with_stopped(home)
         except (TrinityError, grpc.aio.AioRpcError, OSError, ValueError, KeyError) as error:
-            self._opened = None
-            self._set(Phase.FAILED, _sentence(error))
-            await asyncio.sleep(RETRY_SECONDS)
+            await self._failed(_sentence(error))
 
     async def _with_running(self, home: Path, addresses: ServiceAddresses) -> None:
         """Uses running services until other ones run there, or none."""
@@ -193,16 +219,8 @@ class RunConnection:
                 is_live=is_live,
             )
             await retry_until_ready(lambda: list_stages(queries, experiment_id))
-            async with _beside(self._followers, opened):
-                self._opened = opened
-                self._set(Phase.OPEN)
-                try:
-                    yield
-                finally:
-                    self._opened = None
-
-    def _set(self, phase: Phase, detail: str = "") -> None:
-        self._state = ConnectionState(phase, detail)
+            async with self._open(opened):
+                yield
 
 
 @contextlib.asynccontextmanager
@@ -234,7 +252,8 @@ async def stages_of(opened: OpenRun) -> tuple[query_pb2.StoredStage, ...]:
 
     Raises: TrinityError, with a sentence, if they cannot be read.
     """
-    return tuple((await list_stages(opened.queries, opened.experiment_id)).stages)
+    answer = await list_stages(opened.queries, opened.experiment_id, opened.tenant)
+    return tuple(answer.stages)
 
 
 async def answer_of(call: Awaitable[T]) -> T:
@@ -248,7 +267,16 @@ async def answer_of(call: Awaitable[T]) -> T:
         raise error_of(error) from error
 
 
-def require_open(connection: RunConnection) -> OpenRun:
+@contextlib.contextmanager
+def own_errors() -> Iterator[None]:
+    """Raises a TrinityError in place of gRPC's own error: for streams of answers."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise error_of(error) from error
+
+
+def require_open(connection: ServiceConnection) -> OpenRun:
     """Returns the services of a connection.
 
     Raises: UserError with the reason why there are none.

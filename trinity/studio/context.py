@@ -1,8 +1,14 @@
-"""The shared state of one Studio process: its places, its runs and the background loop."""
+"""The shared state of one Studio process: its places, services, runs, visitors and the background.
+
+Whatever is kept for a visitor is kept under the visit's own key, so that no one is shown what was
+fetched with the token of another one.
+"""
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Coroutine, Iterable
+import time
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, TypeVar
@@ -11,21 +17,29 @@ import grpc
 
 from trinity.api.v1 import buffer_pb2
 from trinity.cli.runs import default_root
+from trinity.errors import TrinityError, UserError
 from trinity.launch.follow import StreamRetry
 from trinity.studio.background import ANSWER_SECONDS, BackgroundLoop
-from trinity.studio.connection import OpenRun, RunConnection
+from trinity.studio.connection import OpenRun, RunConnection, ServiceConnection
 from trinity.studio.history import RunHistory
+from trinity.studio.lanes import LaneHistory
+from trinity.studio.live import members_of
+from trinity.studio.system import System, SystemConnection
+from trinity.studio.visitors import OWNER, Visitor
 
 T = TypeVar("T")
 RETRY_SECONDS = 0.5
+MEMBER_SECONDS = 2.0
+"""Pause between two looks at the members: as often as they tell of themselves."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ViewedRun:
     """A run that pages look at, with its curves."""
 
-    connection: RunConnection
+    connection: ServiceConnection
     history: RunHistory = field(default_factory=RunHistory)
+    lanes: LaneHistory = field(default_factory=LaneHistory)
 
     async def follow(self, opened: OpenRun) -> None:
         """Applies the run's events, from the last one seen on, until cancelled."""
@@ -46,29 +60,82 @@ class ViewedRun:
                 retry.raise_if_permanent(error)
             await asyncio.sleep(RETRY_SECONDS)
 
+    async def watch_members(self, opened: OpenRun) -> None:
+        """Observes what the members of a running run do and wait for, until cancelled."""
+        try:
+            while opened.is_live:
+                with contextlib.suppress(TrinityError):
+                    members = await members_of(opened)
+                    self.lanes.observe(time.time(), members)
+                await asyncio.sleep(MEMBER_SECONDS)
+        finally:
+            self.lanes.end()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudioOptions:
+    """The choices of the person who starts Studio."""
+
+    places: tuple[Path, ...]
+    system: System | None = None
+    """Services by address; None where runs are found by their directories alone."""
+    allows_changes: bool = False
+
 
 class StudioContext:
     """The shared state of Studio; pages run in several threads at once."""
 
-    def __init__(self, *, places: Iterable[Path]) -> None:
-        self.places = tuple(places)
+    def __init__(
+        self,
+        options: StudioOptions,
+        *,
+        visitor_now: Callable[[], Visitor | None] = lambda: OWNER,
+    ) -> None:
+        self.options = options
         self.background = BackgroundLoop()
-        self._viewed: dict[Path, ViewedRun] = {}
+        self.visitor_now = visitor_now
+        self._viewed: dict[tuple[str, str], ViewedRun] = {}
         self._lock = threading.Lock()
 
     @classmethod
     def from_places(cls, places: Iterable[Path]) -> Self:
         """Looks into these places, or into the default root if there are none."""
-        return cls(places=tuple(places) or (default_root(),))
+        return cls(StudioOptions(places=tuple(places) or (default_root(),)))
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """The places whose runs the visitor may see: tokens are for services, not for files."""
+        return self.options.places if self.visitor().is_owner else ()
+
+    def visitor(self) -> Visitor:
+        """Returns the visitor whose page is made now.
+
+        Raises: UserError if its token has expired.
+        """
+        if (visitor := self.visitor_now()) is None:
+            raise UserError(
+                "Your token has expired: load the page again, and sign in with a new one."
+            )
+        return visitor
+
+    def system(self) -> System | None:
+        """Returns the services by address, called with the visitor's token."""
+        system = self.options.system
+        return system.for_visitor(self.visitor()) if system is not None else None
 
     def view(self, job_dir: Path) -> ViewedRun:
         """Returns the run in a directory, and begins to open it if it is not open."""
-        with self._lock:
-            viewed = self._viewed.get(job_dir)
-            if viewed is None:
-                viewed = self._begin(job_dir)
-            viewed.connection.touch()
-            return viewed
+        return self._view(("", str(job_dir)), lambda: RunConnection(job_dir))
+
+    def view_experiment(self, experiment_id: str) -> ViewedRun:
+        """Returns an experiment of the services by address, as the visitor may see it."""
+        system = self.system()
+        assert system is not None, "there are no services by address"
+        places = self.options.places
+        return self._view(
+            (self.visitor().key, experiment_id),
+            lambda: SystemConnection(system, experiment_id, places=places),
+        )
 
     def wait_for(self, work: Coroutine[object, object, T], seconds: float = ANSWER_SECONDS) -> T:
         """Runs something in the background loop and returns what it returns.
@@ -81,20 +148,24 @@ class StudioContext:
         """Closes every open run and ends the background loop."""
         self.background.close()
 
-    def _begin(self, job_dir: Path) -> ViewedRun:
-        viewed = ViewedRun(connection=RunConnection(job_dir))
-        viewed.connection.add_follower(viewed.follow)
-        self._viewed[job_dir] = viewed
-        self.background.start(self._keep(job_dir, viewed))
-        return viewed
+    def _view(self, key: tuple[str, str], connect: Callable[[], ServiceConnection]) -> ViewedRun:
+        with self._lock:
+            viewed = self._viewed.get(key)
+            if viewed is None:
+                viewed = self._viewed[key] = ViewedRun(connection=connect())
+                viewed.connection.add_follower(viewed.follow)
+                viewed.connection.add_follower(viewed.watch_members)
+                self.background.start(self._keep(key, viewed))
+            viewed.connection.touch()
+            return viewed
 
-    async def _keep(self, job_dir: Path, viewed: ViewedRun) -> None:
+    async def _keep(self, key: tuple[str, str], viewed: ViewedRun) -> None:
         try:
             await viewed.connection.keep()
         finally:
             with self._lock:
-                if self._viewed.get(job_dir) is viewed:
-                    del self._viewed[job_dir]
+                if self._viewed.get(key) is viewed:
+                    del self._viewed[key]
 
 
 _context: StudioContext | None = None

@@ -9,7 +9,7 @@ from trinity.inspect.conditions import parse_conditions
 from trinity.inspect.samples import finish_reason_name, samples, state_name
 from trinity.inspect.tables import versions
 from trinity.rpc.limits import CALL_SECONDS
-from trinity.studio.connection import OpenRun, answer_of
+from trinity.studio.connection import OpenRun, answer_of, own_errors
 from trinity.studio.history import cut_text
 from trinity.types import Experience, Pair, Sequence
 
@@ -69,6 +69,8 @@ class WholeExperience:
     run_seconds: float
     metrics: dict[str, float]
     uses: tuple[query_pb2.BatchUse, ...]
+    changes: tuple[query_pb2.SampleChange, ...] = ()
+    """What people did to it, latest first."""
     why_no_content: str = ""
 
     @property
@@ -106,17 +108,19 @@ async def list_experiences(
     """
     wanted = parse_conditions(conditions)
     first = page * page_rows
-    found = [
-        record
-        async for record in samples(
-            opened.queries,
-            stage,
-            wanted,
-            limit=first + page_rows + 1,
-            latest_first=True,
-            with_content=True,
-        )
-    ][first:]
+    with own_errors():
+        records = [
+            record
+            async for record in samples(
+                opened.queries,
+                stage,
+                wanted,
+                limit=first + page_rows + 1,
+                latest_first=True,
+                with_content=True,
+            )
+        ]
+    found = records[first:]
     return ExperiencePage(
         rows=tuple(map(experience_row, found[:page_rows])), has_more=len(found) > page_rows
     )
@@ -163,6 +167,7 @@ async def whole_experience(
         run_seconds=answer.run_seconds,
         metrics=dict(record.metrics) | dict(answer.run_metrics),
         uses=tuple(record.uses),
+        changes=tuple(answer.changes),
         why_no_content="" if has_content else record.content_removed or "deleted",
     )
 

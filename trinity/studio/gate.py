@@ -1,20 +1,30 @@
 """The gate in front of Studio: every request and websocket needs a cookie of this process.
 
-The address that `trinity studio` prints holds a token that works once; the browser gets a cookie
-for it, and the next token is announced. The page can start programs, so this holds on loopback too:
-other users of the machine, and pages of other sites in the same browser, can reach the port.
+On loopback the address that `trinity studio` prints holds a token that works once; the browser gets
+a cookie for it, and the next token is announced. The page can start programs, so this holds there
+too: other users of the machine, and pages of other sites in the same browser, can reach the port.
+Beyond loopback a browser signs in with a token of the system, and is let in until that expires.
 """
 
+import asyncio
 import hmac
+import math
 import secrets
+import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from trinity.errors import UserError
 from trinity.security.loopback import is_loopback
+from trinity.security.tokens import TokenKeys
+from trinity.studio.sign_in import PATH as SIGN_IN_PATH
+from trinity.studio.sign_in import send_page, sent_token
+from trinity.studio.visitors import OWNER, Visitor, has_expired, visitor_of
 
 TOKEN_PARAMETER = "token"
 TOKEN_BYTES = 32
@@ -26,11 +36,17 @@ HOW_TO_ENTER = (
     "This browser has no access to Trinity Studio: open the address that `trinity studio` printed "
     "last in its terminal; each works once.\n"
 )
-WRONG_HOST = "Trinity Studio answers under the names of this machine's loopback only.\n"
+WRONG_HOST = (
+    "Trinity Studio answers under the names of this machine's loopback only, and where it serves "
+    "other machines under those of its certificate.\n"
+)
 WRONG_ORIGIN = "Trinity Studio takes no requests from pages of other sites.\n"
 CLOSED_PATHS = ("/_stcore/agent", "/_stcore/metrics")
 """Beginnings of Streamlit's own paths that Studio does not use."""
 NOT_HERE = "There is nothing here.\n"
+HEALTH_PATH = "/healthz"
+"""Answered without a cookie and under any name: a probe asks by the address of a container."""
+EXPIRED = "Your token has expired: sign in with a new one."
 SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'self'; script-src 'self' blob: 'unsafe-eval' 'wasm-unsafe-eval'; "
@@ -45,9 +61,10 @@ SECURITY_HEADERS = {
 
 
 class Admission:
-    """The tokens and cookies of one Studio process.
+    """The visitors of one Studio process, by their cookies.
 
-    A token is taken once, and each is followed by another. Nothing is kept on disk, so a restart
+    The owner's token is taken once, and each is followed by another. With `keys` visitors sign in
+    with tokens of the system instead, and there is no owner. Nothing is kept on disk, so a restart
     shuts everyone out.
 
     admission = Admission(announce=print)
@@ -55,62 +72,143 @@ class Admission:
     assert admission.admits(cookie)
     """
 
-    def __init__(self, *, announce: Callable[[str], None]) -> None:
+    def __init__(self, *, announce: Callable[[str], None], keys: TokenKeys | None = None) -> None:
         self._announce = announce
+        self._keys = keys
         self._token = secrets.token_urlsafe(TOKEN_BYTES)
-        self._cookies: OrderedDict[str, None] = OrderedDict()
+        self._visitors: OrderedDict[str, Visitor] = OrderedDict()
 
     @property
     def token(self) -> str:
         """The token that works now."""
         return self._token
 
+    @property
+    def takes_tokens(self) -> bool:
+        """True if visitors sign in with tokens of the system."""
+        return self._keys is not None
+
     def redeem(self, token: str) -> str | None:
         """Returns a new cookie for the token, or None if it is not the one that works now."""
-        if not _is_same(token, self._token):
+        if self.takes_tokens or not _is_same(token, self._token):
             return None
         self._token = secrets.token_urlsafe(TOKEN_BYTES)
-        cookie = secrets.token_urlsafe(TOKEN_BYTES)
-        self._cookies[cookie] = None
-        while len(self._cookies) > MAX_BROWSERS:
-            self._cookies.popitem(last=False)
+        cookie = self._admit(OWNER)
         self._announce(self._token)
         return cookie
 
+    def sign_in(self, token: str) -> str:
+        """Returns a new cookie for a token of the system.
+
+        Raises: UserError with one sentence that says what is wrong with the token.
+        """
+        assert self._keys is not None, "visitors do not sign in here"
+        return self._admit(visitor_of(self._keys, token))
+
+    def visitor(self, cookie: str) -> Visitor | None:
+        """Returns the visitor with the cookie, unless its token has expired or was withdrawn."""
+        for known, visitor in self._visitors.items():
+            if _is_same(cookie, known):
+                return visitor if self._is_valid(visitor) else None
+        return None
+
     def admits(self, cookie: str) -> bool:
-        """Returns true if this process has issued the cookie."""
-        return any(_is_same(cookie, known) for known in self._cookies)
+        """Returns true if this process has issued the cookie, and it is still valid."""
+        return self.visitor(cookie) is not None
+
+    def _is_valid(self, visitor: Visitor) -> bool:
+        """Checks a visitor's token again: its key may have been taken back since."""
+        if has_expired(visitor):
+            return False
+        if self._keys is None:
+            return True
+        try:
+            visitor_of(self._keys, visitor.token)
+        except UserError:
+            return False
+        return True
+
+    def _admit(self, visitor: Visitor) -> str:
+        cookie = secrets.token_urlsafe(TOKEN_BYTES)
+        self._visitors[cookie] = visitor
+        while len(self._visitors) > MAX_BROWSERS:
+            self._visitors.popitem(last=False)
+        return cookie
 
 
 def _is_same(given: str, known: str) -> bool:
     return hmac.compare_digest(given.encode(errors="replace"), known.encode())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """The names and the cookie under which Studio is served."""
+
+    cookie_name: str
+    names: frozenset[str] = frozenset()
+    """Names beyond loopback, those of its certificate; `*.` stands for one label."""
+    is_secure: bool = False
+
+    def has_name(self, name: str) -> bool:
+        """Returns true if Studio is served under the name."""
+        lowered = name.lower().rstrip(".")
+        any_label = f"*.{lowered.partition('.')[2]}"
+        return is_loopback(name) or lowered in self.names or any_label in self.names
+
+    def cookie(self, value: str) -> str:
+        """Returns the header that gives a browser its cookie."""
+        secure = "; Secure" if self.is_secure else ""
+        return f"{self.cookie_name}={value}; HttpOnly{secure}; SameSite=Strict; Path=/"
+
+
 class Gate:
     """ASGI middleware that refuses what has no cookie, before any of Streamlit's code sees it."""
 
-    def __init__(self, app: ASGIApp, *, admission: Admission, cookie_name: str) -> None:
+    def __init__(self, app: ASGIApp, *, admission: Admission, site: Site) -> None:
         self._app = app
         self._admission = admission
-        self._cookie_name = cookie_name
+        self._site = site
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Lets a request through, redeems a token, or refuses."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
+        if scope["type"] == "http" and scope["path"] == HEALTH_PATH:
+            await _refuse(scope, receive, send, 200, "Trinity Studio serves.\n")
+            return
         headers = _headers(scope)
-        refusal = _refusal_of_sender(scope, headers)
+        refusal = _refusal_of_sender(scope, headers, self._site)
         if refusal:
             await _refuse(scope, receive, send, 403, refusal)
         elif scope["path"].startswith(CLOSED_PATHS):
             await _refuse(scope, receive, send, 404, NOT_HERE)
-        elif self._admission.admits(_cookie(headers, self._cookie_name)):
-            await self._app(scope, receive, _with_security_headers(send))
+        elif visitor := self._admission.visitor(_cookie(headers, self._site.cookie_name)):
+            await _let_in(self._app, visitor, scope, receive, _with_security_headers(send))
         elif cookie := self._redeemed(scope):
-            await _enter(scope, send, f"{self._cookie_name}={cookie}")
+            await _enter(scope, send, self._site.cookie(cookie))
+        elif scope["type"] == "http" and self._admission.takes_tokens:
+            await self._sign_in(scope, receive, send, headers)
         else:
             await _refuse(scope, receive, send, 401, HOW_TO_ENTER)
+
+    async def _sign_in(
+        self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str]
+    ) -> None:
+        """Takes a token of the system, or asks for one."""
+        if scope["method"] != "POST" or scope["path"] != SIGN_IN_PATH:
+            known = self._site.cookie_name in headers.get("cookie", "")
+            await send_page(send, 401, EXPIRED if known else "")
+            return
+        if "origin" not in headers:
+            await _refuse(scope, receive, send, 403, WRONG_ORIGIN)
+            return
+        try:
+            cookie = self._admission.sign_in(await sent_token(receive))
+        except UserError as error:
+            await send_page(send, 401, str(error))
+        else:
+            await _enter(scope, send, self._site.cookie(cookie))
 
     def _redeemed(self, scope: Scope) -> str | None:
         """Returns a cookie for the token in the address of a page that is opened."""
@@ -124,6 +222,33 @@ class Gate:
         return self._admission.redeem(tokens[0]) if len(tokens) == 1 else None
 
 
+async def _let_in(
+    app: ASGIApp, visitor: Visitor, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Passes a request on; a websocket is closed when the token that opened it expires."""
+    if scope["type"] != "websocket" or math.isinf(visitor.expires_at):
+        await app(scope, receive, send)
+        return
+    is_closed = False
+
+    async def receive_in_time() -> Message:
+        nonlocal is_closed
+        if not is_closed:
+            try:
+                async with asyncio.timeout(max(visitor.expires_at - time.time(), 0.0)):
+                    return await receive()
+            except TimeoutError:
+                await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+                is_closed = True
+        return {"type": "websocket.disconnect", "code": POLICY_VIOLATION}
+
+    async def send_in_time(message: Message) -> None:
+        if not is_closed:
+            await send(message)
+
+    await app(scope, receive_in_time, send_in_time)
+
+
 def _headers(scope: Scope) -> dict[str, str]:
     """Returns the headers; one that is sent twice is joined, and then fits nothing."""
     found: dict[str, str] = {}
@@ -134,7 +259,7 @@ def _headers(scope: Scope) -> dict[str, str]:
     return found
 
 
-def _refusal_of_sender(scope: Scope, headers: dict[str, str]) -> str:
+def _refusal_of_sender(scope: Scope, headers: dict[str, str], site: Site) -> str:
     """Returns the reason why a request cannot come from Studio's own page; empty if it can.
 
     A site may point its own name at 127.0.0.1: its requests come with that name as their host.
@@ -144,7 +269,7 @@ def _refusal_of_sender(scope: Scope, headers: dict[str, str]) -> str:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return WRONG_HOST
-    if not is_loopback(name):
+    if not site.has_name(name):
         return WRONG_HOST
     origin = headers.get("origin")
     needs_origin = scope["type"] == "websocket"
@@ -170,7 +295,7 @@ async def _enter(scope: Scope, send: Send, cookie: str) -> None:
             "status": 303,
             "headers": [
                 (b"location", location.encode()),
-                (b"set-cookie", f"{cookie}; HttpOnly; SameSite=Strict; Path=/".encode()),
+                (b"set-cookie", cookie.encode()),
                 (b"cache-control", b"no-store"),
                 (b"referrer-policy", b"no-referrer"),
             ],

@@ -1,15 +1,17 @@
 """The members of a running run, what each waits for, and the verdict of `trinity why`."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
 from trinity.diagnosis.diagnose import diagnose
 from trinity.diagnosis.gather import gather
+from trinity.diagnosis.remote import gather_by_address
+from trinity.diagnosis.rules import Diagnosis
 from trinity.local.addresses import stack_directory_of
 from trinity.local.run_file import read_running
 from trinity.rpc.limits import CALL_SECONDS
-from trinity.studio.connection import OpenRun, answer_of
+from trinity.studio.connection import OpenRun, ServiceConnection, answer_of
+from trinity.studio.system import SystemConnection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +70,8 @@ class Verdict:
     notes: tuple[str, ...] = ()
 
 
-async def live_state(opened: OpenRun) -> LiveState:
-    """Asks the synchronizer and the buffer about one experiment.
+async def members_of(opened: OpenRun) -> list[synchronizer_pb2.Member]:
+    """Returns the members that work on the experiment, or on none.
 
     Raises: TrinityError.
     """
@@ -79,6 +81,16 @@ async def live_state(opened: OpenRun) -> LiveState:
             timeout=CALL_SECONDS,
         )
     )
+    known = ("", opened.experiment_id)
+    return [member for member in status.members if member.experiment_id in known]
+
+
+async def live_state(opened: OpenRun) -> LiveState:
+    """Asks the synchronizer and the buffer about one experiment.
+
+    Raises: TrinityError.
+    """
+    members = await members_of(opened)
     work: buffer_pb2.GetBufferStatusResponse = await answer_of(
         opened.buffer.GetBufferStatus(
             buffer_pb2.GetBufferStatusRequest(
@@ -87,9 +99,6 @@ async def live_state(opened: OpenRun) -> LiveState:
             timeout=CALL_SECONDS,
         )
     )
-    members = [
-        member for member in status.members if member.experiment_id in ("", opened.experiment_id)
-    ]
     return LiveState(
         members=tuple(map(_member, members)),
         waits=tuple(_wait(wait) for member in members for wait in member.waits),
@@ -97,13 +106,32 @@ async def live_state(opened: OpenRun) -> LiveState:
     )
 
 
-async def verdict_of(job_dir: Path) -> Verdict:
+async def verdict_of(connection: ServiceConnection) -> Verdict:
     """Finds what holds a run up; asks all its parts, so it takes seconds if one is down."""
-    home = stack_directory_of(job_dir)
+    if isinstance(connection, SystemConnection):
+        return await _verdict_by_address(connection)
+    home = stack_directory_of(connection.job_dir)
     running = read_running(home)
     if running is None:
         return Verdict(is_healthy=True, text="Nothing runs here.")
-    found = diagnose(await gather(running, home))
+    return _verdict(diagnose(await gather(running, home)))
+
+
+async def _verdict_by_address(connection: SystemConnection) -> Verdict:
+    system, opened = connection.system, connection.opened
+    if opened is None:
+        return Verdict(is_healthy=True, text="The services are not open.")
+    snapshot = await gather_by_address(
+        synchronizer=system.synchronizer,
+        buffer=system.buffer,
+        security=system.security,
+        experiment_id=opened.experiment_id,
+        tenant=opened.tenant,
+    )
+    return _verdict(diagnose(snapshot))
+
+
+def _verdict(found: Diagnosis) -> Verdict:
     return Verdict(is_healthy=found.is_healthy, text=found.text, notes=tuple(found.notes))
 
 

@@ -29,7 +29,8 @@ def number_text(value: float | None, digits: int = 2, *, is_signed: bool = False
     """Formats a number; one that is missing is empty."""
     if value is None:
         return ""
-    return f"{value:+.{digits}f}" if is_signed else f"{value:,.{digits}f}"
+    shown = 0.0 if abs(value) < 0.5 * 10**-digits else value  # else it would be -0.00
+    return f"{shown:+.{digits}f}" if is_signed and shown else f"{shown:,.{digits}f}"
 
 
 def seconds_text(seconds: float | None) -> str:

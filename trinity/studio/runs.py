@@ -45,7 +45,11 @@ class RunEntry:
     directory: Path
     label: str
     state: RunState
-    began: datetime
+    began: datetime | None
+    """None where it is not known."""
+    experiment_id: str = ""
+    """Empty for a run that was found by its directory."""
+    tenant: str = ""
     stage: str = ""
     """The last stage with a checkpoint, or the first."""
     step: int | None = None
@@ -54,6 +58,11 @@ class RunEntry:
     reward: float | None = None
     reason: str = ""
     """Why it failed or cannot be read; may quote users' data."""
+
+    @property
+    def address(self) -> str:
+        """Its name in the addresses of pages: the id of an experiment, or a directory."""
+        return self.experiment_id or str(self.directory)
 
 
 def is_run(directory: Path) -> bool:

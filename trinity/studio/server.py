@@ -1,20 +1,26 @@
-"""Serves Studio's pages: Streamlit under uvicorn, behind the gate, on loopback only."""
+"""Serves Studio's pages: Streamlit under uvicorn, behind the gate."""
 
-import socket
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+import streamlit as st
 import uvicorn
 from starlette.middleware import Middleware
 from streamlit.starlette import App
 from streamlit.web import bootstrap
 
-from trinity.errors import UserError
-from trinity.studio.context import StudioContext, set_context
-from trinity.studio.gate import TOKEN_PARAMETER, Admission, Gate
+from trinity.runtime.host_port import join_address
+from trinity.security.credentials import Credentials
+from trinity.studio.context import StudioContext, StudioOptions, set_context
+from trinity.studio.gate import TOKEN_PARAMETER, Admission, Gate, Site
+from trinity.studio.listening import Listening
+from trinity.studio.visitors import Visitor
 
-HOST = "127.0.0.1"
-SCRIPT = Path(__file__).with_name("app.py")
+SCRIPT = Path(__file__).parent / "script" / "app.py"
+"""In a folder of its own: Streamlit would take files of a folder `pages` beside it for pages."""
+HEADING_SIZES = ["1.5rem", "1.25rem", "1.125rem"]
+"""Set for each theme: a theme of its own would be light in browsers that ask for a dark one."""
 OPTIONS: Mapping[str, bool | int | str | list[str]] = {
     "browser.gatherUsageStats": False,
     "client.showErrorDetails": "none",  # errors quote users' data, and would be read as Markdown
@@ -23,70 +29,101 @@ OPTIONS: Mapping[str, bool | int | str | list[str]] = {
     "global.disableWidgetStateDuplicationWarning": True,
     "logger.level": "warning",
     "runner.magicEnabled": False,
-    "server.address": HOST,
-    "server.allowedHosts": ["localhost", "127.0.0.1", "::1"],
     "server.enableAgentApi": False,
     "server.enableStaticServing": False,
     "server.fileWatcherType": "none",
     "server.headless": True,
     "server.maxUploadSize": 64,
     "server.showEmailPrompt": False,
-    "theme.headingFontSizes": ["1.5rem", "1.25rem", "1.125rem"],
+    "theme.dark.headingFontSizes": HEADING_SIZES,
+    "theme.light.headingFontSizes": HEADING_SIZES,
 }
 """They precede Streamlit's own configuration files, which are the user's."""
 GRACE_SECONDS = 2
 """Time that open connections get at the end; a browser never closes its websocket by itself."""
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
-def serve(context: StudioContext, *, port: int, say: Callable[[str], None]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """An open port with the gate behind it."""
+
+    port: int
+    listening: Listening
+    admission: Admission
+    site: Site
+
+    def address(self, token: str) -> str:
+        """Returns the address that lets a browser of this machine in once."""
+        place = join_address(self.listening.host, self.port)
+        return f"http://{place}/?{TOKEN_PARAMETER}={token}"
+
+    def visitor_now(self) -> Visitor | None:
+        """Returns the visitor whose page Streamlit makes in this thread."""
+        return self.admission.visitor(st.context.cookies.get(self.site.cookie_name, ""))
+
+
+def serve(
+    options: StudioOptions,
+    listening: Listening,
+    *,
+    security: Credentials,
+    say: Callable[[str], None],
+) -> None:
     """Serves until the process is interrupted; `say` gets the lines for the terminal.
 
-    Raises: UserError when the port is taken.
+    Raises: UserError when the port is taken, or a file of certificates or keys cannot be read.
     """
-    listener = _listen(port)
+    keys = security.token_keys() if listening.is_secure else None
+    names = listening.names()
+    listener = listening.open()
     port = listener.getsockname()[1]
-    _set_streamlit_options(port)
+    admission = Admission(
+        announce=lambda token: say(f"another browser: {served.address(token)}"), keys=keys
+    )
+    site = Site(cookie_name=f"trinity-studio-{port}", names=names, is_secure=listening.is_secure)
+    served = Served(port=port, listening=listening, admission=admission, site=site)
+    _set_streamlit_options(port, listening.host, [*LOOPBACK_NAMES, *sorted(names)])
+    context = StudioContext(options, visitor_now=served.visitor_now)
     set_context(context)
-    admission = Admission(announce=lambda token: say(f"another browser: {_address(port, token)}"))
-    gate = Middleware(Gate, admission=admission, cookie_name=f"trinity-studio-{port}")
-    app = App(SCRIPT, middleware=[gate])
     server = uvicorn.Server(
         uvicorn.Config(
-            app,
+            App(SCRIPT, middleware=[Middleware(Gate, admission=admission, site=site)]),
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=GRACE_SECONDS,
+            ssl_context_factory=listening.context_factory(),
         )
     )
-    say(f"Trinity Studio: {_address(port, admission.token)}")
-    say("the address works once, and on this machine only; Ctrl-C ends Studio, and no run")
+    for line in _greeting(served):
+        say(line)
     try:
         server.run(sockets=[listener])
     finally:
         context.close()
 
 
-def _address(port: int, token: str) -> str:
-    return f"http://{HOST}:{port}/?{TOKEN_PARAMETER}={token}"
+def _greeting(served: Served) -> tuple[str, ...]:
+    if not served.listening.is_secure:
+        return (
+            f"Trinity Studio: {served.address(served.admission.token)}",
+            "the address works once, and on this machine only; Ctrl-C ends Studio, and no run",
+        )
+    place = join_address(served.listening.host, served.port)
+    return (
+        f"Trinity Studio: https://{place}, under the names {', '.join(sorted(served.site.names))}",
+        "browsers sign in with a token of the scope `read` (`trinity token`)",
+    )
 
 
-def _listen(port: int) -> socket.socket:
-    """Opens the port itself, so that its number is known and its address is certain."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((HOST, port))
-        listener.listen()  # a browser that is faster than the server waits
-    except OSError as error:
-        listener.close()
-        raise UserError(
-            f"cannot serve Studio on {HOST}:{port}: {error.strerror}; give another --port, or "
-            "--port 0 for any that is free"
-        ) from error
-    return listener
-
-
-def _set_streamlit_options(port: int) -> None:
-    bootstrap.load_config_options({**OPTIONS, "server.port": port})
+def _set_streamlit_options(port: int, host: str, names: list[str]) -> None:
+    bootstrap.load_config_options(
+        {
+            **OPTIONS,
+            "server.address": host,
+            "server.allowedHosts": names,
+            "server.port": port,
+        }
+    )

@@ -13,7 +13,8 @@ from typing import Literal
 
 import streamlit as st
 
-from trinity.studio.plain_text import one_line, plain_text
+from trinity.studio.lanes import Lanes, ShownSpan
+from trinity.studio.plain_text import one_line, plain_text, seconds_text
 from trinity.studio.tokens import ShownToken, TokenColor, TokenStrip
 
 FOLDER = Path(__file__).with_name("components")
@@ -22,7 +23,11 @@ TOKENS_HTML = (
     '<div class="tokens"><div class="strip" role="listbox" aria-orientation="horizontal"></div>'
     '<dl class="facts" aria-live="polite"></dl></div>'
 )
-CellKind = Literal["text", "number", "code", "state", "wrap", "plain"]
+LANES_HTML = (
+    '<div class="lanes"><div class="rows" role="grid"></div>'
+    '<dl class="facts" aria-live="polite"></dl></div>'
+)
+CellKind = Literal["text", "number", "code", "state", "wrap", "plain", "heat"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,8 @@ class Row:
 
     id: str
     cells: tuple[str, ...]
+    levels: tuple[int | None, ...] = ()
+    """Steps of the colour scale of the row's last cells, where their columns have colours."""
 
 
 def show_table(
@@ -55,7 +62,8 @@ def show_table(
     data = {
         "name": name,
         "columns": [asdict(column) for column in columns],
-        "rows": [{"id": row.id, "cells": [one_line(cell) for cell in row.cells]} for row in rows],
+        "dark": st.context.theme.type == "dark",
+        "rows": [_row(row) for row in rows],
         "empty": empty,
         "selectable": selectable,
         "selected": selected,
@@ -77,6 +85,22 @@ def show_tokens(name: str, strip: TokenStrip, color: str, *, key: str) -> None:
     _tokens()(data=data, key=key)
 
 
+def show_lanes(name: str, lanes: Lanes, *, key: str, empty: str) -> None:
+    """Shows what members did and waited for, over the same time."""
+    data = {
+        "name": name,
+        "dark": st.context.theme.type == "dark",
+        "start": f"{seconds_text(lanes.window_seconds)} ago",
+        "end": "now",
+        "empty": empty,
+        "lanes": [
+            {"name": lane.name, "spans": [_span(span) for span in lane.spans]}
+            for lane in lanes.lanes
+        ],
+    }
+    _lanes()(data=data, key=key)
+
+
 def show_problem(error: Exception | str) -> None:
     """Shows what did not work, in the error's own words; the page stays usable."""
     st.error("This did not work.")
@@ -86,6 +110,15 @@ def show_problem(error: Exception | str) -> None:
 def show_long_text(text: str) -> None:
     """Shows a text of many lines as it is."""
     st.code(plain_text(text), language=None, wrap_lines=True)
+
+
+def _row(row: Row) -> dict[str, object]:
+    num_plain = len(row.cells) - len(row.levels)
+    return {
+        "id": row.id,
+        "cells": [one_line(cell) for cell in row.cells],
+        "levels": [*[None] * num_plain, *row.levels],
+    }
 
 
 def _token(token: ShownToken) -> dict[str, object]:
@@ -101,6 +134,17 @@ def _token(token: ShownToken) -> dict[str, object]:
     }
 
 
+def _span(span: ShownSpan) -> dict[str, object]:
+    return {
+        "id": span.id,
+        "wait": span.is_wait,
+        "left": span.left,
+        "width": span.width,
+        "label": span.label,
+        "facts": [list(fact) for fact in span.facts],
+    }
+
+
 def _nothing() -> None:
     """Streamlit wants a callback for each trigger."""
 
@@ -108,6 +152,11 @@ def _nothing() -> None:
 @functools.cache
 def _table() -> Callable[..., object]:
     return _component("trinity_table", "table", TABLE_HTML)
+
+
+@functools.cache
+def _lanes() -> Callable[..., object]:
+    return _component("trinity_lanes", "lanes", LANES_HTML)
 
 
 @functools.cache

@@ -37,6 +37,7 @@ class MultiTurnWorkflow(Workflow):
     alike, else several (see `turns`), each with the reward.
     """
 
+    gives_several_samples = True
     keeps_history = True
 
     def experiences(

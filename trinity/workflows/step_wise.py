@@ -14,6 +14,7 @@ class StepWorkflow(Workflow):
     the step's, as `step_wise_grpo` and `gigpo` expect. A step may make no call.
     """
 
+    gives_several_samples = True
     keeps_history = True
     max_step_num: int = 1
     """Steps after which the episode ends; a property may set it for each task."""

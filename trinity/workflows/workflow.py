@@ -37,6 +37,9 @@ class Workflow:
     """Names that `workflow_args` may have; None leaves them unchecked."""
     usual_args: ClassVar[Mapping[str, JsonValue]] = {}
     """Defaults of `workflow_args`; see `Arguments`."""
+    gives_several_samples: ClassVar[bool] = False
+    """True if the number of a run's samples is not known before it; a train step is then an explore
+    step, unless `buffer.train_step` says otherwise."""
     keeps_history: ClassVar[bool] = False
     """True to record calls of the model, whatever the configuration says."""
 

@@ -35,7 +35,8 @@ def credit_rows(stage: Stage) -> int:
 
     The trainer needs `sync_interval` batches until its next version, and the explorer may be
     `sync_offset` steps ahead of the one it works on. Rows of data in a batch take no credit. A
-    replay buffer is bounded by its own capacity. Tasks that may be left behind
+    replay buffer is bounded by its own capacity. Where a train step is an explore step, explore
+    steps are counted instead. Tasks that may be left behind
     (`explorer.over_rollout`) run like all others. Without a trainer, an explore step may open while
     the previous one is still running.
     """
@@ -74,11 +75,24 @@ def check_step_order(stage: Stage) -> AdmissionRefusal | None:
 
 def check_credit(stage: Stage, load: RowLoad) -> AdmissionRefusal | None:
     """Returns a refusal if explore step `stage.explore_step + 1` would exceed the row credit."""
+    if stage.plan.trains_explore_steps:
+        return _check_steps_ahead(stage)
     if stage.plan.rows_per_explore_step <= credit_rows(stage) - load.total:
         return None
     return AdmissionRefusal(
         f"explore step {stage.explore_step + 1} waits until the trainer has taken some of "
         f"{load.total} rows"
+    )
+
+
+def _check_steps_ahead(stage: Stage) -> AdmissionRefusal | None:
+    """Counts explore steps in place of rows, as a step may have any number of samples."""
+    sync, step = stage.plan.config.synchronizer, stage.explore_step + 1
+    if step <= stage.recorded_step + sync.sync_interval + sync.sync_offset + 1:
+        return None
+    return AdmissionRefusal(
+        f"explore step {step} waits until the trainer has taken explore step "
+        f"{stage.recorded_step + 1}"
     )
 
 
@@ -95,12 +109,19 @@ def check_newer_weights(stage: Stage, load: RowLoad) -> AdmissionRefusal | None:
         return AdmissionRefusal(f"explore step {step} waits for the end of those before it")
     if stage.published > stage.step_version:
         return None
-    if stage.recorded_step > stage.published or load.num_ready >= stage.plan.num_fresh_rows:
+    if stage.recorded_step > stage.published or _has_next_batch(stage, load):
         return AdmissionRefusal(
             f"explore step {step} waits for newer weights than version {stage.published}",
             wants_version=True,
         )
     return None
+
+
+def _has_next_batch(stage: Stage, load: RowLoad) -> bool:
+    """Returns whether the trainer will get a batch, now that no run is outstanding."""
+    if stage.plan.trains_explore_steps:
+        return stage.recorded_step < stage.explore_step
+    return load.num_ready >= stage.plan.num_fresh_rows
 
 
 def version_to_open(stage: Stage) -> int:

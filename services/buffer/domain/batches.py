@@ -125,6 +125,31 @@ def decide_short_batch(stage: Stage, step: int, supply: BatchSupply) -> BatchDec
     )
 
 
+def decide_explore_step(
+    stage: Stage, step: int, *, num_runs: int, refill_rounds: int, next_step_wait: str
+) -> BatchDecision:
+    """Decides about the batch of an explore step that is done: it is counted in runs with samples.
+
+    Tasks are drawn in the order of explore steps, so more of them are drawn only after those of
+    every step that may open before this one is trained.
+    """
+    planned = stage.plan.rows_per_explore_step
+    if num_runs >= planned:
+        return ComposeNow()
+    if refill_rounds < stage.plan.config.buffer.max_refill_rounds:
+        if next_step_wait:
+            return BatchWait(next_step_wait)
+        num_tasks = math.ceil((planned - num_runs) / stage.repeat_times)
+        return RefillTasks(num_tasks, refill_rounds + 1)
+    if num_runs and stage.plan.config.buffer.short_batch == "train":
+        return ComposeNow()
+    return BatchEnd(
+        "failed",
+        f"train step {step} has samples of {num_runs} of {planned} runs after {refill_rounds} "
+        "rounds of refill: the other runs failed or were filtered",
+    )
+
+
 NUM_LONG_PROMPTS = "sample/num_long_prompts"
 GroupKey = tuple[int, int]
 RunKey = tuple[int, int, int]
@@ -161,7 +186,11 @@ def batch_metrics(rows: Sequence[MeasuredRow], step: int) -> dict[str, float]:
     rewards = [row.reward for row in rows if row.reward is not None]
     lengths = [float(row.response_length) for row in rows]
     versions = [float(row.version_min) for row in rows if row.version_min is not None]
-    figures = {"num_groups": float(len({(row.explore_step, row.position) for row in rows}))}
+    figures = {
+        "num_groups": float(len({(row.explore_step, row.position) for row in rows})),
+        "sample/num_runs": float(len({(row.explore_step, row.position, row.run) for row in rows})),
+        "sample/num_explore_steps": float(len({row.explore_step for row in rows})),
+    }
     if rewards:
         figures |= _spread("reward", rewards)
         figures["group/reward_std"] = _mean_group_std(rows)

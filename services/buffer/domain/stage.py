@@ -232,6 +232,11 @@ def first_unbatched_step(stage: Stage) -> int:
     return rows_batched // stage.plan.rows_per_explore_step + 1
 
 
+def refilled_explore_step(stage: Stage, train_step: int) -> int:
+    """Returns the explore step that gets more tasks where a train step lacks rows."""
+    return train_step if stage.plan.trains_explore_steps else stage.explore_step
+
+
 def due_explore_step(stage: Stage, train_step: int) -> int:
     """Returns the explore step that gives the last of the rows due for a train step."""
     rows = train_step * stage.plan.num_fresh_rows

@@ -67,13 +67,14 @@ async def filter_stale_rows(
 
     A row that is too old now is too old for every later step. In a stage with fixed order, rows
     after the last row of the batch stay for the next one, so that no count depends on the order of
-    arrival; with replay, `before` ensures that.
+    arrival; with replay and with whole explore steps, `before` ensures that.
     """
     oldest = stage.plan.oldest_version(step)
     if oldest == 0 or step > stage.total_train_steps:
         return stage
     last = None
-    if stage.is_ordered and stage.plan.replay is None:
+    is_cut = stage.is_ordered and not stage.plan.trains_explore_steps
+    if is_cut and stage.plan.replay is None:
         number = stage.plan.num_rollout_rows
         last = await place_of_fresh(connection, stage, number, oldest=oldest, before=before)
     reason = _why_stale(stage, step)
@@ -116,6 +117,15 @@ async def note_long_prompts(
     await log_event(connection, stage.key, NoticeEvent(text=text))
 
 
+async def log_incomplete(connection: Connection, stage: Stage, step: int, num_rows: int) -> None:
+    """Logs that a batch has fewer rollouts than planned, as the trainer waits no longer."""
+    text = (
+        f"train step {step} takes {num_rows} of {stage.plan.num_rollout_rows} rollouts: no more "
+        f"were ready after {stage.plan.experience_buffer.incomplete_after:g} s (`max_read_timeout`)"
+    )
+    await log_event(connection, stage.key, NoticeEvent(text=text))
+
+
 def sampling_metrics(stage: Stage) -> dict[str, float]:
     """Returns the number of expert rows in a batch, and of stale rows left out before it."""
     figures = {}
@@ -126,11 +136,11 @@ def sampling_metrics(stage: Stage) -> dict[str, float]:
     return figures
 
 
-def version_for_refill(stage: Stage) -> int:
+def version_for_refill(stage: Stage, explore_step: int) -> int:
     """Returns a weights version for more tasks of an explore step, fresh enough to train on."""
     if stage.plan.has_dynamic_sync:
         return max(stage.step_version, stage.published or 0)
-    required = stage.plan.required_version(stage.explore_step)
+    required = stage.plan.required_version(explore_step)
     if stage.plan.algorithm.sampling.max_staleness is None:
         return required
     return max(required, stage.version_after(stage.recorded_step))

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from services.buffer import telemetry
@@ -17,12 +17,19 @@ from services.buffer.domain.batches import (
     VersionRequested,
     batch_metrics,
     decide_batch,
+    decide_explore_step,
     decide_full_batch,
     decide_short_batch,
     pipeline_metrics,
     tasks_to_draw,
 )
-from services.buffer.domain.stage import AssignmentKind, Stage, StageState, planned_rows
+from services.buffer.domain.stage import (
+    AssignmentKind,
+    Stage,
+    StageState,
+    planned_rows,
+    refilled_explore_step,
+)
 from services.buffer.domain.tasks import SamplesEvent, SampleText, data_sample
 from services.buffer.operations.batch_sources import (
     ReplayAttempt,
@@ -31,6 +38,7 @@ from services.buffer.operations.batch_sources import (
     draw_data,
     expert_rows,
     filter_stale_rows,
+    log_incomplete,
     note_long_prompts,
     record_batch,
     sampling_metrics,
@@ -54,6 +62,7 @@ from services.buffer.store.ready_rows import (
     first_unfinished,
     load_ready,
     ready_rows_by_id,
+    rows_before,
 )
 from services.buffer.store.runs import most_common_failure, oldest_open_work
 from services.buffer.store.stages import run_losses, update_stage
@@ -72,8 +81,9 @@ async def handle_shortfall(
     """Acts on a decision against composing a batch now."""
     match decision:
         case RefillTasks(num_tasks, refill_round):
-            drawn = await _refill(connection, stage, num_tasks, refill_round)
-            reason = f"explore step {stage.explore_step}: {drawn} further tasks drawn"
+            number = refilled_explore_step(stage, step)
+            drawn = await _refill(connection, stage, number, num_tasks, refill_round)
+            reason = f"explore step {number}: {drawn} further tasks drawn"
             return BatchWait(reason, num_rows, planned_rows(stage, step))
         case BatchEnd("failed", reason):
             reason += await _why_short(connection, stage)
@@ -91,19 +101,23 @@ async def load_supply(
     connection: Connection, stage: Stage, step: int, num_rows: int
 ) -> BatchSupply:
     """Returns the rows that are ready for a step's batch, and the work that may add more."""
-    unfinished = ""
-    [work] = await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN)
-    if work:
-        unfinished = describe_rollouts(work)
-    elif scopes := await count_unfinished_scopes(connection, stage.key):
-        num_awaited = await count_held(connection, stage.key)
-        unfinished = describe_scopes(*scopes, num_awaited)
     return BatchSupply(
         num_rows=num_rows,
-        unfinished=unfinished,
+        unfinished=await _describe_unfinished(connection, stage),
         next_step_wait=_next_step(stage, step),
         refill_rounds=(await count_refills(connection, stage.key, stage.explore_step)).num_rounds,
     )
+
+
+async def _describe_unfinished(connection: Connection, stage: Stage) -> str:
+    """Describes the oldest work that may still give rows; empty if there is none."""
+    [work] = await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN)
+    if work:
+        return describe_rollouts(work)
+    if scopes := await count_unfinished_scopes(connection, stage.key):
+        num_awaited = await count_held(connection, stage.key)
+        return describe_scopes(*scopes, num_awaited)
+    return ""
 
 
 def _next_step(stage: Stage, step: int) -> str:
@@ -127,25 +141,39 @@ async def _why_short(connection: Connection, stage: Stage) -> str:
     return why
 
 
-async def _refill(connection: Connection, stage: Stage, num_missing: int, refill_round: int) -> int:
-    """Draws tasks to make up for missing ones; returns how many."""
+async def _why_not_whole(connection: Connection, stage: Stage, step: int) -> str:
+    """Returns what explore step `step` waits for, or the one before it that is not done either."""
+    unfinished = await _describe_unfinished(connection, stage)
+    if unfinished or stage.explore_step >= step:
+        return unfinished
+    return _next_step(stage, step) or f"explore step {step} has not begun"
+
+
+async def _refill(
+    connection: Connection, stage: Stage, explore_step: int, num_missing: int, refill_round: int
+) -> int:
+    """Draws tasks for an explore step to make up for missing ones; returns how many."""
     num_tasks = num_missing
     if not stage.num_stale:  # else rows were lost to age, which fresh ones are not
         lost = await run_losses(connection, stage)
         num_tasks = tasks_to_draw(num_missing, num_runs=lost.num_runs, num_lost=lost.num_lost)
-    refills = await count_refills(connection, stage.key, stage.explore_step)
+    refills = await count_refills(connection, stage.key, explore_step)
     await draw_assignments(
         connection,
         stage,
         num_tasks,
+        explore_step=explore_step,
         first_position=refills.next_position,
         refill_round=refill_round,
-        required_version=version_for_refill(stage),
+        required_version=version_for_refill(stage, explore_step),
     )
     await notify(connection, work_topic(stage.key))
     return num_tasks
 
 
+NO_FIGURES: Mapping[str, float] = {}
+INCOMPLETE: Mapping[str, float] = {"sample/is_incomplete": 1.0}
+"""Metric of a batch that the trainer did not wait for any longer."""
 NUM_SAMPLES = 3
 MAX_TRIES = 3
 """Attempts at a batch whose priority function loses its process each time."""
@@ -170,9 +198,18 @@ class BatchComposer:
     """Consecutive deaths of the process that calls the priority function, by stage."""
 
     async def compose_batch(
-        self, connection: Connection, stage: Stage, step: int
+        self, connection: Connection, stage: Stage, step: int, *, is_due: bool = False
     ) -> BatchHead | BatchWait | BatchEnd | VersionRequested:
-        """Composes the batch of `step`, which does not exist yet; `stage` is locked."""
+        """Composes the batch of `step`, which does not exist yet; `stage` is locked.
+
+        One that `is_due` is composed of the rollouts that are ready, without those that would
+        precede them.
+        """
+        if is_due and stage.plan.experience_buffer.incomplete_after is None:
+            raise PreconditionFailed(
+                "incomplete batches are not trained: "
+                "`max_read_timeout` of the experience buffer is not set"
+            )
         if not stage.is_open:
             return BatchEnd("failed", stage.reason)
         if stage.plan.stored_batches is not None:
@@ -187,9 +224,35 @@ class BatchComposer:
             return await self._compose_explored(connection, stage, step)
         if not stage.plan.needs_rollout:
             return await self._compose_data(connection, stage, step)
+        if stage.plan.trains_explore_steps:
+            return await self._compose_explore_step(connection, stage, step, is_due=is_due)
         if stage.plan.replay is not None:
-            return await self._compose_by_priority(connection, stage, step)
-        return await self._compose_rollouts(connection, stage, step)
+            return await self._compose_by_priority(connection, stage, step, is_due=is_due)
+        answer = await self._compose_rollouts(connection, stage, step)
+        if is_due and isinstance(answer, BatchWait):
+            return await self._compose_incomplete(connection, stage, step) or answer
+        return answer
+
+    async def _compose_incomplete(
+        self, connection: Connection, stage: Stage, step: int, before: Place | None = None
+    ) -> BatchHead | None:
+        """Composes a batch of what is ready in any place, or of all that is ready before one.
+
+        Returns None if nothing is.
+        """
+        begun_ns = tracing.now_ns()
+        if before is None:
+            rows = (await load_ready(connection, stage, wanted=1, in_order=False)).rows
+        else:
+            rows = await rows_before(connection, stage.key, before)
+        if not rows:
+            return None
+        head = await self._record(
+            connection, stage, step, rows, up_to=None, figures=INCOMPLETE, are_new=True
+        )
+        await log_incomplete(connection, stage, step, len(rows))
+        telemetry.record_batch_span(stage.key, step, rows, stage.incarnation, begun_ns)
+        return head
 
     async def _compose_rollouts(
         self, connection: Connection, stage: Stage, step: int
@@ -217,13 +280,52 @@ class BatchComposer:
             case _:
                 return await handle_shortfall(connection, stage, step, decision, num_rows)
 
+    async def _compose_explore_step(
+        self, connection: Connection, stage: Stage, step: int, *, is_due: bool
+    ) -> BatchHead | BatchWait | BatchEnd:
+        """Takes all samples up to the end of explore step `step`, once no more can come of it.
+
+        Those of earlier steps are samples that a person has included again, or that came after the
+        batch of their own step was due.
+        """
+        if step > stage.total_train_steps:
+            return _drained(stage)
+        begun_ns = tracing.now_ns()
+        unfinished = await first_unfinished(connection, stage.key)
+        end = (step + 1, 0)
+        if stage.explore_step < step or (unfinished and unfinished < end):
+            incomplete = None
+            if is_due:
+                incomplete = await self._compose_incomplete(connection, stage, step, before=end)
+            return incomplete or BatchWait(await _why_not_whole(connection, stage, step))
+        stage = await filter_stale_rows(connection, stage, step, end)
+        rows = await rows_before(connection, stage.key, end)
+        runs = {
+            (row.measured.explore_step, row.measured.position, row.measured.run) for row in rows
+        }
+        decision: BatchDecision = decide_explore_step(
+            stage,
+            step,
+            num_runs=len(runs),
+            refill_rounds=(await count_refills(connection, stage.key, step)).num_rounds,
+            next_step_wait="" if stage.plan.has_dynamic_sync else _next_step(stage, step),
+        )
+        if decision != ComposeNow():
+            return await handle_shortfall(connection, stage, step, decision, len(runs))
+        up_to = (step + 1, -1)
+        head = await self._record(
+            connection, stage, step, rows, up_to=up_to, figures={}, are_new=True
+        )
+        telemetry.record_batch_span(stage.key, step, rows, stage.incarnation, begun_ns)
+        return head
+
     async def _compose_by_priority(
-        self, connection: Connection, stage: Stage, step: int
+        self, connection: Connection, stage: Stage, step: int, *, is_due: bool
     ) -> BatchHead | BatchWait | BatchEnd:
         if step > stage.total_train_steps:
             return _drained(stage)
         begun_ns = tracing.now_ns()
-        unfinished = await _first_unfinished(connection, stage)
+        unfinished = None if is_due else await _first_unfinished(connection, stage)
         try:
             seen = await self._select(connection, stage, step, unfinished)
         except PriorityFailed as error:
@@ -237,6 +339,9 @@ class BatchComposer:
         decision = decide_short_batch(stage, step, supply)
         if isinstance(decision, ComposeNow) and seen is not None:
             return await self._record_selection(connection, step, seen, begun_ns)
+        if is_due and seen is not None and num_rows:
+            await log_incomplete(connection, stage, step, num_rows)
+            return await self._record_selection(connection, step, seen, begun_ns, INCOMPLETE)
         return await handle_shortfall(connection, stage, step, decision, num_rows)
 
     async def _select(
@@ -274,10 +379,15 @@ class BatchComposer:
         return BatchEnd("failed", reason)
 
     async def _record_selection(
-        self, connection: Connection, step: int, seen: ReplayAttempt, begun_ns: int
+        self,
+        connection: Connection,
+        step: int,
+        seen: ReplayAttempt,
+        begun_ns: int,
+        further: Mapping[str, float] = NO_FIGURES,
     ) -> BatchHead:
         stage, choice = seen.stage, seen.selection
-        figures = await apply_selection(connection, stage, choice, step)
+        figures = {**await apply_selection(connection, stage, choice, step), **further}
         ids = [row.experience_id for row in choice.taken]
         rows = await ready_rows_by_id(connection, stage.key, ids)
         up_to = (seen.before[0], seen.before[1] - 1) if seen.before else None
@@ -293,15 +403,15 @@ class BatchComposer:
         rows: Sequence[ReadyRow],
         *,
         up_to: Place | None,
-        figures: dict[str, float],
+        figures: Mapping[str, float],
         are_new: bool = False,
     ) -> BatchHead:
         """Records a batch of these rows; `are_new` rows are marked as batched too."""
         measured = [row.measured for row in rows]
         metrics = batch_metrics(measured, step) | sampling_metrics(stage)
         await note_long_prompts(connection, stage, measured)
-        metrics |= (
-            pipeline_metrics(await take_metrics(connection, stage.key, step, up_to)) | figures
+        metrics |= pipeline_metrics(await take_metrics(connection, stage.key, step, up_to)) | dict(
+            figures
         )
         items = [
             BatchItem(experience_id=row.experience_id, advantage=row.advantage, weight=1.0)

@@ -13,6 +13,7 @@ from services.buffer.domain.stage import (
     Stage,
     StageState,
 )
+from services.buffer.store.changes import Change, ChangeReason, record_change
 from services.buffer.store.curation import (
     delete_content,
     exclude,
@@ -62,7 +63,7 @@ class DeletedCounts:
 
 
 async def exclude_experiences(
-    connection: Connection, key: StageKey, rows: Sequence[StoredExperience], reason: str
+    connection: Connection, key: StageKey, rows: Sequence[StoredExperience], why: ChangeReason
 ) -> int:
     """Excludes samples from training, whatever the pipeline is doing with them.
 
@@ -70,14 +71,21 @@ async def exclude_experiences(
     """
     ids = [row.experience_id for row in rows]
     untrained = [row for row in rows if row.state in UNTRAINED]
+    changed = [
+        row.experience_id
+        for row in rows
+        if row.state in UNTRAINED
+        or (row.state is ExperienceState.BATCHED and row.reason != why.reason)
+    ]
+    await record_change(connection, key, changed, Change.EXCLUDED, why)
     if not untrained:
         await lock_stage(connection, key)
-        await withdraw(connection, key, ids, reason)
+        await withdraw(connection, key, ids, why.reason)
         return 0
     await revoke_claims(connection, key, {row.assignment_id for row in untrained})
     await lock_stage(connection, key)
-    await withdraw(connection, key, ids, reason)
-    num_excluded = await exclude(connection, key, untrained, reason)
+    await withdraw(connection, key, ids, why.reason)
+    num_excluded = await exclude(connection, key, untrained, why.reason)
     await release_scopes(connection, key, {row.assignment_id for row in untrained})
     # Excluded samples free credit for more work, and a batch may have waited for their groups.
     await notify(connection, *stage_topics(key))
@@ -92,15 +100,20 @@ def was_excluded(row: StoredExperience) -> bool:
 
 
 async def include_experiences(
-    connection: Connection, key: StageKey, rows: Sequence[StoredExperience], *, is_dry_run: bool
+    connection: Connection,
+    key: StageKey,
+    rows: Sequence[StoredExperience],
+    *,
+    why: ChangeReason | None,
 ) -> IncludedCounts:
     """Includes samples again that were excluded.
 
     Advantages belong to a group. A sample comes too late if the advantages of its group were
     computed without it, if the stage has ended, or if its content was retired. Samples in a batch
-    become available to other runs again as long as their content is there.
+    become available to other runs again as long as their content is there. Without `why` they are
+    only counted.
     """
-    if not is_dry_run:
+    if why is not None:
         await revoke_claims(connection, key, {row.assignment_id for row in rows})
     stage = await lock_stage(connection, key)
     with_content = await _with_content(connection, stage, rows)
@@ -110,8 +123,10 @@ async def include_experiences(
     found = await find_includable(connection, key, with_content) if stage.is_open else []
     num_found = len(found) + len(batched_ids)
     included = IncludedCounts(num_included=num_found, num_too_late=len(rows) - num_found)
-    if is_dry_run or not num_found:
+    if why is None or not num_found:
         return included
+    changed = [*batched_ids, *(row.experience_id for row in found)]
+    await record_change(connection, key, changed, Change.INCLUDED, why)
     included.num_included = await restore_withdrawn(connection, stage, batched_ids)
     included.num_included += await restore_excluded(connection, stage, found)
     raw_groups = {row.assignment_id for row in found if row.parent_id is None}
@@ -162,7 +177,7 @@ async def delete_experiences(
     key: StageKey,
     kind: AssignmentKind,
     rows: Sequence[StoredExperience],
-    reason: str,
+    why: ChangeReason,
 ) -> DeletedCounts:
     """Deletes the content of samples; their records stay, with the reason.
 
@@ -174,7 +189,10 @@ async def delete_experiences(
     await revoke_claims(connection, key, {row.assignment_id for row in present})
     await lock_stage(connection, key)
     await check_deletable(connection, key, kind, present)
-    ids = await mark_deleted(connection, key, present, reason)
+    ids = await mark_deleted(connection, key, present, why.reason)
+    await record_change(
+        connection, key, [row.experience_id for row in present], Change.DELETED, why
+    )
     await leave_pool(connection, key, ids)
     await clear_sample_events(connection, key.tenant, ids)
     num_bytes = await delete_content(connection, key, present)

@@ -86,7 +86,7 @@ async def cut_stragglers(connection: Connection, key: StageKey) -> int:
 
 async def count_tasks_to_draw(connection: Connection, stage: Stage) -> int:
     """Returns the number of tasks that the next explore step begins with."""
-    if not stage.plan.num_droppable_tasks:
+    if not stage.plan.num_droppable_tasks or stage.plan.trains_explore_steps:
         return stage.plan.config.buffer.batch_size
     earlier = await tasks_by_step(connection, stage.key, only_open=False)
     num_kept = await count_kept_runs(connection, stage.key) if _keeps_ended_runs(stage) else 0
@@ -262,9 +262,9 @@ class DrawnTask:
 
 
 async def draw_tasks(
-    connection: Connection, stage: Stage, count: int, *, version: int
+    connection: Connection, stage: Stage, explore_step: int, count: int, *, version: int
 ) -> list[DrawnTask]:
-    """Returns the next tasks of a stage, to be rolled out with `version`.
+    """Returns the next tasks for an explore step, to be rolled out with `version`.
 
     They depend on stored state alone. The caller holds the stage's lock and records the draw in the
     same transaction.
@@ -282,7 +282,7 @@ async def draw_tasks(
         own = tasksets[share.taskset]
         learns = own.selector.difficulty is not None
         if learns:
-            rows = await _draw_learned(connection, stage, own, share, version)
+            rows = await _draw_learned(connection, stage, explore_step, own, share, version)
         else:
             rows = await _draw_share(connection, stage, own.selector, stored[own.name], share)
         drawn |= {
@@ -319,6 +319,7 @@ async def _draw_share(
 async def _draw_learned(
     connection: Connection,
     stage: Stage,
+    explore_step: int,
     taskset: ResolvedTaskset,
     share: TasksetDraws,
     version: int,
@@ -326,7 +327,7 @@ async def _draw_learned(
     config = taskset.selector.difficulty
     assert config is not None
     beliefs = await current_beliefs(connection, stage, taskset.name, config, version=version)
-    excluded = await tasks_of_step(connection, stage.key, taskset.name, stage.explore_step)
+    excluded = await tasks_of_step(connection, stage.key, taskset.name, explore_step)
     chance = seeded_generator((stage.seed, taskset.selector.seed), share.first)
     count = len(share.places)
     return await asyncio.to_thread(beliefs.sample_tasks, config, chance, count, excluded)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from services.buffer.domain.results import ReceivedSample, Result
 from services.buffer.domain.stage import ExperienceState, Stage
 from services.buffer.domain.tasks import NoticeEvent
+from services.buffer.store.changes import Change, ChangeReason, record_change
 from services.buffer.store.database import notify, stage_topics
 from services.buffer.store.experiences import load_bodies
 from services.buffer.store.feedback import Rewarded, leave_out_overdue, release_scopes, store_reward
@@ -60,13 +61,21 @@ def _is_awaited(sample: ReceivedSample) -> bool:
 
 
 async def give_feedback(
-    connection: Connection, key: StageKey, feedback: Sequence[DelayedReward], write: RewardWriter
+    connection: Connection,
+    key: StageKey,
+    feedback: Sequence[DelayedReward],
+    write: RewardWriter,
+    why: ChangeReason,
 ) -> FeedbackResult:
-    """Sets rewards, the first one for each sample; complete groups go to the pipeline."""
+    """Sets rewards, the first one for each sample; complete groups go to the pipeline.
+
+    What has a reason is recorded: rewards that programs give have none.
+    """
     await lock_stage(connection, key)
     found = await load_experiences(connection, key, [reward.experience_id for reward in feedback])
     result = FeedbackResult()
     released: set[str] = set()
+    rewarded_ids: list[str] = []
     for reward in feedback:
         sample = found.get(reward.experience_id)
         if reason := _why_not(sample, reward):
@@ -77,9 +86,12 @@ async def give_feedback(
             rewarded = replace(sample, state=ExperienceState.RAW, reward=reward.reward)
             found[reward.experience_id] = rewarded
             released.add(sample.assignment_id)
+            rewarded_ids.append(reward.experience_id)
             result.num_set += 1
         else:
             result.num_known += 1
+    if rewarded_ids and why.reason:
+        await record_change(connection, key, rewarded_ids, Change.REWARDED, why)
     if released:
         await release_scopes(connection, key, released)
         await notify(connection, *stage_topics(key))

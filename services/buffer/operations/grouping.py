@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from services.buffer.store.selection import (
 from services.buffer.store.stages import share_stage
 from services.buffer.types import GroupResult
 from trinity.algorithm.units import UNIT_ARGUMENT
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.choices import DifficultyConfig
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
@@ -99,17 +100,28 @@ async def _filter_groups(
 
 
 def split_runs_text(stage: Stage, results: Sequence[GroupResult]) -> str:
-    """Returns advice where runs gave several samples and the baseline counts each; else nothing."""
-    algorithm = stage.plan.algorithm
+    """Returns advice where runs gave several samples, and baselines or batches count samples."""
     num_samples = sum(group.outcome.num_samples for group in results)
     num_runs = sum(group.outcome.num_runs for group in results)
-    if algorithm.advantage_fn_args.get(UNIT_ARGUMENT) != "sample" or num_samples <= num_runs:
+    advice = "; ".join(_about_samples(stage.plan))
+    if num_samples <= num_runs or not advice:
         return ""
-    return (
-        f"{num_runs} runs gave {num_samples} samples, and `{algorithm.advantage_fn}` compares "
-        "samples, so a run weighs as often as it was split: "
-        "`algorithm.advantage_fn_args.unit: run` counts each run once"
-    )
+    return f"{num_runs} runs gave {num_samples} samples, and {advice}"
+
+
+def _about_samples(plan: StagePlan) -> Iterator[str]:
+    algorithm = plan.algorithm
+    if algorithm.advantage_fn_args.get(UNIT_ARGUMENT) == "sample":
+        yield (
+            f"`{algorithm.advantage_fn}` compares samples, so a run weighs as often as it was "
+            "split: `algorithm.advantage_fn_args.unit: run` counts each run once"
+        )
+    if plan.needs_training and plan.replay is None and not plan.trains_explore_steps:
+        yield (
+            f"batches of `buffer.train_batch_size: {plan.train_batch_size}` rows take them in "
+            "order across explore steps, and leave those that are over at the end: in a new run, "
+            "`buffer.train_step: explore_step` trains each explore step in one train step"
+        )
 
 
 async def log_notice(connection: Connection, key: StageKey, text: str) -> None:

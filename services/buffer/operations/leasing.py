@@ -197,7 +197,13 @@ async def _open_explore_step(connection: Connection, stage: Stage, num_tasks: in
     version = version_to_open(stage)
     stage = dataclasses.replace(stage, explore_step=stage.explore_step + 1, step_version=version)
     stage = await draw_assignments(
-        connection, stage, num_tasks, first_position=0, refill_round=0, required_version=version
+        connection,
+        stage,
+        num_tasks,
+        explore_step=stage.explore_step,
+        first_position=0,
+        refill_round=0,
+        required_version=version,
     )
     await open_interval_evaluations(connection, stage)
     await log_progress(connection, stage)
@@ -218,19 +224,20 @@ async def draw_assignments(
     stage: Stage,
     num_tasks: int,
     *,
+    explore_step: int,
     first_position: int,
     refill_round: int,
     required_version: int,
 ) -> Stage:
-    """Draws tasks for explore step `stage.explore_step`; selectors never go back."""
-    drawn = await draw_tasks(connection, stage, num_tasks, version=required_version)
+    """Draws tasks for an explore step; selectors never go back."""
+    drawn = await draw_tasks(connection, stage, explore_step, num_tasks, version=required_version)
     num_drawn = await draw_counter_after(connection, stage, num_tasks)
     new = [
         NewAssignment(
             kind=AssignmentKind.TRAIN,
             taskset=task.taskset,
             task_index=task.row,
-            explore_step=stage.explore_step,
+            explore_step=explore_step,
             position=first_position + i,
             refill_round=refill_round,
             required_version=required_version,

@@ -10,6 +10,7 @@ from services.buffer.domain.stage import (
     TasksetKind,
     first_unbatched_step,
     parse_plan,
+    refilled_explore_step,
 )
 from services.buffer.domain.tasks import (
     NoticeEvent,
@@ -86,7 +87,8 @@ async def reopen_stage(connection: Connection, stage: Stage) -> None:
 async def _reopen_training(connection: Connection, stage: Stage) -> None:
     """Reopens lost tasks, but only up to the planned number: refills replaced some of them."""
     key = stage.key
-    await reset_refills(connection, key, stage.explore_step)
+    refilled = refilled_explore_step(stage, stage.recorded_step + 1)
+    await reset_refills(connection, key, refilled)
     cancelled = await find_cancelled(connection, key, AssignmentKind.TRAIN)
     first_step = first_unbatched_step(stage)
     lost = await find_lost_work(connection, key, first_step)

@@ -3,6 +3,7 @@
 from services.buffer.servicer.curation_calls import CurationRpcs
 from services.buffer.servicer.explorer_calls import CommitRpcs, LeaseRpcs
 from services.buffer.servicer.query_calls import QueryRpcs
+from services.buffer.servicer.score_calls import ScoreRpcs
 from services.buffer.servicer.stage_calls import StageRpcs
 from services.buffer.servicer.taskset_calls import TasksetRpcs
 from services.buffer.servicer.trainer_calls import ProgressRpcs, TrainerRpcs
@@ -12,5 +13,5 @@ class BufferServicer(StageRpcs, TasksetRpcs, LeaseRpcs, CommitRpcs, TrainerRpcs,
     """Implements trinity.api.v1.BufferService."""
 
 
-class QueryServicer(QueryRpcs, CurationRpcs):
+class QueryServicer(QueryRpcs, ScoreRpcs, CurationRpcs):
     """Implements trinity.api.v1.QueryService."""

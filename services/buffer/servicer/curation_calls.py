@@ -11,7 +11,7 @@ from services.buffer.domain.population import (
     distribution_shifts,
 )
 from services.buffer.domain.stage import UNTRAINED, ExperienceState
-from services.buffer.domain.tasks import SampleFilter
+from services.buffer.domain.tasks import NoticeEvent, SampleFilter
 from services.buffer.operations.curation import (
     DeletedCounts,
     ExcludedCounts,
@@ -34,11 +34,14 @@ from services.buffer.servicer.samples import (
     parse_filter,
     with_reward,
 )
+from services.buffer.store.changes import Change, ChangeReason
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.experiences import StateCount
+from services.buffer.store.reports import log_event
 from services.buffer.store.stages import get_stage
 from trinity.api.v1 import query_pb2 as pb
 from trinity.errors import InvalidRequest
+from trinity.security.authorization import current_caller
 from trinity.types import StageKey
 
 MAX_REASONS = 10
@@ -57,7 +60,7 @@ class CurationRpcs:
         self, request: pb.ExcludeExperiencesRequest, _: Context
     ) -> pb.ExcludeExperiencesResponse:
         """Excludes samples from training."""
-        key, wanted, reason = _asked(request)
+        key, wanted, why = _asked(request)
         done = ExcludedCounts()
         async for part in self._parts(key, wanted):
             done.num_batched += sum(row.state is ExperienceState.BATCHED for row in part.rows)
@@ -65,7 +68,9 @@ class CurationRpcs:
                 done.num_excluded += sum(row.state in UNTRAINED for row in part.rows)
                 continue
             async with self.database.transaction() as connection:
-                done.num_excluded += await exclude_experiences(connection, key, part.rows, reason)
+                done.num_excluded += await exclude_experiences(connection, key, part.rows, why)
+        if not request.dry_run:
+            await self._tell(key, Change.EXCLUDED, done.num_excluded, why)
         return pb.ExcludeExperiencesResponse(
             num_excluded=done.num_excluded, num_batched=done.num_batched
         )
@@ -79,17 +84,18 @@ class CurationRpcs:
             raise InvalidRequest("filter: only excluded samples can be included: give no state")
         meant = wanted.states or (ExperienceState.EXCLUDED, ExperienceState.BATCHED)
         wanted = replace(wanted, states=meant)
+        why = None if request.dry_run else _why(request.reason)
         done = IncludedCounts()
         async for part in self._parts(key, wanted):
             rows = [row for row in part.rows if was_excluded(row)]
             if not rows:
                 continue
             async with self.database.transaction() as connection:
-                counts = await include_experiences(
-                    connection, key, rows, is_dry_run=request.dry_run
-                )
+                counts = await include_experiences(connection, key, rows, why=why)
             done.num_included += counts.num_included
             done.num_too_late += counts.num_too_late
+        if why is not None:
+            await self._tell(key, Change.INCLUDED, done.num_included, why)
         return pb.IncludeExperiencesResponse(
             num_included=done.num_included, num_too_late=done.num_too_late
         )
@@ -98,7 +104,7 @@ class CurationRpcs:
         self, request: pb.DeleteExperiencesRequest, _: Context
     ) -> pb.DeleteExperiencesResponse:
         """Deletes the content of samples: of all that match, or of none."""
-        key, wanted, reason = _asked(request)
+        key, wanted, why = _asked(request)
         found = DeletedCounts()
         async for part in self._parts(key, wanted):
             rows = [row for row in part.rows if row.state is not ExperienceState.DELETED]
@@ -112,10 +118,21 @@ class CurationRpcs:
         done = DeletedCounts()
         async for part in self._parts(key, wanted):
             async with self.database.transaction() as connection:
-                counts = await delete_experiences(connection, key, wanted.kind, part.rows, reason)
+                counts = await delete_experiences(connection, key, wanted.kind, part.rows, why)
             done.num_deleted += counts.num_deleted
             done.num_bytes += counts.num_bytes
+        await self._tell(key, Change.DELETED, done.num_deleted, why)
         return pb.DeleteExperiencesResponse(num_deleted=done.num_deleted, num_bytes=done.num_bytes)
+
+    async def _tell(self, key: StageKey, what: Change, number: int, why: ChangeReason) -> None:
+        """Tells those who follow the experiment; each sample's own record stands by then."""
+        if not number:
+            return
+        samples = "1 sample was" if number == 1 else f"{number:,} samples were"
+        reason = f": {why.reason}" if why.reason else ""
+        text = f"{samples} {what.value} by {why.by}{reason}"
+        async with self.database.transaction() as connection:
+            await log_event(connection, key, NoticeEvent(text=text))
 
     async def _parts(self, key: StageKey, wanted: SampleFilter) -> AsyncIterator[SamplePage]:
         async with self.database.transaction() as connection:
@@ -133,14 +150,16 @@ class CurationRpcs:
         feedback = [
             parse_feedback(message) for message in check_max_items(request.feedback, "feedback")
         ]
-        done = FeedbackResult()
+        done, why = FeedbackResult(), _why(request.reason)
         for first in range(0, len(feedback), FEEDBACK_AT_ONCE):
             async with self.database.transaction() as connection:
                 chunk = feedback[first : first + FEEDBACK_AT_ONCE]
-                result = await give_feedback(connection, key, chunk, with_reward)
+                result = await give_feedback(connection, key, chunk, with_reward, why)
             done.num_set += result.num_set
             done.num_known += result.num_known
             done.refused += result.refused
+        if why.reason:
+            await self._tell(key, Change.REWARDED, done.num_set, why)
         return pb.GiveFeedbackResponse(
             num_set=done.num_set,
             num_known=done.num_known,
@@ -161,16 +180,21 @@ class CurationRpcs:
         return pb.GetPopulationResponse() if found is None else _population(found)
 
 
-def _asked(request: Asked) -> tuple[StageKey, SampleFilter, str]:
+def _why(reason: str) -> ChangeReason:
+    """Returns the reason with the subject of the caller's token."""
+    return ChangeReason(reason=clean_reason(reason), by=clean_reason(current_caller().subject))
+
+
+def _asked(request: Asked) -> tuple[StageKey, SampleFilter, ChangeReason]:
     """Returns key, filter and reason.
 
     Raises: InvalidRequest when the filter or the reason is empty.
     """
     key, wanted = _named(request)
-    reason = clean_reason(request.reason)
-    if not reason:
+    why = _why(request.reason)
+    if not why.reason:
         raise InvalidRequest("reason: say why; it is kept with the samples")
-    return key, wanted, reason
+    return key, wanted, why
 
 
 def _named(request: Asked | pb.IncludeExperiencesRequest) -> tuple[StageKey, SampleFilter]:

@@ -21,6 +21,7 @@ from services.buffer.servicer.samples import (
     parse_cursor,
     parse_filter,
     record_to_proto,
+    sample_change_to_proto,
     use_to_proto,
 )
 from services.buffer.store.batches import (
@@ -35,6 +36,7 @@ from services.buffer.store.batches import (
     sizes_of_tasks,
     times_trained,
 )
+from services.buffer.store.changes import load_sample_changes
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.experiences import count_by_reason, find_bodies
 from services.buffer.store.queries import StoredExperience, find_by_prefix, load_experiences
@@ -55,6 +57,8 @@ NUM_DIGITS = 32
 ITEMS_PER_MESSAGE = 256
 COUNTS_BYTES = 64 * 1024
 """Limit for the counts of one stage in a list; people give reasons, so there may be many."""
+CHANGES_BYTES = 256 * 1024
+"""Limit for what people did to one sample, in their words."""
 TRAINED_BYTES = 2 * 1024 * 1024
 """Limit for what trainers reported of one step."""
 UNLIMITED = 2**62
@@ -154,10 +158,12 @@ class QueryRpcs:
             seconds, metrics = await load_attempt(
                 connection, key, sample.assignment_id, sample.cursor.run, sample.attempt
             )
+            changes = await load_sample_changes(connection, key, own_id)
         return query_pb2.GetExperienceResponse(
             experience=record_to_proto(key.stage, sample, uses.get(own_id, []), body, removed),
             run_seconds=seconds,
             run_metrics=metrics,
+            changes=first_within(map(sample_change_to_proto, changes), CHANGES_BYTES),
         )
 
     async def GetStep(

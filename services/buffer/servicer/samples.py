@@ -21,6 +21,7 @@ from services.buffer.servicer.convert import (
     parse_uuid,
 )
 from services.buffer.store.batches import BatchUse
+from services.buffer.store.changes import RecordedChange
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.experiences import StateCount, find_bodies
 from services.buffer.store.queries import PageRequest, StoredExperience, list_page, sizes_of
@@ -175,6 +176,16 @@ def record_to_proto(
 def count_to_proto(count: StateCount) -> query_pb2.StateCount:
     """Converts a count to protobuf."""
     return query_pb2.StateCount(state=STATES[count.state], reason=count.reason, count=count.number)
+
+
+def sample_change_to_proto(change: RecordedChange) -> query_pb2.SampleChange:
+    """Converts what a person did to a sample."""
+    return query_pb2.SampleChange(
+        what=change.what,
+        reason=change.reason,
+        by=change.by,
+        unix_millis=int(change.at.timestamp() * 1000),
+    )
 
 
 def parse_feedback(message: query_pb2.Feedback) -> DelayedReward:

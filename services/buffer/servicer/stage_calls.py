@@ -73,6 +73,7 @@ def parse_and_check_plan(text: str) -> StagePlan:
     plan = _parse(text)
     _check_sampling(plan)
     _check_tasksets(plan)
+    _check_train_step(plan)
     for name, number, least, most in _numbers(plan):
         if not least <= number <= most:
             raise InvalidRequest(f"plan_json: {name} is {number}, which is not in {least}..{most}")
@@ -121,6 +122,14 @@ def _check_tasksets(plan: StagePlan) -> None:
                     f"plan_json: the path of taskset {needed.name} has more than "
                     f"{MAX_PATH_BYTES} bytes"
                 )
+
+
+def _check_train_step(plan: StagePlan) -> None:
+    if plan.trains_explore_steps and (plan.replay is not None or plan.num_expert_rows):
+        raise InvalidRequest(
+            "plan_json: train_step explore_step stands beside neither a replay buffer nor expert "
+            "rows"
+        )
 
 
 def _check_selector(taskset: ResolvedTaskset, num_tasksets: int) -> None:

@@ -69,6 +69,15 @@ class BatchPoll:
         return not isinstance(self.answer[1], BatchWait)
 
 
+@dataclass(frozen=True, slots=True)
+class _WantedBatch:
+    """The batch that a rank asks for."""
+
+    incarnation: int
+    step: int
+    takes_incomplete: bool
+
+
 class TrainerRpcs(BufferServicerBase):
     """BeginIncarnation, RecordVersion, GetBatch, ReportStep, CommitCheckpoint, FinishTraining."""
 
@@ -113,9 +122,8 @@ class TrainerRpcs(BufferServicerBase):
 
         async def look() -> BatchPoll:
             nonlocal is_first
-            answer = await self._look_for_batch(
-                key, request.incarnation, request.step, is_first=is_first
-            )
+            wanted = _WantedBatch(request.incarnation, request.step, request.takes_incomplete)
+            answer = await self._look_for_batch(key, wanted, is_first=is_first)
             is_first = False
             return BatchPoll(answer)
 
@@ -151,17 +159,20 @@ class TrainerRpcs(BufferServicerBase):
             count = max(1, BYTES_PER_PART * first // max(num_bytes, 1))
 
     async def _look_for_batch(
-        self, key: StageKey, incarnation: int, step: int, *, is_first: bool
+        self, key: StageKey, wanted: _WantedBatch, *, is_first: bool
     ) -> tuple[Stage, BatchAnswer]:
         """Finds or composes a batch; the first look takes no lock: most batches exist by then."""
+        step = wanted.step
         async with self.database.transaction() as connection:
-            if is_first and (found := await _find(connection, key, incarnation, step)):
+            if is_first and (found := await _find(connection, key, wanted.incarnation, step)):
                 return found
             stage, head = await find_with_stage(connection, key, step, locks=True)
-            check_incarnation(stage, incarnation)
+            check_incarnation(stage, wanted.incarnation)
             if _has_failed(stage):
                 return stage, BatchEnd("failed", stage.reason)
-            return stage, head or await self.composer.compose_batch(connection, stage, step)
+            return stage, head or await self.composer.compose_batch(
+                connection, stage, step, is_due=wanted.takes_incomplete
+            )
 
     async def ReportStep(self, request: pb.ReportStepRequest, _: Context) -> pb.ReportStepResponse:
         """Records a trained step."""

@@ -69,12 +69,13 @@ def open_target(sink: ExperienceSink) -> SinkTarget:
 
     Raises: SinkFailed.
     """
-    with _failures(sink.shown):
+    with sink_failures(sink.shown):
         return SqlTarget(sink.place) if sink.kind == "sql" else JsonLinesTarget(Path(sink.place))
 
 
 @contextlib.contextmanager
-def _failures(place: str) -> Iterator[None]:
+def sink_failures(place: str) -> Iterator[None]:
+    """Turns errors of a database or a file into `SinkFailed`."""
     try:
         yield
     except (sa.exc.SQLAlchemyError, OSError) as error:
@@ -82,28 +83,31 @@ def _failures(place: str) -> Iterator[None]:
         raise SinkFailed(f"{place}: {reason}") from error
 
 
+def open_engine(address: str) -> sa.Engine:
+    """Returns an engine for an address; the folder of a SQLite file is made if it is missing."""
+    url = sa.make_url(address)
+    if url.drivername == "sqlite" and url.database:
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    return sa.create_engine(url.set(drivername=DRIVERS.get(url.drivername, url.drivername)))
+
+
 class SqlTarget:
     """Tables of `trinity.common.schema.sql_schema` in a database."""
 
     def __init__(self, address: str) -> None:
-        url = sa.make_url(address)
-        self._place = url.render_as_string(hide_password=True)
-        if url.drivername == "sqlite" and url.database:
-            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-        self._engine = sa.create_engine(
-            url.set(drivername=DRIVERS.get(url.drivername, url.drivername))
-        )
+        self._place = sa.make_url(address).render_as_string(hide_password=True)
+        self._engine = open_engine(address)
         SinkBase.metadata.create_all(self._engine)
 
     def position(self, key: StageKey) -> int:
         """Returns the number up to which the stage is written."""
-        with _failures(self._place), Session(self._engine) as session:
+        with sink_failures(self._place), Session(self._engine) as session:
             found = session.get(SinkPosition, (key.experiment_id, key.stage))
             return found.number if found is not None else 0
 
     def write(self, key: StageKey, rows: Sequence[SinkRow], *, after: int, until: int) -> None:
         """Writes rows and moves the position in one transaction."""
-        with _failures(self._place), Session(self._engine) as session, session.begin():
+        with sink_failures(self._place), Session(self._engine) as session, session.begin():
             self._move(session, key, after, until)
             session.add_all(_model(key, row) for row in rows)
 
@@ -168,13 +172,13 @@ class JsonLinesTarget:
 
     def position(self, key: StageKey) -> int:
         """Returns the number up to which the stage is written."""
-        with _failures(str(self._path)), self._locked() as file:
+        with sink_failures(str(self._path)), self._locked() as file:
             return self._read(file).get((key.experiment_id, key.stage), 0)
 
     def write(self, key: StageKey, rows: Sequence[SinkRow], *, after: int, until: int) -> None:
         """Appends rows; the position moves with the last of them."""
         stage = (key.experiment_id, key.stage)
-        with _failures(str(self._path)), self._locked() as file:
+        with sink_failures(str(self._path)), self._locked() as file:
             if self._read(file).get(stage, 0) > after:
                 raise SinkFenced
             lines = b"".join(_line(key, row) for row in rows)

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from services.buffer.domain.stage import Stage, StageState
 from services.buffer.sink.targets import SinkFailed, SinkFenced, SinkRow, SinkTarget, open_target
+from services.buffer.sink.task_backup import TaskBackupWriter
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.sink import committed_after, newest_committed, try_sink_lock
 from services.buffer.store.stages import UnreadablePlan, ended_keys, find_stage, list_readable
@@ -38,6 +39,7 @@ class ExperienceSinkWriter:
     def __init__(self, *, database: BufferDatabase, policy: TenantPolicy) -> None:
         self._database = database
         self._policy = policy
+        self._backup = TaskBackupWriter(database=database, policy=policy)
         self._targets: dict[ExperienceSink, SinkTarget] = {}
         self._positions: dict[tuple[StageKey, ExperienceSink], int] = {}
         self._ended: set[StageKey] = set()
@@ -58,6 +60,7 @@ class ExperienceSinkWriter:
         finally:
             for target in self._targets.values():
                 target.close()
+            self._backup.close()
 
     async def write_all(self) -> None:
         """Writes what is committed; a failure of one stage does not stop the others."""
@@ -72,6 +75,7 @@ class ExperienceSinkWriter:
         for stage in (*stages, *ended):
             sink = experience_sink(stage.plan)
             is_written = sink is None or await self._write_stage(stage, sink)
+            is_written = await self._backup.write_stage(stage) and is_written
             if stage.state is not StageState.OPEN and is_written:
                 self._ended.add(stage.key)
 

@@ -209,13 +209,39 @@ class Ready:
     """The next rows, in rollout order or in the order they became ready; empty if too few."""
 
 
-async def load_ready(connection: Connection, stage: Stage, *, wanted: int) -> Ready:
-    """Returns the rows of a batch, if there are as many as wanted, and the number of ready rows."""
+async def load_ready(
+    connection: Connection, stage: Stage, *, wanted: int, in_order: bool = True
+) -> Ready:
+    """Returns the rows of a batch, if there are as many as wanted, and the number of ready rows.
+
+    In ordered stages these are rows that no open work precedes, unless `in_order` is false.
+    """
     values = stage_params(stage.key, limit=stage.plan.num_rollout_rows, wanted=wanted)
+    is_ordered = stage.is_ordered and in_order
     [[number], rows] = await connection.fetch_together(
-        (_count(stage.is_ordered), values), (_next(stage.is_ordered), values)
+        (_count(is_ordered), values), (_next(is_ordered), values)
     )
     return Ready(number[0], [_measured(row) for row in rows])
+
+
+_UP_TO_END = tuple(sa.bindparam(name, type_=sa.BigInteger) for name in ("end_step", "end_position"))
+_SOME_BEFORE = (
+    sa.select(*(C[name] for name in dict.fromkeys((*STAGE_KEY, *_NAMES, *_BY_PLACE))))
+    .where(
+        in_stage(experience),
+        one_of(C.state, [ExperienceState.READY]),
+        sa.tuple_(C.explore_step, C.position) < sa.tuple_(*_UP_TO_END),
+    )
+    .cte("some_before")
+)
+_BEFORE = _with_run(_SOME_BEFORE).order_by(*(_SOME_BEFORE.c[name] for name in _BY_PLACE))
+
+
+async def rows_before(connection: Connection, key: StageKey, before: Place) -> list[ReadyRow]:
+    """Returns all ready rows of groups before that place, in rollout order."""
+    end_step, end_position = before
+    values = stage_params(key, end_step=end_step, end_position=end_position)
+    return [_measured(row) for row in await connection.fetch(_BEFORE, values)]
 
 
 _THESE = _with_run(experience).where(of_stage(experience), id_in(C.experience_id))

@@ -319,6 +319,19 @@ sa.Index(
     "experience_assignment_ix", *(experience.c[name] for name in ("assignment_id", *STAGE_KEY))
 )
 
+sample_change = sa.Table(  # What people did to a sample, and why
+    "sample_change",
+    metadata,
+    *_stage_key(),
+    sa.Column("experience_id", UUID, primary_key=True),
+    sa.Column("number", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.PrimaryKeyConstraint("experience_id", *STAGE_KEY, "number"),
+    sa.Column("what", sa.Text, nullable=False),
+    _text("reason"),
+    _text("by"),
+    _moment("at"),
+)
+
 pipeline_scope = sa.Table(  # A group of samples on its way through operators and advantages
     "pipeline_scope",
     metadata,

@@ -9,8 +9,10 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from services.trainer.control.hosts import HostLink
+from services.trainer.control.places import RankPlaces, interface_variables, ranks_per_host
 from services.trainer.control.status import TrainerState
 from services.trainer.messages import (
     EVENTS,
@@ -23,7 +25,9 @@ from services.trainer.messages import (
     StopOrder,
     encode,
 )
+from trinity.api.v1 import trainer_pb2
 from trinity.interpreter import module_command
+from trinity.security.loopback import is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +70,10 @@ class Gang:
     await gang.stop(grace_seconds=8)
     """
 
-    def __init__(self, ranks: list[_Rank]) -> None:
+    def __init__(self, ranks: list[_Rank], *, hosts: Sequence[HostLink] = (), num_ranks: int = 0):
         self._ranks = ranks
+        self._hosts = hosts
+        self._num_ranks = num_ranks or len(ranks)
         self._events: asyncio.Queue[RankEvent | RankDied] = asyncio.Queue()
         self._is_ending = False
         self._tasks = [asyncio.create_task(self._watch_rank(rank)) for rank in ranks]
@@ -82,16 +88,91 @@ class Gang:
         command: Sequence[str] = RANK_COMMAND,
     ) -> "Gang":
         """Starts the processes; each sends `RankReady` once it has imported what it needs."""
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            shared = _torchrun_variables(num_ranks, port=listener.getsockname()[1])
-            shared |= {LOG_LEVEL_VARIABLE: log_level, LOG_FORMAT_VARIABLE: log_format}
-            ranks = [await _start_rank(n, command, shared, listener) for n in range(num_ranks)]
-        return cls(ranks)
+        alone = GangNetwork(address="127.0.0.1")
+        return await cls.lead(
+            num_ranks=num_ranks,
+            network=alone,
+            log_level=log_level,
+            log_format=log_format,
+            command=command,
+        )
+
+    @classmethod
+    async def lead(
+        cls,
+        *,
+        num_ranks: int,
+        network: "GangNetwork",
+        log_level: str,
+        log_format: str,
+        command: Sequence[str] = RANK_COMMAND,
+    ) -> "Gang":
+        """Starts the processes of this host, the first ones, and has the other hosts start theirs.
+
+        Raises: UserError if ranks and hosts, or this host and its network, do not fit.
+        """
+        num_local = ranks_per_host(num_ranks, 1 + len(network.hosts))
+        with socket.create_server((network.address, 0)) as listener:
+            places = RankPlaces(
+                num_ranks=num_ranks,
+                first=0,
+                num_local=num_local,
+                master_address=network.address,
+                master_port=listener.getsockname()[1],
+            )
+            shared = network.variables() | _log_variables(log_level, log_format)
+            ranks = await _start_ranks(places, command, shared, listener)
+        gang = cls(ranks, hosts=network.hosts, num_ranks=num_ranks)
+        for number, host in enumerate(network.hosts, start=1):
+            gang._join(host, replace(places, first=number * num_local), network.number)
+        return gang
+
+    @classmethod
+    async def start_part(
+        cls,
+        places: RankPlaces,
+        *,
+        address: str,
+        log_level: str,
+        log_format: str,
+        command: Sequence[str] = RANK_COMMAND,
+    ) -> "Gang":
+        """Starts the ranks of a host that does not lead."""
+        shared = GangNetwork(address=address, is_apart=True).variables()
+        shared |= _log_variables(log_level, log_format)
+        return cls(await _start_ranks(places, command, shared, None))
+
+    def _join(self, host: HostLink, places: RankPlaces, number: int) -> None:
+        """Makes the ranks of another host a part of this gang."""
+
+        def report(message: trainer_pb2.RankReport) -> None:
+            if message.ended:
+                self._record_end(message.rank, f"{message.ended} on {host.name}")
+            else:
+                event = EVENTS.validate_json(message.event_json)
+                self._events.put_nowait(RankEvent(message.rank, event))
+
+        host.on_report = report
+        host.on_loss = lambda reason: self._record_end(places.first, reason)
+        host.start_ranks(number, places)
+
+    def _record_end(self, rank: int, reason: str) -> None:
+        if not self._is_ending:
+            self._events.put_nowait(RankDied(rank, reason))
 
     @property
     def num_ranks(self) -> int:
-        """Number of processes in the gang."""
-        return len(self._ranks)
+        """Number of processes in the gang, on all hosts."""
+        return self._num_ranks
+
+    @property
+    def is_whole(self) -> bool:
+        """True while all of its hosts are there."""
+        return not any(host.is_lost for host in self._hosts)
+
+    def send_order(self, line: bytes) -> None:
+        """Sends a line as it is to every rank."""
+        self._write_line(line)
 
     def send_stage(self, order: StageOrder) -> None:
         """Sends a stage to every rank; orders to ranks still importing wait in the pipe."""
@@ -114,6 +195,8 @@ class Gang:
     async def kill(self) -> None:
         """Kills all ranks at once."""
         self._is_ending = True
+        for host in self._hosts:
+            host.release_ranks()
         for rank in self._ranks:
             with contextlib.suppress(ProcessLookupError):
                 rank.process.kill()
@@ -123,6 +206,8 @@ class Gang:
 
     def _write_line(self, line: bytes) -> None:
         """Writes a line to every rank; one that is gone is reported by `_watch_rank`."""
+        for host in self._hosts:
+            host.send(trainer_pb2.JoinGangResponse(order_json=line.decode()))
         for rank in self._ranks:
             assert rank.process.stdin is not None
             with contextlib.suppress(ConnectionError, RuntimeError):
@@ -139,32 +224,70 @@ class Gang:
             with contextlib.suppress(ProcessLookupError):
                 rank.process.kill()
         code = await rank.process.wait()
-        if not self._is_ending:
-            self._events.put_nowait(RankDied(rank.number, _how_it_ended(rank, code)))
+        self._record_end(rank.number, _how_it_ended(rank, code))
 
     async def _forward_events(self, rank: _Rank) -> None:
         async for line in rank.events:
             self._events.put_nowait(RankEvent(rank.number, EVENTS.validate_json(line)))
 
 
-def _torchrun_variables(num_ranks: int, *, port: int) -> dict[str, str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangNetwork:
+    """The hosts of a gang beside this one, and this one's address among them."""
+
+    address: str
+    hosts: tuple[HostLink, ...] = ()
+    number: int = 0
+    """Counts the gangs, so that what ranks of an earlier one say is not taken for news."""
+    is_apart: bool = False
+    """True on a host that does not lead."""
+
+    def variables(self) -> dict[str, str]:
+        """Returns the variables that bind collectives to the address; none on loopback."""
+        if not (self.hosts or self.is_apart) or is_loopback(self.address):
+            return {}
+        return interface_variables(self.address)
+
+
+def _log_variables(level: str, style: str) -> dict[str, str]:
+    return {LOG_LEVEL_VARIABLE: level, LOG_FORMAT_VARIABLE: style}
+
+
+def _torchrun_variables(places: RankPlaces) -> dict[str, str]:
     return {
-        "WORLD_SIZE": str(num_ranks),
-        "LOCAL_WORLD_SIZE": str(num_ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(places.num_ranks),
+        "LOCAL_WORLD_SIZE": str(places.num_local),
+        "MASTER_ADDR": places.master_address,
+        "MASTER_PORT": str(places.master_port),
     }
 
 
+async def _start_ranks(
+    places: RankPlaces,
+    command: Sequence[str],
+    shared: dict[str, str],
+    listener: socket.socket | None,
+) -> list[_Rank]:
+    shared = shared | _torchrun_variables(places)
+    return [
+        await _start_rank(places.first + local, local, command, shared, listener)
+        for local in range(places.num_local)
+    ]
+
+
 async def _start_rank(
-    number: int, command: Sequence[str], shared: dict[str, str], listener: socket.socket
+    number: int,
+    local: int,
+    command: Sequence[str],
+    shared: dict[str, str],
+    listener: socket.socket | None,
 ) -> _Rank:
     reading, writing = os.pipe()
     inherited = {EVENTS_VARIABLE: writing}
-    if number == 0:
+    if number == 0 and listener is not None:
         inherited[LISTENER_VARIABLE] = listener.fileno()
     environment = {k: v for k, v in os.environ.items() if not k.startswith(SETTINGS_PREFIX)}
-    environment |= shared | {"RANK": str(number), "LOCAL_RANK": str(number)}
+    environment |= shared | {"RANK": str(number), "LOCAL_RANK": str(local)}
     environment |= {variable: str(descriptor) for variable, descriptor in inherited.items()}
     try:
         process = await asyncio.create_subprocess_exec(
@@ -226,7 +349,8 @@ class GangManager:
 
     async def gang_with(self, num_ranks: int) -> Gang:
         """Returns the current gang if it has that many ranks, else a new one."""
-        if self._gang is not None and self._gang.num_ranks != num_ranks:
+        gang = self._gang
+        if gang is not None and (gang.num_ranks != num_ranks or not gang.is_whole):
             await self.stop()
         if self._gang is None:
             self._gang = await self._start(num_ranks)

@@ -1,12 +1,15 @@
 """The trainer's current state: read by status calls, sent with heartbeats."""
 
 import uuid
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import grpc
 
 from services.trainer import messages
+from services.trainer.control.hosts import Hosts
 from trinity.api.v1 import trainer_pb2, trainer_pb2_grpc
+from trinity.errors import PreconditionFailed
 from trinity.runtime.presence import Heartbeats
 
 STAND_BY = "stand by"
@@ -115,15 +118,35 @@ class TrainerState:
 
 
 class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
-    """Answers from the state alone."""
+    """Answers from the state; hands streams of other hosts to the gang."""
 
-    def __init__(self, state: TrainerState) -> None:
+    def __init__(self, state: TrainerState, hosts: Hosts | None = None) -> None:
         self._state = state
+        self._hosts = hosts
+
+    async def JoinGang(
+        self,
+        request_iterator: AsyncIterator[trainer_pb2.JoinGangRequest],
+        context: grpc.aio.ServicerContext,
+    ) -> AsyncIterator[trainer_pb2.JoinGangResponse]:
+        """Serves the stream of another host of the gang.
+
+        Raises: PreconditionFailed if this trainer leads none.
+        """
+        del context
+        if self._hosts is None:
+            await anext(request_iterator, None)  # a token of another tenant is refused here
+            raise PreconditionFailed(
+                "this trainer leads no gang of several hosts: give it TRINITY_TRAINER_NUM_HOSTS, "
+                "and no TRINITY_TRAINER_HOST"
+            )
+        async for response in self._hosts.serve(request_iterator):
+            yield response
 
     async def GetTrainerStatus(
         self, request: trainer_pb2.GetTrainerStatusRequest, context: grpc.aio.ServicerContext
     ) -> trainer_pb2.GetTrainerStatusResponse:
-        """Returns the trainer's current state."""
+        """Answers from the state alone."""
         del request, context
         state = self._state
         return trainer_pb2.GetTrainerStatusResponse(

@@ -12,6 +12,7 @@ from enum import Enum
 import grpc
 
 from services.trainer.control.gang import Gang, GangManager, RankDied, RankEvent
+from services.trainer.control.hosts import Hosts
 from services.trainer.control.jobs import (
     ReadinessCondition,
     StageStartKey,
@@ -33,6 +34,8 @@ SHOWN_SILENCE_SECONDS = 2.0
 MIN_LISTEN_SECONDS = 0.1
 """Least time to listen: what ranks sent while the service was held up counts, however late."""
 RETRY_WAIT = "retry"
+HOSTS_WAIT = "hosts"
+HOST_POLL_SECONDS = 0.5
 RETRY_SECONDS = 1.0
 STAND_BY_SECONDS = 5.0
 
@@ -265,7 +268,9 @@ class TrainingSupervisor:
         gang_manager: GangManager,
         readiness: TrainerReadiness,
         stop: asyncio.Event,
+        hosts: Hosts | None = None,
     ) -> None:
+        self._hosts = hosts or Hosts(num_hosts=1)
         self._settings = settings
         self._watcher = watcher
         self._state = state
@@ -295,7 +300,8 @@ class TrainingSupervisor:
                 await self._start_stage(ours[0])
             return
         self._readiness.mark_met(ReadinessCondition.GANG)
-        if not self._gang_manager.has_gang and self._settings.preload_ranks:
+        preloads = self._settings.preload_ranks and self._hosts.num_hosts == 1
+        if not self._gang_manager.has_gang and preloads:
             await self._gang_manager.gang_with(self._settings.preload_ranks)
         if wanted:
             await self._stand_by(wanted, seen)
@@ -363,24 +369,60 @@ class TrainingSupervisor:
         starts_without_progress = 0
         while True:
             self._readiness.set_met(ReadinessCondition.GANG, is_met=self._gang_manager.has_gang)
-            attempt = StageAttempt(
-                gang=await self._gang_manager.gang_with(job.num_ranks),
-                job=job,
-                watcher=self._watcher,
-                state=self._state,
-                stop=self._stop,
-                stop_seconds=self._settings.stop_seconds,
-            )
-            self._readiness.mark_met(ReadinessCondition.GANG)
-            self._state.num_gang_starts += 1
-            end = await attempt.run_once()
+            end, made_progress = await self._attempt(job)
             await self._release_ranks(end)
             if end.outcome is not StageOutcome.DIED:
                 return end
             logger.error("the gang died", extra={"reason": end.reason})
-            starts_without_progress = 1 if attempt.made_progress else starts_without_progress + 1
+            starts_without_progress = 1 if made_progress else starts_without_progress + 1
             if starts_without_progress > self._settings.max_restarts:
                 return StageResult(StageOutcome.RETRIES_EXHAUSTED, end.reason)
+
+    async def _attempt(self, job: TrainingJob) -> tuple[StageResult, bool]:
+        """Makes one attempt; returns its end, and whether a step was trained for the first time."""
+        if (end := await self._await_hosts(job)) is not None:
+            return end, False
+        try:
+            gang = await self._gang_manager.gang_with(job.num_ranks)
+        except UserError as error:  # ranks and hosts do not fit
+            return StageResult(StageOutcome.RETRIES_EXHAUSTED, str(error)), False
+        attempt = StageAttempt(
+            gang=gang,
+            job=job,
+            watcher=self._watcher,
+            state=self._state,
+            stop=self._stop,
+            stop_seconds=self._settings.stop_seconds,
+        )
+        self._readiness.mark_met(ReadinessCondition.GANG)
+        self._state.num_gang_starts += 1
+        return await attempt.run_once(), attempt.made_progress
+
+    async def _await_hosts(self, job: TrainingJob) -> StageResult | None:
+        """Waits until all hosts of the gang are there; returns the end if they do not come."""
+        limit, started = self._settings.host_wait_seconds, time.monotonic()
+        while missing := self._hosts.missing:
+            is_known = self._watcher.is_connected
+            if self._stop.is_set() or (is_known and not self._watcher.is_to_be_trained(job.key)):
+                return StageResult(StageOutcome.NO_LONGER_NEEDED)
+            waited = time.monotonic() - started
+            numbers = ", ".join(str(number) for number in missing)
+            if waited > limit:
+                reason = (
+                    f"of {self._hosts.num_hosts} hosts, these have not come back for {waited:.0f} "
+                    f"s: {numbers} (TRINITY_TRAINER_HOST_WAIT_SECONDS)"
+                )
+                return StageResult(StageOutcome.DIED, reason)
+            self._state.set_wait(
+                HOSTS_WAIT,
+                waits_for="hosts of the gang",
+                reason=f"host {numbers} of {self._hosts.num_hosts} is not there",
+                deadline_seconds=limit,
+                waited_seconds=waited,
+            )
+            await self._wait_or_stop(self._hosts.changed(), min(HOST_POLL_SECONDS, limit))
+        self._state.clear_wait(HOSTS_WAIT)
+        return None
 
     async def _release_ranks(self, end: StageResult) -> None:
         """Kills ranks after anything but a regular end, as they may hang in each other's calls."""

@@ -1,6 +1,7 @@
 """Batches in order of step, the same on all ranks; training data is fetched one step ahead."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -46,8 +47,12 @@ class BatchSource:
         stop: threading.Event,
         waits: WaitReporter,
         has_damage: Callable[[], bool] = lambda: False,
+        incomplete_after: float | None = None,
     ) -> None:
-        """Damaged weights (`has_damage`) come before a batch."""
+        """Damaged weights (`has_damage`) come before a batch.
+
+        After `incomplete_after` seconds a batch is made of what is ready.
+        """
         self._buffer = buffer
         self._ranks = ranks
         self._incarnation = incarnation
@@ -56,6 +61,7 @@ class BatchSource:
         self._stop = stop
         self._waits = waits
         self._has_damage = has_damage
+        self._incomplete_after = math.inf if incomplete_after is None else incomplete_after
         self._executor = ThreadPoolExecutor(1, "next-batch") if fetches_ahead else None
         self._prefetched: tuple[int, Future[BatchResult]] | None = None
 
@@ -95,7 +101,8 @@ class BatchSource:
         return answer, READY if answer.state is None else CODES[answer.state]
 
     def _wait_for(self, step: int, check: Callable[[], None]) -> BatchResult:
-        deadline = time.monotonic() + self._timeout_seconds
+        begun = time.monotonic()
+        due, deadline = begun + self._incomplete_after, begun + self._timeout_seconds
         self._report_wait(f"the batch of train step {step}")
         try:
             while True:
@@ -104,13 +111,15 @@ class BatchSource:
                 check()
                 if self._has_damage():
                     return BatchResult(None, NoBatchReason.WEIGHTS_DAMAGED)
-                answer = self._request_batch(step, max(deadline - time.monotonic(), 0.0))
+                now = time.monotonic()
+                is_due = now >= due
+                until = deadline if is_due else min(due, deadline)
+                answer = self._request_batch(step, max(until - now, 0.0), is_due=is_due)
                 if answer.state is not NoBatchReason.WAITING:
                     return answer
                 if time.monotonic() >= deadline:
                     raise RunFailed(
-                        f"no batch for train step {step} came in {self._timeout_seconds:.0f} s "
-                        f"(`max_read_timeout` of the experience buffer)"
+                        f"no batch for train step {step} came in {self._timeout_seconds:.0f} s"
                         f"{_missing_rollouts(answer)}: {answer.reason}"
                     )
                 self._report_wait(answer.reason)
@@ -123,14 +132,16 @@ class BatchSource:
             WAIT_NAME, waits_for="buffer", reason=reason, deadline_seconds=self._timeout_seconds
         )
 
-    def _request_batch(self, step: int, wait_seconds: float) -> BatchResult:
+    def _request_batch(self, step: int, wait_seconds: float, *, is_due: bool) -> BatchResult:
         if self._prefetched is not None:
             ahead, future = self._prefetched
             self._prefetched = None
             answer = future.result()
             if ahead == step:
                 return answer
-        return self._buffer.get_batch(step, self._incarnation, self._reader, wait_seconds)
+        return self._buffer.get_batch(
+            step, self._incarnation, self._reader, wait_seconds, takes_incomplete=is_due
+        )
 
     def _fetch_ahead(self, step: int) -> None:
         if self._executor is None:

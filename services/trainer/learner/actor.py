@@ -19,7 +19,11 @@ from services.trainer.learner.loss import BatchLoss, LossFunctions
 from services.trainer.learner.metrics import mean_over_passes
 from services.trainer.learner.microbatches import OutputGatherer, work_metrics
 from services.trainer.learner.prepared_batch import MicroBatch, PreparedBatch
-from services.trainer.learner.resume_source import load_former_run, load_own_checkpoint
+from services.trainer.learner.resume_source import (
+    load_former_run,
+    load_own_checkpoint,
+    save_checkpoint,
+)
 from services.trainer.learner.verl_calls import (
     EngineOutputs,
     Matrix,
@@ -28,7 +32,7 @@ from services.trainer.learner.verl_calls import (
     on_device,
 )
 from services.trainer.types import Metrics
-from trinity.algorithm.token_advantage.token_batch import FloatMatrix
+from trinity.algorithm.token_advantage.token_batch import FloatMatrix, IntVector
 from trinity.config.plan.stage_plan import StagePlan
 
 
@@ -37,13 +41,15 @@ class ActorUpdate:
     """The result of one actor step; matrices are [B, T], 0 for rows without trained tokens."""
 
     metrics: Metrics
-    outputs_before_step: Mapping[str, FloatMatrix]
-    """Outputs of the policy that the step started from: `logprobs` and, where they were computed,
-    `entropies` and `clipped`."""
+    outputs_before_update: Mapping[str, FloatMatrix]
+    """Outputs of the policy that a row's first update started from: `logprobs` and, where they were
+    computed, `entropies` and `clipped`."""
+    first_rows: IntVector
+    """The rows of the first update, which started from the policy before the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Pass:
+class _Update:
     """One step of the optimizer."""
 
     metrics: Metrics
@@ -81,35 +87,49 @@ class Actor:
         return self._calls.compute_outputs(self.worker, prepared, names)
 
     def update(
-        self, prepared: PreparedBatch, *, learning_rate: float, kl_coef: float
+        self,
+        prepared: PreparedBatch,
+        *,
+        learning_rate: float,
+        kl_coef: float,
+        num_updates: int = 1,
     ) -> ActorUpdate:
-        """Takes one optimizer step for each pass over the batch, all at `learning_rate`.
+        """Takes `num_updates` optimizer steps for each pass over the batch, at `learning_rate`.
 
-        All passes compare the policy with the one before the first pass. A gradient that is not
-        finite changes no weight; `actor/grad_norm` then shows it.
+        Each is on rows of its own, by whose tokens and number its loss is divided. All compare the
+        policy with the one before the step. A gradient that is not finite changes no weight;
+        `actor/grad_norm` then shows it.
         """
         started = time.perf_counter()
-        gatherer = OutputGatherer(prepared.layout, self._calls.ranks)
-        passes = [
-            self._pass(prepared, learning_rate, kl_coef, gatherer if number == 0 else None)
+        parts = prepared.cut(num_updates)
+        gatherers = [OutputGatherer(part.prepared.layout, self._calls.ranks) for part in parts]
+        updates = [
+            self._update(part.prepared, learning_rate, kl_coef, gatherer if number == 0 else None)
             for number in range(self._num_passes)
+            for part, gatherer in zip(parts, gatherers, strict=True)
         ]
         metrics = {
-            **mean_over_passes([step.metrics for step in passes]),
+            **mean_over_passes([update.metrics for update in updates]),
             "actor/lr": learning_rate,
-            "time/forward_backward": sum(step.compute_seconds for step in passes),
+            "actor/num_updates": float(len(updates)),
+            "time/forward_backward": sum(update.compute_seconds for update in updates),
             "time/update_actor": time.perf_counter() - started,
         }
-        outputs = {name: gatherer.reduce(name) for name in passes[0].output_names}
-        return ActorUpdate(metrics=metrics, outputs_before_step=outputs)
+        outputs = {name: prepared.layout.zeros() for name in updates[0].output_names}
+        for name, matrix_BT in outputs.items():
+            for part, gatherer in zip(parts, gatherers, strict=True):
+                matrix_BT[part.numbers] = gatherer.reduce(name)
+        return ActorUpdate(
+            metrics=metrics, outputs_before_update=outputs, first_rows=parts[0].numbers
+        )
 
-    def _pass(
+    def _update(
         self,
         prepared: PreparedBatch,
         learning_rate: float,
         kl_coef: float,
         gatherer: OutputGatherer | None,
-    ) -> _Pass:
+    ) -> _Update:
         """Adds up the gradients of all micro-batches, then takes one optimizer step."""
         started = time.perf_counter()
         loss = self._loss_of(prepared, kl_coef)
@@ -129,7 +149,7 @@ class Actor:
         metrics["actor/grad_norm"] = float(step["grad_norm"])
         is_packed = packs_rows(self.worker)
         metrics |= work_metrics(prepared.rows, parts, self._calls.ranks, packed=is_packed)
-        return _Pass(
+        return _Update(
             metrics=metrics,
             output_names=tuple(sorted(loss.outputs)),
             compute_seconds=computed - started,
@@ -159,7 +179,7 @@ class Actor:
 
     def save(self, directory: Path, step: int) -> None:
         """Writes this rank's part of the full state: weights, optimizer, random states."""
-        self.worker.save_checkpoint(str(directory), global_step=step)
+        save_checkpoint(self.worker, directory, step, self._calls.ranks)
         if self.adapter is not None:
             with on_device(self.worker):
                 self.adapter.save(
@@ -175,7 +195,7 @@ class Actor:
         reverse.
         """
         check_checkpoint_kind(directory, self.adapter)
-        load_own_checkpoint(self.worker, directory)
+        load_own_checkpoint(self.worker, directory, self._calls.ranks)
 
     def load_former_run(self, directory: Path) -> None:
         """Loads the policy of a former run."""

@@ -10,7 +10,11 @@ from services.trainer.backend.verl_worker import build_critic
 from services.trainer.collectives import MetricSums
 from services.trainer.learner.metrics import mean_over_passes
 from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
-from services.trainer.learner.resume_source import load_former_run, load_own_checkpoint
+from services.trainer.learner.resume_source import (
+    load_former_run,
+    load_own_checkpoint,
+    save_checkpoint,
+)
 from services.trainer.learner.verl_calls import EngineOutputs, Matrix, WorkerCalls
 from services.trainer.types import Metrics
 from trinity.algorithm.aggregation import BatchTotals
@@ -58,7 +62,7 @@ class Critic:
     """The value model of a stage, one of the models of the ranks. Every method is collective.
 
     values_BT = critic.values(prepared)
-    metrics = critic.update(prepared, targets, learning_rate)
+    metrics = critic.update(prepared, learning_rate)
     """
 
     def __init__(self, plan: StagePlan, model_directory: Path, calls: WorkerCalls) -> None:
@@ -73,18 +77,28 @@ class Critic:
         return self._calls.compute_outputs(self._worker, prepared, ["values"])["values"]
 
     def update(
-        self, prepared: PreparedBatch, targets: CriticTargets, learning_rate: float
+        self, prepared: PreparedBatch, learning_rate: float, num_updates: int = 1
     ) -> Metrics:
-        """Takes one optimizer step for each pass; returns metrics of the whole batch."""
+        """Takes `num_updates` optimizer steps for each pass, each on rows of its own.
+
+        Returns metrics of the whole batch.
+        """
         started = time.perf_counter()
-        passes = [self._pass(prepared, targets, learning_rate) for _ in range(self._num_passes)]
+        parts = [part.prepared for part in prepared.cut(num_updates)]
+        updates = [
+            self._update(part, part.critic, learning_rate)
+            for _ in range(self._num_passes)
+            for part in parts
+            if part.critic is not None
+        ]
         return {
-            **mean_over_passes(passes),
+            **mean_over_passes(updates),
             "critic/lr": learning_rate,
+            "critic/num_updates": float(len(updates)),
             "time/update_critic": time.perf_counter() - started,
         }
 
-    def _pass(
+    def _update(
         self, prepared: PreparedBatch, targets: CriticTargets, learning_rate: float
     ) -> Metrics:
         """Takes one step; returns and old values stay those from before the first pass."""
@@ -104,11 +118,11 @@ class Critic:
 
     def save(self, directory: Path, step: int) -> None:
         """Writes this rank's part of its full state into a checkpoint."""
-        self._worker.save_checkpoint(str(directory / DIRECTORY), global_step=step)
+        save_checkpoint(self._worker, directory / DIRECTORY, step, self._calls.ranks)
 
     def load(self, directory: Path) -> None:
         """Reads what `save` wrote."""
-        load_own_checkpoint(self._worker, directory / DIRECTORY)
+        load_own_checkpoint(self._worker, directory / DIRECTORY, self._calls.ranks)
 
     def load_former_run(self, directory: Path) -> None:
         """Loads the critic of a former run."""

@@ -53,6 +53,7 @@ class Learner:
         """
         seed_everything(plan.config.seed)
         self._has_rollout = plan.has_rollouts
+        self._num_updates = plan.num_updates
         self._critic_warmup = plan.config.trainer.critic_warmup if plan.needs_critic else 0
         self._kl_coefficients = KlCoefficients.from_plan(plan)
         self._ranks = ranks
@@ -69,7 +70,7 @@ class Learner:
             num_ranks=ranks.num_ranks,
             num_passes=plan.config.trainer.ppo_epochs,
         )
-        if start_checkpoint is not None and start_checkpoint.num_ranks is not None:
+        if start_checkpoint is not None and not start_checkpoint.is_whole:
             self._load_former_run(start_checkpoint)
 
     def train_step(
@@ -80,12 +81,16 @@ class Learner:
             batch, kl_coef=self._kl_coefficients.penalty.coef
         )
         metrics = dict(prepared.metrics)
+        num_updates = self._num_updates(len(batch.rows))
         if self._roles.critic is not None and prepared.critic is not None:
-            metrics |= self._roles.critic.update(prepared, prepared.critic, critic_learning_rate)
+            metrics |= self._roles.critic.update(prepared, critic_learning_rate, num_updates)
         update = None
         if batch.step > self._critic_warmup:
             update = self._roles.actor.update(
-                prepared, learning_rate=learning_rate, kl_coef=self._kl_coefficients.loss.coef
+                prepared,
+                learning_rate=learning_rate,
+                kl_coef=self._kl_coefficients.loss.coef,
+                num_updates=num_updates,
             )
             metrics |= update.metrics
         metrics |= self._update_kl_coefficients(prepared, metrics.get("actor/kl"))
@@ -132,12 +137,22 @@ class Learner:
     def _outcome(
         self, prepared: PreparedBatch, update: ActorUpdate | None, metrics: Metrics
     ) -> StepOutcome:
-        """Adds row statistics; without rollouts there is nothing to compare."""
-        outputs = {**(update.outputs_before_step if update is not None else {}), **prepared.policy}
+        """Adds row statistics; without rollouts there is nothing to compare.
+
+        Rows whose outputs are known only of a policy that the step itself had moved say nothing
+        about the rollouts.
+        """
+        of_update = update.outputs_before_update if update is not None else {}
+        outputs = {**of_update, **prepared.policy}
         if not self._has_rollout or "logprobs" not in outputs:
             return StepOutcome(metrics=metrics, rows={})
+        statistics = row_statistics(prepared, outputs["logprobs"])
+        has_more = update is not None and len(update.first_rows) < len(prepared.rows)
+        if update is not None and has_more and "logprobs" not in prepared.policy:
+            prepared = prepared.select_rows(update.first_rows)
+            outputs = {name: matrix_BT[update.first_rows] for name, matrix_BT in outputs.items()}
         metrics |= off_policy_gap_metrics(prepared, outputs)
-        return StepOutcome(metrics=metrics, rows=row_statistics(prepared, outputs["logprobs"]))
+        return StepOutcome(metrics=metrics, rows=statistics)
 
 
 def _worker_calls(plan: StagePlan, ranks: Ranks, on_micro_batch: Callable[[], None]) -> WorkerCalls:
@@ -155,8 +170,8 @@ def _worker_calls(plan: StagePlan, ranks: Ranks, on_micro_batch: Callable[[], No
 
 
 def _whole_policy(checkpoint: StartCheckpoint | None) -> Path | None:
-    """Returns a whole model's directory; None for per-rank parts, which are loaded over a model."""
-    return checkpoint.policy if checkpoint is not None and checkpoint.num_ranks is None else None
+    """Returns a whole model's directory; None for parts of ranks, which are loaded over a model."""
+    return checkpoint.policy if checkpoint is not None and checkpoint.is_whole else None
 
 
 def row_statistics(prepared: PreparedBatch, logprobs_BT: FloatMatrix) -> dict[int, RowStatistics]:

@@ -15,6 +15,8 @@ from services.trainer.learner.prepared_batch import (
     MicroBatch,
     ResponseLayout,
     RowUnit,
+    row_units,
+    units_of_rank,
 )
 from services.trainer.types import Metrics, TrainRow
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
@@ -218,20 +220,6 @@ def computed_tokens(
 
 def _num_tokens(rows: Sequence[TrainRow], numbers: Sequence[int]) -> int:
     return sum(rows[number].length for number in numbers)
-
-
-def row_units(rows: Sequence[TrainRow]) -> list[RowUnit]:
-    """Returns the units of all rows, in order."""
-    return [
-        (number, number + 1) if row.side == "chosen" else (number,)
-        for number, row in enumerate(rows)
-        if row.side != "rejected"
-    ]
-
-
-def units_of_rank(units: Sequence[RowUnit], rank: int, num_ranks: int) -> Sequence[RowUnit]:
-    """Returns the rank's contiguous share of units; shares differ by one unit at most."""
-    return units[len(units) * rank // num_ranks : len(units) * (rank + 1) // num_ranks]
 
 
 def micro_batches(

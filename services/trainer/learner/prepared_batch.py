@@ -2,7 +2,8 @@
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TypeVar
 
 import numpy as np
@@ -17,6 +18,20 @@ MicroBatch = Sequence[int]
 
 RowUnit = Sequence[int]
 """Rows that are never separated: a single row, or the two of a pair."""
+
+
+def row_units(rows: Sequence[TrainRow]) -> list[RowUnit]:
+    """Returns the units of all rows, in order."""
+    return [
+        (number, number + 1) if row.side == "chosen" else (number,)
+        for number, row in enumerate(rows)
+        if row.side != "rejected"
+    ]
+
+
+def units_of_rank(units: Sequence[RowUnit], rank: int, num_ranks: int) -> Sequence[RowUnit]:
+    """Returns the rank's contiguous share of units; shares differ by one unit at most."""
+    return units[len(units) * rank // num_ranks : len(units) * (rank + 1) // num_ranks]
 
 
 T = TypeVar("T", bound=np.generic)
@@ -109,6 +124,14 @@ class CriticTargets:
     returns_BT: FloatMatrix
     mask_BT: BoolMatrix
 
+    def select_rows(self, numbers: IntVector) -> "CriticTargets":
+        """Returns the inputs of some of the rows."""
+        return CriticTargets(
+            old_values_BT=self.old_values_BT[numbers],
+            returns_BT=self.returns_BT[numbers],
+            mask_BT=self.mask_BT[numbers],
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedBatch:
@@ -165,8 +188,55 @@ class PreparedBatch:
         """True for training data among rollouts."""
         return np.array([row.is_expert for row in self.rows], dtype=np.bool_)
 
+    def select_rows(self, numbers: IntVector) -> "PreparedBatch":
+        """Returns the batch with some of its rows alone, with the same number of columns."""
+
+        def rows_of(matrix_BT: npt.NDArray[T]) -> npt.NDArray[T]:
+            return matrix_BT[numbers]
+
+        def rows_if_any(matrix_BT: npt.NDArray[T] | None) -> npt.NDArray[T] | None:
+            return None if matrix_BT is None else matrix_BT[numbers]
+
+        return replace(
+            self,
+            batch=replace(self.batch, rows=[self.rows[number] for number in numbers.tolist()]),
+            layout=self.layout.select_rows(numbers),
+            mask_BT=rows_of(self.mask_BT),
+            original_mask_BT=rows_of(self.original_mask_BT),
+            old_logprobs_BT=rows_of(self.old_logprobs_BT),
+            rollout_logprobs_BT=rows_of(self.rollout_logprobs_BT),
+            advantages_BT=rows_of(self.advantages_BT),
+            policy={name: rows_of(matrix_BT) for name, matrix_BT in self.policy.items()},
+            corrections_BT=rows_if_any(self.corrections_BT),
+            reference_logprobs_BT=rows_if_any(self.reference_logprobs_BT),
+            selected_BT=rows_if_any(self.selected_BT),
+            critic=None if self.critic is None else self.critic.select_rows(numbers),
+        )
+
+    def cut(self, num_updates: int) -> list["UpdateRows"]:
+        """Returns the rows of each update: neighbours in the batch, in numbers that differ by one.
+
+        All of it where there is one update. Pairs stay together.
+        """
+        units = row_units(self.rows)
+        if num_updates == 1:
+            return [UpdateRows(np.arange(len(self.rows)), self)]
+        shares = (units_of_rank(units, number, num_updates) for number in range(num_updates))
+        numbers = (np.array([*chain.from_iterable(share)], dtype=np.int64) for share in shares)
+        return [UpdateRows(numbers_N, self.select_rows(numbers_N)) for numbers_N in numbers]
+
     def totals(self, mask_BT: BoolMatrix, max_response_tokens: int) -> BatchTotals:
         """Counts rows and tokens over the whole batch."""
         return BatchTotals.from_counts(
             mask_BT.sum(-1), max_response_tokens=max_response_tokens, is_expert_B=self.is_expert_B
         )
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRows:
+    """The rows of one update of the weights."""
+
+    numbers: IntVector
+    """Their places in the batch."""
+    prepared: PreparedBatch
+    """These rows alone, with counts of their own."""

@@ -8,10 +8,19 @@ import torch
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 
 from services.trainer.checkpoints.lora import lora_adapter_of
+from services.trainer.checkpoints.worker_state import (
+    has_kind_of,
+    load_optimizer,
+    load_state,
+    load_weights,
+    read_state,
+    save_state,
+)
 from services.trainer.collectives import Ranks
 from services.trainer.learner.verl_calls import on_device
 from trinity.config.plan.start_checkpoint import KEY
 from trinity.errors import UserError
+from trinity.weights.layout import is_sharded
 
 logger = logging.getLogger(__name__)
 
@@ -20,8 +29,22 @@ OF_THE_PLAN = ("betas", "weight_decay")
 starts. The learning rate is given for each step."""
 
 
-def load_own_checkpoint(worker: TinkerTrainingWorker, directory: Path) -> None:
-    """Loads a checkpoint of this stage; the optimizer's settings stay those of the plan."""
+def save_checkpoint(worker: TinkerTrainingWorker, directory: Path, step: int, ranks: Ranks) -> None:
+    """Writes this rank's part of the full state: weights, optimizer, scheduler, random states."""
+    directory.mkdir(exist_ok=True)
+    save_state(worker, directory, step, ranks)
+
+
+def load_own_checkpoint(worker: TinkerTrainingWorker, directory: Path, ranks: Ranks) -> None:
+    """Loads a checkpoint of this stage; the optimizer's settings stay those of the plan.
+
+    One of an earlier release is in verl's layout, which fits the number of ranks that wrote it.
+    """
+    if is_sharded(directory):
+        with on_device(worker):
+            load_state(worker, directory, ranks, OF_THE_PLAN)
+        _offload_optimizer(worker)
+        return
     optimizer = worker.engine.optimizer
     planned = [
         {name: group[name] for name in OF_THE_PLAN if name in group}
@@ -35,21 +58,46 @@ def load_own_checkpoint(worker: TinkerTrainingWorker, directory: Path) -> None:
 def load_former_run(worker: TinkerTrainingWorker, directory: Path, ranks: Ranks) -> None:
     """Loads this rank's part; rates, decay and random states stay those of the new run.
 
-    The folder is one that a user names, so files are read with `weights_only`, which runs no code.
+    The folder is one that a user names, so files are read in ways that run no code.
 
     Raises: UserError if it does not fit the model or the ranks.
     """
-    engine = worker.engine
+    is_ours = is_sharded(directory)
     try:
-        _load_part(worker, directory, f"world_size_{ranks.num_ranks}_rank_{ranks.rank}.pt")
+        if is_ours:
+            _load_shards(worker, directory)
+        else:
+            _load_part(worker, directory, f"world_size_{ranks.num_ranks}_rank_{ranks.rank}.pt")
     except Exception as error:  # torch raises many kinds for files of another model
+        fits = "" if is_ours else ", with as many ranks and the same `trainer.fsdp_size`"
         raise UserError(
             f"`{KEY}`: {directory} cannot be loaded "
-            f"({str(error).splitlines()[0]}): it must be of this run's model, with as many ranks "
-            "and the same `trainer.fsdp_size`"
+            f"({(str(error) or type(error).__name__).splitlines()[0]}): it must be of this run's "
+            f"model{fits}"
         ) from error
-    if engine.is_optimizer_offload_enabled:
-        engine.to(device="cpu", model=False, optimizer=True, grad=False)
+    _offload_optimizer(worker)
+
+
+def _offload_optimizer(worker: TinkerTrainingWorker) -> None:
+    if worker.engine.is_optimizer_offload_enabled:
+        worker.engine.to(device="cpu", model=False, optimizer=True, grad=False)
+
+
+def _load_shards(worker: TinkerTrainingWorker, directory: Path) -> None:
+    with on_device(worker):
+        load_weights(worker.engine.module, directory)
+        state = read_state(directory)
+        if has_kind_of(worker.engine.optimizer, state):
+            load_optimizer(worker, directory, state, of_the_plan=tuple(state["groups"][0]))
+        else:
+            _log_fresh_optimizer(directory)
+
+
+def _log_fresh_optimizer(source: Path) -> None:
+    logger.warning(
+        "the optimizer starts fresh: the saved state is of another kind",
+        extra={"file": str(source)},
+    )
 
 
 def _load_part(worker: TinkerTrainingWorker, directory: Path, part: str) -> None:
@@ -75,9 +123,6 @@ def _load_optimizer_state(
     own = optimizer.state_dict()
     kinds = [set(state["param_groups"][0]) for state in (saved, own)]
     if kinds[0] != kinds[1]:
-        logger.warning(
-            "the optimizer starts fresh: the saved state is of another kind",
-            extra={"file": str(file)},
-        )
+        _log_fresh_optimizer(file)
         return
     optimizer.load_state_dict({"state": saved["state"], "param_groups": own["param_groups"]})

@@ -8,7 +8,8 @@ from pathlib import Path
 from services.trainer.clients import TrainerBufferClient
 from services.trainer.collectives import Ranks
 from trinity.api.v1 import buffer_pb2
-from trinity.errors import ManifestError
+from trinity.errors import ManifestError, UserError
+from trinity.weights.layout import is_sharded
 from trinity.weights.manifest import verify
 
 logger = logging.getLogger(__name__)
@@ -78,17 +79,32 @@ def _incarnation(answer: buffer_pb2.BeginIncarnationResponse, chosen: int) -> In
 
 
 def _newest_intact(checkpoints: Iterable[buffer_pb2.Checkpoint], num_ranks: int) -> int:
-    """Returns the index of the first checkpoint that verifies and fits the number of ranks."""
+    """Returns the index of the first checkpoint that verifies.
+
+    Raises: UserError if it is of an earlier release and of another number of ranks: training again
+    from the start would not be what anyone meant.
+    """
     for index, row in enumerate(checkpoints):
         try:
             manifest = verify(Path(row.path), row.manifest_sha256)
         except ManifestError as error:
             logger.error("skipped a checkpoint", extra={"reason": str(error)})
             continue
-        if manifest.num_ranks == num_ranks:
-            return index
-        logger.warning(
-            "skipped a checkpoint: it is split over another number of ranks",
-            extra={"path": row.path, "num_ranks": manifest.num_ranks},
-        )
+        if manifest.num_ranks != num_ranks:
+            check_size(Path(row.path), manifest.num_ranks, num_ranks)
+            logger.warning(
+                "other ranks wrote the checkpoint: steps agree within rounding from here on",
+                extra={"path": row.path, "before": manifest.num_ranks, "now": num_ranks},
+            )
+        return index
     return NO_CHECKPOINT
+
+
+def check_size(checkpoint: Path, written_by: int, num_ranks: int) -> None:
+    """Raises: UserError if a checkpoint fits only another number of ranks."""
+    if written_by != num_ranks and not is_sharded(checkpoint):
+        raise UserError(
+            f"the checkpoint {checkpoint} was written by an earlier release, in "
+            f"{written_by} parts that only as many ranks can load, and there are {num_ranks}: set "
+            f"`trainer.rank_num: {written_by}` until the next checkpoint is written"
+        )

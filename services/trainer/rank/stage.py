@@ -17,7 +17,7 @@ from services.trainer.clients import TrainerBufferClient, TrainerSynchronizerCli
 from services.trainer.collectives import Ranks
 from services.trainer.data.batches import BatchSource
 from services.trainer.messages import RankStageEnded, StageOrder
-from services.trainer.rank.incarnation import Incarnation, begin_incarnation
+from services.trainer.rank.incarnation import Incarnation, begin_incarnation, check_size
 from services.trainer.rank.link import RankLink
 from services.trainer.rank.loop import LoopDependencies, TrainingLoop
 from services.trainer.rank.model_parts import LoadFormatter, ModelParts, default_num_threads
@@ -238,6 +238,7 @@ class RankStageSetup:
             reader=reader,
             fetches_ahead=not self._plan.needs_rollout,
             timeout_seconds=self._plan.experience_buffer.max_read_timeout,
+            incomplete_after=self._plan.experience_buffer.incomplete_after,
             stop=self._link.stop,
             waits=self._link.waits,
             has_damage=lambda: self._damage is not None and self._damage.has_damage,
@@ -354,19 +355,17 @@ class CheckpointEvaluation:
         return RankStageEnded(outcome="finished")
 
     def _check(self, checkpoint: buffer_pb2.Checkpoint) -> None:
-        """Verifies the whole checkpoint on every rank: damage in any file fails all ranks."""
+        """Verifies the whole checkpoint on every rank: damage in any file fails all ranks.
+
+        Raises: RunFailed, or UserError if it fits only another number of ranks.
+        """
         try:
             manifest = verify(Path(checkpoint.path), checkpoint.manifest_sha256)
         except ManifestError as error:
             raise RunFailed(
                 f"the checkpoint of step {checkpoint.step} is damaged: {error}"
             ) from error
-        if manifest.num_ranks != self.ranks.num_ranks:
-            raise RunFailed(
-                f"the checkpoint of step {checkpoint.step} is split over {manifest.num_ranks} "
-                f"ranks, there are {self.ranks.num_ranks}: give "
-                f"`trainer.rank_num: {manifest.num_ranks}`"
-            )
+        check_size(Path(checkpoint.path), manifest.num_ranks, self.ranks.num_ranks)
 
 
 def starting_directory(
@@ -429,7 +428,7 @@ def resume_source(plan: StagePlan, *, has_checkpoint: bool, ranks: Ranks) -> Sta
 def _is_adapter_base(plan: StagePlan, path: str) -> bool:
     """True if these weights are the base of the adapter's checkpoints, which do not hold them."""
     is_there = plan.lora is not None and Path(path).is_dir()
-    return is_there and find_start_checkpoint(path).num_ranks is None
+    return is_there and find_start_checkpoint(path).is_whole
 
 
 def row_reader(plan: StagePlan, model_directory: Path, load_formatter: LoadFormatter) -> RowReader:

@@ -195,10 +195,10 @@ def promise_rewards(original: Function) -> Function:
     """Say the first time that rewards are set which are not."""
     promised: set[str] = set()
 
-    async def give_feedback(connection: Any, key: Any, feedback: Any, write: Any) -> Any:
+    async def give_feedback(connection: Any, key: Any, feedback: Any, write: Any, why: Any) -> Any:
         ids = {one.experience_id for one in feedback}
         if ids <= promised:
-            return await original(connection, key, feedback, write)
+            return await original(connection, key, feedback, write, why)
         promised.update(ids)
         return FeedbackResult(num_set=len(ids))
 

@@ -114,3 +114,29 @@ class Looking:
             request, timeout=CALL_SECONDS
         )
         return answer
+
+    async def task_scores(
+        self,
+        *,
+        kind: buffer_pb2.AssignmentKind = buffer_pb2.ASSIGNMENT_KIND_TRAIN,
+        metric: str = "",
+        pass_score: float = 1.0,
+        versions: Sequence[int] = (),
+        max_draws: int = 0,
+    ) -> tuple[pb.TaskScoresHead, Sequence[pb.TaskScores]]:
+        request = pb.ListTaskScoresRequest(
+            key=self.key,
+            kind=kind,
+            metric=metric,
+            pass_score=pass_score,
+            versions=versions,
+            max_draws=max_draws,
+        )
+        head = pb.TaskScoresHead()
+        tasks: Sequence[pb.TaskScores] = ()
+        async for message in self.stub.ListTaskScores(request, timeout=CALL_SECONDS):
+            if message.WhichOneof("part") == "head":
+                head = message.head
+            else:
+                tasks = [*tasks, *message.page.tasks]
+        return head, tasks

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import uuid
@@ -121,13 +122,19 @@ async def test_what_a_stage_needs_is_not_deleted_and_the_rest_is(
             await tasksets.close_queue("sums-0")
 
 
-def taskset_plan(directory: Path, storage_type: str, name: str, steps: int = 4) -> StagePlan:
+def taskset_plan(
+    directory: Path, storage_type: str, name: str, steps: int = 4, path: Path | None = None
+) -> StagePlan:
     return rollout_plan(
         directory,
         total_steps=steps,
         explorer_input={
             "default_workflow_type": "simple_workflow",
-            "taskset": {"name": name, "storage_type": storage_type, "path": None},
+            "taskset": {
+                "name": name,
+                "storage_type": storage_type,
+                "path": None if path is None else str(path),
+            },
             "eval_tasksets": [],
         },
     )
@@ -148,7 +155,8 @@ async def test_a_queue_feeds_the_training_until_it_is_closed(
 ) -> None:
     name = f"queue-{uuid.uuid4()}"
     async with AsyncTasksets(process.address) as tasksets, talk_to(process) as buffer:
-        plan = taskset_plan(tmp_path, "queue", name, steps=9)
+        backup = tmp_path / "made" / "queue.db"
+        plan = taskset_plan(tmp_path, "queue", name, steps=9, path=backup)
         first = await buffer.open_once(plan)
         assert first.reason.startswith(f"queue {name} is awaited from a client")
         await tasksets.submit(name, rows(2), is_queue=True)
@@ -180,6 +188,25 @@ async def test_a_queue_feeds_the_training_until_it_is_closed(
             f"explore step of {BATCH_SIZE}"
         )
         await buffer.finish(2)
+        async with asyncio.timeout(COMMAND_SECONDS):
+            while len(backed_up(backup, name)) < 7:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+    assert backed_up(backup, name) == ["0", "1", "0", "1", "2", "0", "1"]
+    async with talk_to(process) as buffer:
+        again = await buffer.open(taskset_plan(tmp_path, "sql", name, path=backup))
+        assert again.num_tasks == 7, "the backup is a taskset"
+
+
+def backed_up(path: Path, name: str) -> list[str]:
+    """The prompts in a backup, in their order."""
+    if not path.exists():
+        return []
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        try:
+            rows = connection.execute(f'SELECT raw_task FROM "{name}" ORDER BY id').fetchall()
+        except sqlite3.OperationalError:  # it is being made
+            return []
+    return [json.loads(task)["prompt"] for (task,) in rows]
 
 
 def trinity(process: BufferProcess, *arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -28,10 +28,14 @@ class TrainerSide(Calls):
         return list(answer.pinned_versions)
 
     async def batch(
-        self, step: int, *, wait_seconds: float = WAIT_SECONDS
+        self, step: int, *, wait_seconds: float = WAIT_SECONDS, takes_incomplete: bool = False
     ) -> tuple[pb.BatchHead, list[pb.BatchRow]]:
         request = pb.GetBatchRequest(
-            key=self.pb_key, incarnation=self.incarnation, step=step, wait_seconds=wait_seconds
+            key=self.pb_key,
+            incarnation=self.incarnation,
+            step=step,
+            wait_seconds=wait_seconds,
+            takes_incomplete=takes_incomplete,
         )
         head, rows = pb.BatchHead(), []
         async for message in self.stub.GetBatch(request, timeout=CALL_SECONDS):

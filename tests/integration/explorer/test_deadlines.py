@@ -6,6 +6,7 @@ import pytest
 
 from tests.integration.explorer.conftest import World
 from tests.integration.explorer.peers import assignments
+from tests.support.model_free.experiment import giving_up_after
 from trinity.errors import Unavailable
 
 PATIENCE_SECONDS = 60.0
@@ -17,8 +18,8 @@ def hasty(world: World) -> World:
     world.plan_with(
         synchronizer={"sync_timeout": 0.5},
         explorer={"max_timeout": 0.1, "max_retry_times": 0},
-        buffer={"trainer_input": {"experience_buffer": {"max_read_timeout": 0.5}}},
     )
+    world.synchronizer.plan = giving_up_after(world.synchronizer.plan, 0.5)
     return world
 
 

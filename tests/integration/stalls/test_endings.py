@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from tests.integration.stalls.stalled import Stalled, stalled_stack
 from tests.support.model_free.experiment import (
     experiment_plan,
+    giving_up_after,
     run_to_end,
     start_experiment,
     wait_until_ended,
@@ -32,9 +33,8 @@ def short_plan(
     """An experiment whose waits end soon."""
     inputs: dict[str, JsonValue] = {
         "explorer_input": {"default_workflow_type": workflow},
-        "trainer_input": {"experience_buffer": {"max_read_timeout": batch_wait_seconds}},
     }
-    return experiment_plan(
+    plan = experiment_plan(
         root,
         name=name,
         num_tasks=200,
@@ -42,6 +42,7 @@ def short_plan(
         explorer={"max_retry_times": 0},
         synchronizer={"sync_timeout": 5.0},
     )
+    return giving_up_after(plan, batch_wait_seconds)
 
 
 async def test_what_comes_to_nothing_or_to_no_end_is_named_and_ends_with_a_reason(

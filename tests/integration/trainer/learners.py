@@ -1,10 +1,12 @@
 """What tests of learners share: how to read weights, and gradients as the optimizers use them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch.distributed.tensor import DTensor
 
 from services.trainer.types import TrainBatch
 from trinity.config.plan.stage_plan import StagePlan
@@ -45,6 +47,38 @@ def gradients_of(learner: "Learner", batch: TrainBatch) -> Arrays:
     return found
 
 
+def state_of(learner: "Learner") -> dict[str, npt.NDArray[np.generic]]:
+    """All that a checkpoint restores, whole, by name. Collective."""
+    workers = {"actor": learner._roles.actor.worker}
+    if learner._roles.critic is not None:
+        workers["critic"] = learner._roles.critic._worker
+    found = {
+        "random": torch.get_rng_state().numpy(),
+        "numpy": np.random.get_state(legacy=False)["state"]["key"],
+    }
+    for role, worker in workers.items():
+        engine = worker.engine
+        names = {parameter: name for name, parameter in engine.module.named_parameters()}
+        found |= {
+            f"{role}/weight/{name}": _whole(tensor)
+            for name, tensor in engine.module.state_dict().items()
+        }
+        found |= {
+            f"{role}/optimizer/{names[parameter]}/{key}": _whole(value)
+            for parameter, entries in engine.optimizer.state.items()
+            for key, value in entries.items()
+            if value is not None
+        }
+        found[f"{role}/scheduler"] = np.array(engine.lr_scheduler.last_epoch)
+    return found
+
+
+def _whole(tensor: torch.Tensor) -> npt.NDArray[np.generic]:
+    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    array: npt.NDArray[np.generic] = whole.detach().clone().numpy()
+    return array
+
+
 def _watch(role: str, engine: object, found: Arrays) -> None:
     take_step = engine.optimizer_step  # type: ignore[attr-defined]  # verl carries no types
 
@@ -67,7 +101,9 @@ def assert_close(left: Arrays, right: Arrays) -> None:
         np.testing.assert_allclose(right[name], array, rtol=1e-4, atol=atol, err_msg=name)
 
 
-def assert_same(left: Arrays, right: Arrays) -> None:
+def assert_same(
+    left: Mapping[str, npt.NDArray[np.generic]], right: Mapping[str, npt.NDArray[np.generic]]
+) -> None:
     assert left.keys() == right.keys()
     for name, array in left.items():
         np.testing.assert_array_equal(right[name], array, err_msg=name)

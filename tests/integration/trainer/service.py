@@ -25,7 +25,10 @@ Disturb = Callable[[Peers, asyncio.subprocess.Process], Awaitable[None]]
 def plan_in(
     directory: Path, model: Path, sync_timeout: float = 3600.0, **trainer: Any
 ) -> ExperimentPlan:
-    """A supervised stage, then one on rollouts with all that a checkpoint can hold."""
+    """A supervised stage, then one on rollouts with all that a checkpoint can hold.
+
+    Each step on rollouts has three updates of uneven size.
+    """
     data = directory / "rows.jsonl"
     data.write_text(json.dumps({"prompt": "1+1=", "response": "2"}) + "\n")
     rows: dict[str, object] = {"name": "rows", "storage_type": "file", "path": str(data)}
@@ -50,6 +53,8 @@ def plan_in(
         "algorithm": {**ppo, "repeat_times": 8, "optimizer": adam},
         "buffer": {
             "batch_size": 2,
+            "train_batch_size": 7,
+            "train_step": "explore_step",
             "total_steps": STEPS,
             "explorer_input": {"taskset": tasks},
         },
@@ -83,10 +88,12 @@ def peers_of(plan: ExperimentPlan, vocabulary: int = VOCABULARY) -> Peers:
 
 
 @asynccontextmanager
-async def running_service(peers: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+async def running_service(
+    peers: str, address: str = "", **more: str
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     """The service's process and address; killed, with its ranks, if the test has not ended it."""
-    address = f"127.0.0.1:{free_port()}"
-    settings = {"LISTEN": address, "BUFFER": peers, "SYNCHRONIZER": peers}
+    address = address or f"127.0.0.1:{free_port()}"
+    settings = {"LISTEN": address, "BUFFER": peers, "SYNCHRONIZER": peers, **more}
     environment = {f"TRINITY_TRAINER_{name}": value for name, value in settings.items()}
     process = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from services.trainer.types import TrainBatch
+from tests.integration.trainer.learners import state_of
 from tests.integration.trainer.shared_sequences import (
     SHARED_CASES,
     parts_in_the_wrong_order,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from services.trainer.learner.learner import Learner
 
 NUM_STEPS = 4
+STATE = "state/"
 SAVED_STEP = 2
 NUM_ROWS = 9
 RATE = 1e-3
@@ -130,27 +132,69 @@ CASES = {
 }
 
 
-def main(model: Path, output: Path) -> None:
-    """Every case: all steps, then those after the checkpoint again. The first rank saves it all."""
+RESIZED = ("ppo", "passes", "groups", "lora")
+"""Cases whose checkpoints go to another number of ranks."""
+
+
+def main(model: Path, output: Path, former: Path | None = None) -> None:
+    """Every case: all steps, then those after the checkpoint again. The first rank saves it all.
+
+    With `former`, a folder of checkpoints by case, it only loads them.
+    """
     warnings.simplefilter("ignore")
     from services.trainer.collectives import join_gang
     from services.trainer.learner.learner import make_deterministic
 
     make_deterministic(num_threads=1)
     ranks = join_gang(timedelta(seconds=60))
+    found = (
+        _train_all(model, output.parent, ranks)
+        if former is None
+        else _load_all(model, former, ranks)
+    )
+    if ranks.is_first:
+        np.savez(output, **found)  # type: ignore[arg-type]
+    ranks.barrier()
+
+
+def _train_all(model: Path, folder: Path, ranks: "Ranks") -> dict[str, npt.NDArray[np.generic]]:
     found: dict[str, npt.NDArray[np.generic]] = {}
     for name, case in CASES.items():
-        arrays = _train_twice(case, model, output.parent / name, ranks)
+        arrays = _train_twice(case, model, folder / name, ranks)
         found |= {f"{name}/{key}": array for key, array in arrays.items()}
     for name, shared in SHARED_CASES.items():
         of_shared = step_arrays(shared, model, ranks, ranks.num_ranks)
         found |= {f"shared/{name}/{key}": array for key, array in of_shared.items()}
     with parts_in_the_wrong_order():
         of_shared = step_arrays(SHARED_CASES[CONTROL], model, ranks, ranks.num_ranks)
-    found |= {f"control/{CONTROL}/{key}": array for key, array in of_shared.items()}
-    if ranks.is_first:
-        np.savez(output, **found)  # type: ignore[arg-type]
-    ranks.barrier()
+    return found | {f"control/{CONTROL}/{key}": array for key, array in of_shared.items()}
+
+
+def _load_all(model: Path, former: Path, ranks: "Ranks") -> dict[str, npt.NDArray[np.generic]]:
+    found: dict[str, npt.NDArray[np.generic]] = {}
+    for name in RESIZED:
+        arrays = _load(CASES[name], model, checkpoint_of(former, name), ranks)
+        found |= {f"{name}/{key}": array for key, array in arrays.items()}
+    return found
+
+
+def checkpoint_of(folder: Path, name: str) -> Path:
+    """The one of that case."""
+    return folder / name / "checkpoints" / f"step-{SAVED_STEP}-1"
+
+
+def _load(
+    case: Case, model: Path, checkpoint: Path, ranks: "Ranks"
+) -> dict[str, npt.NDArray[np.generic]]:
+    from services.trainer.learner.learner import Learner
+
+    learner = Learner(plan=case.plan(model, max_tokens=100), model_directory=model, ranks=ranks)
+    learner.load(checkpoint)
+    return _in_state(learner)
+
+
+def _in_state(learner: "Learner") -> dict[str, npt.NDArray[np.generic]]:
+    return {f"{STATE}{name}": array for name, array in state_of(learner).items()}
 
 
 def _train_twice(
@@ -163,7 +207,7 @@ def _train_twice(
     store = CheckpointStore(root=directory / "checkpoints", stage="rft", ranks=ranks)
     plan = case.plan(model, max_tokens=100)
     learner = Learner(plan=plan, model_directory=model, ranks=ranks)
-    figures, checkpoint = _train(case, learner, store)
+    figures, checkpoint, state = _train(case, learner, store)
     weights = dict(learner.weights())
     resumed = Learner(plan=plan, model_directory=model, ranks=ranks)
     resumed.load(checkpoint)
@@ -176,14 +220,15 @@ def _train_twice(
         **{name: np.array(values) for name, values in figures.items()},
         "rows": np.array(sorted(outcome.rows)),
         "resumed_is_same": np.array(is_same),
+        **state,
     }
 
 
 def _train(
     case: Case, learner: "Learner", store: "CheckpointStore"
-) -> tuple[dict[str, list[float]], Path]:
-    """Figures of every step, and the checkpoint on the way."""
-    checkpoint = Path()
+) -> tuple[dict[str, list[float]], Path, dict[str, npt.NDArray[np.generic]]]:
+    """Figures of every step, and the checkpoint on the way with what it holds."""
+    checkpoint, state = Path(), {}
     figures: dict[str, list[float]] = {name: [] for name in case.figures}
     for step in range(1, NUM_STEPS + 1):
         outcome = learner.train_step(case.batch(step), RATE, RATE)
@@ -191,8 +236,9 @@ def _train(
             figures[name].append(outcome.metrics[name])
         if step == SAVED_STEP:
             checkpoint = store.write(learner, step=step, incarnation=1).path
-    return figures, checkpoint
+            state = _in_state(learner)
+    return figures, checkpoint, state
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(*map(Path, sys.argv[1:]))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from services.trainer.control.gang import Gang, GangManager
+from services.trainer.control.hosts import Hosts
 from services.trainer.control.jobs import StageWatcher, TrainerReadiness
 from services.trainer.control.status import TrainerState
 from services.trainer.control.supervisor import TrainingSupervisor
@@ -69,7 +70,11 @@ class Supervised:
 
 @asynccontextmanager
 async def supervised(
-    peers: Peers, *scripts: Script, stop_seconds: float = 1.0
+    peers: Peers,
+    *scripts: Script,
+    stop_seconds: float = 1.0,
+    hosts: Hosts | None = None,
+    host_wait_seconds: float = 600.0,
 ) -> AsyncIterator[Supervised]:
     """A trainer without its server; no gang is started before a stage asks."""
     gangs, state = Scripted(list(scripts)), TrainerState(address=OWN_ADDRESS)
@@ -93,6 +98,7 @@ async def supervised(
             preload_ranks=0,
             max_restarts=2,
             stop_seconds=stop_seconds,
+            host_wait_seconds=host_wait_seconds,
         )
         gang_manager = GangManager(
             start=gangs.start, state=state, stop_seconds=settings.stop_seconds
@@ -104,6 +110,7 @@ async def supervised(
             gang_manager=gang_manager,
             readiness=readiness,
             stop=stop,
+            hosts=hosts,
         )
         beside = [
             tasks.create_task(watcher.follow()),

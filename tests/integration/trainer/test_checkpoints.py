@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from services.trainer.checkpoints.weights import ModelFiles
-from tests.integration.trainer.learners import assert_same, critic_weights_of, stepped
+from tests.integration.trainer.learners import assert_same, critic_weights_of, state_of, stepped
 from tests.unit.trainer.builders import grpo_plan, make_plan, random_batch
 from tests.unit.trainer.test_gathered import Weights
 from trinity.config.plan.stage_plan import StagePlan
@@ -65,6 +65,20 @@ def test_the_step_after_a_checkpoint_is_the_same_bit_for_bit(
     assert hash_of(restored) == hash_of(learner)
 
 
+def test_a_checkpoint_of_an_earlier_release_loads(
+    learner_of: Build, model: Path, tmp_path: Path
+) -> None:
+    plan = make_plan(model, {"algorithm_type": "ppo"})
+    learner, restored = learner_of(plan), learner_of(plan)
+    stepped(learner, random_batch(8, seed=1))
+    learner._roles.actor.worker.save_checkpoint(str(tmp_path))
+    assert learner._roles.critic is not None
+    learner._roles.critic._worker.save_checkpoint(str(tmp_path / "critic"))
+    assert (tmp_path / "model_world_size_1_rank_0.pt").is_file()
+    restored.load(tmp_path)
+    assert_same(state_of(restored), state_of(learner))
+
+
 STEERED = {"kl_coef": 0.1, "adaptive": True, "target_kl": 1e-3, "horizon": 80}
 
 
@@ -101,7 +115,7 @@ def test_a_checkpoint_is_damaged_when_the_critics_part_is(
 ) -> None:
     learner = learner_of(make_plan(model, {"algorithm_type": "ppo"}))
     written = store.write(learner, step=1, incarnation=1)
-    (part,) = (written.path / "critic").glob("model_*.pt")
+    (part,) = (written.path / "critic").glob("shards/*.safetensors")
     part.unlink()
     with pytest.raises(ManifestError, match="critic"):
         verify(written.path, written.manifest_sha256)

@@ -120,14 +120,14 @@ def test_an_optimizer_of_another_kind_begins_anew(
 
 
 def test_a_checkpoint_of_another_model_is_refused_in_a_sentence(
-    learner_of: Build, model: Path, ranks: "Ranks", tmp_path: Path
+    model: Path, ranks: "Ranks", tmp_path: Path
 ) -> None:
-    import torch
-
     from services.trainer.learner.learner import Learner
 
-    path = written(learner_of(grpo_plan(model)), ranks, tmp_path)
-    torch.save({"of.something.else": torch.zeros(1)}, path / "model_world_size_1_rank_0.pt")
+    other = save_tiny_model(tmp_path / "other", num_layers=1)
+    path = written(
+        Learner(plan=grpo_plan(other), model_directory=other, ranks=ranks), ranks, tmp_path
+    )
     with pytest.raises(UserError, match=r"`trainer\.resume_from_path`: .* cannot be loaded"):
         Learner(
             plan=grpo_plan(model),

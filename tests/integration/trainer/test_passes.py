@@ -70,9 +70,7 @@ def test_the_critic_passes_over_its_batch_as_often_as_it_is_told_itself(
     prepared = by_hand._preparation.prepare_batch(BATCH, kl_coef=0.0)
     critic = by_hand._roles.critic
     assert critic is not None and prepared.critic is not None
-    losses = [
-        critic.update(prepared, prepared.critic, RATE)["critic/vf_loss"] for _ in range(NUM_PASSES)
-    ]
+    losses = [critic.update(prepared, RATE)["critic/vf_loss"] for _ in range(NUM_PASSES)]
     found = stepped(learner, BATCH)
     assert_same(critic_weights_of(learner), critic_weights_of(by_hand))
     assert found["critic/vf_loss"] == pytest.approx(np.mean(losses), rel=1e-12)

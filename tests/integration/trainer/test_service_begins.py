@@ -118,7 +118,7 @@ async def test_a_damaged_checkpoint_fails_the_run_with_one_sentence(
 ) -> None:
     path, _ = former
     plan = plan_of(tmp_path / "run", model, path)
-    file = path / "optim_world_size_1_rank_0.pt"
+    file = path / "shards" / "0-0.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     peers = peers_of(plan)
     async with serve_peers(peers) as address, running_service(address):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.trainer.control import supervisor
+from services.trainer.control.hosts import Hosts
 from services.trainer.messages import RankActivity, RankStageEnded, RankStageFailed, RankWaiting
 from tests.integration.trainer.peers import Peers
 from tests.integration.trainer.service import peers_of, plan_in
@@ -142,6 +143,29 @@ async def test_a_gang_that_dies_again_and_again_fails_the_stage(peers: Peers) ->
         await trainer.until(lambda: bool(peers.failure))
     assert peers.failure == "the trainer failed in stage `sft`: rank 0 ended with code 7"
     assert trainer.gangs.num_starts == 3
+
+
+async def test_a_gang_waits_for_its_hosts_until_a_deadline_and_a_number_of_times(
+    peers: Peers,
+) -> None:
+    hosts = Hosts(num_hosts=3)
+    async with supervised(peers, [BUSY], hosts=hosts, host_wait_seconds=0.3) as trainer:
+        await trainer.until(lambda: bool(peers.failure))
+    assert "of 3 hosts, these have not come back for" in peers.failure
+    assert ": 1, 2 (TRINITY_TRAINER_HOST_WAIT_SECONDS)" in peers.failure
+    assert trainer.gangs.num_starts == 0
+
+
+async def test_a_gang_says_for_which_host_it_waits_and_leaves_a_stage_that_is_cancelled(
+    peers: Peers,
+) -> None:
+    async with supervised(peers, [BUSY], hosts=Hosts(num_hosts=2)) as trainer:
+        await trainer.until(lambda: bool(peers.trainer.waits))
+        (wait,) = peers.trainer.waits
+        assert (wait.waits_for, wait.reason) == ("hosts of the gang", "host 1 of 2 is not there")
+        await peers.cancel()
+        await trainer.until(lambda: peers.trainer.activity == "waiting for a stage")
+    assert (peers.failure, trainer.gangs.num_starts) == ("", 0)
 
 
 async def test_a_gang_that_is_stuck_is_killed_and_started_again(tmp_path: Path) -> None:

@@ -11,8 +11,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.integration.trainer.learners import assert_same, state_of
 from tests.integration.trainer.shared_sequences import SHARED_CASES, Arrays, step_arrays
-from tests.integration.trainer.step_on_rank import CASES, CONTROL, NUM_STEPS, RATE
+from tests.integration.trainer.step_on_rank import (
+    CASES,
+    CONTROL,
+    NUM_STEPS,
+    RATE,
+    RESIZED,
+    SAVED_STEP,
+    STATE,
+    checkpoint_of,
+)
 
 if TYPE_CHECKING:
     from services.trainer.collectives import Ranks
@@ -24,8 +34,8 @@ SECONDS = 600
 Found = dict[str, npt.NDArray[np.float64]]
 
 
-def run_gang(num_ranks: int, arguments: list[str]) -> None:
-    """Start the ranks as the service does and wait for them."""
+def run_gang(num_ranks: int, *arguments: Path) -> Found:
+    """Start the ranks as the service does, and return what the first one leaves."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         shared = os.environ | {
             "WORLD_SIZE": str(num_ranks),
@@ -35,7 +45,10 @@ def run_gang(num_ranks: int, arguments: list[str]) -> None:
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
         }
-        command = [sys.executable, "-m", "tests.integration.trainer.step_on_rank", *arguments]
+        command = [
+            *(sys.executable, "-m", "tests.integration.trainer.step_on_rank"),
+            *map(str, arguments),
+        ]
         gang = [
             subprocess.Popen(
                 command,
@@ -46,14 +59,25 @@ def run_gang(num_ranks: int, arguments: list[str]) -> None:
             for rank in range(num_ranks)
         ]
     assert [process.wait(timeout=SECONDS) for process in gang] == [0] * num_ranks
+    return dict(np.load(arguments[1]))
 
 
 @pytest.fixture(scope="module")
-def of_two_ranks(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the gang of two leaves its checkpoints."""
+    return tmp_path_factory.mktemp("gang")
+
+
+@pytest.fixture(scope="module")
+def of_two_ranks(model: Path, folder: Path) -> Found:
     """What a gang of two came to in every case."""
-    output = tmp_path_factory.mktemp("gang") / "two.npz"
-    run_gang(2, [str(model), str(output)])
-    return dict(np.load(output))
+    return run_gang(2, model, folder / "two.npz")
+
+
+def state_in(found: Found, name: str) -> Found:
+    """What its checkpoint was written of."""
+    prefix = f"{name}/{STATE}"
+    return {key.removeprefix(prefix): found[key] for key in found if key.startswith(prefix)}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -73,6 +97,55 @@ def test_two_ranks_train_as_one_does_and_go_on_from_their_checkpoint(
             assert found == pytest.approx(expected, rel=1e-4, abs=1e-7), (figure, step)
     assert of_two_ranks[f"{name}/rows"].tolist() == sorted(outcome.rows)
     assert of_two_ranks[f"{name}/resumed_is_same"], "the same gang comes to the same bits"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_rank_goes_on_from_a_checkpoint_of_two(
+    ranks: "Ranks", model: Path, folder: Path, of_two_ranks: Found, name: str
+) -> None:
+    from services.trainer.learner.learner import Learner
+
+    case = CASES[name]
+    learner = Learner(plan=case.plan(model, max_tokens=8192), model_directory=model, ranks=ranks)
+    learner.load(checkpoint_of(folder, name))
+    assert_same(state_of(learner), state_in(of_two_ranks, name))
+    for step in range(SAVED_STEP + 1, NUM_STEPS + 1):
+        outcome = learner.train_step(case.batch(step), RATE, RATE)
+        for figure in case.figures:
+            found = of_two_ranks[f"{name}/{figure}"][step - 1]
+            assert found == pytest.approx(outcome.metrics[figure], rel=1e-4, abs=1e-7), figure
+
+
+@pytest.mark.thorough
+def test_three_ranks_load_what_two_wrote_bit_for_bit(
+    model: Path, folder: Path, of_two_ranks: Found
+) -> None:
+    found = run_gang(3, model, folder / "three.npz", folder)
+    for name in RESIZED:
+        assert_same(state_in(found, name), state_in(of_two_ranks, name))
+
+
+@pytest.mark.thorough
+def test_two_ranks_load_what_one_wrote_bit_for_bit(
+    ranks: "Ranks", model: Path, tmp_path: Path
+) -> None:
+    from services.trainer.checkpoints.checkpoints import CheckpointStore
+    from services.trainer.learner.learner import Learner
+
+    expected = {}
+    for name in RESIZED:
+        case = CASES[name]
+        plan = case.plan(model, max_tokens=8192)
+        learner = Learner(plan=plan, model_directory=model, ranks=ranks)
+        for step in range(1, SAVED_STEP + 1):
+            learner.train_step(case.batch(step), RATE, RATE)
+        root = checkpoint_of(tmp_path, name).parent
+        store = CheckpointStore(root=root, stage="rft", ranks=ranks)
+        store.write(learner, step=SAVED_STEP, incarnation=1)
+        expected[name] = state_of(learner)
+    found = run_gang(2, model, tmp_path / "two.npz", tmp_path)
+    for name in RESIZED:
+        assert_same(state_in(found, name), expected[name])
 
 
 def assert_as_of_one_rank(of_one: Arrays, of_two: Found, prefix: str) -> None:

@@ -137,6 +137,15 @@ async def run_to_end(
     return await wait_until_ended(synchronizer, experiment.id, security)
 
 
+def giving_up_after(plan: ExperimentPlan, seconds: float) -> ExperimentPlan:
+    """The plan with a trainer that waits so long for a batch; no key makes it give up early."""
+    stages = []
+    for stage in plan.stages:
+        buffer = stage.experience_buffer.model_copy(update={"max_read_timeout": seconds})
+        stages.append(stage.model_copy(update={"experience_buffer": buffer}))
+    return plan.model_copy(update={"stages": tuple(stages)})
+
+
 def final_weights(experiment: pb.Experiment) -> str:
     """Hash of the weights that the last stage ended with."""
     return experiment.stages[-1].final_version.weights_sha256.hex()

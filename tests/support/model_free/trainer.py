@@ -1,27 +1,31 @@
 """The trainer service with ranks that have no model: python -m tests.support.model_free.trainer"""
 
 import sys
+from collections.abc import Sequence
 
 from services.trainer import __main__ as trainer
-from services.trainer.control.gang import Gang, StartGang
+from services.trainer.control.agent import StartPart
+from services.trainer.control.gang import StartGang
+from services.trainer.control.hosts import Hosts
 from services.trainer.settings import TrainerSettings
 from trinity.interpreter import module_command
 
 RANK_COMMAND = tuple(module_command("tests.support.model_free.rank"))
+_start_gang, _start_part = trainer._starter, trainer._part_starter
 
 
-def _starter(settings: TrainerSettings) -> StartGang:
-    async def start(num_ranks: int) -> Gang:
-        return await Gang.start(
-            num_ranks=num_ranks,
-            log_level=settings.log_level,
-            log_format=settings.log_format,
-            command=RANK_COMMAND,
-        )
+def _starter(
+    settings: TrainerSettings, hosts: Hosts | None, command: Sequence[str] = ()
+) -> StartGang:
+    del command
+    return _start_gang(settings, hosts, RANK_COMMAND)
 
-    return start
+
+def _part_starter(settings: TrainerSettings, command: Sequence[str] = ()) -> StartPart:
+    del command
+    return _start_part(settings, RANK_COMMAND)
 
 
 if __name__ == "__main__":
-    trainer._starter = _starter
+    trainer._starter, trainer._part_starter = _starter, _part_starter
     sys.exit(trainer.main())

@@ -194,3 +194,16 @@ def test_a_number_that_shapes_rewards_and_that_no_operator_makes_is_told() -> No
     assert "`quality`" in missing
     scored: dict[str, object] = {"operators": [{"llm_quality_score_filter": {}}]}
     assert shaped({"name": "data_juicer", "args": scored}) == ()
+
+
+def test_batches_that_follow_the_clock_are_told() -> None:
+    def told(seconds: float, **changes: object) -> tuple[str, ...]:
+        waits = {"trainer_input": {"experience_buffer": {"max_read_timeout": seconds}}}
+        return said(buffer=waits, **changes)
+
+    (clock,) = told(7200)
+    assert "so batches depend on the clock" in clock and "a run may take" not in clock
+    (late,) = told(60)
+    assert "(`explorer.max_timeout`)" in late
+    (unread,) = told(60, mode="explore")
+    assert "has no effect in `mode: explore`, where no trainer waits for rollouts" in unread

@@ -38,7 +38,7 @@ def test_nobody_sees_the_password() -> None:
     ("rows", "complaint"),
     [
         ({"storage_type": "sql", "path": None}, "path` is missing: `storage_type: sql` reads it"),
-        ({"storage_type": "sql", "path": "/rows.db"}, "path` is not a database's address"),
+        ({"storage_type": "sql", "path": "mysql://host/rows"}, "path` is not a database's address"),
         ({"storage_type": "file", "table": "x"}, "table` goes with `storage_type: sql` only"),
     ],
 )

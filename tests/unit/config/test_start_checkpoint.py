@@ -48,7 +48,21 @@ def test_a_checkpoint_of_ours_and_one_of_verls_are_told_by_their_files(tmp_path:
     found = find_start_checkpoint(str(verls))
     assert (found.policy, found.critic, found.num_ranks) == (verls / "actor", None, 1)
     whole = find_start_checkpoint(str(model(tmp_path / "v3-1")))
-    assert whole.num_ranks is None
+    assert (whole.is_whole, whole.num_ranks) == (True, None)
+
+
+def test_what_any_number_of_ranks_can_load_is_taken_by_any(tmp_path: Path) -> None:
+    ours = tmp_path / "step-3-1"
+    (ours / "critic").mkdir(parents=True)
+    for folder in (ours, ours / "critic"):
+        (folder / "state.json").touch()
+    found = find_start_checkpoint(str(ours))
+    assert (found.policy, found.critic, found.num_ranks) == (ours, ours / "critic", None)
+    assert not found.is_whole
+    for ranks in (1, 2, 3):
+        check_start_checkpoint(plan_with(ours, rank_num=ranks))
+    with pytest.raises(UserError, match=f"did you mean {ours}"):
+        find_start_checkpoint(str(tmp_path))
 
 
 def test_what_holds_none_says_what_to_give(tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ BOUNDED: Mapping[str, str] = {
     "GiveFeedbackResponse.refused": "those of the request",
     "LeaseAssignmentsResponse.assignments": "as many as fit are leased",
     "ListExperiencesResponse.experiences": STREAMED,
+    "TaskScores.versions": "the newest MAX_DRAWS drawings of tasks",
+    "TaskScoresPage.tasks": STREAMED,
     "MetricSummary.of_runs": FEW,
     "MetricSummary.of_tasks": FEW,
     "PublishVersionResponse.pinned_versions": "numbers of versions that there are",
@@ -75,6 +77,7 @@ BOUNDED: Mapping[str, str] = {
     "RenewLeasesResponse.lost_assignment_ids": "those of the request",
     "ReportStepResponse.pinned_versions": "numbers of versions that there are",
     "Samples.samples": FEW,
+    "GetExperienceResponse.changes": "the newest MAX_CHANGES, and CHANGES_BYTES",
     "SettingsChanged.changes": "MAX_LISTED_CHANGES, and num_left_out",
     "Stage.finished_roles": FEW,
     "Stage.roles": FEW,
@@ -147,7 +150,8 @@ KNOWN_TEXTS = {
     *("manifest_sha256", "weights_sha256", "path", "address", "group", "source", "state"),
     *("reason", "activity", "damage", "recent_loss", "dead_letter_reason", "content_removed"),
     *("text", "prompt", "response", "cursor", "next_page_token"),
-    *("task_json", "row_json", "plan_json"),
+    *("task_json", "row_json", "plan_json", "order_json", "master_address"),
+    *("what", "by"),  # of four words; the subject of a token
     *("key", "before", "now"),  # a setting, of which `format_value` writes 80 characters
 }
 

@@ -9,13 +9,24 @@ import yaml
 from streamlit.testing.v1 import AppTest
 
 from trinity.plugins import PLUGIN_DIRS_VARIABLE
+from trinity.studio.context import StudioContext, StudioOptions, set_context
 from trinity.studio.generator.form import MODE_KEY, register_entries
 from trinity.studio.generator.registry import CONFIG_GENERATORS
 from trinity.studio.pages.configure import EXPERT_MODE
+from trinity.studio.visitors import Visitor
 
 SCRIPT = "from trinity.studio.pages import configure\nconfigure.show()\n"
 DOCUMENT = Path(__file__).parents[3] / "docs" / "studio.md"
 SECONDS = 120
+
+
+@pytest.fixture(autouse=True)
+def context() -> Iterator[None]:
+    """The owner's Studio, whose page this is."""
+    made = StudioContext(StudioOptions(places=()))
+    set_context(made)
+    yield
+    made.close()
 
 
 @pytest.fixture(autouse=True)
@@ -106,3 +117,16 @@ def test_a_plugin_that_cannot_be_read_is_told_on_the_page(
     shown = page()
     assert [found.value for found in shown.error] == ["This did not work."]
     assert "broken.py" in texts(shown)
+
+
+def test_a_visitor_with_a_token_gets_one_sentence_and_no_form() -> None:
+    """The page starts programs and reads files on Studio's machine."""
+    visitor = Visitor(name="guest", is_owner=False, token="signed")
+    made = StudioContext(StudioOptions(places=()), visitor_now=lambda: visitor)
+    set_context(made)
+    try:
+        shown = page()
+    finally:
+        made.close()
+    assert "a token does not open it" in texts(shown)
+    assert not shown.text_input and not shown.button and not shown.selectbox

@@ -11,7 +11,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from tests.support.http_answers import HttpAnswer, http_get
-from trinity.studio.gate import MAX_BROWSERS, Admission, Gate
+from trinity.studio.gate import MAX_BROWSERS, Admission, Gate, Site
 
 COOKIE = "trinity-studio-test"
 
@@ -72,7 +72,7 @@ class Served:
 def served() -> Iterator[Served]:
     pages, announced = Pages(), list[str]()
     admission = Admission(announce=announced.append)
-    gate = Gate(pages, admission=admission, cookie_name=COOKIE)
+    gate = Gate(pages, admission=admission, site=Site(cookie_name=COOKIE))
     config = uvicorn.Config(gate, port=0, log_config=None, lifespan="off")
     server = uvicorn.Server(config)
     socket = config.bind_socket()

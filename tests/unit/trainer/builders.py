@@ -18,7 +18,9 @@ DATA_ALGORITHMS = frozenset({"sft", "cpt", "dpo", "ipo", "orpo", "simpo"})
 PAIR: tuple[PairSide, PairSide] = ("chosen", "rejected")
 
 
-def save_tiny_model(directory: Path, seed: int = 0, num_kv_heads: int = 2) -> Path:
+def save_tiny_model(
+    directory: Path, seed: int = 0, num_layers: int = 2, num_kv_heads: int = 2
+) -> Path:
     """A random Qwen2 of 50 thousand parameters, without a tokenizer."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -27,7 +29,7 @@ def save_tiny_model(directory: Path, seed: int = 0, num_kv_heads: int = 2) -> Pa
         vocab_size=VOCABULARY,
         hidden_size=64,
         intermediate_size=96,
-        num_hidden_layers=2,
+        num_hidden_layers=num_layers,
         num_attention_heads=2,
         num_key_value_heads=num_kv_heads,
         max_position_embeddings=128,

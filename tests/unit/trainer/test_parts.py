@@ -12,10 +12,8 @@ from services.trainer.learner.microbatches import (
     MicroBatchSplitter,
     micro_batches,
     packed_parts,
-    row_units,
-    units_of_rank,
 )
-from services.trainer.learner.prepared_batch import MicroBatch
+from services.trainer.learner.prepared_batch import MicroBatch, row_units, units_of_rank
 from services.trainer.types import TrainBatch, TrainRow
 from tests.unit.trainer.builders import data_row, make_plan, random_batch, random_pairs
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix

@@ -1,5 +1,6 @@
 """The FAQ's function reads checkpoints here and of verl, whole, by step or by folder."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from trinity.common.models.utils import load_fsdp_state_dict_from_verl_checkpoint
 from trinity.errors import UserError
+from trinity.weights.shards import write_shards
 
 WHOLE = {
     "model.embed.weight": torch.arange(20.0).reshape(5, 4),
@@ -74,6 +76,42 @@ def test_a_step_of_a_run_here_is_its_checkpoint(tmp_path: Path) -> None:
         load_fsdp_state_dict_from_verl_checkpoint(run / "global_step_790" / "actor")
     with pytest.raises(UserError, match="holds no checkpoint"):
         load_fsdp_state_dict_from_verl_checkpoint(run)
+
+
+def write_sharded(folder: Path, ranks: int, names: dict[str, torch.Tensor]) -> Path:
+    """As a run here writes it, with an output layer tied to the embedding."""
+    for rank in range(ranks):
+        dist.init_process_group("fake", rank=rank, world_size=ranks, store=FakeStore())
+        mesh = DeviceMesh("cpu", list(range(ranks)))
+        state = {
+            f"model.{name}": _part(tensor, name, rank, ranks, mesh)
+            for name, tensor in names.items()
+        }
+        moments = {"optimizer.model.norm.weight.exp_avg": torch.zeros(4)}
+        write_shards(state | moments, folder / "shards", rank)
+        dist.destroy_process_group()
+    tied = {"lm_head.weight": "model.embed.weight"} if "model.embed.weight" in names else {}
+    (folder / "state.json").write_text(json.dumps({"tied": tied}))
+    return folder
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_checkpoint_of_a_run_here_is_put_together(ranks: int, tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "stages" / "rft" / "checkpoints" / "step-780-1"
+    write_sharded(folder, ranks, WHOLE)
+    for path in (folder, tmp_path / "run" / "global_step_780" / "actor"):
+        found = load_fsdp_state_dict_from_verl_checkpoint(path)
+        assert torch.equal(found.pop("lm_head.weight"), WHOLE["model.embed.weight"])
+        check(found)
+    next(folder.glob("shards/0-*")).unlink()
+    with pytest.raises(UserError, match="is not whole"):
+        load_fsdp_state_dict_from_verl_checkpoint(folder)
+
+
+def test_an_adapter_of_a_run_here_is_refused(tmp_path: Path) -> None:
+    folder = write_sharded(tmp_path / "step-3-1", 2, {"model.q.lora_A.weight": torch.ones(2, 2)})
+    with pytest.raises(UserError, match="holds an adapter without its base"):
+        load_fsdp_state_dict_from_verl_checkpoint(folder)
 
 
 def test_an_adapter_is_refused_with_the_versions_that_are_whole(tmp_path: Path) -> None:

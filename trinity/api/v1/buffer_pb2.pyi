@@ -359,16 +359,18 @@ class RecordVersionResponse(_message.Message):
     def __init__(self, pinned_versions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GetBatchRequest(_message.Message):
-    __slots__ = ("key", "incarnation", "step", "wait_seconds")
+    __slots__ = ("key", "incarnation", "step", "wait_seconds", "takes_incomplete")
     KEY_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TAKES_INCOMPLETE_FIELD_NUMBER: _ClassVar[int]
     key: StageKey
     incarnation: int
     step: int
     wait_seconds: float
-    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., incarnation: _Optional[int] = ..., step: _Optional[int] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
+    takes_incomplete: bool
+    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., incarnation: _Optional[int] = ..., step: _Optional[int] = ..., wait_seconds: _Optional[float] = ..., takes_incomplete: _Optional[bool] = ...) -> None: ...
 
 class GetBatchResponse(_message.Message):
     __slots__ = ("head", "rows")

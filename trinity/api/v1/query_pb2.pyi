@@ -212,7 +212,7 @@ class GetExperienceRequest(_message.Message):
     def __init__(self, key: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., experience_id: _Optional[str] = ...) -> None: ...
 
 class GetExperienceResponse(_message.Message):
-    __slots__ = ("experience", "run_seconds", "run_metrics")
+    __slots__ = ("experience", "run_seconds", "run_metrics", "changes")
     class RunMetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -223,10 +223,24 @@ class GetExperienceResponse(_message.Message):
     EXPERIENCE_FIELD_NUMBER: _ClassVar[int]
     RUN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     RUN_METRICS_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
     experience: ExperienceRecord
     run_seconds: float
     run_metrics: _containers.ScalarMap[str, float]
-    def __init__(self, experience: _Optional[_Union[ExperienceRecord, _Mapping]] = ..., run_seconds: _Optional[float] = ..., run_metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    changes: _containers.RepeatedCompositeFieldContainer[SampleChange]
+    def __init__(self, experience: _Optional[_Union[ExperienceRecord, _Mapping]] = ..., run_seconds: _Optional[float] = ..., run_metrics: _Optional[_Mapping[str, float]] = ..., changes: _Optional[_Iterable[_Union[SampleChange, _Mapping]]] = ...) -> None: ...
+
+class SampleChange(_message.Message):
+    __slots__ = ("what", "reason", "by", "unix_millis")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    UNIX_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    reason: str
+    by: str
+    unix_millis: int
+    def __init__(self, what: _Optional[str] = ..., reason: _Optional[str] = ..., by: _Optional[str] = ..., unix_millis: _Optional[int] = ...) -> None: ...
 
 class GetStepRequest(_message.Message):
     __slots__ = ("key", "step")
@@ -335,6 +349,72 @@ class Comparison(_message.Message):
     is_significant: bool
     def __init__(self, name: _Optional[str] = ..., generated_mean: _Optional[float] = ..., trained_mean: _Optional[float] = ..., shift: _Optional[float] = ..., is_significant: _Optional[bool] = ...) -> None: ...
 
+class ListTaskScoresRequest(_message.Message):
+    __slots__ = ("key", "kind", "taskset", "versions", "metric", "pass_score", "max_draws")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TASKSET_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    METRIC_FIELD_NUMBER: _ClassVar[int]
+    PASS_SCORE_FIELD_NUMBER: _ClassVar[int]
+    MAX_DRAWS_FIELD_NUMBER: _ClassVar[int]
+    key: _buffer_pb2.StageKey
+    kind: _buffer_pb2.AssignmentKind
+    taskset: str
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    metric: str
+    pass_score: float
+    max_draws: int
+    def __init__(self, key: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., kind: _Optional[_Union[_buffer_pb2.AssignmentKind, str]] = ..., taskset: _Optional[str] = ..., versions: _Optional[_Iterable[int]] = ..., metric: _Optional[str] = ..., pass_score: _Optional[float] = ..., max_draws: _Optional[int] = ...) -> None: ...
+
+class ListTaskScoresResponse(_message.Message):
+    __slots__ = ("head", "page")
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    PAGE_FIELD_NUMBER: _ClassVar[int]
+    head: TaskScoresHead
+    page: TaskScoresPage
+    def __init__(self, head: _Optional[_Union[TaskScoresHead, _Mapping]] = ..., page: _Optional[_Union[TaskScoresPage, _Mapping]] = ...) -> None: ...
+
+class TaskScoresHead(_message.Message):
+    __slots__ = ("num_draws", "num_draws_read")
+    NUM_DRAWS_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAWS_READ_FIELD_NUMBER: _ClassVar[int]
+    num_draws: int
+    num_draws_read: int
+    def __init__(self, num_draws: _Optional[int] = ..., num_draws_read: _Optional[int] = ...) -> None: ...
+
+class TaskScoresPage(_message.Message):
+    __slots__ = ("tasks",)
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[TaskScores]
+    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskScores, _Mapping]]] = ...) -> None: ...
+
+class TaskScores(_message.Message):
+    __slots__ = ("taskset", "task_index", "num_draws", "versions")
+    TASKSET_FIELD_NUMBER: _ClassVar[int]
+    TASK_INDEX_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAWS_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    taskset: str
+    task_index: int
+    num_draws: int
+    versions: _containers.RepeatedCompositeFieldContainer[VersionScore]
+    def __init__(self, taskset: _Optional[str] = ..., task_index: _Optional[int] = ..., num_draws: _Optional[int] = ..., versions: _Optional[_Iterable[_Union[VersionScore, _Mapping]]] = ...) -> None: ...
+
+class VersionScore(_message.Message):
+    __slots__ = ("version", "num_runs", "num_scored", "num_passed", "mean")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NUM_RUNS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SCORED_FIELD_NUMBER: _ClassVar[int]
+    NUM_PASSED_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    num_runs: int
+    num_scored: int
+    num_passed: int
+    mean: float
+    def __init__(self, version: _Optional[int] = ..., num_runs: _Optional[int] = ..., num_scored: _Optional[int] = ..., num_passed: _Optional[int] = ..., mean: _Optional[float] = ...) -> None: ...
+
 class ExcludeExperiencesRequest(_message.Message):
     __slots__ = ("key", "filter", "reason", "dry_run")
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -356,14 +436,16 @@ class ExcludeExperiencesResponse(_message.Message):
     def __init__(self, num_excluded: _Optional[int] = ..., num_batched: _Optional[int] = ...) -> None: ...
 
 class IncludeExperiencesRequest(_message.Message):
-    __slots__ = ("key", "filter", "dry_run")
+    __slots__ = ("key", "filter", "dry_run", "reason")
     KEY_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     key: _buffer_pb2.StageKey
     filter: ExperienceFilter
     dry_run: bool
-    def __init__(self, key: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., filter: _Optional[_Union[ExperienceFilter, _Mapping]] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+    reason: str
+    def __init__(self, key: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., filter: _Optional[_Union[ExperienceFilter, _Mapping]] = ..., dry_run: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class IncludeExperiencesResponse(_message.Message):
     __slots__ = ("num_included", "num_too_late")
@@ -411,12 +493,14 @@ class Feedback(_message.Message):
     def __init__(self, experience_id: _Optional[str] = ..., reward: _Optional[float] = ..., reward_parts: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class GiveFeedbackRequest(_message.Message):
-    __slots__ = ("key", "feedback")
+    __slots__ = ("key", "feedback", "reason")
     KEY_FIELD_NUMBER: _ClassVar[int]
     FEEDBACK_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     key: _buffer_pb2.StageKey
     feedback: _containers.RepeatedCompositeFieldContainer[Feedback]
-    def __init__(self, key: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., feedback: _Optional[_Iterable[_Union[Feedback, _Mapping]]] = ...) -> None: ...
+    reason: str
+    def __init__(self, key: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., feedback: _Optional[_Iterable[_Union[Feedback, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class GiveFeedbackResponse(_message.Message):
     __slots__ = ("num_set", "num_known", "refused")

@@ -64,6 +64,11 @@ class QueryServiceStub:
                 request_serializer=trinity_dot_api_dot_v1_dot_query__pb2.GetPopulationRequest.SerializeToString,
                 response_deserializer=trinity_dot_api_dot_v1_dot_query__pb2.GetPopulationResponse.FromString,
                 _registered_method=True)
+        self.ListTaskScores = channel.unary_stream(
+                '/trinity.api.v1.QueryService/ListTaskScores',
+                request_serializer=trinity_dot_api_dot_v1_dot_query__pb2.ListTaskScoresRequest.SerializeToString,
+                response_deserializer=trinity_dot_api_dot_v1_dot_query__pb2.ListTaskScoresResponse.FromString,
+                _registered_method=True)
         self.ExcludeExperiences = channel.unary_unary(
                 '/trinity.api.v1.QueryService/ExcludeExperiences',
                 request_serializer=trinity_dot_api_dot_v1_dot_query__pb2.ExcludeExperiencesRequest.SerializeToString,
@@ -133,6 +138,15 @@ class QueryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListTaskScores(self, request, context):
+        """ListTaskScores streams how the tasks of a stage were solved, version by version: a head first, then tasks
+        in order of taskset and row. Of a long stage it looks at the newest drawings of tasks only; the head says
+        how many. May be retried; it changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ExcludeExperiences(self, request, context):
         """ExcludeExperiences keeps the samples that a filter lets through from being trained on; they stay to be
         looked at. Those in a batch stay there and are counted. May be retried, by the filter.
@@ -193,6 +207,11 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     servicer.GetPopulation,
                     request_deserializer=trinity_dot_api_dot_v1_dot_query__pb2.GetPopulationRequest.FromString,
                     response_serializer=trinity_dot_api_dot_v1_dot_query__pb2.GetPopulationResponse.SerializeToString,
+            ),
+            'ListTaskScores': grpc.unary_stream_rpc_method_handler(
+                    servicer.ListTaskScores,
+                    request_deserializer=trinity_dot_api_dot_v1_dot_query__pb2.ListTaskScoresRequest.FromString,
+                    response_serializer=trinity_dot_api_dot_v1_dot_query__pb2.ListTaskScoresResponse.SerializeToString,
             ),
             'ExcludeExperiences': grpc.unary_unary_rpc_method_handler(
                     servicer.ExcludeExperiences,
@@ -355,6 +374,33 @@ class QueryService:
             '/trinity.api.v1.QueryService/GetPopulation',
             trinity_dot_api_dot_v1_dot_query__pb2.GetPopulationRequest.SerializeToString,
             trinity_dot_api_dot_v1_dot_query__pb2.GetPopulationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTaskScores(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/trinity.api.v1.QueryService/ListTaskScores',
+            trinity_dot_api_dot_v1_dot_query__pb2.ListTaskScoresRequest.SerializeToString,
+            trinity_dot_api_dot_v1_dot_query__pb2.ListTaskScoresResponse.FromString,
             options,
             channel_credentials,
             insecure,

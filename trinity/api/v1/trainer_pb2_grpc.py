@@ -43,6 +43,11 @@ class TrainerServiceStub:
                 request_serializer=trinity_dot_api_dot_v1_dot_trainer__pb2.GetTrainerStatusRequest.SerializeToString,
                 response_deserializer=trinity_dot_api_dot_v1_dot_trainer__pb2.GetTrainerStatusResponse.FromString,
                 _registered_method=True)
+        self.JoinGang = channel.stream_stream(
+                '/trinity.api.v1.TrainerService/JoinGang',
+                request_serializer=trinity_dot_api_dot_v1_dot_trainer__pb2.JoinGangRequest.SerializeToString,
+                response_deserializer=trinity_dot_api_dot_v1_dot_trainer__pb2.JoinGangResponse.FromString,
+                _registered_method=True)
 
 
 class TrainerServiceServicer:
@@ -59,6 +64,15 @@ class TrainerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def JoinGang(self, request_iterator, context):
+        """JoinGang puts the ranks of another host at the disposal of the trainer that leads the gang. Both sides
+        send a message at least every two seconds; who hears nothing for eight gives the other one up. May be
+        reopened, by the number of the host. FAILED_PRECONDITION: the hosts differ; the message says in what.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TrainerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -66,6 +80,11 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.GetTrainerStatus,
                     request_deserializer=trinity_dot_api_dot_v1_dot_trainer__pb2.GetTrainerStatusRequest.FromString,
                     response_serializer=trinity_dot_api_dot_v1_dot_trainer__pb2.GetTrainerStatusResponse.SerializeToString,
+            ),
+            'JoinGang': grpc.stream_stream_rpc_method_handler(
+                    servicer.JoinGang,
+                    request_deserializer=trinity_dot_api_dot_v1_dot_trainer__pb2.JoinGangRequest.FromString,
+                    response_serializer=trinity_dot_api_dot_v1_dot_trainer__pb2.JoinGangResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -99,6 +118,33 @@ class TrainerService:
             '/trinity.api.v1.TrainerService/GetTrainerStatus',
             trinity_dot_api_dot_v1_dot_trainer__pb2.GetTrainerStatusRequest.SerializeToString,
             trinity_dot_api_dot_v1_dot_trainer__pb2.GetTrainerStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinGang(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/trinity.api.v1.TrainerService/JoinGang',
+            trinity_dot_api_dot_v1_dot_trainer__pb2.JoinGangRequest.SerializeToString,
+            trinity_dot_api_dot_v1_dot_trainer__pb2.JoinGangResponse.FromString,
             options,
             channel_credentials,
             insecure,

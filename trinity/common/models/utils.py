@@ -1,5 +1,6 @@
 """Checkpoints read outside of a run, by Trinity-RFT's import path."""
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trinity.compat import resolve
 from trinity.errors import UserError
+from trinity.weights.layout import RANK_PART, SHARDS, STATE_NAME, WEIGHT, is_sharded
 
 if TYPE_CHECKING:
     import torch
@@ -15,7 +17,6 @@ __all__ = ["load_fsdp_state_dict_from_verl_checkpoint"]
 
 _STEP = re.compile(r"global_step_(\d+)")
 _OURS = re.compile(r"step-(\d+)-(\d+)")
-_SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 
 
 def __getattr__(name: str) -> object:
@@ -34,14 +35,44 @@ def load_fsdp_state_dict_from_verl_checkpoint(
     Raises: UserError when there is no such checkpoint, or it is of an adapter.
     """
     directory = _directory(Path(checkpoint_path))
-    parts = [_read(file) for file in _shards(directory)]
-    names = parts[0].keys()
-    if any(".lora_" in name for name in names):
+    found = _from_shards(directory) if is_sharded(directory) else _from_ranks(directory)
+    if any(".lora_" in name for name in found):
         raise UserError(
             f"{directory} holds an adapter without its base: use a published version, which is "
             f"whole: {_versions(directory)}"
         )
-    return {name: _whole([part[name] for part in parts]) for name in names}
+    return found
+
+
+def _from_shards(directory: Path) -> "dict[str, torch.Tensor]":
+    """Reads what any number of ranks wrote side by side.
+
+    Raises: UserError when a part is missing.
+    """
+    import torch
+
+    from trinity.weights.shards import read_shards, shapes_of
+
+    whole = {
+        name: torch.empty(shape.size, dtype=shape.dtype)
+        for name, shape in shapes_of(directory / SHARDS).items()
+        if name.startswith(WEIGHT)
+    }
+    tied = json.loads((directory / STATE_NAME).read_text())["tied"]
+    try:
+        if not whole or not {f"{WEIGHT}{first}" for first in tied.values()} <= whole.keys():
+            raise ValueError("files are missing")
+        read_shards(whole, directory / SHARDS)
+    except ValueError as error:
+        raise UserError(f"{directory} is not whole: {error}") from error
+    found = {name.removeprefix(WEIGHT): tensor for name, tensor in whole.items()}
+    return found | {name: found[first] for name, first in tied.items()}
+
+
+def _from_ranks(directory: Path) -> "dict[str, torch.Tensor]":
+    """Puts the parts together of which each rank wrote one, as verl does."""
+    parts = [_read(file) for file in _parts(directory)]
+    return {name: _whole([part[name] for part in parts]) for name in parts[0]}
 
 
 def _directory(path: Path) -> Path:
@@ -50,7 +81,7 @@ def _directory(path: Path) -> Path:
     Raises: UserError.
     """
     for found in (path, path / "actor"):
-        if any(found.glob("model_world_size_*_rank_*.pt")):
+        if is_sharded(found) or any(found.glob("model_world_size_*_rank_*.pt")):
             return found
     step = next((m for part in (path, path.parent) if (m := _STEP.fullmatch(part.name))), None)
     if step is None:
@@ -81,7 +112,7 @@ def _checkpoints(run: Path) -> Iterator[tuple[float, int, int, Path]]:
             yield path.stat().st_mtime, int(name[1]), int(name[2]), path
 
 
-def _shards(directory: Path) -> list[Path]:
+def _parts(directory: Path) -> list[Path]:
     """Returns the parts in the order of their ranks.
 
     Raises: UserError when one is missing.
@@ -89,7 +120,7 @@ def _shards(directory: Path) -> list[Path]:
     found = [
         (int(name[2]), int(name[1]), file)
         for file in directory.iterdir()
-        if (name := _SHARD.fullmatch(file.name))
+        if (name := RANK_PART.fullmatch(file.name))
     ]
     sizes = {size for _, size, _ in found}
     if len(sizes) != 1 or len(found) != max(sizes):

@@ -456,6 +456,26 @@ def _samples_of_runs_are_counted(stage: StagePlan) -> Iterator[str]:
         )
 
 
+def _steps_are_explore_steps(stage: StagePlan) -> Iterator[str]:
+    """Sizes and intervals of files that were written for batches of rows mean something else."""
+    buffer, sync = stage.config.buffer, stage.config.synchronizer
+    if not stage.trains_explore_steps or buffer.train_step != "auto":
+        return
+    given = []
+    if buffer.train_batch_size not in (0, stage.rows_per_explore_step):
+        given.append(
+            f"`buffer.train_batch_size: {buffer.train_batch_size}` is the most rows of one"
+        )
+    if sync.sync_interval > 1:
+        given.append(f"`synchronizer.sync_interval: {sync.sync_interval}` counts explore steps")
+    if given:
+        yield (
+            "its workflow may give several samples a run, so a train step is an explore step, "
+            "trained in one update of the weights or more: "
+            f"{' and '.join(given)} (`buffer.train_step: rows` takes rows as they come)"
+        )
+
+
 def _may_split(workflow: str) -> bool:
     """A workflow of several turns, or one of the user's own."""
     return workflow in SEVERAL_TURNS or workflow not in WORKFLOWS.builtins
@@ -477,6 +497,23 @@ def _keys_ignored_on_data(stage: StagePlan) -> Iterator[str]:
         yield _has_no_effect(f"algorithm.{key}", stage)
     if stage.config.data_processor.experience_pipeline.operators:
         yield _has_no_effect("data_processor.experience_pipeline.operators", stage)
+
+
+def _batches_follow_the_clock(stage: StagePlan) -> Iterator[str]:
+    buffer = stage.config.buffer.trainer_input.experience_buffer
+    seconds = buffer.max_read_timeout
+    if seconds is None:
+        return
+    key = f"`buffer.trainer_input.experience_buffer.max_read_timeout: {seconds:g}`"
+    if stage.experience_buffer.incomplete_after is None:
+        yield f"{key} has no effect in `mode: {stage.mode}`, where no trainer waits for rollouts"
+        return
+    longest = stage.config.explorer.max_timeout
+    late = f"; a run may take {longest:g} s (`explorer.max_timeout`)" if longest >= seconds else ""
+    yield (
+        f"{key} trains on what is ready after that time, so batches depend on the clock and "
+        f"another run may have others{late}: remove the key to have every batch complete"
+    )
 
 
 def _has_no_effect(key: str, stage: StagePlan) -> str:
@@ -507,9 +544,11 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _critic_model_unread,
     _experience_format_unread,
     _shaped_by_nothing,
+    _batches_follow_the_clock,
     _min_response_lowered,
     _eval_name_is_taken,
     _samples_of_runs_are_counted,
+    _steps_are_explore_steps,
     offload_without_gpus,
     override_config_differs_from_engine,
     _rows_are_padded,

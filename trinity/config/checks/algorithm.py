@@ -258,7 +258,7 @@ def staleness_cause(plan: StagePlan) -> str:
         return f"`synchronizer.sync_interval: {sync.sync_interval}`"
     if sync.sync_offset > 0:
         return f"`synchronizer.sync_offset: {sync.sync_offset}`"
-    if rows and plan.num_rollout_rows % rows:
+    if rows and not plan.trains_explore_steps and plan.num_rollout_rows % rows:
         share = f", {plan.num_rollout_rows} of them rollouts," if plan.num_expert_rows else ""
         size = f"`buffer.train_batch_size: {plan.train_batch_size}`{share}"
         return f"{size} of {rows} rows an explore step"

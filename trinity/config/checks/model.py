@@ -46,12 +46,15 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+TEMPLATE_EXTENSIONS: list[str | type[Extension]] = ["jinja2.ext.loopcontrols", _Generation]
+
+
 def check_template(template: str, whose: str) -> None:
     """Checks the syntax, and that every filter and test the template names exists.
 
     Raises: UserError with the line of the first error.
     """
-    environment = Environment(extensions=["jinja2.ext.loopcontrols", _Generation])
+    environment = Environment(extensions=TEMPLATE_EXTENSIONS)
     try:
         environment.compile(template)
     except TemplateSyntaxError as error:
@@ -241,7 +244,7 @@ def _check_tokenizer(directory: Path, chat_template: str | None, key: str) -> No
         raise UserError(f"{file} is damaged: save the tokenizer again") from error
     if chat_template is not None:
         return
-    template = _own_template(directory)
+    template = own_template(directory)
     if not template:
         raise UserError(f"the tokenizer of {directory} has no chat template: give `{key}`")
     for name, text in _templates_by_name(template, directory).items():
@@ -262,7 +265,7 @@ def _templates_by_name(template: object, directory: Path) -> dict[str, str]:
     return {f"`{entry.name}` ": entry.template for entry in named}
 
 
-def _own_template(directory: Path) -> object:
+def own_template(directory: Path) -> object:
     """The tokenizer's template: a text, or another value if there are several by name."""
     file = directory / "chat_template.jinja"
     try:

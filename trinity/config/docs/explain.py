@@ -9,6 +9,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from trinity.config.docs.catalog import ConfigKey, all_keys, field_doc
+from trinity.config.docs.modes import ALL, modes_of
 from trinity.config.error_collector import closest_match
 from trinity.config.loading.keys import documented_key, parse_key
 from trinity.config.loading.source import sections_below
@@ -67,10 +68,22 @@ def explain_key_lines(key: ConfigKey, in_verl: Sequence[str] = ()) -> Iterator[L
     for value, what in key.planned_values.items():
         yield "planned", f"`{value}`: {what}"
     yield "status", f"{key.status}: {key.reason}" if key.reason else str(key.status)
+    if key.status is KeyStatus.ACTS:
+        yield "acts in", modes_in_words(modes_of(key.plain_path))
     if readers := readers_of(key):
         yield "read by", ", ".join(readers)
     if in_verl:
         yield "in verl", ", ".join(f"`{name}`" for name in in_verl)
+
+
+def modes_in_words(modes: Sequence[str]) -> str:
+    """Names modes, the missing ones where these are few."""
+    if not modes:
+        return "no mode"
+    left = [mode for mode in ALL if mode not in modes]
+    if not left:
+        return "every mode"
+    return ", ".join(modes) if len(left) > 1 else f"every mode but {left[0]}"
 
 
 def default_of(key: ConfigKey) -> str:

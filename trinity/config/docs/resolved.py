@@ -89,6 +89,9 @@ def _lengths(stage: StagePlan) -> Iterator[DerivedValue]:
 def _sizes(stage: StagePlan) -> Iterator[DerivedValue]:
     product = "batch_size x repeat_times"
     yield DerivedValue("buffer.train_batch_size", stage.train_batch_size, product)
+    if stage.has_rollouts and stage.needs_training:
+        rule = "explore_step where a workflow has gives_several_samples"
+        yield DerivedValue("buffer.train_step", stage.train_step, rule)
     if stage.needs_rollout and stage.total_explore_steps is not None:
         steps = "explore steps that trainer.total_steps needs"
         yield DerivedValue("buffer.total_steps", stage.total_explore_steps, steps)

@@ -29,6 +29,10 @@ class DraftOptions:
     response_key: str = "answer"
     eval_split: str | None = None
     gpus: int = 0
+    reward_fn_key: str = ""
+    max_prompt_tokens: int = 1024
+    max_response_tokens: int = 1024
+    batch_size: int = 32
 
 
 def draft_config(options: DraftOptions) -> str:
@@ -43,6 +47,8 @@ def draft_config(options: DraftOptions) -> str:
 
 def _tree(options: DraftOptions) -> dict[str, Any]:
     columns = {"prompt_key": options.prompt_key, "response_key": options.response_key}
+    if options.reward_fn_key:
+        columns["reward_fn_key"] = options.reward_fn_key
     tasks: dict[str, Any] = {"default_workflow_type": options.workflow}
     if options.reward:
         tasks["default_reward_fn_type"] = options.reward
@@ -64,8 +70,8 @@ def _tree(options: DraftOptions) -> dict[str, Any]:
         "seed": 42,
         "model": {
             "model_path": options.model,
-            "max_prompt_tokens": 1024,
-            "max_response_tokens": 1024,
+            "max_prompt_tokens": options.max_prompt_tokens,
+            "max_response_tokens": options.max_response_tokens,
         },
         "algorithm": {
             "algorithm_type": options.algorithm,
@@ -73,7 +79,7 @@ def _tree(options: DraftOptions) -> dict[str, Any]:
             "optimizer": {"lr": 1e-6, "lr_warmup_steps": 10},
         },
         "cluster": {"gpu_per_node": options.gpus},
-        "buffer": {"batch_size": 32, "total_epochs": 1, "explorer_input": tasks},
+        "buffer": {"batch_size": options.batch_size, "total_epochs": 1, "explorer_input": tasks},
         "explorer": {"runner_per_model": 32, "eval_interval": 20},
         "trainer": {"save_interval": 50, "max_checkpoints_to_keep": 2},
         "synchronizer": {"sync_interval": 1, "sync_offset": 0},

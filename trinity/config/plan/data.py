@@ -36,6 +36,8 @@ from trinity.errors import UserError
 
 ANCHORS = 2
 
+READ_SECONDS = 1800.0
+"""The trainer's shortest wait for a batch before it gives up."""
 FEEDBACK_SECONDS = 30 * 24 * 3600.0
 """How much longer rewards that come from people may take, unless the user says how long."""
 
@@ -222,7 +224,11 @@ def resolve_experience_buffer(
     key = f"stage `{stage}`: `buffer.trainer_input.experience_buffer"
     if mode != "train" or schema == "experience":
         made = _resolve_buffer(buffer, buffer.name, "queue", config.seed, key)
-        return made.model_copy(update={"max_read_timeout": _max_read_timeout(config, buffer)})
+        seconds = _max_read_timeout(config, buffer)
+        incomplete_after = buffer.max_read_timeout if mode == "both" else None
+        return made.model_copy(
+            update={"max_read_timeout": seconds, "incomplete_after": incomplete_after}
+        )
     if buffer.storage_type == "queue" and not (buffer.path or has_inputs(config)):
         raise UserError(
             f"{key}.storage_type: queue` does not go with `mode: train`, where nothing fills it: "
@@ -234,10 +240,10 @@ def resolve_experience_buffer(
 
 
 def _max_read_timeout(config: Config, buffer: ExperienceBufferConfig) -> float:
-    """The written value, else the default plus the time that awaited rewards may take."""
-    if not config.buffer.await_feedback or "max_read_timeout" in buffer.model_fields_set:
-        return buffer.max_read_timeout
-    return buffer.max_read_timeout + (config.buffer.feedback_timeout or FEEDBACK_SECONDS)
+    """The default, or the written value if it is longer, and the time of awaited rewards."""
+    awaited = config.buffer.feedback_timeout or FEEDBACK_SECONDS
+    seconds = max(READ_SECONDS, buffer.max_read_timeout or 0.0)
+    return seconds + (awaited if config.buffer.await_feedback else 0)
 
 
 def resolve_auxiliary_buffers(config: Config, stage: str) -> tuple[ResolvedExperienceBuffer, ...]:
@@ -319,7 +325,7 @@ def _resolve_buffer(
         format=buffer.format,
         selector=resolve_selector(buffer.data_selector, seed, key),
         on_bad_row=buffer.on_bad_row,
-        max_read_timeout=buffer.max_read_timeout,
+        max_read_timeout=READ_SECONDS,
         replay=replay,
     )
 

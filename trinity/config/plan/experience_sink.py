@@ -1,13 +1,18 @@
-"""The place outside of the buffer where a run's experiences are written too."""
+"""Places outside of the buffer where a run's experiences, and a queue's tasks, are written too."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.config.plan.task_storage import DATABASES, absolute, without_password
+from trinity.config.plan.task_storage import (
+    DATABASES,
+    SQLITE,
+    absolute,
+    database_address,
+    without_password,
+)
 
-SQLITE = "sqlite:///"
 FILES = (".json", ".jsonl")
 SQLITE_FILES = (".db", ".sqlite", ".sqlite3")
 
@@ -48,3 +53,23 @@ def experience_sink(plan: StagePlan) -> ExperienceSink | None:
     if is_database and not path.endswith(FILES) and not Path(path).is_dir():
         return ExperienceSink("sql", f"{SQLITE}{absolute(path)}")
     return ExperienceSink("jsonl", absolute(path))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskBackup:
+    """The table that has a copy of each task of a queue."""
+
+    sink: ExperienceSink
+    table: str
+
+
+def task_backup(plan: StagePlan) -> TaskBackup | None:
+    """Returns where the tasks of a stage's queue are written too, if anywhere."""
+    own = plan.config.buffer.explorer_input
+    listed = [own.taskset] if own.taskset is not None else own.tasksets
+    if len(listed) != 1 or len(plan.tasksets) != 1 or not listed[0].path:
+        return None
+    [resolved] = plan.tasksets
+    if resolved.storage_type != "queue":
+        return None
+    return TaskBackup(ExperienceSink("sql", database_address(listed[0].path, "")), resolved.name)

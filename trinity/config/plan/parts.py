@@ -10,7 +10,7 @@ from trinity.algorithm.algorithm_type import RowSchema
 from trinity.algorithm.policy_loss import PAIR_LOSSES_WITH_REFERENCE
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.sampling import SAMPLE_STRATEGIES, SampleStrategy
-from trinity.algorithm.token_advantage import COMPARES_POLICIES
+from trinity.algorithm.token_advantage import COMPARES_POLICIES, needs_of
 from trinity.algorithm.token_selection import TOKEN_SELECTIONS
 from trinity.algorithm.units import COUNTS_UNITS, UNIT_ARGUMENT, UNIT_BEFORE
 from trinity.config.schema.algorithm import LossAggMode
@@ -109,6 +109,9 @@ class ResolvedExperienceBuffer(PlanModel):
     selector: ResolvedSelector
     on_bad_row: Literal["fail", "skip"] = "fail"
     max_read_timeout: float
+    """Seconds after which the trainer without a batch gives up."""
+    incomplete_after: float | None = None
+    """Seconds after which it trains on the rollouts that are ready, however few."""
     replay: ResolvedReplay | None = None
     """None if experiences are trained in order, once."""
     task_pipeline: ResolvedTaskPipeline | None = None
@@ -176,7 +179,8 @@ class ResolvedAlgorithm(PlanModel):
         """True if anything uses the model that the stage started from."""
         uses = (self.kl_loss_fn, self.kl_penalty_fn) != ("none", "none")
         compares = self.policy_loss_fn in PAIR_LOSSES_WITH_REFERENCE
-        return uses or compares or self.loss_reads_reference
+        measures = self.advantage_in_trainer and "reference" in needs_of(self.advantage_fn)
+        return uses or compares or measures or self.loss_reads_reference
 
     @property
     def needs_proximal(self) -> bool:
@@ -238,6 +242,10 @@ class AuxiliaryModel(PlanModel):
     def template_kwargs(self) -> Args:
         """All variables that the chat template gets."""
         return merge_template_kwargs(self.chat_template_kwargs, self.enable_thinking)
+
+
+TrainStepUnit = Literal["rows", "explore_step"]
+"""A train step is a number of rows, or all samples of one explore step."""
 
 
 class StoredBatches(PlanModel):

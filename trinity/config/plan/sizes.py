@@ -8,12 +8,18 @@ from trinity.config.error_collector import ErrorCollector
 from trinity.config.plan.data import count_expert_rows
 from trinity.config.plan.lengths import SequenceLengths
 from trinity.config.plan.model import is_external
-from trinity.config.plan.parts import ResolvedAlgorithm, required_tasks
+from trinity.config.plan.parts import (
+    ResolvedAlgorithm,
+    ResolvedReplay,
+    TrainStepUnit,
+    required_tasks,
+)
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.choices import EXPLORING
 from trinity.config.schema.experiment import Config, MergedStage
 from trinity.config.schema.trainer import TrainerConfig
 from trinity.errors import UserError
+from trinity.plugins import WORKFLOWS, load_plugins, plugin_dirs_from_environment
 
 MIN_TOKENS_ON_CPU = 16384
 
@@ -170,6 +176,60 @@ def _train_batch_size(config: Config, rows_per_explore_step: int, stage: str) ->
             "explore step to derive it from, give the rows of one train step"
         )
     return configured or max(rows_per_explore_step, 1)
+
+
+def resolve_train_step(
+    config: Config,
+    workflows: Sequence[str],
+    replay: ResolvedReplay | None,
+    expert_rows: int,
+    stage: str,
+) -> TrainStepUnit:
+    """Returns what a train step is made of; stages that train no rollouts of theirs have rows.
+
+    Raises: UserError where an explore step is asked for beside rows of another origin.
+    """
+    chosen = config.buffer.train_step
+    if config.mode != "both" or chosen == "rows":
+        return "rows"
+    obstacle = _explore_step_obstacle(replay, expert_rows)
+    if chosen == "explore_step":
+        if obstacle:
+            raise UserError(
+                f"stage `{stage}`: `buffer.train_step: explore_step` trains the samples of one "
+                f"explore step, each once, and {obstacle}: write `rows`, or leave that out"
+            )
+        return "explore_step"
+    is_fitting = not obstacle and any(gives_several_samples(name) for name in workflows)
+    return "explore_step" if is_fitting else "rows"
+
+
+def _explore_step_obstacle(replay: ResolvedReplay | None, expert_rows: int) -> str:
+    if replay is not None:
+        return "`replay_buffer` orders and repeats those of many"
+    if expert_rows:
+        return "`sample_strategy: mix` adds rows of data"
+    return ""
+
+
+def gives_several_samples(workflow: str) -> bool:
+    """Returns whether a workflow says that its runs give any number of samples.
+
+    One that cannot be loaded says nothing: the check of its name tells why.
+    """
+    if workflow in WORKFLOWS.builtins:
+        return workflow in SEVERAL_SAMPLES
+    try:
+        load_plugins(plugin_dirs_from_environment())
+        part: object = WORKFLOWS.get(workflow)
+    except UserError:
+        return False
+    # Until `check_workflow` has seen it, a part may be anything.
+    return getattr(part, "gives_several_samples", False) is True
+
+
+SEVERAL_SAMPLES = frozenset({"frozen_lake_workflow", "sudoku_workflow"})
+"""Built-in workflows with `gives_several_samples`, which are not imported to be asked."""
 
 
 def _default_token_len(config: Config, lengths: SequenceLengths) -> int:

@@ -20,8 +20,10 @@ from trinity.config.plan.parts import (
     ServedRun,
     StoredBatches,
     StoredRollouts,
+    TrainStepUnit,
     fresh_rows,
     required_tasks,
+    total_steps,
     train_steps_from,
 )
 from trinity.config.schema.choices import LearningRateSchedule, Mode
@@ -64,7 +66,10 @@ class StagePlan(PlanModel):
     max_response_tokens: int
     min_response_tokens: int
     train_batch_size: int
-    """Experiences (mode train: rows) of one train step."""
+    """Experiences (mode train: rows) of one train step, or the most of one update of its weights
+    where a train step is an explore step."""
+    train_step: TrainStepUnit = Field(default="rows", exclude_if=lambda value: value == "rows")
+    """What a train step is made of. Plans of the version before had rows alone."""
     num_expert_rows: int = 0
     """How many of them are rows of data beside the explorer's."""
     rows_per_explore_step: int
@@ -212,8 +217,13 @@ class StagePlan(PlanModel):
         return self.max_model_len * (2 if self.algorithm.row_schema == "dpo" else 1)
 
     @property
+    def trains_explore_steps(self) -> bool:
+        """True if a train step is one explore step, however many samples that has."""
+        return self.train_step == "explore_step"
+
+    @property
     def num_rollout_rows(self) -> int:
-        """Rows of one train step that come from rollouts."""
+        """Rows of one train step, or of one of its updates, that come from rollouts."""
         return self.train_batch_size - self.num_expert_rows
 
     @property
@@ -228,8 +238,29 @@ class StagePlan(PlanModel):
 
     @property
     def num_fresh_rows(self) -> int:
-        """New rollouts of one train step; the rest of a batch was trained before."""
+        """New rollouts of one train step, if each run gives one; the rest was trained before."""
+        if self.trains_explore_steps:
+            return self.rows_per_explore_step
         return fresh_rows(self.replay, self.num_rollout_rows, self.rows_per_explore_step)
+
+    def num_updates(self, num_rows: int) -> int:
+        """Updates of the weights, in each pass, of a train step that has so many rows."""
+        if not self.trains_explore_steps:
+            return 1
+        return max(-(-num_rows // self.train_batch_size), 1)
+
+    def with_train_step(self, unit: TrainStepUnit) -> "StagePlan":
+        """Returns the plan with train steps that are made of something else."""
+        if unit == self.train_step:
+            return self
+        plan = self.model_copy(update={"train_step": unit})
+        steps = total_steps(
+            plan.config,
+            rows_per_train_step=plan.num_fresh_rows,
+            rows_per_explore_step=plan.rows_per_explore_step,
+        )
+        update = {"total_explore_steps": steps.explore, "total_train_steps": steps.train}
+        return plan.model_copy(update=update)
 
     @property
     def expert_buffer(self) -> ResolvedExperienceBuffer | None:

@@ -1,23 +1,22 @@
 """Finds and checks the checkpoint of a former run that a stage begins with.
 
-step-<N>-<incarnation>       of a run of ours: model_world_size_<ranks>_rank_<rank>.pt, critic/
-global_step_<N>              of verl: the same files below actor/ and critic/
+step-<N>-<incarnation>       of a run of ours: state.json and shards/, the same below critic/
+global_step_<N>              of verl: actor/ and critic/, each model_world_size_<n>_rank_<i>.pt
 a model's directory          in Hugging Face's layout, such as a published version: weights alone
 """
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import ManifestError, UserError
+from trinity.weights.layout import RANK_PART, STATE_NAME, is_sharded, num_ranks_of
 from trinity.weights.manifest import MANIFEST_NAME, verify
 
 KEY = "trainer.resume_from_path"
-_SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 _SHAPE = (
     "model_type",
     "vocab_size",
@@ -36,9 +35,11 @@ class StartCheckpoint:
 
     policy: Path
     critic: Path | None
-    num_ranks: int | None
-    """Ranks that it is split over; None for whole weights in Hugging Face's layout."""
     root: Path
+    num_ranks: int | None = None
+    """Ranks that alone can load it; None where any number can."""
+    is_whole: bool = False
+    """True for whole weights in Hugging Face's layout, without an optimizer's state."""
 
 
 def find_start_checkpoint(path: str) -> StartCheckpoint:
@@ -50,14 +51,15 @@ def find_start_checkpoint(path: str) -> StartCheckpoint:
     if not root.is_dir():
         raise UserError(f"`{KEY}: {path}` is not a directory: give the folder of a checkpoint")
     for policy in (root, root / "actor"):
-        if (ranks := _ranks_of(policy)) is not None:
+        ranks = num_ranks_of(policy)
+        if is_sharded(policy) or ranks is not None:
             critic = root / "critic"
-            has_critic = _ranks_of(critic) is not None
+            has_critic = is_sharded(critic) or num_ranks_of(critic) is not None
             return StartCheckpoint(
                 policy=policy, critic=critic if has_critic else None, num_ranks=ranks, root=root
             )
     if (root / "config.json").is_file() and any(root.glob("*.safetensors")):
-        return StartCheckpoint(policy=root, critic=None, num_ranks=None, root=root)
+        return StartCheckpoint(policy=root, critic=None, root=root, is_whole=True)
     raise UserError(f"`{KEY}: {path}` holds no checkpoint{_advice(root)}")
 
 
@@ -69,11 +71,11 @@ def check_start_checkpoint(plan: StagePlan) -> None:
     if plan.start_checkpoint is None:
         return
     found = find_start_checkpoint(plan.start_checkpoint)
-    if found.num_ranks is None:
+    if found.is_whole:
         _check_shape(found.policy, plan)
-    elif found.num_ranks != plan.trainer_rank_num:
+    elif found.num_ranks not in (None, plan.trainer_rank_num):
         raise UserError(
-            f"`{KEY}: {found.root}` was written by {_in_words(found.num_ranks)}, and stage "
+            f"`{KEY}: {found.root}` was written by {_in_words(found.num_ranks or 0)}, and stage "
             f"`{plan.name}` trains on {plan.trainer_rank_num}: set `trainer.rank_num: "
             f"{found.num_ranks}`, or give weights that the run published"
         )
@@ -93,18 +95,9 @@ def verify_start_checkpoint(found: StartCheckpoint) -> None:
         raise UserError(f"`{KEY}` names a checkpoint that is damaged: {error}") from error
 
 
-def _ranks_of(directory: Path) -> int | None:
-    """Number of ranks that a folder is of; None if parts of it are missing or it has none."""
-    parts = [m for file in directory.glob("*.pt") if (m := _SHARD.fullmatch(file.name))]
-    sizes = {int(part[1]) for part in parts}
-    if len(sizes) != 1:
-        return None
-    (size,) = sizes
-    return size if {int(part[2]) for part in parts} == set(range(size)) else None
-
-
 def _advice(root: Path) -> str:
-    below = [file for file in root.glob("**/*.pt") if _SHARD.fullmatch(file.name)]
+    below = [file for file in root.glob("**/*.pt") if RANK_PART.fullmatch(file.name)]
+    below += root.glob(f"**/{STATE_NAME}")
     if below:
         newest = max(below, key=lambda file: file.stat().st_mtime).parent
         folder = newest.parent if newest.name in ("actor", "critic") else newest

@@ -8,7 +8,8 @@ from trinity.config.schema.data import TasksetConfig
 from trinity.errors import UserError
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
-DATABASES = ("postgresql://", "sqlite:///")
+SQLITE = "sqlite:///"
+DATABASES = ("postgresql://", SQLITE)
 
 
 def is_hub_name(path: str) -> bool:
@@ -24,32 +25,38 @@ def without_password(address: str) -> str:
 def resolve_path(taskset: TasksetConfig, key: str) -> str | None:
     """Returns the path or address of the tasks; None for those that clients submit.
 
-    Raises: UserError if the keys do not go together.
+    The path of a queue is that of its backup. Raises: UserError if the keys do not go together.
     """
     storage, path = taskset.storage_type, taskset.path
     if storage in ("file", "sql") and not path:
         raise UserError(f"{key}.path` is missing: `storage_type: {storage}` reads it")
-    if storage in ("client", "queue") and path:
+    if storage == "client" and path:
         raise UserError(
-            f"{key}.path` goes with `storage_type: file` or `sql` only: remove one of the two"
+            f"{key}.path` goes with `storage_type: file`, `sql` or `queue`: remove one of the two"
         )
     if taskset.table and storage != "sql":
         raise UserError(f"{key}.table` goes with `storage_type: sql` only: remove one of the two")
     if not path:
         return None
+    if storage == "queue":
+        database_address(path, key)
+        return None
     return database_address(path, key) if storage == "sql" else resolve_data_path(path)
 
 
 def database_address(address: str, key: str) -> str:
-    """Returns the address, with an absolute file for SQLite.
+    """Returns the address, with an absolute file for SQLite; a plain path is one.
 
     Raises: UserError if it is not a database's address.
     """
+    if "://" not in address.removeprefix(SQLITE):
+        return f"{SQLITE}{absolute(address.removeprefix(SQLITE))}"
     if not address.startswith(DATABASES):
         known = " or ".join(f"{start}..." for start in DATABASES)
-        raise UserError(f"{key}.path` is not a database's address: give {known}")
-    scheme, _, file = address.partition("sqlite:///")
-    return f"sqlite:///{absolute(file)}" if not scheme and file else address
+        raise UserError(
+            f"{key}.path` is not a database's address: give {known}, or the path of a SQLite file"
+        )
+    return address
 
 
 def resolve_data_path(path: str) -> str:

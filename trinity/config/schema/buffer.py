@@ -21,6 +21,8 @@ from trinity.config.schema.base import (
 from trinity.config.schema.data import ExperienceBufferConfig, TasksetConfig
 from trinity.task_operators.task_pipeline import OrderMethod
 
+TrainStepChoice = Literal["auto", "rows", "explore_step"]
+
 
 class ExplorerInput(Section):
     """The explorer's tasks."""
@@ -72,6 +74,12 @@ class BufferConfig(Section):
     train_batch_size: NonNegative = 0
     """Rows of one train step, expert rows of `sample_strategy: mix` included; 0 is `batch_size`
     times `algorithm.repeat_times`, less the tasks that `explorer.over_rollout` may leave behind."""
+    train_step: TrainStepChoice = "auto"
+    """What a train step is made of. With `rows` it is one batch of `train_batch_size` rows, one
+    update of the weights. With `explore_step` it is all samples of one explore step, however many
+    they are, in as few updates of at most `train_batch_size` rows as that takes. `auto` is
+    `explore_step` where a workflow says that a run's number of samples is not known beforehand
+    (`gives_several_samples`), without replay and expert rows, and else `rows`."""
     total_epochs: Positive = 1
     """Passes over the data, where neither `total_steps` nor `trainer.total_steps` is given."""
     total_steps: Positive | None = None

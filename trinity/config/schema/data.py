@@ -111,7 +111,9 @@ class TasksetConfig(Section):
     whole or, for `queue`, bit by bit while training goes on."""
     path: str | None = None
     """For `file`: a jsonl, json, csv, parquet or arrow file, a directory of such, or a dataset on
-    the Hugging Face hub (`owner/name`). For `sql`: a database's address."""
+    the Hugging Face hub (`owner/name`). For `sql`: a SQLite file, or a database's address. For
+    `queue`, if wanted: such a database, to whose table of the taskset's name each task is written
+    too."""
     table: str | None = None
     """For `sql`: the table, unless it has the taskset's name."""
     split: str = "train"
@@ -202,7 +204,8 @@ class ExperienceBufferConfig(Section):
     """In modes with an explorer, a place where its experiences are written too: a database
     (`sqlite:///file.db`, `postgresql://...`), or a directory or `.jsonl` file for JSON lines. In
     mode train what is read: for `file` a jsonl, json, csv, parquet or arrow file, a directory of
-    such, or a dataset on the Hugging Face hub (`owner/name`), for `sql` a database's address."""
+    such, or a dataset on the Hugging Face hub (`owner/name`), for `sql` a SQLite file or a
+    database's address."""
     table: str | None = None
     """For `sql`: the table, unless it has the buffer's name."""
     source_run: RunName | None = None
@@ -222,9 +225,11 @@ class ExperienceBufferConfig(Section):
     """What becomes of a row of data that cannot be trained on: `fail` says so before the first
     step; `skip` leaves it out, counts it, and names the first of them. A step with nothing to train
     on, of data or of rollouts, ends the run, or with `skip` passes without moving a weight."""
-    max_read_timeout: float = Field(default=1800.0, gt=0)
-    """Seconds the trainer waits for a batch before it gives up. If `buffer.await_feedback` is set
-    and this is not, `buffer.feedback_timeout`, or else 30 days, are added to the default."""
+    max_read_timeout: Annotated[float | None, Field(gt=0)] = None
+    """Seconds that the trainer waits for rollouts before it trains on those that are ready, however
+    few: batches then depend on the clock until they are recorded. Unset, none does. Without any
+    rollout the trainer gives up after half an hour, or this time if it is longer; with
+    `buffer.await_feedback` after `buffer.feedback_timeout` or 30 days more."""
     replay_buffer: ReplayBufferConfig = default_section(ReplayBufferConfig)
     """Experiences that are trained more than once."""
     replay_buffer_kwargs: Args = Field(default_factory=dict)

@@ -3,6 +3,7 @@ export default function (component) {
   const { data, parentElement, setTriggerValue } = component;
   const root = parentElement.querySelector(".table");
   const focused = root.dataset.current;
+  root.dataset.theme = data.dark ? "dark" : "light";
   root.replaceChildren();
   if (!data.rows.length) {
     const empty = document.createElement("p");
@@ -32,6 +33,7 @@ export default function (component) {
       const column = data.columns[place];
       cell.className = column.kind;
       if (column.kind === "state") cell.dataset.state = text;
+      if (row.levels[place] !== null) cell.dataset.level = row.levels[place];
       cell.textContent = text;
       cell.title = text.length > 40 ? text : "";
     });

@@ -1,46 +1,108 @@
 """Parts that several pages share: the chosen run, its head, and waiting until it is open."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import streamlit as st
 
+from trinity.api.v1 import query_pb2
+from trinity.errors import TrinityError
 from trinity.studio.connection import Phase
 from trinity.studio.context import StudioContext, ViewedRun, studio_context
 from trinity.studio.plain_text import joined, plain_text
-from trinity.studio.runs import RunEntry, describe_run, find_runs
+from trinity.studio.runs import RunEntry, describe_run, find_runs, list_runs
+from trinity.studio.system import describe_experiment, is_experiment_id, list_experiments
 from trinity.studio.widgets import show_problem
 
 RUN = "run"
 """Parameter of the address: the directory of the run."""
+LAST_RUN = "_run"
+"""Key of the session: the run of the page before, since a change of page empties the address."""
+STAGE, PAGE = "stage", "page"
+"""Further parameters: the name of the stage, and the page of a table from 1."""
 REFRESH_SECONDS = 2.0
 OPENING_SECONDS = 0.5
 WORKING = frozenset({Phase.OPENING, Phase.WAITING, Phase.CLOSED})
 
 
 def chosen_run(context: StudioContext) -> Path | None:
-    """Returns the run that the address names, or the newest; None if there is none.
+    """Returns the named run, or the newest; None if there is none.
 
     Only runs below the places that Studio was started with can be named.
     """
-    found = find_runs(context.places)
-    named = st.query_params.get(RUN)
+    found, named = find_runs(context.places), named_run()
     if named is None:
         return found[0] if found else None
     return Path(named) if Path(named) in found else None
 
 
+def named_run() -> str | None:
+    """Returns the run that the address names, or that of the page before."""
+    before: str | None = st.session_state.get(LAST_RUN)
+    return st.query_params.get(RUN) or before
+
+
 def open_page(title: str) -> tuple[StudioContext, ViewedRun, RunEntry] | None:
     """Shows the head of a page about one run; returns the run, or None if there is none."""
     context = studio_context()
-    directory = chosen_run(context)
-    if directory is None:
+    try:
+        found = _chosen(context)
+    except (TrinityError, TimeoutError) as error:
+        show_problem(error)
+        return None
+    if found is None:
         st.text("There is no such run here: choose one on the page Runs.")
         return None
-    st.query_params[RUN] = str(directory)
-    entry = describe_run(directory)
+    viewed, entry = found
+    st.query_params[RUN] = st.session_state[LAST_RUN] = entry.address
     place = f"stage {entry.stage}" if entry.stage else ""
-    st.text(plain_text(joined([title, entry.label, entry.state.value, place])))
-    return context, context.view(directory), entry
+    tenant = f"tenant {entry.tenant}" if entry.tenant else ""
+    st.text(plain_text(joined([title, entry.label, tenant, entry.state.value, place])))
+    return context, viewed, entry
+
+
+def _chosen(context: StudioContext) -> tuple[ViewedRun, RunEntry] | None:
+    """Returns the run or the experiment that the address names, or the newest.
+
+    Raises: TrinityError, TimeoutError if the services by address do not tell.
+    """
+    system, named = context.system(), named_run()
+    if system is not None and named is not None and is_experiment_id(named):
+        entry = context.wait_for(describe_experiment(system, named))
+        return context.view_experiment(named), entry
+    directory = chosen_run(context)
+    if directory is not None:
+        return context.view(directory), describe_run(directory)
+    if system is None or named is not None:
+        return None
+    entries = context.wait_for(list_experiments(system))
+    return (context.view_experiment(entries[0].experiment_id), entries[0]) if entries else None
+
+
+def all_entries(context: StudioContext) -> list[RunEntry]:
+    """Returns the experiments of services by address, and the runs of directories.
+
+    Services that do not answer say so, and hide no run.
+    """
+    return [*_of_services(context), *list_runs(context.places)]
+
+
+def _of_services(context: StudioContext) -> list[RunEntry]:
+    system = context.system()
+    if system is None:
+        return []
+    try:
+        return context.wait_for(list_experiments(system))
+    except (TrinityError, TimeoutError) as error:
+        show_problem(error)
+        return []
+
+
+def view_entry(context: StudioContext, entry: RunEntry) -> ViewedRun:
+    """Returns the run of an entry, and begins to open it if it is not open."""
+    if is_experiment_id(entry.address):
+        return context.view_experiment(entry.address)
+    return context.view(Path(entry.address))
 
 
 def is_open(viewed: ViewedRun) -> bool:
@@ -67,3 +129,76 @@ def show_waiting(viewed: ViewedRun) -> None:
         show_problem(state.detail)
     else:
         st.text(plain_text(state.detail))
+
+
+def chosen_stage(
+    stages: Sequence[query_pb2.StoredStage], *, forget: Sequence[str] = ()
+) -> query_pb2.StoredStage:
+    """Returns the stage that the address names, or the last one with experiences.
+
+    Another choice forgets these parameters of the address.
+    """
+    names = [stage.key.stage for stage in stages]
+    holding = [place for place, stage in enumerate(stages) if stage.counts]
+    last = (holding or [len(stages) - 1])[-1]
+    named = st.query_params.get(STAGE, "")
+    start = names.index(named) if named in names else last
+    if len(stages) == 1:
+        return stages[0]
+    place: int = st.selectbox(
+        "Stage", range(len(stages)), index=start, format_func=lambda place: plain_text(names[place])
+    )
+    if names[place] != names[start]:
+        forget_parameters(forget)
+    st.query_params[STAGE] = names[place]
+    return stages[place]
+
+
+def forget_parameters(names: Iterable[str]) -> None:
+    """Removes parameters of the address."""
+    for name in names:
+        st.query_params.pop(name, None)
+
+
+def place_of(names: Sequence[str], parameter: str, otherwise: int = 0) -> int:
+    """Returns the place of the name that the address gives for a parameter."""
+    named = st.query_params.get(parameter, "")
+    return names.index(named) if named in names else otherwise
+
+
+def go_to_experiences(*, where: str, stage: str, sample: str = "") -> None:
+    """Opens the page Experiences with a filter, and with one of them chosen if it is given."""
+    from trinity.studio.pages import experiences
+
+    parameters = {experiences.WHERE: where, experiences.SAMPLE: sample, STAGE: stage}
+    st.switch_page(
+        st.Page(experiences.show, title="Experiences", url_path="experiences"),
+        query_params={name: value for name, value in parameters.items() if value},
+    )
+
+
+def page_number() -> int:
+    """Returns the page that the address names, from 0."""
+    text = st.query_params.get(PAGE, "1")
+    return max(0, int(text) - 1) if text.isdecimal() and len(text) < 6 else 0
+
+
+def turn_pages(num_rows: int, *, has_more: bool, page_rows: int, remark: str) -> None:
+    """Shows which rows of a table these are, and buttons to the pages before and after.
+
+    The remark follows the numbers, as `of 64` does.
+    """
+    page = page_number()
+    before, middle, after = st.columns([1, 4, 1], vertical_alignment="center")
+    first = page * page_rows
+    if num_rows:
+        middle.text(plain_text(f"{first + 1:,} to {first + num_rows:,} {remark}"))
+    if before.button("Previous", disabled=page == 0, width="stretch"):
+        _go_to_page(page - 1)
+    if after.button("Next", disabled=not has_more, width="stretch"):
+        _go_to_page(page + 1)
+
+
+def _go_to_page(page: int) -> None:
+    st.query_params[PAGE] = str(page + 1)
+    st.rerun()

@@ -7,7 +7,8 @@ from typing import Any
 
 import streamlit as st
 
-from trinity.errors import TrinityError
+from trinity.errors import TrinityError, UserError
+from trinity.studio.context import studio_context
 from trinity.studio.generator.document import (
     FormReport,
     check_tree,
@@ -57,6 +58,7 @@ def show() -> None:
     st.title("Configure", anchor=False)
     reap_started()
     try:
+        _require_owner()
         register_entries()
         keep_session()
         CONFIG_GENERATORS.set_unfinished_fields(set())
@@ -73,6 +75,15 @@ def show() -> None:
             _show_errors(slot.names, report)
     with result:
         _show_result(report)
+
+
+def _require_owner() -> None:
+    """Raises UserError for visitors with tokens: the page reads files here, and starts programs."""
+    if not studio_context().visitor().is_owner:
+        raise UserError(
+            "This page writes files and starts programs on Studio's machine, so a token does not "
+            "open it: run `trinity studio` on your own machine."
+        )
 
 
 def _report() -> FormReport:

@@ -11,7 +11,6 @@ from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.experiences import (
     NOT_RECORDED,
     PAGE_ROWS,
-    ExperiencePage,
     ExperienceRow,
     WholeExperience,
     conversation_of,
@@ -21,8 +20,23 @@ from trinity.studio.experiences import (
     whole_experience,
 )
 from trinity.studio.models import model_of
-from trinity.studio.pages.common import is_open, open_page
-from trinity.studio.plain_text import joined, number_text, one_line, plain_text, seconds_text
+from trinity.studio.pages.changing import show_changes
+from trinity.studio.pages.common import (
+    PAGE,
+    chosen_stage,
+    is_open,
+    open_page,
+    page_number,
+    turn_pages,
+)
+from trinity.studio.plain_text import (
+    joined,
+    number_text,
+    one_line,
+    plain_text,
+    seconds_text,
+    time_text,
+)
 from trinity.studio.tokens import WINDOW_TOKENS, colors_of, token_strip
 from trinity.studio.widgets import (
     Column,
@@ -33,7 +47,7 @@ from trinity.studio.widgets import (
     show_tokens,
 )
 
-WHERE, PAGE, STAGE, SAMPLE = "where", "page", "stage", "id"
+WHERE, SAMPLE = "where", "id"
 """Parameters of the address: what is shown can be linked, and gone back to."""
 COLUMNS = (
     Column("reward", "number"),
@@ -50,6 +64,8 @@ COLUMNS = (
 )
 TABLE_HEIGHT = 360
 """In pixels: ten rows, so that the chosen experience is seen below them."""
+TABS = ("Tokens", "Conversation", "Group", "Details")
+TABS_WITH_CHANGES = ("Tokens", "Conversation", "Group", "Details", "Change")
 NO_ROWS = "No experience satisfies these conditions. Experiences come with the first explore step."
 
 
@@ -73,13 +89,11 @@ def _show_stored(context: StudioContext, viewed: ViewedRun) -> None:
     if not stages:
         st.text(NO_ROWS)
         return
-    stage = _chosen_stage(stages)
+    stage = chosen_stage(stages, forget=(SAMPLE, PAGE))
     st.text(plain_text(_counts(stage)))
     conditions = _conditions()
     found = context.wait_for(
-        list_experiences(
-            require_open(viewed.connection), stage.key, conditions, page=_page_number()
-        )
+        list_experiences(require_open(viewed.connection), stage.key, conditions, page=page_number())
     )
     with st.container(height=TABLE_HEIGHT, border=False):
         picked = show_table(
@@ -93,28 +107,10 @@ def _show_stored(context: StudioContext, viewed: ViewedRun) -> None:
         )
     if picked is not None:
         st.query_params[SAMPLE] = picked
-    _turn_pages(found)
+    more = "the newest first, and more follow" if found.has_more else "the newest first"
+    turn_pages(len(found.rows), has_more=found.has_more, page_rows=PAGE_ROWS, remark=more)
     if chosen := st.query_params.get(SAMPLE):
-        _show_sample(context, viewed, stage, chosen)
-
-
-def _chosen_stage(stages: tuple[query_pb2.StoredStage, ...]) -> query_pb2.StoredStage:
-    """Returns the stage that the address names, or the last one with experiences."""
-    names = [stage.key.stage for stage in stages]
-    holding = [place for place, stage in enumerate(stages) if stage.counts]
-    last = (holding or [len(stages) - 1])[-1]
-    named = st.query_params.get(STAGE, "")
-    start = names.index(named) if named in names else last
-    if len(stages) == 1:
-        return stages[0]
-    place: int = st.selectbox(
-        "Stage", range(len(stages)), index=start, format_func=lambda place: plain_text(names[place])
-    )
-    if names[place] != names[start]:
-        st.query_params.pop(SAMPLE, None)
-        st.query_params.pop(PAGE, None)
-    st.query_params[STAGE] = names[place]
-    return stages[place]
+        _show_sample(context, viewed, stage, chosen, conditions)
 
 
 def _counts(stage: query_pb2.StoredStage) -> str:
@@ -145,38 +141,21 @@ def _conditions() -> list[str]:
     return split_conditions(words)
 
 
-def _page_number() -> int:
-    text = st.query_params.get(PAGE, "1")
-    return max(0, int(text) - 1) if text.isdecimal() and len(text) < 6 else 0
-
-
-def _turn_pages(found: ExperiencePage) -> None:
-    page = _page_number()
-    before, middle, after = st.columns([1, 4, 1], vertical_alignment="center")
-    first = page * PAGE_ROWS
-    if found.rows:
-        more = ", and more follow" if found.has_more else ""
-        middle.text(f"{first + 1:,} to {first + len(found.rows):,}, the newest first{more}")
-    if before.button("Newer", disabled=page == 0, width="stretch"):
-        _go_to_page(page - 1)
-    if after.button("Older", disabled=not found.has_more, width="stretch"):
-        _go_to_page(page + 1)
-
-
-def _go_to_page(page: int) -> None:
-    st.query_params[PAGE] = str(page + 1)
-    st.rerun()
-
-
 def _show_sample(
-    context: StudioContext, viewed: ViewedRun, stage: query_pb2.StoredStage, sample: str
+    context: StudioContext,
+    viewed: ViewedRun,
+    stage: query_pb2.StoredStage,
+    sample: str,
+    conditions: list[str],
 ) -> None:
     services = require_open(viewed.connection)
     whole = context.wait_for(whole_experience(services, stage.key, sample))
     group = context.wait_for(group_of(services, stage.key, whole.row))
     st.subheader("Experience", divider="gray", anchor=False)
     st.text(plain_text(_facts(whole)))
-    tokens, conversation, others, details = st.tabs(["Tokens", "Conversation", "Group", "Details"])
+    tokens, conversation, others, details, *change = st.tabs(
+        TABS_WITH_CHANGES if context.options.allows_changes else TABS
+    )
     with tokens:
         _show_tokens(whole, viewed, stage.key.stage)
     with conversation:
@@ -185,6 +164,9 @@ def _show_sample(
         _show_group(group, whole.row)
     with details:
         _show_details(whole)
+    for tab in change:
+        with tab:
+            show_changes(context, viewed, stage.key, whole.row.id, conditions)
 
 
 def _facts(whole: WholeExperience) -> str:
@@ -289,6 +271,10 @@ def _show_details(whole: WholeExperience) -> None:
             ("trace", whole.sample.trace_id or NOT_RECORDED),
             ("info", str(whole.sample.info)),
         ]
+    rows += [
+        (change.what, joined([time_text(change.unix_millis), f"by {change.by}", change.reason]))
+        for change in whole.changes
+    ]
     for use in whole.uses:
         ratio = f"{use.mean_ratio:.4g}" if use.HasField("mean_ratio") else NOT_RECORDED
         rows.append((f"step {use.step}", f"weight {use.weight:.4g}, mean ratio {ratio}"))

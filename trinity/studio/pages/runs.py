@@ -4,14 +4,15 @@ import streamlit as st
 
 from trinity.errors import TrinityError
 from trinity.studio.context import studio_context
-from trinity.studio.pages.common import RUN
+from trinity.studio.pages.common import RUN, all_entries
 from trinity.studio.plain_text import joined, number_text, plain_text
-from trinity.studio.runs import RunEntry, list_runs, missing_places
+from trinity.studio.runs import RunEntry, missing_places
 from trinity.studio.widgets import Column, Row, show_problem, show_table
 
 REFRESH_SECONDS = 3.0
 COLUMNS = (
     Column("run"),
+    Column("tenant"),
     Column("state", "state"),
     Column("stage"),
     Column("step", "number"),
@@ -32,7 +33,7 @@ def show() -> None:
 def _list() -> None:
     context = studio_context()
     try:
-        entries = list_runs(context.places)
+        entries = all_entries(context)
     except (TrinityError, OSError) as error:
         show_problem(error)
         return
@@ -51,24 +52,25 @@ def _list() -> None:
         _go_to(picked)
 
 
-def _go_to(directory: str) -> None:
+def _go_to(address: str) -> None:
     from trinity.studio.pages import run
 
-    st.switch_page(st.Page(run.show, title="Run", url_path="run"), query_params={RUN: directory})
+    st.switch_page(st.Page(run.show, title="Run", url_path="run"), query_params={RUN: address})
 
 
 def _row(entry: RunEntry) -> Row:
     total = f" / {entry.total_steps:,}" if entry.total_steps else ""
     return Row(
-        id=str(entry.directory),
+        id=entry.address,
         cells=(
             entry.label,
+            entry.tenant,
             entry.state.value,
             entry.stage,
             "" if entry.step is None else f"{entry.step:,}{total}",
             number_text(entry.reward),
             entry.result,
-            entry.began.strftime("%Y-%m-%d %H:%M"),
+            entry.began.strftime("%Y-%m-%d %H:%M") if entry.began else "",
             entry.reason,
         ),
     )

@@ -11,6 +11,8 @@ from trinity.workflows.trinity_rft.workflow import Workflow
 
 
 class _StepWorkflow(Workflow):
+    gives_several_samples = True
+
     def __init__(
         self,
         *,

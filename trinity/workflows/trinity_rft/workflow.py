@@ -38,6 +38,8 @@ class Workflow:
     can_reset: bool = False
     can_repeat: bool = False
     is_async: bool = False
+    gives_several_samples: ClassVar[bool] = False
+    """True if the number of a run's samples is not known before it, see `buffer.train_step`."""
     known_args: ClassVar[frozenset[str] | None] = None
     """Names in `workflow_args`, for the documentation; they are not checked."""
     usual_args: ClassVar[Mapping[str, JsonValue]] = {}

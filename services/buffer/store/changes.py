@@ -1,0 +1,89 @@
+"""Statements on the record of what people did to samples."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+import sqlalchemy as sa
+
+from services.buffer.store.database import UUIDS, id_in, key_columns, of_stage, stage_params
+from services.buffer.store.schema import sample_change
+from trinity.runtime.sql import Connection
+from trinity.types import StageKey
+
+C = sample_change.c
+MAX_CHANGES = 100
+"""Changes of one sample that are told; the newest."""
+
+
+class Change(StrEnum):
+    """An act of a person on a sample."""
+
+    EXCLUDED = "excluded"
+    INCLUDED = "included"
+    DELETED = "deleted"
+    REWARDED = "rewarded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeReason:
+    """The reason for a change, and the person."""
+
+    reason: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedChange:
+    """A stored change of one sample."""
+
+    what: str
+    reason: str
+    by: str
+    at: datetime
+
+
+_RECORD = sa.insert(sample_change).from_select(
+    ["tenant", "experiment_id", "stage", "experience_id", "what", "reason", "by"],
+    sa.select(
+        sa.bindparam("tenant", type_=C.tenant.type),
+        sa.bindparam("experiment_id", type_=C.experiment_id.type),
+        sa.bindparam("stage", type_=C.stage.type),
+        sa.func.unnest(sa.bindparam("ids", type_=UUIDS)),
+        sa.bindparam("what", type_=C.what.type),
+        sa.bindparam("reason", type_=C.reason.type),
+        sa.bindparam("by", type_=C.by.type),
+    ),
+    include_defaults=False,
+)
+_LOAD = (
+    sa.select(C.what, C.reason, C.by, C.at)
+    .where(id_in(C.experience_id), of_stage(sample_change))
+    .order_by(C.number.desc())
+    .limit(MAX_CHANGES)
+)
+
+
+async def record_change(
+    connection: Connection, key: StageKey, ids: Iterable[str], what: Change, why: ChangeReason
+) -> None:
+    """Records that a person did the same to these samples."""
+    await connection.execute(
+        _RECORD,
+        {
+            **key_columns(key),
+            "ids": list(ids),
+            "what": what.value,
+            "reason": why.reason,
+            "by": why.by,
+        },
+    )
+
+
+async def load_sample_changes(
+    connection: Connection, key: StageKey, experience_id: str
+) -> Sequence[RecordedChange]:
+    """Returns what was done to a sample, latest first."""
+    rows = await connection.fetch(_LOAD, stage_params(key, ids=[experience_id]))
+    return [RecordedChange(what=row.what, reason=row.reason, by=row.by, at=row.at) for row in rows]

@@ -1,0 +1,116 @@
+"""Studio with a certificate, as in a deployment: its pages know whose token signed in."""
+
+import http.client
+import re
+import ssl
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from websockets.sync.client import connect
+from websockets.typing import Origin, Subprotocol
+
+from trinity.security.authorization import Scope
+from trinity.security.certificates import CredentialIssuer, CredentialRole
+from trinity.security.tokens import issue_token
+
+HOUR = timedelta(hours=1)
+PATIENCE_SECONDS = 60.0
+ADDRESS = re.compile(r"https://127\.0\.0\.1:(\d+)")
+SERVE = """
+import sys
+from pathlib import Path
+from trinity.security.credentials import Credentials
+from trinity.studio.context import StudioOptions
+from trinity.studio.listening import Listening
+from trinity.studio.server import serve
+from trinity.studio.system import System
+
+folder = Path(sys.argv[1])
+security = Credentials(folder)
+# Where it is reached from elsewhere Studio listens there; the test stays on loopback.
+listening = Listening(
+    host="127.0.0.1", port=0, certificate=folder / "tls.crt", key=folder / "tls.key"
+)
+system = System(buffer="127.0.0.1:1", synchronizer="127.0.0.1:2", security=security)
+options = StudioOptions(places=(folder.parent,), system=system)
+serve(options, listening, security=security, say=lambda line: print(line, flush=True))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    port: int
+    issuer: CredentialIssuer
+    tls: ssl.SSLContext
+
+    def sign_in(self) -> str:
+        token = issue_token(
+            self.issuer.signing_key, subject="ann", tenant="a", scopes=[Scope.READ], lifetime=HOUR
+        )
+        made = http.client.HTTPSConnection("localhost", self.port, timeout=20, context=self.tls)
+        with closing(made) as connection:
+            body = urllib.parse.urlencode({"token": token})
+            origin = f"https://localhost:{self.port}"
+            connection.request("POST", "/sign-in", body, {"Origin": origin})
+            answer = connection.getresponse()
+            assert answer.status == 303
+            return str(answer.headers["set-cookie"]).partition(";")[0]
+
+    def page(self, name: str, cookie: str, *, until: bytes) -> bytes:
+        """All that Streamlit sends a browser for a page, until these words are there."""
+        request = BackMsg()
+        request.rerun_script.page_name = name
+        with connect(
+            f"wss://localhost:{self.port}/_stcore/stream",
+            origin=Origin(f"https://localhost:{self.port}"),
+            additional_headers={"Cookie": cookie},
+            subprotocols=[Subprotocol("streamlit")],
+            ssl=self.tls,
+            max_size=None,
+            proxy=None,
+        ) as websocket:
+            websocket.send(request.SerializeToString())
+            sent, deadline = b"", time.monotonic() + PATIENCE_SECONDS
+            while until not in sent:
+                message = websocket.recv(timeout=max(deadline - time.monotonic(), 0))
+                assert isinstance(message, bytes)
+                sent += message
+        return sent
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    issuer = CredentialIssuer(tmp_path / "security")
+    folder = issuer.issue(CredentialRole(name="studio", scopes=()), HOUR)
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SERVE), str(folder)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        found = ADDRESS.search(process.stdout.readline())
+        assert found is not None
+        tls = ssl.create_default_context(cafile=folder / "ca.crt")
+        yield Serving(port=int(found[1]), issuer=issuer, tls=tls)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_page_calls_the_services_with_the_token_of_its_visitor(serving: Serving) -> None:
+    cookie = serving.sign_in()
+    runs = serving.page("runs", cookie, until=b"The synchronizer at 127.0.0.1:2 does not answer")
+    assert b"Your token has expired" not in runs
+    configure = serving.page("configure", cookie, until=b"a token does not open it")
+    assert b"model_path" not in configure

@@ -1,0 +1,347 @@
+"""Looks into a model and data for `trinity config init`: lengths, columns, reward, batch size.
+
+    options, found = look_into(GivenOptions(name="x", model="/models/tiny", taskset="data"))
+    found[0]  # "prompts have at most 71 tokens, ..."
+
+What is given is kept. Models and data on the hub are not looked into.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from trinity.columns import column_names, has_column, optional_column
+from trinity.config.checks.model import TEMPLATE_EXTENSIONS, own_template
+from trinity.config.data_files import find_data_files
+from trinity.config.data_rows import Row, count_rows, first_rows
+from trinity.config.docs.template import IS_MATHS, DraftOptions
+from trinity.data_sources import row_reward
+from trinity.errors import UserError
+from trinity.json_values import JsonValue
+from trinity.plugins import REWARDS
+
+NUM_ROWS = 512
+"""Rows that are looked at."""
+NUM_RENDERED = 32
+PROMPTS = ("question", "prompt", "problem", "instruction", "query", "input", "text")
+TRUTHS = (
+    *("answer", "solution", "response", "ground_truth", "reward_model.ground_truth"),
+    *("final_answer", "truth", "target", "label", "output", "completion"),
+)
+SOURCE = "data_source"
+EVAL_SPLITS = ("test", "validation", "val", "dev", "eval")
+NUMBER = re.compile(r"[-+]?[$]?[\d,]*\.?\d+(/\d+)?%?")
+MOST_WORDS = 6
+"""Words of an answer that can be compared as a text."""
+CHARACTERS_PER_TOKEN = 3
+TEMPLATE_TOKENS = 32
+"""Tokens that a chat template adds where it cannot be rendered here."""
+BATCH, LENGTH, LONGEST = 32, 1024, 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenOptions:
+    """Options of the command; None where it is to find out."""
+
+    name: str
+    model: str
+    taskset: str
+    algorithm: str = "grpo"
+    workflow: str | None = None
+    reward: str | None = None
+    prompt_key: str | None = None
+    response_key: str | None = None
+    eval_split: str | None = None
+    gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """The workflow and the reward that fit the truths."""
+
+    workflow: str
+    reward: str | None
+    why: str
+    reward_fn_key: str = ""
+
+
+def look_into(given: GivenOptions) -> tuple[DraftOptions, tuple[str, ...]]:
+    """Returns the options of the file, and a sentence for each thing that was found.
+
+    Raises: UserError when rows lack the given columns, or columns cannot be told.
+    """
+    options = DraftOptions(
+        name=given.name,
+        model=given.model,
+        taskset=given.taskset,
+        algorithm=given.algorithm,
+        workflow=given.workflow or IS_MATHS,
+        reward=given.reward,
+        prompt_key=given.prompt_key or "question",
+        response_key=given.response_key or "answer",
+        eval_split=given.eval_split,
+        gpus=given.gpus,
+    )
+    found: list[str] = []
+    rows: Sequence[Row] = ()
+    if Path(given.taskset).exists():
+        files = find_data_files(given.taskset, "train")
+        rows = first_rows(files, NUM_ROWS)
+        options = _with_columns(options, given, rows)
+        found.append(
+            f"columns of {given.taskset}: `prompt_key: {options.prompt_key}`, "
+            f"`response_key: {options.response_key}`"
+        )
+        options = _with_reward(options, given, rows, found)
+        options = _with_split(options, given, found)
+        options = _with_batch(options, count_rows(files), found)
+    else:
+        found.append(f"{given.taskset} is not here: columns, reward and lengths are the usual ones")
+    return _with_lengths(options, given, rows, found), tuple(found)
+
+
+def _with_columns(options: DraftOptions, given: GivenOptions, rows: Sequence[Row]) -> DraftOptions:
+    return replace(
+        options,
+        prompt_key=_column(rows[0], given.prompt_key, PROMPTS, "--prompt-key"),
+        response_key=_column(rows[0], given.response_key, TRUTHS, "--response-key"),
+    )
+
+
+def _column(row: Row, given: str | None, usual: Sequence[str], option: str) -> str:
+    """Returns the given column, or the first usual one that the row has."""
+    wanted = [given] if given is not None else usual
+    if found := next((name for name in wanted if has_column(row, name)), None):
+        return found
+    listed = ", ".join(column_names(row))
+    which = f"has no column `{given}`" if given is not None else "has none of the usual columns"
+    raise UserError(f"the first row {which}: give {option}, one of {listed}")
+
+
+def _with_reward(
+    options: DraftOptions, given: GivenOptions, rows: Sequence[Row], found: list[str]
+) -> DraftOptions:
+    if given.workflow is not None or given.reward is not None:
+        return options
+    fits = fitting_reward(rows, options.response_key)
+    named = f" with `{fits.reward}`" if fits.reward else ""
+    if fits.reward_fn_key:
+        named = f" with the reward that column `{fits.reward_fn_key}` names"
+    found.append(f"{fits.why}: `{fits.workflow}`{named}")
+    return replace(
+        options,
+        workflow=fits.workflow,
+        reward=fits.reward,
+        reward_fn_key=fits.reward_fn_key,
+    )
+
+
+def fitting_reward(rows: Sequence[Row], response_key: str) -> Answering:
+    """Returns the workflow and reward for rows with these truths."""
+    values = [optional_column(row, response_key) for row in rows]
+    if (by_source := _by_source(rows)) is not None:
+        return by_source
+    if all(isinstance(value, Mapping) and "numbers" in value for value in values):
+        return Answering("simple_workflow", "countdown_reward", "answers are targets and numbers")
+    texts = [_text(value) for value in values]
+    for reward, mark, why in (
+        ("gsm8k_reward", "####", "answers end with #### and a number"),
+        ("math_boxed_reward", "\\boxed", "answers end with a boxed result"),
+    ):
+        if all(mark in text for text in texts):
+            return Answering("simple_workflow", reward, why)
+    if sum(map(_is_mathematical, texts)) >= 0.9 * len(texts):
+        return Answering(IS_MATHS, None, "answers are numbers or formulas")
+    longest = max(len(text.split()) for text in texts)
+    if longest <= MOST_WORDS:
+        return Answering("simple_workflow", "exact_match_reward", "answers are short texts")
+    return Answering(
+        "simple_workflow",
+        "exact_match_reward",
+        f"answers have up to {longest} words, and no reward here judges such texts: name one of "
+        "your own (`--reward`), until then they are compared as a whole",
+    )
+
+
+def _by_source(rows: Sequence[Row]) -> Answering | None:
+    """Returns the reward by which veRL scores these data sets; None if it is not known."""
+    names = {str(row.get(SOURCE, "")) for row in rows}
+    try:
+        rewards = {row_reward(name) for name in names}
+    except UserError:
+        return None
+    if not all(REWARDS.is_registered(reward) for reward in rewards):
+        return None
+    why = f"rows come from {', '.join(sorted(names))}"
+    if len(rewards) == 1:
+        return Answering("simple_workflow", next(iter(rewards)), why)
+    default = min(rewards)
+    return Answering("simple_workflow", default, why, reward_fn_key=SOURCE)
+
+
+def _text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _is_mathematical(text: str) -> bool:
+    plain = text.strip()
+    return NUMBER.fullmatch(plain) is not None or "\\" in plain or plain.startswith("$")
+
+
+def _with_split(options: DraftOptions, given: GivenOptions, found: list[str]) -> DraftOptions:
+    if given.eval_split is not None or not Path(given.taskset).is_dir():
+        return options
+    for split in EVAL_SPLITS:
+        try:
+            files = find_data_files(given.taskset, split)
+        except UserError:
+            continue
+        if files and files != find_data_files(given.taskset, "train"):
+            found.append(f"the split `{split}` is there to evaluate on")
+            return replace(options, eval_split=split)
+    return options
+
+
+def _with_batch(options: DraftOptions, num_rows: int, found: list[str]) -> DraftOptions:
+    if num_rows >= BATCH:
+        return options
+    size = 1 << (num_rows.bit_length() - 1)
+    found.append(f"{num_rows} rows make steps of {size} tasks")
+    return replace(options, batch_size=size)
+
+
+def _with_lengths(
+    options: DraftOptions, given: GivenOptions, rows: Sequence[Row], found: list[str]
+) -> DraftOptions:
+    directory = Path(options.model)
+    if not directory.is_dir():
+        found.append(f"{options.model} is not here: lengths are the usual ones")
+        return options
+    positions = _positions(directory)
+    prompt, response = LENGTH, LENGTH
+    if rows:
+        longest, truth = _measured(options, directory, rows)
+        if positions is not None and _is_too_long(options, given, longest, positions):
+            options = replace(options, workflow="simple_workflow", reward="exact_match_reward")
+            found.append(
+                f"the instructions of `{IS_MATHS}` do not fit into {positions} positions: "
+                "`simple_workflow` with `exact_match_reward`"
+            )
+            longest, truth = _measured(options, directory, rows)
+        prompt = max(64, -(-int(longest * 1.1) // 64) * 64)
+        response = max(LENGTH, min(LONGEST, -(-2 * truth // 256) * 256))
+        found.append(
+            f"prompts of the first {len(rows)} rows have at most {longest} tokens, answers {truth}"
+        )
+    if positions is not None:
+        found.append(f"the model has {positions} positions")
+        prompt = min(prompt, positions // 2)
+        response = min(response, positions - prompt)
+    return replace(options, max_prompt_tokens=prompt, max_response_tokens=response)
+
+
+def _is_too_long(options: DraftOptions, given: GivenOptions, longest: int, positions: int) -> bool:
+    """True if a workflow that was chosen here leaves no room for answers."""
+    is_chosen = given.workflow is None and options.workflow == IS_MATHS
+    return is_chosen and longest > positions // 2
+
+
+def _positions(directory: Path) -> int | None:
+    try:
+        keys = json.loads((directory / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return None  # `config check` says what is wrong with the model
+    for place in (keys, keys.get("text_config") or {}):
+        if isinstance(length := place.get("max_position_embeddings"), int):
+            return length
+    return None
+
+
+def _measured(options: DraftOptions, directory: Path, rows: Sequence[Row]) -> tuple[int, int]:
+    """Returns the tokens of the longest prompt, in the chat template, and of the longest truth."""
+    count, render = _counter(directory), _renderer(directory)
+    system = _system_prompt(options.workflow)
+    prompts = [list(_messages(optional_column(row, options.prompt_key))) for row in rows]
+    longest = sorted(prompts, key=_num_characters)[-NUM_RENDERED:]
+    truths = [_text(optional_column(row, options.response_key)) for row in rows]
+    answers = sorted(truths, key=len)[-NUM_RENDERED:]
+    return (
+        max(render(_with_system(prompt, system), count) for prompt in longest),
+        max(map(count, answers)),
+    )
+
+
+def _system_prompt(workflow: str) -> str:
+    if workflow != IS_MATHS:
+        return ""
+    from trinity.workflows.math_workflow import SYSTEM_PROMPT
+
+    return SYSTEM_PROMPT
+
+
+def _messages(prompt: JsonValue) -> Iterator[dict[str, str]]:
+    if isinstance(prompt, list):
+        for message in prompt:
+            if isinstance(message, Mapping):
+                yield {
+                    "role": str(message.get("role", "user")),
+                    "content": _text(message.get("content", "")),
+                }
+        return
+    yield {"role": "user", "content": _text(prompt)}
+
+
+def _with_system(messages: Sequence[dict[str, str]], system: str) -> list[dict[str, str]]:
+    first = [{"role": "system", "content": system}] if system else []
+    return [*first, *messages]
+
+
+def _num_characters(messages: Sequence[dict[str, str]]) -> int:
+    return sum(len(message["content"]) for message in messages)
+
+
+def _counter(directory: Path) -> Callable[[str], int]:
+    """Returns a count of tokens: the tokenizer's, or an estimate where it cannot be read."""
+    try:
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    except ImportError:
+        return _estimated_tokens
+    except Exception as error:  # the package raises nothing more exact
+        if type(error) is not Exception:
+            raise
+        return _estimated_tokens
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _estimated_tokens(text: str) -> int:
+    return -(-len(text) // CHARACTERS_PER_TOKEN)
+
+
+def _renderer(
+    directory: Path,
+) -> Callable[[list[dict[str, str]], Callable[[str], int]], int]:
+    """Returns the number of tokens of messages in the model's template, or an estimate."""
+    try:
+        text = own_template(directory)
+        source = text if isinstance(text, str) else ""
+        template = ImmutableSandboxedEnvironment(extensions=TEMPLATE_EXTENSIONS).from_string(source)
+    except (UserError, TemplateError):
+        source = ""
+
+    def num_tokens(messages: list[dict[str, str]], count: Callable[[str], int]) -> int:
+        plain = "\n".join(message["content"] for message in messages)
+        if not source:
+            return count(plain) + TEMPLATE_TOKENS
+        try:
+            return count(template.render(messages=messages, add_generation_prompt=True))
+        except (TemplateError, TypeError):  # it wants more than messages
+            return count(plain) + TEMPLATE_TOKENS
+
+    return num_tokens

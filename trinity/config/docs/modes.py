@@ -1,0 +1,101 @@
+"""The modes in which a key acts: the others read it and do nothing with it.
+
+modes_of("synchronizer.sync_offset")  # ("both", "explore")
+"""
+
+from collections.abc import Mapping
+
+from trinity.config.schema.choices import Mode
+
+ALL: tuple[Mode, ...] = ("both", "train", "explore", "bench", "serve")
+TRAINING: tuple[Mode, ...] = ("both", "train")
+ROLLING_OUT: tuple[Mode, ...] = ("both", "explore")
+WITH_TASKS: tuple[Mode, ...] = ("both", "explore", "bench")
+WITH_ENGINES: tuple[Mode, ...] = ("both", "explore", "bench", "serve")
+WITH_BUFFER: tuple[Mode, ...] = ("both", "train", "explore", "bench")
+
+_TASKS = "buffer.explorer_input"
+_ROWS = "buffer.trainer_input"
+
+MODES: Mapping[str, tuple[Mode, ...]] = {
+    "": ALL,
+    "algorithm": TRAINING,
+    "algorithm.algorithm_type": ALL,
+    "algorithm.repeat_times": ROLLING_OUT,
+    "algorithm.advantage_fn": ("both", "train", "explore"),
+    "algorithm.advantage_fn_args": ("both", "train", "explore"),
+    "model.critic_model_path": TRAINING,
+    "model.min_response_tokens": WITH_ENGINES,
+    "model.temperature": WITH_ENGINES,
+    "model.top_p": WITH_ENGINES,
+    "model.top_k": WITH_ENGINES,
+    "model.repetition_penalty": WITH_ENGINES,
+    "model.logprobs": WITH_ENGINES,
+    "model.external_model": ("explore", "bench"),
+    "buffer.batch_size": ROLLING_OUT,
+    "buffer.train_batch_size": TRAINING,
+    "buffer.total_epochs": ("both", "train", "explore"),
+    "buffer.total_steps": ("both", "train", "explore"),
+    "buffer.max_refill_rounds": ("both",),
+    "buffer.short_batch": ("both",),
+    "buffer.await_feedback": ROLLING_OUT,
+    "buffer.feedback_timeout": ROLLING_OUT,
+    "buffer.keep_steps": ("both", "train", "explore"),
+    _TASKS: WITH_TASKS,
+    f"{_TASKS}.taskset": ROLLING_OUT,
+    f"{_TASKS}.tasksets": ROLLING_OUT,
+    f"{_TASKS}.eval_tasksets": WITH_TASKS,
+    f"{_TASKS}.taskset.repeat_times": (),
+    f"{_TASKS}.tasksets.repeat_times": (),
+    _ROWS: TRAINING,
+    f"{_ROWS}.experience_buffer.path": ("both", "train", "explore"),
+    f"{_ROWS}.experience_buffer.storage_type": ("both", "train", "explore"),
+    f"{_ROWS}.experience_buffer.max_read_timeout": ("both",),
+    f"{_ROWS}.experience_buffer.replay_buffer": ("both",),
+    f"{_ROWS}.experience_buffer.capacity": ("both",),
+    f"{_ROWS}.experience_buffer.source_run": ("train",),
+    f"{_ROWS}.experience_buffer.source_stage": ("train",),
+    f"{_ROWS}.experience_buffer.table": ("train",),
+    f"{_ROWS}.experience_buffer.split": ("train",),
+    f"{_ROWS}.experience_buffer.subset_name": ("train",),
+    f"{_ROWS}.experience_buffer.format": ("train",),
+    f"{_ROWS}.experience_buffer.data_selector": ("train",),
+    f"{_ROWS}.auxiliary_buffers.max_read_timeout": (),
+    f"{_ROWS}.auxiliary_buffers.replay_buffer": (),
+    "explorer": WITH_ENGINES,
+    "explorer.eval_interval": ("both",),
+    "explorer.eval_on_startup": ("both", "explore", "bench"),
+    "explorer.over_rollout": ROLLING_OUT,
+    "explorer.bench_on_latest_checkpoint": ("bench",),
+    "explorer.proxy_port": ("serve",),
+    "explorer.listen_address": ("serve",),
+    "explorer.service_status_check_interval": ("serve",),
+    "explorer.min_running_model_num": ("serve",),
+    "explorer.runner_per_model": WITH_TASKS,
+    "explorer.runs_per_runner": WITH_TASKS,
+    "explorer.max_timeout": WITH_TASKS,
+    "explorer.max_retry_times": WITH_TASKS,
+    "explorer.dynamic_timeout": WITH_TASKS,
+    "trainer": TRAINING,
+    "trainer.rank_num": ("both", "train", "bench"),
+    "trainer.dtype": ("both", "train", "bench"),
+    "trainer.trainer_strategy": ("both", "train", "bench"),
+    "trainer.fsdp_size": ("both", "train", "bench"),
+    "trainer.megatron": ("both", "train", "bench"),
+    "trainer.override_config": ("both", "train", "bench"),
+    "synchronizer": ("both", "train"),
+    "synchronizer.sync_method": ("both",),
+    "synchronizer.sync_style": ("both",),
+    "synchronizer.sync_offset": ROLLING_OUT,
+    "synchronizer.sync_timeout": ALL,
+    "data_processor.experience_pipeline": ROLLING_OUT,
+    "data_processor.task_pipeline": ("both", "train", "explore"),
+}
+"""By the beginning of a key's path; the longest one decides."""
+
+
+def modes_of(path: str) -> tuple[Mode, ...]:
+    """Returns the modes in which the key of this path acts, in the order of their documentation."""
+    while path not in MODES:
+        path = path.rpartition(".")[0]
+    return MODES[path]

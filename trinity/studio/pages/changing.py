@@ -1,0 +1,124 @@
+"""The tab Change of an experience: what is asked for first, then whether it is really meant."""
+
+import streamlit as st
+
+from trinity.api.v1 import buffer_pb2, query_pb2
+from trinity.errors import TrinityError
+from trinity.inspect.conditions import parse_conditions
+from trinity.studio.changes import (
+    CHANGE_SECONDS,
+    MAX_REASON_CHARS,
+    Act,
+    Wish,
+    carry_out,
+    foresee,
+    wish_of,
+)
+from trinity.studio.connection import require_open
+from trinity.studio.context import StudioContext, ViewedRun
+from trinity.studio.plain_text import plain_text
+from trinity.studio.widgets import show_problem
+
+ACTS = tuple(Act)
+THIS_ONE, ALL_FOUND = "This experience", "All that satisfy the conditions above"
+ASKED_KEY = "_change_asked"
+"""The wish that waits for its second yes, with the stage and the experience it was made at."""
+DONE_KEY = "_change_done"
+
+
+def show_changes(
+    context: StudioContext,
+    viewed: ViewedRun,
+    key: buffer_pb2.StageKey,
+    experience_id: str,
+    conditions: list[str],
+) -> None:
+    """Shows the form, and below it the question whether that is really meant."""
+    if done := st.session_state.pop(DONE_KEY, None):
+        st.success("Done:")
+        st.text(plain_text(done))
+    asked = _form(key, experience_id, conditions)
+    if asked is not None:
+        _ask_again(context, viewed, key, asked, experience_id)
+    _second_question(context, viewed, key, experience_id)
+
+
+def _form(key: buffer_pb2.StageKey, experience_id: str, conditions: list[str]) -> Wish | None:
+    """Returns the wish that was sent just now."""
+    with st.form(f"change-{key.stage}", border=False):
+        act: Act = st.selectbox("What", ACTS, format_func=str)
+        whose = st.selectbox("Which", (THIS_ONE, ALL_FOUND) if conditions else (THIS_ONE,))
+        reward = st.number_input("Reward", value=None, format="%g")
+        reason = st.text_input("Reason", max_chars=MAX_REASON_CHARS)
+        if not st.form_submit_button("Look what it would do"):
+            return None
+    try:
+        wanted = query_pb2.ExperienceFilter(experience_ids=[experience_id])
+        if whose == ALL_FOUND:
+            wanted = parse_conditions(conditions)
+        return wish_of(act, wanted, reason, reward)
+    except TrinityError as error:
+        st.session_state.pop(ASKED_KEY, None)
+        show_problem(error)
+        return None
+
+
+def _ask_again(
+    context: StudioContext,
+    viewed: ViewedRun,
+    key: buffer_pb2.StageKey,
+    wish: Wish,
+    experience_id: str,
+) -> None:
+    try:
+        would = context.wait_for(
+            foresee(
+                require_open(viewed.connection),
+                key,
+                wish,
+                allows_changes=context.options.allows_changes,
+            ),
+            CHANGE_SECONDS,
+        )
+    except (TrinityError, TimeoutError) as error:
+        st.session_state.pop(ASKED_KEY, None)
+        show_problem(error)
+        return
+    st.session_state[ASKED_KEY] = (key.SerializeToString(), experience_id, wish, would)
+
+
+def _second_question(
+    context: StudioContext, viewed: ViewedRun, key: buffer_pb2.StageKey, experience_id: str
+) -> None:
+    """Asks again; what was asked for at another experience is not meant here."""
+    stage, asked_at, wish, would = st.session_state.get(ASKED_KEY, (b"", "", None, ""))
+    if wish is None or (stage, asked_at) != (key.SerializeToString(), experience_id):
+        st.session_state.pop(ASKED_KEY, None)
+        return
+    st.warning("Really?")
+    st.text(plain_text(f"{would}\nReason: {wish.reason}"))
+    yes, no, _ = st.columns([1, 1, 4])
+    if no.button("No", width="stretch"):
+        st.session_state.pop(ASKED_KEY, None)
+        st.rerun()
+    if yes.button("Yes, do it", width="stretch"):
+        st.session_state.pop(ASKED_KEY, None)
+        _do(context, viewed, key, wish)
+
+
+def _do(context: StudioContext, viewed: ViewedRun, key: buffer_pb2.StageKey, wish: Wish) -> None:
+    try:
+        done = context.wait_for(
+            carry_out(
+                require_open(viewed.connection),
+                key,
+                wish,
+                allows_changes=context.options.allows_changes,
+            ),
+            CHANGE_SECONDS,
+        )
+    except (TrinityError, TimeoutError) as error:
+        show_problem(error)
+        return
+    st.session_state[DONE_KEY] = done
+    st.rerun()

@@ -1,0 +1,213 @@
+"""The page Evaluations: which problems were won and lost between two versions."""
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from trinity.api.v1 import query_pb2
+from trinity.errors import TrinityError
+from trinity.studio.connection import require_open, stages_of
+from trinity.studio.context import StudioContext, ViewedRun
+from trinity.studio.experiences import list_experiences
+from trinity.studio.pages.common import (
+    PAGE,
+    chosen_stage,
+    forget_parameters,
+    is_open,
+    open_page,
+    page_number,
+    place_of,
+    turn_pages,
+)
+from trinity.studio.pages.scored import (
+    DONE_FIRST,
+    TASK,
+    ask_cached,
+    chosen_question,
+    show_link_to_experiences,
+    two_versions,
+)
+from trinity.studio.plain_text import joined, number_text, plain_text
+from trinity.studio.scores import (
+    Outcome,
+    ScoreTable,
+    TaskPair,
+    heat_level,
+    heat_text,
+    pairs_line,
+    pairs_of,
+    short_names,
+)
+from trinity.studio.widgets import Column, Row, show_long_text, show_problem, show_table
+
+BEFORE, AFTER, SHOWN = "before", "after", "show"
+"""Parameters of the address."""
+CHANGED, ALL = "won and lost", "all"
+CHOICES = (CHANGED, Outcome.LOST.value, Outcome.WON.value, Outcome.UNSOLVED.value, ALL)
+PAGE_ROWS = 50
+TABLE_HEIGHT = 420
+NUM_ANSWERS = 4
+NO_PAIRS = "No task is in this list."
+
+
+def show() -> None:
+    """Shows the page."""
+    st.title("Evaluations", anchor=False)
+    opened = open_page("")
+    if opened is None:
+        return
+    context, viewed, _ = opened
+    if not is_open(viewed):
+        return
+    try:
+        _show_pairs(context, viewed)
+    except (TrinityError, TimeoutError) as error:
+        show_problem(error)
+
+
+def _show_pairs(context: StudioContext, viewed: ViewedRun) -> None:
+    stages = context.wait_for(stages_of(require_open(viewed.connection)))
+    if not stages:
+        st.text(DONE_FIRST)
+        return
+    stage = chosen_stage(stages, forget=(TASK, PAGE))
+    history = viewed.history.stages.get(stage.key.stage)
+    question = chosen_question(history, with_trained=False)
+    if question is None or history is None:
+        st.text(DONE_FIRST)
+        return
+    versions = sorted(history.evaluations.get(question.taskset, ()))
+    if len(versions) < 2:
+        st.text("Only one version was evaluated on this taskset. Two are compared here.")
+        return
+    before, after = _chosen_versions(versions)
+    table = ask_cached(context, viewed, stage, two_versions(question, before, after))
+    pairs = pairs_of(table, before, after)
+    st.text(plain_text(pairs_line(pairs, before, after)))
+    _show_cut(table)
+    _show_table(pairs, before, after)
+    named = st.query_params.get(TASK)
+    if chosen := next((pair for pair in pairs if pair.task.name == named), None):
+        _show_answers(context, viewed, stage, chosen, (before, after))
+
+
+def _chosen_versions(versions: Sequence[int]) -> tuple[int, int]:
+    """Shows the choice of two versions: the first and the last one at the beginning."""
+    names = [str(version) for version in versions]
+    first, second = st.columns(2)
+    start = place_of(names, BEFORE, 0), place_of(names, AFTER, len(names) - 1)
+    before: int = first.selectbox(
+        "From version", range(len(names)), index=start[0], format_func=lambda place: names[place]
+    )
+    after: int = second.selectbox(
+        "To version", range(len(names)), index=start[1], format_func=lambda place: names[place]
+    )
+    if (before, after) != start:
+        forget_parameters((PAGE,))
+    st.query_params[BEFORE], st.query_params[AFTER] = names[before], names[after]
+    return versions[before], versions[after]
+
+
+def _show_cut(table: ScoreTable) -> None:
+    if table.is_cut:
+        st.text(
+            f"Only {table.num_draws_read:,} of {table.num_draws:,} evaluated tasks are compared."
+        )
+
+
+def _show_table(pairs: Sequence[TaskPair], before: int, after: int) -> None:
+    start = place_of(CHOICES, SHOWN)
+    choice: str = st.radio("Show", CHOICES, index=start, horizontal=True)
+    if choice != CHOICES[start]:
+        forget_parameters((PAGE,))
+    st.query_params[SHOWN] = choice
+    kept = pairs_shown(pairs, choice)
+    names = short_names(pair.task for pair in pairs)
+    first = page_number() * PAGE_ROWS
+    shown = kept[first : first + PAGE_ROWS]
+    with st.container(height=TABLE_HEIGHT if len(shown) > 10 else "content", border=False):
+        picked = show_table(
+            "Pairs of evaluations",
+            (
+                Column("task", "number"),
+                Column("outcome", "state"),
+                Column(f"v{before}", "heat"),
+                Column(f"v{after}", "heat"),
+                Column(f"mean v{before}", "number"),
+                Column(f"mean v{after}", "number"),
+            ),
+            [pair_cells(pair, names[pair.task.name]) for pair in shown],
+            key="pairs",
+            empty=NO_PAIRS,
+            selectable=True,
+            selected=st.query_params.get(TASK, ""),
+        )
+    if len(kept) > PAGE_ROWS:
+        more = len(kept) > first + PAGE_ROWS
+        turn_pages(len(shown), has_more=more, page_rows=PAGE_ROWS, remark=f"of {len(kept):,}")
+    if picked is not None:
+        st.query_params[TASK] = picked
+
+
+def pairs_shown(pairs: Sequence[TaskPair], choice: str) -> list[TaskPair]:
+    """Returns the pairs that a choice of the page shows."""
+    if choice == ALL:
+        return list(pairs)
+    wanted = {Outcome.WON, Outcome.LOST} if choice == CHANGED else {Outcome(choice)}
+    return [pair for pair in pairs if pair.outcome in wanted]
+
+
+def pair_cells(pair: TaskPair, name: str) -> Row:
+    """Converts a pair to a row of the table."""
+    return Row(
+        id=pair.task.name,
+        cells=(
+            name,
+            pair.outcome.value,
+            heat_text(pair.before),
+            heat_text(pair.after),
+            number_text(pair.before.mean),
+            number_text(pair.after.mean),
+        ),
+        levels=(heat_level(pair.before), heat_level(pair.after), None, None),
+    )
+
+
+def _show_answers(
+    context: StudioContext,
+    viewed: ViewedRun,
+    stage: query_pb2.StoredStage,
+    pair: TaskPair,
+    versions: tuple[int, int],
+) -> None:
+    """Shows the prompt, and the answers of both versions side by side."""
+    pages = [
+        context.wait_for(
+            list_experiences(
+                require_open(viewed.connection),
+                stage.key,
+                [f"task={pair.task.name}", "kind=eval", f"explore_step={version}"],
+                page_rows=NUM_ANSWERS,
+            )
+        )
+        for version in versions
+    ]
+    st.subheader("Both answers", divider="gray", anchor=False)
+    st.text(plain_text(joined([pair.task.name, pair.outcome.value])))
+    show_link_to_experiences([f"task={pair.task.name}", "kind=eval"], stage.key.stage)
+    rows = [row for page in pages for row in page.rows]
+    if not rows:
+        st.text("Its experiences are not stored any more.")
+        return
+    st.caption("Prompt")
+    show_long_text(rows[0].prompt or "not recorded")
+    columns = st.columns(2)
+    for column, version, page in zip(columns, versions, pages, strict=True):
+        with column:
+            st.text(f"version {version}")
+            for row in page.rows:
+                facts = [f"run {row.run}", f"reward {number_text(row.reward) or 'not recorded'}"]
+                st.text(plain_text(joined([*facts, row.end])))
+                show_long_text(row.response or "not recorded")
+            if page.has_more:
+                st.text(f"The first {len(page.rows)} are shown.")

@@ -1,0 +1,112 @@
+"""Parts of the pages on scores: the question, and an answer that is kept while it is looked at."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import streamlit as st
+
+from trinity.api.v1 import query_pb2
+from trinity.studio.connection import require_open
+from trinity.studio.context import StudioContext, ViewedRun
+from trinity.studio.history import StageHistory
+from trinity.studio.pages.common import PAGE, forget_parameters, go_to_experiences, place_of
+from trinity.studio.plain_text import plain_text
+from trinity.studio.scores import MANY_SECONDS, REWARD, ScoreQuestion, ScoreTable, ask_scores
+
+TASK, TASKSET, METRIC, PASS_SCORE = "task", "taskset", "metric", "pass"
+"""Parameters of the address."""
+TRAINED = "trained on"
+ACCURACY = "accuracy"
+KEPT = "_scores"
+"""Key of the session: the last answer with its question."""
+DONE_FIRST = "No evaluation has ended yet. Set `explorer.eval_tasksets` to have some."
+
+
+def chosen_question(history: StageHistory | None, *, with_trained: bool) -> ScoreQuestion | None:
+    """Shows what can be asked about; None if no task can be.
+
+    `with_trained` offers the tasks trained on, too.
+    """
+    evaluated = list(history.evaluations) if history is not None else []
+    tasksets = [TRAINED] * with_trained + evaluated
+    if not tasksets:
+        return None
+    names = metric_names(history)
+    which, score, passing = st.columns([2, 2, 1])
+    first_taskset, first_metric = place_of(tasksets, TASKSET), place_of(names, METRIC)
+    taskset: int = which.selectbox(
+        "Tasks",
+        range(len(tasksets)),
+        index=first_taskset,
+        format_func=lambda place: plain_text(tasksets[place]),
+    )
+    metric: int = score.selectbox(
+        "Score",
+        range(len(names)),
+        index=first_metric,
+        format_func=lambda place: plain_text(names[place]),
+    )
+    pass_score: float = passing.number_input(
+        "Passes from", value=_number(st.query_params.get(PASS_SCORE, "")), step=0.1, format="%g"
+    )
+    if (taskset, metric) != (first_taskset, first_metric):
+        forget_parameters((PAGE, TASK))
+    st.query_params[TASKSET], st.query_params[METRIC] = tasksets[taskset], names[metric]
+    st.query_params[PASS_SCORE] = f"{pass_score:g}"
+    is_trained = with_trained and taskset == 0
+    return ScoreQuestion(
+        taskset="" if is_trained else tasksets[taskset],
+        metric=names[metric],
+        pass_score=pass_score,
+    )
+
+
+def metric_names(history: StageHistory | None) -> list[str]:
+    """Returns the names of scores: `accuracy` first where it is measured, then the reward."""
+    measured = {
+        name
+        for versions in (history.evaluations.values() if history is not None else ())
+        for version in versions.values()
+        for name in version.metrics
+    }
+    first = [ACCURACY] if ACCURACY in measured else []
+    return [*first, REWARD, *sorted(measured - {ACCURACY, REWARD})]
+
+
+def ask_cached(
+    context: StudioContext, viewed: ViewedRun, stage: query_pb2.StoredStage, question: ScoreQuestion
+) -> ScoreTable:
+    """Returns the answer, from the session if nothing was stored since the same was asked.
+
+    Raises: TrinityError, TimeoutError.
+    """
+    num_stored = sum(count.count for count in stage.counts)
+    asked = (context.visitor().key, stage.key.SerializeToString(), num_stored, question)
+    kept = st.session_state.get(KEPT)
+    if kept is not None and kept[0] == asked:
+        return kept[1]  # type: ignore[no-any-return]
+    with st.spinner("Scores are being read."):
+        table = context.wait_for(
+            ask_scores(require_open(viewed.connection), stage.key, question), MANY_SECONDS
+        )
+    st.session_state[KEPT] = (asked, table)
+    return table
+
+
+def two_versions(question: ScoreQuestion, before: int, after: int) -> ScoreQuestion:
+    """Returns the question about two versions alone."""
+    return replace(question, versions=(before, after))
+
+
+def show_link_to_experiences(conditions: Sequence[str], stage: str) -> None:
+    """Shows a button to the experiences that satisfy conditions."""
+    if st.button("All its experiences"):
+        go_to_experiences(where=" ".join(conditions), stage=stage)
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        return 1.0
+    return value if abs(value) < 1e9 else 1.0

@@ -1,0 +1,276 @@
+"""The page Step: the rows that moved a train step, what it left out, and both distributions."""
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from trinity.api.v1 import query_pb2
+from trinity.errors import TrinityError
+from trinity.studio.connection import require_open, stages_of
+from trinity.studio.context import StudioContext, ViewedRun
+from trinity.studio.pages.common import (
+    PAGE,
+    chosen_stage,
+    forget_parameters,
+    go_to_experiences,
+    is_open,
+    open_page,
+    page_number,
+    place_of,
+    turn_pages,
+)
+from trinity.studio.plain_text import joined, number_text, plain_text
+from trinity.studio.scores import MANY_SECONDS
+from trinity.studio.steps import (
+    SHARES,
+    Distribution,
+    Generated,
+    LeftOut,
+    RowOrder,
+    StepView,
+    TrainedRow,
+    distributions,
+    generated_for,
+    left_out,
+    ordered_rows,
+    step_view,
+)
+from trinity.studio.widgets import Column, Row, show_problem, show_table
+
+STEP, ORDER = "step", "order"
+"""Parameters of the address."""
+ORDERS = tuple(order.value for order in RowOrder)
+PAGE_ROWS = 50
+TABLE_HEIGHT = 360
+NO_STEP = "No step has a batch yet. The first one comes when enough samples are ready."
+ROW_COLUMNS = (
+    Column("row", "number"),
+    Column("task"),
+    Column("run", "number"),
+    Column("reward", "number"),
+    Column("advantage", "number"),
+    Column("used advantage", "number"),
+    Column("factor", "number"),
+    Column("mean ratio", "number"),
+    Column("version", "number"),
+    Column("tokens", "number"),
+)
+DATA_COLUMNS = (
+    Column("row", "number"),
+    Column("row of the data", "number"),
+    Column("data", "text"),
+)
+LEFT_OUT_COLUMNS = (Column("samples", "number"), Column("state"), Column("why", "wrap"))
+DISTRIBUTION_COLUMNS = (
+    Column("quantity"),
+    Column("samples"),
+    Column("number", "number"),
+    Column("mean", "number"),
+    *(Column(label, "number") for label in ("least", "25 %", "median", "75 %", "most")),
+)
+METRIC_COLUMNS = (Column("metric"), Column("value", "number"))
+
+
+def show() -> None:
+    """Shows the page."""
+    st.title("Step", anchor=False)
+    opened = open_page("")
+    if opened is None:
+        return
+    context, viewed, _ = opened
+    if not is_open(viewed):
+        return
+    try:
+        _show_step(context, viewed)
+    except (TrinityError, TimeoutError) as error:
+        show_problem(error)
+
+
+def _show_step(context: StudioContext, viewed: ViewedRun) -> None:
+    services = require_open(viewed.connection)
+    stages = context.wait_for(stages_of(services))
+    if not stages:
+        st.text(NO_STEP)
+        return
+    stage = chosen_stage(stages, forget=(STEP, PAGE))
+    if not stage.recorded_step:
+        st.text(NO_STEP)
+        return
+    step = _chosen_step(stage)
+    view = context.wait_for(step_view(services, stage.key, step), MANY_SECONDS)
+    st.text(plain_text(step_line(view)))
+    for change in view.changes:
+        st.text(plain_text(f"changed {change}"))
+    _show_rows(view, stage.key.stage)
+    if view.samples:
+        generated = context.wait_for(generated_for(services, view), MANY_SECONDS)
+        _show_left_out(view, generated, stage.key.stage)
+        _show_distributions(view, generated)
+    _show_metrics(view)
+
+
+def _chosen_step(stage: query_pb2.StoredStage) -> int:
+    """Shows the choice of a step: the newest trained one at the beginning."""
+    last = stage.recorded_step
+    text = st.query_params.get(STEP, "")
+    start = int(text) if text.isdecimal() and len(text) < 12 else stage.trained_step or last
+    start = max(1, min(start, last))
+    narrow, _ = st.columns([1, 3])
+    step = narrow.number_input("Step", min_value=1, max_value=last, value=start, step=1)
+    if step != start:
+        forget_parameters((PAGE,))
+    st.query_params[STEP] = str(step)
+    return int(step)
+
+
+def step_line(view: StepView) -> str:
+    """Describes a step in one line."""
+    before = "" if view.version_before is None else f"v{view.version_before}"
+    after = "not published" if view.version_after is None else f"v{view.version_after}"
+    times = f"trained {view.times_trained:,} times" if view.times_trained > 1 else ""
+    if not view.times_trained:
+        times = "not trained yet"
+    return joined(
+        [
+            f"{view.num_rows:,} rows",
+            explored_text(view),
+            view.samples_from,
+            f"trainer {view.incarnation}",
+            times,
+            f"weights {before} to {after}" if before else f"weights {after}",
+        ]
+    )
+
+
+def explored_text(view: StepView) -> str:
+    """Names the explore steps of a step; empty without samples."""
+    steps = view.explore_steps
+    if len(steps) < 2:
+        return f"explore step {steps[0]}" if steps else ""
+    return f"explore steps {steps[0]} to {steps[-1]}"
+
+
+def _show_rows(view: StepView, stage: str) -> None:
+    st.subheader("Rows of the batch", divider="gray", anchor=False)
+    if view.data_rows:
+        _show_data(view.data_rows)
+        if not view.samples:
+            return
+    start = place_of(ORDERS, ORDER)
+    order: str = st.radio("Order", ORDERS, index=start, horizontal=True)
+    if order != ORDERS[start]:
+        forget_parameters((PAGE,))
+    st.query_params[ORDER] = order
+    rows = ordered_rows((row for row in view.rows if row.sample is not None), RowOrder(order))
+    first = page_number() * PAGE_ROWS
+    shown = rows[first : first + PAGE_ROWS]
+    with st.container(height=TABLE_HEIGHT if len(shown) > 10 else "content", border=False):
+        picked = show_table(
+            "Rows of the batch",
+            ROW_COLUMNS,
+            [cells for row in shown if (cells := row_cells(row)) is not None],
+            key="rows",
+            empty=NO_STEP,
+            selectable=not view.samples_from,
+        )
+    if len(rows) > PAGE_ROWS:
+        more = len(rows) > first + PAGE_ROWS
+        turn_pages(len(shown), has_more=more, page_rows=PAGE_ROWS, remark=f"of {len(rows):,}")
+    sample = next((row.sample for row in shown if f"{row.position}" == picked), None)
+    if sample is not None:
+        go_to_experiences(where=f"step={view.step}", sample=sample.id, stage=stage)
+
+
+def row_cells(row: TrainedRow) -> Row | None:
+    """Converts a row with a sample to a row of the table."""
+    sample = row.sample
+    if sample is None:
+        return None
+    return Row(
+        id=f"{row.position}",
+        cells=(
+            f"{row.position:,}",
+            sample.task,
+            f"{sample.run}",
+            number_text(sample.reward),
+            number_text(row.advantage, is_signed=True),
+            number_text(row.trained_advantage, is_signed=True),
+            number_text(row.weight),
+            number_text(row.mean_ratio, 3),
+            sample.versions,
+            f"{sample.response_length:,}",
+        ),
+    )
+
+
+def _show_data(rows: Sequence[TrainedRow]) -> None:
+    listed = [
+        Row(f"{row.position}", (f"{row.position:,}", f"{row.row_index:,}", row.data))
+        for row in rows[:PAGE_ROWS]
+    ]
+    show_table("Rows of training data", DATA_COLUMNS, listed, key="data", empty=NO_STEP)
+    if len(rows) > PAGE_ROWS:
+        st.text(f"{PAGE_ROWS} of {len(rows):,} rows of training data are shown.")
+
+
+def _show_left_out(view: StepView, generated: Generated, stage: str) -> None:
+    st.subheader("Left out", divider="gray", anchor=False)
+    groups = left_out(view, generated)
+    total, missing = len(generated.samples), sum(group.count for group in groups)
+    st.text(
+        f"{explored_text(view).capitalize()} gave {total:,} samples; {total - missing:,} of them "
+        "are in this batch."
+    )
+    if generated.is_cut:
+        st.text("There are more: these are the newest.")
+    picked = show_table(
+        "Left out",
+        LEFT_OUT_COLUMNS,
+        [left_out_cells(place, group) for place, group in enumerate(groups)],
+        key="left-out",
+        empty="Nothing was left out.",
+        selectable=not view.samples_from,
+    )
+    if picked is not None:
+        where = [groups[int(picked)].condition]
+        if len(view.explore_steps) == 1:
+            where.append(f"explore_step={view.explore_steps[0]}")
+        go_to_experiences(where=" ".join(where), stage=stage)
+
+
+def left_out_cells(place: int, group: LeftOut) -> Row:
+    """Converts samples that were left out to a row of the table."""
+    return Row(f"{place}", (f"{group.count:,}", group.state, group.reason))
+
+
+def _show_distributions(view: StepView, generated: Generated) -> None:
+    st.subheader("Generated and trained on", divider="gray", anchor=False)
+    rows = [
+        Row(f"{place}", distribution_cells(known))
+        for place, known in enumerate(distributions(view, generated))
+    ]
+    show_table(
+        "Generated and trained on", DISTRIBUTION_COLUMNS, rows, key="quantiles", empty=NO_STEP
+    )
+
+
+def distribution_cells(known: Distribution) -> tuple[str, ...]:
+    """Converts a distribution to the cells of its row."""
+    assert len(known.quantiles) == len(SHARES)
+    largest = max(map(abs, known.quantiles))
+    mean = 0.0 if abs(known.mean) < 1e-9 * largest else known.mean  # a sum that is rounded
+    numbers = (mean, *known.quantiles)
+    return (
+        known.quantity,
+        known.of,
+        f"{known.num_values:,}",
+        *(f"{number:,.4g}" for number in numbers),
+    )
+
+
+def _show_metrics(view: StepView) -> None:
+    with st.expander("Metrics of the step"):
+        rows = [Row(name, (name, f"{value:.6g}")) for name, value in sorted(view.metrics.items())]
+        show_table(
+            "Metrics of the step", METRIC_COLUMNS, rows, key="metrics", empty="None was reported."
+        )

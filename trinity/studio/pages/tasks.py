@@ -1,0 +1,182 @@
+"""The page Tasks: how often each task is solved, version by version."""
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from trinity.api.v1 import query_pb2
+from trinity.errors import TrinityError
+from trinity.studio.connection import require_open, stages_of
+from trinity.studio.context import StudioContext, ViewedRun
+from trinity.studio.experiences import list_experiences
+from trinity.studio.pages.common import (
+    PAGE,
+    chosen_stage,
+    forget_parameters,
+    is_open,
+    open_page,
+    page_number,
+    turn_pages,
+)
+from trinity.studio.pages.scored import (
+    DONE_FIRST,
+    TASK,
+    ask_cached,
+    chosen_question,
+    show_link_to_experiences,
+)
+from trinity.studio.plain_text import joined, number_text, plain_text
+from trinity.studio.scores import (
+    ScoreQuestion,
+    ScoreTable,
+    TaskHistory,
+    TaskOrder,
+    VersionSpan,
+    heat_level,
+    heat_text,
+    ordered_tasks,
+    short_names,
+    summary_of,
+    version_spans,
+)
+from trinity.studio.widgets import Column, Row, show_long_text, show_problem, show_table
+
+ORDERS = tuple(order.value for order in TaskOrder)
+ORDER = "order"
+PAGE_ROWS = 50
+TABLE_HEIGHT = 420
+NUM_ANSWERS = 8
+FIXED_COLUMNS = (
+    Column("task", "number"),
+    Column("drawn", "number"),
+    Column("passed", "number"),
+    Column("mean score", "number"),
+    Column("flips", "number"),
+)
+LEGEND = (
+    "Cells: runs that passed with these weights. Empty: not drawn; ?: drawn, and no run has a "
+    "score. A flip is a change between fewer than half of the runs and more."
+)
+NO_TASKS = "No task is in this list. Tasks come with the first finished runs."
+
+
+def show() -> None:
+    """Shows the page."""
+    st.title("Tasks", anchor=False)
+    opened = open_page("")
+    if opened is None:
+        return
+    context, viewed, _ = opened
+    if not is_open(viewed):
+        return
+    try:
+        _show_tasks(context, viewed)
+    except (TrinityError, TimeoutError) as error:
+        show_problem(error)
+
+
+def _show_tasks(context: StudioContext, viewed: ViewedRun) -> None:
+    stages = context.wait_for(stages_of(require_open(viewed.connection)))
+    if not stages:
+        st.text(NO_TASKS)
+        return
+    stage = chosen_stage(stages, forget=(TASK, PAGE))
+    question = chosen_question(viewed.history.stages.get(stage.key.stage), with_trained=True)
+    if question is None:
+        st.text(DONE_FIRST)
+        return
+    table = ask_cached(context, viewed, stage, question)
+    _show_summary(table, question)
+    tasks = ordered_tasks(table, _chosen_order())
+    first = page_number() * PAGE_ROWS
+    shown = tasks[first : first + PAGE_ROWS]
+    spans, names = version_spans(table.versions), short_names(table.tasks)
+    with st.container(height=TABLE_HEIGHT if len(shown) > 10 else "content", border=False):
+        picked = show_table(
+            "Tasks",
+            [*FIXED_COLUMNS, *(Column(span.label, "heat") for span in spans)],
+            [task_cells(task, names[task.name], spans) for task in shown],
+            key="tasks",
+            empty=NO_TASKS,
+            selectable=True,
+            selected=st.query_params.get(TASK, ""),
+        )
+    st.caption(LEGEND)
+    if len(tasks) > PAGE_ROWS:
+        more = len(tasks) > first + PAGE_ROWS
+        turn_pages(len(shown), has_more=more, page_rows=PAGE_ROWS, remark=f"of {len(tasks):,}")
+    if picked is not None:
+        st.query_params[TASK] = picked
+    named = st.query_params.get(TASK)
+    if chosen := next((task for task in table.tasks if task.name == named), None):
+        _show_task(context, viewed, stage, question, chosen)
+
+
+def _show_summary(table: ScoreTable, question: ScoreQuestion) -> None:
+    if not table.tasks:
+        return
+    summary = summary_of(table)
+    covered = ""
+    if table.is_cut:
+        covered = f"the newest {table.num_draws_read:,} of {table.num_draws:,} draws"
+    st.text(plain_text(joined([summary.line, covered])))
+    if summary.num_tasks and summary.num_never == summary.num_tasks:
+        st.text(
+            f"No run reached {question.pass_score:g}: lower the score that passes, if these runs "
+            "should count as solved."
+        )
+
+
+def _chosen_order() -> TaskOrder:
+    named = st.query_params.get(ORDER, "")
+    start = ORDERS.index(named) if named in ORDERS else 0
+    order: str = st.radio("Order", ORDERS, index=start, horizontal=True)
+    if order != ORDERS[start]:
+        forget_parameters((PAGE,))
+    st.query_params[ORDER] = order
+    return TaskOrder(order)
+
+
+def task_cells(task: TaskHistory, name: str, spans: Sequence[VersionSpan]) -> Row:
+    """Converts a task to a row of the heat map."""
+    total = task.total
+    scores = [span.score(task) for span in spans]
+    return Row(
+        id=task.name,
+        cells=(
+            name,
+            f"{task.num_draws:,}",
+            f"{total.num_passed:,} of {total.num_scored:,}",
+            number_text(total.mean),
+            f"{task.num_flips:,}",
+            *map(heat_text, scores),
+        ),
+        levels=tuple(map(heat_level, scores)),
+    )
+
+
+def _show_task(
+    context: StudioContext,
+    viewed: ViewedRun,
+    stage: query_pb2.StoredStage,
+    question: ScoreQuestion,
+    task: TaskHistory,
+) -> None:
+    conditions = [f"task={task.name}", *(["kind=eval"] if question.taskset else [])]
+    page = context.wait_for(
+        list_experiences(
+            require_open(viewed.connection), stage.key, conditions, page_rows=NUM_ANSWERS
+        )
+    )
+    st.subheader("Task", divider="gray", anchor=False)
+    st.text(plain_text(joined([task.name, f"drawn {task.num_draws:,} times"])))
+    show_link_to_experiences(conditions, stage.key.stage)
+    if not page.rows:
+        st.text("Its experiences are not stored any more.")
+        return
+    st.caption("Prompt")
+    show_long_text(page.rows[0].prompt or "not recorded")
+    for row in page.rows:
+        facts = [f"weights {row.versions}", f"run {row.run}", f"reward {number_text(row.reward)}"]
+        st.text(plain_text(joined([*facts, row.state, row.reason])))
+        show_long_text(row.response or "not recorded")

@@ -1,0 +1,1 @@
+"""The script of Streamlit's, apart from the modules that it imports."""
