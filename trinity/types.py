@@ -18,6 +18,10 @@ IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float32]
 ArrayData = npt.NDArray[np.generic]
+ROUTED_EXPERTS = "routed_experts"
+"""Array of an experience, along its response: [tokens, layers, k] experts plus 1; 0 is unknown."""
+MAX_EXPERTS = 32766
+"""Experts of a layer that such an array can tell apart."""
 
 EXPERIENCE_NAMESPACE = uuid.UUID("0f4a1f6e-6a4b-5d0e-9a53-6d6e7e1d3a10")
 

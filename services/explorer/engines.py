@@ -62,6 +62,8 @@ class StageModel:
     """The user's section of the policy, which may change its position embeddings."""
     name: str = ""
     """Name of an auxiliary model; empty for the policy."""
+    records_experts: bool = False
+    """True if training replays the experts that the engine chooses."""
     runs_code: bool = False
     """True if the Python code that comes with the model is run."""
     first_gpu: int = 0
@@ -87,6 +89,7 @@ def stage_models(plan: StagePlan) -> tuple[StageModel, ...]:
         serves=plan.mode == "serve",
         external=plan.external_model,
         section=plan.config.model if changes_rope(plan.config.model) else None,
+        records_experts=plan.config.algorithm.enable_router_replay,
         runs_code=plan.config.model.trust_remote_code,
         num_process_gpus=total,
     )
@@ -315,6 +318,7 @@ def _engine_options(model: StageModel, tokenizer: HuggingFaceTokenizer) -> Engin
         num_process_gpus=model.num_process_gpus,
         structured_output=model.has_api or model.serves,
         rope=None if model.section is None else _rope_of(model.path, model.section),
+        records_experts=model.records_experts,
         trusts_code=model.runs_code,
         role=model.role,
     )

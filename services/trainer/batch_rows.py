@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from services.trainer.types import RunReward, TrainRow
 from trinity.api.v1 import buffer_pb2, experience_pb2
 from trinity.codec import sequence_from_proto, tensor_from_proto
 from trinity.errors import RunFailed, UserError
-from trinity.types import ArrayData, FloatArray, JsonObject
+from trinity.types import MAX_EXPERTS, ROUTED_EXPERTS, ArrayData, FloatArray, JsonObject
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +104,7 @@ def _from_experience(message: buffer_pb2.BatchRow) -> TrainRow:
         teacher_logprobs=_token_array(experience, TEACHER_LOGPROBS, length),
         reward_baseline=_scalar(experience, REWARD_BASELINE),
         oldest_version=min((span.version for span in experience.version_spans), default=None),
+        routed_experts=_routed_experts(experience, length),
     )
 
 
@@ -130,6 +132,23 @@ def _token_array(
             f"for {response_length} response tokens"
         )
     return data.astype(np.float32)
+
+
+def _routed_experts(
+    experience: experience_pb2.Experience, response_length: int
+) -> npt.NDArray[np.int16] | None:
+    """Returns the experts of each layer that sampled the tokens; None if they are not recorded."""
+    data = _array(experience, ROUTED_EXPERTS)
+    if data is None:
+        return None
+    is_whole = data.ndim == 3 and len(data) == response_length and data.dtype.kind in "iu"
+    if not is_whole or data.size == 0 or data.min() < 0 or data.max() > MAX_EXPERTS:
+        raise RunFailed(
+            f"experience {experience.id} has {ROUTED_EXPERTS} of shape {list(data.shape)} and type "
+            f"{data.dtype} for {response_length} response tokens: numbers of experts plus 1, up to "
+            f"{MAX_EXPERTS}, of each token, layer and choice"
+        )
+    return data.astype(np.int16)
 
 
 def _scalar(experience: experience_pb2.Experience, name: str) -> float | None:

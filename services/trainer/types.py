@@ -58,6 +58,8 @@ class TrainRow:
     """Reward of a greedy rollout of the same task."""
     oldest_version: int | None = None
     """The oldest weights that generated one of its tokens."""
+    routed_experts: npt.NDArray[np.int16] | None = None
+    """[R, layers, k]: experts plus 1 of the passes that sampled the tokens; 0 where not known."""
     side: PairSide | None = None
     """The half of a pair that it is; the chosen one comes first, its other right after."""
     is_expert: bool = False

@@ -229,6 +229,7 @@ RULES: tuple[ChangeRule, ...] = (
         "algorithm.loss_scale_factor",
         "algorithm.bypass_old_logprobs",
         "algorithm.rollout_correction",
+        "algorithm.enable_router_replay",
         "trainer.ppo_epochs",
         "trainer.critic.ppo_epochs",
         "trainer.critic.cliprange_value",

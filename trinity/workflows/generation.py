@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from trinity.types import FinishReason, JsonObject, SamplingParams
+from trinity.types import ArrayData, FinishReason, JsonObject, SamplingParams
 from trinity.workflows.messages import Message
 
 ANY_OBJECT = '{"type": "object"}'
@@ -35,6 +35,8 @@ class Generation:
     logprobs: list[float]
     finish_reason: FinishReason
     likeliest: Likeliest = field(default_factory=list)
+    routed_experts: ArrayData | None = None
+    """[tokens, layers, k]: experts plus 1 of the pass that drew each token, if the engine says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,9 @@ import numpy as np
 from trinity.errors import UserError
 from trinity.telemetry import tracing
 from trinity.types import (
+    ROUTED_EXPERTS,
+    Alignment,
+    Array,
     Experience,
     FinishReason,
     FloatArray,
@@ -113,6 +116,9 @@ class ExperienceBuilder:
         )
         experience = self._wrap(body, generation.finish_reason, sampling)
         experience.arrays |= likeliest_arrays(generation, sampling.logprobs)
+        if generation.routed_experts is not None:
+            routes = Array(generation.routed_experts, Alignment.RESPONSE)
+            experience.arrays[ROUTED_EXPERTS] = routes
         return experience
 
     def from_long_prompt(self, prompt: Prompt, sampling: SamplingParams) -> Experience:

@@ -12,6 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from services.explorer.engine.interface import EngineDied, EngineOptions
 from services.explorer.engine.vllm_options import (
     detect_hardware,
@@ -22,7 +24,7 @@ from services.explorer.engine.vllm_options import (
 )
 from trinity.errors import UserError
 from trinity.runtime.threads import in_daemon_thread
-from trinity.types import FinishReason, SamplingParams
+from trinity.types import MAX_EXPERTS, ArrayData, FinishReason, SamplingParams
 from trinity.weights.offer import Receivers, ReceiverSlot
 from trinity.workflows.generation import Generation, GenerationDelta, OnDelta, Scores
 
@@ -56,6 +58,7 @@ class VllmEngine:
         self._engine = engine
         self._model_path = options.model_path
         self._trusts_code = options.trusts_code
+        self._returns_experts = options.records_experts
         self._max_model_len = options.max_model_len
         self._role = options.role
         self._structured_output = options.structured_output
@@ -89,7 +92,9 @@ class VllmEngine:
             deltas.append(_delta(output, sampling.logprobs))
             if on_delta is not None and output.token_ids:
                 on_delta(deltas[-1])
+        num_tokens = sum(len(delta.token_ids) for delta in deltas)
         return Generation(
+            routed_experts=self._routes(output, len(prompt_token_ids), num_tokens),
             token_ids=[token for delta in deltas for token in delta.token_ids],
             logprobs=[logprob for delta in deltas for logprob in delta.logprobs],
             finish_reason=FINISH_REASONS[output.finish_reason],
@@ -188,6 +193,15 @@ class VllmEngine:
                     return
                 yield answer
 
+    def _routes(
+        self, output: "CompletionOutput", prompt_length: int, num_tokens: int
+    ) -> ArrayData | None:
+        """Returns the experts of the passes that drew the tokens, if the engine records them."""
+        if not self._returns_experts:
+            return None
+        num_experts = self._engine.model_config.get_num_experts()
+        return drawn_by(output.routed_experts, prompt_length, num_tokens, num_experts)
+
     def _check_vocabulary(self, token_ids: list[int]) -> None:
         """Rejects unknown tokens: they kill the engine, and vLLM checks only with a tokenizer."""
         size = self._engine.model_config.get_vocab_size()
@@ -257,6 +271,31 @@ def _as_user_errors(error_prefix: str = "") -> Iterator[None]:
         yield
     except refusal as error:
         raise UserError(f"{error_prefix}{error}") from error
+
+
+def drawn_by(
+    routed: ArrayData | None, prompt_length: int, num_tokens: int, num_experts: int
+) -> ArrayData:
+    """Returns the experts, plus 1, of the pass that drew each token, in the smallest type.
+
+    vLLM's record has a row for each token that the model has read, from the first of the prompt.
+    The pass that draws a token reads the one before it.
+
+    Raises: UserError if the record does not reach that far, or has more experts than a record can.
+    """
+    first = prompt_length - 1
+    if routed is None or len(routed) < first + num_tokens:
+        found = 0 if routed is None else len(routed)
+        raise UserError(
+            f"the engine recorded experts of {found} tokens, and {first + num_tokens} were read: "
+            "leave out `algorithm.enable_router_replay`"
+        )
+    if num_experts > MAX_EXPERTS:
+        raise UserError(
+            f"experts are recorded up to {MAX_EXPERTS}, and the model has {num_experts}"
+        )
+    dtype = np.uint8 if num_experts < 255 else np.int16
+    return (routed[first : first + num_tokens].astype(np.int16) + 1).astype(dtype)
 
 
 def _delta(output: "CompletionOutput", num_likeliest: int) -> GenerationDelta:

@@ -33,6 +33,8 @@ class PackedRows:
 
     tokens_1T: torch.Tensor
     positions_1T: torch.Tensor
+    numbers_T: torch.Tensor
+    """The row of each token, without those of padding."""
     runs: Runs
     predicting_S: torch.Tensor
     """Place in T of the token before each token of a response."""
@@ -56,6 +58,7 @@ class PackedRows:
         return cls(
             tokens_1T=tokens_T[None],
             positions_1T=positions_T[None],
+            numbers_T=numbers_T,
             runs=runs_of(lengths_N.tolist()),
             predicting_S=answered_S - 1,
             labels_S=tokens_T[answered_S],
@@ -77,6 +80,12 @@ class PackedRows:
             ),
             runs=(*self.runs, (missing, 1)),
         )
+
+    def lay(self, values_NL: torch.Tensor) -> torch.Tensor:
+        """Lays values of the rows' tokens as the tokens lie, [T, ...]; 0 for tokens of padding."""
+        own_T = values_NL[self.numbers_T, self.positions_1T[0, : len(self.numbers_T)]]
+        missing = self.tokens_1T.shape[1] - len(own_T)
+        return torch.cat([own_T, own_T.new_zeros(missing, *own_T.shape[1:])])
 
     def spread(self, values_S: torch.Tensor) -> torch.Tensor:
         """Puts values of the responses' tokens at their rows and columns; 0 elsewhere."""

@@ -15,6 +15,7 @@ from verl.utils import tensordict_utils
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
 from services.trainer.backend.adapter_layers import as_names, check_layers
+from services.trainer.backend.expert_replay import ExpertReplay
 from services.trainer.backend.packed_attention import EXCHANGE_ARGUMENT, RUNS_ARGUMENT
 from services.trainer.backend.packed_rows import PackedRows, RowExtents
 from services.trainer.backend.sequence_shards import SequenceShards
@@ -37,6 +38,8 @@ class _Arrangement:
     """[N, C], or [S] of a packed row."""
     row_numbers: torch.Tensor | None = None
     """The row of each label of a packed row."""
+    routes: torch.Tensor | None = None
+    """[T, layers, k]: experts that are chosen again at each token that the model gets."""
     packed: PackedRows | None = None
     shards: SequenceShards | None = None
     counts: tuple[int, ...] = ()
@@ -63,9 +66,14 @@ class RowEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries no 
     Its outputs have C columns, as `loss_mask` has; column c belongs to token first_token + c.
     """
 
+    replays_experts = True
+    """False while the gates choose by themselves, as for a reference that shares the model."""
+
     def initialize(self) -> None:
         """Builds the model, and puts the head that works in chunks into it if that is wanted."""
         super().initialize()
+        replay = None if self.engine_config.forward_only else ExpertReplay(self.module)
+        self._replay = replay if replay is not None and replay.num_gates else None
         self._head: TokenHead | None = None
         config = self.engine_config
         if config.entropy_from_logits_with_chunking:
@@ -92,6 +100,8 @@ class RowEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries no 
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> ModelInputs:
         rows = _arrange(micro_batch)
+        if self._replay is not None:
+            self._replay.routes_TLk = rows.routes if self.replays_experts else None
         if self._head is not None:
             temperatures = rows.temperatures(micro_batch["temperature"])
             self._head.task = HeadTask(
@@ -165,10 +175,12 @@ class RowValueEngine(FSDPEngineWithValueHead):  # type: ignore[misc]  # verl car
 def _arrange(micro_batch: TensorDict) -> _Arrangement:
     tokens_NL = micro_batch["input_ids"]
     first = tensordict_utils.get_non_tensor_data(micro_batch, "first_token", default=1)
+    routes_NLjk = micro_batch.get("routed_experts", None)
     if not _is_set(micro_batch, _PACKED):
         predicting_C = torch.arange(first - 1, tokens_NL.shape[1] - 1, device=tokens_NL.device)
         inputs = {"input_ids": tokens_NL, "attention_mask": None}
-        return _Arrangement(inputs, predicting_C, tokens_NL[:, first:])
+        routes = None if routes_NLjk is None else routes_NLjk.flatten(0, 1)
+        return _Arrangement(inputs, predicting_C, tokens_NL[:, first:], routes=routes)
     extents = RowExtents(
         lengths_N=micro_batch["lengths"],
         prompt_lengths_N=micro_batch["prompt_lengths"],
@@ -178,20 +190,31 @@ def _arrange(micro_batch: TensorDict) -> _Arrangement:
     packed = PackedRows.from_padded(tokens_NL, extents)
     shards = SequenceShards.current()
     if shards is not None:
-        return _shared(packed.padded_to_multiple(shards.size), shards)
+        return _shared(packed.padded_to_multiple(shards.size), shards, routes_NLjk)
     inputs = _packed_inputs(packed, packed.tokens_1T, packed.positions_1T)
-    return _Arrangement(inputs, packed.predicting_S, packed.labels_S, packed.rows_S, packed)
+    return _Arrangement(
+        inputs,
+        packed.predicting_S,
+        packed.labels_S,
+        row_numbers=packed.rows_S,
+        routes=None if routes_NLjk is None else packed.lay(routes_NLjk),
+        packed=packed,
+    )
 
 
-def _shared(packed: PackedRows, shards: SequenceShards) -> _Arrangement:
+def _shared(
+    packed: PackedRows, shards: SequenceShards, routes_NLjk: torch.Tensor | None
+) -> _Arrangement:
     """Returns this rank's part of a row that ranks share."""
     own = shards.part_of(packed)
+    routes_T = None if routes_NLjk is None else packed.lay(routes_NLjk)
     inputs = _packed_inputs(packed, own.tokens_1t, own.positions_1t)
     return _Arrangement(
         inputs={**inputs, EXCHANGE_ARGUMENT: shards},
         predicting=own.predicting_s,
         labels=own.labels_s,
         row_numbers=own.rows_s,
+        routes=None if routes_T is None else routes_T.chunk(shards.size)[shards.index],
         packed=packed,
         shards=shards,
         counts=own.counts,

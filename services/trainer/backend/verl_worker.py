@@ -1,6 +1,8 @@
 """verl's training worker, set up for a stage: as the actor, the reference or the critic."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -71,6 +73,16 @@ register()
 def packs_rows(worker: TinkerTrainingWorker) -> bool:
     """Returns True if the worker's model takes rows without padding."""
     return bool(worker.engine.model_config.use_remove_padding)
+
+
+@contextmanager
+def without_replay(worker: TinkerTrainingWorker) -> Iterator[None]:
+    """Lets the gates of a mixture of experts choose by themselves."""
+    worker.engine.replays_experts = False
+    try:
+        yield
+    finally:
+        worker.engine.replays_experts = True
 
 
 @dataclass(frozen=True, slots=True)

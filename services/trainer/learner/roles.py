@@ -5,7 +5,7 @@ from pathlib import Path
 
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 
-from services.trainer.backend.verl_worker import build_reference
+from services.trainer.backend.verl_worker import build_reference, without_replay
 from services.trainer.checkpoints.lora import LoraAdapter
 from services.trainer.learner.actor import Actor
 from services.trainer.learner.critic import Critic
@@ -28,7 +28,7 @@ class AdapterDisabledReference:
 
     def logprobs(self, prepared: PreparedBatch) -> FloatMatrix:
         """Computes log-probabilities of the tokens, [B, T]."""
-        with self._adapter.disabled():
+        with self._adapter.disabled(), without_replay(self._worker):
             return self._calls.compute_outputs(self._worker, prepared, ["logprobs"])["logprobs"]
 
 

@@ -81,6 +81,8 @@ class MicroBatchBuilder:
         for name, matrix_BT in matrices.items():
             tensors[name] = self._columns(matrix_BT, part, len(tokens_NL))
         tensors |= self._row_tensors(part, len(tokens_NL))
+        if (routes_NLjk := self._routes(part, tokens_NL.shape)) is not None:
+            tensors["routed_experts"] = torch.from_numpy(routes_NLjk)
         return tensordict_utils.get_tensordict(
             tensors, self._settings(part, outputs, len(tokens_NL))
         )
@@ -109,6 +111,19 @@ class MicroBatchBuilder:
         for index, row in enumerate(rows):
             tokens_NL[index, : row.length] = row.tokens
         return tokens_NL
+
+    def _routes(self, part: MicroBatch, shape_NL: tuple[int, ...]) -> npt.NDArray[np.int16] | None:
+        """Returns the experts of j layers at each token, which sampled the token after it."""
+        rows = [self._rows[number] for number in part]
+        known = next((row.routed_experts for row in rows if row.routed_experts is not None), None)
+        if known is None:
+            return None
+        routes_NLjk = np.zeros((*shape_NL, *known.shape[1:]), dtype=np.int16)
+        for index, row in enumerate(rows):
+            if row.routed_experts is not None:
+                first = row.prompt_length - 1
+                routes_NLjk[index, first : first + row.response_length] = row.routed_experts
+        return routes_NLjk
 
     def _columns(self, matrix_BT: Matrix, part: MicroBatch, num_rows: int) -> torch.Tensor:
         dtype = np.bool_ if matrix_BT.dtype == np.bool_ else np.float32

@@ -318,6 +318,30 @@ def test_sizes_of_an_engine_that_the_model_does_not_have_are_refused(
     assert bool(found) is bool(said), found
 
 
+@pytest.mark.parametrize(
+    ("model_keys", "gpus", "said"),
+    [
+        ({"model_type": "qwen3_moe", "num_experts": 4}, 8, ""),
+        ({"model_type": "qwen3_moe", "num_experts": 4}, 0, "vLLM tells no experts without"),
+        ({}, 8, "replays experts, and the model"),
+        ({"model_type": "deepseek_v3", "n_routed_experts": 4}, 8, "is of kind deepseek_v3"),
+    ],
+)
+def test_experts_that_cannot_be_replayed_are_refused(
+    tmp_path: Path, model_keys: dict[str, object], gpus: int, said: str
+) -> None:
+    model = write_model(tmp_path / "mixture", **model_keys)
+    taskset: dict[str, object] = {"path": write_rows(tmp_path / "t.jsonl", TASK)}
+    found = check(
+        tmp_path,
+        **grpo(model, taskset),
+        cluster={"gpu_per_node": gpus},
+        algorithm={"enable_router_replay": True},
+    )
+    assert said in found
+    assert bool(found) is bool(said), found
+
+
 def test_sequences_longer_than_the_models_positions_are_refused(tmp_path: Path) -> None:
     short = write_model(tmp_path / "short", max_position_embeddings=8)
     path = write_rows(tmp_path / "sft.jsonl", MESSAGES)

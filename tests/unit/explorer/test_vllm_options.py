@@ -3,9 +3,11 @@
 import os
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from services.explorer.engine.interface import EngineOptions
+from services.explorer.engine.vllm import drawn_by
 from services.explorer.engine.vllm_options import (
     Hardware,
     engine_arguments,
@@ -14,6 +16,7 @@ from services.explorer.engine.vllm_options import (
     visible_devices,
 )
 from trinity.config.schema.explorer import RolloutModelConfig
+from trinity.errors import UserError
 from trinity.types import JsonObject
 
 CPU = Hardware(has_gpu=False, num_cpus=4)
@@ -105,3 +108,22 @@ def test_engines_on_one_cpu_share_its_threads(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "environ", {})
     prepare_environment("model", replace(CPU, num_cpus=8), 2)
     assert os.environ["OMP_NUM_THREADS"] == "2"
+
+
+def test_the_engine_tells_experts_where_training_replays_them() -> None:
+    for records in (True, False):
+        arguments = engine_arguments(replace(options(), records_experts=records), GPU)
+        assert arguments.get("enable_return_routed_experts", False) is records
+
+
+@pytest.mark.parametrize(("num_experts", "dtype"), [(254, np.uint8), (256, np.int16)])
+def test_experts_are_those_of_the_pass_that_drew_a_token(
+    num_experts: int, dtype: type[np.generic]
+) -> None:
+    read = np.arange(5, dtype=np.uint8).reshape(5, 1, 1)  # a prompt of three, and two of three
+    found = drawn_by(read, 3, 3, num_experts)
+    assert found.dtype == dtype
+    assert found.ravel().tolist() == [3, 4, 5]
+    for missing in (read[:4], None):
+        with pytest.raises(UserError, match="and 5 were read: leave out"):
+            drawn_by(missing, 3, 3, num_experts)

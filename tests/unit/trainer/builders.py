@@ -45,6 +45,53 @@ def save_tiny_model(
     return directory
 
 
+def save_tiny_mixture(directory: Path, seed: int = 0) -> Path:
+    """A random Qwen3-MoE: three layers, of which the second has no experts, two of five each."""
+    import torch
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    config = Qwen3MoeConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=96,
+        moe_intermediate_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=32,
+        num_experts=5,
+        num_experts_per_tok=2,
+        mlp_only_layers=[1],
+        norm_topk_prob=True,
+        max_position_embeddings=128,
+        initializer_range=0.2,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        Qwen3MoeForCausalLM(config).save_pretrained(directory)
+    return directory
+
+
+def with_random_experts(batch: TrainBatch, *, every: int = 1) -> TrainBatch:
+    """The batch with experts of the tiny mixture for each `every`th row, as an engine says them."""
+    generator = np.random.default_rng(7)
+
+    def routes(row: TrainRow) -> np.ndarray[tuple[int, ...], np.dtype[np.int16]]:
+        chosen = [
+            [generator.permutation(5)[:2] + 1 for _ in range(3)] for _ in range(row.response_length)
+        ]
+        return np.array(chosen, dtype=np.int16)
+
+    rows = [
+        replace(row, routed_experts=routes(row)) if number % every == 0 else row
+        for number, row in enumerate(batch.rows)
+    ]
+    return replace(batch, rows=rows)
+
+
 def grpo_plan(model: Path, **algorithm: object) -> StagePlan:
     """A grpo stage on that model."""
     return make_plan(model, {"algorithm_type": "grpo", "repeat_times": 8, **algorithm})

@@ -16,6 +16,7 @@ from trinity.types import (
     EID,
     Alignment,
     Array,
+    ArrayData,
     Experience,
     FinishReason,
     JsonObject,
@@ -120,6 +121,30 @@ def test_a_row_without_further_arrays_has_none() -> None:
 def test_an_array_of_another_length_is_refused(name: str) -> None:
     with pytest.raises(RunFailed, match=rf"{name} of shape \[4\] for 3 response tokens"):
         only_row(message_of(arrays={name: Array(np.zeros(4, dtype=np.float32))}))
+
+
+def test_experts_of_the_response_reach_the_row_in_one_type() -> None:
+    routes = np.array([[[1, 2]], [[0, 0]], [[255, 3]]], dtype=np.uint8)
+    row = only_row(message_of(arrays={"routed_experts": Array(routes, Alignment.RESPONSE)}))
+    assert row.routed_experts is not None
+    assert row.routed_experts.dtype == np.int16
+    assert row.routed_experts.tolist() == routes.tolist()
+
+
+@pytest.mark.parametrize(
+    "routes",
+    [
+        np.ones((2, 1, 2), np.uint8),
+        np.ones((3, 2), np.uint8),
+        np.ones((3, 1, 2), np.float32),
+        np.full((3, 1, 2), -1, np.int16),
+        np.full((3, 1, 2), 32767, np.int16),
+        np.ones((3, 0, 2), np.uint8),
+    ],
+)
+def test_experts_that_do_not_fit_the_response_are_refused(routes: ArrayData) -> None:
+    with pytest.raises(RunFailed, match="numbers of experts plus 1"):
+        only_row(message_of(arrays={"routed_experts": Array(routes, Alignment.RESPONSE)}))
 
 
 def test_a_baseline_of_several_numbers_is_refused() -> None:

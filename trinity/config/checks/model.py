@@ -20,6 +20,8 @@ from trinity.config.schema.model import LoRAConfig, ModelConfig, Names
 from trinity.errors import UserError
 from trinity.json_values import JsonValue
 
+REPLAYABLE = frozenset({"flex_olmo", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"})
+"""Kinds of models whose gates weigh experts by a softmax of all, as the trainer replays them."""
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Head sizes that vLLM's attention takes without a GPU."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
@@ -123,6 +125,8 @@ def check_model(stage: StagePlan) -> None:
     if stage.needs_rollout:
         rollout = stage.config.explorer.rollout_model
         _check_engine(architecture, rollout, "explorer.rollout_model", stage.model_path, stage)
+        if stage.config.algorithm.enable_router_replay:
+            _check_replay(architecture, stage.model_path, stage)
 
 
 def check_auxiliary_model(stage: StagePlan, position: int) -> None:
@@ -312,6 +316,19 @@ def _check_engine(
             f"the model {path} has heads of {head_size}, which vLLM does not run "
             f"without a GPU: give a model with heads of {', '.join(map(str, CPU_HEAD_SIZES))}"
         )
+
+
+def _check_replay(architecture: _ModelConfigJson, path: str, stage: StagePlan) -> None:
+    key = "`algorithm.enable_router_replay: true`"
+    if not architecture.has_experts:
+        raise UserError(f"{key} replays experts, and the model {path} has none: leave it out")
+    if architecture.model_type not in REPLAYABLE:
+        raise UserError(
+            f"{key} replays experts in models of kind {', '.join(sorted(REPLAYABLE))}, and {path} "
+            f"is of kind {architecture.model_type}: leave it out"
+        )
+    if stage.config.cluster.gpu_per_node == 0:
+        raise UserError(f"{key} needs GPUs, as vLLM tells no experts without: leave it out")
 
 
 def resolve_adapter_path(model: ModelConfig, stage: str) -> str | None:

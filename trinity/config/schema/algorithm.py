@@ -152,10 +152,9 @@ class AlgorithmConfig(Section):
     """Ratios to the policy that made the tokens; else to the trainer's own before the step."""
     rollout_correction: RolloutCorrectionConfig = default_section(RolloutCorrectionConfig)
     """What makes up for rollouts of other weights, or of an engine that computes differently."""
-    enable_router_replay: Annotated[
-        bool, PlannedKey("the trainer routes the tokens of a mixture of experts by itself")
-    ] = False
-    """Train each token with the experts that the engine chose for it."""
+    enable_router_replay: bool = False
+    """Train each token of a mixture of experts with those that the engine chose for it, which are
+    stored with the sample. vLLM tells them on GPUs."""
     add_strategy: Annotated[
         str | None, PlannedKey("`data_processor.experience_pipeline.operators` have its place")
     ] = None

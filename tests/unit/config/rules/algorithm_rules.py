@@ -1,7 +1,7 @@
 """The algorithm."""
 
 from tests.unit.config.builders import CPT, DPO, SFT
-from tests.unit.config.rules.case import ADVICE, PLANNED, RENAMED, at, follows, part, refused, told
+from tests.unit.config.rules.case import ADVICE, RENAMED, at, follows, part, refused, told
 
 ALGORITHM = [
     refused("an unknown algorithm", at("algorithm.algorithm_type", "x"), "is not supported"),
@@ -92,12 +92,6 @@ ALGORITHM = [
         "adaptive divergence without its target",
         {"algorithm": {"kl_loss_fn": "k2", "kl_loss_fn_args": {"adaptive": True}}},
         "adaptive KL needs target_kl",
-    ),
-    told(
-        "router replay",
-        at("algorithm.enable_router_replay", True),
-        PLANNED,
-        "enable_router_replay",
     ),
     follows(
         "a sample strategy's older name",
