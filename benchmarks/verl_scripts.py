@@ -5,7 +5,7 @@ git clone --depth 1 https://github.com/verl-project/verl-recipe
 python -m benchmarks.verl_scripts verl/examples verl-recipe [--list]
 
 A script is clean if its report names nothing without counterpart, and `trinity config check` finds
-no error and no planned key but those in `PLANNED`, which are written and wait for the back end.
+no error and no planned key.
 """
 
 import argparse
@@ -22,7 +22,6 @@ from trinity.verl.convert import Converted, convert
 from trinity.verl.settings import VerlSettings, read_sources
 from trinity.verl.shell.variables import UNKNOWN
 
-PLANNED = ("model.trust_remote_code",)
 _SEVERAL = re.compile(r"starts veRL \d+ times \(lines (\d+)")
 NO_COUNTERPART = "has no counterpart"
 _MISSING = "Without counterpart here:"
@@ -140,8 +139,7 @@ def _mistakes(converted: Converted) -> Iterator[str]:
         report = check_file(path)
     yield from report.errors
     for notice in report.reading.planned if report.reading else ():
-        if notice.key not in PLANNED:
-            yield str(notice)
+        yield str(notice)
 
 
 if __name__ == "__main__":

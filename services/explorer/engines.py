@@ -35,6 +35,7 @@ from trinity.errors import UserError
 from trinity.json_values import JsonObject
 from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.threads import in_daemon_thread
+from trinity.security.model_code import trusts_model_code
 from trinity.sizing.remedies import engine_remedies, is_out_of_memory
 from trinity.workflows.generation import ChatTokenizer
 
@@ -61,6 +62,8 @@ class StageModel:
     """The user's section of the policy, which may change its position embeddings."""
     name: str = ""
     """Name of an auxiliary model; empty for the policy."""
+    runs_code: bool = False
+    """True if the Python code that comes with the model is run."""
     first_gpu: int = 0
     num_process_gpus: int = 0
 
@@ -84,6 +87,7 @@ def stage_models(plan: StagePlan) -> tuple[StageModel, ...]:
         serves=plan.mode == "serve",
         external=plan.external_model,
         section=plan.config.model if changes_rope(plan.config.model) else None,
+        runs_code=plan.config.model.trust_remote_code,
         num_process_gpus=total,
     )
     models = [policy]
@@ -102,6 +106,7 @@ def _auxiliary_model(model: AuxiliaryModel) -> StageModel:
         chat_template=model.chat_template,
         template_kwargs=_template_kwargs(model, model.external),
         rollout=model.engine,
+        runs_code=model.engine.trust_remote_code,
         has_api=True,
         external=model.external,
     )
@@ -234,6 +239,7 @@ class EngineManager:
         if model.external is not None:
             return await self._connect_external(model, model.external)
         begun = time.monotonic()
+        model = replace(model, runs_code=trusts_model_code(model.runs_code, model.path))
         tokenizer = await in_daemon_thread(lambda: _load_tokenizer(model))
         try:
             parsers = await in_daemon_thread(lambda: load_parsers(model.rollout, tokenizer))
@@ -309,6 +315,7 @@ def _engine_options(model: StageModel, tokenizer: HuggingFaceTokenizer) -> Engin
         num_process_gpus=model.num_process_gpus,
         structured_output=model.has_api or model.serves,
         rope=None if model.section is None else _rope_of(model.path, model.section),
+        trusts_code=model.runs_code,
         role=model.role,
     )
 
@@ -347,4 +354,5 @@ def _load_tokenizer(model: StageModel) -> HuggingFaceTokenizer:
         model.chat_template,
         template_kwargs=model.template_kwargs,
         max_cached_tokens=0 if model.serves else MAX_CACHED_TOKENS,
+        trusts_code=model.runs_code,
     )

@@ -145,6 +145,31 @@ GVPO = AlgorithmType(
     loss_agg_mode="seq-mean-token-sum",
 )
 
+KTO = AlgorithmType(
+    name="kto",
+    summary=(
+        "Makes each good rollout likelier and each bad one less likely than under the reference "
+        "model, less and less the further it already is."
+    ),
+    when_to_use="Answers are judged one by one as good or bad, and are not to drift far.",
+    paper="https://arxiv.org/abs/2402.01306",
+    repeat_times=8,
+    advantage_fn="kto",
+    policy_loss_fn="gpg",
+    loss_agg_mode="seq-mean-token-sum",
+)
+
+ONLINE_DPO = AlgorithmType(
+    name="online_dpo",
+    summary="DPO on pairs of rollouts: the best of a task's answers against its worst.",
+    when_to_use="Rewards that rank answers and say little by their size, such as a judge's.",
+    paper="https://arxiv.org/abs/2402.04792",
+    repeat_times=8,
+    advantage_fn="online_dpo",
+    policy_loss_fn="gpg",
+    loss_agg_mode="seq-mean-token-sum",
+)
+
 REINFORCEPLUSPLUS = AlgorithmType(
     name="reinforceplusplus",
     summary="Discounted returns, whitened over the whole batch instead of the group.",
@@ -534,6 +559,8 @@ ALGORITHM_TYPES: Registry[AlgorithmType] = Registry(
             MAXRL,
             GFPO,
             GVPO,
+            KTO,
+            ONLINE_DPO,
             REINFORCEPLUSPLUS,
             RLOO,
             OPMD,

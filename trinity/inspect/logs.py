@@ -188,6 +188,21 @@ def _messages(service: str, path: Path) -> Iterator[LogLine]:
         yield last
 
 
+def tail_messages(service: str, path: Path, max_bytes: int) -> Iterator[LogLine]:
+    """Yields the messages at the end of a file; the beginning of a cut one is left out."""
+    with path.open("rb") as file:
+        skipped = max(0, file.seek(0, 2) - max_bytes)
+        file.seek(skipped)
+        lines = file.read(max_bytes).decode(errors="replace").removesuffix("\n").split("\n")
+    builder, has_begun = _Builder(service), not skipped
+    for line in lines[1:] if skipped else lines:
+        has_begun = has_begun or parsed(service, line) is not None
+        if has_begun and (done := builder.add_line(line)):
+            yield done
+    if last := builder.end():
+        yield last
+
+
 class _Builder:
     """Assembles lines into messages."""
 

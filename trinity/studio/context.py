@@ -5,7 +5,9 @@ fetched with the token of another one.
 """
 
 import asyncio
+import contextlib
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,16 +17,20 @@ import grpc
 
 from trinity.api.v1 import buffer_pb2
 from trinity.cli.runs import default_root
-from trinity.errors import UserError
+from trinity.errors import TrinityError, UserError
 from trinity.launch.follow import StreamRetry
 from trinity.studio.background import ANSWER_SECONDS, BackgroundLoop
 from trinity.studio.connection import OpenRun, RunConnection, ServiceConnection
 from trinity.studio.history import RunHistory
+from trinity.studio.lanes import LaneHistory
+from trinity.studio.live import members_of
 from trinity.studio.system import System, SystemConnection
 from trinity.studio.visitors import OWNER, Visitor
 
 T = TypeVar("T")
 RETRY_SECONDS = 0.5
+MEMBER_SECONDS = 2.0
+"""Pause between two looks at the members: as often as they tell of themselves."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,6 +39,7 @@ class ViewedRun:
 
     connection: ServiceConnection
     history: RunHistory = field(default_factory=RunHistory)
+    lanes: LaneHistory = field(default_factory=LaneHistory)
 
     async def follow(self, opened: OpenRun) -> None:
         """Applies the run's events, from the last one seen on, until cancelled."""
@@ -52,6 +59,17 @@ class ViewedRun:
             except grpc.aio.AioRpcError as error:
                 retry.raise_if_permanent(error)
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def watch_members(self, opened: OpenRun) -> None:
+        """Observes what the members of a running run do and wait for, until cancelled."""
+        try:
+            while opened.is_live:
+                with contextlib.suppress(TrinityError):
+                    members = await members_of(opened)
+                    self.lanes.observe(time.time(), members)
+                await asyncio.sleep(MEMBER_SECONDS)
+        finally:
+            self.lanes.end()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +154,7 @@ class StudioContext:
             if viewed is None:
                 viewed = self._viewed[key] = ViewedRun(connection=connect())
                 viewed.connection.add_follower(viewed.follow)
+                viewed.connection.add_follower(viewed.watch_members)
                 self.background.start(self._keep(key, viewed))
             viewed.connection.touch()
             return viewed

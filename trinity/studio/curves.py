@@ -1,9 +1,11 @@
 """Curves of a run as specifications of charts; titles of metrics stand in them as data."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from trinity.json_values import JsonObject, JsonValue
+from trinity.progress.view import MeanWithError
 from trinity.studio.history import StageHistory
 
 MAX_POINTS = 1_000
@@ -61,16 +63,45 @@ def evaluation_charts(stage: StageHistory) -> Iterable[tuple[str, JsonObject]]:
             yield metric, _chart(points, x="version", y=metric, layers=[_error_bars(), _line()])
 
 
+def curves_chart(
+    curves: Mapping[str, Sequence[tuple[float, float]]], *, x: str, y: str
+) -> JsonObject:
+    """Returns the chart of curves by their names; an empty one keeps its colour free."""
+    points = [
+        point
+        for name, curve in curves.items()
+        for point in _thinned(name, [place for place, _ in curve], dict(curve))
+    ]
+    return _chart(points, x=x, y=y, layers=[_line()], names=list(curves))
+
+
+def measured_chart(measured: Mapping[str, Mapping[int, MeanWithError]], metric: str) -> JsonObject:
+    """Returns the chart of evaluations with error bars, by the names of their curves."""
+    points: list[JsonValue] = [
+        _measured_point(version, found, curve)
+        for curve, versions in measured.items()
+        for version, found in sorted(versions.items())
+        if found.mean == found.mean
+    ]
+    return _chart(
+        points, x="version", y=metric, layers=[_error_bars(), _line()], names=list(measured)
+    )
+
+
+def _measured_point(version: int, found: MeanWithError, curve: str) -> JsonObject:
+    return {
+        "x": version,
+        "y": found.mean,
+        "low": found.mean - found.standard_error,
+        "high": found.mean + found.standard_error,
+        "n": found.n,
+        "curve": curve,
+    }
+
+
 def _evaluation_points(stage: StageHistory, metric: str) -> list[JsonValue]:
     return [
-        {
-            "x": version,
-            "y": found.mean,
-            "low": found.mean - found.standard_error,
-            "high": found.mean + found.standard_error,
-            "n": found.n,
-            "curve": taskset,
-        }
+        _measured_point(version, found, taskset)
         for taskset, versions in stage.evaluations.items()
         for version, measured in sorted(versions.items())
         if (found := measured.metrics.get(metric)) is not None and found.mean == found.mean
@@ -78,10 +109,14 @@ def _evaluation_points(stage: StageHistory, metric: str) -> list[JsonValue]:
 
 
 def _points(name: str, curve: Mapping[int, float]) -> list[JsonValue]:
-    steps = sorted(curve)
-    stride = max(1, -(-len(steps) // MAX_POINTS))
-    kept = steps[::stride] + (steps[-1:] if steps and (len(steps) - 1) % stride else [])
-    return [{"x": step, "y": curve[step], "curve": name} for step in kept]
+    return _thinned(name, sorted(curve), curve)
+
+
+def _thinned(name: str, places: Sequence[float], curve: Mapping[Any, float]) -> list[JsonValue]:
+    """Returns the points of a curve, and of very many an even choice with the newest."""
+    stride = max(1, -(-len(places) // MAX_POINTS))
+    kept = [*places[::stride], *(places[-1:] if places and (len(places) - 1) % stride else [])]
+    return [{"x": place, "y": curve[place], "curve": name} for place in kept]
 
 
 def _line() -> JsonObject:
@@ -108,9 +143,18 @@ def _error_bars() -> JsonObject:
     }
 
 
-def _chart(points: list[JsonValue], *, x: str, y: str, layers: list[JsonValue]) -> JsonObject:
-    num_curves = len({point["curve"] for point in points if isinstance(point, dict)})
+def _chart(
+    points: list[JsonValue],
+    *,
+    x: str,
+    y: str,
+    layers: list[JsonValue],
+    names: Sequence[str] = (),
+) -> JsonObject:
+    """Builds a chart; `names` are those of its curves in the order of their colours."""
+    found = dict.fromkeys(point["curve"] for point in points if isinstance(point, dict))
     legend: JsonObject = {"orient": "top", "title": None, "labelLimit": 260}
+    domain: JsonObject = {"domain": list(names)} if names else {}
     return {
         "data": {"values": points},
         "height": HEIGHT,
@@ -119,23 +163,30 @@ def _chart(points: list[JsonValue], *, x: str, y: str, layers: list[JsonValue]) 
                 "field": "x",
                 "type": "quantitative",
                 "title": x,
-                "axis": {"tickMinStep": 1, "format": ",d", "grid": False},
+                "axis": _x_axis(x),
             },
-            "y": {"title": y, "axis": {"format": "~g", "tickCount": 4}},
+            "y": {"title": y, "axis": {"format": ",~f", "tickCount": 4}},
             "color": {
                 "field": "curve",
                 "type": "nominal",
-                "scale": {"range": list(PALETTE)},
-                "legend": legend if num_curves > 1 else None,
+                "scale": {"range": list(PALETTE), **domain},
+                "legend": legend if max(len(found), len(names)) > 1 else None,
             },
             "strokeDash": {
                 "field": "curve",
                 "type": "nominal",
-                "legend": legend if num_curves > 1 else None,
+                "scale": domain,
+                "legend": legend if max(len(found), len(names)) > 1 else None,
             },
         },
         "layer": layers,
     }
+
+
+def _x_axis(name: str) -> JsonObject:
+    if name == "hours":
+        return {"format": "~g", "grid": False}
+    return {"tickMinStep": 1, "format": ",d", "grid": False}
 
 
 def curve_rows(stage: StageHistory, group: CurveGroup) -> list[tuple[str, int, float]]:

@@ -70,8 +70,8 @@ class Verdict:
     notes: tuple[str, ...] = ()
 
 
-async def live_state(opened: OpenRun) -> LiveState:
-    """Asks the synchronizer and the buffer about one experiment.
+async def members_of(opened: OpenRun) -> list[synchronizer_pb2.Member]:
+    """Returns the members that work on the experiment, or on none.
 
     Raises: TrinityError.
     """
@@ -81,6 +81,16 @@ async def live_state(opened: OpenRun) -> LiveState:
             timeout=CALL_SECONDS,
         )
     )
+    known = ("", opened.experiment_id)
+    return [member for member in status.members if member.experiment_id in known]
+
+
+async def live_state(opened: OpenRun) -> LiveState:
+    """Asks the synchronizer and the buffer about one experiment.
+
+    Raises: TrinityError.
+    """
+    members = await members_of(opened)
     work: buffer_pb2.GetBufferStatusResponse = await answer_of(
         opened.buffer.GetBufferStatus(
             buffer_pb2.GetBufferStatusRequest(
@@ -89,9 +99,6 @@ async def live_state(opened: OpenRun) -> LiveState:
             timeout=CALL_SECONDS,
         )
     )
-    members = [
-        member for member in status.members if member.experiment_id in ("", opened.experiment_id)
-    ]
     return LiveState(
         members=tuple(map(_member, members)),
         waits=tuple(_wait(wait) for member in members for wait in member.waits),

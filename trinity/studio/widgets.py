@@ -13,13 +13,18 @@ from typing import Literal
 
 import streamlit as st
 
-from trinity.studio.plain_text import one_line, plain_text
+from trinity.studio.lanes import Lanes, ShownSpan
+from trinity.studio.plain_text import one_line, plain_text, seconds_text
 from trinity.studio.tokens import ShownToken, TokenColor, TokenStrip
 
 FOLDER = Path(__file__).with_name("components")
 TABLE_HTML = '<div class="table"></div>'
 TOKENS_HTML = (
     '<div class="tokens"><div class="strip" role="listbox" aria-orientation="horizontal"></div>'
+    '<dl class="facts" aria-live="polite"></dl></div>'
+)
+LANES_HTML = (
+    '<div class="lanes"><div class="rows" role="grid"></div>'
     '<dl class="facts" aria-live="polite"></dl></div>'
 )
 CellKind = Literal["text", "number", "code", "state", "wrap", "plain", "heat"]
@@ -80,6 +85,22 @@ def show_tokens(name: str, strip: TokenStrip, color: str, *, key: str) -> None:
     _tokens()(data=data, key=key)
 
 
+def show_lanes(name: str, lanes: Lanes, *, key: str, empty: str) -> None:
+    """Shows what members did and waited for, over the same time."""
+    data = {
+        "name": name,
+        "dark": st.context.theme.type == "dark",
+        "start": f"{seconds_text(lanes.window_seconds)} ago",
+        "end": "now",
+        "empty": empty,
+        "lanes": [
+            {"name": lane.name, "spans": [_span(span) for span in lane.spans]}
+            for lane in lanes.lanes
+        ],
+    }
+    _lanes()(data=data, key=key)
+
+
 def show_problem(error: Exception | str) -> None:
     """Shows what did not work, in the error's own words; the page stays usable."""
     st.error("This did not work.")
@@ -113,6 +134,17 @@ def _token(token: ShownToken) -> dict[str, object]:
     }
 
 
+def _span(span: ShownSpan) -> dict[str, object]:
+    return {
+        "id": span.id,
+        "wait": span.is_wait,
+        "left": span.left,
+        "width": span.width,
+        "label": span.label,
+        "facts": [list(fact) for fact in span.facts],
+    }
+
+
 def _nothing() -> None:
     """Streamlit wants a callback for each trigger."""
 
@@ -120,6 +152,11 @@ def _nothing() -> None:
 @functools.cache
 def _table() -> Callable[..., object]:
     return _component("trinity_table", "table", TABLE_HTML)
+
+
+@functools.cache
+def _lanes() -> Callable[..., object]:
+    return _component("trinity_lanes", "lanes", LANES_HTML)
 
 
 @functools.cache

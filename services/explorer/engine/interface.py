@@ -34,6 +34,8 @@ class EngineOptions:
     """True if responses may be constrained by a JSON Schema, which needs the tokenizer."""
     rope: JsonObject | None = None
     """Keys of the model's config.json with position embeddings, if the user changed these."""
+    trusts_code: bool = False
+    """True if the Python code that comes with the model is run."""
     role: str = "the rollout engine"
     """Name of the engine in messages."""
 

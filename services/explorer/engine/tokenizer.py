@@ -147,12 +147,13 @@ def load_tokenizer(
     *,
     template_kwargs: JsonObject | None = None,
     max_cached_tokens: int = MAX_CACHED_TOKENS,
+    trusts_code: bool = False,
 ) -> HuggingFaceTokenizer:
     """Loads it; raises UserError when there is no tokenizer, no chat template or no end token."""
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model_path)
+        tokenizer = AutoTokenizer.from_pretrained(model_path, trust_remote_code=trusts_code)
     except (OSError, ValueError) as error:
         raise UserError(f"the tokenizer of {model_path} cannot be read: {error}") from error
     ends = {tokenizer.eos_token_id, *_generation_config_eos(model_path)} - {None}

@@ -55,6 +55,7 @@ class VllmEngine:
     def __init__(self, engine: "AsyncLLM", options: EngineOptions) -> None:
         self._engine = engine
         self._model_path = options.model_path
+        self._trusts_code = options.trusts_code
         self._max_model_len = options.max_model_len
         self._role = options.role
         self._structured_output = options.structured_output
@@ -210,7 +211,9 @@ class VllmEngine:
         """Loads the front end's tokenizer, which it needs only to find stop texts."""
         processor = self._engine.output_processor
         if processor.tokenizer is None:
-            tokenizer = await in_daemon_thread(lambda: _load_tokenizer(self._model_path))
+            tokenizer = await in_daemon_thread(
+                lambda: _load_tokenizer(self._model_path, self._trusts_code)
+            )
             processor.tokenizer = tokenizer
 
     def _parameters(
@@ -275,10 +278,10 @@ def _top_logprobs(position: "Mapping[int, Logprob]", count: int) -> list[tuple[i
     return [(token, logprob) for _, token, logprob in ranked[:count]]
 
 
-def _load_tokenizer(model_path: str) -> "PreTrainedTokenizerBase":
+def _load_tokenizer(model_path: str, trusts_code: bool) -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(model_path)
+    return AutoTokenizer.from_pretrained(model_path, trust_remote_code=trusts_code)
 
 
 async def start_vllm(options: EngineOptions) -> VllmEngine:

@@ -118,6 +118,8 @@ def engine_arguments(options: EngineOptions, hardware: Hardware) -> JsonObject:
         "seed": 0,
     }
     arguments |= _gpu_arguments(options) if hardware.has_gpu else _cpu_arguments(options)
+    if options.trusts_code:
+        arguments["trust_remote_code"] = True
     if options.rope is not None:
         arguments["hf_overrides"] = options.rope
     return arguments | rollout.extra_engine_args

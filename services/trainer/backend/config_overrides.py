@@ -60,14 +60,21 @@ def lay_rope(
     config.get_text_config().rope_parameters = rope_parameters(keys, scaling, theta)
 
 
-def check_override(override: Mapping[str, JsonValue], directory: Path, section: str) -> None:
+def load_config(directory: Path, *, trusts_code: bool = False) -> PretrainedConfig:
+    """Reads a model's configuration, by the model's own code where that is trusted."""
+    config: PretrainedConfig = AutoConfig.from_pretrained(directory, trust_remote_code=trusts_code)
+    return config
+
+
+def check_override(
+    override: Mapping[str, JsonValue], config: PretrainedConfig, section: str
+) -> None:
     """Checks that every key is the model's: verl accepts any, so a typo would change nothing.
 
     Raises: UserError naming the key.
     """
     if not override:
         return
-    config: PretrainedConfig = AutoConfig.from_pretrained(directory)
     nested = override.get(NESTED_OVERRIDE)
     known = config.to_dict()
     for key, value in (nested if isinstance(nested, dict) else override).items():
@@ -85,12 +92,11 @@ def check_override(override: Mapping[str, JsonValue], directory: Path, section: 
             )
 
 
-def check_heads(directory: Path) -> None:
+def check_heads(config: PretrainedConfig, directory: Path) -> None:
     """Checks what verl's engine reads of every model, before it fails on it.
 
     Raises: UserError naming the model.
     """
-    config: PretrainedConfig = AutoConfig.from_pretrained(directory)
     try:
         _ = config.get_text_config().num_key_value_heads
     except AttributeError as error:
@@ -101,13 +107,12 @@ def check_heads(directory: Path) -> None:
         ) from error
 
 
-def without_dropout(directory: Path) -> dict[str, JsonValue]:
+def without_dropout(config: PretrainedConfig) -> dict[str, JsonValue]:
     """Returns the override that turns off each dropout of a model and of its parts.
 
     Log-probabilities that ratios are taken of come from passes without dropout, so a policy that
     trains with it is not the one that they are of.
     """
-    config: PretrainedConfig = AutoConfig.from_pretrained(directory)
     return _off(config.to_dict())
 
 

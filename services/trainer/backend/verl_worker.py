@@ -25,6 +25,7 @@ from services.trainer.backend.config_overrides import (  # noqa: E402
     check_override,
     import_library,
     lay_rope,
+    load_config,
     with_override,
     without_dropout,
     without_rope,
@@ -47,6 +48,7 @@ from trinity.config.schema.algorithm import OptimizerConfig  # noqa: E402
 from trinity.config.schema.model import LoRAConfig  # noqa: E402
 from trinity.config.schema.trainer import CriticConfig, TrainerConfig  # noqa: E402
 from trinity.errors import UserError  # noqa: E402
+from trinity.security.model_code import trusts_model_code  # noqa: E402
 
 logger = logging.getLogger(__name__)
 
@@ -168,15 +170,18 @@ def _model_config(
     of_role = _config_of(plan, kind)
     section = "trainer.critic" if kind == "value_model" else "trainer"
     import_library(of_role.external_lib, section)
-    check_override(of_role.override_config, model_directory, section)
-    check_heads(model_directory)
+    trusts_code = trusts_model_code(plan.config.model.trust_remote_code, str(model_directory))
+    own = load_config(model_directory, trusts_code=trusts_code)
+    check_override(of_role.override_config, own, section)
+    check_heads(own, model_directory)
     keys = model_keys(model_directory, of_role.override_config) or {}
     rows = _row_kernel(plan, keys)
     kernel = {"attn_implementation": rows.attention}
-    dropout_off = {} if plan.keeps_dropout else without_dropout(model_directory)
+    dropout_off = {} if plan.keeps_dropout else without_dropout(own)
     config = HFModelConfig(
         path=str(model_directory),
         load_tokenizer=False,
+        trust_remote_code=trusts_code,
         use_remove_padding=rows.packs,
         enable_gradient_checkpointing=(
             plan.critic_recomputes_activations

@@ -68,7 +68,7 @@ class ModelFiles:
         remove_tree(self._copy)
         self._copy.mkdir(parents=True)
         for path in sorted(model_directory.iterdir()):
-            if _is_small_file(path):
+            if _is_small_file(path) or self._is_trusted_code(path):
                 shutil.copyfile(path, self._copy / path.name)
         self._write_dtype()
         if self._chat_template is not None:
@@ -76,6 +76,10 @@ class ModelFiles:
         for path in sorted(self._copy.iterdir()):
             make_durable(path)
             self._contents[path.name] = path.read_bytes()
+
+    def _is_trusted_code(self, path: Path) -> bool:
+        """Returns True for code without which the published model cannot be read."""
+        return path.suffix == ".py" and self._model is not None and self._model.trust_remote_code
 
     def link_into(self, directory: Path) -> frozenset[str]:
         """Hard-links the files into a directory; returns their names, all of them durable.

@@ -173,6 +173,7 @@ def load_formatter(
     row_format: FormatConfig,
     max_length: int,
     template_kwargs: JsonObject | None = None,
+    trusts_code: bool = False,
 ) -> Formatter:
     """Loads a formatter with the model's tokenizer; data among rollouts is formatted as for sft.
 
@@ -180,7 +181,7 @@ def load_formatter(
 
     Raises: UserError when the model has no tokenizer or no chat template.
     """
-    tokenizer = _load_tokenizer(model_directory)
+    tokenizer = _load_tokenizer(model_directory, trusts_code)
     if schema == "cpt":
         return Formatter(CptEncoder(tokenizer, row_format), name=name, max_length=max_length)
     tokenizer.chat_template = row_format.chat_template or chat_template or tokenizer.chat_template
@@ -195,9 +196,9 @@ def load_formatter(
     return Formatter(encoder, name=name, max_length=max_length)
 
 
-def _load_tokenizer(model_directory: Path) -> PreTrainedTokenizerBase:
+def _load_tokenizer(model_directory: Path, trusts_code: bool) -> PreTrainedTokenizerBase:
     try:
-        return AutoTokenizer.from_pretrained(model_directory)
+        return AutoTokenizer.from_pretrained(model_directory, trust_remote_code=trusts_code)
     except (OSError, ValueError) as error:
         raise UserError(
             f"the tokenizer in {model_directory} cannot be read: {str(error).splitlines()[0]}"

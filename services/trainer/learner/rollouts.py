@@ -77,6 +77,7 @@ class RolloutRows:
             collision_BT=self.policy.get("collision"),
             discriminator_BT=self.policy.get("discriminator"),
             teacher_logprobs_BT=self._teacher(),
+            reference_logprobs_BT=self.reference_NT,
             student_logprobs_BT=self.policy.get(STUDENT),
             baselines_B=self._baselines(),
             reward_parts=self._reward_parts(),

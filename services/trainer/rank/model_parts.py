@@ -47,6 +47,7 @@ class LoadFormatter(Protocol):
         row_format: FormatConfig,
         max_length: int,
         template_kwargs: JsonObject,
+        trusts_code: bool,
     ) -> RowFormatter: ...
 
 

@@ -37,6 +37,7 @@ from trinity.errors import ManifestError, RunFailed, Superseded, UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.rpc.channel import open_sync_channel
 from trinity.runtime.retry import WaitReporter
+from trinity.security.model_code import trusts_model_code
 from trinity.types import StageKey
 from trinity.weights.ledger import LedgerKey, WeightsLedger
 from trinity.weights.manifest import verify
@@ -446,6 +447,9 @@ def row_reader(plan: StagePlan, model_directory: Path, load_formatter: LoadForma
             row_format=data.format,
             max_length=plan.max_model_len,
             template_kwargs=plan.config.model.template_kwargs,
+            trusts_code=trusts_model_code(
+                plan.config.model.trust_remote_code, str(model_directory)
+            ),
         )
     return RowReader(
         formatter=formatter,

@@ -154,3 +154,21 @@ def test_activations_that_are_computed_again_give_the_same_gradients(
     assert len(modules) == (2 if kind == "ppo" else 1)
     assert all(module.is_gradient_checkpointing for module in modules)
     assert_close(gradients_of(learner, BATCH), kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "at_first"),
+    [
+        ("kto", "critic/advantages/max", 0.1 / 4),
+        ("online_dpo", "advantage/online_dpo/margin", 0.0),
+    ],
+)
+def test_answers_are_measured_against_the_weights_that_the_stage_began_with(
+    learner_of: Build, model: Path, name: str, metric: str, at_first: float
+) -> None:
+    learner = learner_of(make_plan(model, {"algorithm_type": name, "repeat_times": 8}))
+    before = weights_of(learner)
+    first, second = stepped(learner, BATCH), stepped(learner, replace(BATCH, step=2))
+    assert first[metric] == pytest.approx(at_first, abs=1e-6)
+    assert abs(second[metric] - at_first) > 1e-5
+    assert any((weights_of(learner)[key] != before[key]).any() for key in before)

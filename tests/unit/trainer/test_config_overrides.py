@@ -1,5 +1,6 @@
 """A model trains without dropout unless its override asks, and says what it lacks for verl."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from verl.utils.model import update_model_config
 
 from services.trainer.backend.config_overrides import (
     check_heads,
+    load_config,
     with_override,
     without_dropout,
 )
@@ -29,7 +31,7 @@ def saved(directory: Path, config: PretrainedConfig) -> Path:
 
 def test_each_dropout_of_a_model_is_off(tmp_path: Path) -> None:
     directory = saved(tmp_path, GPT2Config(n_layer=1, n_head=2, n_embd=8))
-    off = without_dropout(directory)
+    off = without_dropout(load_config(directory))
     assert off == {
         "attn_pdrop": 0.0,
         "embd_pdrop": 0.0,
@@ -42,20 +44,20 @@ def test_each_dropout_of_a_model_is_off(tmp_path: Path) -> None:
 
 
 def test_a_model_without_dropout_is_left_as_it_is(tmp_path: Path) -> None:
-    assert without_dropout(saved(tmp_path, Qwen2Config())) == {}
+    assert without_dropout(load_config(saved(tmp_path, Qwen2Config()))) == {}
 
 
 def test_names_of_labels_are_not_taken_for_dropouts(tmp_path: Path) -> None:
     labels = {0: "kept", 1: "dropout"}
     config = Qwen2Config(id2label=labels, label2id={name: key for key, name in labels.items()})
     assert config.to_dict()["label2id"] == {"kept": 0, "dropout": 1}
-    assert without_dropout(saved(tmp_path, config)) == {}
+    assert without_dropout(load_config(saved(tmp_path, config))) == {}
 
 
 def test_dropouts_of_a_part_are_off(tmp_path: Path) -> None:
     text = Gemma3TextConfig(num_hidden_layers=1, attention_dropout=0.5)
     directory = saved(tmp_path, Gemma3Config(text_config=text))
-    assert without_dropout(directory) == {"text_config": {"attention_dropout": 0.0}}
+    assert without_dropout(load_config(directory)) == {"text_config": {"attention_dropout": 0.0}}
 
 
 def test_dropout_that_is_asked_for_stays() -> None:
@@ -72,6 +74,25 @@ def test_dropout_that_is_asked_for_stays() -> None:
 
 
 def test_a_model_that_verl_cannot_train_gets_a_sentence(tmp_path: Path) -> None:
-    check_heads(saved(tmp_path / "qwen", Qwen2Config()))
+    check_heads(Qwen2Config(), tmp_path)
     with pytest.raises(UserError, match="`gpt2`, whose configuration has no `num_key_value_heads`"):
-        check_heads(saved(tmp_path / "gpt", GPT2Config()))
+        check_heads(GPT2Config(), tmp_path / "gpt")
+
+
+def test_a_configuration_of_the_models_own_code_is_read_where_that_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "m"))
+    monkeypatch.syspath_prepend(str(tmp_path / "m"))
+    model = saved(tmp_path / "model", Qwen2Config())
+    classes = {"AutoConfig": "configuration_own.OwnConfig"}
+    described = json.loads((model / "config.json").read_text())
+    described |= {"model_type": "own_of_a_test", "auto_map": classes}
+    (model / "config.json").write_text(json.dumps(described))
+    (model / "configuration_own.py").write_text(
+        "from transformers import Qwen2Config\n"
+        "class OwnConfig(Qwen2Config):\n    model_type = 'own_of_a_test'\n"
+    )
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        load_config(model)
+    assert type(load_config(model, trusts_code=True)).__name__ == "OwnConfig"

@@ -25,7 +25,9 @@ TOKEN_ADVANTAGES: "Registry[TokenAdvantageFn]" = Registry(
         "gvpo": f"{_HERE}.gvpo.gvpo",
         "jensen_shannon": f"{_HERE}.jensen_shannon.jensen_shannon",
         "jsd": f"{_HERE}.jsd.jsd",
+        "kto": f"{_HERE}.kto.kto",
         "on_policy_distill": f"{_HERE}.on_policy_distill.on_policy_distill",
+        "online_dpo": f"{_HERE}.online_dpo.online_dpo",
         "opmd_verl": f"{_HERE}.opmd_verl.opmd_verl",
         "opo": f"{_HERE}.opo.opo",
         "optimal_token_baseline": f"{_HERE}.optimal_token_baseline.optimal_token_baseline",
@@ -58,7 +60,9 @@ NEEDS: "dict[str, frozenset[Need]]" = {
     "grpo_distill": frozenset({"teacher"}),
     "jensen_shannon": frozenset({"teacher"}),
     "jsd": frozenset({"teacher"}),
+    "kto": frozenset({"reference"}),
     "on_policy_distill": frozenset({"teacher"}),
+    "online_dpo": frozenset({"reference"}),
     "optimal_token_baseline": frozenset({"collision"}),
     "pf_ppo": frozenset({"values"}),
     "ppo": frozenset({"values"}),
@@ -71,9 +75,9 @@ NEEDS: "dict[str, frozenset[Need]]" = {
 
 NEEDS["mine"] = frozenset({"values"})"""
 
-COMPARES_POLICIES = frozenset({"gvpo"})
-"""Advantages that compare the policy before the step with the one that made the tokens, so that the
-trainer computes log-probabilities of its own."""
+COMPARES_POLICIES = frozenset({"gvpo", "kto", "online_dpo"})
+"""Advantages that compare the policy before the step with another one, so that the trainer computes
+log-probabilities of its own."""
 
 
 def needs_of(name: str) -> "frozenset[Need]":

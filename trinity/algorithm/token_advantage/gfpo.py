@@ -9,9 +9,12 @@ from trinity.algorithm.token_advantage.masked import Groups, broadcast_rows
 from trinity.algorithm.token_advantage.token_batch import (
     BoolMatrix,
     FloatVector,
+    IntVector,
     TokenAdvantages,
     TokenBatch,
 )
+from trinity.algorithm.token_advantage.units import Units
+from trinity.algorithm.units import Unit
 from trinity.errors import UserError
 
 
@@ -21,12 +24,18 @@ def gfpo(
     num_kept: int = 8,
     metric: Literal["length", "token_efficiency"] = "length",
     epsilon: float = 1e-6,
+    unit: Unit = "run",
 ) -> TokenAdvantages:
-    """A = (s - mean) / (std + epsilon) over the kept rows of the group; the others are left out.
+    """A = (s - mean) / (std + epsilon) over the kept units of the group; the others are left out.
 
-    s [B] is the sum of a row's rewards. Kept are the num_kept rows of a group with the fewest
+    s [B] is the sum of a row's rewards. Kept are the num_kept units of a group with the fewest
     trained tokens l, or with the largest s / l (token_efficiency), and those that tie with the
-    last. std is unbiased; a single row: mean 0, std 1. https://arxiv.org/abs/2508.09726
+    last. std is unbiased; a single unit: mean 0, std 1.
+
+    unit "run": a run counts once, with the mean of its rows' s and the sum of their l, and is kept
+        or left out with all its rows; "sample": every row counts.
+
+    https://arxiv.org/abs/2508.09726
     """
     if num_kept < 1:
         raise UserError(f"algorithm.advantage_fn_args.num_kept is {num_kept}; give 1 or more")
@@ -34,33 +43,36 @@ def gfpo(
         raise UserError(
             f"algorithm.advantage_fn_args.metric is {metric!r}; give length or token_efficiency"
         )
-    scores_B, lengths_B = batch.scores_B, batch.mask_BT.sum(-1).astype(np.float64)
-    cost_B = lengths_B if metric == "length" else -scores_B / np.maximum(lengths_B, 1.0)
-    kept_B = _kept(np.where(lengths_B > 0, cost_B, np.inf), batch.groups_B, num_kept)
-    advantages_B = np.zeros(len(scores_B))
-    advantages_B[kept_B] = normalize_in_groups(
-        scores_B[kept_B],
-        Groups.from_ids(batch.groups_B[kept_B]),
+    units, lengths_B = Units.of_batch(batch, unit), batch.mask_BT.sum(-1).astype(np.float64)
+    scores_U, lengths_U = units.means_U(batch.scores_B), units.sums_U(lengths_B)
+    cost_U = lengths_U if metric == "length" else -scores_U / np.maximum(lengths_U, 1.0)
+    groups_U = units.groups.index_B
+    kept_U = _kept(np.where(lengths_U > 0, cost_U, np.inf), groups_U, num_kept)
+    advantages_U = np.zeros(len(scores_U))
+    advantages_U[kept_U] = normalize_in_groups(
+        scores_U[kept_U],
+        Groups.from_ids(groups_U[kept_U]),
         epsilon=epsilon,
         divide_by_std=True,
     )
+    kept_B, advantages_B = kept_U[units.number_B], units.spread_B(advantages_U)
     mask_BT = batch.mask_BT & kept_B[:, None]
     return TokenAdvantages(
         advantages_BT=broadcast_rows(advantages_B, mask_BT),
         mask_BT=mask_BT,
         metrics={
-            "gfpo/kept_ratio": float(kept_B.mean()) if len(kept_B) else 0.0,
-            "gfpo/kept_length": float(lengths_B[kept_B].mean()) if kept_B.any() else 0.0,
-            "gfpo/length": float(lengths_B.mean()) if len(kept_B) else 0.0,
+            "gfpo/kept_ratio": float(kept_U.mean()) if len(kept_U) else 0.0,
+            "gfpo/kept_length": float(lengths_U[kept_U].mean()) if kept_U.any() else 0.0,
+            "gfpo/length": float(lengths_U.mean()) if len(kept_U) else 0.0,
         },
     )
 
 
-def _kept(cost_B: FloatVector, groups_B: np.ndarray, num_kept: int) -> BoolMatrix:
-    """Returns the rows whose cost is at most the num_kept-th least of their group, [B]."""
-    order = np.lexsort((cost_B, groups_B))
-    _, index_B, counts_G = np.unique(groups_B, return_inverse=True, return_counts=True)
+def _kept(cost_U: FloatVector, groups_U: IntVector, num_kept: int) -> BoolMatrix:
+    """Returns the units whose cost is at most the num_kept-th least of their group, [U]."""
+    order = np.lexsort((cost_U, groups_U))
+    _, index_U, counts_G = np.unique(groups_U, return_inverse=True, return_counts=True)
     starts_G = np.cumsum(counts_G) - counts_G
     last_G = starts_G + np.minimum(counts_G, num_kept) - 1
-    kept_B: BoolMatrix = (cost_B <= cost_B[order][last_G][index_B]) & np.isfinite(cost_B)
-    return kept_B
+    kept_U: BoolMatrix = (cost_U <= cost_U[order][last_G][index_U]) & np.isfinite(cost_U)
+    return kept_U

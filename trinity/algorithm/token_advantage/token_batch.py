@@ -49,6 +49,8 @@ class TokenBatch:
     discriminator_BT: FloatMatrix | None = None
     teacher_logprobs_BT: FloatMatrix | None = None
     """At temperature 1."""
+    reference_logprobs_BT: FloatMatrix | None = None
+    """By the reference model."""
     student_logprobs_BT: FloatMatrix | None = None
     """By the policy before this step, at temperature 1; None where rollouts were sampled at 1."""
     baselines_B: FloatVector | None = None
@@ -94,6 +96,7 @@ class TokenBatch:
             "collision": self.collision_BT,
             "discriminator": self.discriminator_BT,
             "teacher": self.teacher_logprobs_BT,
+            "reference": self.reference_logprobs_BT,
             "baselines": self.baselines_B,
         }[need]
         if data is None:

@@ -12,6 +12,7 @@ from trinity.config.plan.algorithm import ARGUMENTS_WITHOUT_EFFECT
 from trinity.config.plan.arithmetic import model_keys, packing_obstacle
 from trinity.config.plan.experience_sink import experience_sink
 from trinity.config.plan.model import missing_from_cache
+from trinity.config.plan.model_code import model_code
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.choices import EXPLORING
 from trinity.config.schema.data import FormatConfig
@@ -70,6 +71,18 @@ def override_config_differs_from_engine(stage: StagePlan) -> Iterator[str]:
             "`trainer.override_config` is laid over the trainer's models alone: where it changes "
             "what a model computes, tell the engine too "
             "(`explorer.rollout_model.extra_engine_args.hf_overrides`)"
+        )
+
+
+def _models_bring_code(stage: StagePlan) -> Iterator[str]:
+    """Code of a model can read what the process holds."""
+    wanting = [(stage.model_path, stage.config.model.trust_remote_code)]
+    wanting += [(m.model_path, m.engine.trust_remote_code) for m in stage.auxiliary_models]
+    for path in sorted({path for path, wants in wanting if wants}):
+        yield (
+            f"`trust_remote_code: true` runs {model_code(path) or 'no code, as none is'} of the "
+            f"model {path} with all rights of explorer and trainer; where these have "
+            "credentials, `TRINITY_TRUST_REMOTE_CODE=true` in their environment must allow it"
         )
 
 
@@ -539,4 +552,5 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     offload_without_gpus,
     override_config_differs_from_engine,
     _rows_are_padded,
+    _models_bring_code,
 )

@@ -10,7 +10,7 @@ from trinity.algorithm.algorithm_type import RowSchema
 from trinity.algorithm.policy_loss import PAIR_LOSSES_WITH_REFERENCE
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.sampling import SAMPLE_STRATEGIES, SampleStrategy
-from trinity.algorithm.token_advantage import COMPARES_POLICIES
+from trinity.algorithm.token_advantage import COMPARES_POLICIES, needs_of
 from trinity.algorithm.token_selection import TOKEN_SELECTIONS
 from trinity.algorithm.units import COUNTS_UNITS, UNIT_ARGUMENT, UNIT_BEFORE
 from trinity.config.schema.algorithm import LossAggMode
@@ -179,7 +179,8 @@ class ResolvedAlgorithm(PlanModel):
         """True if anything uses the model that the stage started from."""
         uses = (self.kl_loss_fn, self.kl_penalty_fn) != ("none", "none")
         compares = self.policy_loss_fn in PAIR_LOSSES_WITH_REFERENCE
-        return uses or compares or self.loss_reads_reference
+        measures = self.advantage_in_trainer and "reference" in needs_of(self.advantage_fn)
+        return uses or compares or measures or self.loss_reads_reference
 
     @property
     def needs_proximal(self) -> bool:

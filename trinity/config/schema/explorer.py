@@ -193,10 +193,8 @@ class AuxiliaryModelConfig(EngineConfig):
     """Its name in messages and logs."""
     external_model_config: AuxiliaryExternalConfig = default_section(AuxiliaryExternalConfig)
     """Access to it, for `engine_type: external`."""
-    trust_remote_code: Annotated[bool, PlannedKey("code that comes with a model is not run")] = (
-        False
-    )
-    """Run the Python code that comes with it."""
+    trust_remote_code: bool = False
+    """Run the Python code that comes with it, as of `model.trust_remote_code`."""
     enable_history: Annotated[bool, IgnoredKey("what is not the policy's is not trained")] = False
     """Keep its answers as experiences."""
     enable_openai_api: Annotated[bool, IgnoredKey("each attempt has an address of each")] = True

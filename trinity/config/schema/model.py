@@ -146,10 +146,9 @@ class ModelConfig(Section):
     """Jinja text used in place of the tokenizer's chat template."""
     chat_template_path: str | None = None
     """File that holds such a text."""
-    trust_remote_code: Annotated[bool, PlannedKey("code that comes with a model is not run")] = (
-        False
-    )
-    """Run the Python code that comes with a model."""
+    trust_remote_code: bool = False
+    """Run the Python code that comes with the model, with all rights of explorer and trainer. Where
+    these have credentials, `TRINITY_TRUST_REMOTE_CODE=true` in their environment must allow it."""
     logprobs: NumLogprobs = 0
     """How many of the likeliest tokens an experience has with their log-probabilities, at each
     position, unless a taskset has its own."""

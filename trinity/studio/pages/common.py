@@ -10,7 +10,7 @@ from trinity.errors import TrinityError
 from trinity.studio.connection import Phase
 from trinity.studio.context import StudioContext, ViewedRun, studio_context
 from trinity.studio.plain_text import joined, plain_text
-from trinity.studio.runs import RunEntry, describe_run, find_runs
+from trinity.studio.runs import RunEntry, describe_run, find_runs, list_runs
 from trinity.studio.system import describe_experiment, is_experiment_id, list_experiments
 from trinity.studio.widgets import show_problem
 
@@ -77,6 +77,32 @@ def _chosen(context: StudioContext) -> tuple[ViewedRun, RunEntry] | None:
         return None
     entries = context.wait_for(list_experiments(system))
     return (context.view_experiment(entries[0].experiment_id), entries[0]) if entries else None
+
+
+def all_entries(context: StudioContext) -> list[RunEntry]:
+    """Returns the experiments of services by address, and the runs of directories.
+
+    Services that do not answer say so, and hide no run.
+    """
+    return [*_of_services(context), *list_runs(context.places)]
+
+
+def _of_services(context: StudioContext) -> list[RunEntry]:
+    system = context.system()
+    if system is None:
+        return []
+    try:
+        return context.wait_for(list_experiments(system))
+    except (TrinityError, TimeoutError) as error:
+        show_problem(error)
+        return []
+
+
+def view_entry(context: StudioContext, entry: RunEntry) -> ViewedRun:
+    """Returns the run of an entry, and begins to open it if it is not open."""
+    if is_experiment_id(entry.address):
+        return context.view_experiment(entry.address)
+    return context.view(Path(entry.address))
 
 
 def is_open(viewed: ViewedRun) -> bool:

@@ -1,5 +1,7 @@
 """The page Run: whether it learns, and what it waits for."""
 
+import time
+
 import streamlit as st
 
 from trinity.errors import TrinityError
@@ -10,8 +12,16 @@ from trinity.studio.curves import GROUPS, HEIGHT, curve_chart, curve_rows, evalu
 from trinity.studio.history import RunHistory, StageHistory
 from trinity.studio.live import LiveState, live_state, verdict_of
 from trinity.studio.pages.common import REFRESH_SECONDS, open_page, show_waiting
+from trinity.studio.pages.run_log import show_logs
 from trinity.studio.plain_text import joined, number_text, plain_text, seconds_text, time_text
-from trinity.studio.widgets import Column, Row, show_long_text, show_problem, show_table
+from trinity.studio.widgets import (
+    Column,
+    Row,
+    show_lanes,
+    show_long_text,
+    show_problem,
+    show_table,
+)
 
 CHARTS_A_ROW = 3
 NO_CURVES = "No step was trained yet. The curves appear with the first batch."
@@ -40,6 +50,16 @@ WORK_COLUMNS = (
     Column("last step ago", "number"),
 )
 EVENT_COLUMNS = (Column("time (UTC)"), Column("stage"), Column("event", "wrap"))
+CLOSED_COLUMNS = (
+    Column("began (UTC)"),
+    Column("member"),
+    Column("waited for"),
+    Column("because", "wrap"),
+    Column("for", "number"),
+)
+MAX_CLOSED_WAITS = 100
+NO_LANES = "Nothing was seen yet. What members do is shown from the first look at a running run on."
+NO_CLOSED = "No wait ended since this run was opened here."
 VALUE_COLUMNS = (Column("curve"), Column("step", "number"), Column("newest value", "number"))
 
 
@@ -51,6 +71,7 @@ def show() -> None:
         return
     context, viewed, _ = opened
     st.fragment(_live, run_every=REFRESH_SECONDS)(context, viewed)
+    st.fragment(show_logs)(context, viewed)
 
 
 def _live(context: StudioContext, viewed: ViewedRun) -> None:
@@ -68,6 +89,7 @@ def _live(context: StudioContext, viewed: ViewedRun) -> None:
     else:
         _show_verdict(context, viewed.connection, services)
     _show_stages(viewed.history, state)
+    _show_lanes(viewed)
     if state is not None:
         _show_live(state)
     _show_events(viewed.history)
@@ -152,6 +174,27 @@ def _show_samples(stage: StageHistory) -> None:
             st.text(joined(["reward", number_text(sample.reward) or "not recorded"]))
             show_long_text(sample.prompt)
             show_long_text(sample.response)
+
+
+def _show_lanes(viewed: ViewedRun) -> None:
+    """Shows who did and waited for what, as a picture and as a table."""
+    st.subheader("Who did what", anchor=False)
+    show_lanes("Members over time", viewed.lanes.shown(time.time()), key="lanes", empty=NO_LANES)
+    with st.expander("Waits that ended"):
+        rows = [
+            Row(
+                f"{place}",
+                (
+                    time_text(int(span.begin * 1000)),
+                    viewed.lanes.name_of(span.lane),
+                    span.waits_for,
+                    span.text,
+                    seconds_text(span.seconds),
+                ),
+            )
+            for place, span in enumerate(viewed.lanes.closed_waits()[:MAX_CLOSED_WAITS])
+        ]
+        show_table("Waits that ended", CLOSED_COLUMNS, rows, key="closed-waits", empty=NO_CLOSED)
 
 
 def _show_live(state: LiveState) -> None:

@@ -3,11 +3,10 @@
 import streamlit as st
 
 from trinity.errors import TrinityError
-from trinity.studio.context import StudioContext, studio_context
-from trinity.studio.pages.common import RUN
+from trinity.studio.context import studio_context
+from trinity.studio.pages.common import RUN, all_entries
 from trinity.studio.plain_text import joined, number_text, plain_text
-from trinity.studio.runs import RunEntry, list_runs, missing_places
-from trinity.studio.system import list_experiments
+from trinity.studio.runs import RunEntry, missing_places
 from trinity.studio.widgets import Column, Row, show_problem, show_table
 
 REFRESH_SECONDS = 3.0
@@ -34,11 +33,10 @@ def show() -> None:
 def _list() -> None:
     context = studio_context()
     try:
-        entries = list_runs(context.places)
+        entries = all_entries(context)
     except (TrinityError, OSError) as error:
         show_problem(error)
         return
-    entries = [*_of_services(context), *entries]
     st.text(plain_text(joined([f"{len(entries):,} runs", *map(str, context.places)])))
     for sentence in missing_places(context.places):
         st.text(plain_text(sentence))
@@ -52,18 +50,6 @@ def _list() -> None:
     )
     if picked is not None:
         _go_to(picked)
-
-
-def _of_services(context: StudioContext) -> list[RunEntry]:
-    """Returns the visitor's experiments; services that do not answer say so, and hide no run."""
-    system = context.system()
-    if system is None:
-        return []
-    try:
-        return context.wait_for(list_experiments(system))
-    except (TrinityError, TimeoutError) as error:
-        show_problem(error)
-        return []
 
 
 def _go_to(address: str) -> None:

@@ -2,7 +2,16 @@
 
 import streamlit as st
 
-from trinity.studio.pages import configure, evaluations, experiences, run, runs, step, tasks
+from trinity.studio.pages import (
+    compare,
+    configure,
+    evaluations,
+    experiences,
+    run,
+    runs,
+    step,
+    tasks,
+)
 
 
 def main() -> None:
@@ -15,6 +24,7 @@ def main() -> None:
         st.Page(tasks.show, title="Tasks", url_path="tasks"),
         st.Page(evaluations.show, title="Evaluations", url_path="evaluations"),
         st.Page(step.show, title="Step", url_path="step"),
+        st.Page(compare.show, title="Compare", url_path="compare"),
         st.Page(configure.show, title="Configure", url_path="configure"),
     ]
     st.navigation(pages, position="top").run()

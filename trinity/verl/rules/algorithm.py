@@ -175,6 +175,7 @@ def _put_gvpo(work: Conversion) -> str:
     work.put("algorithm.algorithm_type", GVPO, mode)
     work.copy("actor_rollout_ref.rollout.n", "algorithm.repeat_times", 1)
     work.put("algorithm.advantage_fn", GVPO, mode, "its weights are made before each step")
+    work.put(f"algorithm.advantage_fn_args.{UNIT_ARGUMENT}", UNIT_BEFORE, mode, COUNTS_SAMPLES)
     work.copy(f"{ACTOR}.gvpo_beta", "algorithm.advantage_fn_args.beta", 0.1)
     note = "the sum of an answer's tokens, and the mean over answers"
     work.put("algorithm.loss_agg_mode", "seq-mean-token-sum", mode, note)

@@ -21,6 +21,7 @@ GROUP_CALLS: list[tuple[str, dict[str, object]]] = [
     ("grpo", {"std_threshold": 0.0, "duplicate_experiences": True}),
     ("grpo", {"rank_penalty": 0.5}),
     ("grpo_passk", {}),
+    ("maxrl", {}),
     ("dr_grpo", {"std_threshold": 0.1}),
     ("opmd", {}),
     ("opmd", {"opmd_baseline": "logavgexp", "tau": 0.5}),

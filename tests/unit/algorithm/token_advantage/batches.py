@@ -44,6 +44,9 @@ def random_batch(
         collision_BT=np.square(policy).sum(-1),
         discriminator_BT=(np.square(policy) * (entropies_BT[..., None] + log_policy)).sum(-1),
         teacher_logprobs_BT=np.minimum(logprobs_BT + largest_gap * draw.uniform(-1, 1, shape), 0.0),
+        reference_logprobs_BT=np.minimum(
+            logprobs_BT + np.random.default_rng((seed, 1)).uniform(-1, 1, shape), 0.0
+        ),
         baselines_B=draw.normal(size=num_rows),
         reward_parts={
             "accuracy": draw.integers(0, 2, num_rows).astype(np.float64),

@@ -19,6 +19,7 @@ FIELDS: dict[Need, str] = {
     "collision": "collision_BT",
     "discriminator": "discriminator_BT",
     "teacher": "teacher_logprobs_BT",
+    "reference": "reference_logprobs_BT",
     "baselines": "baselines_B",
     "reward_parts": "reward_parts",
 }
@@ -60,6 +61,10 @@ def test_only_functions_that_exist_have_needs() -> None:
         ("gfpo", {"metric": "speed"}),
         ("grpo_distill", {"kl_coef": -1.0}),
         ("gvpo", {"beta": 0.0}),
+        ("kto", {"beta": 0.0}),
+        ("kto", {"undesirable_weight": -1.0}),
+        ("online_dpo", {"beta": -0.1}),
+        ("online_dpo", {"label_smoothing": 0.5}),
         ("pf_ppo", {"reweight_method": "best"}),
         ("pf_ppo", {"weight_pow": -1.0}),
         ("vapo", {"alpha": 0.0}),

@@ -1,0 +1,128 @@
+"""Who did and waited for what: spans begin, go on and end as the members tell it."""
+
+import pytest
+
+from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.studio.lanes import KEEP_SECONDS, MAX_SPANS, LaneHistory
+
+NOW = 1_700_000_000.0
+
+
+def wait(target: str, seconds: float, reason: str = "nothing to lease") -> pb.Wait:
+    return pb.Wait(owner="explorer", waits_for=target, reason=reason, waited_seconds=seconds)
+
+
+def member(
+    *waits: pb.Wait,
+    activity: str = "rolling out",
+    silent: float = 0.0,
+    id: str = "m1",
+    role: pb.Role = pb.ROLE_EXPLORER,
+) -> pb.Member:
+    return pb.Member(
+        id=id,
+        role=role,
+        address="127.0.0.1:7001",
+        activity=activity,
+        silent_seconds=silent,
+        waits=waits,
+    )
+
+
+def test_a_wait_is_one_span_until_it_is_told_no_more() -> None:
+    history = LaneHistory()
+    history.observe(NOW, [member(wait("buffer", 10.0))])
+    history.observe(NOW + 2, [member(wait("buffer", 12.3, "step 4 is not published"))])
+    assert history.closed_waits() == []
+    history.observe(NOW + 4, [member()])
+    [ended] = history.closed_waits()
+    assert (ended.begin, ended.end, ended.waits_for) == (NOW - 10, NOW + 2, "buffer")
+    assert ended.text == "step 4 is not published"  # the newest reason
+
+
+def test_a_new_wait_for_the_same_is_another_span() -> None:
+    history = LaneHistory()
+    history.observe(NOW, [member(wait("buffer", 10.0))])
+    history.observe(NOW + 10, [member(wait("buffer", 3.0))])
+    history.observe(NOW + 12, [member()])
+    assert [(span.begin, span.end) for span in history.closed_waits()] == [
+        (NOW + 7, NOW + 10),
+        (NOW - 10, NOW + 7),
+    ]
+
+
+def test_a_late_heartbeat_moves_no_beginning() -> None:
+    """A wait is told as of the heartbeat, which was some seconds ago."""
+    history = LaneHistory()
+    history.observe(NOW, [member(wait("buffer", 5.0))])
+    history.observe(NOW + 6, [member(wait("buffer", 5.0), silent=6.0)])
+    history.observe(NOW + 8, [])
+    [ended] = history.closed_waits()
+    assert (ended.begin, ended.end) == (NOW - 5, NOW)
+
+
+def test_activities_follow_one_another_in_their_lane() -> None:
+    history = LaneHistory()
+    for second, activity in ((0, "loading"), (4, "rolling out"), (8, "rolling out")):
+        history.observe(NOW + second, [member(activity=activity)])
+    [lane] = history.shown(NOW + 8).lanes
+    assert [(span.label, span.is_wait) for span in lane.spans] == [
+        ("loading", False),
+        ("rolling out", False),
+    ]
+    loading, rolling = lane.spans
+    assert loading.left + loading.width == pytest.approx(rolling.left, abs=0.01)
+
+
+def test_lanes_are_in_order_of_their_roles_and_in_percent_of_the_time() -> None:
+    history = LaneHistory()
+    buffer = member(id="m2", role=pb.ROLE_BUFFER, activity="serving")
+    history.observe(NOW - 300, [buffer, member()])
+    history.observe(NOW, [buffer, member(wait("buffer", 150.0))])
+    shown = history.shown(NOW)
+    assert shown.window_seconds == 300
+    assert [lane.name for lane in shown.lanes] == [
+        "explorer 127.0.0.1:7001",
+        "buffer 127.0.0.1:7001",
+    ]
+    waits = [span for span in shown.lanes[0].spans if span.is_wait]
+    assert [(span.left, span.width) for span in waits] == [(50.0, 50.0)]
+    assert waits[0].facts == (
+        ("waits for", "buffer"),
+        ("because", "nothing to lease"),
+        ("for", "2 min so far"),
+        ("began", "2 min ago"),
+    )
+
+
+def test_what_is_kept_is_bounded_in_number_and_in_time() -> None:
+    history = LaneHistory()
+    for step in range(2 * MAX_SPANS):
+        history.observe(NOW + step, [member(wait("buffer", 0.5))] if step % 2 else [member()])
+        history.observe(NOW + step + 0.5, [member(activity=str(step))])
+    assert len(history._closed) == MAX_SPANS
+    later = NOW + 2 * MAX_SPANS + KEEP_SECONDS + 10
+    history.observe(later, [])
+    history.observe(later + KEEP_SECONDS + 10, [])
+    assert len(history._closed) == 0
+    assert history.shown(later).lanes == ()
+    assert history._names == {}
+
+
+def test_texts_of_members_stay_in_one_line_without_steering_characters() -> None:
+    history = LaneHistory()
+    history.observe(NOW, [member(wait("<b>", 5.0, "a\u202eb\nc"), activity="x\ny")])
+    [lane] = history.shown(NOW).lanes
+    told = " ".join(value for span in lane.spans for _, value in span.facts)
+    assert "\u202e" not in told
+    assert "\n" not in told
+    assert "\\u202e" in told
+
+
+def test_services_that_close_end_what_was_open() -> None:
+    history = LaneHistory()
+    history.observe(NOW, [member(wait("buffer", 5.0))])
+    history.end()
+    assert len(history.closed_waits()) == 1
+    [lane] = history.shown(NOW + 1).lanes
+    assert not any("so far" in value for span in lane.spans for _, value in span.facts)

@@ -1,0 +1,218 @@
+"""Lanes of a run's members: what each did and waited for lately, while Studio looks at the run.
+
+Members tell what they wait for now. Studio asks every two seconds and keeps the waits that ended,
+so they are known from the moment on at which the run was opened here, and only the newest ones.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from trinity.api.v1 import synchronizer_pb2
+from trinity.studio.plain_text import one_line, seconds_text
+
+KEEP_SECONDS = 1_800.0
+MAX_SPANS = 500
+"""Spans that are kept of all members together; the oldest is forgotten first."""
+MAX_LANES = 32
+SHORTEST_SECONDS = 0.2
+SAME_SECONDS = 1.5
+"""A wait whose beginning moved by less is the same one: it is told with the heartbeat's delay."""
+WINDOW_SECONDS = 300.0
+LEAST_WINDOW_SECONDS = 30.0
+SHORT_ID = 8
+_ROLES = ("explorer", "trainer", "buffer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Something that a member did, or waited for; times are seconds since 1970."""
+
+    lane: str
+    """The id of the member."""
+    is_wait: bool
+    text: str
+    """Its activity, or the reason of the wait; may quote users' data."""
+    waits_for: str = ""
+    begin: float
+    end: float
+    is_open: bool = True
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownSpan:
+    """A span as it is drawn: its place in percent of the lane, and what is told about it."""
+
+    id: str
+    is_wait: bool
+    left: float
+    width: float
+    label: str
+    facts: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """The spans of one member, in order of their beginning."""
+
+    name: str
+    spans: tuple[ShownSpan, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lanes:
+    """All lanes over the same time."""
+
+    lanes: tuple[Lane, ...]
+    window_seconds: float
+
+
+@dataclass(slots=True)
+class LaneHistory:
+    """Work and waits of members; a follower observes, pages read from other threads."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _closed: deque[Span] = field(default_factory=lambda: deque(maxlen=MAX_SPANS))
+    _open: dict[tuple[str, str], Span] = field(default_factory=dict)
+    _names: dict[str, tuple[int, str]] = field(default_factory=dict)
+    _first: float = 0.0
+
+    def observe(self, now: float, members: Iterable[synchronizer_pb2.Member]) -> None:
+        """Adds what the members tell now."""
+        with self._lock:
+            self._first = self._first or now
+            told: set[tuple[str, str]] = set()
+            for member in members:
+                self._names[member.id] = _name(member)
+                for key, span in _spans(now, member):
+                    told.add(key)
+                    self._add(key, span)
+            for key in self._open.keys() - told:
+                self._close(key, self._open[key].end)
+            self._forget(now)
+
+    def end(self) -> None:
+        """Closes everything: the services are not open any more."""
+        with self._lock:
+            for key in tuple(self._open):
+                self._close(key, self._open[key].end)
+
+    def closed_waits(self) -> list[Span]:
+        """Returns the waits that ended, the newest first."""
+        with self._lock:
+            return [span for span in reversed(self._closed) if span.is_wait]
+
+    def name_of(self, lane: str) -> str:
+        """Returns the name of a lane."""
+        return self._names.get(lane, (0, lane))[1]
+
+    def shown(self, now: float) -> Lanes:
+        """Returns the lanes over the newest minutes."""
+        with self._lock:
+            spans = [*self._closed, *self._open.values()]
+            names = dict(self._names)
+            seen = now - self._first if self._first else 0.0
+        window = max(LEAST_WINDOW_SECONDS, min(WINDOW_SECONDS, seen))
+        start = now - window
+        of_lane: dict[str, list[Span]] = {}
+        for span in spans:
+            if span.end >= start:
+                of_lane.setdefault(span.lane, []).append(span)
+        order = sorted(of_lane, key=lambda lane: names[lane])[:MAX_LANES]
+        return Lanes(
+            lanes=tuple(
+                Lane(
+                    name=names[lane][1],
+                    spans=tuple(
+                        _shown(span, start, window)
+                        for span in sorted(of_lane[lane], key=lambda span: span.begin)
+                    ),
+                )
+                for lane in order
+            ),
+            window_seconds=window,
+        )
+
+    def _add(self, key: tuple[str, str], span: Span) -> None:
+        known = self._open.get(key)
+        if known is not None and _is_same(known, span):
+            self._open[key] = replace(span, begin=known.begin)
+            return
+        if known is not None:
+            self._close(key, max(known.begin, min(span.begin, span.end)))
+        self._open[key] = span
+
+    def _close(self, key: tuple[str, str], end: float) -> None:
+        span = replace(self._open.pop(key), end=end, is_open=False)
+        if span.seconds >= SHORTEST_SECONDS:
+            self._closed.append(span)
+
+    def _forget(self, now: float) -> None:
+        while self._closed and self._closed[0].end < now - KEEP_SECONDS:
+            self._closed.popleft()
+        known = {span.lane for span in (*self._closed, *self._open.values())}
+        for lane in self._names.keys() - known:
+            del self._names[lane]
+
+
+def _is_same(known: Span, span: Span) -> bool:
+    if span.is_wait:
+        return abs(known.begin - span.begin) < SAME_SECONDS
+    return known.text == span.text
+
+
+def _name(member: synchronizer_pb2.Member) -> tuple[int, str]:
+    """Returns the order and the name of a member's lane."""
+    role = synchronizer_pb2.Role.Name(member.role).removeprefix("ROLE_").lower()
+    place = _ROLES.index(role) if role in _ROLES else len(_ROLES)
+    return place, one_line(f"{role} {member.address or member.id[:SHORT_ID]}")
+
+
+def _spans(now: float, member: synchronizer_pb2.Member) -> Iterator[tuple[tuple[str, str], Span]]:
+    """Yields what a member does, and its longest wait for each target, as of its heartbeat."""
+    heard = now - member.silent_seconds
+    activity = Span(lane=member.id, is_wait=False, text=member.activity, begin=heard, end=heard)
+    yield (member.id, ""), activity
+    longest: dict[str, synchronizer_pb2.Wait] = {}
+    for wait in member.waits:
+        known = longest.get(wait.waits_for)
+        if known is None or wait.waited_seconds > known.waited_seconds:
+            longest[wait.waits_for] = wait
+    for target, wait in longest.items():
+        yield (
+            (member.id, target or "?"),
+            Span(
+                lane=member.id,
+                is_wait=True,
+                text=wait.reason,
+                waits_for=target,
+                begin=heard - wait.waited_seconds,
+                end=heard,
+            ),
+        )
+
+
+def _shown(span: Span, start: float, window: float) -> ShownSpan:
+    begin = max(span.begin, start)
+    what = f"waits for {span.waits_for}" if span.is_wait else span.text
+    lasted = seconds_text(span.seconds)
+    facts = [
+        ("waits for" if span.is_wait else "does", span.waits_for if span.is_wait else span.text),
+        *([("because", span.text)] if span.is_wait else []),
+        ("for", f"{lasted} so far" if span.is_open else lasted),
+        ("began", f"{seconds_text(start + window - span.begin)} ago"),
+    ]
+    return ShownSpan(
+        id=f"{span.lane}/{span.waits_for}/{span.begin:.0f}",
+        is_wait=span.is_wait,
+        left=round(100 * (begin - start) / window, 3),
+        width=round(max(100 * (span.end - begin) / window, 0.3), 3),
+        label=one_line(what),
+        facts=tuple((name, one_line(value)) for name, value in facts),
+    )

@@ -1,0 +1,259 @@
+"""The page Compare: curves of several runs in one chart, and what differs in their plans."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import streamlit as st
+
+from trinity.errors import TrinityError
+from trinity.json_values import JsonObject
+from trinity.studio.comparison import (
+    MAX_COMPARED,
+    MAX_DIFFERENCES,
+    Axis,
+    ComparedStage,
+    ComparisonRow,
+    Difference,
+    compared_charts,
+    comparison_row,
+    differences,
+    distinct_labels,
+    plan_of,
+)
+from trinity.studio.connection import Phase
+from trinity.studio.context import StudioContext, ViewedRun, studio_context
+from trinity.studio.curves import HEIGHT
+from trinity.studio.pages.common import (
+    LAST_RUN,
+    REFRESH_SECONDS,
+    STAGE,
+    all_entries,
+    place_of,
+    view_entry,
+)
+from trinity.studio.plain_text import number_text, plain_text
+from trinity.studio.runs import RunEntry
+from trinity.studio.widgets import Column, Row, show_problem, show_table
+
+COMPARED, AXIS = "compare", "over"
+"""Parameters of the address."""
+AXES = tuple(axis.value for axis in Axis)
+PLANS = "_compared_plans"
+"""Key of the session: plans by the services that gave them."""
+CHARTS_A_ROW = 2
+LEGEND_HEIGHT = 60
+TABLE_HEIGHT = 240
+HINT = "Choose runs in the table, at most four; choose one again to take it out."
+NOTHING_YET = "None of these runs has trained a step yet. Curves appear with the first one."
+RUN_COLUMNS = (
+    Column("compared"),
+    Column("run"),
+    Column("state", "state"),
+    Column("stage"),
+    Column("step", "number"),
+    Column("result"),
+)
+NUMBER_COLUMNS = (
+    Column("run"),
+    Column("step", "number"),
+    Column("reward, last ten steps", "number"),
+    Column("hours", "number"),
+    Column("best evaluations", "wrap"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRun:
+    """A run that was chosen, under a label that no other one has."""
+
+    label: str
+    viewed: ViewedRun
+
+
+def show() -> None:
+    """Shows the page."""
+    st.title("Compare", anchor=False)
+    context = studio_context()
+    try:
+        entries = all_entries(context)
+        chosen = _choose(entries)
+        labels = distinct_labels([entry.label for entry in chosen])
+        runs = [
+            ComparedRun(label=label, viewed=view_entry(context, entry))
+            for label, entry in zip(labels, chosen, strict=True)
+        ]
+    except (TrinityError, TimeoutError, OSError) as error:
+        show_problem(error)
+        return
+    if len(runs) < 2:
+        st.text(HINT)
+    if runs:
+        axis = _chosen_axis()
+        st.fragment(_compare, run_every=REFRESH_SECONDS)(context, runs, axis)
+
+
+def _choose(entries: Sequence[RunEntry]) -> list[RunEntry]:
+    """Shows the runs; returns the chosen ones, at first that of the page before."""
+    last = st.session_state.get(LAST_RUN)
+    named = st.query_params.get_all(COMPARED) or ([last] if last else [])
+    by_address = {entry.address: entry for entry in entries}
+    chosen = [name for name in dict.fromkeys(named) if name in by_address][:MAX_COMPARED]
+    with st.container(height=TABLE_HEIGHT if len(entries) > 6 else "content", border=False):
+        picked = show_table(
+            "Runs to compare",
+            RUN_COLUMNS,
+            [entry_cells(entry, is_chosen=entry.address in chosen) for entry in entries],
+            key="compared-runs",
+            empty="No run was started here yet.",
+            selectable=True,
+        )
+    if picked is not None:
+        toggled = toggle(chosen, picked)
+        if toggled != chosen:
+            st.query_params[COMPARED] = toggled
+            st.rerun()
+        st.text(HINT)
+    st.query_params[COMPARED] = chosen
+    return [by_address[name] for name in chosen]
+
+
+def toggle(chosen: Sequence[str], picked: str) -> list[str]:
+    """Returns the choice with one more, or without one that was in it; a full one stays."""
+    if picked in chosen:
+        return [name for name in chosen if name != picked]
+    return [*chosen, picked] if len(chosen) < MAX_COMPARED else list(chosen)
+
+
+def entry_cells(entry: RunEntry, *, is_chosen: bool) -> Row:
+    """Converts a run to a row of the table."""
+    return Row(
+        id=entry.address,
+        cells=(
+            "✓" if is_chosen else "",
+            entry.label,
+            entry.state.value,
+            entry.stage,
+            "" if entry.step is None else f"{entry.step:,}",
+            entry.result,
+        ),
+    )
+
+
+def _chosen_axis() -> Axis:
+    axis: str = st.radio("Over", AXES, index=place_of(AXES, AXIS), horizontal=True)
+    st.query_params[AXIS] = axis
+    return Axis(axis)
+
+
+def _compare(context: StudioContext, runs: Sequence[ComparedRun], axis: Axis) -> None:
+    """Shows everything that changes while the runs go on."""
+    for run in runs:
+        run.viewed.connection.touch()
+        state = run.viewed.connection.state
+        if state.phase is not Phase.OPEN:
+            st.text(plain_text(f"{run.label}: {state.detail}"))
+    stages = _stages(runs)
+    charts = list(compared_charts(stages, axis))
+    if not charts:
+        st.text(NOTHING_YET)
+    for first in range(0, len(charts), CHARTS_A_ROW):
+        columns = st.columns(CHARTS_A_ROW)
+        for column, (title, chart) in zip(columns, charts[first:], strict=False):
+            with column:
+                st.text(plain_text(title))
+                st.vega_lite_chart(chart, width="stretch", height=HEIGHT + LEGEND_HEIGHT)
+    show_table(
+        "Runs in numbers",
+        NUMBER_COLUMNS,
+        [number_cells(comparison_row(stage)) for stage in stages],
+        key="compared-numbers",
+        empty=NOTHING_YET,
+    )
+    _show_differences(context, runs)
+
+
+def _stages(runs: Sequence[ComparedRun]) -> list[ComparedStage]:
+    """Shows the choice of a stage by its name, if there are several; returns it of each run."""
+    names = list(
+        dict.fromkeys(
+            stage.name
+            for run in runs
+            for stage in run.viewed.history.stages.values()
+            if stage.opened_millis
+        )
+    )
+    if not names:
+        return []
+    name = names[place_of(names, STAGE, len(names) - 1)]
+    if len(names) > 1:
+        place: int = st.selectbox(
+            "Stage",
+            range(len(names)),
+            index=names.index(name),
+            format_func=lambda place: plain_text(names[place]),
+        )
+        name = names[place]
+        st.query_params[STAGE] = name
+    return [
+        ComparedStage(label=run.label, history=run.viewed.history.stages[name])
+        for run in runs
+        if name in run.viewed.history.stages
+    ]
+
+
+def number_cells(row: ComparisonRow) -> Row:
+    """Converts the numbers of a run to a row of the table."""
+    total = f" / {row.total_steps:,}" if row.total_steps else ""
+    return Row(
+        id=row.label,
+        cells=(
+            row.label,
+            f"{row.step:,}{total}",
+            number_text(row.reward, 3),
+            number_text(row.hours),
+            row.best,
+        ),
+    )
+
+
+def _show_differences(context: StudioContext, runs: Sequence[ComparedRun]) -> None:
+    if len(runs) < 2:
+        return
+    st.subheader("What differs in their plans", divider="gray", anchor=False)
+    try:
+        known = {run.label: plan for run in runs if (plan := _plan(context, run)) is not None}
+    except (TrinityError, TimeoutError) as error:
+        show_problem(error)
+        return
+    if len(known) < 2:
+        st.text("Plans are compared when two runs are open.")
+        return
+    found = differences(list(known.values()))
+    show_table(
+        "What differs",
+        (Column("key", "code"), *(Column(label, "wrap") for label in known)),
+        [difference_cells(difference) for difference in found[:MAX_DIFFERENCES]],
+        key="differences",
+        empty="Nothing differs but names.",
+    )
+    if len(found) > MAX_DIFFERENCES:
+        st.text(f"The first {MAX_DIFFERENCES} of {len(found):,} differences are shown.")
+
+
+def difference_cells(difference: Difference) -> Row:
+    """Converts a difference to a row of the table."""
+    return Row(id=difference.key, cells=(difference.key, *difference.values))
+
+
+def _plan(context: StudioContext, run: ComparedRun) -> JsonObject | None:
+    """Returns the plan, asked once for each opening of the services; None while they are closed."""
+    opened = run.viewed.connection.opened
+    if opened is None:
+        return None
+    kept: dict[str, tuple[object, JsonObject]] = st.session_state.setdefault(PLANS, {})
+    asked = (context.visitor().key, opened)
+    if run.label not in kept or kept[run.label][0] != asked:
+        kept[run.label] = (asked, context.wait_for(plan_of(opened)))
+        while len(kept) > 2 * MAX_COMPARED:
+            del kept[next(iter(kept))]
+    return kept[run.label][1]
