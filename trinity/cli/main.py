@@ -22,6 +22,9 @@ FAILURE = 1
 NO_ANSWER = 3
 INTERRUPTED = 130
 
+COMPLETE_SUFFIX = "TRINITY_COMPLETE"
+"""Ends the variable that a shell sets to have a line completed."""
+
 COMMANDS = {
     "run": "Run an experiment, or resume one that stopped.",
     "studio": "Show runs in a browser, and write configurations there.",
@@ -68,7 +71,6 @@ def make_app(words: Sequence[str]) -> typer.Typer:
     app = typer.Typer(
         help="Reinforcement fine-tuning of language models.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
@@ -111,10 +113,18 @@ def _add_own_modules(group: typer.Typer, name: str, words: Sequence[str]) -> Non
 
 def app(*, standalone_mode: bool = True) -> None:
     """Runs the command that the process was started with."""
-    words = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
+    words = [word for word in _written_words() if not word.startswith("-")]
     command = typer.main.get_command(make_app(words))
     show_full_summaries(command)
     command(standalone_mode=standalone_mode)
+
+
+def _written_words() -> list[str]:
+    """Returns the words behind the program's name: while a shell completes, those of its line."""
+    if not any(name.endswith(COMPLETE_SUFFIX) for name in os.environ):
+        return sys.argv[1:]
+    line = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")
+    return line.split()[1:]
 
 
 def show_full_summaries(command: object) -> None:

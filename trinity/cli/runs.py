@@ -25,6 +25,7 @@ from trinity.progress.summary import (
     RunSummary,
     read_summary,
 )
+from trinity.progress.view import shown_order
 
 _CHECKPOINT = re.compile(r"step-(\d+)-\d+")
 RUN_FILE = "run.json"
@@ -50,15 +51,19 @@ JobDirOption = Annotated[
 ]
 
 
+OneJsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object (docs/schemas).")
+]
+
+
 def result_lines(summary: RunSummary) -> Iterator[str]:
-    """Yields the first, best and final evaluation, and the amount of training."""
-    for title, done in (
-        ("first", summary.first_evaluation),
-        ("best", summary.best_evaluation),
-        ("final", summary.final_evaluation),
-    ):
-        if done is not None:
-            yield f"{title:6} evaluation  {_evaluation(done)}"
+    """Yields the first, best and final evaluation of each taskset, and the amount of training."""
+    headline = summary.first_evaluation, summary.best_evaluation, summary.final_evaluation
+    others = [(of.first, of.best, of.final) for of in summary.tasksets[1:]]
+    for evaluations in (headline, *others):
+        for title, done in zip(("first", "best", "final"), evaluations, strict=True):
+            if done is not None:
+                yield f"{title:6} evaluation  {_evaluation(done)}"
     yield (
         f"{summary.steps} train steps on {summary.experiences:,} experiences "
         f"({summary.tokens:,} tokens) in {summary.seconds['total']:.0f} s"
@@ -68,7 +73,7 @@ def result_lines(summary: RunSummary) -> Iterator[str]:
 def _evaluation(done: EvaluationSummary) -> str:
     figures = "  ".join(
         f"{name} {value.mean:.3f} ± {value.standard_error:.3f} (n={value.n})"
-        for name, value in sorted(done.metrics.items())
+        for name, value in ((name, done.metrics[name]) for name in shown_order(done.metrics))
     )
     return f"{done.stage} version {done.version} on {done.taskset}: {figures}"
 

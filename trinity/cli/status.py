@@ -18,12 +18,17 @@ from trinity.api.v1 import (
     synchronizer_pb2,
     synchronizer_pb2_grpc,
 )
+from trinity.cli.reports import StageReport, StatusReport, running_report, stopped_report
 from trinity.cli.runs import (
     ConfigOption,
     JobDirOption,
+    OneJsonOption,
     RunArgument,
     find_job_dir,
+    last_summary,
+    newest_checkpoint_step,
     place_of,
+    read_outline,
     running_stack,
     stopped_run_lines,
 )
@@ -41,14 +46,21 @@ Populations = list[query_pb2.GetPopulationResponse]
 
 
 def status(
-    config: ConfigOption = None, job_dir: JobDirOption = None, run: RunArgument = None
+    config: ConfigOption = None,
+    job_dir: JobDirOption = None,
+    run: RunArgument = None,
+    as_json: OneJsonOption = False,
 ) -> None:
     """Show the stages, how trained samples differ from generated ones, and what waits for what.
 
     For a stopped run: how it ended, and its newest checkpoints.
     """
     directory = find_job_dir(*place_of(run, config, job_dir))
-    if (running := running_stack(directory)) is None:
+    running = running_stack(directory)
+    if running is None and as_json:
+        print(_stopped_report(directory).model_dump_json(indent=1))
+        return
+    if running is None:
         for line in stopped_run_lines(directory):
             print(line)
         return
@@ -59,7 +71,27 @@ def status(
             f"the run in {directory} does not answer: {error.details()}; "
             f"`trinity why --job-dir {directory}` shows why"
         ) from error
-    _show(now, work, populations, _monitor_waits(directory))
+    own_waits = _monitor_waits(directory)
+    if as_json:
+        waits = [*(wait for member in now.members for wait in member.waits), *own_waits]
+        print(running_report(directory, now, work, waits).model_dump_json(indent=1))
+        return
+    _show(now, work, populations, own_waits)
+
+
+def _stopped_report(job_dir: Path) -> StatusReport:
+    plan, summary = read_outline(job_dir), last_summary(job_dir)
+    done = {stage.name for stage in summary.stages} if summary else set()
+    stages = [
+        StageReport(
+            name=stage.name,
+            state=summary.state if summary and stage.name in done else "stopped",
+            newest_checkpoint=newest_checkpoint_step(job_dir, stage.name),
+            total_train_steps=stage.total_train_steps,
+        )
+        for stage in plan.stages
+    ]
+    return stopped_report(job_dir, plan.label, stages, summary)
 
 
 async def _ask(

@@ -57,7 +57,8 @@ def studio(
         bool,
         typer.Option(
             "--allow-changes",
-            help="Let visitors give rewards, and exclude, include and delete experiences.",
+            help="Let visitors give rewards, exclude, include and delete experiences, and upload "
+            "tasks.",
         ),
     ] = False,
 ) -> None:

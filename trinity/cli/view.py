@@ -3,21 +3,26 @@
 import asyncio
 import json
 import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from trinity.api.v1 import query_pb2
+from trinity.api.v1 import buffer_pb2, query_pb2
+from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir
 from trinity.errors import UserError
 from trinity.inspect.conditions import HELP, parse_conditions
 from trinity.inspect.open import StoredExperiment, open_stored_experiment
 from trinity.inspect.samples import sample_row, samples, state_name
 from trinity.inspect.tables import (
+    RunPlace,
     console,
     population_lines,
     population_table,
+    run_of,
     sample_details,
     sample_table,
 )
@@ -32,6 +37,23 @@ WordsArgument = Annotated[
 StageOption = Annotated[
     str | None, typer.Option("--stage", help="The stage; without it the last one with samples.")
 ]
+SortKey = Literal["reward", "advantage", "tokens"]
+SORT_VALUES: Mapping[SortKey, Callable[[query_pb2.ExperienceRecord], float | None]] = {
+    "reward": lambda record: record.reward if record.HasField("reward") else None,
+    "advantage": lambda record: record.advantage if record.HasField("advantage") else None,
+    "tokens": lambda record: float(record.response_length),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownOrder:
+    """The order in which samples are shown."""
+
+    latest_first: bool
+    sort: SortKey | None = None
+    lowest_first: bool = False
+
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON lines, contents included.")]
 
 
@@ -43,6 +65,13 @@ def view(
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=0, help="Most samples; 0 for all.")
     ] = DEFAULT_LIMIT,
+    sort: Annotated[
+        SortKey | None,
+        typer.Option("--sort", help="Begin with the highest, of all samples that satisfy."),
+    ] = None,
+    lowest: Annotated[
+        bool, typer.Option("--lowest", help="With --sort: begin with the lowest.")
+    ] = False,
     oldest: Annotated[bool, typer.Option("--oldest", help="Begin with the oldest.")] = False,
     population: Annotated[
         bool,
@@ -67,8 +96,10 @@ def view(
         require_sample_id(asked[0])
         asyncio.run(_show_one(directory, stage, asked[0], as_json))
     else:
-        wanted = parse_conditions(asked)
-        asyncio.run(_show_many(directory, stage, wanted, limit, not oldest, as_json))
+        if lowest and sort is None:
+            raise UserError("--lowest says where --sort begins: add `--sort reward`")
+        order = ShownOrder(latest_first=not oldest, sort=sort, lowest_first=lowest)
+        asyncio.run(_show_many(directory, stage, parse_conditions(asked), limit, order, as_json))
 
 
 def require_sample_id(word: str) -> None:
@@ -106,23 +137,57 @@ async def _show_one(directory: Path, stage: str | None, sample: str, as_json: bo
         console().print(sample_details(answer))
 
 
+async def _sorted(
+    queries: QueryServiceStub,
+    key: buffer_pb2.StageKey,
+    wanted: query_pb2.ExperienceFilter,
+    limit: int,
+    order: ShownOrder,
+) -> AsyncIterator[query_pb2.ExperienceRecord]:
+    """Yields the samples with the highest values, those of one run together.
+
+    All are looked at without their contents, and few are kept.
+    """
+    assert order.sort is not None
+    value = SORT_VALUES[order.sort]
+    measured = [
+        (value(record), record.id, run_of(record))
+        async for record in samples(queries, key, wanted, latest_first=order.latest_first)
+        if value(record) is not None
+    ]
+    measured.sort(key=lambda entry: entry[0] or 0.0, reverse=not order.lowest_first)
+    shown = measured[:limit] if limit else measured
+    places: dict[RunPlace, int] = {}
+    for number, (_, _, run) in enumerate(shown):
+        places.setdefault(run, number)
+    for _, sample, _ in sorted(shown, key=lambda entry: places[entry[2]]):
+        request = query_pb2.GetExperienceRequest(key=key, experience_id=sample)
+        answer: query_pb2.GetExperienceResponse = await queries.GetExperience(
+            request, timeout=CALL_SECONDS
+        )
+        yield answer.experience
+
+
 async def _show_many(
     directory: Path,
     stage: str | None,
     wanted: query_pb2.ExperienceFilter,
     limit: int,
-    latest_first: bool,
+    order: ShownOrder,
     as_json: bool,
 ) -> None:
     async with open_stored_experiment(directory) as stored:
-        found = samples(
-            stored.queries,
-            stored.key(stage),
-            wanted,
-            limit=limit,
-            latest_first=latest_first,
-            with_content=True,
-        )
+        if order.sort is None:
+            found = samples(
+                stored.queries,
+                stored.key(stage),
+                wanted,
+                limit=limit,
+                latest_first=order.latest_first,
+                with_content=True,
+            )
+        else:
+            found = _sorted(stored.queries, stored.key(stage), wanted, limit, order)
         if as_json:
             async for record in found:
                 print(json.dumps(sample_row(record), ensure_ascii=False))

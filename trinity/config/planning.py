@@ -8,6 +8,7 @@ from typing import NamedTuple
 from trinity.config.checks.algorithm import check_algorithm
 from trinity.config.checks.model import resolve_adapter_path
 from trinity.config.checks.runtime import (
+    check_best_taskset,
     check_monitor_args,
     check_placement,
     check_serve_is_single_stage,
@@ -144,6 +145,8 @@ def _resolve_stage(stage: MergedStage, rollout: RolloutGpus) -> StagePlan:
     if sizes:
         errors.attempt(lambda: check_placement(plan))
     errors.attempt(lambda: check_serving(plan))
+    if data:
+        errors.attempt(lambda: check_best_taskset(plan))
     errors.attempt(lambda: check_tool_calls(plan))
     errors.attempt(lambda: check_monitor_args(config.monitor, name))
     if errors.text:

@@ -10,9 +10,11 @@ from trinity.errors import UserError
 
 Filter = query_pb2.ExperienceFilter
 RANGE = ".."
+MOST_STEPS = 2**53
+"""Stands for the end of an open range."""
 HELP = (
     "Conditions that all must hold: reward=0.5 or 0.5..1 or ..0 or 1.., version=3..5, "
-    "task=12 or train:12, taskset=NAME, explore_step=7, step=412 (the train step), "
+    "task=12 or train:12, taskset=NAME, explore_step=7, step=412 or 7..8 (train steps), "
     "state=filtered,excluded, finish=length, text=WORDS, id=UUID,UUID, kind=eval."
 )
 
@@ -99,7 +101,12 @@ def _explore_step(found: Filter, value: str) -> None:
 
 
 def _step(found: Filter, value: str) -> None:
-    found.train_step = _whole(value)
+    least, most = _bounds(value, _whole)
+    if most is not None and least is not None and most < least:
+        raise ValueError("the range ends before it begins")
+    found.train_step = int(least) if least is not None else 1
+    if RANGE in value:
+        found.train_step_last = int(most) if most is not None else MOST_STEPS
 
 
 def _states(found: Filter, value: str) -> None:

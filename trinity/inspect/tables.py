@@ -41,15 +41,29 @@ def console() -> Console:
     return found if found.is_terminal else Console(highlight=False, width=LINE_WIDTH)
 
 
+RunPlace = tuple[str, int, int]
+
+
+def run_of(record: query_pb2.ExperienceRecord) -> RunPlace:
+    """Returns what the samples of one run share."""
+    return record.assignment_id, record.eid.run, record.eid.attempt
+
+
 def sample_table(records: Iterable[query_pb2.ExperienceRecord]) -> Table:
-    """Returns a table with one line per sample."""
+    """Returns a table with one line per sample; those of one run stand below its first."""
     table = _table("id", "explored", "task", "state", "reward", "advantage", "weights")
     for name in ("tokens", "end", "trained"):
         table.add_column(name, no_wrap=True)
     table.add_column("response", no_wrap=True, overflow="ellipsis", ratio=1)
+    before: RunPlace | None = None
     for record in records:
+        run = run_of(record)
+        begin = _begin(record)
+        if run == before and record.eid.step:  # a later turn of the same run
+            begin = (begin[0], f"  turn {record.eid.step}", "")
+        before = run
         table.add_row(
-            *_begin(record),
+            *begin,
             state_name(record.state),
             *_values(record),
             ", ".join(f"step {use.step}" for use in record.uses) or NONE,

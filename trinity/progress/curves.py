@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trinity.progress.view import RunView, StageProgressView
+from trinity.progress.view import Evaluation, RunView, StageProgressView
 
 SMOOTHING = 9
 MAX_LABEL = 60
@@ -14,6 +14,7 @@ INK = "#1f2937"
 FAINT = "#93c5fd"
 STRONG = "#1d4ed8"
 ACCENT = "#b45309"
+ACCENTS = (ACCENT, "#047857", "#7c3aed", "#be123c", "#0e7490")
 
 
 def draw_curves(view: RunView, path: Path, title: str) -> None:
@@ -122,15 +123,20 @@ def _draw_series(axis: Any, steps: list[int], values: list[float], label: str) -
 
 
 def _draw_evaluations(axis: Any, stage: StageProgressView) -> None:
-    if not stage.evaluations:
-        return
-    versions = [done.version for done in stage.evaluations]
-    means = [done.headline().mean for done in stage.evaluations]
-    errors = [2 * done.headline().standard_error for done in stage.evaluations]
-    count = stage.evaluations[-1].num_tasks
-    what = stage.evaluations[-1].headline_name
-    label = f"held-out {what} ± 2 standard errors (n={count})"
-    axis.errorbar(versions, means, yerr=errors, color=ACCENT, marker="o", capsize=3, label=label)
+    """Draws a line for each taskset, the headline's first."""
+    by_taskset = stage.evaluations_by_taskset
+    for number, (taskset, evaluations) in enumerate(by_taskset.items()):
+        color = ACCENTS[number % len(ACCENTS)]
+        _draw_taskset(axis, evaluations, color, taskset if len(by_taskset) > 1 else "held-out")
+
+
+def _draw_taskset(axis: Any, evaluations: Sequence[Evaluation], color: str, name: str) -> None:
+    versions = [done.version for done in evaluations]
+    means = [done.headline().mean for done in evaluations]
+    errors = [2 * done.headline().standard_error for done in evaluations]
+    count, what = evaluations[-1].num_tasks, evaluations[-1].headline_name
+    label = f"{name} {what} ± 2 standard errors (n={count})".replace("$", r"\$")
+    axis.errorbar(versions, means, yerr=errors, color=color, marker="o", capsize=3, label=label)
     for at in (0, -1):
         note = f"{means[at]:.2f}"
         axis.annotate(note, (versions[at], means[at]), xytext=(6, -16), textcoords="offset points")

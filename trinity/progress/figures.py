@@ -28,8 +28,9 @@ def loss(stage: StageProgressView) -> float | None:
 
 
 def last_evaluation(stage: StageProgressView) -> Evaluation | None:
-    """Returns the newest evaluation of the stage."""
-    return stage.evaluations[-1] if stage.evaluations else None
+    """Returns the newest evaluation of the stage's headline taskset."""
+    by_taskset = stage.evaluations_by_taskset
+    return by_taskset[next(iter(by_taskset))][-1] if by_taskset else None
 
 
 def seconds_per_step(stage: StageProgressView) -> float | None:

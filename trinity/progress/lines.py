@@ -12,6 +12,7 @@ from trinity.progress.view import (
     RunView,
     StageProgressView,
     change_text,
+    shown_order,
 )
 
 MIN_SECONDS_BETWEEN_STEP_LINES = 5.0
@@ -114,8 +115,8 @@ def _warning_text(stage: StageProgressView, name: str) -> str:
 def evaluation_line(done: Evaluation) -> str:
     """Formats an evaluation in one line."""
     shown = "  ".join(
-        f"{name} {value.mean:.3f} ± {value.standard_error:.3f}"
-        for name, value in sorted(done.metrics.items())
+        f"{name} {done.metrics[name].mean:.3f} ± {done.metrics[name].standard_error:.3f}"
+        for name in shown_order(done.metrics)
     )
     failed = f"  ({done.num_failed} runs failed)" if done.num_failed else ""
     return (

@@ -3,6 +3,7 @@
 import json
 import math
 import platform
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -55,6 +56,15 @@ class EvaluationSummary(_Part):
     seconds: float
 
 
+class TasksetSummary(_Part):
+    """The evaluations of one taskset that had at least one successful run."""
+
+    taskset: str
+    first: EvaluationSummary
+    best: EvaluationSummary
+    final: EvaluationSummary
+
+
 class StageSummary(_Part):
     """One stage."""
 
@@ -82,6 +92,9 @@ class RunSummary(_Part):
     first_evaluation: EvaluationSummary | None
     final_evaluation: EvaluationSummary | None
     best_evaluation: EvaluationSummary | None
+    """These three are of the headline's taskset."""
+    tasksets: tuple[TasksetSummary, ...] = ()
+    """The same for each taskset; the headline's comes first."""
     steps: int
     experiences: int
     tokens: int
@@ -98,16 +111,16 @@ def summarize(
 ) -> RunSummary:
     """Summarizes the run; `starts` and `seconds` are the launcher's."""
     stages = tuple(_stage(stage) for stage in view.stages.values())
-    comparable = _comparable(view.evaluations)
-    evaluations = [_evaluation(done) for done in comparable]
-    best = max(comparable, key=lambda done: done.headline().mean, default=None)
+    tasksets = tuple(_tasksets(view))
+    headline = tasksets[0] if tasksets else None
     return RunSummary(
         label=label,
         state=state,
         reason=reason,
-        first_evaluation=evaluations[0] if evaluations else None,
-        final_evaluation=evaluations[-1] if evaluations else None,
-        best_evaluation=_evaluation(best) if best else None,
+        first_evaluation=headline.first if headline else None,
+        final_evaluation=headline.final if headline else None,
+        best_evaluation=headline.best if headline else None,
+        tasksets=tasksets,
         steps=sum(stage.steps for stage in stages),
         experiences=sum(stage.experiences for stage in stages),
         tokens=sum(stage.tokens for stage in stages),
@@ -150,13 +163,16 @@ def read_summary(job_dir: Path) -> RunSummary | None:
         return None
 
 
-def _comparable(evaluations: list[Evaluation]) -> list[Evaluation]:
-    """Returns evaluations on the taskset measured last that had at least one successful run."""
-    return [
-        done
-        for done in evaluations
-        if done.taskset == evaluations[-1].taskset and math.isfinite(done.headline().mean)
-    ]
+def _tasksets(view: RunView) -> Iterator[TasksetSummary]:
+    for taskset, evaluations in view.evaluations_by_taskset.items():
+        measured = [done for done in evaluations if math.isfinite(done.headline().mean)]
+        if measured:
+            yield TasksetSummary(
+                taskset=taskset,
+                first=_evaluation(measured[0]),
+                best=_evaluation(max(measured, key=lambda done: done.headline().mean)),
+                final=_evaluation(measured[-1]),
+            )
 
 
 def _stage(stage: StageProgressView) -> StageSummary:

@@ -1,6 +1,6 @@
 """The state of a run as its progress events tell it: stages, steps, evaluations."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from trinity.api.v1 import buffer_pb2
@@ -73,11 +73,23 @@ class Evaluation:
         return "accuracy" if "accuracy" in self.metrics else "reward"
 
 
+FIRST_METRICS = ("accuracy", "reward")
+
+
+def shown_order(names: Iterable[str]) -> list[str]:
+    """Returns names of an evaluation's metrics: accuracy, reward, then the others in order."""
+    given = set(names)
+    first = [name for name in FIRST_METRICS if name in given]
+    return [*first, *sorted(given.difference(first))]
+
+
 @dataclass(slots=True, kw_only=True)
 class StageProgressView:
     """One stage's progress so far; steps and batches by their number."""
 
     name: str
+    headline_taskset: str = ""
+    """The evaluation taskset by which versions are compared; empty if the plan is not known."""
     mode: str
     total_steps: int = 0
     """0 until the stage is opened, or when it is unbounded."""
@@ -96,6 +108,14 @@ class StageProgressView:
     last_millis: int = 0
     step_millis: list[int] = field(default_factory=list)
     """The end time of each of the latest steps, for the time left."""
+
+    @property
+    def evaluations_by_taskset(self) -> dict[str, list[Evaluation]]:
+        """Evaluations by their taskset, the headline's first, then as they were first measured."""
+        found: dict[str, list[Evaluation]] = {}
+        for done in self.evaluations:
+            found.setdefault(done.taskset, []).append(done)
+        return dict(sorted(found.items(), key=lambda entry: entry[0] != self.headline_taskset))
 
     @property
     def last_step(self) -> int:
@@ -177,11 +197,23 @@ class RunView:
         """All evaluations, in the order in which they ended."""
         return [done for stage in self.stages.values() for done in stage.evaluations]
 
+    @property
+    def evaluations_by_taskset(self) -> dict[str, list[Evaluation]]:
+        """The same by their taskset: that of the newest headline first."""
+        found: dict[str, list[Evaluation]] = {}
+        for stage in self.stages.values():
+            for taskset, evaluations in stage.evaluations_by_taskset.items():
+                found.setdefault(taskset, []).extend(evaluations)
+        measured = [stage for stage in self.stages.values() if stage.evaluations]
+        first = next(iter(measured[-1].evaluations_by_taskset)) if measured else ""
+        return dict(sorted(found.items(), key=lambda entry: entry[0] != first))
+
 
 def _empty(stage: StagePlan) -> StageProgressView:
     last = stage.stored_batches.last_step if stage.stored_batches else 0
     return StageProgressView(
         name=stage.name,
+        headline_taskset=stage.headline_taskset,
         mode=stage.mode,
         total_steps=last or stage.total_train_steps or 0,
         retrained_to=last,

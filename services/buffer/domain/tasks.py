@@ -275,6 +275,8 @@ class SampleFilter:
     task_index: int | None = None
     explore_step: int | None = None
     train_step: int | None = None
+    train_step_last: int | None = None
+    """The last of the train steps from `train_step` on; None for that one alone."""
     text: str = ""
     experience_ids: Sequence[str] = ()
     finish_reason: str = ""

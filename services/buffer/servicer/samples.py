@@ -54,6 +54,7 @@ OPTIONAL_NUMBERS = (
     "task_index",
     "explore_step",
     "train_step",
+    "train_step_last",
 )
 
 
@@ -68,6 +69,8 @@ def parse_filter(message: query_pb2.ExperienceFilter) -> SampleFilter:
     for name, value in numbers.items():
         if not math.isfinite(value) or abs(value) > MOST:
             raise InvalidRequest(f"filter.{name} is {value}, which is no number to compare with")
+    if "train_step_last" in numbers and "train_step" not in numbers:
+        raise InvalidRequest("filter.train_step_last ends a range that has no train_step")
     if len(message.text) > MAX_FILTER_TEXT:
         raise TooLarge(f"filter.text has more than {MAX_FILTER_TEXT} characters")
     ids = check_max_items(message.experience_ids, "filter.experience_ids")

@@ -124,17 +124,18 @@ async def _named(connection: Connection, key: StageKey, wanted: SampleFilter) ->
     if wanted.experience_ids:
         statement = statement.where(id_in(E.experience_id, wanted.experience_ids))
     if wanted.train_step is not None:
-        statement = statement.where(_in_batch(key, wanted.train_step))
+        statement = statement.where(_in_batch(key, wanted))
     return set(await connection.fetch_column(statement.distinct()))
 
 
-def _in_batch(key: StageKey, train_step: int) -> sa.ColumnElement[bool]:
+def _in_batch(key: StageKey, wanted: SampleFilter) -> sa.ColumnElement[bool]:
+    first, last = wanted.train_step, wanted.train_step_last
     line = sa.select(stage.c.line).where(in_stage(stage, key)).scalar_subquery()
     c = batch_item.c
     items = sa.select(c.experience_id).where(
         in_stage(batch_item, key),
         c.line == line,
-        c.step == train_step,
+        c.step == first if last is None else c.step.between(first, last),
         c.experience_id.is_not(None),
     )
     return E.experience_id.in_(items)
@@ -180,7 +181,7 @@ def _conditions(key: StageKey, wanted: SampleFilter) -> list[sa.ColumnElement[bo
         ids = wanted.experience_ids
         found.append(sa.or_(id_in(E.experience_id, ids), id_in(E.parent_id, ids)))
     if wanted.train_step is not None:
-        found.append(_in_batch(key, wanted.train_step))
+        found.append(_in_batch(key, wanted))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The other hosts of a gang, as its leader sees them: those that are there, and their reports.
+"""The other hosts of a gang, as its leader sees them: which are there, and what their ranks say.
 
 Each host runs a trainer service too, which has ranks but no say: `HostAgent` opens a stream to the
 leader, and gives the host up, with its ranks, once it hears nothing any more.

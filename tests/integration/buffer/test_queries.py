@@ -79,7 +79,12 @@ async def test_the_latest_groups_come_first_if_that_is_asked_for(
         (pb.ExperienceFilter(version_min=1), []),
         (pb.ExperienceFilter(explore_step=2), []),
         (pb.ExperienceFilter(train_step=1, reward_min=1), ["1/0/1", "1/1/1", "1/2/1"]),
+        (
+            pb.ExperienceFilter(train_step=1, train_step_last=2, reward_min=1),
+            ["1/0/1", "1/1/1", "1/2/1"],
+        ),
         (pb.ExperienceFilter(train_step=2), []),
+        (pb.ExperienceFilter(train_step=2, train_step_last=9), []),
         (pb.ExperienceFilter(taskset="other"), []),
         (pb.ExperienceFilter(states=[pb.EXPERIENCE_STATE_READY]), []),
     ],

@@ -55,6 +55,15 @@ async def _check_view(job: Path) -> None:
     out, _, _ = await trinity("view", sample[:10], job_dir=job)
     assert sample in out
     assert "log-probability" in out
+    best = await _json_lines("view", "--sort", "reward", "-n", "5", job_dir=job)
+    rewards = [
+        float(str(row["reward"])) for row in await _json_lines("view", "-n", "0", job_dir=job)
+    ]
+    assert [row["reward"] for row in best] == sorted(rewards, reverse=True)[:5]
+    worst = await _json_lines("view", "step=5", "--sort", "reward", "--lowest", job_dir=job)
+    assert len(worst) == 8 and worst[0]["reward"] == min(
+        float(str(row["reward"])) for row in listed
+    )
     out, _, _ = await trinity("view", "reward=99..", job_dir=job)
     assert "no sample satisfies these conditions" in out
 
@@ -78,6 +87,10 @@ async def _check_export(folder: Path, job: Path) -> None:
     out, _, _ = await trinity("export", str(directory), "step=5", job_dir=job)
     assert out == f"8 samples in {directory}\n"
     assert (directory / "dataset_info.json").exists()
+    both = folder / "both.parquet"
+    out, _, _ = await trinity("export", str(both), "step=7..8", job_dir=job)
+    assert out == f"16 samples in {both}\n"
+    assert set(pyarrow.parquet.read_table(both)["train_step"].to_pylist()) == {7, 8}
     _, _, error = await trinity("export", str(file), job_dir=job)
     assert isinstance(error, UserError)
     assert str(error) == f"{file} exists: give another path, or remove it"
@@ -100,6 +113,7 @@ async def _check_mistakes(job: Path) -> None:
     for words, kind, said in (
         (["view", "rewrad=1"], UserError, "no condition 'rewrad': did you mean `reward`?"),
         (["view", "--stage", "rtf"], UserError, "has no stage 'rtf': did you mean `rft`?"),
+        (["view", "--lowest"], UserError, "--lowest says where --sort begins"),
         (["view", "--limit", "0"], UserError, "--limit 0 shows every sample: add --json"),
         (["view", "ffffffff"], NotFound, "holds no sample ffffffff"),
         (["lineage", "9"], NotFound, "step 9 of stage rft has no batch; the newest that has"),

@@ -139,6 +139,10 @@ async def _check_rewarding(run: Live, samples: Sequence[JsonObject]) -> None:
 
 async def _check_status(run: Live) -> None:
     """It compares what was generated with what was trained on: a filter took the worse half."""
+    told = json.loads(await run.says("status", "--json"))
+    assert told["is_running"] and told["experiments"][0]["state"] == "running"
+    assert {member["role"] for member in told["members"]} >= {"explorer", "trainer"}
+    assert json.loads(await run.says("why", "--json"))["state"] in ("working", "held")
     lines = (await run.says("status")).splitlines()
     place = lines.index("rft, explore step 1: 8 runs gave 8 samples, 4 of them were trained on")
     assert lines[place + 1] == "  4 were left out: its reward is below 1"

@@ -25,9 +25,11 @@ class Locked(importlib.machinery.PathFinder):
         return super().find_spec(name, path, target)
 
 sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Locked
-package = importlib.import_module(f"services.{service}")
+name = "trinity.studio" if service == "studio" else f"services.{service}"
+package = importlib.import_module(name)
 for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-    if not module.name.endswith((".env",)) and ".versions." not in module.name:
+    # The script of Streamlit's shows its page as soon as it is imported.
+    if not module.name.endswith((".env", ".script.app")) and ".versions." not in module.name:
         importlib.import_module(module.name)
 COMMANDS = ("trinity.cli.deploy", "trinity.cli.main")
 for name in (*COMMANDS, "trinity.deploy.probe", "trinity.deploy.submission"):

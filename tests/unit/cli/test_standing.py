@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.progress.builders import changed, empty_view
+from tests.unit.source_names import ROOT
+from trinity.cli.reports import REPORTS, StatusReport, schema_text, why_report
 from trinity.cli.status import status
+from trinity.diagnosis.rules import Diagnosis, DiagnosisState
 from trinity.errors import UserError
 from trinity.progress.summary import summarize, write_summary
 
@@ -69,3 +72,37 @@ def test_settings_that_were_changed_are_told(
     status(None, tmp_path)
     said = capsys.readouterr().out
     assert "rft  changed algorithm.optimizer.lr: 1e-06 -> 0.5 from step 4" in said
+
+
+def test_a_stopped_run_is_told_as_json_by_the_schema(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped_run(tmp_path)
+    status(None, tmp_path, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["is_running"], told["experiments"][0]["state"]) == (False, "stopped")
+    assert [stage["newest_checkpoint"] for stage in told["experiments"][0]["stages"]] == [200, None]
+    assert StatusReport.model_validate(told)
+    leave(tmp_path, "failed", "the grader is broken")
+    status(None, tmp_path, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["experiments"][0]["reason"] == "the grader is broken"
+
+
+def test_why_is_told_as_json() -> None:
+    verdict = Diagnosis(state=DiagnosisState.HELD, cause="c", text="t", notes=("n",))
+    told = json.loads(why_report(verdict).model_dump_json())
+    assert told == {
+        "state": "held",
+        "is_healthy": False,
+        "cause": "c",
+        "text": "t",
+        "owner": "",
+        "notes": ["n"],
+    }
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_the_schemas_in_the_docs_are_those_of_the_code(name: str) -> None:
+    written = (ROOT / f"docs/schemas/{name}.json").read_text(encoding="utf-8")
+    assert written == schema_text(REPORTS[name]), "run python -m trinity.cli.reports docs/schemas"

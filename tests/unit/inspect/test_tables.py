@@ -33,6 +33,21 @@ def test_a_list_shows_what_became_of_each_sample() -> None:
     assert "(too old)" in second
 
 
+def test_the_turns_of_a_run_stand_below_its_first() -> None:
+    turns = [record(), record(), record()]
+    for step, turn in enumerate(turns):
+        turn.eid.step = step
+    other = record()
+    other.eid.run += 1
+    first, second, third, fourth = shown(sample_table([*turns, other])).splitlines()[1:]
+    assert first.split()[1:3] == ["3/1/2", "sums:12"]
+    assert [line.split()[1:4] for line in (second, third)] == [
+        ["turn", "1", "batched"],
+        ["turn", "2", "batched"],
+    ]
+    assert fourth.split()[1:3] == ["3/1/3", "sums:12"]
+
+
 def test_one_sample_is_shown_with_every_token() -> None:
     text = shown(sample_details(query_pb2.GetExperienceResponse(experience=record())))
     lines = [line.split() for line in text.splitlines()]

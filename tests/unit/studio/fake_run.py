@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.studio.connection import ConnectionState, OpenRun, Phase
-from trinity.studio.context import StudioContext, set_context
+from trinity.studio.context import StudioContext, StudioOptions, set_context
 from trinity.studio.history import MeasuredVersion, RunHistory, StageHistory
 from trinity.studio.visitors import OWNER, Visitor
 
@@ -53,6 +53,7 @@ class FakeStudio:
 
     def __init__(self, job_dir: Path, **answers: Answer) -> None:
         self.places = (job_dir,)
+        self.options = StudioOptions(places=(job_dir,))
         self.service = FakeService(dict(answers))
         self.history = RunHistory(stages={STAGE: StageHistory(name=STAGE, opened_millis=1)})
         opened = OpenRun(

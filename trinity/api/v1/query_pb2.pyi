@@ -79,7 +79,7 @@ class StateCount(_message.Message):
     def __init__(self, state: _Optional[_Union[ExperienceState, str]] = ..., reason: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class ExperienceFilter(_message.Message):
-    __slots__ = ("kind", "states", "reward_min", "reward_max", "version_min", "version_max", "taskset", "task_index", "explore_step", "train_step", "text", "experience_ids", "finish_reason")
+    __slots__ = ("kind", "states", "reward_min", "reward_max", "version_min", "version_max", "taskset", "task_index", "explore_step", "train_step", "text", "experience_ids", "finish_reason", "train_step_last")
     KIND_FIELD_NUMBER: _ClassVar[int]
     STATES_FIELD_NUMBER: _ClassVar[int]
     REWARD_MIN_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +93,7 @@ class ExperienceFilter(_message.Message):
     TEXT_FIELD_NUMBER: _ClassVar[int]
     EXPERIENCE_IDS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    TRAIN_STEP_LAST_FIELD_NUMBER: _ClassVar[int]
     kind: _buffer_pb2.AssignmentKind
     states: _containers.RepeatedScalarFieldContainer[ExperienceState]
     reward_min: float
@@ -106,7 +107,8 @@ class ExperienceFilter(_message.Message):
     text: str
     experience_ids: _containers.RepeatedScalarFieldContainer[str]
     finish_reason: _experience_pb2.FinishReason
-    def __init__(self, kind: _Optional[_Union[_buffer_pb2.AssignmentKind, str]] = ..., states: _Optional[_Iterable[_Union[ExperienceState, str]]] = ..., reward_min: _Optional[float] = ..., reward_max: _Optional[float] = ..., version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., taskset: _Optional[str] = ..., task_index: _Optional[int] = ..., explore_step: _Optional[int] = ..., train_step: _Optional[int] = ..., text: _Optional[str] = ..., experience_ids: _Optional[_Iterable[str]] = ..., finish_reason: _Optional[_Union[_experience_pb2.FinishReason, str]] = ...) -> None: ...
+    train_step_last: int
+    def __init__(self, kind: _Optional[_Union[_buffer_pb2.AssignmentKind, str]] = ..., states: _Optional[_Iterable[_Union[ExperienceState, str]]] = ..., reward_min: _Optional[float] = ..., reward_max: _Optional[float] = ..., version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., taskset: _Optional[str] = ..., task_index: _Optional[int] = ..., explore_step: _Optional[int] = ..., train_step: _Optional[int] = ..., text: _Optional[str] = ..., experience_ids: _Optional[_Iterable[str]] = ..., finish_reason: _Optional[_Union[_experience_pb2.FinishReason, str]] = ..., train_step_last: _Optional[int] = ...) -> None: ...
 
 class ExperienceRecord(_message.Message):
     __slots__ = ("id", "parent_id", "eid", "assignment_id", "taskset", "task_index", "state", "reason", "reward", "advantage", "version_min", "version_max", "num_tokens", "response_length", "finish_reason", "revision", "metrics", "unix_millis", "uses", "content", "content_removed")

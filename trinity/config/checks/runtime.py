@@ -63,6 +63,18 @@ def check_tool_calls(stage: StagePlan) -> None:
         )
 
 
+def check_best_taskset(stage: StagePlan) -> None:
+    """Raises UserError if versions are to be compared by a taskset that is not evaluated."""
+    asked = stage.config.explorer.best_taskset
+    names = [taskset.name for taskset in stage.eval_tasksets]
+    if not asked or not names or stage.headline_taskset in (asked, f"{asked}_eval"):
+        return
+    raise UserError(
+        f"stage `{stage.name}`: `explorer.best_taskset: {asked}` is none of the evaluation "
+        f"tasksets: give one of {', '.join(names)}"
+    )
+
+
 def check_serving(stage: StagePlan) -> None:
     """Checks a serving stage; raises UserError naming the keys that do not go together."""
     explorer = stage.config.explorer

@@ -65,6 +65,7 @@ MODES: Mapping[str, tuple[Mode, ...]] = {
     "explorer": WITH_ENGINES,
     "explorer.eval_interval": ("both",),
     "explorer.eval_on_startup": ("both", "explore", "bench"),
+    "explorer.best_taskset": WITH_TASKS,
     "explorer.over_rollout": ROLLING_OUT,
     "explorer.bench_on_latest_checkpoint": ("bench",),
     "explorer.proxy_port": ("serve",),

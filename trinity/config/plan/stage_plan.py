@@ -195,6 +195,14 @@ class StagePlan(PlanModel):
         return own + sum(model.engine.num_gpus for model in self.auxiliary_models)
 
     @property
+    def headline_taskset(self) -> str:
+        """Name of the evaluation taskset by which versions are compared; empty without any."""
+        names = [taskset.name for taskset in self.eval_tasksets]
+        asked = self.config.explorer.best_taskset
+        chosen = [name for name in (asked, f"{asked}_eval") if asked and name in names]
+        return next(iter([*chosen, *names]), "")
+
+    @property
     def num_rank_gpus(self) -> int:
         """GPUs of the ranks; none in a bench whose engines leave too few: nothing is trained."""
         cluster = self.config.cluster

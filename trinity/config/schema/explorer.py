@@ -282,6 +282,9 @@ class ExplorerConfig(Section):
     """Explore steps between evaluations, a multiple of `synchronizer.sync_interval`."""
     eval_on_startup: bool = True
     """Evaluate the weights that the stage starts with."""
+    best_taskset: str = ""
+    """Name of the evaluation taskset by which versions are compared: the results of a run begin
+    with its first, best and final figures; else that of the first one in the file."""
     auxiliary_models: tuple[AuxiliaryModelConfig, ...] = ()
     """Models beside it, whose weights stay as they are: judges, teachers, reward models."""
     over_rollout: OverRolloutConfig = default_section(OverRolloutConfig)

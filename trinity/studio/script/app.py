@@ -11,6 +11,7 @@ from trinity.studio.pages import (
     runs,
     step,
     tasks,
+    tasksets,
 )
 
 
@@ -25,6 +26,7 @@ def main() -> None:
         st.Page(evaluations.show, title="Evaluations", url_path="evaluations"),
         st.Page(step.show, title="Step", url_path="step"),
         st.Page(compare.show, title="Compare", url_path="compare"),
+        st.Page(tasksets.show, title="Tasksets", url_path="tasksets"),
         st.Page(configure.show, title="Configure", url_path="configure"),
     ]
     st.navigation(pages, position="top").run()

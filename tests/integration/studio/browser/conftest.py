@@ -1,0 +1,160 @@
+"""A live run that waits for rewards, Studio in front of it, and a Chromium that looks at it.
+
+Chromium is Debian's package and is driven by Playwright; `make browser` installs both.
+Where one is missing the tests are skipped, and say so.
+"""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.model_free.experiment import experiment_plan, start_experiment
+from tests.support.model_free.stack import REPOSITORY, model_free_stack
+from trinity.launch.resume import store_plan
+
+ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/\?token=\S+")
+CHROMIUM = shutil.which("chromium") or ""
+START_SECONDS = 120.0
+FOLDER_VARIABLE = "TRINITY_TEST_BROWSER"
+"""Names the folder that holds Playwright, apart from the environment."""
+HOSTILE = '<script>document.title="owned"</script>[a](http://evil.example)'
+NUM_TASKS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveStudio:
+    """Studio as a process; each of its addresses lets one browser in."""
+
+    process: "subprocess.Popen[str]"
+    job_dir: Path
+
+    def address(self) -> str:
+        """Returns the next address from its output."""
+        assert self.process.stdout is not None
+        while (found := ADDRESS.search(line := self.process.stdout.readline())) is None:
+            assert line, "Studio has ended"
+        return found[0]
+
+
+@dataclass(slots=True, kw_only=True)
+class Viewer:
+    """A browser page that has entered Studio, with every host that it asked for something."""
+
+    page: Any
+    """Of Playwright, which has no place in the environment of other tests."""
+    origin: str
+    run: str
+    hosts: set[str]
+    said: list[str]
+    """Errors that the page's scripts logged."""
+
+    def open(self, name: str, **query: str) -> None:
+        """Opens a page of Studio by its address."""
+        asked = "&".join(f"{key}={value}" for key, value in {"run": self.run, **query}.items())
+        self.page.goto(f"{self.origin}/{name}?{asked}")
+
+
+@pytest.fixture(scope="package")
+def live_run(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The directory of a run whose first step waits for rewards that a person gives."""
+    del browser  # without one nothing is started
+    root = tmp_path_factory.mktemp("browser")
+    plan = experiment_plan(
+        root,
+        num_tasks=NUM_TASKS,
+        model={"max_prompt_tokens": 256},
+        buffer={
+            "await_feedback": True,
+            "explorer_input": {
+                "default_workflow_type": "tests.support.model_free.later_reward.LaterReward"
+            },
+        },
+    )
+    rows = [{"prompt": f"{HOSTILE} {n}+{n}=", "response": str(2 * n)} for n in range(NUM_TASKS)]
+    (root / "run.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    plan.job_path.mkdir(parents=True, exist_ok=True)
+    store_plan(plan)
+    started, ended = threading.Event(), threading.Event()
+
+    async def run() -> None:
+        async with model_free_stack(plan.job_path) as stack:
+            await start_experiment(stack.addresses.synchronizer, plan)
+            started.set()
+            await asyncio.to_thread(ended.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    try:
+        assert started.wait(START_SECONDS)
+        yield plan.job_path
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.fixture(scope="package")
+def studio(live_run: Path) -> Iterator[LiveStudio]:
+    """Studio, which may change experiences of the run."""
+    command = ["-m", "trinity.cli.main", "studio", "--port", "0", "--allow-changes", str(live_run)]
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        env={**os.environ, "PYTHONPATH": REPOSITORY},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    yield LiveStudio(process=process, job_dir=live_run)
+    process.kill()
+    process.communicate()
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Any]:
+    """Chromium, or a skip that says what is missing."""
+    if os.environ.get(FOLDER_VARIABLE):
+        sys.path.append(os.environ[FOLDER_VARIABLE])
+    driver = pytest.importorskip(
+        "playwright.sync_api", reason="Playwright is missing: run `make browser`"
+    )
+    if not CHROMIUM:
+        pytest.skip("Chromium is missing: run `make browser` as root")
+    with driver.sync_playwright() as playwright:
+        sandbox = [] if os.geteuid() else ["--no-sandbox"]
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=sandbox)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def viewer(studio: LiveStudio, browser: Any) -> Iterator[Viewer]:
+    """A fresh browser context, on a laptop's screen."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    address = studio.address()
+    parts = urlsplit(address)
+    seen = Viewer(
+        page=page,
+        origin=f"{parts.scheme}://{parts.netloc}",
+        run=str(studio.job_dir),
+        hosts=set(),
+        said=[],
+    )
+    page.on("request", lambda request: seen.hosts.add(urlsplit(request.url).netloc))
+    page.on("websocket", lambda socket: seen.hosts.add(urlsplit(socket.url).netloc))
+    page.on("pageerror", lambda error: seen.said.append(str(error)))
+    page.goto(address)
+    yield seen
+    context.close()

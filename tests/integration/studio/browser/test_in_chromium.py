@@ -1,0 +1,136 @@
+"""Studio in a browser: following a run, reading tokens, a late reward, a phone, keyboard alone."""
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.integration.studio.browser.conftest import HOSTILE, Viewer
+
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
+PHONE = {"width": 390, "height": 844}
+OWN_SCHEMES_HAVE_NO_HOST = ""
+FOCUSED = """() => {
+  let at = document.activeElement;
+  while (at && at.shadowRoot && at.shadowRoot.activeElement) at = at.shadowRoot.activeElement;
+  return at ? at.className : "";
+}"""
+"""The class of the element with the focus, also inside of components."""
+
+
+def first_sample(viewer: Viewer) -> Any:
+    """Opens the list, and returns the row of the newest experience that waits for its reward."""
+    viewer.open("experiences", where="state=awaiting")
+    rows = viewer.page.locator("tr.choice")
+    rows.first.wait_for()
+    return rows.first
+
+
+def test_a_live_run_is_followed(viewer: Viewer) -> None:
+    viewer.open("run")
+    page = viewer.page
+    page.get_by_text("Who did what").wait_for()
+    lane = page.locator(".lane .name", has_text="trainer")
+    lane.wait_for()
+    wait = page.locator(".span.wait").first
+    wait.wait_for()
+    assert page.locator(".lane").count() == 3
+    page.locator("[aria-label='Members']").first.wait_for()
+    page.get_by_text("Something holds the run up:").or_(
+        page.get_by_text("Nothing holds the run up.")
+    ).first.wait_for()
+
+
+def test_a_sample_is_found_and_its_tokens_are_read(viewer: Viewer) -> None:
+    first_sample(viewer).click()
+    page = viewer.page
+    token = page.locator(".token").first
+    token.wait_for()
+    token.focus()
+    facts = page.locator(".tokens .facts")
+    assert "rollout" in facts.inner_text()
+    assert page.locator(".token").count() > 1
+    assert "id=" in urlsplit(page.url).query
+
+
+def test_a_late_reward_is_given_after_two_yeses(viewer: Viewer) -> None:
+    first_sample(viewer).click()
+    page = viewer.page
+    page.get_by_role("tab", name="Change").click()
+    page.get_by_label("Reward", exact=True).fill("0.75")
+    page.get_by_label("Reason").fill("read by hand")
+    page.get_by_role("button", name="Look what it would do").click()
+    page.get_by_text("1 experience gets the reward 0.75").wait_for()
+    page.get_by_role("button", name="Yes, do it").click()
+    page.get_by_text("1 experience has the reward 0.75 now.").wait_for()
+    page.get_by_role("tab", name="Details").click()
+    page.locator("td", has_text="by local · read by hand").wait_for()
+
+
+def test_a_script_tag_is_text(viewer: Viewer) -> None:
+    first_sample(viewer).click()
+    page = viewer.page
+    page.get_by_role("tab", name="Conversation").click()
+    page.get_by_text(HOSTILE).first.wait_for()
+    assert page.title() != "owned"
+    assert page.locator("a[href*='evil']").count() == 0
+    assert page.locator("script", has_text="owned").count() == 0
+    assert viewer.said == []
+
+
+@pytest.mark.parametrize("name", ["runs", "run", "experiences"])
+def test_a_phone_shows_each_page_without_scrolling_sideways(viewer: Viewer, name: str) -> None:
+    page = viewer.page
+    page.set_viewport_size(PHONE)
+    viewer.open(name)
+    page.get_by_role("heading", level=1).wait_for()
+    page.locator(".table:visible").first.wait_for()
+    width = page.evaluate("document.documentElement.scrollWidth")
+    assert width <= PHONE["width"]
+
+
+def test_the_keyboard_alone_is_enough(viewer: Viewer) -> None:
+    first_sample(viewer)
+    page = viewer.page
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate(FOCUSED) == "row choice":
+            break
+    else:
+        pytest.fail("the table cannot be reached")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.locator(".token").first.wait_for()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if str(page.evaluate(FOCUSED)).startswith("token"):
+            break
+    else:
+        pytest.fail("the tokens cannot be reached")
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".token[aria-selected='true']").count() == 1
+
+
+def test_lanes_are_reached_and_read_by_the_keyboard(viewer: Viewer) -> None:
+    viewer.open("run")
+    page = viewer.page
+    page.locator(".span.wait").first.wait_for()
+    page.locator(".span").last.focus()
+    page.keyboard.press("ArrowUp")
+    assert str(page.evaluate(FOCUSED)).startswith("span")
+    told = page.locator(".lanes .facts").inner_text()
+    assert "began" in told
+    page.wait_for_timeout(5_000)  # the page is drawn again meanwhile
+    assert str(page.evaluate(FOCUSED)).startswith("span")
+
+
+def test_the_browser_asks_nothing_of_other_hosts(viewer: Viewer) -> None:
+    first_sample(viewer).click()
+    page = viewer.page
+    page.locator(".token").first.wait_for()
+    for name in ("runs", "run", "tasks", "evaluations", "step", "configure"):
+        viewer.open(name)
+        page.get_by_role("heading", level=1).wait_for()
+        page.wait_for_timeout(1_500)
+    own = urlsplit(viewer.origin).netloc
+    assert viewer.hosts - {OWN_SCHEMES_HAVE_NO_HOST} == {own}

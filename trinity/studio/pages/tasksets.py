@@ -1,0 +1,230 @@
+"""The page Tasksets: what tasks there are, their first rows, and the upload of more."""
+
+import streamlit as st
+
+from trinity.client import SubmitResult, TasksetInfo
+from trinity.errors import TrinityError
+from trinity.studio.connection import require_open
+from trinity.studio.context import StudioContext, ViewedRun
+from trinity.studio.pages.common import forget_parameters, is_open, open_page
+from trinity.studio.plain_text import joined, plain_text
+from trinity.studio.tasksets import (
+    FILE_KINDS,
+    MAX_LISTED,
+    MAX_REASONS,
+    NOT_ALLOWED,
+    ROWS_SHOWN,
+    UPLOAD_SECONDS,
+    UploadedFile,
+    cell_text,
+    columns_of,
+    credentials_of,
+    list_tasksets,
+    name_for,
+    pipeline_lines,
+    read_taskset,
+    request_id_of,
+    result_text,
+    row_text,
+    source_text,
+    title_of,
+    upload,
+)
+from trinity.studio.widgets import Column, Row, show_long_text, show_problem, show_table
+
+TASKSET, FIRST, ROW = "id", "first", "row"
+"""Parameters of the address."""
+DONE_KEY = "_upload_done"
+"""Key of the session: the last upload with its result."""
+TABLE_HEIGHT = 280
+COLUMNS = (
+    Column("taskset"),
+    Column("rows", "number"),
+    Column("refused", "number"),
+    Column("state"),
+    Column("stages", "number"),
+    Column("since (UTC)"),
+    Column("source", "text"),
+)
+REFUSED_COLUMNS = (Column("row", "number"), Column("why it was refused", "wrap"))
+NO_TASKSETS = "There is no taskset yet. A run stores the files that it names; or upload one below."
+NO_ROWS = "There are no rows from here on."
+TOO_LONG = (
+    "The upload takes long and was broken off. Upload the same file under the same name again: "
+    "it goes on where it was."
+)
+
+
+def show() -> None:
+    """Shows the page."""
+    st.title("Tasksets", anchor=False)
+    opened = open_page("")
+    if opened is None:
+        return
+    context, viewed, _ = opened
+    if not is_open(viewed):
+        return
+    try:
+        _show_tasksets(context, viewed)
+    except (TrinityError, TimeoutError) as error:
+        show_problem(error)
+    _show_upload(context, viewed)
+
+
+def _show_tasksets(context: StudioContext, viewed: ViewedRun) -> None:
+    services = require_open(viewed.connection)
+    security = credentials_of(viewed.connection, services)
+    tasksets = context.wait_for(list_tasksets(services, security))
+    shown = tasksets[:MAX_LISTED]
+    with st.container(height=TABLE_HEIGHT if len(shown) > 7 else "content", border=False):
+        picked = show_table(
+            "Tasksets",
+            COLUMNS,
+            [taskset_cells(taskset) for taskset in shown],
+            key="tasksets",
+            empty=NO_TASKSETS,
+            selectable=True,
+            selected=st.query_params.get(TASKSET, ""),
+        )
+    if len(tasksets) > MAX_LISTED:
+        st.text(f"The newest {MAX_LISTED} of {len(tasksets):,} are shown.")
+    if picked is not None and picked != st.query_params.get(TASKSET):
+        forget_parameters((FIRST, ROW))
+        st.query_params[TASKSET] = picked
+    named = st.query_params.get(TASKSET)
+    chosen = next((taskset for taskset in tasksets if taskset.taskset_id == named), None)
+    if chosen is not None:
+        _show_taskset(context, viewed, chosen)
+
+
+def taskset_cells(taskset: TasksetInfo) -> Row:
+    """Converts a taskset to a row of the table."""
+    kind = f"{taskset.state} queue" if taskset.is_queue else taskset.state.value
+    return Row(
+        id=taskset.taskset_id,
+        cells=(
+            title_of(taskset),
+            f"{taskset.num_rows:,}",
+            f"{taskset.num_refused:,}" if taskset.num_refused else "",
+            kind,
+            f"{taskset.num_stages:,}",
+            taskset.created_at.strftime("%Y-%m-%d %H:%M"),
+            source_text(taskset),
+        ),
+    )
+
+
+def _show_taskset(context: StudioContext, viewed: ViewedRun, taskset: TasksetInfo) -> None:
+    st.subheader("Rows", divider="gray", anchor=False)
+    title = joined([title_of(taskset), f"{taskset.num_rows:,} rows", source_text(taskset)])
+    st.text(plain_text(title))
+    for line in pipeline_lines(taskset):
+        st.text(plain_text(line))
+    if not taskset.num_rows:
+        st.text(NO_ROWS)
+        return
+    first = _first_row(taskset)
+    services = require_open(viewed.connection)
+    security = credentials_of(viewed.connection, services)
+    found = context.wait_for(read_taskset(services, security, taskset.taskset_id, first_row=first))
+    keys = columns_of(found.rows)
+    picked = show_table(
+        "Rows",
+        (Column("row", "number"), *(Column(key, "text") for key in keys)),
+        [
+            Row(f"{first + place}", (f"{first + place:,}", *(cell_text(row, key) for key in keys)))
+            for place, row in enumerate(found.rows)
+        ],
+        key="rows",
+        empty=NO_ROWS,
+        selectable=True,
+        selected=st.query_params.get(ROW, ""),
+    )
+    if picked is not None:
+        st.query_params[ROW] = picked
+    number = st.query_params.get(ROW, "")
+    place = int(number) - first if number.isdecimal() and len(number) < 13 else -1
+    if 0 <= place < len(found.rows):
+        st.caption("The whole row")
+        show_long_text(row_text(found.rows[place]))
+
+
+def _first_row(taskset: TasksetInfo) -> int:
+    """Shows the choice of the first row."""
+    last = max(0, taskset.num_rows - 1)
+    text = st.query_params.get(FIRST, "0")
+    start = min(int(text), last) if text.isdecimal() and len(text) < 13 else 0
+    if taskset.num_rows <= ROWS_SHOWN:
+        return 0
+    narrow, _ = st.columns([1, 3])
+    first = narrow.number_input(
+        "First row", min_value=0, max_value=last, value=start, step=ROWS_SHOWN
+    )
+    st.query_params[FIRST] = str(first)
+    return int(first)
+
+
+def _show_upload(context: StudioContext, viewed: ViewedRun) -> None:
+    st.subheader("Upload", divider="gray", anchor=False)
+    if not context.options.allows_changes:
+        st.text(NOT_ALLOWED)
+        return
+    sent = st.file_uploader("File", type=list(FILE_KINDS))
+    if sent is not None:
+        file = UploadedFile(sent.name, sent.getvalue())
+        name = st.text_input("Name of the taskset", value=name_for(sent.name))
+        is_queue = st.checkbox("Add to a queue of this name")
+        if st.button("Upload"):
+            _upload(context, viewed, name, file, is_queue=is_queue)
+    if DONE_KEY in st.session_state:
+        _show_done(*st.session_state[DONE_KEY])
+
+
+def _upload(
+    context: StudioContext, viewed: ViewedRun, name: str, file: UploadedFile, *, is_queue: bool
+) -> None:
+    st.session_state.pop(DONE_KEY, None)
+    try:
+        services = require_open(viewed.connection)
+        with st.spinner("The rows are being stored."):
+            done = context.wait_for(
+                upload(
+                    services,
+                    credentials_of(viewed.connection, services),
+                    name=name,
+                    file=file,
+                    is_queue=is_queue,
+                    request_id=request_id_of(name, file, is_queue=is_queue),
+                    allows_changes=context.options.allows_changes,
+                ),
+                UPLOAD_SECONDS,
+            )
+    except TimeoutError:
+        show_problem(TOO_LONG)
+    except TrinityError as error:
+        show_problem(error)
+    else:
+        st.session_state[DONE_KEY] = (name, done)
+        st.query_params[TASKSET] = done.taskset_id
+        forget_parameters((FIRST, ROW))
+        st.rerun()
+
+
+def _show_done(name: str, done: SubmitResult) -> None:
+    """Shows the outcome of the last upload, with the reason of each refused row."""
+    if not done.num_refused:
+        st.success("Uploaded:")
+    else:
+        st.warning("Uploaded, but for the rows below:")
+    st.text(plain_text(result_text(name, done)))
+    if not done.refused:
+        return
+    show_table(
+        "Refused rows",
+        REFUSED_COLUMNS,
+        [Row(f"{row.index}", (f"{row.index:,}", row.reason)) for row in done.refused[:MAX_REASONS]],
+        key="refused",
+        empty="No row was refused.",
+    )
+    if done.num_refused > MAX_REASONS:
+        st.text(f"The first {min(MAX_REASONS, len(done.refused))} reasons are shown.")

@@ -1,0 +1,184 @@
+"""Tasksets of a run's buffer as pages show them, and the upload of a file."""
+
+import hashlib
+import io
+import json
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from trinity.cli.output import pluralize
+from trinity.client import AsyncTasksets, SubmitResult, TasksetInfo
+from trinity.errors import RpcError, UserError
+from trinity.json_values import JsonObject
+from trinity.rows import rows_to_json
+from trinity.security.credentials import Credentials
+from trinity.studio.connection import OpenRun, ServiceConnection
+from trinity.studio.system import SystemConnection, answer_from
+
+FILE_KINDS = ("jsonl", "json", "csv", "parquet", "arrow")
+MAX_LISTED = 200
+ROWS_SHOWN = 20
+MAX_COLUMNS = 6
+MAX_CELL_CHARS = 200
+MAX_ROW_CHARS = 100_000
+MAX_REASONS = 200
+PATIENCE_SECONDS = 10.0
+UPLOAD_SECONDS = 300.0
+"""An upload that takes longer is broken off, and continued by the same file and name."""
+NOT_ALLOWED = (
+    "This Studio changes nothing: start it with `trinity studio --allow-changes` to upload tasks."
+)
+
+
+def credentials_of(connection: ServiceConnection, opened: OpenRun) -> Credentials:
+    """Returns the credentials for the buffer: the visitor's own where services have addresses."""
+    if isinstance(connection, SystemConnection):
+        return connection.system.security
+    return opened.addresses.security
+
+
+@asynccontextmanager
+async def _client(opened: OpenRun, security: Credentials) -> AsyncIterator[AsyncTasksets]:
+    async with AsyncTasksets(
+        opened.addresses.buffer,
+        tenant=opened.tenant,
+        patience_seconds=PATIENCE_SECONDS,
+        security=security,
+    ) as client:
+        yield client
+
+
+async def list_tasksets(opened: OpenRun, security: Credentials) -> list[TasksetInfo]:
+    """Returns all tasksets of the run's tenant, the newest first.
+
+    Raises: TrinityError.
+    """
+    async with _client(opened, security) as client:
+        return await answer_from("buffer", opened.addresses.buffer, client.list())
+
+
+async def read_taskset(
+    opened: OpenRun, security: Credentials, taskset_id: str, *, first_row: int = 0
+) -> TasksetInfo:
+    """Returns one taskset with some of its rows.
+
+    Raises: TrinityError.
+    """
+    async with _client(opened, security) as client:
+        call = client.get(taskset_id, first_row=first_row, num_rows=ROWS_SHOWN)
+        return await answer_from("buffer", opened.addresses.buffer, call)
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedFile:
+    """The rows of a file that a browser sent, read from the start on each iteration."""
+
+    name: str
+    content: bytes
+
+    def __iter__(self) -> Iterator[str]:
+        """Yields the rows as JSON.
+
+        Raises: UserError for a file that is not what its name says.
+        """
+        yield from rows_to_json(io.BytesIO(self.content), self.name.lower())
+
+
+async def upload(
+    opened: OpenRun,
+    security: Credentials,
+    *,
+    name: str,
+    file: UploadedFile,
+    is_queue: bool,
+    request_id: str,
+    allows_changes: bool,
+) -> SubmitResult:
+    """Stores the rows of a file; the same request id goes on with an upload that was broken off.
+
+    Raises: TrinityError with one sentence.
+    """
+    if not allows_changes:
+        raise UserError(NOT_ALLOWED)
+    if not name.strip():
+        raise UserError("Give the taskset a name: files of configurations name it so.")
+    async with _client(opened, security) as client:
+        call = client.submit(name.strip(), file, is_queue=is_queue, request_id=request_id)
+        try:
+            return await answer_from("buffer", opened.addresses.buffer, call)
+        except RpcError as error:
+            raise UserError(f"{name.strip()} was not uploaded: {error}") from error
+
+
+def request_id_of(name: str, file: UploadedFile, *, is_queue: bool) -> str:
+    """Returns the id of an upload: the same for the same name and content, for it to go on.
+
+    For a queue each upload is one of its own, since it may take the same tasks again.
+    """
+    if is_queue:
+        return str(uuid.uuid4())
+    digest = hashlib.sha256(file.content).hexdigest()
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{name.strip()}/{file.name}/{digest}"))
+
+
+def name_for(file_name: str) -> str:
+    """Returns a name for a taskset of a file."""
+    return PurePath(file_name).stem
+
+
+def source_text(taskset: TasksetInfo) -> str:
+    """Returns where a taskset was read from, without the stamp of its content."""
+    if not taskset.source:
+        return "uploaded"
+    return taskset.source.rpartition("|")[0].rstrip("|").replace("|", " ")
+
+
+def title_of(taskset: TasksetInfo) -> str:
+    """Returns the name of a taskset; one of a file has that of the file."""
+    if taskset.name:
+        return taskset.name
+    return PurePath(source_text(taskset).split(" ")[0]).name or taskset.taskset_id[:8]
+
+
+def pipeline_lines(taskset: TasksetInfo) -> list[str]:
+    """Describes the result of a task pipeline, if there is one."""
+    pipeline = taskset.pipeline
+    if pipeline is None:
+        return []
+    lines = [f"{taskset.num_rows:,} of {pipeline.num_read:,} rows are left by the task pipeline"]
+    lines += [f"{number:,} left out by {reason}" for reason, number in pipeline.left_out.items()]
+    if pipeline.ordered_by:
+        scores = (f"{name} ({weight:g})" for name, weight in pipeline.ordered_by.items())
+        lines.append(f"ordered by {', '.join(scores)}")
+    return lines
+
+
+def columns_of(rows: Sequence[JsonObject]) -> list[str]:
+    """Returns the keys that get a column: the first ones of the rows."""
+    return list(dict.fromkeys(key for row in rows for key in row))[:MAX_COLUMNS]
+
+
+def cell_text(row: JsonObject, key: str) -> str:
+    """Returns a value for a cell, cut; empty where the row has none."""
+    if key not in row:
+        return ""
+    value = row[key]
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MAX_CELL_CHARS else f"{text[:MAX_CELL_CHARS]}..."
+
+
+def row_text(row: JsonObject) -> str:
+    """Returns a whole row in lines; the beginning of one that is very long."""
+    text = json.dumps(row, ensure_ascii=False, indent=2)
+    if len(text) <= MAX_ROW_CHARS:
+        return text
+    return f"{text[:MAX_ROW_CHARS]}\n[{len(text) - MAX_ROW_CHARS:,} more characters]"
+
+
+def result_text(name: str, done: SubmitResult) -> str:
+    """Describes the outcome of an upload in one line."""
+    refused = f"{done.num_refused:,} refused" if done.num_refused else "none refused"
+    return f"{name}: {pluralize(done.num_stored, 'row')} stored, {refused}"
