@@ -9,6 +9,7 @@ from typing import Literal
 
 from trinity.config.data_files import SUFFIXES
 from trinity.config.plan.parts import ExternalAccess, ResolvedExperienceBuffer, ResolvedTaskset
+from trinity.config.plan.placement import num_hosts
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import DATABASES
 from trinity.config.schema.base import redact_secrets
@@ -98,8 +99,23 @@ class ExperimentDeployment:
         if self.variant == "cpu":
             return 0
         if service == "trainer":
-            return self.plan.num_ranks
+            return self.plan.num_ranks // self.trainer_hosts
         return self.plan.num_rollout_gpus if service == "explorer" else 0
+
+    @property
+    def trainer_hosts(self) -> int:
+        """Machines of the gang, each with a trainer service."""
+        return num_hosts(self.plan.num_ranks, self.plan.stages[0].config.cluster.gpu_per_node)
+
+    def check_hosts(self) -> None:
+        """Raises: UserError if the ranks of a stage cannot be shared out over the machines."""
+        for stage in self.plan.stages:
+            if stage.needs_training and stage.trainer_rank_num % self.trainer_hosts:
+                raise UserError(
+                    f"stage `{stage.name}` trains on {stage.trainer_rank_num} ranks, and the gang "
+                    f"has {self.trainer_hosts} machines: give each stage a `trainer.rank_num` that "
+                    "they share out evenly"
+                )
 
     def folders(self, service: str) -> tuple[MountedFolder, ...]:
         """Returns the folders that the service reads and writes; nested ones are listed once."""

@@ -13,6 +13,9 @@ Files = dict[str, str]
 """File contents by relative path."""
 IMAGES = ("synchronizer", "buffer", "trainer", "explorer")
 NAME_LABEL = "app.kubernetes.io/name"
+POD_INDEX = "apps.kubernetes.io/pod-index"
+"""The label with the number of a pod in its set; of Kubernetes 1.28 on."""
+TRAINER_PORT = 50053
 KINDS: Mapping[str, tuple[str, str]] = {
     "buffer": ("apps/v1", "Deployment"),
     "explorer": ("apps/v1", "Deployment"),
@@ -35,19 +38,24 @@ def kubernetes_files(deployment: ExperimentDeployment, overlay: Overlay) -> File
     if deployment.otlp_endpoint:
         files["telemetry.yaml"] = _text(_telemetry_policy(deployment.otlp_port))
         resources.append("telemetry.yaml")
+    if deployment.trainer_hosts > 1:
+        files["gang.yaml"] = _texts(_leader_service(), _gang_policy())
+        resources.append("gang.yaml")
     files["kustomization.yaml"] = _text(_kustomization(deployment, resources))
     return files
 
 
 def _kustomization(deployment: ExperimentDeployment, resources: list[str]) -> JsonValue:
-    num_explorers = deployment.explorers if deployment.needs_explorer else 0
+    counts = {"explorer": deployment.explorers if deployment.needs_explorer else 0}
+    if deployment.trainer_hosts > 1:
+        counts["trainer"] = deployment.trainer_hosts
     return {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "namespace": "trinity",
         "resources": [*resources],
         "patches": [{"path": f"{name}.yaml"} for name in KINDS],
-        "replicas": [{"name": "explorer", "count": num_explorers}],
+        "replicas": [{"name": name, "count": count} for name, count in counts.items()],
         "images": [_image(deployment, name) for name in IMAGES],
         "configMapGenerator": [{"name": "experiment-plan", "files": ["plan.json"]}],
     }
@@ -68,6 +76,8 @@ def _patch(deployment: ExperimentDeployment, name: str, overlay: Overlay) -> Jso
     ]
     if name == "explorer":
         environment += [_of_secret(variable) for variable in deployment.model_variables]
+    if name == "trainer" and deployment.trainer_hosts > 1:
+        environment += _gang_variables(deployment.trainer_hosts)
     container: dict[str, JsonValue] = {"name": name, "env": environment}
     if gpus := deployment.gpus(name):
         container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
@@ -102,6 +112,51 @@ def _volumes(folders: tuple[MountedFolder, ...], overlay: Overlay) -> JsonValue:
         {"name": f"folder-{position}", "hostPath": {"path": folder.path, "type": "Directory"}}
         for position, folder in enumerate(folders)
     ]
+
+
+def _gang_variables(num_hosts: int) -> list[JsonValue]:
+    """Returns the place of a pod in the gang: its number in the set, its address, the leader."""
+    return [
+        {"name": "TRINITY_TRAINER_NUM_HOSTS", "value": str(num_hosts)},
+        {"name": "TRINITY_TRAINER_LEADER", "value": f"trainer:{TRAINER_PORT}"},
+        _of_pod("TRINITY_TRAINER_HOST", f"metadata.labels['{POD_INDEX}']"),
+        _of_pod("TRINITY_TRAINER_GANG_ADDRESS", "status.podIP"),
+    ]
+
+
+def _of_pod(variable: str, field: str) -> JsonValue:
+    return {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": field}}}
+
+
+def _leader_service() -> JsonValue:
+    """Returns the service by whose name hosts find the first one; its certificate has the name."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "trainer"},
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {NAME_LABEL: "trainer", POD_INDEX: "0"},
+            "ports": [{"name": "grpc", "port": TRAINER_PORT}],
+        },
+    }
+
+
+def _gang_policy() -> JsonValue:
+    """Lets the hosts of the gang reach every port of one another, and no other pod."""
+    trainers: JsonValue = {"podSelector": {"matchLabels": {NAME_LABEL: "trainer"}}}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "gang"},
+        "spec": {
+            "podSelector": {"matchLabels": {NAME_LABEL: "trainer"}},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"from": [trainers]}],
+            "egress": [{"to": [trainers]}],
+        },
+    }
 
 
 def _hub_policy() -> JsonValue:
@@ -207,6 +262,10 @@ def _experiment(deployment: ExperimentDeployment) -> JsonValue:
             "template": {"metadata": {"labels": labels}, "spec": _submit_pod()},
         },
     }
+
+
+def _texts(*contents: JsonValue) -> str:
+    return str(yaml.safe_dump_all(contents, sort_keys=False))
 
 
 def _text(content: JsonValue) -> str:

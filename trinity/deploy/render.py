@@ -33,7 +33,8 @@ def check_gpu_capacity(deployment: ExperimentDeployment, *, on_one_node: bool) -
     Raises: UserError when there are too few.
     """
     node = deployment.plan.stages[0].config.cluster.gpu_per_node
-    each, ranks = deployment.gpus("explorer"), deployment.gpus("trainer")
+    each = deployment.gpus("explorer")
+    ranks = deployment.gpus("trainer") * deployment.trainer_hosts
     if each > node:
         raise UserError(
             f"one explorer takes {each} GPUs, and it is on one machine (`cluster.gpu_per_node: "
@@ -67,6 +68,12 @@ class ManifestRenderer:
         self.deployment.check_images_and_secrets()
         on_one_node = self.target == "compose" or self.overlay == "one-node"
         check_gpu_capacity(self.deployment, on_one_node=on_one_node)
+        self.deployment.check_hosts()
+        if self.target != "k8s" and self.deployment.trainer_hosts > 1:
+            raise UserError(
+                f"the gang has {self.deployment.trainer_hosts} machines, which `--target k8s` "
+                "alone renders so far: use that, or lower `trainer.rank_num` to one machine's GPUs"
+            )
         files = self._files()
         self._prepare()
         for name in COPIED[self.target]:

@@ -2,7 +2,13 @@
 
 import pytest
 
-from trinity.config.plan.placement import ClusterGpus, EngineGroup, GpuDemand, assign_gpus
+from trinity.config.plan.placement import (
+    ClusterGpus,
+    EngineGroup,
+    GpuDemand,
+    assign_gpus,
+    num_hosts,
+)
 from trinity.errors import UserError
 
 
@@ -73,7 +79,8 @@ def test_one_gpu_is_shared_in_colocate() -> None:
         (1, 2, demand(engines(3), mode="bench", ranks=0), "want 3 GPUs .* there are 2"),
         (1, 2, demand(engines(2)), "leaves none to train on"),
         (2, 4, demand(engines(2), ranks=6), "6 ranks are more than one machine has GPUs"),
-        (3, 2, demand(engines(2), ranks=4), "`trainer.rank_num: 2` or less"),
+        (3, 2, demand(engines(3), ranks=4), "`trainer.rank_num: 2` or less"),
+        (4, 8, demand(engines(2), ranks=30), "engines leave 3: give `trainer.rank_num: 24` or"),
         (2, 2, demand(engines(), ranks=3, mode="bench"), "3 ranks are more than one machine has"),
         (1, 2, demand(mode="colocate"), "is one GPU for one engine"),
         (1, 1, demand(engines(), engines(name="judge"), mode="colocate"), "no auxiliary models"),
@@ -84,6 +91,13 @@ def test_what_cannot_be_placed_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=message):
         places(nodes, gpus, wanted)
+
+
+def test_a_gang_may_have_whole_nodes_behind_those_of_the_engines() -> None:
+    found = places(4, 8, demand(engines(2), ranks=24))
+    assert found["rollout engine 1"] == ("0:1",)
+    assert (found["rank 0"], found["rank 23"]) == (("1:0",), ("3:7",))
+    assert [num_hosts(ranks, 8) for ranks in (0, 1, 8, 24)] == [1, 1, 1, 3]
 
 
 def test_training_may_have_a_whole_node() -> None:

@@ -41,13 +41,13 @@ def test_stages_share_one_set_of_machines() -> None:
         plan_experiment(staged(alone, REINFORCEMENT))
 
 
-@pytest.mark.parametrize("wanted", [0, 16])
-def test_ranks_are_on_one_machine(wanted: int) -> None:
+@pytest.mark.parametrize(("wanted", "ranks"), [(0, 16), (16, 16), (8, 8)])
+def test_ranks_are_on_one_machine_or_on_whole_ones(wanted: int, ranks: int) -> None:
     cluster = {"node_num": 2, "gpu_per_node": 8}
-    message = r"16 ranks.*`cluster\.gpu_per_node: 8`.*`trainer\.rank_num: 8`"
+    assert stage(SFT, cluster=cluster, trainer={"rank_num": wanted}).trainer_rank_num == ranks
+    message = r"12 ranks.*`cluster\.gpu_per_node: 8`.*whole ones"
     with pytest.raises(UserError, match=message):
-        stage(SFT, cluster=cluster, trainer={"rank_num": wanted})
-    assert stage(SFT, cluster=cluster, trainer={"rank_num": 8}).trainer_rank_num == 8
+        stage(SFT, cluster=cluster, trainer={"rank_num": 12})
 
 
 def test_another_machine_may_roll_out() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.unit.config.builders import IMITATION, REINFORCEMENT, config
 from tests.unit.deploy.manifests import compose_files, json_file, rendered
@@ -74,3 +75,54 @@ def test_an_explorer_is_on_one_machine(tmp_path: Path) -> None:
     wide = deployment(cluster={"node_num": 3, "gpu_per_node": 8}, explorer=engines(16))
     with pytest.raises(UserError, match=r"one explorer takes 16 GPUs.*engine_num.*--explorers"):
         rendered(wide, "k8s", tmp_path / "out", "cluster")
+
+
+FOUR_MACHINES = {"node_num": 4, "gpu_per_node": 8}
+
+
+def of_four_machines() -> ExperimentDeployment:
+    """Engines on one machine, a gang on the others."""
+    return deployment(
+        cluster=FOUR_MACHINES,
+        explorer=engines(8),
+        buffer={**LISTENING, "batch_size": 8},
+        algorithm={"algorithm_type": "grpo", "repeat_times": 8},
+    )
+
+
+def test_a_gang_of_several_machines_is_a_set_of_pods_that_only_reach_one_another(
+    tmp_path: Path,
+) -> None:
+    four = of_four_machines()
+    assert (four.plan.num_ranks, four.trainer_hosts, four.gpus("trainer")) == (24, 3, 8)
+    folder = rendered(four, "k8s", tmp_path / "out", "cluster")
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    assert {"name": "trainer", "count": 3} in kustomization["replicas"]
+    assert "gang.yaml" in kustomization["resources"]
+    patch = yaml.safe_load((folder / "trainer.yaml").read_text())
+    (container,) = patch["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    given = {one["name"]: one.get("value") or one["valueFrom"] for one in container["env"]}
+    assert given["TRINITY_TRAINER_NUM_HOSTS"] == "3"
+    assert given["TRINITY_TRAINER_LEADER"] == "trainer:50053"
+    assert given["TRINITY_TRAINER_GANG_ADDRESS"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert "pod-index" in given["TRINITY_TRAINER_HOST"]["fieldRef"]["fieldPath"]
+    service, policy = yaml.safe_load_all((folder / "gang.yaml").read_text())
+    assert service["spec"]["selector"]["apps.kubernetes.io/pod-index"] == "0"
+    (source,) = policy["spec"]["ingress"][0]["from"]
+    assert source == {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "trainer"}}}
+    assert policy["spec"]["egress"] == [{"to": [source]}]
+
+
+def test_a_gang_of_one_machine_gets_no_policy_of_its_own(tmp_path: Path) -> None:
+    two = deployment(cluster=TWO_MACHINES, explorer=engines(8))
+    folder = rendered(two, "k8s", tmp_path / "out", "cluster")
+    assert not (folder / "gang.yaml").exists()
+    assert "NUM_HOSTS" not in (folder / "trainer.yaml").read_text()
+
+
+def test_a_gang_of_several_machines_is_refused_where_it_is_not_rendered(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"gang has 3 machines, which `--target k8s`"):
+        rendered(of_four_machines(), "nomad", tmp_path / "out", "cluster")
+    with pytest.raises(UserError, match=r"one node has 8 GPUs"):
+        rendered(of_four_machines(), "compose", tmp_path / "compose")

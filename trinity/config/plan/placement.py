@@ -1,6 +1,6 @@
 """Assigns GPUs to engines and training ranks, or explains why that is impossible."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -74,7 +74,7 @@ def assign_gpus(cluster: ClusterGpus, demand: GpuDemand) -> list[GpuAssignment]:
     if cluster.total == 0:
         return [*_without_gpus(demand)]
     check_demand(cluster, demand)
-    free = iter(
+    free: Iterator[str] = iter(
         f"{node}:{gpu}" for node in range(cluster.nodes) for gpu in range(cluster.gpus_per_node)
     )
     if demand.mode == "colocate":
@@ -86,6 +86,9 @@ def assign_gpus(cluster: ClusterGpus, demand: GpuDemand) -> list[GpuAssignment]:
         for name in _engine_names(engines)
     ]
     each = 0 if demand.ranks_on_processor else 1
+    if each and demand.ranks > cluster.gpus_per_node:  # whole machines
+        taken = sum(len(assignment.gpus) for assignment in assignments)
+        free = islice(free, -taken % cluster.gpus_per_node, None)
     return assignments + [
         GpuAssignment(f"rank {i}", tuple(islice(free, each))) for i in range(demand.ranks)
     ]
@@ -102,7 +105,7 @@ def check_demand(cluster: ClusterGpus, demand: GpuDemand) -> None:
 
 
 def _check_separate_gpus(cluster: ClusterGpus, demand: GpuDemand) -> None:
-    """Checks that engines have GPUs of their own, and that ranks train on one machine."""
+    """Checks that engines have GPUs of their own, and that ranks have one machine or whole ones."""
     taken, total = sum(engines.gpus for engines in demand.engines), cluster.total
     shown = " + ".join(
         f"{engines.num} x {engines.gpus_each} ({engines.name})" for engines in demand.engines
@@ -113,7 +116,7 @@ def _check_separate_gpus(cluster: ClusterGpus, demand: GpuDemand) -> None:
                 f"engines want {taken} GPUs ({shown}), there are {total}: lower `engine_num` or "
                 "`tensor_parallel_size`, or raise `cluster.gpu_per_node`"
             )
-        _check_ranks(cluster, 0 if demand.ranks_on_processor else demand.ranks)
+        _check_ranks(cluster, 0 if demand.ranks_on_processor else demand.ranks, taken)
         return
     left = total - taken
     if left < 1:
@@ -121,16 +124,27 @@ def _check_separate_gpus(cluster: ClusterGpus, demand: GpuDemand) -> None:
             f"engines want {taken} of {total} GPUs ({shown}), which leaves none to train on: "
             "lower `explorer.rollout_model.engine_num` or raise `cluster.gpu_per_node`"
         )
-    _check_ranks(cluster, demand.ranks or left)
+    _check_ranks(cluster, demand.ranks or left, taken)
 
 
-def _check_ranks(cluster: ClusterGpus, ranks: int) -> None:
+def num_hosts(ranks: int, gpus_per_node: int) -> int:
+    """Returns the machines of a gang: one, or as many whole ones as its ranks fill."""
+    return -(-ranks // gpus_per_node) if gpus_per_node and ranks else 1
+
+
+def _check_ranks(cluster: ClusterGpus, ranks: int, taken: int) -> None:
+    """Checks that ranks are on one machine, or have whole machines without an engine."""
     node = cluster.gpus_per_node
-    if ranks > node:
+    if ranks <= node:
+        return
+    free = cluster.nodes - -(-taken // node)
+    if ranks % node or ranks // node > free:
+        advice = f"`trainer.rank_num: {max(free, 1) * node}`"
         raise UserError(
             f"{ranks} ranks are more than one machine has GPUs (`cluster.gpu_per_node: {node}`), "
-            f"and they train on one: give `trainer.rank_num: {node}` or less, or let engines take "
-            "the other machines (`explorer.rollout_model.engine_num` x `tensor_parallel_size`)"
+            f"and a gang of several has whole ones, of which engines leave {max(free, 0)}: give "
+            f"{advice} or less by whole machines, or let engines take the other machines "
+            "(`explorer.rollout_model.engine_num` x `tensor_parallel_size`)"
         )
 
 

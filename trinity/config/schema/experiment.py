@@ -39,7 +39,8 @@ class ClusterConfig(Section):
     """Machines and their GPUs."""
 
     node_num: Positive = 1
-    """Machines. Engines of an explorer are on one, and ranks; several take `trinity deploy`."""
+    """Machines. Engines of an explorer are on one, ranks on one or on whole ones; several take
+    `trinity deploy`."""
     gpu_per_node: NonNegative = 0
     """GPUs of each; 0 runs on the processor."""
     ray_address: Annotated[str, NO_RAY] = "auto"
