@@ -41,7 +41,7 @@ class VerlMachines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankDivision:
-    """What the number of ranks must divide into, and what a step can feed."""
+    """The bounds of the number of ranks: what it divides into, and what a step can feed."""
 
     sequences: int
     """Ranks that share a sequence."""
@@ -59,7 +59,7 @@ class RankDivision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutDemand:
-    """What rollout wants, before training is asked."""
+    """The demand of rollout, before training is asked."""
 
     per_engine: int
     """GPUs of an engine."""
