@@ -147,7 +147,7 @@ class Admission:
     def _forget_one(self) -> None:
         """Forgets a visitor that has expired, else the oldest of those with the most cookies.
 
-        So one who signs in again and again shuts out nobody else.
+        So one who signs in again and again shuts no other one out.
         """
         known = tuple(self._visitors.items())
         expired = [cookie for cookie, visitor in known if has_expired(visitor)]
