@@ -46,6 +46,8 @@ class StageReport(Report):
 
     name: str
     state: str
+    """`pending`, `running`, `finished`, `failed`, or `stopped`; of a run that was stopped it is
+    that of all its stages."""
     newest_checkpoint: int | None = None
     """Train step of its newest checkpoint, of a run that has stopped."""
     total_train_steps: int | None = None

@@ -37,6 +37,7 @@ from trinity.inspect.tables import population_lines, population_table
 from trinity.local.addresses import ServiceAddresses
 from trinity.monitors.factory import MONITOR_FOLDER
 from trinity.monitors.feed import MonitorOutage
+from trinity.progress.summary import FINISHED, RunSummary
 from trinity.progress.view import change_text
 from trinity.rpc.channel import open_channel
 from trinity.rpc.limits import CALL_SECONDS
@@ -81,17 +82,23 @@ def status(
 
 def _stopped_report(job_dir: Path) -> StatusReport:
     plan, summary = read_outline(job_dir), last_summary(job_dir)
-    done = {stage.name for stage in summary.stages} if summary else set()
+    states = _stage_states(summary) if summary else {}
     stages = [
         StageReport(
             name=stage.name,
-            state=summary.state if summary and stage.name in done else "stopped",
+            state=states.get(stage.name, "pending" if summary else "stopped"),
             newest_checkpoint=newest_checkpoint_step(job_dir, stage.name),
             total_train_steps=stage.total_train_steps,
         )
         for stage in plan.stages
     ]
     return stopped_report(job_dir, plan.label, stages, summary)
+
+
+def _stage_states(summary: RunSummary) -> dict[str, str]:
+    """Returns the states of the stages that were opened: all but the last one had ended."""
+    opened = [stage.name for stage in summary.stages if stage.steps or stage.seconds]
+    return dict.fromkeys(opened[:-1], FINISHED) | dict.fromkeys(opened[-1:], summary.state)
 
 
 async def _ask(

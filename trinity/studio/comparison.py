@@ -1,6 +1,7 @@
 """Several runs beside one another: their curves in one chart, and what differs in their plans."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -133,7 +134,7 @@ def comparison_row(stage: ComparedStage) -> ComparisonRow:
         means = {
             version: result.metrics[metric].mean
             for version, result in versions.items()
-            if metric in result.metrics
+            if metric in result.metrics and math.isfinite(result.metrics[metric].mean)
         }
         if means:
             version = max(means, key=lambda known: means[known])

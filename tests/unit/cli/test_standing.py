@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.progress.builders import changed, empty_view
+from tests.unit.progress.builders import changed, empty_view, trained
 from tests.unit.source_names import ROOT
 from trinity.cli.reports import REPORTS, StatusReport, schema_text, why_report
 from trinity.cli.status import status
@@ -87,6 +87,21 @@ def test_a_stopped_run_is_told_as_json_by_the_schema(
     status(None, tmp_path, as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert told["experiments"][0]["reason"] == "the grader is broken"
+
+
+def test_the_stage_that_failed_is_told_apart_from_those_before_and_behind_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stages = [{"name": name} for name in ("sft", "rft", "bench")]
+    (tmp_path / "config.json").write_text(json.dumps({"label": "a", "stages": stages}))
+    view = empty_view()
+    for event in (trained(1, "sft", 1), trained(2, "rft", 1)):
+        view.apply(event)
+    summary = summarize(view, label="a", state="failed", reason="x", starts=1, seconds={"total": 9})
+    write_summary(summary, tmp_path / "summary.json")
+    status(None, tmp_path, as_json=True)
+    told = json.loads(capsys.readouterr().out)["experiments"][0]["stages"]
+    assert [stage["state"] for stage in told] == ["finished", "failed", "pending"]
 
 
 def test_why_is_told_as_json() -> None:

@@ -1,6 +1,7 @@
 """Several runs beside one another: charts, numbers, and what differs in their plans."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.unit.studio.test_runs import a_run
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
 from trinity.errors import UserError
 from trinity.json_values import JsonObject, JsonValue
+from trinity.progress.view import MeanWithError
 from trinity.studio.comparison import (
     ABSENT,
     MAX_COMPARED,
@@ -24,7 +26,7 @@ from trinity.studio.comparison import (
     distinct_labels,
     read_plan,
 )
-from trinity.studio.history import RunHistory
+from trinity.studio.history import MeasuredVersion, RunHistory
 from trinity.studio.pages import compare, runs
 
 
@@ -77,6 +79,21 @@ def test_a_run_before_its_first_step_has_no_chart_and_no_numbers() -> None:
 def test_the_best_evaluation_names_its_version() -> None:
     row = comparison_row(a_stage("a", a_history(0.5, accuracy=0.25)))
     assert row.best == "math 0.25 (v4)"
+
+
+def test_an_evaluation_without_a_successful_run_is_not_the_best() -> None:
+    history = a_history(0.5, accuracy=0.25)
+    history.stages[STAGE].evaluations["math"] = {
+        version: MeasuredVersion(
+            version=version,
+            step=version,
+            metrics={"accuracy": MeanWithError(mean=mean, standard_error=0.0, n=1)},
+            num_tasks=1,
+            num_failed=0,
+        )
+        for version, mean in ((1, math.nan), (4, 0.25))
+    }
+    assert comparison_row(a_stage("a", history)).best == "math 0.25 (v4)"
 
 
 def test_equal_labels_are_told_apart() -> None:

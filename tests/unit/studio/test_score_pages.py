@@ -96,6 +96,11 @@ def test_the_hardest_task_is_first_and_a_cut_is_told(
     app.radio[0].set_value("easiest").run()
     assert [row[0] for row in rows_of["Tasks"]] == ["3", "8"]
     assert len(studio.service.requests["ListTaskScores"]) == 1  # kept while nothing is new
+    given = query_pb2.StateCount(state=query_pb2.EXPERIENCE_STATE_RAW, count=4)
+    stage = query_pb2.StoredStage(key=KEY, counts=[given])
+    studio.service.answers["ListStages"] = query_pb2.ListStagesResponse(stages=[stage])
+    app.run()
+    assert len(studio.service.requests["ListTaskScores"]) == 2  # a reward came later
 
 
 def test_a_task_shows_what_the_model_wrote_as_text_alone(

@@ -76,12 +76,12 @@ def metric_names(history: StageHistory | None) -> list[str]:
 def ask_cached(
     context: StudioContext, viewed: ViewedRun, stage: query_pb2.StoredStage, question: ScoreQuestion
 ) -> ScoreTable:
-    """Returns the answer, from the session if nothing was stored since the same was asked.
+    """Returns the answer, from the session if nothing was stored or changed since it was asked.
 
     Raises: TrinityError, TimeoutError.
     """
-    num_stored = sum(count.count for count in stage.counts)
-    asked = (context.visitor().key, stage.key.SerializeToString(), num_stored, question)
+    counts = tuple((count.state, count.reason, count.count) for count in stage.counts)
+    asked = (context.visitor().key, stage.key.SerializeToString(), counts, question)
     kept = st.session_state.get(KEPT)
     if kept is not None and kept[0] == asked:
         return kept[1]  # type: ignore[no-any-return]
