@@ -12,7 +12,7 @@ import yaml
 def main(schema: Path, compose: Path, nomad: Path) -> None:
     """Raises where a file is not of its form."""
     validator = jsonschema.Draft7Validator(json.loads(schema.read_text()))
-    for name in ("compose.yaml", "compose.override.yaml"):
+    for name in ("compose.yaml", "compose.override.yaml", "compose.studio.yaml"):
         validator.validate(yaml.safe_load((compose / name).read_text()))
     sys.stdout.write(f"{compose}: of the compose specification\n")
     given = json.loads((nomad / "experiment.vars.json").read_text())

@@ -14,6 +14,7 @@ variable "images" {
     buffer       = "trinity-buffer:0.1.0"
     trainer      = "trinity-trainer:0.1.0-gpu"
     explorer     = "trinity-explorer:0.1.0-gpu"
+    studio       = "trinity-studio:0.1.0"
   }
 }
 

@@ -17,6 +17,7 @@ variable "images" {
     buffer       = "trinity-buffer:0.1.0"
     trainer      = "trinity-trainer:0.1.0-gpu"
     explorer     = "trinity-explorer:0.1.0-gpu"
+    studio       = "trinity-studio:0.1.0"
   }
 }
 
@@ -53,6 +54,12 @@ variable "trainer_gpus" {
   default = 0
 }
 
+variable "studio_tls" {
+  type        = string
+  description = "Folder of the node with Studio's certificate and token keys; empty: no Studio."
+  default     = ""
+}
+
 variable "nats_config" {
   type    = string
   default = "../nats/nats.conf"
@@ -77,6 +84,15 @@ job "trinity" {
 
     network {
       mode = "bridge"
+      # Of Studio alone: it is the only one that listens beyond the loopback of the group.
+      dynamic "port" {
+        for_each = var.studio_tls != "" ? [8080] : []
+        labels   = ["studio"]
+        content {
+          static = port.value
+          to     = 8080
+        }
+      }
     }
 
     # The client names the folders: host_volume "trinity-postgres" and "trinity-nats".
@@ -415,6 +431,30 @@ job "trinity" {
           content {
             count = device.value
           }
+        }
+      }
+    }
+
+    dynamic "task" {
+      for_each = var.studio_tls != "" ? [var.studio_tls] : []
+      labels   = ["studio"]
+      content {
+        driver = "docker"
+        user   = "10001:10001"
+        config {
+          image           = var.images.studio
+          args            = ["--host=0.0.0.0", "--port=8080", "--tls-folder=/etc/trinity/studio", "--synchronizer=127.0.0.1:50051", "--buffer=127.0.0.1:50052"]
+          volumes         = ["${task.value}:/etc/trinity/studio:ro"]
+          init            = true
+          readonly_rootfs = true
+          cap_drop        = ["all"]
+          security_opt    = ["no-new-privileges"]
+        }
+        env = local.own
+        resources {
+          cpu        = 200
+          memory     = 512
+          memory_max = 1024
         }
       }
     }

@@ -43,6 +43,15 @@ HostOption = Annotated[
         "tokens.",
     ),
 ]
+TlsFolderOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-folder",
+        help="Beyond loopback: the folder of `trinity certs` with the certificate that browsers "
+        "see and the keys of their tokens, where that is not TRINITY_SECURITY_DIR.",
+        show_default=False,
+    ),
+]
 
 
 def studio(
@@ -53,6 +62,7 @@ def studio(
     host: HostOption = "127.0.0.1",
     buffer: BufferOption = "",
     synchronizer: SynchronizerOption = "",
+    tls_folder: TlsFolderOption = None,
     allow_changes: Annotated[
         bool,
         typer.Option(
@@ -76,18 +86,29 @@ def studio(
     from trinity.studio.system import system_at
 
     security = Credentials.from_environment()
-    listening = Listening.of(host, port, security)
+    served = Credentials(tls_folder) if tls_folder is not None else security
+    listening = Listening.of(host, port, served)
+    if tls_folder is not None and not listening.is_secure:
+        raise UserError(
+            f"--tls-folder is for other machines, and Studio on {host} serves this one alone: give "
+            "--host as well, or leave it out"
+        )
     system = system_at(buffer=buffer, synchronizer=synchronizer, security=security)
     if listening.is_secure and system is None:
         raise UserError(
             f"Studio on {host} shows the experiments of a deployment: give --buffer and "
             "--synchronizer, or leave --host out"
         )
+    if listening.is_secure and allow_changes and not security.is_on:
+        raise UserError(
+            "--allow-changes needs services that check tokens, and without TRINITY_SECURITY_DIR "
+            "these check none: leave it out, or give --host out and let this machine's user change"
+        )
     usual = () if system is not None else (default_root(),)
     options = StudioOptions(
         places=tuple(places or usual), system=system, allows_changes=allow_changes
     )
-    serve(options, listening, security=security, say=_say)
+    serve(options, listening, security=served, say=_say)
 
 
 def require_extra() -> None:

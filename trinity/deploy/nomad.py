@@ -22,7 +22,9 @@ def nomad_variables(deployment: ExperimentDeployment) -> str:
 def _values(deployment: ExperimentDeployment) -> dict[str, JsonValue]:
     return {
         "plan_file": PLAN_FROM_JOBS,
-        "images": {name: deployment.images.full(name, deployment.variant) for name in SERVICES},
+        "images": {
+            name: deployment.images.full(name, deployment.variant) for name in (*SERVICES, "studio")
+        },
         "environment": {name: {**deployment.environment(name, CACHE)} for name in SERVICES},
         "volumes": {
             name: [

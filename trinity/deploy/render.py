@@ -19,7 +19,7 @@ from trinity.launch.part_checks import check_part_names
 
 Target = Literal["compose", "k8s", "nomad"]
 COPIED: dict[Target, tuple[str, ...]] = {
-    "compose": ("compose.yaml", "nats", "observability"),
+    "compose": ("compose.yaml", "compose.studio.yaml", "nats", "observability"),
     "k8s": ("k8s", "nats"),
     "nomad": ("nomad", "nats"),
 }

@@ -78,8 +78,15 @@ class Admission:
     assert admission.admits(cookie)
     """
 
-    def __init__(self, *, announce: Callable[[str], None], keys: TokenKeys | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        announce: Callable[[str], None],
+        keys: TokenKeys | None = None,
+        needs_all_tenants: bool = False,
+    ) -> None:
         self._announce = announce
+        self._needs_all_tenants = needs_all_tenants
         self._keys = keys
         self._token = secrets.token_urlsafe(TOKEN_BYTES)
         self._visitors: OrderedDict[str, Visitor] = OrderedDict()
@@ -109,7 +116,7 @@ class Admission:
         Raises: UserError with one sentence that says what is wrong with the token.
         """
         assert self._keys is not None, "visitors do not sign in here"
-        return self._admit(visitor_of(self._keys, token))
+        return self._admit(self._visitor_of(self._keys, token))
 
     def visitor(self, cookie: str) -> Visitor | None:
         """Returns the visitor with the cookie, unless its token has expired or was withdrawn.
@@ -132,10 +139,13 @@ class Admission:
         if self._keys is None:
             return True
         try:
-            visitor_of(self._keys, visitor.token)
+            self._visitor_of(self._keys, visitor.token)
         except UserError:
             return False
         return True
+
+    def _visitor_of(self, keys: TokenKeys, token: str) -> Visitor:
+        return visitor_of(keys, token, needs_all_tenants=self._needs_all_tenants)
 
     def _admit(self, visitor: Visitor) -> str:
         cookie = secrets.token_urlsafe(TOKEN_BYTES)

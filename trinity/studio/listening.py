@@ -43,7 +43,8 @@ class Listening:
         if not security.is_on:
             raise UserError(
                 f"Studio does not serve {host} without TLS and tokens: set {VARIABLE} to a folder "
-                "that `trinity certs` has made, or leave --host out and reach it through `ssh -L`"
+                "that `trinity certs` has made, or give one as --tls-folder, or leave --host out "
+                "and reach it through `ssh -L`"
             )
         return cls(
             host=host, port=port, certificate=security.file(CERTIFICATE), key=security.file(KEY)

@@ -79,7 +79,9 @@ def serve(
     listener = listening.open()
     port = listener.getsockname()[1]
     admission = Admission(
-        announce=lambda token: say(f"another browser: {served.address(token)}"), keys=keys
+        announce=lambda token: say(f"another browser: {served.address(token)}"),
+        keys=keys,
+        needs_all_tenants=options.system is not None and not options.system.security.is_on,
     )
     site = Site(cookie_name=f"trinity-studio-{port}", names=names, is_secure=listening.is_secure)
     served = Served(port=port, listening=listening, admission=admission, site=site)

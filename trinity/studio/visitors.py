@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trinity.errors import Unauthenticated, UserError
-from trinity.security.authorization import Caller, Scope
+from trinity.security.authorization import EVERY_TENANT, Caller, Scope
 from trinity.security.tokens import TokenKeys
 
 HOW_TO_GET_A_TOKEN = "get one with the scope `read` (`trinity token --scope read`)"
@@ -38,8 +38,11 @@ def has_expired(visitor: Visitor, clock: Callable[[], float] = time.time) -> boo
     return clock() >= visitor.expires_at
 
 
-def visitor_of(keys: TokenKeys, token: str) -> Visitor:
+def visitor_of(keys: TokenKeys, token: str, *, needs_all_tenants: bool = False) -> Visitor:
     """Returns the visitor that a token of the system lets in.
+
+    Services that check no token show every tenant's experiments, so only a token of all tenants may
+    see these.
 
     Raises: UserError with one sentence that says what is wrong with the token.
     """
@@ -49,6 +52,11 @@ def visitor_of(keys: TokenKeys, token: str) -> Visitor:
         raise UserError(f"{_sentence(str(error))}.") from error
     if Scope.READ not in caller.scopes:
         raise UserError(f"This token has no right to read: {HOW_TO_GET_A_TOKEN}.")
+    if needs_all_tenants and caller.tenant != EVERY_TENANT:
+        raise UserError(
+            "The services behind this page check no tokens and show every tenant's experiments: "
+            "get a token of all tenants (`trinity token --tenant '*' --scope read`)."
+        )
     return _visitor(caller, token.strip())
 
 

@@ -25,7 +25,10 @@ SETTINGS: dict[str, type[ServiceSettings]] = {
     "SYNCHRONIZER": SynchronizerSettings,
     "TRAINER": TrainerSettings,
 }
-OTHERS = {"TRINITY_GID", "TRINITY_PLUGIN_DIRS", "TRINITY_SECURITY_DIR", "TRINITY_UID"}
+OTHERS = {
+    *("TRINITY_GID", "TRINITY_PLUGIN_DIRS", "TRINITY_SECURITY_DIR", "TRINITY_UID"),
+    *("TRINITY_STUDIO_IMAGE", "TRINITY_STUDIO_TLS"),  # of compose alone
+}
 
 
 def _variables(text: str) -> set[str]:
@@ -34,6 +37,7 @@ def _variables(text: str) -> set[str]:
 
 def _shipped() -> Iterator[Path]:
     yield SHIPPED / "compose.yaml"
+    yield SHIPPED / "compose.studio.yaml"
     yield from sorted((SHIPPED / "k8s").rglob("*.yaml"))
     yield from sorted((SHIPPED / "nomad").glob("*.hcl"))
 

@@ -20,7 +20,7 @@ from websockets.sync.client import connect
 from websockets.typing import Origin
 
 from trinity.errors import UserError
-from trinity.security.authorization import Scope
+from trinity.security.authorization import EVERY_TENANT, Scope
 from trinity.security.certificates import CredentialIssuer, CredentialRole
 from trinity.security.credentials import PLAINTEXT, Credentials
 from trinity.security.tokens import issue_token
@@ -234,6 +234,25 @@ def test_beyond_loopback_there_is_no_studio_without_certificates(tmp_path: Path)
     with pytest.raises(UserError, match=r"tls\.crt is missing"):
         Listening.of("::", 0, Credentials(tmp_path))
     assert not Listening.of("127.0.0.1", 0, PLAINTEXT).is_secure
+
+
+def test_where_services_check_no_tokens_one_of_all_tenants_is_needed(tmp_path: Path) -> None:
+    """Such services show everything to whoever reaches them, and Studio reaches them for all."""
+    issuer = CredentialIssuer(tmp_path)
+    folder = issuer.issue(CredentialRole(name="studio", scopes=(), hosts=(NAME,)), HOUR)
+    keys = Credentials(folder).token_keys()
+
+    def token(tenant: str) -> str:
+        return issue_token(
+            issuer.signing_key, subject="ann", tenant=tenant, scopes=[Scope.READ], lifetime=HOUR
+        )
+
+    lenient = Admission(announce=lambda _: None, keys=keys)
+    assert lenient.admits(lenient.sign_in(token("a")))
+    strict = Admission(announce=lambda _: None, keys=keys, needs_all_tenants=True)
+    assert strict.admits(strict.sign_in(token(EVERY_TENANT)))
+    with pytest.raises(UserError, match=r"check no tokens.*trinity token --tenant '\*'"):
+        strict.sign_in(token("a"))
 
 
 def test_no_two_visits_share_a_key() -> None:
