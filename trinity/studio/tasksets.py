@@ -1,10 +1,11 @@
 """Tasksets of a run's buffer as pages show them, and the upload of a file."""
 
+import asyncio
 import hashlib
 import io
 import json
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -25,6 +26,8 @@ MAX_COLUMNS = 6
 MAX_CELL_CHARS = 200
 MAX_ROW_CHARS = 100_000
 MAX_REASONS = 200
+MAX_UNPACKED_CHARS = 256 * 1024 * 1024
+"""A packed file may hold many times its size."""
 PATIENCE_SECONDS = 10.0
 UPLOAD_SECONDS = 300.0
 """An upload that takes longer is broken off, and continued by the same file and name."""
@@ -74,17 +77,26 @@ async def read_taskset(
 
 @dataclass(frozen=True, slots=True)
 class UploadedFile:
-    """The rows of a file that a browser sent, read from the start on each iteration."""
+    """A file that a browser sent."""
 
     name: str
     content: bytes
 
-    def __iter__(self) -> Iterator[str]:
-        """Yields the rows as JSON.
+    def rows(self) -> list[str]:
+        """Returns the rows as JSON; takes seconds for a large file, so call it in a thread.
 
-        Raises: UserError for a file that is not what its name says.
+        Raises: UserError for a file that is not what its name says, or that holds too much.
         """
-        yield from rows_to_json(io.BytesIO(self.content), self.name.lower())
+        found, num_chars = [], 0
+        for row in rows_to_json(io.BytesIO(self.content), self.name.lower()):
+            found.append(row)
+            num_chars += len(row)
+            if num_chars > MAX_UNPACKED_CHARS:
+                raise UserError(
+                    f"{self.name} has more than {MAX_UNPACKED_CHARS:,} characters as JSON: send "
+                    "it by `trinity taskset submit`"
+                )
+        return found
 
 
 async def upload(
@@ -105,23 +117,26 @@ async def upload(
         raise UserError(NOT_ALLOWED)
     if not name.strip():
         raise UserError("Give the taskset a name: files of configurations name it so.")
+    rows = await asyncio.to_thread(file.rows)  # the loop answers all pages
     async with _client(opened, security) as client:
-        call = client.submit(name.strip(), file, is_queue=is_queue, request_id=request_id)
+        call = client.submit(name.strip(), rows, is_queue=is_queue, request_id=request_id)
         try:
             return await answer_from("buffer", opened.addresses.buffer, call)
         except RpcError as error:
             raise UserError(f"{name.strip()} was not uploaded: {error}") from error
 
 
-def request_id_of(name: str, file: UploadedFile, *, is_queue: bool) -> str:
+def request_id_of(
+    name: str, file: UploadedFile, *, is_queue: bool, unfinished: MutableMapping[str, str]
+) -> str:
     """Returns the id of an upload: the same for the same name and content, for it to go on.
 
-    For a queue each upload is one of its own, since it may take the same tasks again.
+    A queue may take the same tasks again, so there it is the same only while the upload stands in
+    `unfinished`: the caller takes it out when it is done.
     """
-    if is_queue:
-        return str(uuid.uuid4())
     digest = hashlib.sha256(file.content).hexdigest()
-    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{name.strip()}/{file.name}/{digest}"))
+    same = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{name.strip()}/{file.name}/{digest}"))
+    return unfinished.setdefault(same, str(uuid.uuid4())) if is_queue else same
 
 
 def name_for(file_name: str) -> str:

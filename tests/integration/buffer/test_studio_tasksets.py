@@ -31,7 +31,7 @@ async def test_an_uploaded_file_is_listed_with_its_rows_and_goes_on_when_sent_ag
             name="mine",
             file=file,
             is_queue=False,
-            request_id=request_id_of("mine", file, is_queue=False),
+            request_id=request_id_of("mine", file, is_queue=False, unfinished={}),
             allows_changes=True,
         )
         assert (done.num_stored, done.num_refused) == (2, 2)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -156,10 +157,43 @@ def test_no_name_and_a_taken_name_are_one_sentence(client: type[Client]) -> None
 
 def test_the_same_file_under_the_same_name_goes_on_and_another_one_does_not() -> None:
     first, other = UploadedFile("a.jsonl", b"1"), UploadedFile("a.jsonl", b"2")
-    assert request_id_of("x", first, is_queue=False) == request_id_of(" x", first, is_queue=False)
-    assert request_id_of("x", first, is_queue=False) != request_id_of("y", first, is_queue=False)
-    assert request_id_of("x", first, is_queue=False) != request_id_of("x", other, is_queue=False)
-    assert request_id_of("x", first, is_queue=True) != request_id_of("x", first, is_queue=True)
+    unfinished: dict[str, str] = {}
+
+    def the_id(name: str, file: UploadedFile, *, is_queue: bool = False) -> str:
+        return request_id_of(name, file, is_queue=is_queue, unfinished=unfinished)
+
+    assert the_id("x", first) == the_id(" x", first)
+    assert the_id("x", first) != the_id("y", first)
+    assert the_id("x", first) != the_id("x", other)
+    broken_off = the_id("x", first, is_queue=True)
+    assert the_id("x", first, is_queue=True) == broken_off != the_id("x", first)
+    unfinished.clear()  # it has ended: the queue may have these tasks once more
+    assert the_id("x", first, is_queue=True) != broken_off
+
+
+def test_rows_are_read_beside_the_loop_that_answers_all_pages(
+    client: type[Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    read = UploadedFile.rows
+
+    def rows(file: UploadedFile) -> list[str]:
+        threads.append(threading.get_ident())
+        return read(file)
+
+    monkeypatch.setattr(UploadedFile, "rows", rows)
+    uploaded(UploadedFile("own.jsonl", b"{}"))
+    assert client.sent[1] == ["{}"]
+    assert threads != [threading.get_ident()]
+
+
+def test_a_small_file_cannot_unpack_without_bound(
+    client: type[Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logic, "MAX_UNPACKED_CHARS", 100)
+    with pytest.raises(UserError, match="by `trinity taskset submit`"):
+        uploaded(UploadedFile("own.jsonl", b'{"prompt": "a"}\n' * 20))
+    assert client.sent == ()
 
 
 def test_a_taskset_of_a_file_has_the_name_of_the_file() -> None:

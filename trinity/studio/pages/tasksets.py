@@ -36,6 +36,8 @@ TASKSET, FIRST, ROW = "id", "first", "row"
 """Parameters of the address."""
 DONE_KEY = "_upload_done"
 """Key of the session: the last upload with its result."""
+UNFINISHED_KEY = "_uploads_unfinished"
+"""Key of the session: ids of uploads into queues that have not ended well yet."""
 TABLE_HEIGHT = 280
 COLUMNS = (
     Column("taskset"),
@@ -184,6 +186,7 @@ def _upload(
     context: StudioContext, viewed: ViewedRun, name: str, file: UploadedFile, *, is_queue: bool
 ) -> None:
     st.session_state.pop(DONE_KEY, None)
+    unfinished: dict[str, str] = st.session_state.setdefault(UNFINISHED_KEY, {})
     try:
         services = require_open(viewed.connection)
         with st.spinner("The rows are being stored."):
@@ -194,7 +197,7 @@ def _upload(
                     name=name,
                     file=file,
                     is_queue=is_queue,
-                    request_id=request_id_of(name, file, is_queue=is_queue),
+                    request_id=request_id_of(name, file, is_queue=is_queue, unfinished=unfinished),
                     allows_changes=context.options.allows_changes,
                 ),
                 UPLOAD_SECONDS,
@@ -204,6 +207,7 @@ def _upload(
     except TrinityError as error:
         show_problem(error)
     else:
+        unfinished.clear()
         st.session_state[DONE_KEY] = (name, done)
         st.query_params[TASKSET] = done.taskset_id
         forget_parameters((FIRST, ROW))
