@@ -115,7 +115,7 @@ class HostAgent:
                     message = await outgoing.get()
             except TimeoutError:
                 message = pb.JoinGangRequest()
-            yield message  # outside of the timeout, which would cancel whoever sends it slowly
+            yield message  # outside of the timeout, which would cancel a sender that is slow
 
     async def _obey(self, message: pb.JoinGangResponse) -> None:
         match message.WhichOneof("part"):

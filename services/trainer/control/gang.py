@@ -154,7 +154,7 @@ class Gang:
 
         host.on_report = report
         host.on_loss = lambda reason: self._record_end(places.first, reason)
-        if host.is_lost:  # while this host started its own ranks, when nobody listened
+        if host.is_lost:  # it went while this host started its own ranks
             self._record_end(places.first, f"{host.name} is gone")
         host.start_ranks(number, places)
 

@@ -73,9 +73,8 @@ async def test_what_comes_late_goes_into_the_next_batch(
     assert texts(rows) == ["1/0/0", "1/0/1", "1/2/0", "1/2/1", *next_of_step_2]
 
 
-@pytest.mark.parametrize("train_step", ["rows", "explore_step"])
 async def test_rows_that_are_too_old_are_in_no_incomplete_batch(
-    buffer: Buffer, tmp_path: Path, train_step: str
+    buffer: Buffer, tmp_path: Path
 ) -> None:
     """Weights of version 0 make both explore steps, and are too old for train step 2."""
     plan = rollout_plan(
@@ -87,7 +86,7 @@ async def test_rows_that_are_too_old_are_in_no_incomplete_batch(
             "sample_strategy_args": {"max_staleness": 0},
         },
         trainer_input={"experience_buffer": WAITS},
-        train_step=train_step,
+        train_step="explore_step",
     )
     await buffer.open(plan)
     await buffer.begin()
