@@ -2,7 +2,11 @@
 
 git clone --depth 1 https://github.com/verl-project/verl
 git clone --depth 1 https://github.com/verl-project/verl-recipe
-python -m benchmarks.verl_scripts verl/examples verl-recipe [--list]
+git clone https://github.com/verl-project/verl verl-of-january
+git -C verl-of-january checkout b178a3cd
+python -m benchmarks.verl_scripts verl/examples verl-recipe verl-of-january/examples [--list]
+
+The copies must be whole: scripts name configurations that lie beside their folder.
 
 A script is clean if its report names nothing without counterpart, and `trinity config check` finds
 no error and no planned key.
@@ -40,9 +44,9 @@ _VARIABLE = re.compile(
 )
 OUTSIDE = "clean, once its variables and paths are set"
 """Scripts that take a path from their environment, or an adapter's directory that is not here."""
-_PLACE = re.compile(r"leaves none|ranks are more than one machine has GPUs")
-ELSEWHERE = "clean, once rollout and training share a GPU, or ranks are on several machines"
-"""Scripts for one GPU, or for more ranks than a machine has."""
+_PLACE = re.compile(r"leaves none")
+ELSEWHERE = "clean, once rollout and training share a GPU"
+"""Scripts for one GPU."""
 OTHER = "an option without counterpart"
 
 

@@ -50,3 +50,16 @@ for example in addition gsm8k; do
     "$tools/bin/python" deploy/check.py "$tools/dclint/schemas/compose.schema.json" \
         "$rendered/$example-compose" "$rendered/$example-nomad"
 done
+gang=(cluster.node_num=4 cluster.gpu_per_node=8 explorer.rollout_model.engine_num=8)  # engines, three machines of ranks
+for target in k8s nomad; do
+    folder="$rendered/gang-$target"
+    "$python" -m trinity.cli.main deploy render --config examples/gsm8k/gsm8k.yaml --target "$target" \
+        --overlay cluster --output "$folder" "${gang[@]}" > /dev/null
+done
+kubectl kustomize "$rendered/gang-k8s" > "$rendered/gang-k8s.yaml"
+for version in 1.31 1.37; do
+    "$tools/bin/kubernetes-validate" --strict --quiet -k "$version" "$rendered/gang-k8s.yaml"
+done
+echo "$rendered/gang-k8s: $(grep -c '^kind: ' "$rendered/gang-k8s.yaml") objects, valid for Kubernetes 1.31 and 1.37"
+"$tools/bin/python" deploy/check.py "$tools/dclint/schemas/compose.schema.json" \
+    "$rendered/gsm8k-compose" "$rendered/gang-nomad"

@@ -37,6 +37,12 @@ variable "explorers" {
   default = 1
 }
 
+variable "trainers" {
+  type        = number
+  description = "Machines of the gang, each with a trainer."
+  default     = 1
+}
+
 variable "explorer_gpus" {
   type    = number
   default = 0
@@ -63,6 +69,8 @@ locals {
   # Where a service answers, for a file of variables.
   synchronizer = "{{ range nomadService 1 (env \"NOMAD_ALLOC_ID\") \"trinity-synchronizer\" }}{{ .Address }}:{{ .Port }}{{ end }}"
   buffer       = "{{ range nomadService 1 (env \"NOMAD_ALLOC_ID\") \"trinity-buffer\" }}{{ .Address }}:{{ .Port }}{{ end }}"
+  # The trainer with the number 0, for the others: its own template stays as it is when it appears.
+  leader = "{{ if ne (env \"NOMAD_ALLOC_INDEX\") \"0\" }}{{ range nomadService \"trinity-trainer\" }}{{ if .Tags | contains \"host-0\" }}{{ .Address }}:{{ .Port }}{{ end }}{{ end }}{{ end }}"
 
   # Of every service: its certificates and token, and where it may write. Compiled kernels cannot be
   # loaded from docker's tmpfs.
@@ -293,11 +301,17 @@ job "trinity" {
     }
   }
 
+  # One trainer, or one for each machine that its ranks fill: by their numbers the first one leads.
   group "trainer" {
-    count = 1
+    count = var.trainers
 
     network {
       port "grpc" {}
+    }
+
+    constraint {
+      operator = "distinct_hosts"
+      value    = "true"
     }
 
     restart {
@@ -306,7 +320,8 @@ job "trinity" {
       delay    = "5s"
       mode     = "delay"
     }
-    # Two trainers would fence one another off: one that is out of touch is stopped, not doubled.
+    # Two trainers of one number would fence one another off: one that is out of touch is stopped, not
+    # doubled.
     disconnect {
       lost_after = "10m"
       replace    = false
@@ -315,6 +330,7 @@ job "trinity" {
 
     service {
       name     = "trinity-trainer"
+      tags     = ["host-${NOMAD_ALLOC_INDEX}"]
       provider = "nomad"
       port     = "grpc"
       check {
@@ -342,13 +358,16 @@ job "trinity" {
         security_opt    = ["no-new-privileges"]
       }
       env = merge(local.own, local.cache, {
-        TRINITY_TRAINER_LISTEN     = "${NOMAD_IP_grpc}:${NOMAD_PORT_grpc}"
-        TRINITY_TRAINER_LOG_FORMAT = "json"
+        TRINITY_TRAINER_LISTEN       = "${NOMAD_IP_grpc}:${NOMAD_PORT_grpc}"
+        TRINITY_TRAINER_LOG_FORMAT   = "json"
+        TRINITY_TRAINER_NUM_HOSTS    = "${var.trainers}"
+        TRINITY_TRAINER_HOST         = "${NOMAD_ALLOC_INDEX}"
+        TRINITY_TRAINER_GANG_ADDRESS = "${NOMAD_IP_grpc}"
       }, var.environment.trainer)
       template {
         destination = "local/peers.env"
         env         = true
-        data        = "TRINITY_TRAINER_SYNCHRONIZER=${local.synchronizer}\nTRINITY_TRAINER_BUFFER=${local.buffer}"
+        data        = "TRINITY_TRAINER_SYNCHRONIZER=${local.synchronizer}\nTRINITY_TRAINER_BUFFER=${local.buffer}\nTRINITY_TRAINER_LEADER=${local.leader}"
       }
       kill_timeout = "60s"
       resources {

@@ -37,6 +37,12 @@ variable "explorers" {
   default = 1
 }
 
+variable "trainers" {
+  type        = number
+  description = "Machines of the gang, each with a trainer."
+  default     = 1
+}
+
 variable "explorer_gpus" {
   type    = number
   default = 0

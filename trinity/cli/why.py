@@ -1,6 +1,8 @@
 """`trinity why`: what holds a run up, and what to do about it."""
 
 import asyncio
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -15,9 +17,33 @@ from trinity.cli.runs import (
 )
 from trinity.diagnosis.diagnose import diagnose
 from trinity.diagnosis.gather import gather
+from trinity.diagnosis.selection import gather_from_services
+from trinity.diagnosis.snapshot import SystemSnapshot
+from trinity.errors import UserError
 from trinity.local.addresses import stack_directory_of
+from trinity.security.credentials import Credentials
 
 HELD_UP = 3
+BufferOption = Annotated[
+    str,
+    typer.Option("--buffer", help="The buffer's address, host:port, for a deployment's run."),
+]
+SynchronizerOption = Annotated[
+    str,
+    typer.Option(
+        "--synchronizer",
+        help="The synchronizer's address, host:port. TRINITY_SECURITY_DIR has the certificates and "
+        "the token for both.",
+    ),
+]
+ExperimentOption = Annotated[
+    str,
+    typer.Option(
+        "--experiment",
+        help="Label or id of the experiment, where several run at these addresses.",
+        show_default=False,
+    ),
+]
 
 
 def why(
@@ -25,17 +51,50 @@ def why(
     job_dir: JobDirOption = None,
     run: RunArgument = None,
     as_json: OneJsonOption = False,
+    buffer: BufferOption = "",
+    synchronizer: SynchronizerOption = "",
+    experiment: ExperimentOption = "",
 ) -> None:
     """Show what holds the run up and what to do; works whatever part of it is down.
+
+    With --buffer and --synchronizer it asks the services of a deployment. Processes, logs, broker
+    and database are not seen from there but by what these two services say.
 
     Exit code 0: it makes progress or has nothing to do. 3: it is held up or has failed.
     2: no run is going on there.
     """
-    directory, running = find_run(*place_of(run, config, job_dir))
-    verdict = diagnose(asyncio.run(gather(running, stack_directory_of(directory))))
+    if buffer or synchronizer or experiment:
+        _refuse_a_run_beside(run or config or job_dir)
+        found = _of_services(buffer, synchronizer, experiment)
+    else:
+        directory, running = find_run(*place_of(run, config, job_dir))
+        found = asyncio.run(gather(running, stack_directory_of(directory)))
+    verdict = diagnose(found)
     if as_json:
         print(why_report(verdict).model_dump_json(indent=1))
     else:
         print(verdict.text, *verdict.notes, sep="\n")
     if not verdict.is_healthy:
         raise typer.Exit(HELD_UP)
+
+
+def _of_services(buffer: str, synchronizer: str, experiment: str) -> SystemSnapshot:
+    for option, address in (("--buffer", buffer), ("--synchronizer", synchronizer)):
+        if not address:
+            raise UserError(f"{option} is missing: `trinity why` asks both services by address")
+    return asyncio.run(
+        gather_from_services(
+            synchronizer=synchronizer,
+            buffer=buffer,
+            security=Credentials.from_environment(),
+            experiment=experiment,
+        )
+    )
+
+
+def _refuse_a_run_beside(place: Path | None) -> None:
+    if place is not None:
+        raise UserError(
+            f"{place} names a run of this machine, and --buffer and --synchronizer name services: "
+            "leave one of them out"
+        )

@@ -32,6 +32,7 @@ def _values(deployment: ExperimentDeployment) -> dict[str, JsonValue]:
             for name in SERVICES
         },
         "explorers": deployment.explorers if deployment.needs_explorer else 0,
+        "trainers": deployment.trainer_hosts,
         "explorer_gpus": deployment.gpus("explorer"),
         "trainer_gpus": deployment.gpus("trainer"),
     }

@@ -67,13 +67,14 @@ class ManifestRenderer:
         """
         self.deployment.check_images_and_secrets()
         on_one_node = self.target == "compose" or self.overlay == "one-node"
+        if on_one_node and self.deployment.trainer_hosts > 1:
+            raise UserError(
+                f"the gang has {self.deployment.trainer_hosts} machines, and this renders one: "
+                "give `--target k8s` or `nomad` with `--overlay cluster`, or lower "
+                "`trainer.rank_num` to one machine's GPUs"
+            )
         check_gpu_capacity(self.deployment, on_one_node=on_one_node)
         self.deployment.check_hosts()
-        if self.target != "k8s" and self.deployment.trainer_hosts > 1:
-            raise UserError(
-                f"the gang has {self.deployment.trainer_hosts} machines, which `--target k8s` "
-                "alone renders so far: use that, or lower `trainer.rank_num` to one machine's GPUs"
-            )
         files = self._files()
         self._prepare()
         for name in COPIED[self.target]:

@@ -11,7 +11,7 @@ import hmac
 import math
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
@@ -29,7 +29,7 @@ from trinity.studio.visitors import OWNER, Visitor, has_expired, visitor_of
 TOKEN_PARAMETER = "token"
 TOKEN_BYTES = 32
 MAX_BROWSERS = 64
-"""Cookies that are valid at once; the oldest is forgotten first."""
+"""Cookies that are valid at once; of the visitor with the most the oldest is forgotten first."""
 POLICY_VIOLATION = 1008
 """The code that a refused websocket is closed with."""
 HOW_TO_ENTER = (
@@ -43,7 +43,13 @@ WRONG_HOST = (
 WRONG_ORIGIN = "Trinity Studio takes no requests from pages of other sites.\n"
 CLOSED_PATHS = ("/_stcore/agent", "/_stcore/metrics")
 """Beginnings of Streamlit's own paths that Studio does not use."""
+UPLOAD_PATH = "/_stcore/upload_file"
+"""Streamlit keeps in memory whatever is sent there, and however much of it."""
 NOT_HERE = "There is nothing here.\n"
+NO_FILES = (
+    "Files are taken with a token of the scope `submit`, by a Studio that was started with "
+    "`--allow-changes`.\n"
+)
 HEALTH_PATH = "/healthz"
 """Answered without a cookie and under any name: a probe asks by the address of a container."""
 EXPIRED = "Your token has expired: sign in with a new one."
@@ -106,8 +112,11 @@ class Admission:
         return self._admit(visitor_of(self._keys, token))
 
     def visitor(self, cookie: str) -> Visitor | None:
-        """Returns the visitor with the cookie, unless its token has expired or was withdrawn."""
-        for known, visitor in self._visitors.items():
+        """Returns the visitor with the cookie, unless its token has expired or was withdrawn.
+
+        Threads of pages ask too, while another browser signs in.
+        """
+        for known, visitor in tuple(self._visitors.items()):
             if _is_same(cookie, known):
                 return visitor if self._is_valid(visitor) else None
         return None
@@ -131,9 +140,21 @@ class Admission:
     def _admit(self, visitor: Visitor) -> str:
         cookie = secrets.token_urlsafe(TOKEN_BYTES)
         self._visitors[cookie] = visitor
-        while len(self._visitors) > MAX_BROWSERS:
-            self._visitors.popitem(last=False)
+        if len(self._visitors) > MAX_BROWSERS:
+            self._forget_one()
         return cookie
+
+    def _forget_one(self) -> None:
+        """Forgets a visitor that has expired, else the oldest of those with the most cookies.
+
+        So a visitor who signs in again and again shuts out no other.
+        """
+        known = tuple(self._visitors.items())
+        expired = [cookie for cookie, visitor in known if has_expired(visitor)]
+        held = Counter(visitor.name for _, visitor in known)
+        name, _ = held.most_common(1)[0]
+        own = [cookie for cookie, visitor in known if visitor.name == name]
+        del self._visitors[(expired or own)[0]]
 
 
 def _is_same(given: str, known: str) -> bool:
@@ -164,10 +185,13 @@ class Site:
 class Gate:
     """ASGI middleware that refuses what has no cookie, before any of Streamlit's code sees it."""
 
-    def __init__(self, app: ASGIApp, *, admission: Admission, site: Site) -> None:
+    def __init__(
+        self, app: ASGIApp, *, admission: Admission, site: Site, allows_changes: bool = False
+    ) -> None:
         self._app = app
         self._admission = admission
         self._site = site
+        self._allows_changes = allows_changes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Lets a request through, redeems a token, or refuses."""
@@ -184,6 +208,9 @@ class Gate:
         elif scope["path"].startswith(CLOSED_PATHS):
             await _refuse(scope, receive, send, 404, NOT_HERE)
         elif visitor := self._admission.visitor(_cookie(headers, self._site.cookie_name)):
+            if scope["path"].startswith(UPLOAD_PATH) and not self._takes_files_of(visitor):
+                await _refuse(scope, receive, send, 403, NO_FILES)
+                return
             await _let_in(self._app, visitor, scope, receive, _with_security_headers(send))
         elif cookie := self._redeemed(scope):
             await _enter(scope, send, self._site.cookie(cookie))
@@ -191,6 +218,9 @@ class Gate:
             await self._sign_in(scope, receive, send, headers)
         else:
             await _refuse(scope, receive, send, 401, HOW_TO_ENTER)
+
+    def _takes_files_of(self, visitor: Visitor) -> bool:
+        return visitor.is_owner or (self._allows_changes and visitor.may_submit)
 
     async def _sign_in(
         self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str]

@@ -86,9 +86,10 @@ def serve(
     _set_streamlit_options(port, listening.host, [*LOOPBACK_NAMES, *sorted(names)])
     context = StudioContext(options, visitor_now=served.visitor_now)
     set_context(context)
+    gate = Middleware(Gate, admission=admission, site=site, allows_changes=options.allows_changes)
     server = uvicorn.Server(
         uvicorn.Config(
-            App(SCRIPT, middleware=[Middleware(Gate, admission=admission, site=site)]),
+            App(SCRIPT, middleware=[gate]),
             log_config=None,
             access_log=False,
             server_header=False,

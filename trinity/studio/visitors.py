@@ -19,6 +19,8 @@ class Visitor:
     name: str
     is_owner: bool
     """True for the one who started Studio, whose files and programs it may reach."""
+    may_submit: bool = False
+    """True if its token has the scope `submit`."""
     token: str = field(default="", repr=False)
     """Shown to the services; empty for the owner, who has the credentials of Studio's process."""
     expires_at: float = float("inf")
@@ -51,7 +53,13 @@ def visitor_of(keys: TokenKeys, token: str) -> Visitor:
 
 
 def _visitor(caller: Caller, token: str) -> Visitor:
-    return Visitor(name=caller.subject, is_owner=False, token=token, expires_at=caller.expires_at)
+    return Visitor(
+        name=caller.subject,
+        is_owner=False,
+        may_submit=Scope.SUBMIT in caller.scopes,
+        token=token,
+        expires_at=caller.expires_at,
+    )
 
 
 def _sentence(text: str) -> str:

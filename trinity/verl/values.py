@@ -155,6 +155,12 @@ def as_resume_mode(value: JsonValue) -> JsonValue:
     return "auto" if value else "disable"
 
 
+def as_count(value: JsonValue, default: int) -> int:
+    """Returns a number above 0, or the default in place of anything else."""
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return int(value) if is_count and isinstance(value, int) else default
+
+
 def as_list(value: JsonValue) -> JsonValue:
     """Parses a list that was quoted as text."""
     return read_value(value) if isinstance(value, str) else value

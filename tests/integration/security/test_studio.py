@@ -1,7 +1,7 @@
 """Studio looks at secured services with its visitors' tokens, and sees what these may see."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,8 @@ import pytest
 from tests.integration.security.secured import STEPS, Secured
 from trinity.diagnosis.diagnose import diagnose
 from trinity.diagnosis.remote import gather_by_address
+from trinity.diagnosis.selection import gather_from_services
+from trinity.diagnosis.snapshot import SystemSnapshot
 from trinity.errors import TrinityError, UserError
 from trinity.security.authorization import EVERY_TENANT, Scope
 from trinity.security.credentials import Credentials
@@ -113,6 +115,21 @@ async def test_what_holds_a_run_up_is_asked_by_address(secured: Secured) -> None
 
     assert await verdict(system.synchronizer) == f"{secured.ended.label} is finished."
     assert "127.0.0.1:1 refuses connections" in await verdict("127.0.0.1:1")
+
+
+async def test_the_command_line_finds_the_experiment_there_itself(secured: Secured) -> None:
+    def ask(token: str) -> Awaitable[SystemSnapshot]:
+        system = system_of(secured, token)
+        return gather_from_services(
+            synchronizer=system.synchronizer, buffer=system.buffer, security=system.security
+        )
+
+    mine = diagnose(await ask(secured.token(scopes=[Scope.READ])))
+    assert mine.text == f"{secured.ended.label} is finished."
+    theirs = diagnose(await ask(secured.token(tenant="another", scopes=[Scope.READ])))
+    assert theirs.text == "No experiment has been started."
+    with pytest.raises(UserError, match=r"refuses .*trinity token --scope read"):
+        await ask(secured.token(scopes=[Scope.SUBMIT]))
 
 
 async def test_the_files_of_an_experiment_count_only_below_given_places(

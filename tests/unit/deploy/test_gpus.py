@@ -121,8 +121,20 @@ def test_a_gang_of_one_machine_gets_no_policy_of_its_own(tmp_path: Path) -> None
     assert "NUM_HOSTS" not in (folder / "trainer.yaml").read_text()
 
 
-def test_a_gang_of_several_machines_is_refused_where_it_is_not_rendered(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"gang has 3 machines, which `--target k8s`"):
-        rendered(of_four_machines(), "nomad", tmp_path / "out", "cluster")
-    with pytest.raises(UserError, match=r"one node has 8 GPUs"):
-        rendered(of_four_machines(), "compose", tmp_path / "compose")
+@pytest.mark.parametrize(
+    ("target", "overlay"),
+    [("compose", "one-node"), ("compose", "cluster"), ("k8s", "one-node"), ("nomad", "one-node")],
+)
+def test_a_gang_of_several_machines_is_refused_where_one_is_rendered(
+    tmp_path: Path, target: Target, overlay: Overlay
+) -> None:
+    with pytest.raises(UserError, match=r"gang has 3 machines, and this renders one.*nomad"):
+        rendered(of_four_machines(), target, tmp_path / "out", overlay)
+
+
+def test_nomad_starts_a_trainer_for_each_machine_of_the_gang(tmp_path: Path) -> None:
+    folder = rendered(of_four_machines(), "nomad", tmp_path / "out", "cluster")
+    variables = json_file(folder / "experiment.vars.json")
+    assert (variables["trainers"], variables["trainer_gpus"]) == (3, 8)
+    one = rendered(deployment(), "nomad", tmp_path / "one")
+    assert json_file(one / "experiment.vars.json")["trainers"] == 1

@@ -1,5 +1,6 @@
 """What Nomad makes of the shipped jobs: networks, places to write to, the end of an experiment."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -42,6 +43,42 @@ def test_a_service_with_a_read_only_root_has_a_place_for_temporary_files(job: st
         assert config_of(task).attributes["readonly_rootfs"] == "true"
         variables = "".join(variables_of(task, file).split())
         assert 'TMPDIR="/local"' in variables, task.name
+
+
+def gang() -> tuple[Block, Block, str]:
+    """The group of trainers, its task and what that is given."""
+    file = job_file("cluster")
+    (group,) = (one for one in file.within("group") if one.name == "trainer")
+    (task,) = group.of_kind("task")
+    return group, task, "".join(variables_of(task, file).split())
+
+
+def test_the_trainers_of_a_gang_are_numbered_and_on_the_address_that_they_listen_on() -> None:
+    group, _, given = gang()
+    assert group.attributes["count"] == "var.trainers"
+    for variable, value in (
+        ("NUM_HOSTS", "${var.trainers}"),
+        ("HOST", "${NOMAD_ALLOC_INDEX}"),
+        ("GANG_ADDRESS", "${NOMAD_IP_grpc}"),
+        ("LISTEN", "${NOMAD_IP_grpc}:${NOMAD_PORT_grpc}"),
+    ):
+        assert f'TRINITY_TRAINER_{variable}="{value}"' in given
+    (constraint,) = group.of_kind("constraint")
+    assert constraint.attributes["operator"] == '"distinct_hosts"'
+
+
+def test_the_first_trainer_is_found_by_a_tag_and_does_not_look_for_itself() -> None:
+    """A variable that changes restarts a task: the leader's own appearance must not."""
+    group, task, _ = gang()
+    (service,) = group.of_kind("service")
+    assert service.list_of("tags") == ["host-${NOMAD_ALLOC_INDEX}"]
+    (template,) = task.of_kind("template")
+    assert "TRINITY_TRAINER_LEADER=${local.leader}" in template.attributes["data"]
+    (shared,) = job_file("cluster").of_kind("locals")
+    asked: str = json.loads(shared.attributes["leader"])
+    assert asked.startswith('{{ if ne (env "NOMAD_ALLOC_INDEX") "0" }}')
+    assert f"nomadService {service.attributes['name']} }}}}" in asked
+    assert '.Tags | contains "host-0"' in asked
 
 
 def experiment(job: str) -> Block:

@@ -11,7 +11,9 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from tests.support.http_answers import HttpAnswer, http_get
+from trinity.studio import gate as module
 from trinity.studio.gate import MAX_BROWSERS, Admission, Gate, Site
+from trinity.studio.visitors import OWNER
 
 COOKIE = "trinity-studio-test"
 
@@ -164,3 +166,24 @@ def test_the_oldest_browser_is_forgotten_first() -> None:
         True,
         True,
     ]
+
+
+def test_a_browser_that_signs_in_disturbs_no_page_that_looks_for_its_visitor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    admission = Admission(announce=lambda _: None)
+    for _ in range(2):
+        admission.redeem(admission.token)
+    cookie = admission.redeem(admission.token) or ""
+
+    def is_same(given: str, known: str) -> bool:
+        admission._admit(OWNER)  # another browser, just now
+        return given == known
+
+    monkeypatch.setattr(module, "_is_same", is_same)
+    assert admission.visitor(cookie) is OWNER
+
+
+def test_the_owner_may_send_files(served: Served) -> None:
+    """The page Configure takes one."""
+    assert served.get("/_stcore/upload_file/s/f", Cookie=served.enter()).status == 200

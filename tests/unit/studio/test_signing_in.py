@@ -24,7 +24,7 @@ from trinity.security.authorization import Scope
 from trinity.security.certificates import CredentialIssuer, CredentialRole
 from trinity.security.credentials import PLAINTEXT, Credentials
 from trinity.security.tokens import issue_token
-from trinity.studio.gate import Admission, Gate, Site
+from trinity.studio.gate import MAX_BROWSERS, Admission, Gate, Site
 from trinity.studio.listening import Listening
 from trinity.studio.visitors import Visitor
 
@@ -58,14 +58,19 @@ class Served:
 
     issuer: CredentialIssuer
     admission: Admission
+    gate: Gate
     folder: Path
     port: int
 
     def token(
-        self, *, scopes: tuple[Scope, ...] = (Scope.READ,), lifetime: timedelta = HOUR
+        self,
+        *,
+        subject: str = "ann",
+        scopes: tuple[Scope, ...] = (Scope.READ,),
+        lifetime: timedelta = HOUR,
     ) -> str:
         return issue_token(
-            self.issuer.signing_key, subject="ann", tenant="a", scopes=scopes, lifetime=lifetime
+            self.issuer.signing_key, subject=subject, tenant="a", scopes=scopes, lifetime=lifetime
         )
 
     def tls(self) -> ssl.SSLContext:
@@ -96,8 +101,9 @@ def served(tmp_path: Path) -> Iterator[Served]:
     listening = Listening.of("0.0.0.0", 0, security)
     admission = Admission(announce=lambda _: None, keys=security.token_keys())
     site = Site(cookie_name="c", names=listening.names(), is_secure=True)
+    gate = Gate(pages, admission=admission, site=site, allows_changes=True)
     config = uvicorn.Config(
-        Gate(pages, admission=admission, site=site),
+        gate,
         port=0,
         log_config=None,
         lifespan="off",
@@ -108,7 +114,13 @@ def served(tmp_path: Path) -> Iterator[Served]:
     socket.listen()
     thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
     thread.start()
-    yield Served(issuer=issuer, admission=admission, folder=folder, port=socket.getsockname()[1])
+    yield Served(
+        issuer=issuer,
+        admission=admission,
+        gate=gate,
+        folder=folder,
+        port=socket.getsockname()[1],
+    )
     server.should_exit = True
     thread.join()
 
@@ -228,3 +240,20 @@ def test_no_two_visits_share_a_key() -> None:
     """What is kept for a visit is kept under its key."""
     first, second = (Visitor(name="ann", is_owner=False, token="t") for _ in range(2))
     assert first.key != second.key
+
+
+def test_only_those_who_may_submit_tasks_fill_the_memory_with_files(served: Served) -> None:
+    path = "/_stcore/upload_file/session/file"
+    for scopes, status in (((Scope.READ,), 403), ((Scope.READ, Scope.SUBMIT), 200)):
+        cookie = served.sign_in(served.token(scopes=scopes)).cookie.partition(";")[0]
+        assert served.request("PUT", path, "x", Cookie=cookie).status == status
+    served.gate._allows_changes = False
+    assert served.request("PUT", path, "x", Cookie=cookie).status == 403
+
+
+def test_who_signs_in_again_and_again_shuts_out_nobody_else(served: Served) -> None:
+    other = served.admission.sign_in(served.token(subject="bob"))
+    own = [served.admission.sign_in(served.token()) for _ in range(MAX_BROWSERS + 3)]
+    assert served.admission.admits(other)
+    assert not served.admission.admits(own[0])
+    assert served.admission.admits(own[-1])

@@ -136,7 +136,12 @@ def test_sizes_of_another_back_end_are_left_out_with_one_warning() -> None:
         (f"{ACTOR}.optim.lr_warmup_init=1e-7", False),
         (f"{ACTOR}.optim.init_lr_ratio=0.1", True),
         (f"{ACTOR}.loss_scale_factor=1024", False),
-        ("actor_rollout_ref.model.mtp.enable=True", True),
+        ("actor_rollout_ref.model.mtp.enable_train=True", True),
+        ("actor_rollout_ref.model.mtp.enable=True", False),
+        ("actor_rollout_ref.model.mtp.enable_rollout=True", False),
+        (f"{ACTOR}.veomni.mhc_implementation=fused", False),
+        (f"{ACTOR}.megatron.override_transformer_config.use_fused_mhc=True", False),
+        (f"{ACTOR}.megatron.override_transformer_config.dsa_indexer_loss_coeff=0.1", True),
         ("actor_rollout_ref.model.mtp.enable=False", False),
         ("data.train_max_samples=100", True),
         ("data.train_max_samples=-1", False),
@@ -499,15 +504,6 @@ def test_the_ranks_that_train_divide_into_the_groups_that_share_weights() -> Non
     assert isinstance(engines, int)
     assert isinstance(size, int)
     assert (32 - engines * size) % 16 == 0
-
-
-def test_supervised_ranks_are_on_one_machine(tmp_path: Path) -> None:
-    start = "torchrun --nnodes=2 --nproc_per_node=8 -m verl.trainer.sft_trainer"
-    found = converted(f"{start} data.train_files=/d/train.parquet", tmp_path)
-    assert value(found, "trainer.rank_num") == 8
-    assert any(
-        "8 of 16 GPUs are idle, as ranks are on one machine" in line for line in found.report
-    )
 
 
 CORRECTION = "algorithm.rollout_correction"

@@ -5,11 +5,17 @@ from collections.abc import Iterator, Mapping
 from trinity.algorithm.units import COUNTS_UNITS, UNIT_ARGUMENT, UNIT_BEFORE
 from trinity.verl.rules.distillation import COUNTS_SAMPLES, is_distilled
 from trinity.verl.settings import VerlSetting
+from trinity.verl.table.back_ends import BACK_ENDS
 from trinity.verl.values import JsonValue
 from trinity.verl.work import Conversion
 
 ACTOR = "actor_rollout_ref.actor"
 CORRECTION = "algorithm.rollout_correction"
+REPLAY_MODES = (
+    f"{ACTOR}.router_replay.mode",
+    *(f"{ACTOR}.{section}.router_replay.mode" for section in BACK_ENDS),
+)
+"""Keys that choose whose experts are repeated, of the actor or of its back end."""
 ESTIMATORS = {
     "gae": ("ppo", "ppo"),
     "grpo": ("grpo", "grpo"),
@@ -482,14 +488,17 @@ def _named_loss(work: Conversion, setting: VerlSetting | None, names: Mapping[st
 
 def _put_replay(work: Conversion) -> None:
     """Converts router replay: expert choices of the rollout, replayed in training."""
-    mode = work.settings.take(f"{ACTOR}.router_replay.mode")
-    enabled = work.settings.take("actor_rollout_ref.rollout.enable_rollout_routing_replay")
-    for setting, is_on in ((mode, "R3"), (enabled, True)):
+    for key in (*REPLAY_MODES, "actor_rollout_ref.rollout.enable_rollout_routing_replay"):
+        setting = work.settings.take(key)
         if setting is None:
             continue
-        if setting.value == "R2":
-            work.report.missing.append((setting, "only the rollout's replay (`R3`) is supported"))
-        elif setting.value == is_on:
+        if setting.value in ("R2", "R3", True):
             work.put("algorithm.enable_router_replay", True, setting)
         else:
             work.report.not_needed.append((setting, "nothing is replayed by default"))
+        if setting.value == "R2":
+            work.report.advice.append(
+                f"{key}=R2 ({setting.where}) repeats in each update the experts of the trainer's "
+                "own pass for old log-probabilities; here all passes repeat those that the engine "
+                "chose, which is veRL's `R3`"
+            )

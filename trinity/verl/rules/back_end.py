@@ -34,6 +34,10 @@ _OTHER = re.compile("|".join(_NAMES))
 _SECTION = re.compile(
     rf"(?:{re.escape(ACTOR)}\.(?:{'|'.join(BACK_ENDS)})|engine)\.(?P<name>[a-z_]+)"
 )
+_PADDED = re.compile(
+    rf"(?:{re.escape(ACTOR)}\.(?:(?:{'|'.join(BACK_ENDS)})\.)?|actor_rollout_ref\.model\."
+    r"|engine\.|model\.|)use_remove_padding"
+)
 _DTYPES = {
     "bf16": "bfloat16",
     "bfloat16": "bfloat16",
@@ -67,12 +71,15 @@ def convert_back_end(work: Conversion) -> None:
     sizes = [text for setting in _settings_of_sections(work) for text in _take_size(work, setting)]
     if names or sizes:
         _warn(work, names, sizes)
+    _leave_out_padding(work)
+    _leave_out_drafts(work)
     _put_types(work)
 
 
 def sequence_parallel_size(work: Conversion) -> int:
     """Returns the number of GPUs that share a sequence, converted already or not."""
-    own = (f"{ACTOR}.{section}ulysses_sequence_parallel_size" for section in ("", "fsdp_config."))
+    sections = (f"{ACTOR}.", f"{ACTOR}.fsdp_config.", "", "engine.")  # the last two: supervised
+    own = (f"{section}ulysses_sequence_parallel_size" for section in sections)
     sizes = (work.draft.get(ULYSSES), *(work.settings.peek(name) for name in own))
     return next((size for size in sizes if isinstance(size, int) and size > 1), 1)
 
@@ -113,6 +120,28 @@ def _take_size(work: Conversion, found: tuple[VerlSetting, str]) -> Iterator[str
     work.report.left_out.append((setting, _SHARDED))
     if is_above_one:
         yield f"{name}={setting.value}"
+
+
+def _leave_out_padding(work: Conversion) -> None:
+    """Leaves out that rows keep their padding where ranks share sequences, which have none."""
+    if sequence_parallel_size(work) == 1:
+        return
+    for setting in work.settings.all():
+        if setting.value is False and _PADDED.fullmatch(setting.key):
+            work.report_left_out(setting.key, "ranks share rows that have no padding")
+
+
+def _leave_out_drafts(work: Conversion) -> None:
+    """Leaves out layers that predict further tokens where veRL does not train them.
+
+    They make rollout faster: what it draws has the same distribution.
+    """
+    section = "model.mtp" if work.settings.is_supervised else "actor_rollout_ref.model.mtp"
+    if work.settings.peek(f"{section}.enable_train") not in (None, False):
+        return
+    for setting in work.settings.all():
+        if setting.key.startswith(f"{section}."):
+            work.report_left_out(setting.key, "without `enable_train` these layers are not trained")
 
 
 def _warn(work: Conversion, names: list[str], sizes: list[str]) -> None:

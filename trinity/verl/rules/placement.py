@@ -1,95 +1,104 @@
 """Converts the placement: veRL's roles alternate on GPUs, ours divide them."""
 
 import math
-from dataclasses import dataclass
 
-from trinity.verl.rules.back_end import sequence_parallel_size
 from trinity.verl.rules.distillation import TEACHER, teacher_gpus
+from trinity.verl.rules.ranks import (
+    GpuShares,
+    RolloutDemand,
+    VerlMachines,
+    divide_gpus,
+    put_ranks,
+    put_sequence_sharing,
+)
 from trinity.verl.work import Conversion
 
 ROLLOUT = "actor_rollout_ref.rollout"
 OURS = "explorer.rollout_model"
 KIND = "vllm"
-_GROUP = "actor_rollout_ref.actor.fsdp_config.fsdp_size"
 _GPUS_OF_A_MACHINE = 8
 """GPUs that machines usually have."""
 _SHARE = 4
-"""One of this many GPUs rolls out, unless the user says otherwise."""
-
-
-@dataclass(frozen=True, slots=True)
-class VerlMachines:
-    """Machines and their GPUs."""
-
-    nodes: int
-    gpus: int
-    """GPUs of each machine."""
-
-    @property
-    def total(self) -> int:
-        """GPUs of all machines."""
-        return self.nodes * self.gpus
+"""One of this many GPUs of a machine judges."""
+_SIZES = (
+    ("data_parallel_size", "data_parallel_size", 1),
+    ("tensor_model_parallel_size", "tensor_parallel_size", 2),
+    ("pipeline_model_parallel_size", "pipeline_parallel_size", 1),
+)
+"""Parallel sizes of an engine, there and here, with veRL's default; halved in this order."""
 
 
 def convert_placement(work: Conversion) -> None:
     """Converts section `cluster`, the engines and the auxiliary model."""
     machines, own_gpus = _put_cluster(work)
-    per_judge = _reward_model_size(work)
-    judges = max(machines.gpus // _SHARE // per_judge, 1) if per_judge else 0
     reserved, per_teacher = teacher_gpus(work)
-    if per_teacher:
-        judges, per_judge = max(reserved // per_teacher, 1), per_teacher
-    per_engine = _fitting_engine_size(work, machines, judges * per_judge)
-    engines = _engine_num(work, machines, per_engine, judges * per_judge, own_gpus)
-    taken = engines * per_engine + judges * per_judge
-    left = machines.total - taken
-    work.put(
-        f"{OURS}.engine_num",
-        engines,
-        f"{engines * per_engine} of {machines.total} GPUs roll out, "
-        f"{min(max(left, 0), machines.gpus)} train",
-        "choose with --engine-num",
+    per_judge = per_teacher or _reward_model_size(work)
+    judges = _judges(machines, reserved, per_judge)
+    others = judges * per_judge
+    demand = RolloutDemand(
+        per_engine=_fitting_engine_size(work, machines, others),
+        others=others,
+        own=own_gpus,
+        engines=work.choices.engine_num,
     )
-    if idle := idle_beside_ranks(work, machines, left):
-        _advise_explorers(work, machines, idle)
-    _limit_to_whole_groups(work, min(left, machines.gpus))
+    shares = divide_gpus(work, machines, demand)
+    _put_shares(work, machines, demand, shares)
     _put_engine(work)
     if per_teacher:
         work.put(f"{TEACHER}.engine_num", judges, f"{reserved} GPUs of `distillation`")
     elif per_judge:
         _put_reward_model(work, judges)
-    if left < 1:
-        unit = "GPU" if machines.total == 1 else "GPUs"
-        work.report.advice.append(
-            f"rollout takes {taken} of {machines.total} {unit}, and training needs one at least: "
-            "here the two do not alternate. Raise `cluster.gpu_per_node` or `cluster.node_num`, "
-            f"or lower `{OURS}.tensor_parallel_size`"
-        )
+    if not shares.ranks:
+        _advise_more_gpus(work, machines, demand.gpus(shares.engines))
 
 
-def idle_beside_ranks(work: Conversion, machines: VerlMachines, left: int) -> int:
-    """Limits ranks to one machine; returns the number of GPUs that this leaves idle."""
-    if left <= machines.gpus:
+def _judges(machines: VerlMachines, reserved: int, per_judge: int) -> int:
+    """Returns the engines of the other model in an explorer, which is on one machine."""
+    if not per_judge:
         return 0
-    work.put("trainer.rank_num", machines.gpus, "ranks are on one machine")
-    return left - machines.gpus
+    most = (reserved or machines.gpus // _SHARE) // per_judge
+    if machines.nodes > 1:
+        most = min(most, machines.gpus // 2 // per_judge)
+    return max(most, 1)
 
 
-def _limit_to_whole_groups(work: Conversion, ranks: int) -> None:
-    """Limits ranks to a multiple of those that share sequences."""
-    size = sequence_parallel_size(work)
-    if ranks > size and ranks % size:
-        whole = ranks - ranks % size
-        work.put("trainer.rank_num", whole, f"groups of {size} that share sequences")
-
-
-def _advise_explorers(work: Conversion, machines: VerlMachines, idle: int) -> None:
-    if more := idle // machines.gpus:
+def _put_shares(
+    work: Conversion, machines: VerlMachines, demand: RolloutDemand, shares: GpuShares
+) -> None:
+    """Writes the engines of an explorer and the ranks, and says what several machines do."""
+    rolling = shares.engines * demand.per_engine
+    beside = f" in each of {shares.explorers} explorers" if shares.explorers > 1 else ""
+    work.put(
+        f"{OURS}.engine_num",
+        shares.engines,
+        f"{rolling} of {machines.total} GPUs roll out{beside}, {shares.ranks} train",
+        "choose with --engine-num",
+    )
+    left = machines.total - demand.gpus(shares.engines)
+    put_ranks(work, shares.ranks, left)
+    if shares.ranks:
+        put_sequence_sharing(work, shares.sequences)
+    each = max(machines.filled_by(demand.gpus(shares.engines)), 1)
+    if shares.explorers > 1:
         work.report.advice.append(
-            f"{idle} of {machines.total} GPUs are idle, as ranks are on one machine and an "
-            f"explorer's engines on another: `trinity deploy render --explorers {more + 1}` uses "
-            f"{more} machine{'s' if more > 1 else ''} more"
+            f"{shares.explorers * each} of {machines.nodes} machines roll out, as an explorer is "
+            f"on one: `trinity deploy render --explorers {shares.explorers}`"
         )
+    taken = shares.explorers * each + machines.filled_by(shares.ranks)
+    if machines.nodes > 1 and shares.ranks and taken < machines.nodes:
+        work.report.advice.append(
+            f"{machines.nodes - taken} of {machines.nodes} machines are idle: {shares.ranks} ranks "
+            f"have rows of a step and whole groups. Set `cluster.node_num: {taken}`"
+        )
+
+
+def _advise_more_gpus(work: Conversion, machines: VerlMachines, taken: int) -> None:
+    unit = "GPU" if machines.total == 1 else "GPUs"
+    work.report.advice.append(
+        f"rollout takes {taken} of {machines.total} {unit}, and training needs one at least: "
+        "here the two do not alternate. Raise `cluster.gpu_per_node` or `cluster.node_num`, "
+        f"or lower `{OURS}.tensor_parallel_size`"
+    )
 
 
 def _put_cluster(work: Conversion) -> tuple[VerlMachines, int]:
@@ -122,32 +131,39 @@ def _rollout_gpus(work: Conversion, machines: VerlMachines) -> int:
 
 
 def _fitting_engine_size(work: Conversion, machines: VerlMachines, taken: int) -> int:
-    """Returns the GPUs of an engine, halved until training has some, too.
+    """Returns the GPUs of an engine, halved until it fits a machine and training has some, too.
 
-    In veRL an engine may hold all GPUs, as training takes turns with it.
+    In veRL an engine may hold all GPUs, as training takes turns with it. Copies that share the data
+    are on one machine.
     """
-    per_engine = _engine_size(work)
-    key = f"{ROLLOUT}.tensor_model_parallel_size"
-    size, smaller = work.integer(key, 2), work.integer(key, 2)
-    while per_engine + taken >= machines.total and smaller > 1 and smaller % 2 == 0:
-        smaller, per_engine = smaller // 2, per_engine // 2
-    if smaller < size:
-        work.put(f"{OURS}.tensor_parallel_size", smaller, f"veRL's {size}, halved for training")
-        work.report.advice.append(
-            f"{key}={size} would leave no GPU of {machines.total} for training, which does not "
-            f"take turns with rollout here: `{OURS}.tensor_parallel_size` is {smaller}. `trinity "
-            "config plan` says whether the model fits"
-        )
-    return per_engine
+    sizes = [max(work.integer(f"{ROLLOUT}.{verl}", default), 1) for verl, _, default in _SIZES]
+    asked = list(sizes)
+    while math.prod(sizes) > machines.gpus > 0 and sizes[0] > 1:
+        sizes[0] //= _smallest_factor(sizes[0])
+    while math.prod(sizes) + taken >= machines.total and any(size % 2 == 0 for size in sizes):
+        halved = next(place for place, size in enumerate(sizes) if size % 2 == 0)
+        sizes[halved] //= 2
+    for (verl, ours, _), before, size in zip(_SIZES, asked, sizes, strict=True):
+        if size < before:
+            _put_smaller(work, machines, (f"{ROLLOUT}.{verl}", f"{OURS}.{ours}"), (before, size))
+    return math.prod(sizes)
 
 
-def _engine_size(work: Conversion) -> int:
-    sizes = (
-        work.integer(f"{ROLLOUT}.tensor_model_parallel_size", 2),
-        work.integer(f"{ROLLOUT}.data_parallel_size", 1),
-        work.integer(f"{ROLLOUT}.pipeline_model_parallel_size", 1),
+def _smallest_factor(number: int) -> int:
+    return next(factor for factor in range(2, number + 1) if number % factor == 0)
+
+
+def _put_smaller(
+    work: Conversion, machines: VerlMachines, keys: tuple[str, str], sizes: tuple[int, int]
+) -> None:
+    """Writes a smaller size of an engine than veRL's, and says why."""
+    (verl, ours), (before, size) = keys, sizes
+    work.put(ours, size, f"veRL's {before}, lowered for training or for one machine")
+    work.report.advice.append(
+        f"{verl}={before} would leave no GPU of {machines.total} for training, which does not "
+        f"take turns with rollout here, or makes an engine larger than a machine: `{ours}` is "
+        f"{size}. `trinity config plan` says whether the model fits"
     )
-    return max(sizes[0] * sizes[1] * sizes[2], 1)
 
 
 def _reward_model_size(work: Conversion) -> int:
@@ -158,40 +174,12 @@ def _reward_model_size(work: Conversion) -> int:
     return 0
 
 
-def _engine_num(
-    work: Conversion, machines: VerlMachines, per_engine: int, judge_gpus: int, own_gpus: int
-) -> int:
-    """The number asked for, or the engines of one machine if there are several machines.
-
-    On one machine a quarter of its GPUs, adjusted so that training gets whole groups.
-    """
-    if work.choices.engine_num is not None:
-        return work.choices.engine_num
-    if own_gpus or machines.nodes > 1:
-        most = min(own_gpus or machines.gpus, machines.gpus - judge_gpus)
-        return max(most // per_engine, 1)
-    first = max(machines.total // _SHARE // per_engine, 1)
-    group = work.settings.peek(_GROUP)
-    ranks = math.lcm(
-        group if isinstance(group, int) and group > 0 else 1, sequence_parallel_size(work)
-    )
-    for engines in range(first, machines.total // per_engine + 1):
-        left = machines.total - judge_gpus - engines * per_engine
-        if left > 0 and left % ranks == 0:
-            return engines
-    return first
-
-
 def _put_engine(work: Conversion) -> None:
     _put_kind(work)
-    if work.draft.get(f"{OURS}.tensor_parallel_size") is None:
-        work.copy(f"{ROLLOUT}.tensor_model_parallel_size", f"{OURS}.tensor_parallel_size", 2)
-    for verl, ours in (
-        ("data_parallel_size", "data_parallel_size"),
-        ("pipeline_model_parallel_size", "pipeline_parallel_size"),
-    ):
-        if (setting := work.settings.take(f"{ROLLOUT}.{verl}")) is not None:
-            work.put(f"{OURS}.{ours}", setting.value, setting)
+    for verl, ours, default in _SIZES:
+        is_said = work.settings.has(f"{ROLLOUT}.{verl}") or ours == "tensor_parallel_size"
+        if is_said and work.draft.get(f"{OURS}.{ours}") is None:
+            work.copy(f"{ROLLOUT}.{verl}", f"{OURS}.{ours}", default)
     work.copy(f"{ROLLOUT}.gpu_memory_utilization", f"{OURS}.gpu_memory_utilization", 0.5)
 
 

@@ -1,13 +1,15 @@
 """Converts veRL's supervised fine-tuning to `mode: train`."""
 
 from trinity.verl.rules.data import parse_row_location
-from trinity.verl.rules.placement import VerlMachines, idle_beside_ranks
+from trinity.verl.rules.ranks import VerlMachines, limit_supervised_ranks
 from trinity.verl.settings import VerlSetting
-from trinity.verl.values import JsonValue, as_list
+from trinity.verl.values import JsonValue, as_count, as_list
 from trinity.verl.work import Conversion
 
 BUFFER = "buffer.trainer_input.experience_buffer"
 _ON_GPUS = 8
+_BATCH = 256
+"""veRL's default of rows in a step."""
 
 
 def convert_supervised(work: Conversion) -> None:
@@ -32,7 +34,7 @@ def _put_rows(work: Conversion) -> None:
     if len(paths) > 1 and setting is not None:
         work.report.missing.append((setting, "the first is taken: put the files in one directory"))
     _put_format(work)
-    work.copy("data.train_batch_size", "buffer.train_batch_size", 256, "rows of one train step")
+    work.copy("data.train_batch_size", "buffer.train_batch_size", _BATCH, "rows of one train step")
 
 
 def _put_format(work: Conversion) -> None:
@@ -96,10 +98,12 @@ def _put_machines(work: Conversion) -> None:
         for other in present[1:]:
             work.report_not_needed(other, f"`{key}` decides")
     machines = VerlMachines(*counts)
-    if idle := idle_beside_ranks(work, machines, machines.total):
+    rows = as_count(work.settings.peek("data.train_batch_size"), _BATCH)
+    ranks = limit_supervised_ranks(work, machines, rows)
+    if 0 < machines.filled_by(ranks) < machines.nodes:
         work.report.advice.append(
-            f"{idle} of {machines.total} GPUs are idle, as ranks are on one machine: set "
-            "`cluster.node_num: 1`"
+            f"{machines.total - ranks} of {machines.total} GPUs are idle, as a step has {rows} "
+            f"rows: set `cluster.node_num: {machines.filled_by(ranks)}`"
         )
 
 

@@ -208,7 +208,7 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
     combined_row(
         f"{_ACTOR}.router_replay.mode",
         "algorithm.enable_router_replay",
-        "`R3` is true, `disabled` false; there is no `R2`",
+        "`R2` and `R3` are true, both repeat the engine's experts",
     ),
     *missing_rows(
         "there is no such option",

@@ -76,6 +76,9 @@ def _section_rows(section: str) -> tuple[KeyRow, ...]:
             f"{section}.seed",
             neutral=(42,),
         ),
+        combined_row(
+            f"{section}.router_replay.mode", "algorithm.enable_router_replay", "`R2`, `R3` are true"
+        ),
         *missing_rows(
             "an option of another back end: see whether the result depends on it", f"{section}.*"
         ),

@@ -1,0 +1,91 @@
+"""The experiment that is meant where a deployment may run several, found at its synchronizer."""
+
+import re
+
+import grpc
+
+from trinity.api.v1 import synchronizer_pb2
+from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.diagnosis.gather import ANSWER_SECONDS, CHANNEL_OPTIONS
+from trinity.diagnosis.remote import gather_by_address
+from trinity.diagnosis.snapshot import SystemSnapshot
+from trinity.errors import UserError
+from trinity.rpc.channel import open_channel
+from trinity.runtime.host_port import split_address
+from trinity.security.credentials import VARIABLE, Credentials
+from trinity.security.plaintext_policy import refuse_plain_service
+
+REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+RUNNING = synchronizer_pb2.EXPERIMENT_STATE_RUNNING
+MAX_NAMED = 5
+"""Most experiments that a message lists."""
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+async def gather_from_services(
+    *, synchronizer: str, buffer: str, security: Credentials, experiment: str = ""
+) -> SystemSnapshot:
+    """Asks both services about an experiment, by its id or label; else about the one that runs.
+
+    Where the synchronizer does not answer, the snapshot says so. Raises: UserError if an address is
+    none or may not be used in plaintext, if the token is refused, or if it is not clear which
+    experiment is meant.
+    """
+    for address in (synchronizer, buffer):
+        split_address(address)
+        if not security.is_on:
+            refuse_plain_service(address)
+    known = await _experiments(synchronizer, security, experiment)
+    meant = None if known is None else _meant(known, experiment, synchronizer)
+    return await gather_by_address(
+        synchronizer=synchronizer,
+        buffer=buffer,
+        security=security,
+        experiment_id=meant.id if meant else "",
+        tenant=meant.tenant if meant else "",
+    )
+
+
+async def _experiments(
+    address: str, security: Credentials, experiment: str
+) -> list[synchronizer_pb2.Experiment] | None:
+    """Returns what the synchronizer knows, the newest first; None if it does not answer."""
+    request = synchronizer_pb2.GetStatusRequest()
+    if _UUID.fullmatch(experiment):
+        request.experiment_id = experiment
+    else:
+        request.label = experiment
+    async with open_channel(address, security, CHANNEL_OPTIONS) as channel:
+        try:
+            status = await SynchronizerServiceStub(channel).GetStatus(
+                request, timeout=ANSWER_SECONDS
+            )
+        except grpc.aio.AioRpcError as error:
+            if error.code() in REFUSALS:
+                raise UserError(
+                    f"the synchronizer at {address} refuses ({error.details()}): put a token with "
+                    f"the scope `read` (`trinity token --scope read`) into the folder of {VARIABLE}"
+                ) from error
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                return []
+            return None
+    return list(status.experiments)
+
+
+def _meant(
+    known: list[synchronizer_pb2.Experiment], named: str, synchronizer: str
+) -> synchronizer_pb2.Experiment | None:
+    """Returns the only one that runs, or else the newest; None if there is none at all."""
+    if named and not known:
+        raise UserError(
+            f"the synchronizer at {synchronizer} knows no experiment {named}: leave --experiment "
+            "out for the one that runs, or give the label or the id of another"
+        )
+    running = [one for one in known if one.state == RUNNING]
+    if len(running) > 1:
+        listed = ", ".join(f"{one.label} ({one.id})" for one in running[:MAX_NAMED])
+        more = f" and {len(running) - MAX_NAMED} more" if len(running) > MAX_NAMED else ""
+        raise UserError(
+            f"several experiments run there: give one's label or id as --experiment: {listed}{more}"
+        )
+    return next(iter(running or known), None)
