@@ -47,6 +47,8 @@ class RowReader:
     """True if training data is mixed with rollouts."""
     skips_bad_rows: bool = False
     """Rows of data that cannot be formatted are left out; the batch keeps their positions."""
+    replays_experts: bool = True
+    """False if recorded experts are not chosen again: the samples may be another stage's."""
 
     def read(self, messages: Iterable[buffer_pb2.BatchRow]) -> list[TrainRow]:
         """Returns the rows in order of position, with their tokens.
@@ -58,7 +60,8 @@ class RowReader:
 
     def _read(self, message: buffer_pb2.BatchRow) -> Sequence[TrainRow]:
         if message.WhichOneof("source") == "experience":
-            return [_from_experience(message)]
+            row = _from_experience(message)
+            return [row if self.replays_experts else replace(row, routed_experts=None)]
         if self.formatter is None:
             raise RunFailed(f"row {message.position} of the batch is training data, not a rollout")
         try:

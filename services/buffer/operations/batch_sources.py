@@ -61,19 +61,25 @@ async def expert_rows(connection: Connection, stage: Stage, step: int) -> list[B
 
 
 async def filter_stale_rows(
-    connection: Connection, stage: Stage, step: int, before: Place | None
+    connection: Connection,
+    stage: Stage,
+    step: int,
+    before: Place | None,
+    *,
+    is_incomplete: bool = False,
 ) -> Stage:
     """Leaves out ready rows that are too old for `step`, and counts them for its batch.
 
     A row that is too old now is too old for every later step. In a stage with fixed order, rows
     after the last row of the batch stay for the next one, so that no count depends on the order of
-    arrival; with replay and with whole explore steps, `before` ensures that.
+    arrival; with replay and with whole explore steps, `before` ensures that. A batch that
+    `is_incomplete` takes rows of any place.
     """
     oldest = stage.plan.oldest_version(step)
     if oldest == 0 or step > stage.total_train_steps:
         return stage
     last = None
-    is_cut = stage.is_ordered and not stage.plan.trains_explore_steps
+    is_cut = stage.is_ordered and not (stage.plan.trains_explore_steps or is_incomplete)
     if is_cut and stage.plan.replay is None:
         number = stage.plan.num_rollout_rows
         last = await place_of_fresh(connection, stage, number, oldest=oldest, before=before)
@@ -119,8 +125,11 @@ async def note_long_prompts(
 
 async def log_incomplete(connection: Connection, stage: Stage, step: int, num_rows: int) -> None:
     """Logs that a batch has fewer rollouts than planned, as the trainer waits no longer."""
+    of_all = f" of {stage.plan.num_rollout_rows} rollouts"
+    if stage.plan.trains_explore_steps:
+        of_all = " rollouts, not all of its explore step"
     text = (
-        f"train step {step} takes {num_rows} of {stage.plan.num_rollout_rows} rollouts: no more "
+        f"train step {step} takes {num_rows}{of_all}: no more "
         f"were ready after {stage.plan.experience_buffer.incomplete_after:g} s (`max_read_timeout`)"
     )
     await log_event(connection, stage.key, NoticeEvent(text=text))

@@ -228,10 +228,7 @@ class BatchComposer:
             return await self._compose_explore_step(connection, stage, step, is_due=is_due)
         if stage.plan.replay is not None:
             return await self._compose_by_priority(connection, stage, step, is_due=is_due)
-        answer = await self._compose_rollouts(connection, stage, step)
-        if is_due and isinstance(answer, BatchWait):
-            return await self._compose_incomplete(connection, stage, step) or answer
-        return answer
+        return await self._compose_rollouts(connection, stage, step, is_due=is_due)
 
     async def _compose_incomplete(
         self, connection: Connection, stage: Stage, step: int, before: Place | None = None
@@ -241,6 +238,7 @@ class BatchComposer:
         Returns None if nothing is.
         """
         begun_ns = tracing.now_ns()
+        stage = await filter_stale_rows(connection, stage, step, before, is_incomplete=True)
         if before is None:
             rows = (await load_ready(connection, stage, wanted=1, in_order=False)).rows
         else:
@@ -255,7 +253,7 @@ class BatchComposer:
         return head
 
     async def _compose_rollouts(
-        self, connection: Connection, stage: Stage, step: int
+        self, connection: Connection, stage: Stage, step: int, *, is_due: bool
     ) -> BatchHead | BatchWait | BatchEnd:
         begun_ns = tracing.now_ns()
         if stage.plan.oldest_version(step):
@@ -278,7 +276,10 @@ class BatchComposer:
                 telemetry.record_batch_span(stage.key, step, rows, stage.incarnation, begun_ns)
                 return head
             case _:
-                return await handle_shortfall(connection, stage, step, decision, num_rows)
+                answer = await handle_shortfall(connection, stage, step, decision, num_rows)
+                if is_due and isinstance(answer, BatchWait):
+                    return await self._compose_incomplete(connection, stage, step) or answer
+                return answer
 
     async def _compose_explore_step(
         self, connection: Connection, stage: Stage, step: int, *, is_due: bool
@@ -310,6 +311,13 @@ class BatchComposer:
             refill_rounds=(await count_refills(connection, stage.key, step)).num_rounds,
             next_step_wait="" if stage.plan.has_dynamic_sync else _next_step(stage, step),
         )
+        waits = isinstance(decision, BatchWait | RefillTasks)
+        if (
+            is_due
+            and waits
+            and (incomplete := await self._compose_incomplete(connection, stage, step, before=end))
+        ):
+            return incomplete
         if decision != ComposeNow():
             return await handle_shortfall(connection, stage, step, decision, len(runs))
         up_to = (step + 1, -1)

@@ -112,9 +112,10 @@ class HostAgent:
         while True:
             try:
                 async with asyncio.timeout(BEAT_SECONDS):
-                    yield await outgoing.get()
+                    message = await outgoing.get()
             except TimeoutError:
-                yield pb.JoinGangRequest()
+                message = pb.JoinGangRequest()
+            yield message  # outside of the timeout, which would cancel a sender that is slow
 
     async def _obey(self, message: pb.JoinGangResponse) -> None:
         match message.WhichOneof("part"):

@@ -154,6 +154,8 @@ class Gang:
 
         host.on_report = report
         host.on_loss = lambda reason: self._record_end(places.first, reason)
+        if host.is_lost:  # it went while this host started its own ranks
+            self._record_end(places.first, f"{host.name} is gone")
         host.start_ranks(number, places)
 
     def _record_end(self, rank: int, reason: str) -> None:
@@ -349,13 +351,17 @@ class GangManager:
 
     async def gang_with(self, num_ranks: int) -> Gang:
         """Returns the current gang if it has that many ranks, else a new one."""
-        gang = self._gang
-        if gang is not None and (gang.num_ranks != num_ranks or not gang.is_whole):
-            await self.stop()
+        await self.stop_unfit(num_ranks)
         if self._gang is None:
             self._gang = await self._start(num_ranks)
             self._state.num_ranks = num_ranks
         return self._gang
+
+    async def stop_unfit(self, num_ranks: int) -> None:
+        """Stops a gang that has another number of ranks, or lacks one of its hosts."""
+        gang = self._gang
+        if gang is not None and (gang.num_ranks != num_ranks or not gang.is_whole):
+            await self.stop()
 
     async def stop(self) -> None:
         """Stops the ranks gracefully; kills those that take too long."""

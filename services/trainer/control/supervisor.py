@@ -380,6 +380,8 @@ class TrainingSupervisor:
 
     async def _attempt(self, job: TrainingJob) -> tuple[StageResult, bool]:
         """Makes one attempt; returns its end, and whether a step was trained for the first time."""
+        # Stopping takes a while, in which a host may go: a gang is started of those there after it.
+        await self._gang_manager.stop_unfit(job.num_ranks)
         if (end := await self._await_hosts(job)) is not None:
             return end, False
         try:

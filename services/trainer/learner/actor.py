@@ -18,7 +18,7 @@ from services.trainer.checkpoints.lora import (
 from services.trainer.learner.loss import BatchLoss, LossFunctions
 from services.trainer.learner.metrics import mean_over_passes
 from services.trainer.learner.microbatches import OutputGatherer, work_metrics
-from services.trainer.learner.prepared_batch import MicroBatch, PreparedBatch
+from services.trainer.learner.prepared_batch import MicroBatch, PreparedBatch, with_tokens
 from services.trainer.learner.resume_source import (
     load_former_run,
     load_own_checkpoint,
@@ -96,12 +96,13 @@ class Actor:
     ) -> ActorUpdate:
         """Takes `num_updates` optimizer steps for each pass over the batch, at `learning_rate`.
 
-        Each is on rows of its own, by whose tokens and number its loss is divided. All compare the
+        Each is on rows of its own, by whose tokens and number its loss is divided; one without a
+        token to train on is left out. All compare the
         policy with the one before the step. A gradient that is not finite changes no weight;
         `actor/grad_norm` then shows it.
         """
         started = time.perf_counter()
-        parts = prepared.cut(num_updates)
+        parts = with_tokens(prepared.cut(num_updates), lambda rows: rows.mask_BT)
         gatherers = [OutputGatherer(part.prepared.layout, self._calls.ranks) for part in parts]
         updates = [
             self._update(part.prepared, learning_rate, kl_coef, gatherer if number == 0 else None)

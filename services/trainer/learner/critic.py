@@ -9,7 +9,7 @@ from tensordict import TensorDict
 from services.trainer.backend.verl_worker import build_critic
 from services.trainer.collectives import MetricSums
 from services.trainer.learner.metrics import mean_over_passes
-from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
+from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch, with_tokens
 from services.trainer.learner.resume_source import (
     load_former_run,
     load_own_checkpoint,
@@ -19,7 +19,7 @@ from services.trainer.learner.verl_calls import EngineOutputs, Matrix, WorkerCal
 from services.trainer.types import Metrics
 from trinity.algorithm.aggregation import BatchTotals
 from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
-from trinity.algorithm.token_advantage.token_batch import FloatMatrix
+from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
 from trinity.algorithm.value_loss import ValueInputs, value_loss
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.trainer import CriticConfig
@@ -84,7 +84,8 @@ class Critic:
         Returns metrics of the whole batch.
         """
         started = time.perf_counter()
-        parts = [part.prepared for part in prepared.cut(num_updates)]
+        cut = with_tokens(prepared.cut(num_updates), _critic_mask)
+        parts = [part.prepared for part in cut]
         updates = [
             self._update(part, part.critic, learning_rate)
             for _ in range(self._num_passes)
@@ -127,3 +128,7 @@ class Critic:
     def load_former_run(self, directory: Path) -> None:
         """Loads the critic of a former run."""
         load_former_run(self._worker, directory, self._calls.ranks)
+
+
+def _critic_mask(prepared: PreparedBatch) -> BoolMatrix:
+    return prepared.mask_BT if prepared.critic is None else prepared.critic.mask_BT

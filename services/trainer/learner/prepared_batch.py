@@ -1,7 +1,7 @@
 """A batch as matrices: the layout of its response tokens, and all data that losses need."""
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeVar
@@ -240,3 +240,13 @@ class UpdateRows:
     """Their places in the batch."""
     prepared: PreparedBatch
     """These rows alone, with counts of their own."""
+
+
+def with_tokens(
+    parts: Sequence[UpdateRows], mask_of: Callable[[PreparedBatch], BoolMatrix]
+) -> list[UpdateRows]:
+    """Leaves out updates of rows without a token to train on, unless none has any.
+
+    An optimizer's momentum would move the weights without a gradient, too.
+    """
+    return [part for part in parts if mask_of(part.prepared).any()] or list(parts[:1])

@@ -455,6 +455,7 @@ def row_reader(plan: StagePlan, model_directory: Path, load_formatter: LoadForma
         formatter=formatter,
         mixed_with_rollouts=plan.has_rollouts,
         skips_bad_rows=data is not None and data.on_bad_row == "skip",
+        replays_experts=plan.config.algorithm.enable_router_replay,
     )
 
 

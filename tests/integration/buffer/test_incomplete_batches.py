@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from tests.integration.buffer.harness import Buffer
-from tests.integration.buffer.plans import rollout_plan
+from tests.integration.buffer.plans import BATCH_SIZE, REPEAT_TIMES, rollout_plan
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.config.plan.stage_plan import StagePlan
 
@@ -71,6 +71,57 @@ async def test_what_comes_late_goes_into_the_next_batch(
     head, rows = await buffer.batch(2)
     assert "sample/is_incomplete" not in head.metrics
     assert texts(rows) == ["1/0/0", "1/0/1", "1/2/0", "1/2/1", *next_of_step_2]
+
+
+async def test_rows_that_are_too_old_are_in_no_incomplete_batch(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    """Weights of version 0 make both explore steps, and are too old for train step 2."""
+    plan = rollout_plan(
+        tmp_path,
+        sync_offset=1,
+        algorithm={
+            "repeat_times": REPEAT_TIMES,
+            "sample_strategy": "staleness_control",
+            "sample_strategy_args": {"max_staleness": 0},
+        },
+        trainer_input={"experience_buffer": WAITS},
+        train_step="explore_step",
+    )
+    await buffer.open(plan)
+    await buffer.begin()
+    await buffer.record(0)
+    work = (await buffer.lease()).assignments
+    in_time = [one for one in work if (one.explore_step, one.position) != (2, 0)]
+    await buffer.finish_all(in_time)
+    await buffer.batch(1)
+    head, rows = await buffer.batch(2, wait_seconds=0, takes_incomplete=True)
+    assert head.state == pb.BatchHead.STATE_WAITING, texts(rows)
+
+
+async def test_an_explore_step_that_is_short_of_runs_is_trained_when_it_is_due(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    """Further tasks are drawn after those of the next explore step, which nobody has asked for."""
+    plan = rollout_plan(
+        tmp_path,
+        sync_offset=1,
+        trainer_input={"experience_buffer": WAITS},
+        train_step="explore_step",
+    )
+    await buffer.open(plan)
+    await buffer.begin()
+    await buffer.record(0)
+    first, *rest = (await buffer.lease(BATCH_SIZE)).assignments
+    await buffer.finish_all(rest)
+    tried = [(run, attempt) for run in first.runs for attempt in range(2)]
+    await buffer.settle(*(buffer.fail(first, run, attempt) for run, attempt in tried))
+    head, _ = await buffer.batch(1, wait_seconds=0.1)
+    assert head.reason == "no explorer has asked for explore step 2 yet"
+    head, rows = await buffer.batch(1, wait_seconds=0, takes_incomplete=True)
+    assert texts(rows) == ["1/1/0", "1/1/1", "1/2/0", "1/2/1"]
+    notices = [event.notice.text for event in await buffer.events("notice")]
+    assert any("train step 1 takes 4 rollouts, not all of its" in text for text in notices)
 
 
 async def test_without_the_key_no_batch_is_cut_short(buffer: Buffer, tmp_path: Path) -> None:

@@ -129,6 +129,10 @@ def test_experts_of_the_response_reach_the_row_in_one_type() -> None:
     assert row.routed_experts is not None
     assert row.routed_experts.dtype == np.int16
     assert row.routed_experts.tolist() == routes.tolist()
+    message = message_of(arrays={"routed_experts": Array(routes, Alignment.RESPONSE)})
+    reader = RowReader(formatter=None, mixed_with_rollouts=False, replays_experts=False)
+    [alone] = reader.read([message])
+    assert alone.routed_experts is None, "the stage does not replay what another one recorded"
 
 
 @pytest.mark.parametrize(

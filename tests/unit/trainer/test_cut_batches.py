@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
+from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch, with_tokens
 from tests.unit.trainer.builders import random_batch, random_pairs
 
 
@@ -71,3 +71,13 @@ def test_one_update_is_the_batch_itself() -> None:
 def test_pairs_stay_together() -> None:
     parts = PreparedBatch.from_batch(random_pairs(3)).cut(2)
     assert [part.numbers.tolist() for part in parts] == [[0, 1], [2, 3, 4, 5]]
+
+
+def test_an_update_without_a_token_to_train_on_is_none() -> None:
+    whole = prepared(6)
+    rows_B = np.array([True, True, False, False, True, True])
+    masked = replace(whole, mask_BT=whole.mask_BT & rows_B[:, None])
+    parts = with_tokens(masked.cut(3), lambda rows: rows.mask_BT)
+    assert [part.numbers.tolist() for part in parts] == [[0, 1], [4, 5]]
+    nothing = replace(whole, mask_BT=np.zeros_like(whole.mask_BT))
+    assert len(with_tokens(nothing.cut(3), lambda rows: rows.mask_BT)) == 1

@@ -1,0 +1,71 @@
+"""What the trainer asks for while it waits for a batch, and when it gives up."""
+
+import threading
+
+import pytest
+
+from services.trainer.batch_rows import RowReader
+from services.trainer.clients import BatchResult, NoBatchReason
+from services.trainer.collectives import Ranks
+from services.trainer.data.batches import BatchSource
+from tests.unit.trainer.builders import random_batch
+from trinity.errors import RunFailed
+from trinity.runtime.presence import WaitRegistry
+
+
+class SlowBuffer:
+    """Has nothing but an incomplete batch, if that."""
+
+    def __init__(self, *, has_rows: bool) -> None:
+        self._has_rows = has_rows
+        self.asked: list[bool] = []
+
+    def get_batch(
+        self,
+        step: int,
+        incarnation: int,
+        reader: RowReader,
+        wait_seconds: float = 20.0,
+        *,
+        takes_incomplete: bool = False,
+    ) -> BatchResult:
+        del step, incarnation, reader
+        self.asked.append(takes_incomplete)
+        if takes_incomplete and self._has_rows:
+            return BatchResult(random_batch(1, seed=3))
+        threading.Event().wait(wait_seconds)
+        return BatchResult(None, NoBatchReason.WAITING, "rollouts are under way")
+
+
+def source(buffer: SlowBuffer, *, timeout: float, incomplete_after: float | None) -> BatchSource:
+    return BatchSource(
+        buffer=buffer,  # type: ignore[arg-type]  # the one method that is called
+        ranks=Ranks(0, 1),
+        incarnation=1,
+        reader=RowReader(formatter=None, mixed_with_rollouts=False),
+        fetches_ahead=False,
+        timeout_seconds=timeout,
+        incomplete_after=incomplete_after,
+        stop=threading.Event(),
+        waits=WaitRegistry(owner="trainer", on_change=lambda: None),
+    )
+
+
+@pytest.mark.parametrize("timeout", [0.02, 60.0])
+def test_what_is_ready_is_trained_also_where_the_run_gives_up_at_the_same_moment(
+    timeout: float,
+) -> None:
+    """A long `max_read_timeout` is both limits."""
+    buffer = SlowBuffer(has_rows=True)
+    own = source(buffer, timeout=timeout, incomplete_after=0.02)
+    assert own.next_batch(1, is_last=True).batch is not None
+    assert buffer.asked[-1] and not buffer.asked[0]
+
+
+@pytest.mark.parametrize("incomplete_after", [0.02, None])
+def test_without_any_rollout_the_run_gives_up(incomplete_after: float | None) -> None:
+    buffer = SlowBuffer(has_rows=False)
+    own = source(buffer, timeout=0.02, incomplete_after=incomplete_after)
+    with pytest.raises(RunFailed, match="no batch for train step 1 came in 0 s: rollouts are"):
+        own.next_batch(1, is_last=True)
+    assert buffer.asked == [False] + [True] * (incomplete_after is not None)
