@@ -223,6 +223,24 @@ def test_rollout_that_runs_ahead_of_training(tmp_path: Path) -> None:
     assert missing(found) == []
 
 
+def test_keys_of_an_older_fully_async_trainer_mean_the_same(tmp_path: Path) -> None:
+    text = """python3 -m verl.experimental.fully_async_policy.fully_async_main \\
+      data.train_batch_size=0 actor_rollout_ref.actor.ppo_mini_batch_size=32 \\
+      async_training.trigger_parameter_sync_step=4 async_training.require_batches=2 \\
+      async_training.use_rollout_log_probs=True rollout.test_freq=10 rollout.total_epochs=3 \\
+      trainer.test_freq=-1 """
+    found = converted(text, tmp_path)
+    assert value(found, "explorer.eval_interval") == 80
+    assert value(found, "buffer.total_epochs") == 3
+    assert value(found, "algorithm.bypass_old_logprobs") is True
+    assert missing(found) == []
+    both = converted(text + "rollout.total_rollout_steps=3200", tmp_path)
+    assert value(both, "buffer.total_steps") == 100
+    assert missing(both) == []
+    prox = converted(text + "async_training.compute_prox_log_prob=True", tmp_path)
+    assert "compute_prox_log_prob" in "".join(missing(prox)), "their two ratios are asked about"
+
+
 def test_rows_that_are_too_old_are_left_out_as_in_verl() -> None:
     sampler = "trainer.v1.sampler"
     given = ["data.train_batch_size=1024", f"{sampler}.max_off_policy_threshold=2"]

@@ -433,6 +433,9 @@ def convert_old_logprobs(work: Conversion) -> None:
     they are taken only where both are the same, or where a correction makes up for it.
     """
     bypass = bypass_setting(work)
+    older = work.settings.take("async_training.use_rollout_log_probs")
+    if not work.settings.peek("async_training.compute_prox_log_prob"):
+        bypass = bypass or older
     key = "algorithm.bypass_old_logprobs"
     origin = bypass or f"veRL's default of {CORRECTION}.bypass_mode=False"
     is_corrected = any(

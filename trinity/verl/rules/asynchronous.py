@@ -36,6 +36,7 @@ def convert_async(work: Conversion, batch: int, interval: int) -> None:
     _put_offset(work, interval)
     _put_total(work, batch)
     _put_max_staleness(work, interval)
+    work.settings.take(f"{_ASYNC}.use_rollout_log_probs")  # written with the defaults, at the end
     for name in ("partial_rollout", "use_trainer_do_validate", "concurrent_samples_per_replica"):
         work.report_left_out(
             f"{_ASYNC}.{name}",
@@ -80,11 +81,15 @@ def _put_threshold(work: Conversion, threshold: VerlSetting | None, interval: in
 
 
 def _put_total(work: Conversion, batch: int) -> None:
-    """Converts the number of tasks of the run to steps."""
+    """Converts the number of tasks of the run to steps, or an older trainer's passes over them."""
     key = "rollout.total_rollout_steps"
-    total = work.settings.take(key)
+    total, epochs = work.settings.take(key), work.settings.take("rollout.total_epochs")
     if total is None or total.value is None:
+        if epochs is not None:
+            work.put("buffer.total_epochs", epochs.value, epochs)
         return
+    if epochs is not None:
+        work.report.not_needed.append((epochs, f"`{key}` decides"))
     if not isinstance(total.value, int):
         work.report.missing.append((total, f"give {key}=<number> behind the script"))
         return

@@ -115,8 +115,12 @@ def _put_synchronizer(work: Conversion, tasks: int, batch: int, interval: int) -
 
 def _put_intervals(work: Conversion, interval: int) -> None:
     """Converts the steps between evaluations and between checkpoints to ours."""
+    older = "rollout.test_freq"  # of the fully-async policy, which counts versions by it
+    evaluation = older if work.settings.has(older) else "trainer.test_freq"
+    if evaluation == older:
+        work.report_not_needed("trainer.test_freq", f"`{older}` decides")
     for key, ours, never in (
-        ("trainer.test_freq", "explorer.eval_interval", NEVER * interval),
+        (evaluation, "explorer.eval_interval", NEVER * interval),
         ("trainer.save_freq", "trainer.save_interval", 0),
     ):
         setting = work.settings.take(key)

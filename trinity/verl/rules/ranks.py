@@ -41,7 +41,7 @@ class VerlMachines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankDivision:
-    """The bounds of the number of ranks: what it divides into, and what a step can feed."""
+    """Groups into which ranks must divide, and the rows that a step has for them."""
 
     sequences: int
     """Ranks that share a sequence."""
@@ -59,7 +59,7 @@ class RankDivision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutDemand:
-    """The demand of rollout, before training is asked."""
+    """GPUs that rollout asks for, before training does."""
 
     per_engine: int
     """GPUs of an engine."""

@@ -139,6 +139,19 @@ ROWS: tuple[KeyRow, ...] = (
         "buffer.total_steps, trainer.total_steps",
         "tasks, over `buffer.batch_size`",
     ),
+    combined_row(
+        "rollout.total_epochs",
+        "buffer.total_epochs",
+        "unless `rollout.total_rollout_steps` decides",
+    ),
+    combined_row(
+        "rollout.test_freq",
+        "explorer.eval_interval",
+        "versions, times `synchronizer.sync_interval`",
+    ),
+    combined_row(
+        "async_training.use_rollout_log_probs", "algorithm.bypass_old_logprobs", "the older name"
+    ),
     combined_row("rollout.nnodes", "explorer.rollout_model.engine_num", "with `n_gpus_per_node`"),
     combined_row("rollout.n_gpus_per_node", "explorer.rollout_model.engine_num", "with `nnodes`"),
     combined_row("trainer.v1.trainer_mode", "synchronizer.sync_offset", "`sync` is 0"),
