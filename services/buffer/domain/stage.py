@@ -121,7 +121,13 @@ class CommitStatus(StrEnum):
     REJECTED = "rejected"
 
 
-@lru_cache(maxsize=64)
+MAX_CACHED_PLANS = 1024
+"""More than the stages that are usually open at once: loops over all of them ask for each plan in
+turn, and a smaller cache would then forget every plan before it is asked for again. Some 80 KiB each.
+"""
+
+
+@lru_cache(maxsize=MAX_CACHED_PLANS)
 def parse_plan(text: str) -> StagePlan:
     """Parses a plan, with a cache: plans are read on every request and rarely change."""
     return StagePlan.model_validate_json(text)

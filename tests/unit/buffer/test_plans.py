@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from services.buffer.domain.stage import parse_plan
 from services.buffer.servicer.stage_calls import parse_and_check_plan
 from tests.integration.buffer.plans import rollout_plan
 from trinity.errors import InvalidRequest
@@ -77,3 +78,13 @@ def test_what_is_no_plan_is_refused_in_a_short_sentence(text: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         parse_and_check_plan(text)
     assert len(str(refused.value)) < 300
+
+
+def test_loops_over_hundreds_of_open_stages_parse_each_plan_once(tmp_path: Path) -> None:
+    text = rollout_plan(tmp_path).model_dump_json()
+    plans = [text + " " * number for number in range(300)]
+    parse_plan.cache_clear()
+    for _ in range(2):
+        for plan in plans:
+            parse_plan(plan)
+    assert parse_plan.cache_info().misses == len(plans)
