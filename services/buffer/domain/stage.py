@@ -122,9 +122,8 @@ class CommitStatus(StrEnum):
 
 
 MAX_CACHED_PLANS = 1024
-"""More than the stages that are usually open at once: loops over all of them ask for each plan in
-turn, and a smaller cache would then forget every plan before it is asked for again. Some 80 KiB each.
-"""
+"""More than the stages that are usually open at once, of some 80 KiB each. Loops over all of them
+ask for each plan in turn: a smaller cache would forget every plan before it is asked for again."""
 
 
 @lru_cache(maxsize=MAX_CACHED_PLANS)
