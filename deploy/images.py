@@ -27,6 +27,8 @@ NAMED = {
     ".yaml": re.compile(r"^\s*(?:- )?image: *[\"']?(?P<image>[^\s\"']+)", re.MULTILINE),
     ".hcl": re.compile(r"^\s*image\s*=\s*\"(?P<image>[^\"]+)\"", re.MULTILINE),
 }
+VARIABLE = re.compile(r"^\$\{\w+:-")
+"""Before an image that compose may be told by a variable."""
 DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 MANIFESTS = (
     "application/vnd.oci.image.index.v1+json",
@@ -72,7 +74,8 @@ def public_images(folder: Path) -> Iterator[tuple[Path, int, str]]:
             continue
         text = path.read_text()
         for found in pattern.finditer(text):
-            if not found["image"].startswith(OURS):
+            image = VARIABLE.sub("", found["image"])
+            if not image.startswith(OURS):
                 yield path, text.count("\n", 0, found.start("image")) + 1, found["image"]
 
 

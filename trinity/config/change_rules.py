@@ -339,6 +339,7 @@ RULES: tuple[ChangeRule, ...] = (
         "model.lora_configs",
         "trainer.override_config",
         "trainer.critic.override_config",
+        "model.trust_remote_code",
     ),
     _impossible(
         "its checkpoints hold the state of another optimizer",
