@@ -225,6 +225,12 @@ def _with_input(config: Config, **changes: object) -> Config:
     return config.model_copy(update={"buffer": buffer})
 
 
+def _arithmetic(config: Config) -> Arithmetic:
+    """Returns how ranks compute; those of a bench only read checkpoints, in any number."""
+    shared = 1 if config.mode == "bench" else config.trainer.ulysses_sequence_parallel_size
+    return Arithmetic(version=PACKED, sequence_parallel_size=shared)
+
+
 def _plan(
     stage: MergedStage,
     algorithm: ResolvedAlgorithm,
@@ -267,13 +273,7 @@ def _plan(
         total_train_steps=steps.train,
         trainer_rank_num=sizes.ranks,
         max_token_len_per_gpu=sizes.max_token_len,
-        arithmetic=Arithmetic(
-            version=PACKED,
-            # Ranks of a bench only read checkpoints, and may be of any number.
-            sequence_parallel_size=(
-                1 if config.mode == "bench" else config.trainer.ulysses_sequence_parallel_size
-            ),
-        ),
+        arithmetic=_arithmetic(config),
         tasksets=data.tasksets,
         eval_tasksets=data.eval_tasksets,
         eval_interval=_eval_interval(config),

@@ -76,7 +76,7 @@ def _of_experiment(
     if isinstance(status, str):
         return status
     return synchronizer_pb2.GetStatusResponse(
-        experiments=[one for one in status.experiments if one.id == experiment_id],
+        experiments=[found for found in status.experiments if found.id == experiment_id],
         members=[
             member for member in status.members if member.experiment_id in ("", experiment_id)
         ],

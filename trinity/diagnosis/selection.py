@@ -81,9 +81,9 @@ def _meant(
             f"the synchronizer at {synchronizer} knows no experiment {named}: leave --experiment "
             "out for the one that runs, or give the label or the id of another"
         )
-    running = [one for one in known if one.state == RUNNING]
+    running = [found for found in known if found.state == RUNNING]
     if len(running) > 1:
-        listed = ", ".join(f"{one.label} ({one.id})" for one in running[:MAX_NAMED])
+        listed = ", ".join(f"{found.label} ({found.id})" for found in running[:MAX_NAMED])
         more = f" and {len(running) - MAX_NAMED} more" if len(running) > MAX_NAMED else ""
         raise UserError(
             f"several experiments run there: give one's label or id as --experiment: {listed}{more}"

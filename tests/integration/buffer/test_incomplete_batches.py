@@ -102,7 +102,7 @@ async def test_rows_that_are_too_old_are_in_no_incomplete_batch(
 async def test_an_explore_step_that_is_short_of_runs_is_trained_when_it_is_due(
     buffer: Buffer, tmp_path: Path
 ) -> None:
-    """Further tasks are drawn after those of the next explore step, which nobody has asked for."""
+    """Further tasks are drawn after those of the next explore step, which is not begun yet."""
     plan = rollout_plan(
         tmp_path,
         sync_offset=1,

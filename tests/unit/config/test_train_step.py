@@ -1,4 +1,4 @@
-"""What a train step is made of: by what workflows say, by the file, and as a run has begun."""
+"""The parts of a train step: by what workflows say, by the file, and as a run has begun."""
 
 import json
 from pathlib import Path

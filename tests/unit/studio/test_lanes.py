@@ -1,4 +1,4 @@
-"""Who did and waited for what: spans begin, go on and end as the members tell it."""
+"""Work and waits of members: spans begin, go on and end as the members tell it."""
 
 import pytest
 

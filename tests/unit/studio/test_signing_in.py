@@ -237,7 +237,7 @@ def test_beyond_loopback_there_is_no_studio_without_certificates(tmp_path: Path)
 
 
 def test_where_services_check_no_tokens_one_of_all_tenants_is_needed(tmp_path: Path) -> None:
-    """Such services show everything to whoever reaches them, and Studio reaches them for all."""
+    """Such services show everything to all who reach them, and Studio reaches them for all."""
     issuer = CredentialIssuer(tmp_path)
     folder = issuer.issue(CredentialRole(name="studio", scopes=(), hosts=(NAME,)), HOUR)
     keys = Credentials(folder).token_keys()

@@ -1,4 +1,4 @@
-"""What the trainer asks for while it waits for a batch, and when it gives up."""
+"""Requests of the trainer while it waits for a batch, and the time at which it gives up."""
 
 import threading
 

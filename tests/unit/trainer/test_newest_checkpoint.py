@@ -1,4 +1,4 @@
-"""A new life takes the newest whole checkpoint, whichever number of ranks wrote it."""
+"""A new life takes the newest whole checkpoint, no matter how many ranks wrote it."""
 
 from pathlib import Path
 

@@ -22,7 +22,6 @@ STAGE, PAGE = "stage", "page"
 """Further parameters: the name of the stage, and the page of a table from 1."""
 REFRESH_SECONDS = 2.0
 OPENING_SECONDS = 0.5
-WORKING = frozenset({Phase.OPENING, Phase.WAITING, Phase.CLOSED})
 
 
 def chosen_run(context: StudioContext) -> Path | None:
