@@ -160,9 +160,9 @@ def test_what_is_planned_is_named_and_the_rest_told(command: str, file: Path) ->
 
 
 @pytest.mark.parametrize("command", ["plan", "show"])
-def test_a_mode_that_is_planned_cannot_be_planned(command: str, tmp_path: Path) -> None:
+def test_a_value_that_is_not_there_yet_cannot_be_planned(command: str, tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
-    file.write_text("mode: colocate\nmodel: {model_path: /m}\n")
+    file.write_text("trainer: {trainer_type: tinker}\nmodel: {model_path: /m}\n")
     words = ["config", command, str(file)]
     done = CliRunner().invoke(make_app(words[:2]), words)
     assert isinstance(done.exception, UserError)
