@@ -59,6 +59,7 @@ BOUNDED: Mapping[str, str] = {
     "BatchHead.metrics": "METRICS_BYTES, and num_metrics_left_out among them",
     "BatchRows.rows": STREAMED,
     "CommitCheckpointResponse.removable": "MAX_REMOVABLE; further ones with the next commit",
+    "DeviceTurn.wishes": "one a role",
     "Experiment.stages": "MAX_STAGES",
     "ExperienceRecord.metrics": "the bound of a result",
     "ExperienceRecord.uses": "one for each train step",
