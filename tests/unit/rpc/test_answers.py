@@ -149,7 +149,15 @@ KNOWN_TEXTS = {
     *("explorer_id", "trainer_id", "lease_token", "traceparent", "trace_id"),
     *("tenant", "stage", "label", "name", "taskset", "owner", "waits_for", "rows_from_run"),
     *("manifest_sha256", "weights_sha256", "path", "address", "group", "source", "state"),
-    *("reason", "activity", "damage", "recent_loss", "dead_letter_reason", "content_removed"),
+    *(
+        "process",
+        "reason",
+        "activity",
+        "damage",
+        "recent_loss",
+        "dead_letter_reason",
+        "content_removed",
+    ),
     *("text", "prompt", "response", "cursor", "next_page_token"),
     *("task_json", "row_json", "plan_json", "order_json", "master_address"),
     *("what", "by"),  # of four words; the subject of a token
