@@ -4,8 +4,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql as pg
 
-revision = "0017"
-down_revision: str | None = "0016"
+revision = "0018"
+down_revision: str | None = "0017"
 
 
 def upgrade() -> None:
