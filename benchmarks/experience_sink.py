@@ -4,44 +4,50 @@ python -m benchmarks.experience_sink [--pairs 10] [--json FILE]
 
 The services, the broker and the database are real; engine and learner compute nothing, so a step
 costs what the services spend on its rows, and the place that experiences are also written to (a
-SQLite file) is as large a share of it as it can be. Counted are the user and system seconds of all
-processes of the stack from the report of one train step to that of a later one: starts and ends
-are left out. Runs of a pair follow one another, in turns which of them is first, so that other
-work on the machine meets both.
+SQLite file) is as large a share of it as it can be. All runs follow one another on one stack, in
+pairs, in turns which of them is first. Counted are the user and system seconds of all processes of
+the stack from the report of an early train step until all experiences are written: the beginning of
+a run is left out.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import sqlite3
 import statistics
-import subprocess
-import sys
 import tempfile
+from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import grpc
 import psutil
 
 from benchmarks.table import Claim, print_claims
+from services.buffer.sink.writer import LOOK_SECONDS
 from tests.support.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
 from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.json_values import JsonValue
+from trinity.local.addresses import ServiceAddresses
 from trinity.rpc.channel import open_channel
 
 ROOT = Path(__file__).resolve().parent.parent
-NUM_STEPS, NUM_UNCOUNTED = 30, 5
-NUM_TASKS, REPEATS = 32, 8
+NUM_STEPS, NUM_UNCOUNTED = 10, 2
+NUM_TASKS, REPEATS = 16, 8
+SETTLE_SECONDS = 2 * LOOK_SECONDS
+"""After each run, in which what it left is written; without the place, the same time is counted."""
 MOST = 1.05
 WITH, WITHOUT = "with", "without"
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Of one run."""
+    """One run."""
 
     step_cpu_seconds: float
     """Of all processes, a train step."""
@@ -49,6 +55,14 @@ class Measured:
     rows_written: int
     """To the place beside the database."""
     load: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Of a process, since it started."""
+
+    service: str
+    seconds: float
 
 
 def main() -> None:
@@ -59,17 +73,23 @@ def main() -> None:
     parser.add_argument(
         "--json", type=Path, default=ROOT / "benchmarks/results/experience_sink.json"
     )
-    parser.add_argument("--one", choices=(WITH, WITHOUT), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.one:
-        print(json.dumps(asdict(_one_run(has_sink=arguments.one == WITH))))
-        return
+    asyncio.run(_run_pairs(arguments.pairs, arguments.json))
+
+
+async def _run_pairs(num_pairs: int, path: Path) -> None:
+    """What is measured is written after each pair."""
     pairs: list[dict[str, Measured]] = []
-    for number in range(arguments.pairs):
-        ways = (WITH, WITHOUT) if number % 2 == 0 else (WITHOUT, WITH)
-        pairs.append({way: _started(way) for way in ways})
-        print(f"pair {number}: {_ratio(pairs[-1]):.3f} {pairs[-1]}", flush=True)
-    _report(pairs, arguments.json)
+    with tempfile.TemporaryDirectory() as directory:
+        async with model_free_stack(Path(directory) / "stack") as stack:
+            warm = Runs(stack.addresses, Path(directory) / "warm")
+            await warm.measured(WITH)
+            for number in range(num_pairs):
+                ways = (WITH, WITHOUT) if number % 2 == 0 else (WITHOUT, WITH)
+                runs = Runs(stack.addresses, Path(directory) / str(number))
+                pairs.append({way: await runs.measured(way) for way in ways})
+                print(f"pair {number}: {_ratio(pairs[-1]):.3f} {pairs[-1]}", flush=True)
+                _report(pairs, path)
 
 
 def _ratio(pair: dict[str, Measured]) -> float:
@@ -93,81 +113,91 @@ def _report(pairs: list[dict[str, Measured]], path: Path) -> None:
     path.write_text(json.dumps(record, indent=1) + "\n")
 
 
-def _started(way: str) -> Measured:
-    """A run in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.experience_sink", "--one", way],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return Measured(**json.loads(done.stdout.strip().splitlines()[-1]))
+class Runs:
+    """Runs of one pair, in a folder of their own."""
 
+    def __init__(self, addresses: ServiceAddresses, folder: Path) -> None:
+        self._addresses = addresses
+        self._folder = folder
 
-def _one_run(*, has_sink: bool) -> Measured:
-    load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as directory:
-        written = Path(directory) / "experiences.db"
-        place = {"experience_buffer": {"path": f"sqlite:///{written}"}} if has_sink else {}
-        plan = experiment_plan(
-            Path(directory),
+    async def measured(self, way: str) -> Measured:
+        """One run to its end."""
+        load, written = os.getloadavg()[0], self._folder / "experiences.db"
+        plan = self._plan(way, written)
+        spent = await self._spent(plan)
+        rows = _num_rows(written) if way == WITH else 0
+        if way == WITH and rows != NUM_TASKS * REPEATS * NUM_STEPS:
+            raise RuntimeError(f"{rows} experiences are written")
+        counted = NUM_STEPS - NUM_UNCOUNTED
+        by_service = {name: round(seconds / counted, 4) for name, seconds in spent.items()}
+        return Measured(sum(spent.values()) / counted, by_service, rows, load)
+
+    def _plan(self, way: str, written: Path) -> ExperimentPlan:
+        place: dict[str, JsonValue] = (
+            {"experience_buffer": {"path": f"sqlite:///{written}"}} if way == WITH else {}
+        )
+        return experiment_plan(
+            self._folder,
+            name=f"{self._folder.name}-{way}",
             num_tasks=NUM_TASKS * NUM_STEPS,
             algorithm={"algorithm_type": "grpo", "repeat_times": REPEATS},
-            buffer={
-                "total_steps": NUM_STEPS,
-                "batch_size": NUM_TASKS,
-                "trainer_input": place,
-            },
+            buffer={"total_steps": NUM_STEPS, "batch_size": NUM_TASKS, "trainer_input": place},
             synchronizer={"sync_interval": 1, "sync_offset": 1},
             explorer={"runner_per_model": 64},
             trainer={"save_interval": 0},
         )
-        spent = asyncio.run(_spent(plan))
-        rows = _num_rows(written) if has_sink else 0
-    if has_sink and rows != NUM_TASKS * REPEATS * NUM_STEPS:
-        raise RuntimeError(f"{rows} experiences are written")
-    counted = NUM_STEPS - NUM_UNCOUNTED
-    by_service = {name: seconds / counted for name, seconds in spent.items()}
-    return Measured(sum(by_service.values()), by_service, rows, load)
 
-
-async def _spent(plan: ExperimentPlan) -> dict[str, float]:
-    """Processor seconds between two steps' reports, by service."""
-    async with model_free_stack(plan.job_path) as stack:
-        experiment = await start_experiment(stack.addresses.synchronizer, plan)
-        request = pb.WatchProgressRequest(tenant=plan.tenant, experiment_id=experiment.id)
-        before: dict[str, float] = {}
-        async with open_channel(stack.addresses.buffer) as channel:
-            async for answer in BufferServiceStub(channel).WatchProgress(request):
-                steps = [event.step.step for event in answer.events if event.HasField("step")]
-                if not before and any(step >= NUM_UNCOUNTED for step in steps):
-                    before = _cpu_seconds()
-                if NUM_STEPS in steps:
-                    break
-        after = _cpu_seconds()
-        ended = await wait_until_ended(stack.addresses.synchronizer, experiment.id)
+    async def _spent(self, plan: ExperimentPlan) -> dict[str, float]:
+        """Processor seconds from an early step's report on, by service."""
+        experiment = await start_experiment(self._addresses.synchronizer, plan)
+        before: dict[int, Spent] = {}
+        async for step in _steps(self._addresses.buffer, plan, experiment.id):
+            if not before and step >= NUM_UNCOUNTED:
+                before = _cpu_seconds()
+            if step == NUM_STEPS:
+                break
+        ended = await wait_until_ended(self._addresses.synchronizer, experiment.id)
         if ended.reason:
             raise RuntimeError(ended.reason)
-    return {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
+        await asyncio.sleep(SETTLE_SECONDS)
+        after = _cpu_seconds()
+        spent: dict[str, float] = {}
+        for pid, now in after.items():
+            seconds = now.seconds - (before[pid].seconds if pid in before else 0.0)
+            spent[now.service] = spent.get(now.service, 0.0) + seconds
+        return spent
 
 
-def _cpu_seconds() -> dict[str, float]:
-    """User and system seconds of this process' descendants, by service."""
-    spent: dict[str, float] = {}
+async def _steps(buffer: str, plan: ExperimentPlan, experiment_id: str) -> AsyncIterator[int]:
+    """Yields train steps as they are reported, also of a buffer that is still starting."""
+    request = pb.WatchProgressRequest(tenant=plan.tenant, experiment_id=experiment_id)
+    async with open_channel(buffer) as channel:
+        while True:
+            try:
+                async for answer in BufferServiceStub(channel).WatchProgress(request):
+                    for event in answer.events:
+                        if event.HasField("step"):
+                            yield event.step.step
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND):
+                    raise
+            await asyncio.sleep(0.2)
+
+
+def _cpu_seconds() -> dict[int, Spent]:
+    """User and system seconds of this process' descendants, by process."""
+    spent: dict[int, Spent] = {}
     for process in psutil.Process().children(recursive=True):
-        try:
-            times, name = process.cpu_times(), _service(process.cmdline())
-        except psutil.NoSuchProcess:
-            continue
-        spent[name] = spent.get(name, 0.0) + times.user + times.system
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            spent[process.pid] = Spent(_service(process.cmdline()), times.user + times.system)
     return spent
 
 
 def _service(argv: list[str]) -> str:
     line = " ".join(argv)
-    known = ("buffer", "explorer", "trainer", "synchronizer", "postgres", "nats")
-    return next((name for name in known if name in line.rpartition("/")[2] or name in line), "rest")
+    known = ("postgres", "nats", "buffer", "explorer", "trainer", "synchronizer")
+    return next((name for name in known if name in line), "rest")
 
 
 def _num_rows(file: Path) -> int:

@@ -13,7 +13,7 @@ from trinity.config.change_rules import (
     plain_key,
     rule_of,
 )
-from trinity.config.docs.modes import modes_of
+from trinity.config.key_modes import modes_of
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.base import format_value, redact_secrets
@@ -25,6 +25,7 @@ SameContent = Callable[[str, str], bool]
 """Returns true when two paths hold the same content."""
 
 DERIVED: Mapping[str, Callable[[StagePlan], JsonValue]] = {
+    "algorithm.algorithm_type": lambda plan: plan.algorithm_type,
     "algorithm.repeat_times": lambda plan: plan.algorithm.repeat_times,
     "algorithm.advantage_fn": lambda plan: plan.algorithm.advantage_fn,
     "algorithm.advantage_fn_args": lambda plan: plan.algorithm.advantage_fn_args,
