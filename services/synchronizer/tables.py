@@ -36,6 +36,8 @@ experiment = sa.Table(
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("start_count", sa.BigInteger, nullable=False),
     sa.Column("created_at", pg.TIMESTAMP(timezone=True), nullable=False, server_default=_NOW),
+    # Whose turn it is on a shared device; null where none is shared.
+    sa.Column("turn", pg.JSONB(none_as_null=True)),
     sa.UniqueConstraint("id"),
     sa.UniqueConstraint("tenant", "label"),
     sa.CheckConstraint(_one_of("state", ExperimentState), name="state"),
@@ -81,6 +83,8 @@ version = sa.Table(
     sa.Column("offer_group", sa.Text, nullable=False, server_default=""),
     sa.Column("copy", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("damage", sa.Text, nullable=False, server_default=""),
+    # Empty where a trainer of an earlier version published it.
+    sa.Column("weights_root", sa.LargeBinary, nullable=False, server_default=""),
     sa.Column("available", sa.Boolean, nullable=False),
     sa.Column("published_at", pg.TIMESTAMP(timezone=True), nullable=False, server_default=_NOW),
     sa.ForeignKeyConstraint(

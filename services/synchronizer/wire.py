@@ -1,16 +1,20 @@
 """Conversion of protobuf messages from and to the domain, with checks of requests."""
 
+import time
 from enum import StrEnum
 from typing import TypeVar
 
 from services.synchronizer import validation as check
 from services.synchronizer.domain import (
+    DeviceTurn,
     Experiment,
     ExperimentStage,
     ExperimentStageState,
     ExperimentState,
     PublishedVersion,
     Role,
+    TurnReport,
+    TurnState,
     VersionKey,
     VersionKind,
 )
@@ -46,6 +50,12 @@ VERSION_KINDS = {
     VersionKind.DELTA: pb.Version.KIND_DELTA,
 }
 
+TURN_STATES = {
+    TurnState.WANTED: pb.RecordTurnRequest.STATE_WANTED,
+    TurnState.HELD: pb.RecordTurnRequest.STATE_HELD,
+    TurnState.RELEASED: pb.RecordTurnRequest.STATE_RELEASED,
+}
+
 NameT = TypeVar("NameT", bound=StrEnum)
 NumberT = TypeVar("NumberT", bound=int)
 
@@ -73,6 +83,7 @@ def version_from_proto(message: pb.Version, field: str = "version") -> Published
         path=check.text(message.path, f"{field}.path", check.MAX_TEXT_LENGTH),
         manifest_sha256=check.sha256(message.manifest_sha256, f"{field}.manifest_sha256"),
         weights_sha256=check.sha256(message.weights_sha256, f"{field}.weights_sha256"),
+        weights_root=check.sha256_if_any(message.weights_root, f"{field}.weights_root"),
         parent_version=check.at_least(message.parent_version, -1, f"{field}.parent_version"),
         offer_address=_short(message.offer.address, f"{field}.offer.address"),
         offer_group=_short(message.offer.group, f"{field}.offer.group"),
@@ -107,6 +118,7 @@ def version_to_proto(version: PublishedVersion, *, for_workers: bool) -> pb.Vers
         path=version.path,
         manifest_sha256=version.manifest_sha256,
         weights_sha256=version.weights_sha256,
+        weights_root=version.weights_root,
         parent_version=version.parent_version,
         offer=_offer_to_proto(version) if for_workers else None,
         copy=version.copy,
@@ -130,6 +142,35 @@ def experiment_to_proto(experiment: Experiment) -> pb.Experiment:
         reason=experiment.reason,
         stages=[_stage_to_proto(stage) for stage in experiment.stages],
         start_count=experiment.start_count,
+        turn=None if experiment.turn is None else _turn_to_proto(experiment.turn),
+    )
+
+
+def turn_report_from_proto(message: pb.RecordTurnRequest) -> TurnReport:
+    """Converts what a role says about the shared device."""
+    return TurnReport(
+        role=role_from_proto(message.role),
+        state=_named(message.state, TURN_STATES, "state"),
+        process=check.sentence(message.process),
+        reason=check.sentence(message.reason),
+    )
+
+
+def _turn_to_proto(turn: DeviceTurn) -> pb.DeviceTurn:
+    now = time.time()
+    return pb.DeviceTurn(
+        holder=pb.ROLE_UNSPECIFIED if turn.holder is None else ROLES[turn.holder],
+        process=turn.process,
+        reason=turn.reason,
+        held_seconds=max(now - turn.since, 0.0) if turn.since else 0.0,
+        wishes=[
+            pb.DeviceWish(
+                role=ROLES[wish.role],
+                reason=wish.reason,
+                waited_seconds=max(now - wish.since, 0.0),
+            )
+            for wish in turn.wishes
+        ],
     )
 
 

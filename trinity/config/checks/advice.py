@@ -8,6 +8,8 @@ from trinity.algorithm.rollout_correction.settings import PRESETS
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.algorithm.units import UNIT_ARGUMENT
 from trinity.config.checks.algorithm import staleness_cause
+from trinity.config.checks.data import sample_rows
+from trinity.config.checks.rows import single_bad_rows
 from trinity.config.plan.algorithm import ARGUMENTS_WITHOUT_EFFECT
 from trinity.config.plan.arithmetic import model_keys, packing_obstacle
 from trinity.config.plan.experience_sink import experience_sink
@@ -261,6 +263,15 @@ def _storage_type_ignored(stage: StagePlan) -> Iterator[str]:
                 f"`buffer.trainer_input.experience_buffer.{name}: {value}` has no effect in "
                 f"`mode: {stage.mode}`: the buffer's database keeps every experience"
             )
+
+
+def _files_by_turns(stage: StagePlan) -> Iterator[str]:
+    """Weights go from memory to memory only while both are awake."""
+    if stage.takes_turns and stage.config.synchronizer.sync_method == "nccl":
+        yield (
+            "`synchronizer.sync_method: nccl` has no effect with `mode: colocate`: while the "
+            "trainer has the GPU the engine sleeps, so it loads weights from files at its turn"
+        )
 
 
 def _replay(stage: StagePlan) -> Iterator[str]:
@@ -520,6 +531,14 @@ def _has_no_effect(key: str, stage: StagePlan) -> str:
     return f"`{key}` has no effect on `{stage.algorithm_type}`, which trains on data"
 
 
+def _rows_given_up(stage: StagePlan) -> Iterator[str]:
+    """Rows that cannot be asked cost attempts, and make a step smaller."""
+    for taskset in (*stage.tasksets, *stage.eval_tasksets):
+        rows = [] if taskset.task_pipeline else sample_rows(taskset)
+        if sentence := single_bad_rows(taskset, rows):
+            yield f"taskset `{taskset.name}`: {sentence}"
+
+
 ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _truncated_sampling,
     _greedy_rollouts,
@@ -530,6 +549,7 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _staleness_ignored_on_stored,
     _correction_rejects_stale,
     _storage_type_ignored,
+    _files_by_turns,
     _replay,
     _repeat_times_ignored,
     _format_of_training_data,
@@ -546,6 +566,7 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _shaped_by_nothing,
     _batches_follow_the_clock,
     _min_response_lowered,
+    _rows_given_up,
     _eval_name_is_taken,
     _samples_of_runs_are_counted,
     _steps_are_explore_steps,
