@@ -222,15 +222,15 @@ def _show_conversation(turns: tuple[ExperienceRow, ...]) -> None:
                 )
             )
         )
-        st.caption("Prompt")
+        st.text("Prompt")
         show_long_text(turn.prompt or NOT_RECORDED)
-        st.caption("Response")
+        st.text("Response")
         show_long_text(turn.response or NOT_RECORDED)
 
 
 def _show_group(group: tuple[ExperienceRow, ...], chosen: ExperienceRow) -> None:
     if group:
-        st.caption("Prompt")
+        st.text("Prompt")
         show_long_text(group[0].prompt or NOT_RECORDED)
     columns = st.columns(2)
     for place, row in enumerate(group):
