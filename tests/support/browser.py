@@ -34,6 +34,11 @@ DRAWN = """() => !document.querySelector("[data-stale='true'], [data-testid='stS
 """True when Streamlit has drawn the whole page."""
 
 
+def path_of(name: str) -> str:
+    """Returns the path of a page's address: the first page has none."""
+    return "" if name == PAGES[0] else name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudioProcess:
     """Studio as a process; each of its addresses lets one browser in."""

@@ -1,4 +1,4 @@
-"""What the buffer keeps of single tokens, for a share of a batch's rows."""
+"""Values of single tokens that the buffer keeps, for a share of a batch's rows."""
 
 from collections.abc import Mapping
 from dataclasses import replace
