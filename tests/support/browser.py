@@ -30,6 +30,7 @@ PAGES = (
     "configure",
 )
 DRAWN = """() => !document.querySelector("[data-stale='true'], [data-testid='stStatusWidget']")
+  && !document.querySelector("[data-testid='stSkeleton']")
   && document.querySelectorAll("[data-testid='stElementContainer']").length > 1"""
 """True when Streamlit has drawn the whole page."""
 

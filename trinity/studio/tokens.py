@@ -111,7 +111,7 @@ def colors_of(whole: WholeExperience) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerValues:
-    """What the trainer computed of each token, the last time it was trained on and recorded."""
+    """Values that the trainer computed of each token, the last time that they were recorded."""
 
     step: int
     logprobs: FloatArray

@@ -107,7 +107,7 @@ def _show_stored(context: StudioContext, viewed: ViewedRun) -> None:
         )
     if picked is not None:
         st.query_params[SAMPLE] = picked
-    more = "the newest first, and more follow" if found.has_more else "the newest first"
+    more = ", the newest first, and more follow" if found.has_more else ", the newest first"
     turn_pages(len(found.rows), has_more=found.has_more, page_rows=PAGE_ROWS, remark=more)
     if chosen := st.query_params.get(SAMPLE):
         _show_sample(context, viewed, stage, chosen, conditions)
