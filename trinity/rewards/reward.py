@@ -178,11 +178,16 @@ class BoundReward:
     def _numbers(self, parts: object) -> dict[str, float]:
         if isinstance(parts, SupportsFloat) and not isinstance(parts, Mapping):
             name = self._name.rpartition(".")[2]
-            return {name: self._finite(name, float(parts))}
+            return {name: self._finite(name, self._float(name, parts))}
         if not isinstance(parts, Mapping) or not parts:
             raise BadReward(
                 f"the reward {self._name} returned {describe_parts(parts)}, neither a dict of "
                 "named numbers nor a number: return one of these on every path"
+            )
+        if REWARD_FAILED in parts:
+            raise BadReward(
+                f"the reward {self._name} returned a part `{REWARD_FAILED}`, by which rewards that "
+                "failed are counted: give the part another name"
             )
         has_score = SCORE in parts and not self._sums_all
         return {
@@ -197,7 +202,18 @@ class BoundReward:
                 f"the reward {self._name} returned {value!r:.60} as {name!r}, which is no number: "
                 f"name the reward {SCORE!r} to return something else beside it"
             )
-        return self._finite(name, float(value)) if is_part else float(value)
+        number = self._float(name, value)
+        return self._finite(name, number) if is_part else number
+
+    def _float(self, name: str, value: SupportsFloat) -> float:
+        """Converts what says that it can be: arrays and very large numbers cannot always."""
+        try:
+            return float(value)
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+            raise BadReward(
+                f"the reward {self._name} returned {type(value).__name__} {value!r:.60} as "
+                f"{name!r}, which is no number ({error!s:.80}): return one number by this name"
+            ) from error
 
     def _finite(self, name: str, value: float) -> float:
         if math.isfinite(value):

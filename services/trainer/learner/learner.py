@@ -44,6 +44,7 @@ class Learner:
         model_directory: Path,
         ranks: Ranks,
         critic_directory: Path | None = None,
+        teacher_directory: Path | None = None,
         start_checkpoint: StartCheckpoint | None = None,
         on_micro_batch: Callable[[], None] = lambda: None,
     ) -> None:
@@ -62,6 +63,7 @@ class Learner:
             model_directory=model_directory,
             policy_directory=_whole_policy(start_checkpoint) or model_directory,
             critic_directory=critic_directory or model_directory,
+            teacher_directory=teacher_directory,
             calls=_worker_calls(plan, ranks, on_micro_batch),
         )
         self._preparation = BatchPreparation(plan=plan, roles=self._roles)
@@ -93,6 +95,7 @@ class Learner:
                 num_updates=num_updates,
             )
             metrics |= update.metrics
+        self._roles.move_reference(batch.step)
         metrics |= self._update_kl_coefficients(prepared, metrics.get("actor/kl"))
         metrics |= self._utilization.mfu_metrics([row.length for row in batch.rows], metrics)
         return self._outcome(prepared, update, metrics)
@@ -111,6 +114,8 @@ class Learner:
         self._roles.actor.save(directory, step)
         if self._roles.critic is not None:
             self._roles.critic.save(directory, step)
+        if self._roles.moving is not None:
+            self._roles.moving.save(directory)
         if self._ranks.is_first:
             self._kl_coefficients.save(directory)
 
@@ -119,6 +124,8 @@ class Learner:
         self._roles.actor.load(directory)
         if self._roles.critic is not None:
             self._roles.critic.load(directory)
+        if self._roles.moving is not None:
+            self._roles.moving.load(directory)
         self._kl_coefficients = self._kl_coefficients.load(directory)
 
     def _load_former_run(self, checkpoint: StartCheckpoint) -> None:
