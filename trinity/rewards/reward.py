@@ -7,11 +7,13 @@ that were written for Trinity-RFT (`sums_all`) give the sum of all parts, as the
 import inspect
 import logging
 import math
+import numbers
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from functools import cached_property, lru_cache, partial
 from typing import ClassVar, Literal, SupportsFloat, cast
 
 from trinity.errors import UserError
+from trinity.isolation.failures import text_of
 from trinity.rewards.awaiting import complete
 from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.threads import DaemonThreads
@@ -171,7 +173,7 @@ class BoundReward:
         metrics.REWARD_FAILURES.add(1, {"trinity.reason": kind})
         if self._on_failure == "fail":
             raise error
-        reason = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {text_of(error)}"
         _limited_log.warning("a reward failed, and its answer gets 0", reason=reason)
         return {SCORE: 0.0, REWARD_FAILED: 1.0}
 
@@ -208,6 +210,8 @@ class BoundReward:
     def _float(self, name: str, value: SupportsFloat) -> float:
         """Converts what says that it can be: arrays and very large numbers cannot always."""
         try:
+            if isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real):
+                raise TypeError("it is complex")
             return float(value)
         except (TypeError, ValueError, OverflowError, RuntimeError) as error:
             raise BadReward(

@@ -1,4 +1,4 @@
-"""What rewards of users do besides returning a number: each is one sentence, and the next goes on."""
+"""What rewards of users do besides returning a number: one sentence each, and the next goes on."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,14 +122,14 @@ SAYS = {
     "odd_error": "ValueError: a lone",
     "unprintable": "Unprintable",
     "deep": "RecursionError",
-    "huge": "MemoryError",
+    "huge": "more memory",
     "grouped": "several",
     "interrupted": "KeyboardInterrupt",
     "cancelled": "CancelledError",
     "stopped": "StopIteration",
-    "kills": "signal 9",
+    "kills": "SIGKILL",
 }
-PAID = ("closes", "floods", "lingers", "reads", "moves", "keyed", "truthy", "fine")
+PAID = ("floods", "lingers", "reads", "moves", "keyed", "truthy", "fine", "closes")
 MOST_CHARACTERS = 4000
 
 
@@ -156,4 +156,4 @@ async def test_an_odd_reward_is_one_sentence_and_the_next_one_is_scored(tmp_path
                 is_right = SAYS[name] in text and len(text) < MOST_CHARACTERS
             if not is_right:
                 wrong.append((name, text[:300], len(text)))
-    assert wrong == []
+    assert not wrong, "\n".join(map(str, wrong))
