@@ -106,6 +106,14 @@ class Job:
         """The hasty teacher's."""
         return _read(self.work / "made/data/sft.jsonl")
 
+    def shown(self) -> list[Unit]:
+        """The demonstrations as rows to train on, without what a tool says in them."""
+        units = encoded(self.formatter("sft"), self.demonstrations())
+        if self.task is None or self.task.game is None:
+            return units
+        told = tool_tokens(self.untrained)
+        return [without_tool(unit, told) for unit in units]
+
     def formatter(self, schema: RowSchema, columns: Mapping[str, str] = COLUMNS) -> Formatter:
         """Makes rows to train on of rows of data."""
         return _formatter(self.untrained, schema, columns, self.task)
