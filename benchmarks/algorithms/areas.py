@@ -13,16 +13,16 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.algorithms.outcome import NUM_ROWS, Run
+from benchmarks.algorithms.outcome import NUM_ROWS, TrialRun
 from benchmarks.algorithms.results import Results
-from benchmarks.algorithms.tasks import Task
+from benchmarks.algorithms.tasks import BenchTask
 
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """The 97.5 % quantile, by the number of seeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Area:
+class CurveArea:
     """Of a trial at one lag, or of several whose curves are the same."""
 
     trials: tuple[str, ...]
@@ -51,19 +51,19 @@ class Area:
         return None if width is None else self.mean - width > self.start
 
 
-def areas_of(runs: Sequence[Run]) -> list[Area]:
+def areas_of(runs: Sequence[TrialRun]) -> list[CurveArea]:
     """In the order of the runs; a trial joins the first one that has the same curves."""
-    by_key: dict[tuple[str, int], list[Run]] = {}
+    by_key: dict[tuple[str, int], list[TrialRun]] = {}
     for run in sorted(runs, key=lambda run: run.seed):
         by_key.setdefault((run.trial, run.lag), []).append(run)
     names: dict[tuple[object, ...], list[str]] = {}
-    first: dict[tuple[object, ...], list[Run]] = {}
+    first: dict[tuple[object, ...], list[TrialRun]] = {}
     for (trial, lag), of_key in by_key.items():
         curves = (lag, *((run.seed, run.curve) for run in of_key))
         names.setdefault(curves, []).append(trial)
         first.setdefault(curves, of_key)
     return [
-        Area(
+        CurveArea(
             trials=tuple(names[curves]),
             lag=of_key[0].lag,
             areas=tuple(round(run.area, 6) for run in of_key),
@@ -73,7 +73,7 @@ def areas_of(runs: Sequence[Run]) -> list[Area]:
     ]
 
 
-def report_areas(task: Task, results: Results, summary: Path) -> None:
+def report_areas(task: BenchTask, results: Results, summary: Path) -> None:
     """Prints the table and writes the summary."""
     runs = list(results.runs.values())
     if not runs:
@@ -100,5 +100,5 @@ def report_areas(task: Task, results: Results, summary: Path) -> None:
     summary.write_text(json.dumps(record, indent=1) + "\n")
 
 
-def _as_json(area: Area) -> Mapping[str, object]:
+def _as_json(area: CurveArea) -> Mapping[str, object]:
     return {**asdict(area), "mean": area.mean, "half_width": area.half_width, "learns": area.learns}

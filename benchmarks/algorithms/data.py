@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.algorithms.job import Job, Unit, encoded
-from benchmarks.algorithms.outcome import EVAL_INTERVAL, NUM_ROWS, Run
-from benchmarks.algorithms.play import Player
+from benchmarks.algorithms.job import TrialJob, Unit, encoded
+from benchmarks.algorithms.outcome import EVAL_INTERVAL, NUM_ROWS, TrialRun
+from benchmarks.algorithms.play import TaskPlayer
 from benchmarks.algorithms.rollout import Sampler
 from benchmarks.algorithms.tasks import Row
 from benchmarks.algorithms.train import weights_of
@@ -58,10 +58,10 @@ class DataTrainer:
     run = DataTrainer(job=job, ranks=ranks).run(trial, seed=1, num_steps=40)
     """
 
-    job: Job
+    job: TrialJob
     ranks: "Ranks"
 
-    def run(self, trial: Trial, *, seed: int, num_steps: int) -> Run:
+    def run(self, trial: Trial, *, seed: int, num_steps: int) -> TrialRun:
         """From the warm start; pairs are half as many as rows."""
         from services.trainer.learner.learner import Learner
 
@@ -71,10 +71,10 @@ class DataTrainer:
         num_units = NUM_ROWS // len(train[0])
         plan = self.job.plan(trial, seed=seed, num_rows=num_units, lag=0)
         learner = Learner(plan=plan, model_directory=self.job.start, ranks=self.ranks)
-        sampler, player = Sampler(self.job.start), Player(self.job)
+        sampler, player = Sampler(self.job.start), TaskPlayer(self.job)
         loss = _loss_on(held_out, sampler, plan.algorithm.policy_loss_fn_args)
         start = player.accuracy(sampler, self.job.held_out)
-        run = Run(trial=trial.name, lag=0, seed=seed, num_steps=num_steps, start=start)
+        run = TrialRun(trial=trial.name, lag=0, seed=seed, num_steps=num_steps, start=start)
         run.losses[0] = loss()
         for batch in islice(batches(train, num_units, seed), num_steps):
             learner.train_step(batch, plan.learning_rate(batch.step))
@@ -87,7 +87,7 @@ class DataTrainer:
 
 
 @cache
-def _units(job: Job, schema: RowSchema) -> tuple[list[Unit], list[Unit]]:
+def _units(job: TrialJob, schema: RowSchema) -> tuple[list[Unit], list[Unit]]:
     """Those to train on, and those held out."""
     formatter = job.formatter(schema, COLUMNS[schema])
     texts = [*job.train.texts, *job.held_out.texts]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.algorithms.tasks import ASKED, TOLD, Row, Task
+from benchmarks.algorithms.tasks import ASKED, TOLD, BenchTask, Row
 from benchmarks.algorithms.trials import TEACHER, Settings, Trial
 from examples.addition.prepare import prepare
 from services.trainer.data.encoders import Formatter, load_formatter
@@ -33,7 +33,7 @@ WORKFLOW = "benchmarks.algorithms.rollout.Sampler"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problems:
+class EncodedProblems:
     """Prompts, all of one length, with their right answers."""
 
     texts: Sequence[Row]
@@ -43,9 +43,9 @@ class Problems:
     answers: Sequence[tuple[int, ...]]
     """Tokens, the end among them."""
 
-    def taken(self, number: int) -> "Problems":
+    def taken(self, number: int) -> "EncodedProblems":
         """Returns the first ones alone."""
-        return Problems(
+        return EncodedProblems(
             texts=self.texts[:number],
             rows=self.rows[:number],
             prompts_NP=self.prompts_NP[:number],
@@ -54,17 +54,17 @@ class Problems:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Job:
+class TrialJob:
     """Everything that trials share, under one directory."""
 
     work: Path
-    train: Problems
-    held_out: Problems
-    task: Task | None = None
+    train: EncodedProblems
+    held_out: EncodedProblems
+    task: BenchTask | None = None
     """None for the example's addition."""
 
     @classmethod
-    def prepared(cls, work: Path, task: Task | None = None) -> "Job":
+    def prepared(cls, work: Path, task: BenchTask | None = None) -> "TrialJob":
         """Make the task's model and data where they are not there yet."""
         if task is None:
             prepare(work / "made", seed=SEED)
@@ -183,7 +183,7 @@ def encoded(formatter: Formatter, texts: Sequence[Row]) -> list[Unit]:
     ]
 
 
-def make_task(made: Path, task: Task, seed: int) -> None:
+def make_task(made: Path, task: BenchTask, seed: int) -> None:
     """Writes data and the untrained model of a task; nothing if they are there."""
     if (made / "model/config.json").exists():
         return
@@ -221,13 +221,13 @@ def tool_tokens(model: Path) -> tuple[int, int]:
     return asked, told
 
 
-def _problems(made: Path, name: str, task: Task | None) -> Problems:
+def _problems(made: Path, name: str, task: BenchTask | None) -> EncodedProblems:
     texts = _read(made / f"data/{name}.jsonl")
     formatter = _formatter(made / "model", "sft", COLUMNS, task)
     rows = [row for (row,) in encoded(formatter, texts)]
     if task is not None and task.game is not None:
         rows = without_tool(rows, tool_tokens(made / "model"))
-    return Problems(
+    return EncodedProblems(
         texts=texts,
         rows=rows,
         prompts_NP=np.stack([row.tokens[: row.prompt_length] for row in rows]).astype(np.int64),
@@ -236,7 +236,7 @@ def _problems(made: Path, name: str, task: Task | None) -> Problems:
 
 
 def _formatter(
-    model: Path, schema: RowSchema, columns: Mapping[str, str], task: Task | None
+    model: Path, schema: RowSchema, columns: Mapping[str, str], task: BenchTask | None
 ) -> Formatter:
     longest = MAX_RESPONSE_TOKENS if task is None else task.max_response_tokens
     return load_formatter(

@@ -12,7 +12,7 @@ CURVE_INTERVAL = 4
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class TrialRun:
     """What came of one; written as a line of JSON."""
 
     trial: str

@@ -1,6 +1,6 @@
 """Answers to problems: in one turn, or in two with a tool between them; and whether they are right.
 
-player = Player(job)
+player = TaskPlayer(job)
 rollouts = player.play(sampler, job.train, [0, 0, 1], generator)
 """
 
@@ -10,15 +10,15 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from benchmarks.algorithms.job import IntArray, Job, Problems, tool_tokens
+from benchmarks.algorithms.job import EncodedProblems, IntArray, TrialJob, tool_tokens
 from benchmarks.algorithms.rollout import Rollout, Sampler
-from benchmarks.algorithms.tasks import Game, is_same_end
+from benchmarks.algorithms.tasks import ToolGame, is_same_end
 
 
-class Player:
+class TaskPlayer:
     """Plays a job's task with whatever weights the sampler has."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrialJob) -> None:
         from transformers import AutoTokenizer
 
         self._job = job
@@ -29,7 +29,7 @@ class Player:
     def play(
         self,
         sampler: Sampler,
-        problems: Problems,
+        problems: EncodedProblems,
         which: Sequence[int],
         generator: torch.Generator | None = None,
     ) -> list[Rollout]:
@@ -56,10 +56,10 @@ class Player:
             played[number] = joined(first[number], tool, rollout)
         return played
 
-    def _asks(self, rollout: Rollout, game: Game) -> bool:
+    def _asks(self, rollout: Rollout, game: ToolGame) -> bool:
         return len(rollout.tokens) == game.call_length and rollout.tokens[-1] == self._stop
 
-    def _told(self, rollout: Rollout, problems: Problems, problem: int) -> IntArray:
+    def _told(self, rollout: Rollout, problems: EncodedProblems, problem: int) -> IntArray:
         assert self._game is not None
         said = self._game.told(problems.texts[problem]["question"], self._text(rollout))
         tokens: list[int] = self._tokenizer(said)["input_ids"]
@@ -69,7 +69,7 @@ class Player:
         text: str = self._tokenizer.decode(rollout.tokens, skip_special_tokens=True)
         return text
 
-    def is_right(self, rollout: Rollout, problems: Problems, problem: int) -> bool:
+    def is_right(self, rollout: Rollout, problems: EncodedProblems, problem: int) -> bool:
         """Whether an answer has ended, and with what is right."""
         answer = problems.answers[problem]
         if self._job.task is None:
@@ -80,7 +80,7 @@ class Player:
             return False
         return is_same_end(self._text(rollout), problems.texts[problem]["answer"])
 
-    def accuracy(self, sampler: Sampler, problems: Problems) -> float:
+    def accuracy(self, sampler: Sampler, problems: EncodedProblems) -> float:
         """Share of the problems whose likeliest answer is right."""
         which = range(len(problems.rows))
         rollouts = self.play(sampler, problems, which)

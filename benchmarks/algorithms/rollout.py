@@ -32,7 +32,7 @@ class Rollout:
 
 
 class Sampler:
-    """A copy of the model that never learns; whoever trains gives it weights.
+    """A copy of the model that never learns; the trainer gives it weights.
 
     sampler = Sampler(directory)
     sampler.load(weights)

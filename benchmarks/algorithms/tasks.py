@@ -17,7 +17,7 @@ CALL, ASKED, TOLD = "?", ";", "!"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Game:
+class ToolGame:
     """A first turn that asks a tool, which answers before the second one."""
 
     call_length: int
@@ -27,7 +27,7 @@ class Game:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class BenchTask:
     """A kind of problems; each has a question, a right answer and a hasty one."""
 
     name: str
@@ -36,7 +36,7 @@ class Task:
     """Draws one: `question`, `answer`, and `hasty`, which a demonstration shows."""
     max_prompt_tokens: int
     max_response_tokens: int
-    game: Game | None = None
+    game: ToolGame | None = None
     num_passes: int = 2
     """Over each batch, with an update each."""
 
@@ -155,30 +155,30 @@ def drawers(rng: random.Random) -> Row:
     }
 
 
-TASKS: Mapping[str, Task] = {
+TASKS: Mapping[str, BenchTask] = {
     task.name: task
     for task in (
-        Task(
+        BenchTask(
             name="carries",
             what="three-digit addition with carries written out",
             problem=carries,
             max_prompt_tokens=8,
             max_response_tokens=34,
         ),
-        Task(
+        BenchTask(
             name="edits",
             what="four edits of a string, each written out",
             problem=edits,
             max_prompt_tokens=12,
             max_response_tokens=30,
         ),
-        Task(
+        BenchTask(
             name="drawers",
             what="a game of two turns: ask a tool for a number, then add to it",
             problem=drawers,
             max_prompt_tokens=6,
             max_response_tokens=32,
-            game=Game(call_length=4, told=told),
+            game=ToolGame(call_length=4, told=told),
         ),
     )
 }

@@ -26,7 +26,7 @@ from services.trainer.learner.resume_source import (
     load_own_checkpoint,
     save_checkpoint,
 )
-from services.trainer.learner.teacher import Teacher
+from services.trainer.learner.teacher import VocabularyTeacher
 from services.trainer.learner.verl_calls import (
     EngineOutputs,
     Matrix,
@@ -75,7 +75,7 @@ class Actor:
         self._calls = calls
         self.worker = build_actor(plan, model_directory)
         self.adapter = lora_adapter_of(self.worker.engine.module)
-        self.teacher: Teacher | None = None
+        self.teacher: VocabularyTeacher | None = None
         self._base_name = (plan.lora and plan.lora.base_model_name) or plan.model_path
 
     @property

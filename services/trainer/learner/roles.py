@@ -15,7 +15,7 @@ from services.trainer.learner.actor import Actor
 from services.trainer.learner.critic import Critic
 from services.trainer.learner.microbatches import MicroBatchLimits
 from services.trainer.learner.prepared_batch import PreparedBatch
-from services.trainer.learner.teacher import Teacher
+from services.trainer.learner.teacher import VocabularyTeacher
 from services.trainer.learner.verl_calls import WorkerCalls, on_device
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 from trinity.config.plan.stage_plan import StagePlan
@@ -143,7 +143,7 @@ class Roles:
             kind = MovingReference if plan.moves_reference else Reference
             reference = kind(plan, model_directory, calls)
         if teacher_directory is not None:
-            actor.teacher = Teacher(plan, teacher_directory)
+            actor.teacher = VocabularyTeacher(plan, teacher_directory)
             actor.teacher.check_rows(actor.worker)
         critic = None
         if plan.needs_critic:

@@ -12,10 +12,10 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 
 
-class Teacher:
+class VocabularyTeacher:
     """A model whose weights stay as they are. Collective.
 
-    teacher = Teacher(plan, directory)
+    teacher = VocabularyTeacher(plan, directory)
     teacher.teach(data, actor.worker)
     actor.worker.forward_backward(data)
     """

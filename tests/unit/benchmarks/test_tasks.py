@@ -10,17 +10,26 @@ import pytest
 import torch
 
 from benchmarks.algorithms.areas import areas_of
-from benchmarks.algorithms.job import Job, encoded, make_task, tool_tokens, without_tool
-from benchmarks.algorithms.outcome import Run
-from benchmarks.algorithms.play import Player, joined
+from benchmarks.algorithms.job import TrialJob, encoded, make_task, tool_tokens, without_tool
+from benchmarks.algorithms.outcome import TrialRun
+from benchmarks.algorithms.play import TaskPlayer, joined
 from benchmarks.algorithms.rollout import Rollout, Sampler
-from benchmarks.algorithms.tasks import EDITS, TASKS, Task, added, drawer, edited, is_same_end, told
+from benchmarks.algorithms.tasks import (
+    EDITS,
+    TASKS,
+    BenchTask,
+    added,
+    drawer,
+    edited,
+    is_same_end,
+    told,
+)
 from benchmarks.algorithms.trials import IN_EVERY_TASK, NOT_TRIED, all_trials, trials_of
 from trinity.algorithm.types import ALGORITHM_TYPES
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=str)
-def test_hasty_demonstrations_are_wrong_about_half_of_the_time(task: Task) -> None:
+def test_hasty_demonstrations_are_wrong_about_half_of_the_time(task: BenchTask) -> None:
     rng = random.Random(3)
     rows = [task.problem(rng) for _ in range(400)]
     right = sum(is_same_end(row["hasty"], row["answer"]) for row in rows) / len(rows)
@@ -59,7 +68,7 @@ def test_only_the_end_of_an_answer_counts() -> None:
 def game(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model of the game of two turns."""
     made = tmp_path_factory.mktemp("drawers")
-    small = Task(
+    small = BenchTask(
         name="drawers",
         what="few problems",
         problem=TASKS["drawers"].problem,
@@ -72,11 +81,11 @@ def game(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def job(game: Path) -> Job:
-    return Job.prepared(game, TASKS["drawers"])
+def job(game: Path) -> TrialJob:
+    return TrialJob.prepared(game, TASKS["drawers"])
 
 
-def test_what_the_tool_says_is_not_learned(job: Job) -> None:
+def test_what_the_tool_says_is_not_learned(job: TrialJob) -> None:
     row, text = job.train.rows[0], job.train.texts[0]
     answer = text["answer"]
     learned = "".join(
@@ -94,7 +103,7 @@ def test_what_the_tool_says_is_not_learned(job: Job) -> None:
 class Scripted:
     """Stands in for a sampler: says what it is told to say."""
 
-    def __init__(self, job: Job, *turns: str) -> None:
+    def __init__(self, job: TrialJob, *turns: str) -> None:
         from transformers import AutoTokenizer
 
         self._tokenizer = AutoTokenizer.from_pretrained(job.untrained)
@@ -117,10 +126,10 @@ class Scripted:
         ]
 
 
-def test_a_call_is_answered_and_the_second_turn_goes_on_from_there(job: Job) -> None:
+def test_a_call_is_answered_and_the_second_turn_goes_on_from_there(job: TrialJob) -> None:
     question, answer = (job.train.texts[0][name] for name in ("question", "answer"))
     name = question[:2]
-    player = Player(job)
+    player = TaskPlayer(job)
     sampler = Scripted(job, f"?{name};", answer[7:])
     (rollout,) = player.play(cast(Sampler, sampler), job.train, [0])
     first, second = sampler.prompts
@@ -133,14 +142,14 @@ def test_a_call_is_answered_and_the_second_turn_goes_on_from_there(job: Job) -> 
     assert not player.is_right(player.play(cast(Sampler, wrong), job.train, [0])[0], job.train, 0)
 
 
-def test_an_answer_without_a_call_is_wrong_though_its_end_is_right(job: Job) -> None:
+def test_an_answer_without_a_call_is_wrong_though_its_end_is_right(job: TrialJob) -> None:
     answer = job.train.texts[0]["answer"]
-    player = Player(job)
+    player = TaskPlayer(job)
     (rollout,) = player.play(cast(Sampler, Scripted(job, answer[7:])), job.train, [0])
     assert not player.is_right(rollout, job.train, 0)
 
 
-def test_a_sampler_stops_at_a_token(job: Job) -> None:
+def test_a_sampler_stops_at_a_token(job: TrialJob) -> None:
     asked, _ = tool_tokens(job.untrained)
     sampler = Sampler(job.untrained)
     prompts_NP = job.train.prompts_NP[:64]
@@ -164,8 +173,8 @@ def test_two_turns_are_one_row() -> None:
     assert both.is_own.tolist() == [True, True, False, True, True]
 
 
-def a_run(trial: str, curve: dict[int, float], *, lag: int = 0, seed: int = 1) -> Run:
-    run = Run(trial=trial, lag=lag, seed=seed, num_steps=10, start=0.2)
+def a_run(trial: str, curve: dict[int, float], *, lag: int = 0, seed: int = 1) -> TrialRun:
+    run = TrialRun(trial=trial, lag=lag, seed=seed, num_steps=10, start=0.2)
     run.accuracies = curve
     return run
 
@@ -216,7 +225,7 @@ def test_the_first_task_compares_all_types_with_rollouts() -> None:
 
 
 @pytest.mark.parametrize("name", ["grpo", "vapo", "vocabulary_distill"])
-def test_a_batch_of_the_tasks_is_trained_twice(job: Job, name: str) -> None:
+def test_a_batch_of_the_tasks_is_trained_twice(job: TrialJob, name: str) -> None:
     plan = job.plan(all_trials()[name], seed=1, num_rows=16, lag=4)
     assert plan.config.trainer.ppo_epochs == 2
     assert plan.max_response_tokens == 32
