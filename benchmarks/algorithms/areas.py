@@ -42,7 +42,7 @@ class CurveArea:
         if len(self.areas) < min(STUDENT):
             return None
         spread = float(np.std(self.areas, ddof=1))
-        return STUDENT[len(self.areas)] * spread / len(self.areas) ** 0.5
+        return STUDENT[len(self.areas)] * spread / float(np.sqrt(len(self.areas)))
 
     @property
     def learns(self) -> bool | None:

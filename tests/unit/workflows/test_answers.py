@@ -173,7 +173,7 @@ def test_messages_of_an_api_become_those_of_a_template() -> None:
     plain = for_template({"role": "assistant", "content": None, "tool_calls": CALLS})
     assert plain["content"] == ""
     assert plain["tool_calls"][0]["function"]["arguments"] == {"a": 2}
-    assert json.loads(CALLS[0]["function"]["arguments"]) == {"a": 2}  # type: ignore[index]
+    assert json.loads(CALLS[0]["function"]["arguments"]) == {"a": 2}
     assert content_of({"content": ["a", {"type": "text", "text": "b"}, {"type": "image"}]}) == "ab"
 
 
