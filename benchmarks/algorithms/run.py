@@ -30,7 +30,7 @@ def main() -> None:
     arguments = _arguments()
     task = TASKS.get(arguments.task)
     known = all_trials() if task is None else trials_of(task.name, first=next(iter(TASKS)))
-    trials = [known[name] for name in arguments.only or known]
+    trials = [all_trials()[name] for name in arguments.only or known]
     suffix = "" if task is None else f"_{task.name}"
     path = arguments.results or ROOT / f"benchmarks/results/algorithms{suffix}.jsonl"
     work = arguments.work or ROOT / f"build/algorithms{suffix}"
