@@ -57,17 +57,26 @@ _LOSSES = tuple(
 )
 _TOKEN_ADVANTAGES = tuple(
     f"{_TESTS}/token_advantage/test_{name}.py"
-    for name in ("against_formula", "against_verl", "field_formulas", "gdpo", "jensen_shannon")
+    for name in (
+        "against_formula",
+        "against_verl",
+        "field_formulas",
+        "gdpo",
+        "jensen_shannon",
+        "runs_and_references",
+    )
 )
 TESTS: Mapping[str, tuple[str, ...]] = {
     "advantage": (
         f"{_TESTS}/advantage/test_formulas.py",
+        f"{_TESTS}/advantage/test_needs.py",
         f"{_TESTS}/advantage/test_reward_filter.py",
+        f"{_TESTS}/advantage/test_units.py",
     ),
     "aggregation": _LOSSES,
     "kl": (f"{_TESTS}/kl", f"{_TESTS}/kl_control/test_penalty.py"),
     "policy_loss": _LOSSES,
-    "token_advantage": _TOKEN_ADVANTAGES,
+    "token_advantage": (*_TOKEN_ADVANTAGES, f"{_TESTS}/advantage/test_units.py"),
     "token_selection": (f"{_TESTS}/token_selection", _LOSSES[2]),
     "value_loss": _LOSSES,
 }

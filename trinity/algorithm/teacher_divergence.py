@@ -1,4 +1,4 @@
-"""How far a policy's whole distribution at a token is from a teacher's.
+"""The distance of a policy's whole distribution at a token from a teacher's.
 
 Shapes: S tokens, V words of the vocabulary, K of them that a teacher tells.
 """
