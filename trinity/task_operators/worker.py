@@ -70,13 +70,13 @@ def main() -> int:
     """Runs the pipeline; errors are answers, so exit code 0 only says that it was not killed."""
     memory_bytes = int(sys.argv[1])
     answers = _ResponseWriter(_take_stdout())
-    given = reserve_stdin().buffer
+    given = reserve_stdin()  # it closes its bytes when nobody holds it
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     try:
         load_plugins(plugin_dirs_from_environment())
-        pipeline = ResolvedTaskPipeline.model_validate_json(given.readline())
+        pipeline = ResolvedTaskPipeline.model_validate_json(given.buffer.readline())
         with RowSpool() as spool:
-            _run(pipeline, given, spool, answers)
+            _run(pipeline, given.buffer, spool, answers)
     except (UserError, Unavailable) as error:
         letter = "E" if isinstance(error, UserError) else "U"
         answers.write_line(letter, " ".join(str(error).split())[:MAX_ERROR_LENGTH])
