@@ -54,12 +54,17 @@ DERIVED: Mapping[str, Callable[[StagePlan], JsonValue]] = {
     "model.chat_template_path": lambda plan: plan.chat_template,
     "model.model_path": lambda plan: plan.model_path,
     "model.critic_model_path": lambda plan: plan.critic_model_path,
+    "algorithm.distillation.model_path": lambda plan: plan.teacher_model_path,
     "trainer.max_token_len_per_gpu": lambda plan: plan.max_token_len_per_gpu,
     "trainer.resume_from_path": lambda plan: plan.start_checkpoint,
 }
 """Keys that are compared by what they come to: a default that is written down changes nothing."""
 STEP_KEYS = ("buffer.total_steps", "buffer.total_epochs", "trainer.total_steps")
-MODEL_PATHS = ("model.model_path", "model.critic_model_path")
+MODEL_PATHS = (
+    "model.model_path",
+    "model.critic_model_path",
+    "algorithm.distillation.model_path",
+)
 _NORM = "seq-mean-token-sum-norm"
 Switch = Callable[[StagePlan], bool]
 SWITCHES: Mapping[str, tuple[Switch, str]] = {

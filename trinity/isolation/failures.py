@@ -7,6 +7,8 @@ from typing import Any
 from trinity.types import JsonObject
 
 MAX_TRACEBACK_CHARACTERS = 20_000
+MAX_TEXT_CHARACTERS = 2000
+"""Of a message: some hold a whole response, or a file."""
 MAX_SENTENCE_CHARACTERS = 400
 
 
@@ -29,7 +31,7 @@ class Failure:
         shown = "".join(traceback.format_exception(error))
         return cls(
             kind=type(error).__name__,
-            text=str(error),
+            text=text_of(error),
             sentence=_sentence_of(error),
             place=place_of(error),
             traceback=shown[-MAX_TRACEBACK_CHARACTERS:],
@@ -62,6 +64,14 @@ class UserCodeFailed(Exception):
 
 class UserProcessDied(Exception):
     """Raised when the process of users' code ended while it was awaited."""
+
+
+def text_of(error: BaseException) -> str:
+    """Returns the beginning of an error's message, also where the error cannot make one."""
+    try:
+        return str(error)[:MAX_TEXT_CHARACTERS]
+    except Exception:
+        return "its message cannot be made"
 
 
 def place_of(error: BaseException) -> str:

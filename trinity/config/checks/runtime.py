@@ -14,7 +14,12 @@ from trinity.config.checks.data import (
     check_number_of_tasks,
     check_taskset,
 )
-from trinity.config.checks.model import check_auxiliary_model, check_critic, check_model
+from trinity.config.checks.model import (
+    check_auxiliary_model,
+    check_critic,
+    check_model,
+    check_teacher,
+)
 from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.placement import check_demand, cluster_gpus_of, gpu_demand_of
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
@@ -182,6 +187,7 @@ def _checks(plan: ExperimentPlan) -> Iterator[Check]:
         if stage.mode == "serve":
             continue
         yield "", partial(check_critic, stage)
+        yield f"stage `{stage.name}`: ", partial(check_teacher, stage)
         for position in range(len(stage.auxiliary_models)):
             what = f"stage `{stage.name}`: "
             yield what, partial(check_auxiliary_model, stage, position)
