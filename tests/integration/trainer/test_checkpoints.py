@@ -179,7 +179,7 @@ def test_a_later_rank_never_holds_all_weights(weights: "WeightsStore", tmp_path:
     tasks: list[Callable[[Learner], object]] = [
         lambda learner: store.write(learner, step=1, incarnation=1),
         publisher.current_hash,
-        publisher.gather_weights,
+        lambda learner: publisher.write_weights(learner, 1),
     ]
     for task in tasks:
         learner = LargeLearner()
