@@ -144,9 +144,11 @@ RULES: tuple[ChangeRule, ...] = (
         "synchronizer.sync_timeout",
         "data_processor.task_pipeline.num_process",
     ),
+    _free("what a resume takes from a checkpoint", "trainer.load_contents", rounds=True),
     _free(
         "checkpoints and what is kept",
         "trainer.save_interval",
+        "trainer.save_contents",
         "trainer.max_checkpoints_to_keep",
         "trainer.resume_mode",
         "continue_from_checkpoint",

@@ -10,6 +10,7 @@ from pathlib import Path
 from services.trainer.checkpoints.dealt import root_on_all_ranks
 from services.trainer.checkpoints.weights import (
     TEMPORARY_SUFFIX,
+    WeightsStore,
     remove_leftovers,
     remove_tree,
     stream_hash,
@@ -20,6 +21,7 @@ from trinity.errors import UserError
 from trinity.weights.manifest import MANIFEST_NAME, Manifest, ManifestHead, move_into_place, seal
 from trinity.weights.tensors import StreamDigest
 
+MODEL_FOLDER = "hf_model"
 FILE_NAME = "adapter_base.sha256"
 
 
@@ -30,7 +32,11 @@ class CheckpointStore:
     `remove_uncommitted` removes.
     """
 
-    def __init__(self, *, root: Path, stage: str, ranks: Ranks) -> None:
+    def __init__(
+        self, *, root: Path, stage: str, ranks: Ranks, models: WeightsStore | None = None
+    ) -> None:
+        """With `models`, each checkpoint also has the weights as a model of its own."""
+        self._models = models
         self._root = root
         self._stage = stage
         self._ranks = ranks
@@ -50,6 +56,8 @@ class CheckpointStore:
             temporary.mkdir(parents=True)
         self._ranks.barrier()
         learner.save(temporary, step)
+        if self._models is not None:
+            self._models.write_model(learner.weights(), temporary / MODEL_FOLDER, self._ranks)
         digest = self._hash_of(learner)
         base = learner.adapter_base()
         self._ranks.barrier()

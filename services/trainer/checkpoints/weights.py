@@ -14,6 +14,7 @@ import torch
 from services.trainer.checkpoints.dealt import (
     DealtPart,
     WeightsFile,
+    gather_files,
     name_files,
     root_of_files,
 )
@@ -259,6 +260,18 @@ class WeightsStore:
         described = {file.name: file.description for file in name_files(temporary, files)}
         durable = self._files.link_into(temporary)
         return self._seal(temporary, name, hashes, durable, described)
+
+    def write_model(self, tensors: NamedTensors, directory: Path, ranks: Ranks) -> None:
+        """Writes a Hugging Face directory that is no version, without a manifest. Collective."""
+        if ranks.is_first:
+            directory.mkdir()
+        ranks.barrier()
+        part = DealtPart(directory, ranks, dtype=self._dtype)
+        part.write_tensors(tensors)
+        files = gather_files(part.finish_files(), ranks)
+        if ranks.is_first:
+            name_files(directory, files)
+            self._files.link_into(directory)
 
     def write_again(
         self, damaged: WeightsOnDisk, files: tuple[WeightsFile, ...] | None
