@@ -18,7 +18,7 @@ RUN_SECONDS = 1200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class AdditionResult:
     """What a run came to."""
 
     seconds_total: float
@@ -58,7 +58,7 @@ class AdditionRun:
 
     def execute(
         self, *, kill_rank_at: int | None = None, kill_run_at: int | None = None
-    ) -> Outcome:
+    ) -> AdditionResult:
         """Run to the end; optionally kill the trainer's rank, or everything, at a train step."""
         self._write_config()
         began = time.monotonic()
@@ -140,10 +140,10 @@ class AdditionRun:
         except psutil.NoSuchProcess:
             return 0.0
 
-    def _outcome(self, seconds: float) -> Outcome:
+    def _outcome(self, seconds: float) -> AdditionResult:
         summary = json.loads((self.job_dir / "summary.json").read_text())
         last_stage = summary["stages"][-1]
-        return Outcome(
+        return AdditionResult(
             seconds_total=seconds,
             seconds_start=summary["seconds"]["start"],
             seconds_to_first_batch=last_stage["seconds_to_first_batch"],

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.table import Claim, print_claims
+from benchmarks.table import PerformanceClaim, print_claims
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = "examples/gsm8k/gsm8k.yaml"
@@ -61,7 +61,9 @@ def main() -> None:
         spent = _measured(commands, environment, arguments.runs)
     figures = {name: _summary(some) for name, some in spent.items()}
     claims = [
-        Claim(f"{name}, {kind} seconds, {which}", figures[name][kind][which], AIM_SECONDS, "<=")
+        PerformanceClaim(
+            f"{name}, {kind} seconds, {which}", figures[name][kind][which], AIM_SECONDS, "<="
+        )
         for name in ("trinity --help", check)
         for kind, which in (("cpu", "median"), ("wall", "least"))
     ]
@@ -112,12 +114,12 @@ def _spent_by(command: Sequence[str], environment: Mapping[str, str]) -> Spent:
 
 
 def _summary(spent: Sequence[Spent]) -> dict[str, dict[str, float]]:
-    each = [asdict(one) for one in spent]
+    each = [asdict(process) for process in spent]
     return {
         kind: {
-            "median": round(statistics.median(one[kind] for one in each), 3),
-            "least": round(min(one[kind] for one in each), 3),
-            "most": round(max(one[kind] for one in each), 3),
+            "median": round(statistics.median(process[kind] for process in each), 3),
+            "least": round(min(process[kind] for process in each), 3),
+            "most": round(max(process[kind] for process in each), 3),
         }
         for kind in ("cpu", "wall")
     }

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.table import Claim, print_claims
+from benchmarks.table import PerformanceClaim, print_claims
 from trinity.algorithm.advantage import ADVANTAGE_PATHS, ADVANTAGES
 from trinity.algorithm.advantage.samples import Samples
 
@@ -53,7 +53,9 @@ def main() -> None:
     rows = [_measure(name, own, tokens_NT, arguments.runs) for name, own in VARIANTS]
     _print(rows, spreading)
     claims = [
-        Claim(f"{name}, seconds for {NUM_EXPERIENCES:,} experiences", seconds, AIM_SECONDS, "<=")
+        PerformanceClaim(
+            f"{name}, seconds for {NUM_EXPERIENCES:,} experiences", seconds, AIM_SECONDS, "<="
+        )
         for name, _, seconds in rows
     ]
     print_claims(claims)

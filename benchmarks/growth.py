@@ -19,7 +19,7 @@ import psycopg
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.table import Claim, print_claims
+from benchmarks.table import PerformanceClaim, print_claims
 from tests.support.model_free.experiment import experiment_plan, start_experiment
 from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import buffer_pb2 as pb
@@ -131,21 +131,21 @@ def _look(dsn: str, step: int) -> Look:
     )
 
 
-def claims_of(kept: list[Look], everything: list[Look]) -> list[Claim]:
+def claims_of(kept: list[Look], everything: list[Look]) -> list[PerformanceClaim]:
     """That contents stay as they are while steps go by, and what does not."""
     middle = len(kept) // 2
     before, after = kept[1:middle], kept[middle:]
-    grown = max(one.contents for one in after) / max(one.contents for one in before)
+    grown = max(look.contents for look in after) / max(look.contents for look in before)
     linear = everything[-1].contents / everything[middle - 1].contents
     first, last = kept[0], kept[-1]
     samples = (last.step - first.step) * BATCH_SIZE * REPEAT_TIMES
     lineage = (last.lineage - first.lineage) / samples / 1e3
     left = last.contents / everything[-1].contents
     return [
-        Claim("contents, second half over first half of the run", grown, 1.3, "<="),
-        Claim("the same where everything is kept", linear, 1.6, ">="),
-        Claim("kept contents over all contents, at the end", left, 0.2, "<="),
-        Claim("lineage that stays, kilobytes a sample", lineage, 4.0, "<="),
+        PerformanceClaim("contents, second half over first half of the run", grown, 1.3, "<="),
+        PerformanceClaim("the same where everything is kept", linear, 1.6, ">="),
+        PerformanceClaim("kept contents over all contents, at the end", left, 0.2, "<="),
+        PerformanceClaim("lineage that stays, kilobytes a sample", lineage, 4.0, "<="),
     ]
 
 
@@ -172,7 +172,7 @@ def main() -> None:
     found = {
         "steps": steps,
         "samples_a_step": BATCH_SIZE * REPEAT_TIMES,
-        "looks": {name: [asdict(one) for one in own] for name, own in looks.items()},
+        "looks": {name: [asdict(look) for look in own] for name, own in looks.items()},
         "claims": [claim.as_json() for claim in claims],
     }
     RESULTS.write_text(json.dumps(found, indent=1) + "\n")
@@ -183,12 +183,12 @@ def _print(kept: list[Look], everything: list[Look]) -> None:
         "step", "contents", "partitions", "all contents", "reports", "tasks, stage", "lineage",
         title="megabytes, with `keep_steps: 0` (all contents: without)",
     )  # fmt: skip
-    for one, other in zip(kept, everything, strict=True):
-        sizes = (one.bounded, one.given, one.lineage)
+    for look, other in zip(kept, everything, strict=True):
+        sizes = (look.bounded, look.given, look.lineage)
         table.add_row(
-            str(one.step),
-            f"{one.contents / 1e6:.1f}",
-            str(one.num_partitions),
+            str(look.step),
+            f"{look.contents / 1e6:.1f}",
+            str(look.num_partitions),
             f"{other.contents / 1e6:.1f}",
             *(f"{size / 1e6:.2f}" for size in sizes),
         )

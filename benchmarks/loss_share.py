@@ -23,7 +23,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.gang import join_alone
-from benchmarks.table import Claim, print_claims
+from benchmarks.table import PerformanceClaim, print_claims
 from services.trainer.learner.advantages import select_tokens
 from services.trainer.learner.prepared_batch import PreparedBatch
 from services.trainer.types import TrainBatch, TrainRow
@@ -67,10 +67,10 @@ def main() -> None:
     for name, value in seconds.items():
         print(f"  {name:20} {1e3 * value:6.2f} ms  {100 * value / step:5.2f} %")
     claims = [
-        Claim(
+        PerformanceClaim(
             f"loss code over train step, slowest ({slowest})", seconds[slowest] / step, AIM, "<="
         ),
-        Claim("loss code over train step, ppo", seconds["ppo"] / step, AIM, "<="),
+        PerformanceClaim("loss code over train step, ppo", seconds["ppo"] / step, AIM, "<="),
     ]
     print_claims(claims)
     record = {

@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.addition_run import AdditionRun, Outcome
-from benchmarks.table import Claim, print_claims
+from benchmarks.addition_run import AdditionResult, AdditionRun
+from benchmarks.table import PerformanceClaim, print_claims
 
 ROOT = Path(__file__).resolve().parent.parent
 KILL_AT_STEP = 30
@@ -42,7 +42,7 @@ def main() -> None:
     arguments.json.write_text(json.dumps(record, indent=2) + "\n")
 
 
-def measure(work: Path, seeds: list[int]) -> dict[str, Outcome]:
+def measure(work: Path, seeds: list[int]) -> dict[str, AdditionResult]:
     """All runs, by name."""
     first = seeds[0]
     outcomes = {
@@ -58,31 +58,41 @@ def measure(work: Path, seeds: list[int]) -> dict[str, Outcome]:
     return outcomes
 
 
-def judge(outcomes: dict[str, Outcome], seeds: list[int]) -> list[Claim]:
+def judge(outcomes: dict[str, AdditionResult], seeds: list[int]) -> list[PerformanceClaim]:
     """The figures beside their limits."""
     plain = [outcomes[f"seed {seed}"] for seed in seeds]
     reference = plain[0]
     claims = [
-        Claim("both stages, seconds (median)", _median(o.seconds_total for o in plain), 300, "<="),
-        Claim("stack without engines, seconds", _median(o.seconds_start for o in plain), 5, "<="),
-        Claim(
+        PerformanceClaim(
+            "both stages, seconds (median)", _median(o.seconds_total for o in plain), 300, "<="
+        ),
+        PerformanceClaim(
+            "stack without engines, seconds", _median(o.seconds_start for o in plain), 5, "<="
+        ),
+        PerformanceClaim(
             "first rollout after the stage starts, seconds",
             max(o.seconds_to_first_batch for o in plain),
             45,
             "<=",
         ),
-        Claim("memory of the buffer, MB", max(o.buffer_mb for o in plain), 250, "<="),
+        PerformanceClaim("memory of the buffer, MB", max(o.buffer_mb for o in plain), 250, "<="),
     ]
     for seed, outcome in zip(seeds, plain, strict=True):
-        claims.append(Claim(f"accuracy at start, seed {seed}", outcome.first_accuracy, 0.5, ">="))
-        claims.append(Claim(f"accuracy at start, seed {seed}", outcome.first_accuracy, 0.75, "<="))
-        claims.append(Claim(f"accuracy at end, seed {seed}", outcome.final_accuracy, 0.85, ">="))
+        claims.append(
+            PerformanceClaim(f"accuracy at start, seed {seed}", outcome.first_accuracy, 0.5, ">=")
+        )
+        claims.append(
+            PerformanceClaim(f"accuracy at start, seed {seed}", outcome.first_accuracy, 0.75, "<=")
+        )
+        claims.append(
+            PerformanceClaim(f"accuracy at end, seed {seed}", outcome.final_accuracy, 0.85, ">=")
+        )
     for name in ("same seed again", "trainer killed", "run killed"):
         other = outcomes[name]
         same_weights = float(other.weights_sha256 == reference.weights_sha256)
         same_rewards = float(other.rewards == reference.rewards)
-        claims.append(Claim(f"same weights: {name}", same_weights, 1, ">="))
-        claims.append(Claim(f"same reward curve: {name}", same_rewards, 1, ">="))
+        claims.append(PerformanceClaim(f"same weights: {name}", same_weights, 1, ">="))
+        claims.append(PerformanceClaim(f"same reward curve: {name}", same_rewards, 1, ">="))
     return claims
 
 

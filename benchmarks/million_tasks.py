@@ -33,7 +33,7 @@ from rich.table import Column, Table
 from benchmarks.million_tasks_peaks import Peaks
 from benchmarks.million_tasks_ways import FILE, Way, submit, taskset_of, write_tasks
 from benchmarks.own_buffer import own_buffer
-from benchmarks.table import Claim, print_claims
+from benchmarks.table import PerformanceClaim, print_claims
 from tests.integration.buffer.harness import talk_to
 from tests.integration.buffer.process import BufferProcess
 from tests.unit.config.builders import stage
@@ -80,7 +80,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class MeasuredCase:
     """A case as it was measured."""
 
     case: Case
@@ -128,7 +128,7 @@ def _cases(ways: Sequence[Way], numbers: Sequence[int]) -> list[Case]:
     return [Case(way, pipeline, number) for way, pipeline in hows for number in numbers]
 
 
-async def _measured(case: Case, num_steps: int) -> Run:
+async def _measured(case: Case, num_steps: int) -> MeasuredCase:
     with tempfile.TemporaryDirectory() as directory:
         root, peaks = Path(directory), Peaks()
         await asyncio.to_thread(write_tasks, case.way, root, case.tasks)
@@ -139,7 +139,7 @@ async def _measured(case: Case, num_steps: int) -> Run:
             watching.cancel()
     if raw:
         work.seconds["COPY of the same rows alone"] = raw
-    return Run(case, work, peaks.mb)
+    return MeasuredCase(case, work, peaks.mb)
 
 
 def _rounded(values: Mapping[str, float]) -> dict[str, float]:
@@ -200,7 +200,7 @@ async def _work(
     return work
 
 
-def _print_runs(runs: Sequence[Run]) -> None:
+def _print_runs(runs: Sequence[MeasuredCase]) -> None:
     """One column a run."""
     columns = [_figures(run) for run in runs]
     heads = [f"{run.case.how}\n{run.case.tasks:,}" for run in runs]
@@ -212,7 +212,7 @@ def _print_runs(runs: Sequence[Run]) -> None:
     Console().print(table)
 
 
-def _figures(run: Run) -> dict[str, float]:
+def _figures(run: MeasuredCase) -> dict[str, float]:
     return {
         **{f"{kind}, MB": peak for kind, peak in sorted(run.peaks_mb.items())},
         **{f"{what}, s": seconds for what, seconds in sorted(run.work.seconds.items())},
@@ -221,7 +221,7 @@ def _figures(run: Run) -> dict[str, float]:
     }
 
 
-def _claims(runs: Sequence[Run]) -> list[Claim]:
+def _claims(runs: Sequence[MeasuredCase]) -> list[PerformanceClaim]:
     """Of each kind of process, the last number of tasks against the first."""
     claims = []
     for how, same in groupby(runs, key=lambda run: run.case.how):
@@ -229,7 +229,7 @@ def _claims(runs: Sequence[Run]) -> list[Claim]:
         first, last = peaks[0], peaks[-1]
         for kind in last:
             ratio = max(last[kind], SMALLEST_MB) / max(first.get(kind, 0.0), SMALLEST_MB)
-            claims.append(Claim(f"{kind}, {how}: growth", ratio, GROWTH_LIMIT, "<="))
+            claims.append(PerformanceClaim(f"{kind}, {how}: growth", ratio, GROWTH_LIMIT, "<="))
     return claims
 
 

@@ -273,7 +273,7 @@ def _functions(names: Mapping[str, Any], module: str) -> Iterator[tuple[str, Fun
 
 
 @dataclass(slots=True)
-class Score:
+class MutationScore:
     """The outcome of a run."""
 
     seed: int
@@ -294,7 +294,7 @@ class MutantRunner:
 
     def __init__(self, mutants: Sequence[Mutant], seed: int) -> None:
         self._mutants = mutants
-        self.score = Score(seed=seed)
+        self.score = MutationScore(seed=seed)
         self._reached: dict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
 
     @pytest.hookimpl(tryfirst=True)

@@ -23,7 +23,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.gang import join_alone
-from benchmarks.table import Claim, print_claims
+from benchmarks.table import PerformanceClaim, print_claims
 from services.trainer.collectives import Ranks
 from services.trainer.learner.microbatches import (
     MicroBatchLimits,
@@ -62,9 +62,9 @@ def main() -> None:
     neighbours, dealt = (busiest_over_mean(groups, deals) for deals in (False, True))
     times = step_times(rows, arguments.layers, arguments.repeats)
     claims = [
-        Claim("tokens computed over counted, packed", packed, 1.02, "<="),
-        Claim("busiest rank over mean, dealt by tokens", dealt, 1.03, "<="),
-        Claim("packed step over padded step", times.ratio, times.aim, "<="),
+        PerformanceClaim("tokens computed over counted, packed", packed, 1.02, "<="),
+        PerformanceClaim("busiest rank over mean, dealt by tokens", dealt, 1.03, "<="),
+        PerformanceClaim("packed step over padded step", times.ratio, times.aim, "<="),
     ]
     print(f"padded rows compute {padded:.3f} tokens for each that counts")
     print(f"neighbours make the busiest rank {neighbours:.3f} of the mean")

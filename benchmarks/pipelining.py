@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.model_free_run import events_of, step_gaps
-from benchmarks.table import Claim, print_claims
+from benchmarks.table import PerformanceClaim, print_claims
 from tests.support.model_free.experiment import experiment_plan
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/pipelining.json")
     arguments = parser.parse_args()
-    claims: list[Claim] = []
+    claims: list[PerformanceClaim] = []
     others: list[dict[str, object]] = []
     for rollout, train in (*DURATIONS, *SHORT_DURATIONS):
         beyond = statistics.median(
@@ -49,7 +49,7 @@ def main() -> None:
         print(f"{name}: {ratio:.3f}, {1000 * beyond:.0f} ms beyond it", flush=True)
         others.append({"name": name, "ratio": ratio, "seconds_beyond": beyond})
         if (rollout, train) in DURATIONS:
-            claims.append(Claim(name, ratio, AIM, "<="))
+            claims.append(PerformanceClaim(name, ratio, AIM, "<="))
     print_claims(claims)
     record = {"claims": [claim.as_json() for claim in claims], "measured": others}
     arguments.json.write_text(json.dumps(record, indent=2) + "\n")

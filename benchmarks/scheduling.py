@@ -20,7 +20,7 @@ from pydantic import JsonValue
 
 from benchmarks.model_free_run import events_of
 from benchmarks.own_buffer import own_buffer
-from benchmarks.table import Claim, print_claims
+from benchmarks.table import PerformanceClaim, print_claims
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.plans import ROWS, rollout_plan
 from tests.support.model_free.experiment import experiment_plan
@@ -48,9 +48,13 @@ def main() -> None:
     pairs = [_tasks_per_second(run, RUN_TWICE) for run in range(arguments.runs)]
     wakes = [asyncio.run(_wake_seconds()) for _ in range(arguments.runs)]
     claims = [
-        Claim("no-op tasks a second, one run each", statistics.median(tasks), 1000, ">="),
-        Claim("no-op runs a second, two for each task", 2 * statistics.median(pairs), 1000, ">="),
-        Claim("wake-up p50, milliseconds", 1000 * statistics.median(wakes), 10, "<="),
+        PerformanceClaim(
+            "no-op tasks a second, one run each", statistics.median(tasks), 1000, ">="
+        ),
+        PerformanceClaim(
+            "no-op runs a second, two for each task", 2 * statistics.median(pairs), 1000, ">="
+        ),
+        PerformanceClaim("wake-up p50, milliseconds", 1000 * statistics.median(wakes), 10, "<="),
     ]
     print_claims(claims)
     arguments.json.write_text(

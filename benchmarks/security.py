@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.table import Claim, print_claims
+from benchmarks.table import PerformanceClaim, print_claims
 from tests.support.model_free.engine import RUN_SECONDS_VARIABLE
 from tests.support.model_free.experiment import experiment_plan, run_to_end
 from tests.support.model_free.learner import STEP_SECONDS_VARIABLE
@@ -74,7 +74,9 @@ def main() -> None:
                 print(f"{'with' if secure else 'without'}: {step}", flush=True)
         plain, secured = (_median(steps[secure]) for secure in (False, True))
         name = f"with mTLS and tokens over without, rollout {rollout:g} s, train {train:g} s"
-        claims.append(Claim(f"a step {name}", secured.seconds / plain.seconds, AIM, "<="))
+        claims.append(
+            PerformanceClaim(f"a step {name}", secured.seconds / plain.seconds, AIM, "<=")
+        )
         processor = secured.processor_seconds / plain.processor_seconds
         others.append(
             {
@@ -86,7 +88,7 @@ def main() -> None:
         )
     print_claims(claims)
     load = {"load_average": os.getloadavg(), "num_cores": os.cpu_count()}
-    record = {"claims": [one.as_json() for one in claims], "measured": others, "machine": load}
+    record = {"claims": [claim.as_json() for claim in claims], "measured": others, "machine": load}
     print(json.dumps(record["measured"], indent=2))
     print(f"load average {load['load_average']} on {load['num_cores']} cores")
     arguments.json.write_text(json.dumps(record, indent=2) + "\n")

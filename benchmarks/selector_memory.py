@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from benchmarks.own_buffer import own_buffer
-from benchmarks.table import Claim, print_claims
+from benchmarks.table import PerformanceClaim, print_claims
 from tests.integration.buffer.harness import talk_to
 from tests.integration.buffer.plans import rollout_plan
 from tests.integration.buffer.process import BufferProcess
@@ -43,7 +43,9 @@ def main() -> None:
     peaks = asyncio.run(peaks_of(arguments.tasks, arguments.steps))
     for moment, peak in peaks.items():
         print(f"{moment}: {peak:.0f} MB")
-    claims = [Claim("the buffer's process at its peak, MB", max(peaks.values()), AIM_MB, "<=")]
+    claims = [
+        PerformanceClaim("the buffer's process at its peak, MB", max(peaks.values()), AIM_MB, "<=")
+    ]
     print_claims(claims)
     values = {"tasks": arguments.tasks, "peaks_mb": peaks}
     claimed = [claim.as_json() for claim in claims]

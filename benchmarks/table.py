@@ -8,7 +8,7 @@ from rich.table import Table
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class PerformanceClaim:
     """A figure and the limit it is held against."""
 
     name: str
@@ -26,7 +26,7 @@ class Claim:
         return {**asdict(self), "ratio": self.value / self.limit, "holds": self.holds}
 
 
-def print_claims(claims: list[Claim]) -> None:
+def print_claims(claims: list[PerformanceClaim]) -> None:
     """One row a claim."""
     table = Table("claim", "figure", "limit", "ratio", "holds")
     for claim in claims:

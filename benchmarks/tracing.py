@@ -30,7 +30,7 @@ from typing import Literal
 import grpc
 
 from benchmarks.model_free_run import events_of, step_gaps
-from benchmarks.table import Claim, print_claims
+from benchmarks.table import PerformanceClaim, print_claims
 from tests.support.model_free.experiment import experiment_plan
 from trinity.telemetry import metrics, names, tracing
 
@@ -74,11 +74,15 @@ def _report(measured: dict[str, list[dict[str, float]]], path: Path) -> None:
     cpu = {way: statistics.median(run["cpu"] for run in runs) for way, runs in measured.items()}
     off = off_seconds() * OFF_CALLS_OF_A_RUN * NUM_TASKS * REPEATS / steps[OFF]
     claims = [
-        Claim("a step with traces and figures, over one without", *_over(steps, ON, OFF)),
-        Claim("calls that are off, as a share of a step", off, MOST_OFF - 1, "<="),
+        PerformanceClaim(
+            "a step with traces and figures, over one without", *_over(steps, ON, OFF)
+        ),
+        PerformanceClaim("calls that are off, as a share of a step", off, MOST_OFF - 1, "<="),
     ]
     if BEFORE in steps:
-        claims.append(Claim("a step switched off, over one before", *_over(steps, OFF, BEFORE)))
+        claims.append(
+            PerformanceClaim("a step switched off, over one before", *_over(steps, OFF, BEFORE))
+        )
     print_claims(claims)
     record = {
         "claims": [claim.as_json() for claim in claims],

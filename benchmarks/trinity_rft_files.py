@@ -98,7 +98,7 @@ REASONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FileResult:
     """What became of a file or a snippet."""
 
     place: str
@@ -143,7 +143,7 @@ def _make_importable(root: Path) -> None:
     load_plugins([])
 
 
-def table(title: str, outcomes: list[Outcome]) -> Iterator[str]:
+def table(title: str, outcomes: list[FileResult]) -> Iterator[str]:
     """Yields the counts as Markdown."""
     yield f"| {title} | {len(outcomes)} |"
     yield "| --- | --- |"
@@ -151,13 +151,13 @@ def table(title: str, outcomes: list[Outcome]) -> Iterator[str]:
         yield f"| {kind} | {number} |"
 
 
-def files(root: Path) -> Iterator[Outcome]:
+def files(root: Path) -> Iterator[FileResult]:
     """Yields what became of each plug-in file."""
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*.py")):
             if not path.name.startswith("__") and is_plugin(path.read_text(encoding="utf-8")):
                 place = str(path.relative_to(root))
-                yield Outcome(place, reason_against(partial(_loaded, path, place)))
+                yield FileResult(place, reason_against(partial(_loaded, path, place)))
 
 
 def _loaded(path: Path, place: str) -> ModuleType:
@@ -176,7 +176,7 @@ def is_plugin(source: str) -> bool:
     return any(PART.search(ast.unparse(base)) for own in classes for base in own.bases)
 
 
-def snippets(root: Path) -> Iterator[Outcome]:
+def snippets(root: Path) -> Iterator[FileResult]:
     """Yields what became of each snippet of the guides that defines a part or lists some."""
     with tempfile.TemporaryDirectory() as folder:
         for guide in sorted((root / GUIDES).glob("*.md")):
@@ -187,7 +187,7 @@ def snippets(root: Path) -> Iterator[Outcome]:
                     path = Path(folder) / f"{guide.stem}_{number}.py"
                     path.write_text("from __future__ import annotations\n" + IMPORTS + source)
                     reason = reason_against(partial(load_file, path))
-                    yield Outcome(f"{guide.name}, snippet {number}", reason)
+                    yield FileResult(f"{guide.name}, snippet {number}", reason)
 
 
 def _defines_part(source: str) -> bool:

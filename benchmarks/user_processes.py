@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.model_free_run import events_of
-from benchmarks.table import Claim, print_claims
+from benchmarks.table import PerformanceClaim, print_claims
 from tests.support.model_free.experiment import experiment_plan
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,7 +45,9 @@ def main() -> None:
         return
     pairs = [_pair(number) for number in range(arguments.pairs)]
     ratio = statistics.median(pair["processes"] / pair["threads"] for pair in pairs)
-    claim = Claim("processor seconds with processes over those with threads", ratio, MOST, "<=")
+    claim = PerformanceClaim(
+        "processor seconds with processes over those with threads", ratio, MOST, "<="
+    )
     print_claims([claim])
     result = {"pairs": pairs, "claims": [claim.as_json()], "answers": _NUM_ANSWERS}
     arguments.json.write_text(json.dumps(result, indent=1) + "\n")

@@ -23,7 +23,7 @@ from trinity.weights.rendezvous import request_transfer
 Held = dict[str, torch.Tensor]
 
 
-class Job(Protocol):
+class ReceivingJob(Protocol):
     """One way of taking weights; a dataclass, so that it can be sent."""
 
     def prepare(self) -> Callable[[Held], None]:
@@ -138,7 +138,7 @@ class Receiver:
         self._jobs.send(None)
         self._process.join()
 
-    def seconds(self, job: Job, *, meanwhile: Callable[[], None] | None = None) -> float:
+    def seconds(self, job: ReceivingJob, *, meanwhile: Callable[[], None] | None = None) -> float:
         """How long the job takes; `meanwhile` is this process's part of it."""
         self._jobs.send(job)
         if meanwhile is not None:

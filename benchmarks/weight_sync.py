@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.gpu.sizes import SIZES
-from benchmarks.table import Claim, print_claims
+from benchmarks.table import PerformanceClaim, print_claims
 from benchmarks.weight_receiver import (
     Adding,
     Broadcast,
@@ -79,7 +79,9 @@ def measure(name: str, rank: int, runs: int, folder: Path) -> dict[str, object]:
     adapter = made(adapter_shapes(size, rank), torch.float32)
     store = _store(folder, size.dtype)
     seconds: Seconds = {}
-    with Receiver({name: tuple(one.shape) for name, one in weights.items()}, dtype) as receiver:
+    with Receiver(
+        {name: tuple(tensor.shape) for name, tensor in weights.items()}, dtype
+    ) as receiver:
         for run in range(runs + 1):
             now = _once(weights, adapter, store, receiver, version=run + 1)
             for way, taken in now.items() if run else ():  # the first one warms up
@@ -130,7 +132,7 @@ def _broadcast(tensors: dict[str, torch.Tensor], receiver: Receiver) -> float:
     messages = messages_of(tensors)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "store"
-        job = Broadcast(place, [one.numel() for one in messages])
+        job = Broadcast(place, [message.numel() for message in messages])
         return receiver.seconds(job, meanwhile=lambda: _send(place, messages))
 
 
@@ -151,16 +153,16 @@ def _store(folder: Path, dtype: str) -> WeightsStore:
 
 
 def _bytes(tensors: dict[str, torch.Tensor]) -> int:
-    return sum(one.nbytes for one in tensors.values())
+    return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def _report(name: str, seconds: Seconds, size: int, adapter: int) -> dict[str, object]:
     medians = {way: statistics.median(taken) for way, taken in seconds.items()}
     claims = [
-        Claim(
+        PerformanceClaim(
             "weights from memory over those from files", medians[MEMORY] / medians[FILES], 1, "<="
         ),
-        Claim(
+        PerformanceClaim(
             "weights from memory over a broadcast and a hash",
             medians[MEMORY] / (medians[BROADCAST] + medians[HASH]),
             1.5,

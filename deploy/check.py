@@ -18,7 +18,9 @@ def main(schema: Path, compose: Path, nomad: Path) -> None:
     given = json.loads((nomad / "experiment.vars.json").read_text())
     for file in sorted((nomad / "nomad").glob("*.hcl")):
         with file.open() as stream:
-            variables = {name.strip('"') for one in hcl2.load(stream)["variable"] for name in one}
+            variables = {
+                name.strip('"') for block in hcl2.load(stream)["variable"] for name in block
+            }
         assert given.keys() <= variables, f"{file} declares no {given.keys() - variables}"
     sys.stdout.write(f"{nomad}: HCL that declares every variable it is given\n")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from benchmarks.algorithms.job import IntArray, Job
+from benchmarks.algorithms.job import IntArray, TrialJob
 from benchmarks.algorithms.rollout import Rollout, Sampler, is_right
 from benchmarks.algorithms.trials import Trial
 from services.trainer.types import RunReward, TrainBatch, TrainRow
@@ -37,7 +37,7 @@ class BatchMaker:
     """
 
     def __init__(
-        self, *, job: Job, trial: Trial, plan: StagePlan, seed: int, teacher: Sampler | None
+        self, *, job: TrialJob, trial: Trial, plan: StagePlan, seed: int, teacher: Sampler | None
     ) -> None:
         self._job = job
         self._plan = plan
@@ -107,7 +107,7 @@ class BatchMaker:
         return rows if self._teacher is None else _taught(rows, self._teacher)
 
     def _experts(self, position: int) -> list[TrainRow]:
-        """Right answers to problems drawn anew."""
+        """Right answers to problems drawn again."""
         drawn = self._order.integers(len(self._job.train.rows), size=self._plan.num_expert_rows)
         return [
             replace(self._job.train.rows[problem], position=position + number, is_expert=True)

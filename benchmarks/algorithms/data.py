@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.algorithms.job import Job, Row, Unit, encoded
-from benchmarks.algorithms.outcome import EVAL_INTERVAL, NUM_ROWS, Run
+from benchmarks.algorithms.job import Row, TrialJob, Unit, encoded
+from benchmarks.algorithms.outcome import EVAL_INTERVAL, NUM_ROWS, TrialRun
 from benchmarks.algorithms.rollout import Sampler
 from benchmarks.algorithms.train import weights_of
 from benchmarks.algorithms.trials import Trial
@@ -56,10 +56,10 @@ class DataTrainer:
     run = DataTrainer(job=job, ranks=ranks).run(trial, seed=1, num_steps=40)
     """
 
-    job: Job
+    job: TrialJob
     ranks: "Ranks"
 
-    def run(self, trial: Trial, *, seed: int, num_steps: int) -> Run:
+    def run(self, trial: Trial, *, seed: int, num_steps: int) -> TrialRun:
         """From the warm start; pairs are half as many as rows."""
         from services.trainer.learner.learner import Learner
 
@@ -72,7 +72,7 @@ class DataTrainer:
         sampler = Sampler(self.job.start)
         loss = _loss_on(held_out, sampler, plan.algorithm.policy_loss_fn_args)
         start = sampler.accuracy(self.job.held_out)
-        run = Run(trial=trial.name, lag=0, seed=seed, num_steps=num_steps, start=start)
+        run = TrialRun(trial=trial.name, lag=0, seed=seed, num_steps=num_steps, start=start)
         run.losses[0] = loss()
         for batch in islice(batches(train, num_units, seed), num_steps):
             learner.train_step(batch, plan.learning_rate(batch.step))
@@ -85,7 +85,7 @@ class DataTrainer:
 
 
 @cache
-def _units(job: Job, schema: RowSchema) -> tuple[list[Unit], list[Unit]]:
+def _units(job: TrialJob, schema: RowSchema) -> tuple[list[Unit], list[Unit]]:
     """Those to train on, and those held out."""
     formatter = job.formatter(schema, COLUMNS[schema])
     texts = [*job.train.texts, *job.held_out.texts]

@@ -33,7 +33,7 @@ WORKFLOW = "benchmarks.algorithms.rollout.Sampler"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problems:
+class EncodedProblems:
     """Prompts, all of one length, with their right answers."""
 
     texts: Sequence[Row]
@@ -45,15 +45,15 @@ class Problems:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Job:
+class TrialJob:
     """Everything that trials share, under one directory."""
 
     work: Path
-    train: Problems
-    held_out: Problems
+    train: EncodedProblems
+    held_out: EncodedProblems
 
     @classmethod
-    def prepared(cls, work: Path) -> "Job":
+    def prepared(cls, work: Path) -> "TrialJob":
         """Make the example's model and data where they are not there yet."""
         prepare(work / "made", seed=SEED)
         return cls(
@@ -141,10 +141,10 @@ def encoded(formatter: Formatter, texts: Sequence[Row]) -> list[Unit]:
     ]
 
 
-def _problems(made: Path, name: str) -> Problems:
+def _problems(made: Path, name: str) -> EncodedProblems:
     texts = _read(made / f"data/{name}.jsonl")
     rows = [row for (row,) in encoded(_formatter(made / "model", "sft", COLUMNS), texts)]
-    return Problems(
+    return EncodedProblems(
         texts=texts,
         rows=rows,
         prompts_NP=np.stack([row.tokens[: row.prompt_length] for row in rows]).astype(np.int64),

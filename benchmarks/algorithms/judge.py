@@ -2,7 +2,7 @@
 
 It learns where its mean gain in held-out accuracy is more than twice the noise. The noise is the
 standard deviation of the final accuracies over the seeds, or the sampling error of an accuracy that
-is measured on the held-out problems, whichever is larger.
+is measured on the held-out problems, the larger of the two.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.algorithms.outcome import Run
+from benchmarks.algorithms.outcome import TrialRun
 from examples.addition.problems import NUM_HELD_OUT
 
 NUM_NOISES = 2.0
@@ -20,7 +20,7 @@ HARD_LAG = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class TrialVerdict:
     """On a trial at one lag."""
 
     trial: str
@@ -42,7 +42,7 @@ class Verdict:
         return self.gain > NUM_NOISES * self.noise
 
     @classmethod
-    def of(cls, runs: Sequence[Run]) -> "Verdict":
+    def of(cls, runs: Sequence[TrialRun]) -> "TrialVerdict":
         """Of runs of one trial at one lag."""
         first, ends = runs[0], np.array([run.end for run in runs])
         start, end = first.start, float(ends.mean())
@@ -58,16 +58,16 @@ class Verdict:
         )
 
 
-def verdicts(runs: Iterable[Run]) -> dict[tuple[str, int], Verdict]:
+def verdicts(runs: Iterable[TrialRun]) -> dict[tuple[str, int], TrialVerdict]:
     """By trial and lag."""
-    found: dict[tuple[str, int], list[Run]] = {}
+    found: dict[tuple[str, int], list[TrialRun]] = {}
     for run in runs:
         if not run.losses:
             found.setdefault((run.trial, run.lag), []).append(run)
-    return {key: Verdict.of(of_key) for key, of_key in found.items()}
+    return {key: TrialVerdict.of(of_key) for key, of_key in found.items()}
 
 
-def safe_lag(trial: str, found: Mapping[tuple[str, int], Verdict]) -> str:
+def safe_lag(trial: str, found: Mapping[tuple[str, int], TrialVerdict]) -> str:
     """The largest lag at which it learns, with all smaller ones tried; empty where none was."""
     tried = [lag for lag in LAGS if (trial, lag) in found]
     passed = [lag for lag in tried if found[trial, lag].learns]

@@ -9,7 +9,7 @@ EVAL_INTERVAL = 10
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class TrialRun:
     """What came of one; written as a line of JSON."""
 
     trial: str

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.algorithms.judge import HARD_LAG, NUM_NOISES, Verdict
-from benchmarks.algorithms.outcome import Run
+from benchmarks.algorithms.judge import HARD_LAG, NUM_NOISES, TrialVerdict
+from benchmarks.algorithms.outcome import TrialRun
 from trinity.progress.curves import ACCENT, INK, STRONG
 
 COLORS = {0: STRONG, HARD_LAG: ACCENT}
@@ -18,8 +18,8 @@ SHIFT = 0.17
 
 def draw(
     names: Sequence[str],
-    found: Mapping[tuple[str, int], Verdict],
-    runs: Sequence[Run],
+    found: Mapping[tuple[str, int], TrialVerdict],
+    runs: Sequence[TrialRun],
     path: Path,
 ) -> None:
     """Write a PNG: ends on the left, the mean courses of all trials on the right."""
@@ -35,14 +35,14 @@ def draw(
     for lag, color in COLORS.items():
         _draw_ends(ends, names, found, lag, color)
         _draw_courses(courses, runs, lag, color)
-    lowest = min(start, *(one.end for one in found.values()))
+    lowest = min(start, *(verdict.end for verdict in found.values()))
     _finish_ends(ends, names, start, lowest - MARGIN)
     courses.set(xlabel="train step", title="mean over the seeds, a line a trial")
     for axis in (ends, courses):
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False)
-    num_seeds = max(one.num_seeds for one in found.values())
+    num_seeds = max(verdict.num_seeds for verdict in found.values())
     title = f"The addition model from one warm start: seeds {num_seeds}, trials {len(names)}"
     figure.suptitle(title, color=INK)
     figure.tight_layout()
@@ -54,15 +54,15 @@ def draw(
 def _draw_ends(
     axis: Any,
     names: Sequence[str],
-    found: Mapping[tuple[str, int], Verdict],
+    found: Mapping[tuple[str, int], TrialVerdict],
     lag: int,
     color: str,
 ) -> None:
     shown = [(row, found[name, lag]) for row, name in enumerate(names) if (name, lag) in found]
     axis.errorbar(
-        [one.end for _, one in shown],
+        [verdict.end for _, verdict in shown],
         [row + (SHIFT if lag else -SHIFT) for row, _ in shown],
-        xerr=[NUM_NOISES * one.noise for _, one in shown],
+        xerr=[NUM_NOISES * verdict.noise for _, verdict in shown],
         fmt="o",
         markersize=4,
         capsize=2,
@@ -78,8 +78,8 @@ def _finish_ends(axis: Any, names: Sequence[str], start: float, left: float) -> 
     axis.set(xlabel="held-out accuracy at the end", xlim=(left, 1.02))
 
 
-def _draw_courses(axis: Any, runs: Sequence[Run], lag: int, color: str) -> None:
-    found: dict[str, list[Run]] = {}
+def _draw_courses(axis: Any, runs: Sequence[TrialRun], lag: int, color: str) -> None:
+    found: dict[str, list[TrialRun]] = {}
     for run in runs:
         if run.lag == lag and not run.losses:
             found.setdefault(run.trial, []).append(run)

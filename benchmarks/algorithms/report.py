@@ -8,14 +8,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.algorithms import judge
-from benchmarks.algorithms.judge import HARD_LAG, Verdict, safe_lag, verdicts
-from benchmarks.algorithms.outcome import NUM_ROWS, Run
+from benchmarks.algorithms.judge import HARD_LAG, TrialVerdict, safe_lag, verdicts
+from benchmarks.algorithms.outcome import NUM_ROWS, TrialRun
 from benchmarks.algorithms.picture import draw
 from benchmarks.algorithms.results import Results
 from benchmarks.algorithms.trials import NO_AIM, Trial, all_trials
-from benchmarks.table import Claim, print_claims
+from benchmarks.table import PerformanceClaim, print_claims
 
-Verdicts = Mapping[tuple[str, int], Verdict]
+Verdicts = Mapping[tuple[str, int], TrialVerdict]
 TABLE_LAGS = (0, HARD_LAG)
 
 
@@ -49,15 +49,20 @@ def _print_table(trials: Sequence[Trial], found: Verdicts) -> None:
     table = Table("trial", *(f"lag {lag}" for lag in TABLE_LAGS), "learns", "safe lag")
     for trial in trials:
         of_trial = [found.get((trial.name, lag)) for lag in TABLE_LAGS]
-        words = ["" if one is None else "yes" if one.learns else "NO" for one in of_trial]
-        figures = ["" if one is None else f"{one.end:.3f} ± {one.noise:.3f}" for one in of_trial]
+        words = [
+            "" if verdict is None else "yes" if verdict.learns else "NO" for verdict in of_trial
+        ]
+        figures = [
+            "" if verdict is None else f"{verdict.end:.3f} ± {verdict.noise:.3f}"
+            for verdict in of_trial
+        ]
         table.add_row(trial.name, *figures, "  ".join(words), safe_lag(trial.name, found))
     Console(width=110).print(table)
     for name, reason in NO_AIM.items():
         print(f"{name} has no aim: {reason}")
 
 
-def _of_trial(trial: Trial, found: Verdicts, runs: Sequence[Run]) -> Mapping[str, object]:
+def _of_trial(trial: Trial, found: Verdicts, runs: Sequence[TrialRun]) -> Mapping[str, object]:
     return {
         "algorithm": dict(trial.algorithm),
         "trainer": dict(trial.trainer),
@@ -77,7 +82,7 @@ def _of_trial(trial: Trial, found: Verdicts, runs: Sequence[Run]) -> Mapping[str
     }
 
 
-def _losses(runs: Sequence[Run]) -> dict[str, list[dict[int, float]]]:
+def _losses(runs: Sequence[TrialRun]) -> dict[str, list[dict[int, float]]]:
     """Of data, by trial, a course a seed."""
     losses: dict[str, list[dict[int, float]]] = {}
     for run in runs:
@@ -88,19 +93,21 @@ def _losses(runs: Sequence[Run]) -> dict[str, list[dict[int, float]]]:
 
 def _claims(
     trials: Sequence[Trial], found: Verdicts, losses: Mapping[str, Sequence[Mapping[int, float]]]
-) -> list[Claim]:
+) -> list[PerformanceClaim]:
     aimed = [trial for trial in trials if trial.name not in NO_AIM]
     fresh = [found[t.name, 0] for t in aimed if (t.name, 0) in found]
     old = [found[t.name, HARD_LAG] for t in aimed if t.is_corrected and (t.name, HARD_LAG) in found]
     courses = [course for of_trial in losses.values() for course in of_trial]
     num_falling = sum(course[max(course)] < course[0] for course in courses)
     claims = [
-        _all("that learn on policy", [one.learns for one in fresh]),
-        _all(f"with a correction that learn at lag {HARD_LAG}", [one.learns for one in old]),
-        Claim("runs on data whose held-out loss falls", num_falling, len(courses), ">="),
+        _all("that learn on policy", [verdict.learns for verdict in fresh]),
+        _all(
+            f"with a correction that learn at lag {HARD_LAG}", [verdict.learns for verdict in old]
+        ),
+        PerformanceClaim("runs on data whose held-out loss falls", num_falling, len(courses), ">="),
     ]
     return [claim for claim in claims if claim.limit]
 
 
-def _all(name: str, held: Sequence[bool]) -> Claim:
-    return Claim(f"trials {name}", sum(held), len(held), ">=")
+def _all(name: str, held: Sequence[bool]) -> PerformanceClaim:
+    return PerformanceClaim(f"trials {name}", sum(held), len(held), ">=")

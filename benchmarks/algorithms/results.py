@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.algorithms.outcome import Run
+from benchmarks.algorithms.outcome import TrialRun
 from trinity.errors import UserError
 
 Key = tuple[str, int, int]
@@ -21,19 +21,19 @@ class Results:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.runs: dict[Key, Run] = {}
+        self.runs: dict[Key, TrialRun] = {}
         lines = path.read_text().splitlines() if path.exists() else []
         for line in lines:
             run = _run(line)
             self.runs[run.trial, run.lag, run.seed] = run
 
-    def add(self, run: Run) -> None:
+    def add(self, run: TrialRun) -> None:
         """Note a finished run.
 
         Raises: UserError where those before are of other weights, or of other lengths.
         """
         of_run = (run.start, run.num_steps)
-        if any((one.start, one.num_steps) != of_run for one in self.runs.values()):
+        if any((run.start, run.num_steps) != of_run for run in self.runs.values()):
             raise UserError(
                 f"{self._path} has runs that begin or end differently from {run.trial} at "
                 f"{run.start:.3f}, {run.num_steps} steps: give another file with `--results`"
@@ -44,8 +44,8 @@ class Results:
             file.write(json.dumps(asdict(run)) + "\n")
 
 
-def _run(line: str) -> Run:
+def _run(line: str) -> TrialRun:
     values = json.loads(line)
     for name in ("accuracies", "losses"):
         values[name] = {int(step): value for step, value in values[name].items()}
-    return Run(**values)
+    return TrialRun(**values)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from benchmarks.algorithms.job import MAX_RESPONSE_TOKENS, IntArray, Problems
+from benchmarks.algorithms.job import MAX_RESPONSE_TOKENS, EncodedProblems, IntArray
 from trinity.types import FloatArray
 
 Weights = Mapping[str, torch.Tensor]
@@ -30,7 +30,7 @@ class Rollout:
 
 
 class Sampler:
-    """A copy of the model that never learns; whoever trains gives it weights.
+    """A copy of the model that never learns; the trainer gives it weights.
 
     sampler = Sampler(directory)
     sampler.load(weights)
@@ -108,7 +108,7 @@ class Sampler:
             for number, (tokens, prompt) in enumerate(zip(sequences, prompt_lengths, strict=True))
         ]
 
-    def accuracy(self, problems: Problems) -> float:
+    def accuracy(self, problems: EncodedProblems) -> float:
         """Share of the problems whose likeliest answer is right."""
         rollouts = self.sample(problems.prompts_NP)
         return float(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.algorithms.judge import HARD_LAG, LAGS, verdicts
-from benchmarks.algorithms.outcome import NUM_STEPS, Run
+from benchmarks.algorithms.outcome import NUM_STEPS, TrialRun
 from benchmarks.algorithms.report import report
 from benchmarks.algorithms.results import Key, Results
 from benchmarks.algorithms.trials import Trial, all_trials
@@ -78,11 +78,11 @@ class Bench:
 
         ranks = join_alone()
         from benchmarks.algorithms.data import DataTrainer
-        from benchmarks.algorithms.job import Job
-        from benchmarks.algorithms.train import Trainer
+        from benchmarks.algorithms.job import TrialJob
+        from benchmarks.algorithms.train import TrialTrainer
 
-        job = Job.prepared(work.resolve())
-        self._trainer = Trainer(job=job, ranks=ranks)
+        job = TrialJob.prepared(work.resolve())
+        self._trainer = TrialTrainer(job=job, ranks=ranks)
         self._data_trainer = DataTrainer(job=job, ranks=ranks)
         self._results = results
         self._num_steps = num_steps
@@ -103,13 +103,13 @@ class Bench:
                 f"{number}/{len(missing)} {name}, lag {lag}, seed {seed}: {_told(run)}", flush=True
             )
 
-    def _one(self, trial: Trial, lag: int, seed: int) -> Run:
+    def _one(self, trial: Trial, lag: int, seed: int) -> TrialRun:
         if trial.is_on_data:
             return self._data_trainer.run(trial, seed=seed, num_steps=self._num_steps)
         return self._trainer.run(trial, seed=seed, lag=lag, num_steps=self._num_steps)
 
 
-def _told(run: Run) -> str:
+def _told(run: TrialRun) -> str:
     seconds = f"{run.seconds:.0f} s"
     if run.losses:
         return f"loss {run.losses[0]:.3f} -> {run.losses[run.num_steps]:.3f}, {seconds}"

@@ -4,7 +4,7 @@ from itertools import islice
 
 from benchmarks.algorithms.data import batches
 from benchmarks.algorithms.job import SEED, encoded
-from benchmarks.algorithms.train import Trainer, save, weights_of
+from benchmarks.algorithms.train import TrialTrainer, save, weights_of
 from benchmarks.algorithms.trials import Trial, all_trials
 
 WARM_UP = Trial(
@@ -20,7 +20,7 @@ NUM_TEACHER_STEPS = 400
 TEACHER_SEED = 1000
 
 
-def make_start(trainer: Trainer) -> None:
+def make_start(trainer: TrialTrainer) -> None:
     """Imitation of the hasty teacher, as in the example; nothing if it is there."""
     from services.trainer.learner.learner import Learner
 
@@ -35,7 +35,7 @@ def make_start(trainer: Trainer) -> None:
     save(weights_of(learner), job.untrained, job.start)
 
 
-def make_teacher(trainer: Trainer) -> None:
+def make_teacher(trainer: TrialTrainer) -> None:
     """GRPO for longer than any trial; nothing if it is there."""
     if not trainer.job.teacher.exists():
         grpo = all_trials()["grpo"]

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.algorithms.batches import BatchMaker
-from benchmarks.algorithms.job import Job
-from benchmarks.algorithms.outcome import EVAL_INTERVAL, NUM_ROWS, Run
+from benchmarks.algorithms.job import TrialJob
+from benchmarks.algorithms.outcome import EVAL_INTERVAL, NUM_ROWS, TrialRun
 from benchmarks.algorithms.rollout import Sampler, Weights
 from benchmarks.algorithms.trials import Trial
 
@@ -32,18 +32,18 @@ FIGURES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trainer:
+class TrialTrainer:
     """Trains trials, one after the other.
 
-    run = Trainer(job=job, ranks=ranks).run(trial, seed=1, lag=0, num_steps=100)
+    run = TrialTrainer(job=job, ranks=ranks).run(trial, seed=1, lag=0, num_steps=100)
     """
 
-    job: Job
+    job: TrialJob
     ranks: "Ranks"
 
     def run(
         self, trial: Trial, *, seed: int, lag: int, num_steps: int, save_to: Path | None = None
-    ) -> Run:
+    ) -> TrialRun:
         """From the warm start; the weights it ends with may be kept as a model's directory."""
         from services.trainer.learner.learner import Learner
 
@@ -54,7 +54,7 @@ class Trainer:
         teacher = Sampler(self.job.teacher) if trial.has_teacher else None
         maker = BatchMaker(job=self.job, trial=trial, plan=plan, seed=seed, teacher=teacher)
         start = sampler.accuracy(self.job.held_out)
-        run = Run(trial=trial.name, lag=lag, seed=seed, num_steps=num_steps, start=start)
+        run = TrialRun(trial=trial.name, lag=lag, seed=seed, num_steps=num_steps, start=start)
         kept: deque[Weights] = deque([sampler.weights()], maxlen=lag + 1)
         for step in range(1, num_steps + 1):
             sampler.load(kept[0])

@@ -43,7 +43,7 @@ class _Side:
     """A stage of some age, and a table of the bare processes as large."""
 
     stack: Stack
-    raw: limits.Pair
+    raw: limits.WorkerPair
     key: dict[str, str]
     steps: int
     """In a part."""

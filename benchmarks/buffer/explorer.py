@@ -32,7 +32,7 @@ LOAD_TASKS = 128
 """With eight runs each they are a quarter of what may be unconfirmed."""
 
 
-class Explorer:
+class LoadExplorer:
     """What the benchmark may ask of it."""
 
     def __init__(self, address: str, nats_url: str, producer: str) -> None:
@@ -74,8 +74,8 @@ class Explorer:
             answer = await self._lease(stage, LEASED_AT_ONCE)
             seconds.append(time.perf_counter() - began)
             self._held += answer.assignments
-            for one in answer.assignments:
-                self._outcomes.extend(outcomes_of(stage, one, num_tokens))
+            for assignment in answer.assignments:
+                self._outcomes.extend(outcomes_of(stage, assignment, num_tokens))
         return seconds
 
     async def lease_tasks(self, key: dict[str, str], count: int, calls: int) -> list[float]:
@@ -141,8 +141,8 @@ class Explorer:
                 wait_seconds=left,
             )
             if isinstance(answer, WorkGranted):
-                for one in answer.assignments:
-                    self._outcomes.extend(outcomes_of(stage, one, num_tokens))
+                for assignment in answer.assignments:
+                    self._outcomes.extend(outcomes_of(stage, assignment, num_tokens))
                 some = len(self._outcomes)
                 await self.publish(some, some)
                 count += some
@@ -160,7 +160,7 @@ def main() -> None:
 
 
 async def _main(address: str, nats_url: str) -> None:
-    await Explorer(address, nats_url, str(uuid.uuid4())).work()
+    await LoadExplorer(address, nats_url, str(uuid.uuid4())).work()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ PACKED = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class WorkerPair:
     """Two bare processes."""
 
     sender: Worker
@@ -26,14 +26,14 @@ class Pair:
 
 
 @asynccontextmanager
-async def processes(stack: Stack) -> AsyncIterator[Pair]:
+async def processes(stack: Stack) -> AsyncIterator[WorkerPair]:
     """With the broker and the database of the stack."""
     arguments = {"dsn": stack.admin_dsn, "nats_url": stack.nats_url}
     async with (
         started("benchmarks.buffer.raw", **arguments) as sender,
         started("benchmarks.buffer.raw", **arguments) as store,
     ):
-        yield Pair(sender, store)
+        yield WorkerPair(sender, store)
 
 
 async def measure(stack: Stack, sizes: Sizes) -> dict[str, float]:
@@ -58,7 +58,7 @@ async def measure(stack: Stack, sizes: Sizes) -> dict[str, float]:
 
 
 async def rate(
-    pair: Pair,
+    pair: WorkerPair,
     size: int,
     count: int,
     *,

@@ -98,7 +98,7 @@ async def _wake(stack: Stack, folder: Path, num_wakes: int) -> Figures:
         for step in range(1, num_wakes + 1):
             waiting = asyncio.create_task(stack.trainer.number("wait", step=step))
             await asyncio.sleep(0.05)
-            _ = [one async for one in connection.notifies(timeout=0)]  # of the batch before
+            _ = [notice async for notice in connection.notifies(timeout=0)]  # of the batch before
             ready = asyncio.create_task(_told(connection, batch_topic(StageKey(**key))))
             await asyncio.sleep(0)
             began = time.monotonic()

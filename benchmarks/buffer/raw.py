@@ -95,8 +95,8 @@ class Raw:
         ids = [uuid.uuid4() for _ in bodies]
         with self._connection.cursor() as cursor, cursor.copy(COPY) as copy:
             copy.set_types(["uuid", "bool", "bytea"])
-            for one, body in zip(ids, bodies, strict=True):
-                copy.write_row((one, False, body))
+            for identifier, body in zip(ids, bodies, strict=True):
+                copy.write_row((identifier, False, body))
         self._connection.commit()
         self._ids += ids
 

@@ -12,7 +12,7 @@ Figures = Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class FigureRow:
     """One figure that is held against others."""
 
     name: str
@@ -22,21 +22,25 @@ class Row:
 
 
 ROWS = (
-    Row(name="publish_16k", what="16 KiB, published to committed, /s", aim=5_000),
-    Row(name="read_16k", what="16 KiB, a composed batch read as arrays, /s", aim=15_000),
-    Row(name="awaited_64", what="one at a time, 64 outstanding, /s", aim=1_000),
-    Row(name="awaited_1", what="one at a time, awaited, /s", aim=200),
-    Row(name="publish_2k", what="2 KiB packed, published to committed, /s", aim=10_000),
-    Row(name="lease_2k_ms", what="lease of 256 tasks of 2 KiB, ms", aim=10, relation="<="),
-    Row(name="lease_opening_ms", what="the same, opening eight explore steps, ms", relation="<="),
-    Row(name="lease_64k_ms", what="lease of 256 tasks of 64 KiB, ms", aim=25, relation="<="),
-    Row(name="take_2k_ms", what="batch of 256 composed and read, 2 KiB, ms", relation="<="),
-    Row(name="take_16k_ms", what="batch of 256 composed and read, 16 KiB, ms", relation="<="),
-    Row(name="take_64k_ms", what="batch of 256 composed and read, 64 KiB, ms", relation="<="),
-    Row(name="growth", what="rate at 1,000,000 rows over rate at 10,000", aim=0.9),
-    Row(name="growth_read", what="reading at 1,000,000 rows over reading at 10,000"),
-    Row(name="wake_ms", what="wake-up of a waiting trainer, ms", aim=5, relation="<="),
-    Row(name="memory_mb", what="buffer's memory, trainer stopped, MB", aim=400, relation="<="),
+    FigureRow(name="publish_16k", what="16 KiB, published to committed, /s", aim=5_000),
+    FigureRow(name="read_16k", what="16 KiB, a composed batch read as arrays, /s", aim=15_000),
+    FigureRow(name="awaited_64", what="one at a time, 64 outstanding, /s", aim=1_000),
+    FigureRow(name="awaited_1", what="one at a time, awaited, /s", aim=200),
+    FigureRow(name="publish_2k", what="2 KiB packed, published to committed, /s", aim=10_000),
+    FigureRow(name="lease_2k_ms", what="lease of 256 tasks of 2 KiB, ms", aim=10, relation="<="),
+    FigureRow(
+        name="lease_opening_ms", what="the same, opening eight explore steps, ms", relation="<="
+    ),
+    FigureRow(name="lease_64k_ms", what="lease of 256 tasks of 64 KiB, ms", aim=25, relation="<="),
+    FigureRow(name="take_2k_ms", what="batch of 256 composed and read, 2 KiB, ms", relation="<="),
+    FigureRow(name="take_16k_ms", what="batch of 256 composed and read, 16 KiB, ms", relation="<="),
+    FigureRow(name="take_64k_ms", what="batch of 256 composed and read, 64 KiB, ms", relation="<="),
+    FigureRow(name="growth", what="rate at 1,000,000 rows over rate at 10,000", aim=0.9),
+    FigureRow(name="growth_read", what="reading at 1,000,000 rows over reading at 10,000"),
+    FigureRow(name="wake_ms", what="wake-up of a waiting trainer, ms", aim=5, relation="<="),
+    FigureRow(
+        name="memory_mb", what="buffer's memory, trainer stopped, MB", aim=400, relation="<="
+    ),
 )
 
 
@@ -61,12 +65,12 @@ def as_json(own: Figures, raw: Figures, peers: Mapping[str, Figures | str]) -> d
     return {"rows": rows, "further": further, "not_measured": missing}
 
 
-def _other(row: Row, ours: float, runs: Sequence[float]) -> dict[str, float | list[float]]:
+def _other(row: FigureRow, ours: float, runs: Sequence[float]) -> dict[str, float | list[float]]:
     median = statistics.median(runs)
     return {"median": median, "ratio": _ratio(row, ours, median), "runs": list(runs)}
 
 
-def _ratio(row: Row, ours: float, other: float) -> float:
+def _ratio(row: FigureRow, ours: float, other: float) -> float:
     return ours / other if row.relation == ">=" else other / ours
 
 
@@ -80,7 +84,7 @@ def print_table(record: Mapping[str, object], peers: Sequence[str]) -> None:
         holds = {True: "yes", False: "NO", None: ""}[row["holds"]]
         aim = "" if row["aim"] is None else f"{row['aim']:g}"
         spread = f"{_text(min(row['runs']))} to {_text(max(row['runs']))}"
-        beside = (_beside(row, one) for one in columns)
+        beside = (_beside(row, column) for column in columns)
         table.add_row(row["what"], _text(row["median"]), spread, aim, holds, *beside)
     Console(width=160).print(table)
     print("in brackets: how many times as good ours is")

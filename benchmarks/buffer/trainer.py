@@ -21,7 +21,7 @@ from trinity.types import StageKey
 WAIT_SECONDS = 20.0
 
 
-class Trainer:
+class LoadTrainer:
     """What the benchmark may ask of it."""
 
     def __init__(self, address: str) -> None:
@@ -72,4 +72,4 @@ class Trainer:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Trainer(**json.loads(sys.argv[1]))))
+    asyncio.run(serve(LoadTrainer(**json.loads(sys.argv[1]))))

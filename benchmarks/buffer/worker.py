@@ -55,7 +55,7 @@ class Worker:
         """The same of a method that answers numbers."""
         value = await self.call(name, **arguments)
         assert isinstance(value, list)
-        return [float(one) for one in value]
+        return [float(number) for number in value]
 
 
 @asynccontextmanager

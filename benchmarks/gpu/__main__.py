@@ -93,10 +93,10 @@ def _measure(part: str, folder: Path, name: str, steps: int) -> None:
 
 def _show(figures: list[Figure], title: str) -> None:
     table = Table("figure", "measured", "limit", "reached", "the limit is", title=title)
-    for one in figures:
-        limit = "-" if one.limit is None else f"{one.limit:.4g} {one.unit}"
-        share = "-" if one.share is None else f"{one.share:.1%}"
-        table.add_row(one.name, f"{one.value:.4g} {one.unit}", limit, share, one.basis)
+    for figure in figures:
+        limit = "-" if figure.limit is None else f"{figure.limit:.4g} {figure.unit}"
+        share = "-" if figure.share is None else f"{figure.share:.1%}"
+        table.add_row(figure.name, f"{figure.value:.4g} {figure.unit}", limit, share, figure.basis)
     Console(width=120).print(table)
 
 

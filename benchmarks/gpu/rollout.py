@@ -72,5 +72,5 @@ async def _seconds(engine: Engine, size: Size, step: int) -> float:
         )
     )
     seconds = time.perf_counter() - begun
-    assert {len(one.token_ids) for one in made} == {size.response}
+    assert {len(response.token_ids) for response in made} == {size.response}
     return seconds

@@ -20,17 +20,17 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.overhead import through_services
-from benchmarks.overhead.job import Job
+from benchmarks.overhead.job import OverheadJob
 from benchmarks.overhead.models import write_big_model
 from benchmarks.overhead.steps import Steps
-from benchmarks.table import Claim, print_claims
+from benchmarks.table import PerformanceClaim, print_claims
 from examples.addition.prepare import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT, PEER = "one process, same calls", "plain transformers loop"
 OURS = {0: "services, sync_offset 0", 1: "services, sync_offset 1"}
 AIMS = {0: 1.5, 1: 1.2}
-Contender = Callable[[Job, str], Steps]
+Contender = Callable[[OverheadJob, str], Steps]
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/overhead.json")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    claims: list[Claim] = []
+    claims: list[PerformanceClaim] = []
     with tempfile.TemporaryDirectory() as work:
         for model in arguments.models:
             measured = _measure(_job(model, Path(work)), arguments.runs)
@@ -53,10 +53,12 @@ def main() -> None:
     print_claims(claims)
 
 
-def _write(file: Path, model: str, measured: Mapping[str, Steps], claims: Sequence[Claim]) -> None:
+def _write(
+    file: Path, model: str, measured: Mapping[str, Steps], claims: Sequence[PerformanceClaim]
+) -> None:
     """A model's part of the record, as soon as it is known; those of others stay."""
     record = json.loads(file.read_text()) if file.exists() else {"claims": []}
-    others = [one for one in record.pop("claims") if not one["name"].startswith(f"{model}:")]
+    others = [claim for claim in record.pop("claims") if not claim["name"].startswith(f"{model}:")]
     record[model] = {
         name: {"seconds": steps.median, "parts": steps.median_parts()}
         for name, steps in measured.items()
@@ -66,7 +68,7 @@ def _write(file: Path, model: str, measured: Mapping[str, Steps], claims: Sequen
     file.write_text(json.dumps(record, indent=2) + "\n")
 
 
-def _job(model: str, root: Path) -> Job:
+def _job(model: str, root: Path) -> OverheadJob:
     work = root / model
     prepare(work / "made", seed=1)
     data = work / "made/data/train.jsonl"
@@ -74,7 +76,7 @@ def _job(model: str, root: Path) -> Job:
         directory, num_tasks, num_steps = work / "made/model", 32, 40
     else:
         directory, num_tasks, num_steps = write_big_model(work / "big"), 8, 14
-    return Job(
+    return OverheadJob(
         name=model,
         model=directory,
         data=data,
@@ -85,7 +87,7 @@ def _job(model: str, root: Path) -> Job:
     )
 
 
-def _measure(job: Job, num_runs: int) -> dict[str, Steps]:
+def _measure(job: OverheadJob, num_runs: int) -> dict[str, Steps]:
     contenders: dict[str, Contender] = {
         PEER: lambda job, _: _in_process("benchmarks.overhead.plain_loop", job),
         LIMIT: lambda job, _: _in_process("benchmarks.overhead.one_process", job),
@@ -107,7 +109,7 @@ def _middle(runs: list[Steps]) -> Steps:
     return sorted(runs, key=lambda steps: steps.median)[len(runs) // 2]
 
 
-def _in_process(module: str, job: Job) -> Steps:
+def _in_process(module: str, job: OverheadJob) -> Steps:
     arguments = {name: str(v) if isinstance(v, Path) else v for name, v in asdict(job).items()}
     done = subprocess.run(
         [sys.executable, "-m", module, json.dumps(arguments)],
@@ -135,10 +137,12 @@ def _print_parts(model: str, measured: dict[str, Steps]) -> None:
     Console(width=160).print(table)
 
 
-def _claims(model: str, measured: dict[str, Steps]) -> list[Claim]:
+def _claims(model: str, measured: dict[str, Steps]) -> list[PerformanceClaim]:
     limit = measured[LIMIT].median
     return [
-        Claim(f"{model}: {name} over {LIMIT}", measured[name].median / limit, AIMS[offset], "<=")
+        PerformanceClaim(
+            f"{model}: {name} over {LIMIT}", measured[name].median / limit, AIMS[offset], "<="
+        )
         for offset, name in OURS.items()
     ]
 

@@ -18,7 +18,7 @@ NUM_UNCOUNTED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class OverheadJob:
     """A model and how much of it there is to do."""
 
     name: str

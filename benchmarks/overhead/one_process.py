@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.gang import join_alone
-from benchmarks.overhead.job import Job
+from benchmarks.overhead.job import OverheadJob
 from benchmarks.overhead.steps import Steps
 from services.explorer.engine.interface import Engine, EngineOptions
 from services.explorer.engine.tokenizer import HuggingFaceTokenizer, load_tokenizer
@@ -43,12 +43,12 @@ class Group:
 
 def main() -> None:
     """Read the job's arguments as JSON, print the steps as JSON on the last line."""
-    job = Job.from_json(sys.argv[1])
+    job = OverheadJob.from_json(sys.argv[1])
     print(asyncio.run(measure(job)).to_json(), flush=True)
     os._exit(0)  # engines and process groups may take their time to end
 
 
-async def measure(job: Job) -> Steps:
+async def measure(job: OverheadJob) -> Steps:
     """All steps of the job."""
     from services.trainer.learner.learner import Learner
 
@@ -126,7 +126,7 @@ def _sampling(plan: StagePlan, step: int, position: int, run: int) -> SamplingPa
 def _batch(tokenizer: HuggingFaceTokenizer, groups: list[Group], step: int) -> TrainBatch:
     rows: list[TrainRow] = []
     for number, group in enumerate(groups):
-        responses = [tokenizer.decode(one.token_ids) for one in group.generations]
+        responses = [tokenizer.decode(generation.token_ids) for generation in group.generations]
         rewards = [float(text.strip() == group.truth) for text in responses]
         advantages = grpo(Samples.of_groups(rewards)).values
         for run, (made, advantage) in enumerate(zip(group.generations, advantages, strict=True)):
@@ -147,7 +147,7 @@ def _batch(tokenizer: HuggingFaceTokenizer, groups: list[Group], step: int) -> T
     return TrainBatch(step=step, rows=rows, metrics={}, replayed=False)
 
 
-def _written(learner: "object", job: Job) -> Path:
+def _written(learner: "object", job: OverheadJob) -> Path:
     """A directory of weights that the engine can load."""
     from safetensors.torch import save_file
 

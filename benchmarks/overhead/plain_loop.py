@@ -8,7 +8,7 @@ import time
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from benchmarks.overhead.job import Job
+from benchmarks.overhead.job import OverheadJob
 from benchmarks.overhead.steps import Steps
 
 CLIP = 0.2
@@ -16,10 +16,10 @@ CLIP = 0.2
 
 def main() -> None:
     """Read the job's arguments as JSON, print the steps as JSON on the last line."""
-    print(measure(Job.from_json(sys.argv[1])).to_json(), flush=True)
+    print(measure(OverheadJob.from_json(sys.argv[1])).to_json(), flush=True)
 
 
-def measure(job: Job) -> Steps:
+def measure(job: OverheadJob) -> Steps:
     """All steps of the job; prompts of one length, as the addition tasks have them."""
     torch.manual_seed(1)
     order = random.Random(1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from benchmarks.overhead.job import Job
+from benchmarks.overhead.job import OverheadJob
 from benchmarks.overhead.steps import Steps
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,7 +17,7 @@ PARTS = {
 }
 
 
-def measure(job: Job, name: str, *, sync_offset: int) -> Steps:
+def measure(job: OverheadJob, name: str, *, sync_offset: int) -> Steps:
     """Run to the end; a step lasts from one report to the next."""
     config = job.write_config(name, sync_offset=sync_offset)
     log = job.work / f"{name}.log"

@@ -19,7 +19,7 @@ def near_miss(rollouts: Rollouts, *, bonus: float = 0.3) -> Changes:
     The advantage function sees these rewards; what was stored keeps the reward as it came.
     """
     is_wrong_N = rollouts.rewards == 0
-    shares_N = np.array([_share_of_right_digits(one) for one in rollouts.contents])
+    shares_N = np.array([_share_of_right_digits(content) for content in rollouts.contents])
     return Changes(
         rewards=np.where(is_wrong_N, bonus * shares_N, rollouts.rewards),
         metrics={"near_miss_count": rollouts.group_sums(is_wrong_N & (shares_N > 0))},

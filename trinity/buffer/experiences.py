@@ -2,7 +2,7 @@
 
 exps = experiences_of(rollouts)
 kept, metrics = operator.process(exps)
-outcome = Outcome.of(exps, kept)        # what was left out, and which copies stand in for it
+outcome = ReturnedExperiences.of(exps, kept)  # which were left out, and which were copied
 
 Tokens are not read for operators: an experience has its texts, reward, info, metrics and lengths.
 """
@@ -207,7 +207,7 @@ def _numbered(texts: Iterable[str]) -> IntVector:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ReturnedExperiences:
     """The returned experiences, by the samples that they came from."""
 
     returned: Mapping[int, Any]
@@ -217,7 +217,7 @@ class Outcome:
     size: int = 0
 
     @classmethod
-    def of(cls, exps: Sequence[OperatedExperience], kept: object) -> "Outcome":
+    def of(cls, exps: Sequence[OperatedExperience], kept: object) -> "ReturnedExperiences":
         """Finds each returned experience among those that were given.
 
         Raises: UserError when the answer is no list, or has an experience that was not given.

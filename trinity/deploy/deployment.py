@@ -269,7 +269,7 @@ def _data(stage: StagePlan) -> Iterator[str]:
     """Yields the folders of data files."""
     for place in _named(stage):
         if place.startswith("/"):
-            is_file = Path(place).suffix in SUFFIXES or Path(place).suffix == ".db"
+            is_file = place.endswith((*SUFFIXES, ".db"))
             yield str(Path(place).parent) if is_file else place
 
 

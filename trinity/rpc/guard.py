@@ -52,7 +52,7 @@ StreamHandler = Callable[[Any, Context], AsyncIterator[Message] | Awaitable[None
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class AccessControl:
     """Requires of each call a token, a scope and the token's own tenant.
 
     Without `caller_of` every caller may do everything, as on loopback. `tenant_of` is for requests
@@ -148,7 +148,7 @@ def _refuse(
     raise error
 
 
-ALLOW_ALL = Admission()
+ALLOW_ALL = AccessControl()
 
 
 class UnparsableRequest:
@@ -199,7 +199,7 @@ class MethodGuard:
 
     method: str
     request_streaming: bool
-    admission: Admission
+    admission: AccessControl
     is_stream: bool
     """True if requests or answers are a stream, which lasts as long as its client likes."""
     streams: QuotaUse
@@ -266,7 +266,7 @@ def guard_stream(handler: StreamHandler, guard: MethodGuard) -> StreamHandler:
 def guard_handler(
     handler: grpc.RpcMethodHandler,
     method: str,
-    admission: Admission = ALLOW_ALL,
+    admission: AccessControl = ALLOW_ALL,
     streams: QuotaUse = UNLIMITED_STREAMS,
 ) -> grpc.RpcMethodHandler:
     """Returns the handler with admission, parsing and errors guarded."""
@@ -298,7 +298,7 @@ class GuardedServer:
     def __init__(
         self,
         server: grpc.aio.Server,
-        admission: Admission = ALLOW_ALL,
+        admission: AccessControl = ALLOW_ALL,
         streams: QuotaUse = UNLIMITED_STREAMS,
     ) -> None:
         self._server = server

@@ -12,7 +12,7 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from trinity.errors import UserError
-from trinity.rpc.guard import ALLOW_ALL, Admission, GuardedServer, TenantOf
+from trinity.rpc.guard import ALLOW_ALL, AccessControl, GuardedServer, TenantOf
 from trinity.rpc.health import Health
 from trinity.rpc.limits import KEEPALIVE, MIN_PING_INTERVAL_MILLISECONDS, SERVER_SIZES
 from trinity.rpc.quotas import QuotaUse
@@ -77,7 +77,7 @@ async def serve(
 ) -> AsyncIterator[RunningServer]:
     """Serves until the block ends, then drains: not ready, no new calls, calls in flight finish.
 
-    Without `security` the environment decides; `tenant_of` is as for `Admission`.
+    Without `security` the environment decides; `tenant_of` is as for `AccessControl`.
 
     Raises: UserError when the address is in use, or is not loopback and there is no security.
     """
@@ -110,10 +110,10 @@ def _connection_limit() -> tuple[str, int]:
     return "grpc.max_allowed_incoming_connections", min(MAX_CONNECTIONS, half)
 
 
-def _admission(security: Credentials, tenant_of: TenantOf | None) -> Admission:
+def _admission(security: Credentials, tenant_of: TenantOf | None) -> AccessControl:
     if not security.is_on:
         return ALLOW_ALL
-    return Admission(caller_of=security.token_keys().caller_of, tenant_of=tenant_of)
+    return AccessControl(caller_of=security.token_keys().caller_of, tenant_of=tenant_of)
 
 
 def _refuse_open_address(address: str, host: str) -> None:

@@ -185,12 +185,17 @@ async def _entries(
     members: Iterable[synchronizer_pb2.Member],
 ) -> list[RunEntry]:
     known, waiting = list(experiments), _longest_waits(members)
-    running = [one for one in known if _state(one) is RunState.RUNNING][:MAX_DESCRIBED]
+    running = [experiment for experiment in known if _state(experiment) is RunState.RUNNING][
+        :MAX_DESCRIBED
+    ]
     async with open_channel(system.buffer, system.security) as channel:
         buffer = BufferServiceStub(channel)
-        work = await asyncio.gather(*(_work(system, buffer, one) for one in running))
-    of_id = {one.id: status for one, status in zip(running, work, strict=True)}
-    entries = [_entry(one, of_id.get(one.id), waiting.get(one.id, "")) for one in known]
+        work = await asyncio.gather(*(_work(system, buffer, experiment) for experiment in running))
+    of_id = {experiment.id: status for experiment, status in zip(running, work, strict=True)}
+    entries = [
+        _entry(experiment, of_id.get(experiment.id), waiting.get(experiment.id, ""))
+        for experiment in known
+    ]
     order = tuple(RunState)
     return sorted(entries, key=lambda entry: order.index(entry.state))
 
@@ -235,7 +240,9 @@ def _entry(
         stage for stage in experiment.stages if stage.state != synchronizer_pb2.STAGE_STATE_PENDING
     ]
     stage = begun[-1] if begun else synchronizer_pb2.Stage()
-    open_stages = [one for one in work.stages if one.key.stage == stage.name] if work else []
+    open_stages = (
+        [status for status in work.stages if status.key.stage == stage.name] if work else []
+    )
     step: int | None = open_stages[0].trained_step if open_stages else None
     if step is None and stage.HasField("final_version"):
         step = stage.final_version.version

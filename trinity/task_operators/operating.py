@@ -13,9 +13,9 @@ import numpy.typing as npt
 from trinity.errors import Unavailable, UserError
 from trinity.task_operators import TASK_OPERATORS
 from trinity.task_operators.spool import (
-    Column,
     Keys,
     RowSpool,
+    SpoolColumn,
     argsort_on_disk,
     disk_arange,
     disk_zeros,
@@ -181,8 +181,8 @@ class TaskPipelineRunner:
     left_out: Counter[str] = field(default_factory=Counter)
     ordered_by: dict[str, float] = field(default_factory=dict)
     """The weights that determined the order."""
-    _numbers: Column = field(default_factory=lambda: Column(np.int64))
-    _scores: dict[str, Column] = field(default_factory=dict)
+    _numbers: SpoolColumn = field(default_factory=lambda: SpoolColumn(np.int64))
+    _scores: dict[str, SpoolColumn] = field(default_factory=dict)
     _memories: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def process(self, rows: Sequence[Row]) -> None:
@@ -264,7 +264,7 @@ class TaskPipelineRunner:
         """Appends scores; rows without a score get NaN."""
         for name in self._scores.keys() | scores.keys():
             if name not in self._scores:
-                self._scores[name] = Column(np.float64)
+                self._scores[name] = SpoolColumn(np.float64)
                 for part in slices(before):
                     self._scores[name].extend(np.full(part.stop - part.start, np.nan))
             score_N = scores[name] if name in scores else np.full(count, np.nan)

@@ -43,10 +43,10 @@ def slices(size: int) -> Iterator[slice]:
         yield slice(first, min(first + PART_ROWS, size))
 
 
-class Column:
+class SpoolColumn:
     """A growing column of numbers.
 
-    column = Column("<i8")
+    column = SpoolColumn("<i8")
     column.extend(np.arange(3))
     column.values[1]
     """
@@ -198,7 +198,7 @@ class RowSpool:
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
-        self._ends = Column(np.int64)
+        self._ends = SpoolColumn(np.int64)
         self._ends.extend(np.zeros(1))
 
     def __enter__(self) -> Self:

@@ -169,7 +169,9 @@ def split_by_distribution(sample: Experience, answers: list[Experience]) -> list
     samples = []
     for number, way in enumerate(ways):
         mask = sequence.action_mask & (way_R == number)
-        drawn = next(one for one in reversed(answers) if distribution_of(one.sampling) == way)
+        drawn = next(
+            answer for answer in reversed(answers) if distribution_of(answer.sampling) == way
+        )
         if mask.any():
             logprobs = np.where(mask, sequence.rollout_logprobs, np.float32(0))
             body = replace(sequence, action_mask=mask, rollout_logprobs=logprobs)

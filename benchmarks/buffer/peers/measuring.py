@@ -24,13 +24,13 @@ def run(start: Callable[[], Parts]) -> None:
     os.sched_setaffinity(0, set(sizes["cores"]))
     ray.init(num_cpus=8, include_dashboard=False, logging_level=logging.ERROR)
     figures = [_measure(start, sizes) for _ in range(sizes["runs"])]
-    for one in figures:
-        one["memory_mb"] = _memory(start, sizes)
-    for one in figures:
-        one["growth"] = _growth(start, sizes)
+    for of_run in figures:
+        of_run["memory_mb"] = _memory(start, sizes)
+    for of_run in figures:
+        of_run["growth"] = _growth(start, sizes)
     ray.shutdown()
-    names = sorted({name for one in figures for name in one})
-    values = {name: [one[name] for one in figures if name in one] for name in names}
+    names = sorted({name for of_run in figures for name in of_run})
+    values = {name: [of_run[name] for of_run in figures if name in of_run] for name in names}
     print("\n" + json.dumps(values), flush=True)
 
 
@@ -82,7 +82,7 @@ def _wake(producer: Any, consumer: Any) -> float:
 
 
 def _memory(start: Callable[[], Parts], sizes: Sizes) -> float:
-    """Of the processes that store: they keep all that nobody takes."""
+    """Memory of the processes that store: they keep everything that is never taken."""
     producer, _, pids, end = start()
     ray.get(producer.put_for.remote(16 * 1024, sizes["load_seconds"]))
     megabytes = sum(map(_resident_mb, pids()))

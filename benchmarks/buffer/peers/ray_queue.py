@@ -21,7 +21,7 @@ else:  # a script in an environment of its own, where nothing of ours is install
 Item = dict[str, "np.ndarray[Any, Any]"]
 
 
-class Producer:
+class RayProducer:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
 
@@ -63,7 +63,7 @@ class Producer:
             self._queue.put_nowait_batch(items)
 
 
-class Consumer:
+class RayConsumer:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
 
@@ -101,7 +101,7 @@ def _items(num_bytes: int, count: int) -> list[Item]:
 def start() -> Parts:
     queue = Queue(actor_options={"num_cpus": 0})
     actor = ray.remote(num_cpus=0)
-    producer, consumer = actor(Producer).remote(queue), actor(Consumer).remote(queue)
+    producer, consumer = actor(RayProducer).remote(queue), actor(RayConsumer).remote(queue)
 
     def pids() -> Sequence[int]:
         return [ray.get(queue.actor.__ray_call__.remote(lambda _: os.getpid()))]

@@ -37,7 +37,7 @@ class _Client:
         self._tasks = _of_tasks(partition)
 
 
-class Producer(_Client):
+class TransferQueueProducer(_Client):
     def put(self, num_bytes: int, count: int, batch: int) -> float:
         parts = list(_batches(num_bytes, count, batch))
         began = time.perf_counter()
@@ -81,7 +81,7 @@ class Producer(_Client):
             self._client.put(part, partition_id=self._partition)
 
 
-class Consumer(_Client):
+class TransferQueueConsumer(_Client):
     def get(self, count: int, batch: int) -> list[float]:
         return [self._get(batch) for _ in range(count // batch)]
 
@@ -138,7 +138,10 @@ def start() -> Parts:
     transfer_queue.init(OmegaConf.create({"controller": {"polling_mode": True}}))
     partition = f"{PARTITION}-{next(_names)}"
     actor = ray.remote(num_cpus=0)
-    producer, consumer = actor(Producer).remote(partition), actor(Consumer).remote(partition)
+    producer, consumer = (
+        actor(TransferQueueProducer).remote(partition),
+        actor(TransferQueueConsumer).remote(partition),
+    )
 
     def pids() -> Sequence[int]:
         return [

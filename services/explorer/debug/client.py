@@ -167,7 +167,7 @@ class RemoteEngine:
         """Does nothing: the engine stays."""
 
 
-class RemoteTokenizer:
+class DebugTokenizer:
     """A `ChatTokenizer` in the engine's process; its calls wait for the answer.
 
     It has a connection of its own and may be called from any thread. The process of the workflow

@@ -13,9 +13,9 @@ from typing import IO
 
 from services.explorer.control.stage import WorkflowEnvironment
 from services.explorer.debug.client import (
+    DebugTokenizer,
     EngineConnection,
     RemoteEngine,
-    RemoteTokenizer,
     is_answering,
 )
 from services.explorer.debug.transcript import Decode, transcript
@@ -151,7 +151,7 @@ async def _opened(plan: StagePlan, path: Path) -> AsyncIterator[list[LoadedModel
         connection = await stack.enter_async_context(EngineConnection(path))
         models = []
         for number, model in enumerate(stage_models(plan)):
-            tokenizer = await asyncio.to_thread(RemoteTokenizer, path, number)
+            tokenizer = await asyncio.to_thread(DebugTokenizer, path, number)
             stack.callback(tokenizer.close)
             loaded = await _loaded(model, RemoteEngine(connection, number), tokenizer)
             stack.push_async_callback(loaded.close_model)
@@ -160,7 +160,7 @@ async def _opened(plan: StagePlan, path: Path) -> AsyncIterator[list[LoadedModel
 
 
 async def _loaded(
-    model: StageModel, engine: RemoteEngine, tokenizer: RemoteTokenizer
+    model: StageModel, engine: RemoteEngine, tokenizer: DebugTokenizer
 ) -> LoadedModel:
     parsers = await in_daemon_thread(lambda: _parsers(model))
     api = None

@@ -30,7 +30,7 @@ class HttpLimits:
         return cls(max_connections=min(MAX_CONNECTIONS, third))
 
 
-class Phase(IntEnum):
+class ConnectionPhase(IntEnum):
     """The state of a connection; those of a lower one give way to new connections first."""
 
     NEW = 0
@@ -44,11 +44,11 @@ class Phase(IntEnum):
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class Connection:
+class HttpConnection:
     """One accepted connection; it is open until its socket is closed."""
 
     socket: socket.socket
-    phase: Phase = Phase.NEW
+    phase: ConnectionPhase = ConnectionPhase.NEW
     until: float
     """The time on the loop's clock at which it is closed, if it is new or waiting; for one that
     sends, the time at which its body began."""
@@ -93,8 +93,8 @@ class ConnectionTable:
 
     def __init__(self, limits: HttpLimits) -> None:
         self.limits = limits
-        self._open: set[Connection] = set()
-        self._by_protocol: dict[object, Connection] = {}
+        self._open: set[HttpConnection] = set()
+        self._by_protocol: dict[object, HttpConnection] = {}
         self._changed = asyncio.Event()
 
     @property
@@ -102,38 +102,38 @@ class ConnectionTable:
         """Number of connections whose sockets are open."""
         return sum(connection.is_open for connection in self._open)
 
-    async def add(self, accepted: socket.socket) -> Connection:
+    async def add(self, accepted: socket.socket) -> HttpConnection:
         """Takes a connection in; waits while there is no room."""
         while not self._make_room():
             self._changed.clear()
             await self._changed.wait()
-        connection = Connection(socket=accepted, until=_now() + self.limits.head_seconds)
+        connection = HttpConnection(socket=accepted, until=_now() + self.limits.head_seconds)
         self._open.add(connection)
         return connection
 
-    def bind(self, connection: Connection, protocol: object) -> None:
+    def bind(self, connection: HttpConnection, protocol: object) -> None:
         """Makes the connection known by its protocol, which its requests name."""
         connection.protocol = protocol
         self._by_protocol[protocol] = connection
 
     def begin_request(self, protocol: object) -> None:
         """Notes that the head of a request has arrived."""
-        self._enter(protocol, Phase.SENDING, _now())
+        self._enter(protocol, ConnectionPhase.SENDING, _now())
 
     def begin_answer(self, protocol: object) -> None:
         """Keeps the connection of a request from being closed until the request has ended."""
-        self._enter(protocol, Phase.ANSWERED, _now())
+        self._enter(protocol, ConnectionPhase.ANSWERED, _now())
 
     def end_request(self, protocol: object) -> None:
         """Gives the client time to take the answer and to ask again."""
-        self._enter(protocol, Phase.WAITING, _now() + self.limits.idle_seconds)
+        self._enter(protocol, ConnectionPhase.WAITING, _now() + self.limits.idle_seconds)
         self._changed.set()
 
     def close_expired(self) -> None:
         """Closes the connections whose time is over, and forgets closed ones."""
         now = _now()
         for connection in list(self._open):
-            if connection.phase <= Phase.WAITING and connection.until <= now:
+            if connection.phase <= ConnectionPhase.WAITING and connection.until <= now:
                 self._close(connection)
         self._forget_closed()
 
@@ -142,7 +142,7 @@ class ConnectionTable:
         for connection in list(self._open):
             self._close(connection)
 
-    def _enter(self, protocol: object, phase: Phase, until: float) -> None:
+    def _enter(self, protocol: object, phase: ConnectionPhase, until: float) -> None:
         if (connection := self._by_protocol.get(protocol)) is not None:
             connection.phase, connection.until = phase, until
 
@@ -152,12 +152,12 @@ class ConnectionTable:
         self._forget_closed()
         if len(self._open) >= self.limits.max_connections:
             oldest = min(self._open, key=lambda connection: (connection.phase, connection.until))
-            if oldest.phase is Phase.ANSWERED:
+            if oldest.phase is ConnectionPhase.ANSWERED:
                 return False
             self._close(oldest)
         return True
 
-    def _close(self, connection: Connection) -> None:
+    def _close(self, connection: HttpConnection) -> None:
         self._forget(connection)
         connection.abort()
 
@@ -165,7 +165,7 @@ class ConnectionTable:
         for connection in [c for c in self._open if not c.is_open]:
             self._forget(connection)
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: HttpConnection) -> None:
         self._open.discard(connection)
         self._by_protocol.pop(connection.protocol, None)
         self._changed.set()

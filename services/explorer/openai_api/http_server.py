@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from services.explorer.openai_api.bodies import body_arrived_key
-from services.explorer.openai_api.connections import Connection, ConnectionTable
+from services.explorer.openai_api.connections import ConnectionTable, HttpConnection
 from services.explorer.openai_api.errors import (
     INVALID,
     MAX_SHOWN_CHARACTERS,
@@ -137,7 +137,7 @@ class BoundedHttpServer:
         connection.handshake.add_done_callback(self._handshakes.discard)
         connection.handshake.add_done_callback(connection.end_handshake)
 
-    async def _open(self, connection: Connection) -> None:
+    async def _open(self, connection: HttpConnection) -> None:
         """Connects an accepted socket with a protocol, after the handshake of TLS."""
         seconds = self._table.limits.head_seconds if self._tls is not None else None
         try:
@@ -151,7 +151,7 @@ class BoundedHttpServer:
         except OSError as error:
             _limited.warning("connections end in their handshake", reason=str(error))
 
-    def _new_protocol(self, connection: Connection) -> OpenAiProtocol:
+    def _new_protocol(self, connection: HttpConnection) -> OpenAiProtocol:
         assert self._runner.server is not None
         protocol = OpenAiProtocol(
             self._runner.server,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.algorithms.judge import Verdict, safe_lag, verdicts
-from benchmarks.algorithms.outcome import Run
+from benchmarks.algorithms.judge import TrialVerdict, safe_lag, verdicts
+from benchmarks.algorithms.outcome import TrialRun
 from benchmarks.algorithms.results import Results
 from benchmarks.algorithms.run import wanted
 from benchmarks.algorithms.trials import all_trials
@@ -17,14 +17,14 @@ from trinity.errors import UserError
 START = 0.7
 
 
-def a_run(end: float, *, trial: str = "grpo", lag: int = 0, seed: int = 1) -> Run:
-    run = Run(trial=trial, lag=lag, seed=seed, num_steps=40, start=START)
+def a_run(end: float, *, trial: str = "grpo", lag: int = 0, seed: int = 1) -> TrialRun:
+    run = TrialRun(trial=trial, lag=lag, seed=seed, num_steps=40, start=START)
     run.accuracies[40] = end
     return run
 
 
-def a_verdict(ends: Sequence[float]) -> Verdict:
-    return Verdict.of([a_run(end, seed=seed) for seed, end in enumerate(ends)])
+def a_verdict(ends: Sequence[float]) -> TrialVerdict:
+    return TrialVerdict.of([a_run(end, seed=seed) for seed, end in enumerate(ends)])
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
 """The reader of rows: every kind of file, and one sentence for every mistake."""
 
 import datetime
+import gzip
 import io
 import json
 import math
+import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +26,8 @@ from trinity.config.data_rows import count_rows, first_row
 from trinity.config.schema.data import FormatConfig
 from trinity.rows import rows_to_json
 from trinity.training_rows import RowCheck, SkippedRows
+
+HEAVY = ("pydantic", "sqlalchemy", "google.protobuf", "numpy", "pyarrow", "trinity.config.schema")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ def read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
     def run(path: Path, check: RowCheck | None = None) -> Done:
         source = RowSource(kind="file", place=str(path), roots=("/",), check=check)
-        monkeypatch.setattr(sys, "stdin", io.StringIO(source.model_dump_json()))
+        monkeypatch.setattr(sys, "stdin", io.StringIO(source.to_json()))
         code = main()
         written = capsys.readouterr()
         return Done(code, written.out, written.err)
@@ -104,6 +109,45 @@ def test_a_table_of_texts_gives_texts(tmp_path: Path, read: Read) -> None:
     (tmp_path / "a.csv").write_bytes(b'\xef\xbb\xbfprompt,n\n"two\nlines, one cell",07\n')
     done = read(tmp_path / "a.csv")
     assert json.loads(done.stdout) == {"prompt": "two\nlines, one cell", "n": "07"}
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.json", "a.csv", "a.tsv"])
+def test_a_text_is_read_compressed_or_not(tmp_path: Path, read: Read, name: str) -> None:
+    texts = {
+        "json": '[{"a": "1", "b": "x, y"}]',
+        "csv": 'a,b\n1,"x, y"\n',
+        "tsv": "a\tb\n1\tx, y\n",
+    }
+    text = texts.get(name.rpartition(".")[2], '{"a": "1", "b": "x, y"}\n')
+    (tmp_path / name).write_text(text)
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
+    for file in (tmp_path / name, tmp_path / f"{name}.gz"):
+        done = read(file)
+        assert (done.code, json.loads(done.stdout)) == (0, {"a": "1", "b": "x, y"}), done.stderr
+        assert count_rows((file,)) == 1
+
+
+def test_a_second_column_of_a_name_is_refused_in_tables_of_arrow(
+    tmp_path: Path, read: Read
+) -> None:
+    table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["x", "x"])
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    with (
+        pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink,
+        pa.ipc.new_file(sink, table.schema) as f,
+    ):
+        f.write_table(table)
+    for name in ("a.parquet", "a.arrow"):
+        assert "has several columns `x`" in read(tmp_path / name).stderr
+
+
+def test_a_decimal_keeps_the_digits_that_a_number_has_no_room_for(
+    tmp_path: Path, read: Read
+) -> None:
+    values = [Decimal("1.50"), Decimal("12345678901234567890.12"), None]
+    pyarrow.parquet.write_table(pa.table({"x": values}), tmp_path / "a.parquet")
+    rows = [json.loads(line)["x"] for line in read(tmp_path / "a.parquet").stdout.splitlines()]
+    assert rows == [1.5, "12345678901234567890.12", None]
 
 
 def test_dates_are_written_as_text(tmp_path: Path, read: Read) -> None:
@@ -191,6 +235,10 @@ def test_messages_and_tools_lose_the_nulls_of_other_ones(tmp_path: Path, read: R
         ("a.csv", b"a\n1\n\xff\n", "line 3: it is not UTF-8"),
         ("a.json", b"[1, 2", "line 1: not valid JSON"),
         ("a.xml", b"<a/>", "of an unknown kind"),
+        ("a.json", b'{\n  "a": 1\n}', "a .json file holds a list of rows, `[...]`, or a row on"),
+        ("a.csv", b"a,b,b\n1,2,3\n", "has several columns `b`: rename them"),
+        ("a.jsonl.gz", gzip.compress(b'{"a": 1}\n' * 99)[:-9], "compressed text is cut or damaged"),
+        ("a.jsonl.gz", b'{"a": 1}\n', "Not a gzipped file"),
         ("a.csv", b"a,b\n1\n", "line 2: it does not have the 2 columns"),
         ("a.csv", b'a\n"1', "not valid csv"),
         ("a.jsonl", b'{"a": 1}\n{"a": ' + b"1" * 5000 + b"}\n", "line 2: not valid JSON: Exceeds"),
@@ -262,6 +310,27 @@ def test_rows_that_cannot_be_trained_on_are_left_out_and_named(mixed: Path, read
 def test_other_lines_of_a_reader_are_no_rows_left_out() -> None:
     assert SkippedRows.from_lines("") is None
     assert SkippedRows.from_lines("a warning: rows left out: {}") is None
+
+
+def test_a_source_is_the_same_after_its_way_to_the_reader() -> None:
+    plain = RowSource(kind="file", place="a.jsonl", roots=("/a", "/b"), split="eval")
+    table = replace(plain, kind="sql", table="train", check=checked(skips=True))
+    assert [RowSource.from_json(source.to_json()) for source in (plain, table)] == [plain, table]
+
+
+def test_a_file_is_read_without_heavy_imports(tmp_path: Path) -> None:
+    """Each stage that opens starts a reader for each of its tasksets."""
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"q": 1}\n')
+    code = (
+        "import sys\nfrom services.buffer.tasksets.read_rows import main\nassert main() == 0\n"
+        f"sys.exit(str([name for name in {HEAVY!r} if name in sys.modules] or ''))"
+    )
+    source = RowSource(kind="file", place=str(file), roots=("/",)).to_json()
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=source, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ('{"q": 1}\n', "\n")
 
 
 @pytest.mark.parametrize(

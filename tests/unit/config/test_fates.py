@@ -158,6 +158,12 @@ trainer:
     }
 
 
+def test_a_section_of_verls_in_which_nothing_is_written_is_no_key(tmp_path: Path) -> None:
+    for written in ("{}", "{actor_rollout_ref: {actor: {}}, critic: {}}"):
+        reading = read(tmp_path, f"trainer:\n  trainer_config: {written}\n")
+        assert reading.config and reading.notices == (), reading.notices
+
+
 def test_a_run_refuses_all_that_is_planned_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         judge = "{model_path: x, rope_scaling: {api_key: abc}}"

@@ -11,9 +11,9 @@ from trinity.task_operators import spool
 from trinity.task_operators.operating import ordered_indices
 from trinity.task_operators.spool import (
     BYTES_AT_ONCE,
-    Column,
     RowSpool,
     SeenDigests,
+    SpoolColumn,
     argsort_on_disk,
     disk_zeros,
     sortable_keys,
@@ -73,7 +73,7 @@ def test_chance_gives_the_permutation_of_its_seed() -> None:
 
 
 def test_an_order_of_many_tasks_takes_little_memory() -> None:
-    score = Column(np.float64)
+    score = SpoolColumn(np.float64)
     with little_memory():
         for first in range(0, MANY, 10_000):
             score.extend(np.arange(first, first + 10_000) % 97)

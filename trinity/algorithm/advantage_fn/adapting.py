@@ -11,7 +11,7 @@ from trinity.algorithm.advantage.needs import Needs, needs
 from trinity.algorithm.advantage.samples import Advantages, Samples
 from trinity.algorithm.advantage_fn import AdvantageFn
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix, TokenAdvantages, TokenBatch
-from trinity.buffer.experiences import Outcome, experiences_of, group_metrics
+from trinity.buffer.experiences import ReturnedExperiences, experiences_of, group_metrics
 from trinity.errors import UserError
 
 WHOLE_STEP = Needs(whole_step=True, content=True)
@@ -39,7 +39,7 @@ class AdaptedGroupAdvantage(AdaptedPart):
         """Returns the advantages that the class gives to experiences."""
         exps = experiences_of(samples)
         kept, metrics = self.instance(arguments)(list(exps))
-        outcome = Outcome.of(exps, kept)
+        outcome = ReturnedExperiences.of(exps, kept)
         values_N = np.zeros(len(exps))
         for number, exp in outcome.returned.items():
             values_N[number] = exp.advantage

@@ -13,7 +13,7 @@ from trinity.algorithm.adapted_part import AdaptedPart
 from trinity.algorithm.advantage.needs import Needs, needs, needs_of
 from trinity.buffer.experiences import (
     OperatedExperience,
-    Outcome,
+    ReturnedExperiences,
     experiences_of,
     group_metrics,
     ordered,
@@ -42,7 +42,7 @@ class AdaptedOperator(AdaptedPart):
         exps = experiences_of(rollouts)
         before = [dict(exp.info) for exp in exps]
         kept, metrics = _processed(operator, exps)
-        outcome = Outcome.of(exps, kept)
+        outcome = ReturnedExperiences.of(exps, kept)
         if outcome.copies:
             raise UserError("it returned an experience twice: only an advantage may do so")
         if any(exp.advantages is not None for exp in outcome.returned.values()):
@@ -91,7 +91,7 @@ async def _prepared(operator: ExperienceOperatorV1, exps: list[Any]) -> Any:
     return await operator.process(exps)
 
 
-def _after(exps: list[OperatedExperience], outcome: Outcome) -> list[Any]:
+def _after(exps: list[OperatedExperience], outcome: ReturnedExperiences) -> list[Any]:
     return [outcome.returned.get(number, exp) for number, exp in enumerate(exps)]
 
 

@@ -8,6 +8,8 @@ from trinity.algorithm.rollout_correction.settings import PRESETS
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.algorithm.units import UNIT_ARGUMENT
 from trinity.config.checks.algorithm import staleness_cause
+from trinity.config.checks.data import sample_rows
+from trinity.config.checks.rows import single_bad_rows
 from trinity.config.plan.algorithm import ARGUMENTS_WITHOUT_EFFECT
 from trinity.config.plan.arithmetic import model_keys, packing_obstacle
 from trinity.config.plan.experience_sink import experience_sink
@@ -520,6 +522,14 @@ def _has_no_effect(key: str, stage: StagePlan) -> str:
     return f"`{key}` has no effect on `{stage.algorithm_type}`, which trains on data"
 
 
+def _rows_given_up(stage: StagePlan) -> Iterator[str]:
+    """Rows that cannot be asked cost attempts, and make a step smaller."""
+    for taskset in (*stage.tasksets, *stage.eval_tasksets):
+        rows = [] if taskset.task_pipeline else sample_rows(taskset)
+        if sentence := single_bad_rows(taskset, rows):
+            yield f"taskset `{taskset.name}`: {sentence}"
+
+
 ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _truncated_sampling,
     _greedy_rollouts,
@@ -546,6 +556,7 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _shaped_by_nothing,
     _batches_follow_the_clock,
     _min_response_lowered,
+    _rows_given_up,
     _eval_name_is_taken,
     _samples_of_runs_are_counted,
     _steps_are_explore_steps,
