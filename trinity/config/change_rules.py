@@ -180,6 +180,7 @@ RULES: tuple[ChangeRule, ...] = (
         "model.lora_configs.base_model_name",
         "service",
         "monitor",
+        "trainer.enable_preview",
         "log",
     ),
     _free(
