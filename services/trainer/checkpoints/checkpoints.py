@@ -35,7 +35,7 @@ class CheckpointStore:
     def __init__(
         self, *, root: Path, stage: str, ranks: Ranks, models: WeightsStore | None = None
     ) -> None:
-        """With `models`, each checkpoint also has the weights as a model of its own."""
+        """Creates the store; with `models`, checkpoints also have a whole model."""
         self._models = models
         self._root = root
         self._stage = stage
