@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from safetensors import safe_open
 
-from services.trainer.checkpoints.weights import WEIGHTS_NAME
+from services.trainer.checkpoints.dealt import WEIGHTS_NAME
 from trinity.weights import manifest, tensors
 from trinity.weights.offer import OfferAddress, Receivers, TransferTimeouts
 from trinity.weights.receiving import WeightsReceiver

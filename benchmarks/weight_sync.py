@@ -35,8 +35,8 @@ from benchmarks.weight_receiver import (
     messages_of,
 )
 from benchmarks.weight_shapes import adapter_shapes, made, shapes_of
+from services.trainer.checkpoints.dealt import WEIGHTS_NAME
 from services.trainer.checkpoints.weights import (
-    WEIGHTS_NAME,
     ModelFiles,
     WeightsStore,
     weights_hash,
