@@ -107,6 +107,16 @@ class ExperimentDeployment:
         """Machines of the gang, each with a trainer service."""
         return num_hosts(self.plan.num_ranks, self.plan.stages[0].config.cluster.gpu_per_node)
 
+    def check_turns(self) -> None:
+        """Raises: UserError if engine and trainer share a GPU: they see each other's processes."""
+        for stage in self.plan.stages:
+            if stage.takes_turns:
+                raise UserError(
+                    f"stage `{stage.name}`: `mode: colocate` needs engine and trainer to see each "
+                    "other's processes, which containers keep apart: start it with `trinity run` "
+                    "on the machine with the GPU, or give `mode: both` with two GPUs"
+                )
+
     def check_hosts(self) -> None:
         """Raises: UserError if the ranks of a stage cannot be shared out over the machines."""
         for stage in self.plan.stages:

@@ -265,6 +265,15 @@ def _storage_type_ignored(stage: StagePlan) -> Iterator[str]:
             )
 
 
+def _files_by_turns(stage: StagePlan) -> Iterator[str]:
+    """Weights go from memory to memory only while both are awake."""
+    if stage.takes_turns and stage.config.synchronizer.sync_method == "nccl":
+        yield (
+            "`synchronizer.sync_method: nccl` has no effect with `mode: colocate`: while the "
+            "trainer has the GPU the engine sleeps, so it loads weights from files at its turn"
+        )
+
+
 def _replay(stage: StagePlan) -> Iterator[str]:
     """A number in Trinity-RFT's files is seconds."""
     buffer = stage.config.buffer.trainer_input.experience_buffer
@@ -540,6 +549,7 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _staleness_ignored_on_stored,
     _correction_rejects_stale,
     _storage_type_ignored,
+    _files_by_turns,
     _replay,
     _repeat_times_ignored,
     _format_of_training_data,
