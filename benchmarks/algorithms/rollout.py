@@ -95,7 +95,7 @@ class Sampler:
     def logprobs(
         self, sequences: Sequence[npt.NDArray[np.integer]], prompt_lengths: Sequence[int]
     ) -> list[FloatArray]:
-        """Of the tokens after each sequence's prompt."""
+        """Returns the log-probabilities of the tokens after each sequence's prompt."""
         longest = max(len(tokens) for tokens in sequences)
         tokens_NL = np.zeros((len(sequences), longest), dtype=np.int64)
         for number, tokens in enumerate(sequences):
@@ -117,5 +117,5 @@ class Sampler:
 
 
 def is_right(rollout: Rollout, answer: tuple[int, ...]) -> bool:
-    """Whether it is the answer and nothing else."""
+    """True if a response is the answer and nothing else."""
     return tuple(rollout.tokens.tolist()) == answer
