@@ -37,7 +37,7 @@ class FromMemory:
 
     offer: dict[str, str]
     limits: dict[str, float]
-    sha256: str
+    root: str
 
     def prepare(self) -> Callable[[Held], None]:
         return self._take
@@ -47,7 +47,8 @@ class FromMemory:
             OfferAddress(**self.offer),
             Receivers(count=1, have_gpu=False),
             limits=TransferTimeouts(**self.limits),
-            weights_sha256=bytes.fromhex(self.sha256),
+            weights_sha256=bytes.fromhex(self.root),
+            weights_root=bytes.fromhex(self.root),
         )
         arrival = WeightsReceiver(slot, index=0, device="cpu")
         _load(arrival.tensors(), held)

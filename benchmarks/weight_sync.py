@@ -106,7 +106,7 @@ def _once(
     taken = {
         KEEP: kept - begun,
         WRITE: written - kept,
-        MEMORY: _from_memory(exported, published.weights_sha256, receiver),
+        MEMORY: _from_memory(exported, published.weights_root, receiver),
         FILES: receiver.seconds(FromFiles(published.path, published.manifest_sha256)),
         BROADCAST: _broadcast(exported, receiver),
         COPY: receiver.seconds(Copying(published.path / WEIGHTS_NAME)),
@@ -118,11 +118,11 @@ def _once(
     return taken
 
 
-def _from_memory(tensors: dict[str, torch.Tensor], sha256: bytes, receiver: Receiver) -> float:
+def _from_memory(tensors: dict[str, torch.Tensor], root: bytes, receiver: Receiver) -> float:
     turn = threading.Lock()
     offer = WeightsSender(tensors, host=HOST, name="benchmark", limits=LIMITS, transfer_lock=turn)
     try:
-        return receiver.seconds(FromMemory(asdict(offer.offer), asdict(LIMITS), sha256.hex()))
+        return receiver.seconds(FromMemory(asdict(offer.offer), asdict(LIMITS), root.hex()))
     finally:
         offer.withdraw(60.0)
 

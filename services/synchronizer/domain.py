@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from trinity.errors import InvalidRequest, NotFound, PreconditionFailed, Superseded
+from trinity.weights.identity import compare_weights
 
 
 class ExperimentState(StrEnum):
@@ -62,17 +63,19 @@ class PublishedVersion:
     """Counts how often its files were written again under another path."""
     damage: str = ""
     """What was found wrong with its files; empty where nothing was."""
+    weights_root: bytes = b""
+    """Identity of the weights; empty where a trainer of an earlier version published them."""
 
     def has_content_of(self, other: "PublishedVersion") -> bool:
         """Returns True if both versions have the same content hashes."""
-        return (self.manifest_sha256, self.weights_sha256) == (
-            other.manifest_sha256,
-            other.weights_sha256,
-        )
+        return self.manifest_sha256 == other.manifest_sha256 and self._has_weights_of(other)
 
     def replaces(self, other: "PublishedVersion") -> bool:
         """Returns True if this is a later copy of the same weights."""
-        return self.copy > other.copy and self.weights_sha256 == other.weights_sha256
+        return self.copy > other.copy and self._has_weights_of(other)
+
+    def _has_weights_of(self, other: "PublishedVersion") -> bool:
+        return compare_weights(self, other) is True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,6 +81,8 @@ version = sa.Table(
     sa.Column("offer_group", sa.Text, nullable=False, server_default=""),
     sa.Column("copy", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("damage", sa.Text, nullable=False, server_default=""),
+    # Empty where a trainer of an earlier version published it.
+    sa.Column("weights_root", sa.LargeBinary, nullable=False, server_default=""),
     sa.Column("available", sa.Boolean, nullable=False),
     sa.Column("published_at", pg.TIMESTAMP(timezone=True), nullable=False, server_default=_NOW),
     sa.ForeignKeyConstraint(

@@ -6,7 +6,12 @@ from pathlib import Path
 import grpc
 from pydantic import ValidationError
 
-from trinity.api.v1 import buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
+from trinity.api.v1 import (
+    buffer_pb2_grpc,
+    query_pb2_grpc,
+    synchronizer_pb2,
+    synchronizer_pb2_grpc,
+)
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
@@ -80,7 +85,10 @@ class ExperimentSubmission:
             if self.monitor is None:
                 return await follower.until_ended()
             experiment_id = follower.experiment.id
-            async with watched(self.plan, experiment_id, buffer, reporter, self.monitor) as monitor:
+            queries: query_pb2_grpc.QueryServiceStub = query_pb2_grpc.QueryServiceStub(to_buffer)
+            async with watched(
+                self.plan, experiment_id, buffer, reporter, self.monitor, queries=queries
+            ) as monitor:
                 ended = await follower.until_ended()
                 await monitor.catch_up(follower.view.last_event)
                 return ended

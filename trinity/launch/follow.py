@@ -12,11 +12,13 @@ from typing import Protocol
 import grpc
 
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
+from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.schema.base import is_secret
 from trinity.monitors.factory import make_monitor
 from trinity.monitors.feed import MonitorFeed, MonitorOutage
 from trinity.monitors.points import PointBuilder, runs_of_task
+from trinity.monitors.preview import preview_reader
 from trinity.progress.lines import LineSink
 from trinity.progress.reporter import Reporter
 from trinity.progress.view import RunView
@@ -234,8 +236,13 @@ async def watched(
     buffer: buffer_pb2_grpc.BufferServiceStub,
     reporter: LineSink,
     directory: Path,
+    *,
+    queries: QueryServiceStub | None = None,
 ) -> AsyncIterator[MonitorWatcher]:
-    """Feeds the plan's monitor while the block runs, then shuts it down gracefully."""
+    """Feeds the plan's monitor while the block runs, then shuts it down gracefully.
+
+    Without `queries` it gets no tables of samples.
+    """
     monitor = make_monitor(plan, experiment_id, directory)
     if monitor is None:
         MonitorOutage.clear_outage(directory)
@@ -251,6 +258,7 @@ async def watched(
         buffer=buffer,
         reporter=reporter,
         directory=directory,
+        previews=preview_reader(plan, experiment_id, queries, reporter.print_line),
         secrets=tuple(
             str(value) for name, value in config.monitor_args.items() if is_secret(name) and value
         ),

@@ -13,7 +13,12 @@ from typing import NoReturn, TypeAlias, TypeVar
 
 import grpc
 
-from trinity.api.v1 import buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
+from trinity.api.v1 import (
+    buffer_pb2_grpc,
+    query_pb2_grpc,
+    synchronizer_pb2,
+    synchronizer_pb2_grpc,
+)
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.schema.experiment import LogConfig
 from trinity.errors import RunFailed
@@ -268,6 +273,7 @@ class LocalRun:
                     buffer,
                     self.reporter,
                     self.plan.job_path / MONITOR_FOLDER,
+                    queries=query_pb2_grpc.QueryServiceStub(to_buffer),
                 ) as monitor,
                 self._cancel_on_interrupt(synchronizer, experiment),
             ):

@@ -15,7 +15,8 @@ import grpc
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
 from trinity.config.schema.base import redact_secrets
 from trinity.monitors.monitor import Monitor
-from trinity.monitors.points import EventPoints, PointBuilder
+from trinity.monitors.points import EventPoints, PointBuilder, with_table
+from trinity.monitors.preview import PreviewReader
 from trinity.progress.lines import LineSink
 from trinity.runtime.threads import DaemonThreads
 
@@ -91,6 +92,8 @@ class MonitorFeed:
     reporter: LineSink
     directory: Path
     """Directory of the file that says that the monitor is unavailable."""
+    previews: PreviewReader | None = None
+    """Reads tables of samples, if the monitor gets them."""
     secrets: tuple[str, ...] = ()
     """Texts that no error may show."""
     retry_seconds: float = RETRY_SECONDS
@@ -154,11 +157,17 @@ class MonitorFeed:
             tenant=self.tenant, experiment_id=self.experiment_id, after_event=self._read
         )
         async for answer in self.buffer.WatchProgress(request):
+            read = [await self._points_of(event) for event in answer.events]
             async with self._changed:
-                self._pending += [self.points.points_of_event(event) for event in answer.events]
+                self._pending += read
                 self._read = answer.events[-1].number
                 self._changed.notify_all()
                 await self._changed.wait_for(lambda: len(self._pending) < MAX_PENDING)
+
+    async def _points_of(self, event: buffer_pb2.ProgressEvent) -> EventPoints:
+        # The table first: an event whose points were made is not read again.
+        table = await self.previews.table_of(event) if self.previews is not None else None
+        return with_table(self.points.points_of_event(event), table)
 
     async def _write_forever(self) -> None:
         while True:

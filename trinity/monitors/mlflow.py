@@ -1,6 +1,7 @@
 """Exports runs to MLflow: to a tracking server, or any store that its client can write to."""
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from trinity.json_values import JsonValue
 from trinity.monitors.monitor import MonitorContext
 from trinity.monitors.points import MetricPoint, MonitorRun, by_series
+from trinity.monitors.preview import COLUMNS
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric
@@ -20,6 +22,8 @@ EVENT_TAG = "trinity.event"
 """The last event whose metrics a run has."""
 ROLE_TAG = "trinity.role"
 GROUP_TAG = "trinity.group"
+TABLES_TAG = "mlflow.loggedArtifacts"
+"""Names the files that MLflow shows as tables."""
 MAX_METRICS = 999
 """Limit of one call with a tag; above it, MLflow's client would send the tag before the rest."""
 LONGEST_NAME = 250
@@ -72,12 +76,27 @@ class MlflowMonitor:
         from mlflow.entities import RunTag
 
         last, client = points[-1].event, self._connect_once()
+        for point in points:
+            self._send_table(run, point)
         metrics = [metric for point in points for metric in _metrics(point)]
         while len(metrics) > MAX_METRICS:
             client.log_batch(run.run_id, metrics=metrics[:MAX_METRICS])
             metrics = metrics[MAX_METRICS:]
         client.log_batch(run.run_id, metrics=metrics, tags=[RunTag(EVENT_TAG, str(last))])
         run.last_event = last
+
+    def _send_table(self, run: _MlflowRun, point: MetricPoint) -> None:
+        """Writes the samples of a point to a file of its step, which a second try replaces."""
+        if point.table is None:
+            return
+        client = self._connect_once()
+        path = f"{metric_name(point.table.name)}/version_{point.step}.json"
+        rows = [list(row) for row in point.table.rows]
+        client.log_dict(run.run_id, {"columns": list(COLUMNS), "data": rows}, path)
+        told = client.get_run(run.run_id).data.tags.get(TABLES_TAG, "[]")
+        entry = {"path": path, "type": "table"}
+        tables = [known for known in json.loads(told) if known != entry]
+        client.set_tag(run.run_id, TABLES_TAG, json.dumps([*tables, entry]))
 
     def _run_for(self, monitor_run: MonitorRun) -> _MlflowRun:
         if monitor_run not in self._runs:

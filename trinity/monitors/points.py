@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
 from trinity.api.v1 import buffer_pb2
 from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.monitors.preview import SampleTable
 
 Role = Literal["explorer", "trainer"]
 ROLES: tuple[Role, ...] = ("explorer", "trainer")
@@ -44,6 +45,8 @@ class MetricPoint:
     unix_millis: int
     step: int
     figures: Metrics
+    table: SampleTable | None = None
+    """Samples to show beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,13 @@ class PointBuilder:
         is_new = key not in self._seen
         self._seen.add(key)
         return is_new
+
+
+def with_table(reading: EventPoints, table: SampleTable | None) -> EventPoints:
+    """Adds the table of an evaluation to its point, if it has one."""
+    if table is None:
+        return reading
+    return replace(reading, points=tuple(replace(point, table=table) for point in reading.points))
 
 
 def runs_of_task(plan: ExperimentPlan) -> RunsOfTask:

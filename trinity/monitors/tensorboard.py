@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from trinity.monitors.monitor import MonitorContext
 from trinity.monitors.points import MetricPoint, MonitorRun, by_series
+from trinity.monitors.preview import COLUMNS, Cell, SampleTable
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
 
 
 PREFIX = "events.out.tfevents."
@@ -66,7 +68,37 @@ def _event(point: MetricPoint) -> "Event":
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     values = [Summary.Value(tag=name, simple_value=value) for name, value in point.figures.items()]
+    if point.table is not None:
+        values.append(_table(point.table))
     return Event(wall_time=point.unix_millis / 1000, step=point.step, summary=Summary(value=values))
+
+
+def _table(table: SampleTable) -> "Summary.Value":
+    """Returns a table of texts, as TensorBoard's page "Text" shows it.
+
+    It reads cells as Markdown, so each stands there as code, indented by four blanks.
+    """
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+    from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+    from tensorboard.compat.proto.types_pb2 import DT_STRING
+
+    cells = [*COLUMNS, *(_as_code(cell) for row in table.rows for cell in row)]
+    sizes = (1 + len(table.rows), len(COLUMNS))
+    return Summary.Value(
+        tag=table.name,
+        metadata=SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text")),
+        tensor=TensorProto(
+            dtype=DT_STRING,
+            tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=size) for size in sizes]),
+            string_val=[cell.encode(errors="replace") for cell in cells],
+        ),
+    )
+
+
+def _as_code(cell: Cell) -> str:
+    text = "" if cell is None else str(cell)
+    return "\n".join(f"    {line}" for line in text.splitlines())
 
 
 class TensorBoardMonitor:

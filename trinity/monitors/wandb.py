@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from trinity.monitors.monitor import MonitorContext
 from trinity.monitors.points import MetricPoint, MonitorRun
+from trinity.monitors.preview import COLUMNS
 
 if TYPE_CHECKING:
     import wandb
@@ -32,7 +33,8 @@ class WandbMonitor:
         for point in points:
             run = self._run(point.series)
             if run.offline or point.event >= run.starting_step:
-                run.log({**point.figures, STEP: point.step}, step=point.event, commit=True)
+                shown = {**point.figures, **_table(point), STEP: point.step}
+                run.log(shown, step=point.event, commit=True)
 
     def close(self) -> None:
         """Flushes and ends W&B's process: until then its files may lack the last rows."""
@@ -95,3 +97,13 @@ class WandbMonitor:
         if key := self._setting.argument("api_key"):
             settings.api_key = key
         return settings
+
+
+def _table(point: MetricPoint) -> "dict[str, wandb.Table]":
+    """Returns the samples of a point under their name; nothing if it has none."""
+    if point.table is None:
+        return {}
+    import wandb
+
+    rows = [list(row) for row in point.table.rows]
+    return {point.table.name: wandb.Table(columns=list(COLUMNS), data=rows)}

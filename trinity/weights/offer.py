@@ -64,6 +64,8 @@ class ReceiverSlot:
     limits: TransferTimeouts
     weights_sha256: str
     """Hex hash that was announced with the version."""
+    weights_root: str = ""
+    """Hex root; empty where the trainer is of an earlier version and hashed them as one stream."""
 
 
 def next_slot(slot: ReceiverSlot, by: int) -> ReceiverSlot:

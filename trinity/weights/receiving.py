@@ -19,8 +19,9 @@ from trinity.weights.rendezvous import (
     tensors_key,
 )
 from trinity.weights.tensors import (
+    RootDigest,
+    StreamDigest,
     TensorInfo,
-    WeightsDigest,
     allocate_buffer,
     parse_layout,
     unpack_views,
@@ -45,7 +46,7 @@ class WeightsReceiver:
         self._rank = slot.first_rank + index
         self._device = device if slot.backend == "nccl" else "cpu"
         self._store = open_store(slot.address, slot.limits.join_seconds)
-        self._digest = WeightsDigest()
+        self._digest = RootDigest() if slot.weights_root else StreamDigest()
         self._is_whole = False
         self.failure = ""
         tensors = run_with_deadline(
@@ -82,7 +83,8 @@ class WeightsReceiver:
         """Returns the reason not to use the weights; empty if they are the announced ones."""
         if not self.failure and not self._is_whole:
             self.failure = "not all tensors were consumed"
-        if not self.failure and self._digest.digest().hex() != self._slot.weights_sha256:
+        announced = self._slot.weights_root or self._slot.weights_sha256
+        if not self.failure and self._digest.digest().hex() != announced:
             self.failure = "the weights received are not those that were announced: hash differs"
         self._report()
         if self.failure:

@@ -176,7 +176,12 @@ def _client(host: str, port: int, timeout: timedelta) -> dist.TCPStore:
 
 
 def request_transfer(
-    offer: OfferAddress, receivers: Receivers, *, limits: TransferTimeouts, weights_sha256: bytes
+    offer: OfferAddress,
+    receivers: Receivers,
+    *,
+    limits: TransferTimeouts,
+    weights_sha256: bytes,
+    weights_root: bytes = b"",
 ) -> ReceiverSlot:
     """Asks for a transfer and waits for its turn; then the receivers must join at once. Blocks.
 
@@ -206,4 +211,5 @@ def request_transfer(
         first_rank=1,
         limits=limits,
         weights_sha256=weights_sha256.hex(),
+        weights_root=weights_root.hex(),
     )

@@ -9,6 +9,7 @@ import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
 from trinity.errors import TransferFailed
+from trinity.weights.identity import TensorHash, root_of
 
 MESSAGE_BYTES = 64 << 20
 """A tensor that is larger has a message of its own."""
@@ -102,10 +103,36 @@ def _offsets(message: Iterable[TensorInfo]) -> tuple[list[int], int]:
     return starts, end
 
 
-class WeightsDigest:
+class RootDigest:
+    """The root over tensors, which are added in any order, as they come.
+
+    digest = RootDigest()
+    for name, tensor in tensors:
+        digest.add_tensor(name, tensor)
+    """
+
+    def __init__(self) -> None:
+        self.hashes: list[TensorHash] = []
+        """Of the tensors added so far."""
+
+    def add_tensor(self, name: str, tensor: torch.Tensor) -> None:
+        """Adds a tensor; one on a device is copied to the CPU."""
+        whole = tensor.detach().cpu().contiguous()
+        digest = hashlib.sha256(whole.reshape(-1).view(torch.uint8).numpy())
+        dtype = str(whole.dtype).removeprefix("torch.")
+        self.hashes.append(TensorHash(name, dtype, tuple(whole.shape), digest.hexdigest()))
+
+    def digest(self) -> bytes:
+        """Returns the root over all that was added."""
+        return root_of(self.hashes)
+
+
+class StreamDigest:
     """SHA-256 over names, types, shapes and bytes; tensors are added in the order of their names.
 
-    digest = WeightsDigest()
+    Releases before the root identified weights by it.
+
+    digest = StreamDigest()
     for name in sorted(tensors):
         digest.add_tensor(name, tensors[name])
     """

@@ -37,6 +37,7 @@ from services.buffer.store.training import (
 from trinity.errors import InvalidRequest, PreconditionFailed, Superseded
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
+from trinity.weights.identity import compare_weights
 
 SHOWN_STEPS = 64
 """Number of newest explore steps that are shown to people together."""
@@ -158,11 +159,10 @@ async def _check_weights(
 ) -> None:
     """Checks the hash of a version: it may differ, with a notice, only between incarnations."""
     for old in before:
-        if old.weights_sha256 == new.weights_sha256:
-            return
-        if old.incarnation == new.incarnation:
+        if old.incarnation == new.incarnation and compare_weights(new, old) is not True:
             raise InvalidRequest(f"version {new.version} was recorded with other weights")
-    if before:
+    compared = [compare_weights(new, old) for old in before]
+    if True not in compared and False in compared:
         text = (
             f"version {new.version} came out with other weights when its steps were trained again; "
             "what was rolled out with the earlier ones is slightly off-policy"

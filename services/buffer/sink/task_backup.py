@@ -17,7 +17,7 @@ from services.buffer.sink.targets import SinkFailed, SinkFenced, open_engine, si
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.stages import stage_tasksets
 from services.buffer.store.tasksets import load_row_bodies
-from services.buffer.tasksets.row_sources import TASK_COLUMN
+from services.buffer.tasksets.row_tables import TASK_COLUMN
 from services.buffer.tenants import TenantPolicy
 from trinity.config.plan.experience_sink import TaskBackup, task_backup
 from trinity.errors import NotFound, PreconditionFailed, Unavailable, UserError

@@ -1,7 +1,15 @@
-"""Columns and keys that the tables of the schema share."""
+"""Columns, keys and the metadata that the tables of the schema share."""
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import TIMESTAMP
+
+metadata = sa.MetaData(
+    naming_convention={
+        "pk": "%(table_name)s_pk",
+        "uq": "%(table_name)s_%(column_0_N_name)s_uq",
+        "ix": "%(table_name)s_%(column_0_N_name)s_ix",
+    }
+)
 
 UUID = sa.Uuid(as_uuid=False)
 TIME = TIMESTAMP(timezone=True)

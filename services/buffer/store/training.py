@@ -33,6 +33,8 @@ class RecordedVersion:
     version: int
     incarnation: int
     weights_sha256: bytes
+    weights_root: bytes = b""
+    """Identity of the weights; empty where a trainer of an earlier version recorded them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,7 @@ async def insert_version(connection: Connection, stage: Stage, new: RecordedVers
         incarnation=new.incarnation,
         line=stage.line,
         weights_sha256=new.weights_sha256,
+        weights_root=new.weights_root,
     )
     await connection.execute(statement.on_conflict_do_nothing())
 
@@ -90,7 +93,10 @@ async def newest_version(
 
 def _version(row: Row) -> RecordedVersion:
     return RecordedVersion(
-        version=row.version, incarnation=row.incarnation, weights_sha256=bytes(row.weights_sha256)
+        version=row.version,
+        incarnation=row.incarnation,
+        weights_sha256=bytes(row.weights_sha256),
+        weights_root=bytes(row.weights_root),
     )
 
 

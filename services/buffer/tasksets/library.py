@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from services.buffer.store.database import BufferDatabase, notify, tasksets_topic
 from services.buffer.store.selection import known_features, read_features, store_features
@@ -48,7 +49,8 @@ def row_source_of(
     Raises: PreconditionFailed that names the taskset when there is no such dataset, or when the
     tenant may not have it read.
     """
-    kind, revision = "file", None
+    kind: Literal["file", "hub", "sql"] = "file"
+    revision = None
     try:
         if needed.table is not None:
             kind = "sql"
@@ -59,17 +61,15 @@ def row_source_of(
             kind, revision = "hub", commit or newest_revision(place)
     except UserError as error:
         raise PreconditionFailed(f"taskset {needed.name}: {error}") from error
-    return RowSource.model_validate(
-        {
-            "kind": kind,
-            "place": place,
-            "revision": revision,
-            "split": needed.split,
-            "subset_name": needed.subset_name,
-            "table": needed.table,
-            "roots": grants.roots,
-            "check": needed.row_check,
-        }
+    return RowSource(
+        kind=kind,
+        place=place,
+        revision=revision,
+        split=needed.split,
+        subset_name=needed.subset_name,
+        table=needed.table,
+        roots=tuple(grants.roots),
+        check=needed.row_check,
     )
 
 

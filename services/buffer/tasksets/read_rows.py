@@ -3,7 +3,8 @@
     echo '{"kind": "file", "place": "DATA", "roots": ["/"]}' > source.json
     python -m services.buffer.tasksets.read_rows < source.json
 
-The buffer itself never loads the parquet library. If the data are wrong, the exit code is 2 and
+The buffer itself never loads the parquet library, and this starts for every stage that opens: it
+imports what a source needs and no more. If the data are wrong, the exit code is 2 and
 standard error has one sentence that says why. Else it has a line of JSON on the rows that were left
 out, if any.
 """
@@ -13,14 +14,16 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from services.buffer.tasksets.row_sources import RowSource, check_path, open_allowed
 from trinity.config.data_files import find_data_files
 from trinity.errors import UserError
 from trinity.rows import read_rows, row_to_json
 from trinity.rpc.limits import MAX_MESSAGE_BYTES
-from trinity.training_rows import RowCheck, SkippedRows
+
+if TYPE_CHECKING:  # it takes the schema of the configuration along
+    from trinity.training_rows import RowCheck
 
 USER_MISTAKE = 2
 MAX_NAMED_ROWS = 3
@@ -32,7 +35,7 @@ WRITE_LENGTH = 64 * 1024
 
 def main() -> int:
     """Writes the rows; returns the exit code."""
-    source = RowSource.model_validate_json(sys.stdin.read())
+    source = RowSource.from_json(sys.stdin.read())
     skipped = SkippedCounter()
     try:
         for lines in _lines(source, skipped):
@@ -42,7 +45,7 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return USER_MISTAKE
     if skipped.count:
-        sys.stderr.write(skipped.report().to_line())
+        sys.stderr.write(skipped.to_line())
     return 0
 
 
@@ -59,9 +62,11 @@ class SkippedCounter:
         if len(self.first_errors) < MAX_NAMED_ROWS:
             self.first_errors.append(error)
 
-    def report(self) -> SkippedRows:
-        """Returns the counts to pass on."""
-        return SkippedRows(count=self.count, first_errors=tuple(self.first_errors))
+    def to_line(self) -> str:
+        """Returns the line that passes the counts on."""
+        from trinity.training_rows import SkippedRows
+
+        return SkippedRows(count=self.count, first_errors=tuple(self.first_errors)).to_line()
 
 
 def _line(row: object, where: str) -> str:
@@ -71,7 +76,9 @@ def _line(row: object, where: str) -> str:
     return f"{text}\n"
 
 
-def _checked_line(row: object, where: str, check: RowCheck | None, skipped: SkippedCounter) -> str:
+def _checked_line(
+    row: object, where: str, check: "RowCheck | None", skipped: SkippedCounter
+) -> str:
     """Returns a row's line; nothing for a row that is left out.
 
     Raises: UserError for a row that must not be left out.
@@ -114,7 +121,7 @@ def _rows(source: RowSource) -> Iterator[tuple[str, object]]:
             roots = (dataset_cache(source.place),)
             yield from _of_files(source, download(source), roots)
         case "sql":
-            from services.buffer.tasksets.row_sources import read_table  # loads SQLAlchemy
+            from services.buffer.tasksets.row_tables import read_table  # loads SQLAlchemy
 
             for number, row in enumerate(read_table(source)):
                 yield f"table {source.table}, row {number}", row

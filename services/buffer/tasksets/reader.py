@@ -62,7 +62,7 @@ async def open_taskset_row_reader(source: RowSource) -> AsyncIterator[TasksetRow
     assert child.stdin is not None and child.stdout is not None and child.stderr is not None
     errors = asyncio.create_task(_last_of(child.stderr))
     try:
-        child.stdin.write(source.model_dump_json().encode())
+        child.stdin.write(source.to_json().encode())
         child.stdin.close()
         yield TasksetRowReader(child, child.stdout, errors)
     finally:

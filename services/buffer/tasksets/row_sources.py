@@ -1,29 +1,31 @@
-"""Sources of the rows of a taskset: files, hub datasets, database tables."""
+"""Sources of the rows of a taskset: files and hub datasets; tables are in `row_tables`.
 
-import contextlib
+The process that reads rows imports this for every stage that opens, so it imports little.
+"""
+
+import json
 import os
-import sqlite3
 import stat
-import urllib.parse
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import BinaryIO, Literal
-
-import sqlalchemy as sa
-from pydantic import BaseModel, ConfigDict
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from trinity.config.data_files import SUFFIXES
-from trinity.config.plan.model import is_offline
 from trinity.errors import UserError
-from trinity.training_rows import RowCheck
+
+if TYPE_CHECKING:  # it takes the schema of the configuration along
+    from trinity.training_rows import RowCheck
+
+SQLITE = "sqlite:///"
+"""The beginning of the address of a database that is a file."""
 
 
-class RowSource(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSource:
     """A source, passed as JSON on standard input: a command line would expose passwords."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["file", "hub", "sql"]
     place: str
@@ -35,8 +37,24 @@ class RowSource(BaseModel):
     table: str | None = None
     roots: tuple[str, ...]
     """Directories that files may be read from."""
-    check: RowCheck | None = None
+    check: "RowCheck | None" = None
     """The check of each row, if there is one."""
+
+    def to_json(self) -> str:
+        """Returns the text that `from_json` reads."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return json.dumps(values | {"check": self.check and self.check.model_dump(mode="json")})
+
+    @classmethod
+    def from_json(cls, text: str) -> "RowSource":
+        """Returns the source of which this is the text."""
+        values = json.loads(text)
+        check = values.get("check")
+        if check is not None:
+            from trinity.training_rows import RowCheck
+
+            check = RowCheck.model_validate(check)
+        return cls(**values | {"roots": tuple(values["roots"]), "check": check})
 
 
 ROOTS_VARIABLE = "TRINITY_BUFFER_TASKSET_ROOTS"
@@ -142,6 +160,8 @@ def newest_revision(name: str) -> str:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
+    from trinity.config.plan.model import is_offline
+
     try:
         if not is_offline():
             return str(HfApi().dataset_info(name, timeout=ANSWER_SECONDS).sha)
@@ -224,80 +244,3 @@ def _note_newest(name: str, commit: str) -> None:
         partial = note.parent.parent / f".main-{uuid.uuid4()}"
         partial.write_text(commit, encoding="utf-8")
         partial.replace(note)
-
-
-ROWS_AT_ONCE = 1_000
-TASK_COLUMN = "raw_task"
-"""A table with this column holds whole tasks there, as JSON."""
-SQLITE = "sqlite:///"
-DRIVERS = {"postgresql": "postgresql+psycopg"}
-
-
-def read_table(source: RowSource) -> Iterator[object]:
-    """Yields the rows as columns by name, with only one chunk in memory.
-
-    Raises: UserError when there is no such database or table.
-    """
-    engine = _engine(source)
-    try:
-        with engine.connect() as connection:
-            table = _reflected(connection, source.table or "")
-            statement = sa.select(table).order_by(*table.primary_key.columns)
-            options = connection.execution_options(yield_per=ROWS_AT_ONCE)
-            for row in options.execute(statement).mappings():
-                yield row[TASK_COLUMN] if TASK_COLUMN in row else dict(row)
-    except sa.exc.SQLAlchemyError as error:
-        reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
-        raise UserError(f"table {source.table} cannot be read: {reason}") from error
-    finally:
-        engine.dispose()
-
-
-def _engine(source: RowSource) -> sa.Engine:
-    """Returns an engine; SQLite files must be allowed and are opened read-only."""
-    if source.place.startswith(SQLITE):
-        return _engine_of_file(source.place.removeprefix(SQLITE), source)
-    try:
-        url = sa.make_url(source.place)
-        return sa.create_engine(url.set(drivername=DRIVERS[url.drivername]))
-    except (sa.exc.ArgumentError, KeyError, ValueError) as error:
-        raise UserError("the address is not that of a supported database") from error
-
-
-def _engine_of_file(file: str, source: RowSource) -> sa.Engine:
-    real = check_path(file, source.roots)
-    if not Path(real).is_file():
-        raise UserError(f"there is no database {file}: correct the path")
-    return sa.create_engine("sqlite://", creator=lambda: _opened(file, real))
-
-
-def _opened(file: str, real: str) -> sqlite3.Connection:
-    """Opens SQLite by name, then checks which files it has open, as a link may have changed."""
-    before = _open_files()
-    connection = sqlite3.connect(f"file:{urllib.parse.quote(real)}?mode=ro", uri=True)
-    try:
-        connection.execute("PRAGMA schema_version").fetchall()  # opens its log, if it has one
-        places = {place for _, place in _open_files() - before}
-        if real not in places or not places <= {real, f"{real}-wal", f"{real}-shm"}:
-            raise file_changed_error(file)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _open_files() -> set[tuple[str, str]]:
-    """Returns the open file descriptors of this process, with their paths."""
-    found = set()
-    for descriptor in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the descriptor of this listing is closed
-            found.add((descriptor, os.readlink(f"/proc/self/fd/{descriptor}")))
-    return found
-
-
-def _reflected(connection: sa.Connection, name: str) -> sa.Table:
-    schema, _, table = name.rpartition(".")
-    try:
-        return sa.Table(table, sa.MetaData(), schema=schema or None, autoload_with=connection)
-    except sa.exc.NoSuchTableError as error:
-        raise UserError(f"there is no table {name}: set `table`, or create it") from error

@@ -30,6 +30,7 @@ COLUMNS = (
     _version.offer_group,
     _version.copy,
     _version.damage,
+    _version.weights_root,
 )
 
 
@@ -49,6 +50,7 @@ def from_row(row: Row) -> PublishedVersion:
         offer_group=row.offer_group,
         copy=row.copy,
         damage=row.damage,
+        weights_root=row.weights_root,
     )
 
 

@@ -4,20 +4,22 @@ Hashing the merged weights would not do: another processor may round their produ
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from services.trainer.checkpoints.weights import (
     TEMPORARY_SUFFIX,
+    WeightTensors,
     remove_leftovers,
     remove_tree,
+    stream_hash,
     weights_hash,
 )
 from services.trainer.collectives import NamedTensors, Ranks, hash_on_rank_0
 from services.trainer.types import StageLearner, WrittenCheckpoint
 from trinity.errors import UserError
 from trinity.weights.manifest import MANIFEST_NAME, Manifest, ManifestHead, move_into_place, seal
-from trinity.weights.tensors import WeightsDigest
+from trinity.weights.tensors import StreamDigest
 
 FILE_NAME = "adapter_base.sha256"
 
@@ -62,7 +64,8 @@ class CheckpointStore:
     def check_adapter_base(self, learner: StageLearner, checkpoint: Path) -> None:
         """Checks that a checkpoint's adapter, just loaded, has the base it was trained on.
 
-        Where the recorded hash is missing or differs, the merged weights decide, bit for bit.
+        Where the recorded hash is missing or differs, the merged weights decide, bit for bit: by
+        their root, or as an earlier release hashed them.
 
         Raises: UserError where the base model, or the adapter's scale, is another one. Collective.
         """
@@ -70,7 +73,8 @@ class CheckpointStore:
         if self._ranks.broadcast_ints([is_same]) == [1]:
             return
         written = Manifest.model_validate_json((checkpoint / MANIFEST_NAME).read_bytes())
-        if self._hash_of(learner).hex() != written.weights_sha256:
+        found = self._hash_of(learner), self._hash_of(learner, stream_hash)
+        if bytes.fromhex(written.weights_sha256) not in found:
             raise UserError(
                 f"the adapter of the checkpoint {checkpoint} was trained on another model or with "
                 "another scale: give `model.model_path`, `model.lora_configs` and "
@@ -83,9 +87,13 @@ class CheckpointStore:
             if path.parent == self._root:
                 remove_tree(path)
 
-    def _hash_of(self, learner: StageLearner) -> bytes:
+    def _hash_of(
+        self,
+        learner: StageLearner,
+        hash_of: Callable[[WeightTensors], bytes] = weights_hash,
+    ) -> bytes:
         return hash_on_rank_0(
-            learner.weights(), lambda tensors: weights_hash(dict(tensors)), self._ranks
+            learner.weights(), lambda tensors: hash_of(dict(tensors)), self._ranks
         )
 
     def _head(self, step: int, incarnation: int, digest: bytes) -> ManifestHead:
@@ -112,7 +120,7 @@ def base_hash(parts: NamedTensors) -> bytes:
     """Returns the SHA-256 over the parts, ordered by name; holds one part in memory at a time."""
     digests: dict[str, bytes] = {}
     for name, tensor in parts:
-        digest = WeightsDigest()
+        digest = StreamDigest()
         digest.add_tensor(name, tensor)
         digests[name] = digest.digest()
     return hashlib.sha256(b"".join(digests[name] for name in sorted(digests))).digest()

@@ -5,7 +5,7 @@ import threading
 from dataclasses import replace
 
 from services.trainer.checkpoints.damage import DamagedWeights, DamageWatch
-from services.trainer.checkpoints.weights import WeightsStore, WeightTensors, weights_hash
+from services.trainer.checkpoints.weights import WeightsStore, WeightTensors
 from services.trainer.clients import TrainerBufferClient, TrainerSynchronizerClient
 from services.trainer.collectives import Ranks, consume, hash_on_rank_0
 from services.trainer.types import StageLearner, WeightsOnDisk
@@ -183,10 +183,12 @@ class WeightsPublisher:
         self.set_evaluation_pins(self._buffer.record_version(weights))
 
     def current_hash(self, learner: StageLearner) -> bytes:
-        """Hashes the weights as they would be published now, on all ranks. Collective."""
+        """Hashes the weights as they would be published now, on all ranks: to their root, or as
+        the earlier release did that published before. Collective.
+        """
         return hash_on_rank_0(
             learner.weights(),
-            lambda tensors: weights_hash(self._store.to_published_dtype(tensors)),
+            lambda tensors: self._store.hashes_of(self._store.to_published_dtype(tensors)).sha256,
             self._ranks,
         )
 

@@ -16,6 +16,7 @@ from services.trainer.types import WeightsOnDisk
 from trinity.config.plan.rope import with_rope
 from trinity.config.schema.model import ModelConfig
 from trinity.errors import ManifestError
+from trinity.weights.identity import compare_weights
 from trinity.weights.ledger import LedgerEntry, WeightsLedger
 from trinity.weights.manifest import (
     MANIFEST_NAME,
@@ -25,7 +26,7 @@ from trinity.weights.manifest import (
     seal,
     verify,
 )
-from trinity.weights.tensors import WeightsDigest
+from trinity.weights.tensors import RootDigest, StreamDigest
 
 logger = logging.getLogger(__name__)
 
@@ -126,11 +127,29 @@ def _is_small_file(path: Path) -> bool:
 
 
 def weights_hash(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """Returns the SHA-256 over names, types, shapes and bytes, for any order and file format."""
-    digest = WeightsDigest()
+    """Returns the root over the tensors, for any order and file format."""
+    digest = RootDigest()
+    for name, tensor in tensors.items():
+        digest.add_tensor(name, tensor)
+    return digest.digest()
+
+
+def stream_hash(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """Returns the hash by which earlier releases identified weights."""
+    digest = StreamDigest()
     for name in sorted(tensors):
         digest.add_tensor(name, tensors[name])
     return digest.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class WeightHashes:
+    """The hashes that a version is published with."""
+
+    sha256: bytes
+    """The root again, unless the stage began with an earlier release."""
+    root: bytes
+    """Empty for a copy of what an earlier release wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +182,13 @@ class WeightsStore:
         files: ModelFiles,
         dtype: torch.dtype,
         ledger: WeightsLedger | None = None,
+        hashes_streams: bool = False,
     ) -> None:
-        """A `ledger` lets announced versions be recognised without the synchronizer."""
+        """A `ledger` lets announced versions be recognised without the synchronizer.
+
+        With `hashes_streams`, versions also have the hash by which earlier releases knew them.
+        """
+        self._hashes_streams = hashes_streams
         self._root = root
         self._stage = stage
         self._files = files
@@ -193,15 +217,22 @@ class WeightsStore:
                 for weights in self._published
             )
 
-    def write(
-        self, weights: WeightTensors, *, version: int, incarnation: int, copy: int = 0
-    ) -> WeightsOnDisk:
+    def write(self, weights: WeightTensors, *, version: int, incarnation: int) -> WeightsOnDisk:
         """Writes a complete Hugging Face directory; it is renamed once whole and durable."""
-        name = WeightsName(version, incarnation, copy)
+        return self._write(weights, WeightsName(version, incarnation), self.hashes_of(weights))
+
+    def hashes_of(self, weights: WeightTensors) -> WeightHashes:
+        """Returns the hashes to publish them with."""
+        root = weights_hash(weights)
+        return WeightHashes(stream_hash(weights) if self._hashes_streams else root, root)
+
+    def _write(
+        self, weights: WeightTensors, name: WeightsName, hashes: WeightHashes
+    ) -> WeightsOnDisk:
         temporary = self._new_directory(name)
         save_file(weights, temporary / WEIGHTS_NAME, metadata={"format": "pt"})
         durable = self._files.link_into(temporary)
-        return self._seal(temporary, name, weights_hash(weights), durable)
+        return self._seal(temporary, name, hashes, durable)
 
     def write_again(
         self, damaged: WeightsOnDisk, tensors: WeightTensors | None
@@ -212,16 +243,14 @@ class WeightsStore:
         Returns None if neither has these weights.
         """
         name = WeightsName(damaged.version, damaged.incarnation, damaged.copy + 1)
-        others = [w for w in self._published if w.weights_sha256 == damaged.weights_sha256]
+        others = [w for w in self._published if compare_weights(damaged, w) is True]
         for other in sorted(others, reverse=True):
             is_other = other.path != damaged.path
             if is_other and (linked := self._link_intact(other, name)) is not None:
                 return linked
-        if tensors is None or weights_hash(tensors) != damaged.weights_sha256:
+        if tensors is None or not _is_of(tensors, damaged):
             return None
-        return self.write(
-            tensors, version=name.version, incarnation=name.incarnation, copy=name.copy
-        )
+        return self._write(tensors, name, _hashes_in(damaged))
 
     def discard(self, damaged: WeightsOnDisk) -> None:
         """Deletes a damaged version, which was replaced or is lost."""
@@ -252,7 +281,7 @@ class WeightsStore:
         temporary = self._new_directory(name)
         for file in manifest.files:
             os.link(old.path / file, temporary / file)
-        return self._seal(temporary, name, old.weights_sha256, frozenset(manifest.files))
+        return self._seal(temporary, name, _hashes_in(old), frozenset(manifest.files))
 
     def _new_directory(self, name: "WeightsName") -> Path:
         temporary = self._root / f"{name.directory}{TEMPORARY_SUFFIX}"
@@ -261,14 +290,14 @@ class WeightsStore:
         return temporary
 
     def _seal(
-        self, temporary: Path, name: "WeightsName", digest: bytes, durable: frozenset[str]
+        self, temporary: Path, name: "WeightsName", hashes: WeightHashes, durable: frozenset[str]
     ) -> WeightsOnDisk:
         head = ManifestHead(
             kind="weights",
             stage=self._stage,
             step=name.version,
             incarnation=name.incarnation,
-            weights_sha256=digest.hex(),
+            weights_sha256=hashes.sha256.hex(),
         )
         manifest = seal(temporary, head, durable)
         final = temporary.with_suffix("")
@@ -279,7 +308,8 @@ class WeightsStore:
             incarnation=name.incarnation,
             path=final,
             manifest_sha256=manifest,
-            weights_sha256=digest,
+            weights_sha256=hashes.sha256,
+            weights_root=hashes.root,
             parent=self._parent_of(name.version),
             copy=name.copy,
         )
@@ -310,6 +340,16 @@ class WeightsStore:
         for weights in removed:
             remove_tree(weights.path)
         return removed
+
+
+def _is_of(tensors: WeightTensors, weights: WeightsOnDisk) -> bool:
+    if weights.weights_root:
+        return weights_hash(tensors) == weights.weights_root
+    return stream_hash(tensors) == weights.weights_sha256
+
+
+def _hashes_in(weights: WeightsOnDisk) -> WeightHashes:
+    return WeightHashes(weights.weights_sha256, weights.weights_root)
 
 
 def remove_leftovers(root: Path, *, kept: set[str], incarnation: int) -> None:

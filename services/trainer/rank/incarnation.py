@@ -31,6 +31,7 @@ class Incarnation:
     last_published_version: int
     """The newest version that an earlier life recorded; -1 when there is none."""
     last_published_sha256: bytes
+    last_published_root: bytes
     finished_step: int
     """The step at which an earlier life finished the training; 0 when none did."""
     committed: tuple[Path, ...]
@@ -38,6 +39,13 @@ class Incarnation:
     checkpoints_to_evaluate: tuple[buffer_pb2.Checkpoint, ...] = ()
     """The same as the buffer's messages; in mode bench those to evaluate, where an empty path
     means the starting weights."""
+
+    @property
+    def hashes_streams(self) -> bool:
+        """True if an earlier release published the newest version, without a root: what is
+        published again must be comparable with it.
+        """
+        return self.last_published_version >= 0 and not self.last_published_root
 
     def version_to_republish(self, sync_interval: int) -> int:
         """Returns the newest version due by the recorded steps; explorers continue from it."""
@@ -72,6 +80,7 @@ def _incarnation(answer: buffer_pb2.BeginIncarnationResponse, chosen: int) -> In
         recorded_step=answer.recorded_step,
         last_published_version=known.version if known.weights_sha256 else -1,
         last_published_sha256=known.weights_sha256,
+        last_published_root=known.weights_root,
         finished_step=answer.finished_step,
         committed=tuple(Path(row.path) for row in answer.checkpoints),
         checkpoints_to_evaluate=tuple(answer.checkpoints),

@@ -281,6 +281,7 @@ class RankStageSetup:
             files=files,
             dtype=getattr(torch, dtype),
             ledger=self._ledger(),
+            hashes_streams=life.hashes_streams,
         )
         if self._ranks.is_first:
             files.copy_from(start)

@@ -4,9 +4,10 @@ import datetime
 import io
 import json
 import math
+import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +24,8 @@ from trinity.config.data_rows import count_rows, first_row
 from trinity.config.schema.data import FormatConfig
 from trinity.rows import rows_to_json
 from trinity.training_rows import RowCheck, SkippedRows
+
+HEAVY = ("pydantic", "sqlalchemy", "google.protobuf", "numpy", "pyarrow", "trinity.config.schema")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ def read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
     def run(path: Path, check: RowCheck | None = None) -> Done:
         source = RowSource(kind="file", place=str(path), roots=("/",), check=check)
-        monkeypatch.setattr(sys, "stdin", io.StringIO(source.model_dump_json()))
+        monkeypatch.setattr(sys, "stdin", io.StringIO(source.to_json()))
         code = main()
         written = capsys.readouterr()
         return Done(code, written.out, written.err)
@@ -262,6 +265,27 @@ def test_rows_that_cannot_be_trained_on_are_left_out_and_named(mixed: Path, read
 def test_other_lines_of_a_reader_are_no_rows_left_out() -> None:
     assert SkippedRows.from_lines("") is None
     assert SkippedRows.from_lines("a warning: rows left out: {}") is None
+
+
+def test_a_source_is_the_same_after_its_way_to_the_reader() -> None:
+    plain = RowSource(kind="file", place="a.jsonl", roots=("/a", "/b"), split="eval")
+    table = replace(plain, kind="sql", table="train", check=checked(skips=True))
+    assert [RowSource.from_json(source.to_json()) for source in (plain, table)] == [plain, table]
+
+
+def test_a_file_is_read_without_heavy_imports(tmp_path: Path) -> None:
+    """Each stage that opens starts a reader for each of its tasksets."""
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"q": 1}\n')
+    code = (
+        "import sys\nfrom services.buffer.tasksets.read_rows import main\nassert main() == 0\n"
+        f"sys.exit(str([name for name in {HEAVY!r} if name in sys.modules] or ''))"
+    )
+    source = RowSource(kind="file", place=str(file), roots=("/",)).to_json()
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=source, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ('{"q": 1}\n', "\n")
 
 
 @pytest.mark.parametrize(

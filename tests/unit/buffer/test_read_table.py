@@ -8,9 +8,9 @@ from types import ModuleType
 
 import pytest
 
-from services.buffer.tasksets import row_sources
-from services.buffer.tasksets import row_sources as reading
-from services.buffer.tasksets.row_sources import RowSource, check_path, open_allowed, read_table
+from services.buffer.tasksets import row_sources, row_tables
+from services.buffer.tasksets.row_sources import RowSource, check_path, open_allowed
+from services.buffer.tasksets.row_tables import read_table
 from trinity.errors import UserError
 
 
@@ -76,7 +76,7 @@ def change_once_checked(module: ModuleType, asked: Path, patch: pytest.MonkeyPat
 def test_a_link_that_changes_once_it_was_checked_leads_nowhere(
     asked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    change_once_checked(reading, asked, monkeypatch)
+    change_once_checked(row_tables, asked, monkeypatch)
     with pytest.raises(UserError, match="changed while it was opened"):
         read(asked, asked.parents[1])
 

@@ -6,7 +6,8 @@ import pytest
 
 from services.buffer.sink.targets import SinkFailed, SinkFenced
 from services.buffer.sink.task_backup import BackupTable
-from services.buffer.tasksets.row_sources import RowSource, read_table
+from services.buffer.tasksets.row_sources import RowSource
+from services.buffer.tasksets.row_tables import read_table
 from tests.unit.config.builders import stage
 from trinity.config.plan.experience_sink import ExperienceSink, TaskBackup, task_backup
 from trinity.errors import UserError

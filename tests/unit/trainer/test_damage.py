@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -215,3 +216,44 @@ def test_damaged_weights_are_handed_over_once(
     weights = store.write(tensors(), version=2, incarnation=1)
     flip_a_bit(weights.path)
     assert wait_for_damage(weights) == 1
+
+
+def test_weights_of_an_earlier_release_are_recognised_by_its_hash(store: "WeightsStore") -> None:
+    from services.trainer.checkpoints.weights import stream_hash
+
+    written = store.write(tensors(), version=2, incarnation=1)
+    old = replace(written, weights_sha256=stream_hash(tensors()), weights_root=b"")
+    assert store.write_again(old, tensors(2.0)) is None
+    again = store.write_again(old, tensors())
+    assert again is not None
+    assert (again.weights_sha256, again.weights_root) == (old.weights_sha256, b"")
+    adopted = store.republish(2, incarnation=3)
+    assert adopted is not None and adopted.weights_root == b""
+
+
+def test_a_stage_that_an_earlier_release_began_has_both_hashes(tmp_path: Path) -> None:
+    import torch
+
+    from services.trainer.checkpoints.weights import (
+        ModelFiles,
+        WeightsStore,
+        stream_hash,
+        weights_hash,
+    )
+
+    files = ModelFiles(copy=tmp_path / "files", dtype="float32", chat_template=None)
+    files.copy_from(write_model(tmp_path / "model"))
+    for hashes_streams in (True, False):
+        root = tmp_path / f"weights {hashes_streams}"
+        store = WeightsStore(
+            root=root,
+            stage="rft",
+            files=files,
+            dtype=torch.float32,
+            hashes_streams=hashes_streams,
+        )
+        store.load_announced([], incarnation=1)
+        written = store.write(tensors(), version=2, incarnation=1)
+        expected = stream_hash(tensors()) if hashes_streams else weights_hash(tensors())
+        assert written.weights_sha256 == expected
+        assert written.weights_root == weights_hash(tensors())

@@ -16,7 +16,7 @@ from trinity.weights.process_group import local_address_for
 from trinity.weights.receiving import WeightsReceiver
 from trinity.weights.rendezvous import request_transfer
 from trinity.weights.sending import WeightsSender
-from trinity.weights.tensors import WeightsDigest
+from trinity.weights.tensors import RootDigest, StreamDigest
 
 LIMITS = TransferTimeouts(
     turn_seconds=60.0, join_seconds=60.0, stall_seconds=60.0, whole_seconds=120.0
@@ -31,14 +31,13 @@ TENSORS = {
 }
 
 
-def hash_of(weights: dict[str, torch.Tensor]) -> bytes:
-    digest = WeightsDigest()
-    for name in sorted(weights):
-        digest.add_tensor(name, weights[name])
+def hash_of(digest: RootDigest | StreamDigest) -> bytes:
+    for name in sorted(TENSORS):
+        digest.add_tensor(name, TENSORS[name])
     return digest.digest()
 
 
-ANNOUNCED = hash_of(TENSORS)
+ROOT = hash_of(RootDigest())
 
 
 def offered(limits: TransferTimeouts = LIMITS, host: str = "127.0.0.1") -> WeightsSender:
@@ -58,7 +57,9 @@ def seat_at(
     offer: WeightsSender, count: int = 1, limits: TransferTimeouts = LIMITS
 ) -> ReceiverSlot:
     receivers = Receivers(count=count, have_gpu=False)
-    return request_transfer(offer.offer, receivers, limits=limits, weights_sha256=ANNOUNCED)
+    return request_transfer(
+        offer.offer, receivers, limits=limits, weights_sha256=ROOT, weights_root=ROOT
+    )
 
 
 def receive(seat: ReceiverSlot, index: int = 0) -> tuple[dict[str, torch.Tensor], str]:
@@ -88,6 +89,15 @@ def test_weights_go_over_an_ipv6_address_too() -> None:
     assert not failure
     assert_same(weights)
     assert local_address_for("::1") == "::1"
+
+
+def test_weights_that_an_earlier_release_announced_are_checked_by_its_hash(
+    offer: WeightsSender,
+) -> None:
+    seat = replace(seat_at(offer), weights_root="", weights_sha256=hash_of(StreamDigest()).hex())
+    assert not receive(seat)[1]
+    seat = replace(seat_at(offer), weights_root="")
+    assert "hash differs" in receive(seat)[1], "the root is another hash"
 
 
 def test_a_later_one_gets_the_same(offer: WeightsSender) -> None:
@@ -194,7 +204,7 @@ def test_another_group_is_not_answered(offer: WeightsSender) -> None:
             guessed,
             Receivers(count=1, have_gpu=False),
             limits=HASTY,
-            weights_sha256=ANNOUNCED,
+            weights_sha256=ROOT,
         )
 
 

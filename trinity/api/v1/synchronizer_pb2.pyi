@@ -77,7 +77,7 @@ class Experiment(_message.Message):
     def __init__(self, id: _Optional[str] = ..., tenant: _Optional[str] = ..., label: _Optional[str] = ..., state: _Optional[_Union[ExperimentState, str]] = ..., reason: _Optional[str] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., start_count: _Optional[int] = ...) -> None: ...
 
 class Version(_message.Message):
-    __slots__ = ("stage", "version", "incarnation", "kind", "base_version", "path", "manifest_sha256", "weights_sha256", "parent_version", "offer", "copy", "damage")
+    __slots__ = ("stage", "version", "incarnation", "kind", "base_version", "path", "manifest_sha256", "weights_sha256", "parent_version", "offer", "copy", "damage", "weights_root")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[Version.Kind]
@@ -100,6 +100,7 @@ class Version(_message.Message):
     OFFER_FIELD_NUMBER: _ClassVar[int]
     COPY_FIELD_NUMBER: _ClassVar[int]
     DAMAGE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_ROOT_FIELD_NUMBER: _ClassVar[int]
     stage: str
     version: int
     incarnation: int
@@ -112,7 +113,8 @@ class Version(_message.Message):
     offer: TransferOffer
     copy: int
     damage: str
-    def __init__(self, stage: _Optional[str] = ..., version: _Optional[int] = ..., incarnation: _Optional[int] = ..., kind: _Optional[_Union[Version.Kind, str]] = ..., base_version: _Optional[int] = ..., path: _Optional[str] = ..., manifest_sha256: _Optional[bytes] = ..., weights_sha256: _Optional[bytes] = ..., parent_version: _Optional[int] = ..., offer: _Optional[_Union[TransferOffer, _Mapping]] = ..., copy: _Optional[int] = ..., damage: _Optional[str] = ...) -> None: ...
+    weights_root: bytes
+    def __init__(self, stage: _Optional[str] = ..., version: _Optional[int] = ..., incarnation: _Optional[int] = ..., kind: _Optional[_Union[Version.Kind, str]] = ..., base_version: _Optional[int] = ..., path: _Optional[str] = ..., manifest_sha256: _Optional[bytes] = ..., weights_sha256: _Optional[bytes] = ..., parent_version: _Optional[int] = ..., offer: _Optional[_Union[TransferOffer, _Mapping]] = ..., copy: _Optional[int] = ..., damage: _Optional[str] = ..., weights_root: _Optional[bytes] = ...) -> None: ...
 
 class TransferOffer(_message.Message):
     __slots__ = ("address", "group")

@@ -162,10 +162,8 @@ class TrainerConfig(Section):
         IgnoredKey("every version of the weights is safetensors in Hugging Face's layout"),
     ] = "last"
     """Which checkpoints hold weights in Hugging Face's layout."""
-    enable_preview: Annotated[
-        bool, IgnoredKey("samples are printed and kept in the buffer, not sent to a monitor")
-    ] = False
-    """A table of rollouts in the monitor."""
+    enable_preview: bool = False
+    """Send the monitor a table with samples of each evaluation: their texts leave the buffer."""
     balance_batch: bool = True
     """Deal rows so that ranks get equal numbers of tokens; else equal numbers of neighbours."""
     ulysses_sequence_parallel_size: Positive = 1

@@ -6,11 +6,6 @@ Where one is missing the tests are skipped, and say so.
 
 import asyncio
 import json
-import os
-import re
-import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,32 +15,30 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.browser import (
+    CHROMIUM,
+    DRAWN,
+    StudioProcess,
+    playwright_driver,
+    start_chromium,
+)
 from tests.support.model_free.experiment import experiment_plan, start_experiment
-from tests.support.model_free.stack import REPOSITORY, model_free_stack
+from tests.support.model_free.stack import model_free_stack
 from trinity.launch.resume import store_plan
 
-ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/\?token=\S+")
-CHROMIUM = shutil.which("chromium") or ""
 START_SECONDS = 120.0
-FOLDER_VARIABLE = "TRINITY_TEST_BROWSER"
-"""Names the folder that holds Playwright, apart from the environment."""
 HOSTILE = '<script>document.title="owned"</script>[a](http://evil.example)'
 NUM_TASKS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveStudio:
-    """Studio as a process; each of its addresses lets one browser in."""
+    """Studio with a run to look at; each of its addresses lets one browser in."""
 
-    process: "subprocess.Popen[str]"
+    studio: StudioProcess
     job_dir: Path
-
-    def address(self) -> str:
-        """Returns the next address from its output."""
-        assert self.process.stdout is not None
-        while (found := ADDRESS.search(line := self.process.stdout.readline())) is None:
-            assert line, "Studio has ended"
-        return found[0]
+    root: Path
+    """Runs that the page Configure starts belong below it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +57,11 @@ class Viewer:
         """Opens a page of Studio by its address."""
         asked = "&".join(f"{key}={value}" for key, value in {"run": self.run, **query}.items())
         self.page.goto(f"{self.origin}/{name}?{asked}")
+
+    def wait_until_drawn(self) -> None:
+        """Waits for a page that was opened."""
+        self.page.get_by_role("heading", level=1).wait_for()
+        self.page.wait_for_function(DRAWN)
 
 
 @pytest.fixture(scope="package")
@@ -105,34 +103,26 @@ def live_run(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="package")
-def studio(live_run: Path) -> Iterator[LiveStudio]:
-    """Studio, which may change experiences of the run."""
-    command = ["-m", "trinity.cli.main", "studio", "--port", "0", "--allow-changes", str(live_run)]
-    process = subprocess.Popen(
-        [sys.executable, *command],
-        env={**os.environ, "PYTHONPATH": REPOSITORY},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    yield LiveStudio(process=process, job_dir=live_run)
-    process.kill()
-    process.communicate()
+def studio(live_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveStudio]:
+    """Studio, which may change experiences of the run, and looks for others below a folder."""
+    root = tmp_path_factory.mktemp("started")
+    started = StudioProcess.start(["--allow-changes", str(live_run), str(root)], root)
+    yield LiveStudio(studio=started, job_dir=live_run, root=root)
+    started.process.kill()
+    started.process.communicate()
 
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
     """Chromium, or a skip that says what is missing."""
-    if os.environ.get(FOLDER_VARIABLE):
-        sys.path.append(os.environ[FOLDER_VARIABLE])
-    driver = pytest.importorskip(
-        "playwright.sync_api", reason="Playwright is missing: run `make browser`"
-    )
+    try:
+        driver = playwright_driver()
+    except ImportError:
+        pytest.skip("Playwright is missing: run `make browser`")
     if not CHROMIUM:
         pytest.skip("Chromium is missing: run `make browser` as root")
     with driver.sync_playwright() as playwright:
-        sandbox = [] if os.geteuid() else ["--no-sandbox"]
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=sandbox)
+        started = start_chromium(playwright)
         yield started
         started.close()
 
@@ -143,7 +133,7 @@ def viewer(studio: LiveStudio, browser: Any) -> Iterator[Viewer]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     page.set_default_timeout(30_000)
-    address = studio.address()
+    address = studio.studio.address()
     parts = urlsplit(address)
     seen = Viewer(
         page=page,

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.integration.studio.browser.conftest import HOSTILE, Viewer
+from tests.support.browser import PAGES
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 PHONE = {"width": 390, "height": 844}
@@ -78,13 +79,12 @@ def test_a_script_tag_is_text(viewer: Viewer) -> None:
     assert viewer.said == []
 
 
-@pytest.mark.parametrize("name", ["runs", "run", "experiences"])
+@pytest.mark.parametrize("name", PAGES)
 def test_a_phone_shows_each_page_without_scrolling_sideways(viewer: Viewer, name: str) -> None:
     page = viewer.page
     page.set_viewport_size(PHONE)
     viewer.open(name)
-    page.get_by_role("heading", level=1).wait_for()
-    page.locator(".table:visible").first.wait_for()
+    viewer.wait_until_drawn()
     width = page.evaluate("document.documentElement.scrollWidth")
     assert width <= PHONE["width"]
 

@@ -1,0 +1,64 @@
+"""axe-core looks at every page: our own parts have no serious finding, in light or dark."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.studio.browser.conftest import Viewer
+from tests.support.browser import FOLDER_VARIABLE, PAGES
+
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
+AXE = Path("node_modules/axe-core/axe.min.js")
+SERIOUS = ("serious", "critical")
+RUN_AXE = """async () => {
+  const found = await axe.run(document, {resultTypes: ["violations"]});
+  const flat = (target) => target.flat(9).join(" ");
+  return found.violations.flatMap((rule) => rule.nodes.map((node) => ({
+    rule: rule.id, impact: node.impact, target: flat(node.target), html: node.html,
+    parts: node.target.length, inShadow: Array.isArray(node.target[0]),
+  })));
+}"""
+STREAMLITS: Mapping[str, str] = {}
+"""Rules that Streamlit's own elements break, and what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An element that keeps somebody out."""
+
+    rule: str
+    target: str
+    html: str
+    is_ours: bool
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """The source of axe-core, or a skip that says what is missing."""
+    path = Path(os.environ.get(FOLDER_VARIABLE, ".")) / AXE
+    if not path.is_file():
+        pytest.skip("axe-core is missing: run `make browser` where there is npm")
+    return path.read_text()
+
+
+def findings(page: Any, axe: str) -> Iterator[Finding]:
+    page.evaluate(axe)
+    for found in page.evaluate(RUN_AXE):
+        if found["impact"] in SERIOUS:
+            yield Finding(found["rule"], found["target"], found["html"], bool(found["inShadow"]))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_no_page_has_a_serious_finding_of_ours(
+    viewer: Viewer, axe: str, name: str, scheme: str
+) -> None:
+    viewer.page.emulate_media(color_scheme=scheme)
+    viewer.open(name)
+    viewer.wait_until_drawn()
+    found = list(findings(viewer.page, axe))
+    assert not found

@@ -1,0 +1,113 @@
+"""Pictures of every page of Studio, from a run that has ended.
+
+python -m tests.support.studio_screenshots checkpoints/examples/addition --to docs/images
+
+The run must lie below the folder `checkpoints/`; the paths that pages show stand below it. Needs
+what `make browser` installs (TRINITY_TEST_BROWSER names its folder).
+"""
+
+import argparse
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from PIL import Image
+
+from tests.support.browser import DRAWN, PAGES, StudioProcess, playwright_driver, start_chromium
+
+SCREEN = {"width": 1280, "height": 900}
+COLORS = 96
+"""Of a picture: texts and lines stay sharp, and files small."""
+SETTLE_MILLIS = 1_500
+OPEN_MILLIS = 90_000
+SCHEMES = ("light", "dark")
+
+
+def main() -> None:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("run", type=Path, help="directory of a run that has ended")
+    parser.add_argument("--to", type=Path, required=True, help="folder of the light pictures")
+    parser.add_argument("--dark-to", type=Path, help="folder of the dark ones, to look at")
+    parser.add_argument("--pages", nargs="*", choices=PAGES, default=PAGES)
+    arguments = parser.parse_args()
+    folders = {"light": arguments.to, "dark": arguments.dark_to}
+    run = arguments.run.resolve()
+    with studio_of(run.parents[1]) as studio, chromium() as browser:
+        for scheme in SCHEMES:
+            if folders[scheme] is not None:
+                take(browser, studio.address(), run, folders[scheme], scheme, arguments.pages)
+
+
+@contextmanager
+def studio_of(root: Path) -> Iterator[StudioProcess]:
+    """Studio over all runs below a folder."""
+    started = StudioProcess.start([str(root)], root)
+    try:
+        yield started
+    finally:
+        started.process.terminate()
+        started.process.communicate()
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A browser without a window."""
+    with playwright_driver().sync_playwright() as playwright:
+        started = start_chromium(playwright)
+        yield started
+        started.close()
+
+
+def take(
+    browser: Any, address: str, run: Path, folder: Path, scheme: str, names: list[str]
+) -> None:
+    """Opens each page, brings it to what it is for, and stores its picture."""
+    folder.mkdir(parents=True, exist_ok=True)
+    page = browser.new_page(viewport=SCREEN, color_scheme=scheme)
+    page.set_default_timeout(OPEN_MILLIS)
+    page.goto(address)
+    parts = urlsplit(address)
+    for name in names:
+        page.goto(f"{parts.scheme}://{parts.netloc}/{name}?run={quote(str(run))}")
+        page.get_by_role("heading", level=1).wait_for()
+        wait_until_drawn(page)
+        bring(page, name)
+        path = folder / f"studio_{name}.png"
+        store(page.screenshot(), path)
+        sys.stdout.write(f"{path}: {path.stat().st_size:,} bytes\n")
+    page.close()
+
+
+def wait_until_drawn(page: Any) -> None:
+    """Waits for the run's services, the page and its charts."""
+    page.wait_for_timeout(SETTLE_MILLIS)
+    page.wait_for_function(DRAWN)
+    page.wait_for_timeout(SETTLE_MILLIS)
+
+
+def bring(page: Any, name: str) -> None:
+    """Chooses what a page is for."""
+    if name == "compare":
+        for row in range(min(2, page.locator("tr.choice").count())):
+            page.locator("tr.choice").nth(row).click()
+            wait_until_drawn(page)
+    elif name in ("experiences", "tasks", "evaluations", "tasksets"):
+        page.locator("tr.choice").first.click()
+        wait_until_drawn(page)
+
+
+def store(picture: bytes, path: Path) -> None:
+    """Writes a small PNG."""
+    with Image.open(io.BytesIO(picture)) as image:
+        image.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+if __name__ == "__main__":
+    main()
