@@ -233,6 +233,8 @@ def import_module(name: str, wanted: str) -> ModuleType:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             if (path := plugin_file(name)) is not None:
                 return load_file(path)
+            if _is_below_plugin_folder(name):
+                return import_module(f"{PLUGIN_PACKAGE}.{name}", wanted)
             folders = ", ".join([here, *map(str, plugin_dirs_from_environment())])
             raise UserError(
                 f"{wanted}: there is no module {error.name!r} in {folders} or among Python's "
@@ -241,6 +243,13 @@ def import_module(name: str, wanted: str) -> ModuleType:
         raise UserError(f"{wanted}: {_explain(error)}") from error
     except (Exception, SystemExit) as error:  # whatever a user's file raises at import
         raise UserError(f"{wanted}: {_explain(error)}") from error
+
+
+def _is_below_plugin_folder(name: str) -> bool:
+    """Returns true for `shop.workflow` if a plugin folder has a folder `shop`."""
+    first, _, rest = name.partition(".")
+    is_plain = bool(rest) and re.fullmatch(r"\w+", first) is not None
+    return is_plain and any((folder / first).is_dir() for folder in plugin_dirs_from_environment())
 
 
 def _look_in_current_folder() -> str:

@@ -1,13 +1,16 @@
-"""Reads rows of tasks from files: JSON, JSON lines, CSV, Parquet and Arrow."""
+"""Reads rows of tasks from files: JSON, JSON lines, CSV, TSV, Parquet and Arrow."""
 
 import codecs
 import csv
+import gzip
 import json
 import math
-from collections.abc import Iterator
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING, cast
 from uuid import UUID
 
 from trinity.conversations import without_nulls
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 
 FILE_MAGIC = b"ARROW1"
+COMPRESSED = ".gz"
 ARROW_BATCH_ROWS = 1024
 MAX_FIELD_LENGTH = 64 * 1024 * 1024
 PlainValue = dict[str, object] | str | float | None
@@ -26,7 +30,7 @@ _CHAT_KEYS = ("role", "function", "parameters")
 """One of these is a key of every message and every tool."""
 
 
-def arrow_batches(source: BinaryIO) -> Iterator["RecordBatch"]:
+def arrow_batches(source: IO[bytes]) -> Iterator["RecordBatch"]:
     """Yields the record batches of an open file in either format.
 
     Raises: ArrowException when it is in neither.
@@ -45,7 +49,7 @@ def arrow_batches(source: BinaryIO) -> Iterator["RecordBatch"]:
 
 
 def read_rows(
-    stream: BinaryIO, name: str, *, batch_rows: int = ARROW_BATCH_ROWS
+    stream: IO[bytes], name: str, *, batch_rows: int = ARROW_BATCH_ROWS
 ) -> Iterator[object]:
     """Yields the rows of an open file, by its extension; csv has no types and yields texts only.
 
@@ -54,22 +58,40 @@ def read_rows(
     Raises: UserError naming the file and what is wrong with it.
     """
     try:
-        match name.rpartition(".")[2]:
-            case "jsonl":
-                yield from _json_lines(stream, name)
-            case "json":
-                yield from _json(stream, name)
-            case "csv":
-                yield from _csv(stream, name)
-            case "parquet":
-                yield from _parquet(stream, name, batch_rows)
-            case _:
-                yield from _arrow(stream, name, batch_rows)
+        yield from _rows_of_kind(plain_stream(stream, name), name, batch_rows)
     except OSError as error:
         raise UserError(f"cannot read {name}: {error}") from error
+    except (EOFError, zlib.error) as error:
+        raise UserError(f"cannot read {name}: its compressed text is cut or damaged") from error
 
 
-def rows_to_json(stream: BinaryIO, name: str) -> Iterator[str]:
+def plain_stream(stream: IO[bytes], name: str) -> IO[bytes]:
+    """Returns what a compressed file holds; any other file is returned as it is."""
+    return cast(IO[bytes], gzip.open(stream)) if name.endswith(COMPRESSED) else stream
+
+
+def file_kind(name: str) -> str:
+    """Returns the extension that says what a file holds, without that of its compression."""
+    return name.removesuffix(COMPRESSED).rpartition(".")[2]
+
+
+def _rows_of_kind(stream: IO[bytes], name: str, batch_rows: int) -> Iterator[object]:
+    match file_kind(name):
+        case "jsonl" | "ndjson":
+            yield from _json_lines(stream, name)
+        case "json":
+            yield from _json(stream, name)
+        case "csv":
+            yield from _csv(stream, name, delimiter=",")
+        case "tsv":
+            yield from _csv(stream, name, delimiter="\t")
+        case "parquet":
+            yield from _parquet(stream, name, batch_rows)
+        case _:
+            yield from _arrow(stream, name, batch_rows)
+
+
+def rows_to_json(stream: IO[bytes], name: str) -> Iterator[str]:
     """Yields the rows as JSON texts; JSON lines are passed through unchecked.
 
     Raises: UserError for a file that is not what its name says.
@@ -132,12 +154,20 @@ def to_json_value(value: object) -> PlainValue:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, Decimal):
-        return float(value) if value.is_finite() else None
+        return _number_of_decimal(value)
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, bytes | bytearray | memoryview):
         return _text_of_bytes(bytes(value))
     raise TypeError(f"a value of type {type(value).__name__} has no place in JSON")
+
+
+def _number_of_decimal(value: Decimal) -> PlainValue:
+    """Returns a number, or the decimal's own digits where a number would lose some."""
+    number = float(value)
+    if not value.is_finite():
+        return None
+    return number if Decimal(repr(number)) == value else str(value)
 
 
 def _text_of_bytes(value: bytes) -> str | None:
@@ -150,13 +180,13 @@ def _text_of_bytes(value: bytes) -> str | None:
 _ENCODER = json.JSONEncoder(allow_nan=False, default=to_json_value)
 
 
-def _json_lines(stream: BinaryIO, name: str) -> Iterator[object]:
+def _json_lines(stream: IO[bytes], name: str) -> Iterator[object]:
     for number, text in _text_lines(stream, name):
         yield _parse(name, text, number)
 
 
 def _text_lines(
-    stream: BinaryIO, name: str, *, errors: str = "strict"
+    stream: IO[bytes], name: str, *, errors: str = "strict"
 ) -> Iterator[tuple[int, str]]:
     """Yields the lines that are not empty, with their numbers from 1 on."""
     for number, line in enumerate(stream, start=1):
@@ -185,26 +215,31 @@ def _parse(name: str, text: str, first_line: int) -> object:
         raise UserError(f"{name}, line {first_line}: not valid JSON: {reason}") from error
 
 
-def _json(stream: BinaryIO, name: str) -> Iterator[object]:
+def _json(stream: IO[bytes], name: str) -> Iterator[object]:
     """Yields a list of rows; some files called .json hold JSON lines."""
     start = stream.read(4096).removeprefix(codecs.BOM_UTF8)
     stream.seek(0)
     if not start.lstrip().startswith(b"["):
-        yield from _json_lines(stream, name)
+        try:
+            yield from _json_lines(stream, name)
+        except UserError as error:
+            advice = "a .json file holds a list of rows, `[...]`, or a row on each line"
+            raise UserError(f"{error}: {advice}") from error
         return
     rows = _parse(name, _decoded(stream.read().removeprefix(codecs.BOM_UTF8), name), 1)
     assert isinstance(rows, list)
     yield from rows
 
 
-def _csv(stream: BinaryIO, name: str) -> Iterator[object]:
+def _csv(stream: IO[bytes], name: str, *, delimiter: str) -> Iterator[object]:
     csv.field_size_limit(MAX_FIELD_LENGTH)
     texts = (
         _decoded(line, f"{name}, line {number}").removeprefix("\ufeff")
         for number, line in enumerate(stream, start=1)
     )
-    lines = csv.DictReader(texts, strict=True)
+    lines = csv.DictReader(texts, strict=True, delimiter=delimiter)
     try:
+        _require_distinct([column for column in lines.fieldnames or () if column], name)
         for row in lines:
             if None in row or None in row.values():
                 num_columns = len(lines.fieldnames or ())
@@ -217,23 +252,34 @@ def _csv(stream: BinaryIO, name: str) -> Iterator[object]:
         raise UserError(f"{name}, line {lines.line_num}: not valid csv: {error}") from error
 
 
-def _parquet(stream: BinaryIO, name: str, batch_rows: int) -> Iterator[object]:
+def _require_distinct(columns: Sequence[str], name: str) -> None:
+    """Raises UserError if two columns have one name: a row has room for one of them."""
+    twice = [column for column, count in Counter(columns).items() if count > 1]
+    if twice:
+        raise UserError(
+            f"{name} has several columns `{twice[0]}`: rename them, or leave all but one out"
+        )
+
+
+def _parquet(stream: IO[bytes], name: str, batch_rows: int) -> Iterator[object]:
     import pyarrow  # takes 40 MB, loaded for these files only
     from pyarrow import parquet
 
     try:
         with parquet.ParquetFile(stream) as table:
+            _require_distinct(table.schema_arrow.names, name)
             for batch in table.iter_batches(batch_rows):
                 yield from _plain_rows(batch)
     except pyarrow.ArrowException as error:
         raise UserError(f"{name} is not a readable parquet file: {error}") from error
 
 
-def _arrow(stream: BinaryIO, name: str, batch_rows: int) -> Iterator[object]:
+def _arrow(stream: IO[bytes], name: str, batch_rows: int) -> Iterator[object]:
     import pyarrow
 
     try:
         for batch in arrow_batches(stream):
+            _require_distinct(batch.schema.names, name)
             # A file may be one batch of all its rows.
             for first in range(0, batch.num_rows, batch_rows):
                 yield from _plain_rows(batch.slice(first, batch_rows))

@@ -15,6 +15,7 @@ from services.explorer.engine.tokenizer import (
     HuggingFaceTokenizer,
     load_tokenizer,
 )
+from services.explorer.engine.turns import EngineOwnDevice, EngineTurns
 from services.explorer.engine.vllm_options import detect_hardware, prepare_environment
 from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.openai_api.connections import ConnectionTable, HttpLimits
@@ -66,6 +67,8 @@ class StageModel:
     """True if training replays the experts that the engine chooses."""
     runs_code: bool = False
     """True if the Python code that comes with the model is run."""
+    sleeps: bool = False
+    """True if its engine gives the device to the trainer by turns."""
     first_gpu: int = 0
     num_process_gpus: int = 0
 
@@ -91,6 +94,7 @@ def stage_models(plan: StagePlan) -> tuple[StageModel, ...]:
         section=plan.config.model if changes_rope(plan.config.model) else None,
         records_experts=plan.config.algorithm.enable_router_replay,
         runs_code=plan.config.model.trust_remote_code,
+        sleeps=plan.takes_turns,
         num_process_gpus=total,
     )
     models = [policy]
@@ -174,20 +178,27 @@ class EngineManager:
         """True if there is an engine."""
         return self._running is not None
 
-    async def ensure(self, plan: StagePlan) -> LoadedStageModels:
+    async def ensure(self, plan: StagePlan, turns: EngineTurns | None = None) -> LoadedStageModels:
         """Returns the engines for a stage: the running ones, or new ones if it needs others.
+
+        Where the device is shared, a new engine starts in its turn, and sleeps when it is there.
 
         Raises: UserError when a model cannot be run or does not load in time.
         """
+        turns = turns or EngineOwnDevice()
         models = stage_models(plan)
         self._seconds = plan.config.synchronizer.sync_timeout
         self._variables = _as_strings(plan.config.explorer.env_vars)
         if self._running is None or self._models != models:
             await self.close_engines()
-            self._running = await self._start_models(models)
-            self._models = models
+            async with turns.starting():
+                self._running = await self._start_models(models)
+                self._models = models
+                turns.attach(*_policy_of(self._running))
+                await turns.give_back()
         else:
             self._running = await self._reconnect_external(self._running)
+            turns.attach(*_policy_of(self._running))
         return self._running
 
     async def close_engines(self) -> None:
@@ -279,6 +290,7 @@ class EngineManager:
             rollout=model.rollout,
             tokenizer=tokenizer,
             parsers=parsers,
+            template_kwargs=model.template_kwargs,
             schemas=schemas,
             connections=self._connections,
         )
@@ -308,6 +320,10 @@ class EngineManager:
         return tuple(started)
 
 
+def _policy_of(models: LoadedStageModels) -> tuple[Engine, WeightLoader]:
+    return models.policy.engine, models.loader
+
+
 def _engine_options(model: StageModel, tokenizer: HuggingFaceTokenizer) -> EngineOptions:
     return EngineOptions(
         model_path=model.path,
@@ -320,6 +336,7 @@ def _engine_options(model: StageModel, tokenizer: HuggingFaceTokenizer) -> Engin
         rope=None if model.section is None else _rope_of(model.path, model.section),
         records_experts=model.records_experts,
         trusts_code=model.runs_code,
+        sleeps=model.sleeps,
         role=model.role,
     )
 

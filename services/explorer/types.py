@@ -158,6 +158,14 @@ StageEnd = StageDrained | StageCancelled | ExplorerStopped
 """The reason for having nothing more to do in a stage."""
 
 
+class EngineTurnState(StrEnum):
+    """States of an explorer's turn on a device that its engine shares."""
+
+    WANTED = "wanted"
+    HELD = "held"
+    RELEASED = "released"
+
+
 class CommitOutcome(StrEnum):
     """The buffer's final decision on a result, after which it is never sent again."""
 

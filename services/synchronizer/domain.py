@@ -35,6 +35,73 @@ class Role(StrEnum):
     BUFFER = "buffer"
 
 
+class TurnState(StrEnum):
+    """States of a role's turn on the device that it shares."""
+
+    WANTED = "wanted"
+    HELD = "held"
+    RELEASED = "released"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceWish:
+    """A role that wants the device; `since` is in seconds of the epoch."""
+
+    role: Role
+    reason: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTurn:
+    """The turn on a device that engine and trainer share.
+
+    Reports of the two arrive in any order: the newest holder counts, and a role that gives the
+    device back after the other one has taken it changes nothing.
+    """
+
+    holder: Role | None = None
+    process: str = ""
+    reason: str = ""
+    since: float = 0.0
+    """When it took the device, or when the last one gave it back, in seconds of the epoch."""
+    wishes: tuple[DeviceWish, ...] = ()
+
+    def after(self, report: "TurnReport", now: float) -> "DeviceTurn":
+        """Returns the turn as it is once a role has reported."""
+        role = report.role
+        others = tuple(wish for wish in self.wishes if wish.role is not role)
+        match report.state:
+            case TurnState.WANTED:
+                if any(wish.role is role for wish in self.wishes):
+                    return self
+                wish = DeviceWish(role=role, reason=report.reason, since=now)
+                return replace(self, wishes=(*self.wishes, wish))
+            case TurnState.HELD:
+                is_same = (self.holder, self.process) == (role, report.process)
+                return DeviceTurn(
+                    holder=role,
+                    process=report.process,
+                    reason=report.reason,
+                    since=self.since if is_same and self.reason == report.reason else now,
+                    wishes=others,
+                )
+            case TurnState.RELEASED:
+                if self.holder is not role:
+                    return replace(self, wishes=others)
+                return DeviceTurn(since=now, wishes=others)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnReport:
+    """A role's report about the device."""
+
+    role: Role
+    state: TurnState
+    process: str = ""
+    reason: str = ""
+
+
 class VersionKind(StrEnum):
     """Kind of the files of a version."""
 
@@ -148,6 +215,8 @@ class Experiment:
     reason: str = ""
     stages: tuple[ExperimentStage, ...]
     start_count: int = 1
+    turn: DeviceTurn | None = None
+    """None until one of its roles has said that it shares a device."""
 
     @classmethod
     def started(cls, tenant: str, label: str, plan: tuple[PlannedStage, ...]) -> "Experiment":

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.synchronizer.domain import (
+    DeviceTurn,
     Experiment,
     ExperimentStageState,
     ExperimentState,
     PlannedStage,
     PublishedVersion,
     Role,
+    TurnReport,
     VersionKey,
 )
 from services.synchronizer.members import GONE, Member
@@ -182,6 +184,16 @@ class Operations:
             if is_first and not await experiments.save(connection, known, asked):
                 await notify(connection, experiment_id)
             return is_first
+
+    async def record_turn(self, experiment_id: uuid.UUID, report: TurnReport) -> bool:
+        """Records what a role says about the shared device; True if that changes anything.
+
+        Raises: NotFound.
+        """
+        async with self._database.transaction() as connection:
+            known = await experiments.locked(connection, experiment_id)
+            turn = (known.turn or DeviceTurn()).after(report, time.time())
+            return await experiments.save_turn(connection, known, turn)
 
     async def finish_role(
         self,

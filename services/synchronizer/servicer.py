@@ -151,6 +151,23 @@ class SynchronizerServicer(SynchronizerServiceServicer):
             raise Forbidden("member.id: is that of another member")
         return pb.HeartbeatResponse(interval_seconds=HEARTBEAT_SECONDS)
 
+    async def RecordTurn(
+        self, request: pb.RecordTurnRequest, _: grpc.aio.ServicerContext
+    ) -> pb.RecordTurnResponse:
+        experiment_id = _experiment_id(request.experiment_id)
+        report = wire.turn_report_from_proto(request)
+        if await self._operations.record_turn(experiment_id, report):
+            logger.debug(
+                "turn on the device",
+                extra={
+                    "experiment_id": experiment_id,
+                    "role": report.role,
+                    "state": report.state,
+                    "reason": report.reason,
+                },
+            )
+        return pb.RecordTurnResponse()
+
     async def FinishRole(
         self, request: pb.FinishRoleRequest, _: grpc.aio.ServicerContext
     ) -> pb.FinishRoleResponse:

@@ -36,6 +36,8 @@ experiment = sa.Table(
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("start_count", sa.BigInteger, nullable=False),
     sa.Column("created_at", pg.TIMESTAMP(timezone=True), nullable=False, server_default=_NOW),
+    # Whose turn it is on a shared device; null where none is shared.
+    sa.Column("turn", pg.JSONB(none_as_null=True)),
     sa.UniqueConstraint("id"),
     sa.UniqueConstraint("tenant", "label"),
     sa.CheckConstraint(_one_of("state", ExperimentState), name="state"),

@@ -1,16 +1,20 @@
 """Conversion of protobuf messages from and to the domain, with checks of requests."""
 
+import time
 from enum import StrEnum
 from typing import TypeVar
 
 from services.synchronizer import validation as check
 from services.synchronizer.domain import (
+    DeviceTurn,
     Experiment,
     ExperimentStage,
     ExperimentStageState,
     ExperimentState,
     PublishedVersion,
     Role,
+    TurnReport,
+    TurnState,
     VersionKey,
     VersionKind,
 )
@@ -44,6 +48,12 @@ VERSION_KINDS = {
     VersionKind.FULL: pb.Version.KIND_FULL,
     VersionKind.LORA: pb.Version.KIND_LORA,
     VersionKind.DELTA: pb.Version.KIND_DELTA,
+}
+
+TURN_STATES = {
+    TurnState.WANTED: pb.RecordTurnRequest.STATE_WANTED,
+    TurnState.HELD: pb.RecordTurnRequest.STATE_HELD,
+    TurnState.RELEASED: pb.RecordTurnRequest.STATE_RELEASED,
 }
 
 NameT = TypeVar("NameT", bound=StrEnum)
@@ -132,6 +142,35 @@ def experiment_to_proto(experiment: Experiment) -> pb.Experiment:
         reason=experiment.reason,
         stages=[_stage_to_proto(stage) for stage in experiment.stages],
         start_count=experiment.start_count,
+        turn=None if experiment.turn is None else _turn_to_proto(experiment.turn),
+    )
+
+
+def turn_report_from_proto(message: pb.RecordTurnRequest) -> TurnReport:
+    """Converts what a role says about the shared device."""
+    return TurnReport(
+        role=role_from_proto(message.role),
+        state=_named(message.state, TURN_STATES, "state"),
+        process=check.sentence(message.process),
+        reason=check.sentence(message.reason),
+    )
+
+
+def _turn_to_proto(turn: DeviceTurn) -> pb.DeviceTurn:
+    now = time.time()
+    return pb.DeviceTurn(
+        holder=pb.ROLE_UNSPECIFIED if turn.holder is None else ROLES[turn.holder],
+        process=turn.process,
+        reason=turn.reason,
+        held_seconds=max(now - turn.since, 0.0) if turn.since else 0.0,
+        wishes=[
+            pb.DeviceWish(
+                role=ROLES[wish.role],
+                reason=wish.reason,
+                waited_seconds=max(now - wish.since, 0.0),
+            )
+            for wish in turn.wishes
+        ],
     )
 
 

@@ -11,6 +11,7 @@ import grpc
 from services.trainer.batch_rows import RowReader
 from services.trainer.retry import RpcRetry
 from services.trainer.types import (
+    RankTurnState,
     StepOutcome,
     TrainBatch,
     TrainRow,
@@ -54,6 +55,11 @@ class BatchResult:
     """Rollouts that the batch needs; 0 where that is not known."""
 
 
+_TURN_STATES = {
+    RankTurnState.WANTED: synchronizer_pb2.RecordTurnRequest.STATE_WANTED,
+    RankTurnState.HELD: synchronizer_pb2.RecordTurnRequest.STATE_HELD,
+    RankTurnState.RELEASED: synchronizer_pb2.RecordTurnRequest.STATE_RELEASED,
+}
 NO_BATCH_REASONS = {
     buffer_pb2.BatchHead.STATE_WAITING: NoBatchReason.WAITING,
     buffer_pb2.BatchHead.STATE_DRAINED: NoBatchReason.DRAINED,
@@ -281,6 +287,17 @@ class TrainerSynchronizerClient:
             damage=damage,
         )
         self._retry.call(lambda: self._stub.RetireVersions(request, timeout=CALL_SECONDS))
+
+    def record_turn(self, state: RankTurnState, process: str, reason: str) -> None:
+        """Reports where the trainer stands with the device that it shares."""
+        request = synchronizer_pb2.RecordTurnRequest(
+            experiment_id=self._key.experiment_id,
+            role=synchronizer_pb2.ROLE_TRAINER,
+            state=_TURN_STATES[state],
+            process=process,
+            reason=reason,
+        )
+        self._retry.call(lambda: self._stub.RecordTurn(request, timeout=CALL_SECONDS))
 
     def finish_role(self, final: WeightsOnDisk) -> None:
         """Reports that the trainer's part of the stage is done."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -121,6 +122,14 @@ class StepOutcome:
     """Keyed by position in the batch."""
 
 
+class RankTurnState(StrEnum):
+    """States of a rank's turn on a device that it shares."""
+
+    WANTED = "wanted"
+    HELD = "held"
+    RELEASED = "released"
+
+
 class StageLearner(Protocol):
     """One rank's share of the models that a stage trains. Every method is collective."""
 
@@ -140,6 +149,12 @@ class StageLearner(Protocol):
 
     def load(self, directory: Path) -> None:
         """Continues from a checkpoint."""
+
+    def enter_device(self) -> None:
+        """Moves weights and optimizers from the host's memory to the device."""
+
+    def leave_device(self) -> None:
+        """Moves all that it has on the device to the host's memory, and frees it there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -17,6 +17,7 @@ from trinity.config.plan.parts import AuxiliaryModel
 from trinity.config.plan.placement import GpuAssignment, assign_gpus, cluster_gpus_of, gpu_demand_of
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.base import KeyStatus
+from trinity.config.schema.choices import BY_TURNS
 from trinity.errors import UserError
 from trinity.runtime.host_port import join_address
 from trinity.sizing.memory import GIB, MemoryTerm
@@ -28,6 +29,7 @@ from trinity.sizing.stage_sizes import (
     engine_memory,
     rank_advice,
     rank_memory,
+    turn_memory,
     validator_bytes,
     validator_limit,
     validator_settings,
@@ -86,6 +88,8 @@ def memory_lines(
         yield from _all_auxiliary_lines(stage, gpu_bytes)
     if "trainer" in stage.roles:
         yield from _rank_lines(stage, shape, critic, gpu_bytes)
+    if stage.takes_turns:
+        yield from _turn_lines(stage, shape, critic)
     if gpu_bytes is None and cluster_gpus_of(stage).total:
         yield "  --gpu-memory GIB shows whether it fits"
 
@@ -185,6 +189,18 @@ def _rank_lines(
     yield f"    by Trinity-RFT's rule for the actor: {_gib(rule)}, {verdict}"
 
 
+def _turn_lines(stage: StagePlan, shape: ModelShape, critic: ModelShape | None) -> Iterator[str]:
+    """Yields what waits in the host's memory while the other one has the GPU."""
+    waits = turn_memory(stage, shape, critic)
+    yield "  by turns         the host's memory, for what is not on the GPU"
+    kept = "weights, while the trainer works" if waits.engine else "none: loaded at each turn"
+    for name, size, what in (
+        ("trainer", waits.trainer, "weights and optimizer, while the engine works"),
+        ("engine", waits.engine, kept),
+    ):
+        yield f"    {name:18} {_gib(size):>10}  {what}"
+
+
 def _term_lines(terms: tuple[MemoryTerm, ...]) -> Iterator[str]:
     for term in terms:
         yield f"    {term.name:18} {_gib(term.bytes):>10}  {term.formula}"
@@ -211,7 +227,8 @@ def plan(
     gpu_bytes = None if gpu_memory is None else int(gpu_memory * GIB)
     for stage in experiment.stages:
         what = "" if stage.mode == "serve" else f", {stage.algorithm_type}"
-        print(f"\nstage {stage.index + 1}: {stage.name} (mode {stage.mode}{what})")
+        mode = BY_TURNS if stage.takes_turns else stage.mode
+        print(f"\nstage {stage.index + 1}: {stage.name} (mode {mode}{what})")
         for line in _placement_lines(stage):
             print(f"  {line}")
         for line in _volume_lines(stage, rows):

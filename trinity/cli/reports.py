@@ -53,6 +53,26 @@ class StageReport(Report):
     total_train_steps: int | None = None
 
 
+class DeviceWishReport(Report):
+    """A role that wants the device."""
+
+    role: str
+    reason: str
+    waited_seconds: float
+
+
+class DeviceTurnReport(Report):
+    """The turn on a GPU that engine and trainer share."""
+
+    holder: str | None
+    """`explorer` or `trainer`; None while nobody has it."""
+    process: str
+    reason: str
+    held_seconds: float
+    """Since it was taken, or given back."""
+    wishes: tuple[DeviceWishReport, ...]
+
+
 class ExperimentReport(Report):
     """One experiment, with its stages in order."""
 
@@ -61,6 +81,8 @@ class ExperimentReport(Report):
     """`running`, `finished`, `failed`, `cancelled`, or `stopped`: `trinity run` goes on with it."""
     reason: str
     stages: tuple[StageReport, ...]
+    turn: DeviceTurnReport | None = None
+    """None where engine and trainer share no GPU."""
 
 
 class WorkReport(Report):
@@ -176,6 +198,24 @@ def _experiment(experiment: synchronizer_pb2.Experiment) -> ExperimentReport:
         stages=tuple(
             StageReport(name=stage.name, state=_name(synchronizer_pb2.StageState.Name(stage.state)))
             for stage in experiment.stages
+        ),
+        turn=_turn(experiment.turn) if experiment.HasField("turn") else None,
+    )
+
+
+def _turn(turn: synchronizer_pb2.DeviceTurn) -> DeviceTurnReport:
+    return DeviceTurnReport(
+        holder=_name(synchronizer_pb2.Role.Name(turn.holder)) if turn.holder else None,
+        process=turn.process,
+        reason=turn.reason,
+        held_seconds=turn.held_seconds,
+        wishes=tuple(
+            DeviceWishReport(
+                role=_name(synchronizer_pb2.Role.Name(wish.role)),
+                reason=wish.reason,
+                waited_seconds=wish.waited_seconds,
+            )
+            for wish in turn.wishes
         ),
     )
 

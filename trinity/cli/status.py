@@ -32,6 +32,7 @@ from trinity.cli.runs import (
     running_stack,
     stopped_run_lines,
 )
+from trinity.diagnosis.rules import turn_text
 from trinity.errors import RunFailed
 from trinity.inspect.tables import population_lines, population_table
 from trinity.local.addresses import ServiceAddresses
@@ -153,6 +154,8 @@ def _show(
         state = _name(synchronizer_pb2.ExperimentState.Name(experiment.state))
         reason = escape(f": {experiment.reason}") if experiment.reason else ""
         console.print(f"[bold]{escape(experiment.label)}[/bold]  {state}{reason}")
+        if turn := turn_text(experiment):
+            console.print(f"  {escape(turn)}")
         for named in experiment.stages:
             stage_state = _name(synchronizer_pb2.StageState.Name(named.state))
             console.print(f"  {escape(named.name)}  {stage_state}")

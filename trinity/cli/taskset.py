@@ -42,7 +42,7 @@ TenantOption = Annotated[str, typer.Option("--tenant", help="Tenant of the tasks
 NameArgument = Annotated[str, typer.Argument(help="The taskset's name or id.", show_default=False)]
 FileArgument = Annotated[
     Path,
-    typer.Argument(help="A jsonl, json, csv, parquet or arrow file.", show_default=False),
+    typer.Argument(help="A jsonl, json, csv, tsv, parquet or arrow file.", show_default=False),
 ]
 
 

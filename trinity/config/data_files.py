@@ -6,8 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trinity.errors import UserError
+from trinity.rows import COMPRESSED
 
-SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
+TEXT_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+SUFFIXES = (
+    *TEXT_SUFFIXES,
+    ".parquet",
+    ".arrow",
+    *(f"{suffix}{COMPRESSED}" for suffix in TEXT_SUFFIXES),
+)
+FILE_KINDS = ".jsonl or .json or .csv or .tsv or .parquet or .arrow file (texts also as .gz)"
 _SPLIT_WORDS = {"train", "test", "validation", "valid", "val", "dev", "eval"}
 _NO_DATA = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
 
@@ -34,8 +42,8 @@ def find_data_files(
     root = Path(path)
     check(root)
     if root.is_file():
-        if root.suffix not in SUFFIXES:
-            raise UserError(f"{root} is of an unknown kind: give a {_or(SUFFIXES)} file")
+        if not root.name.endswith(SUFFIXES):
+            raise UserError(f"{root} is of an unknown kind: give a {FILE_KINDS}")
         return (root,)
     directory = root / subset_name if subset_name else root
     for place in (directory, directory / "dataset_dict.json", directory / split):
@@ -93,7 +101,7 @@ def _plain_name(name: str) -> str:
 def _files_of_split(directory: Path, split: str, *, all_are_split: bool) -> tuple[Path, ...]:
     files = _data_files_below(directory)
     if not files:
-        raise UserError(f"{directory} holds no {_or(SUFFIXES)} file: put the rows there")
+        raise UserError(f"{directory} holds no {FILE_KINDS}: {_where_rows_are(directory)}")
     named = {file: _words(file.stem) & (_SPLIT_WORDS | {split.lower()}) for file in files}
     chosen = tuple(file for file in files if split.lower() in named[file])
     if not chosen and (all_are_split or split == "train") and not any(named.values()):
@@ -101,7 +109,33 @@ def _files_of_split(directory: Path, split: str, *, all_are_split: bool) -> tupl
     if not chosen:
         names = _or(sorted(file.name for file in files)[:8])
         raise UserError(f"no file of {directory} belongs to split `{split}`: it has {names}")
-    return chosen
+    return _each_once(chosen)
+
+
+def _each_once(files: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Leaves out what is there uncompressed, too.
+
+    Raises: UserError when a file is there in two kinds, most likely with the same rows.
+    """
+    plain = tuple(file for file in files if file.with_suffix("") not in files)
+    by_stem: dict[str, Path] = {}
+    for file in plain:
+        stem = str(file.parent / file.name.removesuffix(COMPRESSED)).rpartition(".")[0]
+        if (other := by_stem.setdefault(stem, file)) != file:
+            raise UserError(
+                f"{file.parent} holds both {other.name} and {file.name}, and the same rows must "
+                "not count twice: give one of the files as `path`, or rename one"
+            )
+    return plain
+
+
+def _where_rows_are(directory: Path) -> str:
+    """Returns what to do about a directory without data."""
+    below = sorted(entry for entry in directory.iterdir() if not entry.is_symlink())
+    found = [entry.name for entry in below if entry.is_dir() and _data_files_below(entry)]
+    if not found:
+        return "put the rows there"
+    return f"its folder `{found[0]}` does, so set `subset_name: {found[0]}`, or `path` to it"
 
 
 def _data_files_below(directory: Path) -> tuple[Path, ...]:
@@ -110,7 +144,9 @@ def _data_files_below(directory: Path) -> tuple[Path, ...]:
     return tuple(
         file
         for file in found
-        if file.suffix in SUFFIXES and file.name not in _NO_DATA and not file.name.startswith(".")
+        if file.name.endswith(SUFFIXES)
+        and file.name not in _NO_DATA
+        and not file.name.startswith(".")
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trinity.errors import UserError
 from trinity.json_values import JsonValue
-from trinity.rows import arrow_batches, read_rows, row_to_json
+from trinity.rows import arrow_batches, file_kind, plain_stream, read_rows, row_to_json
 
 Row = Mapping[str, JsonValue]
 
@@ -57,10 +57,11 @@ def count_rows(files: tuple[Path, ...]) -> int:
 def _count(file: Path) -> int:
     if file.suffix in (".parquet", ".arrow"):
         return _count_arrow(file)
-    if file.suffix == ".csv" or file.stat().st_size <= READ_WHOLE_BYTES:
+    is_table = file_kind(file.name) in ("csv", "tsv")
+    if is_table or file.stat().st_size <= READ_WHOLE_BYTES:
         return sum(1 for _ in _rows(file))
-    with file.open("rb") as lines:
-        return sum(1 for line in lines if line.strip())
+    with file.open("rb") as stream:
+        return sum(1 for line in plain_stream(stream, file.name) if line.strip())
 
 
 def _require_pyarrow(file: Path) -> None:
@@ -72,7 +73,10 @@ def _count_arrow(file: Path) -> int:
     import pyarrow
     import pyarrow.parquet
 
-    if file.suffix == ".parquet":
-        return int(pyarrow.parquet.ParquetFile(file).metadata.num_rows)
-    with pyarrow.memory_map(str(file)) as source:
-        return sum(batch.num_rows for batch in arrow_batches(source))
+    try:
+        if file.suffix == ".parquet":
+            return int(pyarrow.parquet.ParquetFile(file).metadata.num_rows)
+        with pyarrow.memory_map(str(file)) as source:
+            return sum(batch.num_rows for batch in arrow_batches(source))
+    except pyarrow.ArrowException as error:
+        raise UserError(f"{file} is not a readable {file.suffix} file: {error}") from error

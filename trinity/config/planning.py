@@ -1,5 +1,6 @@
 """Derives the plan of an experiment, stage by stage, from its configuration."""
 
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from trinity.config.checks.runtime import (
     check_serving,
     check_tool_calls,
 )
+from trinity.config.checks.turns import check_turns
 from trinity.config.error_collector import ErrorCollector
 from trinity.config.plan.algorithm import resolve_algorithm
 from trinity.config.plan.arithmetic import PACKED, Arithmetic
@@ -63,7 +65,13 @@ from trinity.config.plan.stored_rollouts import resolve_stored_rollouts
 from trinity.config.plan.task_storage import absolute
 from trinity.config.schema.algorithm import AlgorithmConfig, OptimizerConfig
 from trinity.config.schema.buffer import BufferConfig
-from trinity.config.schema.choices import EXPLORING, WITHOUT_TASKS, LearningRateSchedule, Mode
+from trinity.config.schema.choices import (
+    BY_TURNS,
+    EXPLORING,
+    WITHOUT_TASKS,
+    LearningRateSchedule,
+    Mode,
+)
 from trinity.config.schema.data import TasksetConfig
 from trinity.config.schema.experiment import Config, MergedStage, check_stage_names, stages_of
 from trinity.config.schema.trainer import TrainerConfig
@@ -72,6 +80,7 @@ from trinity.plugins import stage_variables
 
 ROLES: dict[Mode, tuple[Role, ...]] = {
     "both": ("trainer", "explorer"),
+    "colocate": ("trainer", "explorer"),
     "train": ("trainer",),
     "explore": ("explorer",),
     "bench": ("trainer", "explorer"),
@@ -109,11 +118,16 @@ def plan_stage(stage: MergedStage, rollout: RolloutGpus) -> StagePlan:
 
     Raises: PlanErrors with a line for each error, except those that only follow from others.
     """
+    takes_turns = stage.config.mode == BY_TURNS
+    if takes_turns:
+        stage = replace(stage, config=stage.config.model_copy(update={"mode": "both"}))
     with stage_variables(stage.config.explorer.env_vars):
-        return _resolve_stage(stage, rollout)
+        return _resolve_stage(stage, rollout, takes_turns=takes_turns)
 
 
-def _resolve_stage(stage: MergedStage, rollout: RolloutGpus) -> StagePlan:
+def _resolve_stage(
+    stage: MergedStage, rollout: RolloutGpus, *, takes_turns: bool = False
+) -> StagePlan:
     config, name = stage.config, stage.name
     errors = ErrorCollector()
     algorithm = errors.attempt(lambda: resolve_algorithm(config.algorithm, config.mode, name))
@@ -136,7 +150,13 @@ def _resolve_stage(stage: MergedStage, rollout: RolloutGpus) -> StagePlan:
         data or _correct_data(config, lengths or SHORTEST, name),
         operators or (),
     )
-    plan = plan.model_copy(update={"auxiliary_models": auxiliary or (), "external_model": external})
+    plan = plan.model_copy(
+        update={
+            "auxiliary_models": auxiliary or (),
+            "external_model": external,
+            "takes_turns": takes_turns,
+        }
+    )
     if sizes and data:
         plan = plan.with_train_step(errors.attempt(lambda: _train_step(plan)) or "rows")
     if algorithm and sizes and data:
@@ -144,6 +164,7 @@ def _resolve_stage(stage: MergedStage, rollout: RolloutGpus) -> StagePlan:
         errors.attempt(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
     if sizes:
         errors.attempt(lambda: check_placement(plan))
+    errors.attempt(lambda: check_turns(plan))
     errors.attempt(lambda: check_serving(plan))
     if data:
         errors.attempt(lambda: check_best_taskset(plan))

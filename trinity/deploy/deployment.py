@@ -107,6 +107,16 @@ class ExperimentDeployment:
         """Machines of the gang, each with a trainer service."""
         return num_hosts(self.plan.num_ranks, self.plan.stages[0].config.cluster.gpu_per_node)
 
+    def check_turns(self) -> None:
+        """Raises: UserError if engine and trainer share a GPU: they see each other's processes."""
+        for stage in self.plan.stages:
+            if stage.takes_turns:
+                raise UserError(
+                    f"stage `{stage.name}`: `mode: colocate` needs engine and trainer to see each "
+                    "other's processes, which containers keep apart: start it with `trinity run` "
+                    "on the machine with the GPU, or give `mode: both` with two GPUs"
+                )
+
     def check_hosts(self) -> None:
         """Raises: UserError if the ranks of a stage cannot be shared out over the machines."""
         for stage in self.plan.stages:
@@ -269,7 +279,7 @@ def _data(stage: StagePlan) -> Iterator[str]:
     """Yields the folders of data files."""
     for place in _named(stage):
         if place.startswith("/"):
-            is_file = Path(place).suffix in SUFFIXES or Path(place).suffix == ".db"
+            is_file = place.endswith((*SUFFIXES, ".db"))
             yield str(Path(place).parent) if is_file else place
 
 

@@ -74,6 +74,7 @@ class ManifestRenderer:
                 "`trainer.rank_num` to one machine's GPUs"
             )
         check_gpu_capacity(self.deployment, on_one_node=on_one_node)
+        self.deployment.check_turns()
         self.deployment.check_hosts()
         files = self._files()
         self._prepare()

@@ -155,7 +155,9 @@ def _missing(snapshot: SystemSnapshot) -> Diagnosis | None:
 def _waits(snapshot: SystemSnapshot) -> Diagnosis:
     chain, work = wait_chain_of(snapshot), snapshot.stage_progress
     root = chain.root
+    turn = snapshot.running.turn if snapshot.running is not None else ""
     notes = (
+        *((as_sentence(turn),) if turn else ()),
         *_notes(work),
         *_refusals(work),
         *restart_notes(snapshot),

@@ -23,6 +23,7 @@ from trinity.api.v1 import (
     synchronizer_pb2,
     synchronizer_pb2_grpc,
 )
+from trinity.diagnosis.rules import turn_text
 from trinity.diagnosis.snapshot import (
     NEVER_ANSWERS,
     ComponentSnapshot,
@@ -274,6 +275,7 @@ def _experiment(message: synchronizer_pb2.Experiment) -> ExperimentSnapshot:
         reason=message.reason,
         stage=running[0].name if running else "",
         roles=tuple(roles),
+        turn=turn_text(message),
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from trinity.api.v1 import synchronizer_pb2
 from trinity.diagnosis.snapshot import (
     NEVER_ANSWERS,
     ComponentSnapshot,
@@ -25,6 +26,7 @@ TITLES = {
     "another trainer": "another trainer",
     "rewards": "rewards from outside",
     "tasks": "tasks from outside",
+    "device": "the shared GPU",
 }
 PART_OF = {"database": "postgres", "broker": "nats"}
 """Parts by the names that waits use."""
@@ -100,6 +102,26 @@ def format_duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def turn_text(experiment: synchronizer_pb2.Experiment) -> str:
+    """Describes whose turn it is on a shared device; empty where none is shared."""
+    if not experiment.HasField("turn"):
+        return ""
+    turn = experiment.turn
+    since = format_duration(turn.held_seconds)
+    text = f"the shared GPU is free since {since}"
+    if turn.holder:
+        text = f"the shared GPU is {_role_name(turn.holder)}'s turn since {since}, {turn.reason}"
+        text += f" ({turn.process})" if turn.process else ""
+    for wish in turn.wishes:
+        waited = format_duration(wish.waited_seconds)
+        text += f"; {_role_name(wish.role)} has wanted it for {waited}, {wish.reason}"
+    return text
+
+
+def _role_name(role: synchronizer_pb2.Role) -> str:
+    return f"the {synchronizer_pb2.Role.Name(role).removeprefix('ROLE_').lower()}"
 
 
 def log_of(part: ComponentSnapshot | None) -> str:

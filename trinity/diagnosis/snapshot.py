@@ -148,6 +148,8 @@ class ExperimentSnapshot:
     """The running stage."""
     roles: tuple[str, ...] = ()
     """Roles that have not finished that stage."""
+    turn: str = ""
+    """Whose turn it is on a device that engine and trainer share; empty where they share none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ def check_gpus(plan: ExperimentPlan) -> None:
         )
     visible, here = os.environ.get(VISIBLE), len(_devices(plan))
     rollout, ranks = plan.num_rollout_gpus, plan.num_rank_gpus
-    if rollout + ranks <= here:
+    if (max(rollout, ranks) if plan.takes_turns else rollout + ranks) <= here:
         return
     if visible is not None:
         raise UserError(
@@ -49,6 +49,8 @@ def share_gpus(plan: ExperimentPlan) -> dict[str, dict[str, str]]:
     if not plan.stages[0].config.cluster.gpu_per_node:
         return {}
     devices, num_rollout = _devices(plan), plan.num_rollout_gpus
+    if plan.takes_turns:  # the trainer's device is the engine's
+        return {name: {VISIBLE: devices[0]} for name in ("explorer", "trainer")}
     left = devices[num_rollout:] if plan.num_rank_gpus else []
     return {
         "explorer": {VISIBLE: ",".join(devices[:num_rollout])},

@@ -29,7 +29,34 @@ def check_part_names(stages: Sequence[StagePlan]) -> None:
     Raises: UserError with a line for each name that is not known.
     """
     load_plugins(plugin_dirs_from_environment())
-    check_tasksets(stages, (_check_workflow, _check_reward, check_row_rewards))
+    checks = (_check_workflow, _check_reward, check_row_workflows, check_row_rewards)
+    check_tasksets(stages, checks)
+
+
+def check_row_workflows(taskset: ResolvedTaskset) -> None:
+    """Checks the workflows that the first rows name; later ones are looked up when they are run.
+
+    Raises: UserError when the column names one that is unknown or that cannot be run.
+    """
+    key = taskset.format.workflow_key
+    if not key or taskset.task_pipeline is not None:
+        return
+    named = dict.fromkeys(optional_column(row, key) for row in sample_rows(taskset))
+    for name in (str(name) for name in named if name):
+        try:
+            _check_workflow_name(name)
+        except UserError as error:
+            raise UserError(
+                f"{error}; a row of this taskset has it in column `{key}` (`format.workflow_key`)"
+            ) from error
+
+
+def _check_workflow_name(name: str) -> None:
+    WORKFLOWS.check_name(name)
+    if name not in WORKFLOWS.builtins:
+        from trinity.launch.workflow_checks import check_workflow  # imports bases of workflows
+
+        check_workflow(WORKFLOWS.get(name), name)
 
 
 def check_row_rewards(taskset: ResolvedTaskset) -> None:

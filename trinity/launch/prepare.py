@@ -30,7 +30,12 @@ from trinity.launch.modes import (
     model_bench_plan,
     serve_plan,
 )
-from trinity.launch.part_checks import check_part_names, check_rewards_of_rows, check_tasksets
+from trinity.launch.part_checks import (
+    check_part_names,
+    check_rewards_of_rows,
+    check_row_workflows,
+    check_tasksets,
+)
 from trinity.launch.resume import check_resumable, has_run
 from trinity.launch.stored_runs import SourceRuns
 from trinity.launch.workflow_checks import check_workflow, has_no_reward, require_reward
@@ -54,7 +59,8 @@ def check_names(plan: ExperimentPlan) -> None:
 
 def check_parts(stages: Sequence[StagePlan]) -> None:
     """Checks the names of some stages after the plugins are loaded."""
-    check_tasksets(stages, (_check_workflow, _check_reward, _check_row_rewards))
+    checks = (_check_workflow, _check_reward, check_row_workflows, _check_row_rewards)
+    check_tasksets(stages, checks)
 
 
 def _check_workflow(taskset: ResolvedTaskset) -> None:

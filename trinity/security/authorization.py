@@ -57,6 +57,7 @@ _TABLE: Mapping[str, Mapping[str, tuple[Scope, ...]]] = {
         "RetireVersions": (_TRAINER,),
         "ReportDamage": (_EXPLORER,),
         "Heartbeat": (*_WORKERS, _BUFFER),
+        "RecordTurn": _WORKERS,
         "FinishRole": _WORKERS,
         "FailStage": _WORKERS,
         "CancelExperiment": (_STEER,),

@@ -15,6 +15,7 @@ from trinity.sizing.memory import (
     cache_room,
     critic_terms,
     engine_terms,
+    engine_weights,
     kv_bytes_per_token,
     peak_bytes,
     policy_terms,
@@ -124,6 +125,30 @@ def rank_memory(
     if stage.needs_critic:
         roles.append(("critic", tuple(critic_terms(critic or shape, training))))
     return RankMemory(terms=tuple(roles))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnMemory:
+    """Bytes of the host's memory that wait for a turn on the GPU."""
+
+    trainer: int
+    engine: int
+    """0 at the level of sleep after which weights are loaded again."""
+
+
+def turn_memory(stage: StagePlan, shape: ModelShape, critic: ModelShape | None) -> TurnMemory:
+    """Returns what engine and trainer have in the host's memory while the other has the GPU."""
+    kept = ("weights", "optimizer", "reference weights")
+    trainer = sum(
+        term.bytes
+        for _, terms in rank_memory(stage, shape, critic).terms
+        for term in terms
+        if term.name in kept
+    )
+    rollout = stage.config.explorer.rollout_model
+    is_kept = rollout.sleep_level == 1
+    engine = engine_weights(shape, _split_of(rollout), rollout.dtype) if is_kept else 0
+    return TurnMemory(trainer=trainer, engine=engine)
 
 
 def engine_memory(stage: StagePlan, shape: ModelShape, gpu_bytes: int) -> EngineMemory:

@@ -9,7 +9,7 @@ import grpc
 from pydantic import ValidationError
 
 from services.explorer.clients.streams import iterate_until_deadline, translate_rpc_errors
-from services.explorer.types import LostWeights, WeightsId, WeightsVersion
+from services.explorer.types import EngineTurnState, LostWeights, WeightsId, WeightsVersion
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
@@ -21,6 +21,13 @@ from trinity.weights.offer import OfferAddress
 SERVICE = "trinity.api.v1.SynchronizerService"
 STREAM_SECONDS = 600.0
 """Streams are reopened periodically, which ends a broken one that went unnoticed."""
+
+
+_TURN_STATES = {
+    EngineTurnState.WANTED: pb.RecordTurnRequest.STATE_WANTED,
+    EngineTurnState.HELD: pb.RecordTurnRequest.STATE_HELD,
+    EngineTurnState.RELEASED: pb.RecordTurnRequest.STATE_RELEASED,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +51,8 @@ class ExplorerExperimentState:
     is_running: bool
     start_count: int
     stages: tuple[ExplorerStageState, ...]
+    trainer_wants_device: bool = False
+    """True if the trainer waits for the device that the engine shares with it."""
 
     def stage(self, name: str) -> ExplorerStageState | None:
         """Returns the stage of that name, if there is one."""
@@ -144,6 +153,20 @@ class ExplorerSynchronizerClient:
         with translate_rpc_errors("synchronizer"):
             await self.stub.ReportDamage(request, timeout=CALL_SECONDS)
 
+    async def record_turn(
+        self, experiment_id: str, state: EngineTurnState, process: str, reason: str
+    ) -> None:
+        """Reports where this explorer's engine stands with the device that it shares."""
+        request = pb.RecordTurnRequest(
+            experiment_id=experiment_id,
+            role=pb.ROLE_EXPLORER,
+            state=_TURN_STATES[state],
+            process=process,
+            reason=reason,
+        )
+        with translate_rpc_errors("synchronizer"):
+            await self.stub.RecordTurn(request, timeout=CALL_SECONDS)
+
     async def fail_stage(
         self, experiment: ExplorerExperimentState, stage: str, reason: str
     ) -> None:
@@ -174,6 +197,7 @@ def _experiment(message: pb.Experiment) -> ExplorerExperimentState:
         is_running=message.state == pb.EXPERIMENT_STATE_RUNNING,
         start_count=message.start_count,
         stages=tuple(map(_stage, message.stages)),
+        trainer_wants_device=any(wish.role == pb.ROLE_TRAINER for wish in message.turn.wishes),
     )
 
 

@@ -14,11 +14,18 @@ from services.explorer.clients.synchronizer import (
 )
 from services.explorer.control.stage import RolloutStageFactory, StageJob
 from services.explorer.counters import EXPLORING
+from services.explorer.engine.turns import (
+    EngineOwnDevice,
+    EngineSharedDevice,
+    EngineTurns,
+    TurnSettings,
+)
 from services.explorer.engines import EngineManager, LoadedStageModels
 from services.explorer.retry import RetryPolicy, RolloutStageFailed, user_message
 from services.explorer.rollout.scheduler import StageScheduler
 from services.explorer.serving.work import ServingRunner
 from services.explorer.types import (
+    EngineTurnState,
     StageCancelled,
     StageDrained,
     StageEnd,
@@ -28,6 +35,7 @@ from services.explorer.types import (
 )
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import NotFound, RpcError
+from trinity.runtime.device_lock import device_lock_path
 from trinity.runtime.presence import Heartbeats
 from trinity.types import StageKey
 
@@ -141,12 +149,13 @@ class ExperimentRunner:
         if _stage_of(known.experiment, stage.name).is_finished:
             return StageDrained()
         self._heartbeats.set_activity("starting the engine")
-        models = await self._engines.ensure(stage)
+        turns = self._turns_of(plan, stage, feed)
+        models = await self._engines.ensure(stage, turns)
         if await self._is_over_before_start(stage, feed):
             return StageDrained()
         self._heartbeats.set_work(self._experiment.id, stage.name)
         self._heartbeats.set_activity(EXPLORING)
-        ending = await self._explore(await self._stage_job(plan, stage, models, feed))
+        ending = await self._explore(await self._stage_job(plan, stage, models, feed, turns))
         if isinstance(ending, StageDrained):
             await self._report_finished()
         return ending
@@ -157,6 +166,7 @@ class ExperimentRunner:
         stage: StagePlan,
         models: LoadedStageModels,
         feed: WatchFeed[WatchedExperiment],
+        turns: EngineTurns,
     ) -> StageJob:
         now = await feed.wait_for(lambda _: True)
         weights = None if stage.needs_training else _initial_weights(now.experiment, stage)
@@ -168,6 +178,33 @@ class ExperimentRunner:
             feed=feed,
             label=plan.label,
             fixed_weights=weights,
+            turns=turns,
+        )
+
+    def _turns_of(
+        self, plan: ExperimentPlan, stage: StagePlan, feed: WatchFeed[WatchedExperiment]
+    ) -> EngineTurns:
+        """Returns the turns of a stage whose engine shares its device with the trainer."""
+        if not stage.takes_turns:
+            return EngineOwnDevice()
+
+        async def record(state: EngineTurnState, process: str, reason: str) -> None:
+            await self._retry_policy.retry(
+                lambda: self._synchronizer.record_turn(self._experiment.id, state, process, reason),
+                waits_for="synchronizer",
+                purpose="report a turn on the device",
+            )
+
+        settings = TurnSettings(
+            path=device_lock_path(plan.job_path),
+            sleep_level=stage.config.explorer.rollout_model.sleep_level,
+            silence_seconds=stage.config.synchronizer.sync_timeout,
+        )
+        return EngineSharedDevice(
+            settings,
+            is_wanted=lambda: bool(feed.current and feed.current.experiment.trainer_wants_device),
+            record=record,
+            waits=self._heartbeats.waits,
         )
 
     async def _is_over_before_start(

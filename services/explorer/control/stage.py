@@ -3,7 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from services.explorer.clients.buffer import ExplorerBufferClient
@@ -11,6 +11,7 @@ from services.explorer.clients.streams import WatchFeed
 from services.explorer.clients.synchronizer import ExplorerSynchronizerClient, WatchedExperiment
 from services.explorer.counters import AbandonedCallReporter, CountingGenerator, RolloutCounters
 from services.explorer.delivery.outbox import Outbox
+from services.explorer.engine.turns import EngineOwnDevice, EngineTurns
 from services.explorer.engine.weight_transfer import EngineWeightReceiver
 from services.explorer.engines import LoadedStageModels
 from services.explorer.retry import RetryPolicy, RolloutStageFailed, deadline
@@ -66,6 +67,8 @@ class StageJob:
     seed: int
     models: LoadedStageModels
     feed: WatchFeed[WatchedExperiment]
+    turns: EngineTurns = field(default_factory=EngineOwnDevice)
+    """When the engine may use its device."""
     label: str = ""
     """Name of the experiment."""
     fixed_weights: WeightsVersion | None = None
@@ -143,6 +146,8 @@ class RolloutStageFactory:
             yield await self._open(job, processes)
         finally:
             self._environment.set({})
+            if job.turns.has_device:
+                await job.turns.give_back()
             if processes is not None:
                 await processes.close()
 
@@ -282,6 +287,7 @@ class RolloutStageFactory:
             heartbeats=self._heartbeats,
             retry_policy=retry_policy,
             damage=self._damage_channel(job),
+            turns=job.turns,
         )
         job.feed.on_change(gate.on_weights_changed)
         return gate

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import TrinityError
@@ -13,6 +13,17 @@ from trinity.workflows.generation import Generator
 
 class EngineDied(TrinityError):
     """The engine's process is gone: this process must be restarted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRequest:
+    """The device that an engine shares, as its process asks for it."""
+
+    path: Path
+    """File of the device's lock."""
+    reason: str
+    seconds: float
+    """Time to wait for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +49,8 @@ class EngineOptions:
     """True if responses come with the experts that were chosen for each token."""
     trusts_code: bool = False
     """True if the Python code that comes with the model is run."""
+    sleeps: bool = False
+    """True if it gives its device to the trainer by turns."""
     role: str = "the rollout engine"
     """Name of the engine in messages."""
 
@@ -71,4 +84,24 @@ class Engine(Generator, Protocol):
 
     async def close(self) -> None:
         """Releases the engine's resources."""
+        ...
+
+
+@runtime_checkable
+class SleepingEngine(Engine, Protocol):
+    """An engine that gives its device to the trainer by turns."""
+
+    async def sleep(self, level: int) -> None:
+        """Frees the memory of its device and lets go of the device's lock.
+
+        Level 1 keeps the weights in the host's memory; after level 2 weights must be loaded before
+        it generates. It is called only while nothing is being generated.
+        """
+        ...
+
+    async def wake_up(self, device: DeviceRequest) -> bool:
+        """Takes the device's lock in the process that uses the device, then its memory.
+
+        Returns False, and sleeps on, if another process has the device for all that time.
+        """
         ...

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from services.explorer.engine.interface import EngineDied, EngineOptions
+from services.explorer.engine.interface import DeviceRequest, EngineDied, EngineOptions
 from services.explorer.engine.vllm_options import (
     detect_hardware,
     engine_arguments,
@@ -141,6 +141,20 @@ class VllmEngine:
         failures = await self._engine.collective_rpc("receive_weights", args=(asdict(slot),))
         await self._engine.reset_prefix_cache()
         return next((failure for failure in failures if failure), "")
+
+    async def sleep(self, level: int) -> None:
+        """Has the worker free the device and let go of its lock; on a CPU it frees nothing."""
+        await self._engine.sleep(level)
+        await self._engine.collective_rpc("release_device")
+
+    async def wake_up(self, device: DeviceRequest) -> bool:
+        """Has the worker take the lock, then its memory; after level 2 that holds no weights."""
+        arguments = (str(device.path), device.reason, device.seconds)
+        taken = await self._engine.collective_rpc("take_device", args=arguments)
+        if not all(taken):
+            return False
+        await self._engine.wake_up()
+        return True
 
     async def check(self) -> None:
         """Raises EngineDied if the child process has died."""

@@ -130,6 +130,7 @@ def engine_arguments(options: EngineOptions, hardware: Hardware) -> JsonObject:
 def _gpu_arguments(options: EngineOptions) -> JsonObject:
     rollout = options.rollout
     return {
+        "enable_sleep_mode": options.sleeps,
         "enforce_eager": rollout.enforce_eager,
         "gpu_memory_utilization": rollout.gpu_memory_utilization,
         "tensor_parallel_size": rollout.tensor_parallel_size,

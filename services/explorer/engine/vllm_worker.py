@@ -1,9 +1,14 @@
 """Extension of vLLM's worker, inside its process."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trinity.errors import TransferFailed
+from trinity.runtime.device_lock import DeviceLock, Holder
 from trinity.weights.offer import slot_from_dict
+
+_LOCKS: dict[str, DeviceLock] = {}
+"""Locks of this process, by path: an extension has no place of its own for them."""
 
 if TYPE_CHECKING:
     from vllm.v1.worker.gpu_worker import Worker as _Worker
@@ -40,6 +45,19 @@ class WeightReloadExtension(_Worker):  # type: ignore[misc]
         self.reload_weights(weights_iterator=arrival.tensors())
         self._pack_tied_head()
         return arrival.finish()
+
+    def take_device(self, path: str, reason: str, seconds: float) -> bool:
+        """Takes the lock of the device that this process uses; returns False if others have it.
+
+        The lock is this process': it goes when the process does, with the memory on the device.
+        """
+        lock = _LOCKS.setdefault(path, DeviceLock(Path(path)))
+        return lock.take(Holder.of_this_process("engine", reason), seconds)
+
+    def release_device(self) -> None:
+        """Lets go of the lock, if this process has it."""
+        for lock in _LOCKS.values():
+            lock.release()
 
     def _pack_tied_head(self) -> None:
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead

@@ -55,6 +55,10 @@ class WeightLoader:
             extra={"version": weights.id.version, "incarnation": weights.id.incarnation},
         )
 
+    def forget_content(self) -> None:
+        """Records that the engine's weights are gone: the next ones are loaded, whichever."""
+        self._content = None
+
     async def _load_files(self, weights: WeightsVersion) -> None:
         """Loads the files; if they are removed meanwhile, the engine holds mixed weights."""
         self._content = None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from services.explorer.engine.interface import EngineDied
+from services.explorer.engine.turns import EngineOwnDevice, EngineTurns
 from services.explorer.engine.weight_transfer import ListWeights
 from services.explorer.retry import RetryPolicy, deadline
 from services.explorer.types import (
@@ -137,8 +138,10 @@ class WeightGate:
         heartbeats: Heartbeats,
         retry_policy: RetryPolicy,
         damage: DamageChannel | None = None,
+        turns: EngineTurns | None = None,
     ) -> None:
         self._load = load
+        self._turns = turns or EngineOwnDevice()
         self._damage = damage or NoDamageChannel()
         self._reported: set[WeightsVersion] = set()
         self._published = published
@@ -192,10 +195,28 @@ class WeightGate:
                     await self._admit()
                 weights = self._next() if not self._num_holding else None
                 self._report(weights)
+                if not self._num_holding:
+                    weights = await self._with_device(weights)
                 if weights is not None:
                     await self._replace(weights)
         finally:
             self._missing.clear()
+
+    async def _with_device(self, weights: WeightsVersion | None) -> WeightsVersion | None:
+        """Returns the weights to load now, for which the engine has its device.
+
+        A trainer that waits for the device goes first: runs that the loaded weights suit are over.
+        The engine sleeps then, until it is its turn again and runs need weights.
+        """
+        if self._turns.must_give_back:
+            if self._turns.has_device:
+                self.loaded = None
+                await self._turns.give_back()
+            return None
+        if weights is None or self._turns.has_device:
+            return weights
+        await self._turns.take()
+        return self._next()  # news may have come meanwhile
 
     async def _enter(self, required: WeightsRequirement) -> WeightsId:
         if self.loaded is not None and not self._is_loading and required.matches(self.loaded):

@@ -5,10 +5,12 @@ from collections import defaultdict
 from dataclasses import replace
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 from sqlalchemy.dialects import postgresql as pg
 
 from services.synchronizer import tables
 from services.synchronizer.domain import (
+    DeviceTurn,
     Experiment,
     ExperimentStage,
     ExperimentStageState,
@@ -20,6 +22,7 @@ from services.synchronizer.store.database import notify
 from trinity.errors import NotFound
 from trinity.runtime.sql import Connection, Row
 
+_TURNS = TypeAdapter(DeviceTurn)
 _experiment = tables.experiment.c
 _stage = tables.stage.c
 _version = tables.version.c
@@ -99,6 +102,19 @@ async def save(connection: Connection, old: Experiment, new: Experiment) -> bool
                 .values(**_stage_values(after))
             )
     await notify(connection, new.id)
+    return True
+
+
+async def save_turn(connection: Connection, experiment: Experiment, turn: DeviceTurn) -> bool:
+    """Saves whose turn it is, under the lock of `locked`; False if nothing has changed."""
+    if turn == experiment.turn:
+        return False
+    await connection.execute(
+        sa.update(tables.experiment)
+        .where(_experiment.id == experiment.id)
+        .values(turn=_TURNS.dump_python(turn, mode="json"))
+    )
+    await notify(connection, experiment.id)
     return True
 
 
@@ -194,6 +210,7 @@ async def _load(
             reason=row.reason,
             stages=tuple(stages[row.id]),
             start_count=row.start_count,
+            turn=_TURNS.validate_python(row.turn) if row.turn is not None else None,
         )
         for row in rows
     )

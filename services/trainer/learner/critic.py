@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 from tensordict import TensorDict
+from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 
 from services.trainer.backend.verl_worker import build_critic
 from services.trainer.collectives import MetricSums
@@ -71,6 +72,11 @@ class Critic:
         self._loss_scale_factor = plan.loss_scale_factor
         self._calls = calls
         self._worker = build_critic(plan, model_directory)
+
+    @property
+    def worker(self) -> TinkerTrainingWorker:
+        """Its worker."""
+        return self._worker
 
     def values(self, prepared: PreparedBatch) -> FloatMatrix:
         """Returns the value of what precedes each token, [B, T]."""

@@ -18,7 +18,12 @@ from services.trainer.learner.prepared_batch import PreparedBatch
 from services.trainer.learner.roles import Roles
 from services.trainer.learner.rollouts import staleness_of
 from services.trainer.learner.utilization import Utilization
-from services.trainer.learner.verl_calls import WorkerCalls
+from services.trainer.learner.verl_calls import (
+    WorkerCalls,
+    enter_device,
+    free_device_memory,
+    leave_device,
+)
 from services.trainer.types import Metrics, RowStatistics, StepOutcome, TrainBatch
 from trinity.algorithm.rollout_correction.metrics import off_policy_metrics
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
@@ -120,6 +125,20 @@ class Learner:
         if self._roles.critic is not None:
             self._roles.critic.load(directory)
         self._kl_coefficients = self._kl_coefficients.load(directory)
+
+    def enter_device(self) -> None:
+        """Moves policy and critic to the device; the reference passes through it as it computes."""
+        for worker in self._roles.trained_workers:
+            enter_device(worker)
+
+    def leave_device(self) -> None:
+        """Drops the gradients, which the step has used, and moves the rest to the host's memory.
+
+        The copies are over when it returns, and what they were made of is free for the engine.
+        """
+        for worker in self._roles.trained_workers:
+            leave_device(worker)
+        free_device_memory()
 
     def _load_former_run(self, checkpoint: StartCheckpoint) -> None:
         self._roles.actor.load_former_run(checkpoint.policy)

@@ -52,6 +52,12 @@ class Roles:
     reference: Reference | AdapterDisabledReference | None
     critic: Critic | None
 
+    @property
+    def trained_workers(self) -> tuple[TinkerTrainingWorker, ...]:
+        """The workers with an optimizer; a reference's weights are on the host between uses."""
+        critic = () if self.critic is None else (self.critic.worker,)
+        return (self.actor.worker, *critic)
+
     @classmethod
     def load(
         cls,

@@ -1,5 +1,6 @@
 """Calls verl's workers over the micro-batches of a batch, and makes the tensors they take."""
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ import numpy.typing as npt
 import torch
 from tensordict import TensorDict
 from verl.utils import tensordict_utils
-from verl.utils.device import get_device_name
+from verl.utils.device import get_device_name, get_torch_device
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 
 from services.trainer.backend.verl_worker import packs_rows
@@ -260,3 +261,24 @@ def on_device(worker: TinkerTrainingWorker) -> Iterator[None]:
         yield
     finally:
         engine.to(device="cpu", model=True, optimizer=False, grad=True)
+
+
+def enter_device(worker: TinkerTrainingWorker) -> None:
+    """Moves weights and optimizer to the device, unless FSDP itself keeps them on the host."""
+    if not worker.engine.engine_config.offload_policy:
+        worker.engine.to(device=get_device_name(), model=True, optimizer=True, grad=True)
+
+
+def leave_device(worker: TinkerTrainingWorker) -> None:
+    """Drops the gradients, which a step has used, and moves the rest to the host's memory."""
+    worker.optimizer_zero_grad()
+    if not worker.engine.engine_config.offload_policy:
+        worker.engine.to(device="cpu", model=True, optimizer=True, grad=True)
+
+
+def free_device_memory() -> None:
+    """Waits for copies from the device, then gives the memory that they were made of to others."""
+    device = get_torch_device()
+    device.synchronize()
+    gc.collect()
+    device.empty_cache()

@@ -4,7 +4,8 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 
 from services.trainer.checkpoints.checkpoints import CheckpointStore
 from services.trainer.checkpoints.publisher import WeightsPublisher
@@ -15,6 +16,7 @@ from services.trainer.data.batches import BatchSource
 from services.trainer.learner.metrics import batch_metrics
 from services.trainer.messages import RankStageEnded
 from services.trainer.rank.anomaly_checks import AnomalyChecks, has_trained_tokens
+from services.trainer.rank.device_turns import OwnDevice, RankTurns
 from services.trainer.rank.incarnation import Incarnation
 from services.trainer.telemetry import StepTelemetry
 from services.trainer.types import StageLearner, StepOutcome, TrainBatch
@@ -146,6 +148,8 @@ class LoopDependencies:
     total_steps: int | None
     """None when only the buffer knows where the data ends."""
     report: ActivityReport
+    turns: RankTurns = field(default_factory=OwnDevice)
+    """When the learner may be on its device."""
 
 
 class TrainingLoop:
@@ -178,8 +182,12 @@ class TrainingLoop:
         finally:
             self._async_publish.shutdown_executor()
 
+    def _on_device(self, reason: str) -> AbstractContextManager[None]:
+        return self._deps.turns.on_device(self._deps.learner, reason)
+
     def _train_to_end(self) -> RankStageEnded:
-        self._resume()
+        with self._on_device("to begin where it stands"):
+            self._resume()
         while self._deps.total_steps is None or self._step < self._deps.total_steps:
             asked = time.perf_counter()
             span = self._deps.telemetry.begin_step_span(self._step + 1)
@@ -187,17 +195,19 @@ class TrainingLoop:
                 answer = self._next_batch()
             if answer.state is NoBatchReason.VERSION_WANTED:
                 self._async_publish.wait()
-                self._publish()
+                with self._on_device("to publish weights"):
+                    self._publish()
                 continue
             if answer.state is NoBatchReason.WEIGHTS_DAMAGED:
                 self._async_publish.wait()
-                self._replace_damaged()
+                with self._on_device("to write damaged weights again"):
+                    self._replace_damaged()
                 continue
             if answer.state is NoBatchReason.CANCELLED:
                 return RankStageEnded(outcome="cancelled", reason=answer.reason)
             if answer.batch is None:
                 break
-            with tracing.use_span(span):
+            with tracing.use_span(span), self._on_device(f"to train step {answer.batch.step}"):
                 self._train(answer.batch, time.perf_counter() - asked, span)
         return self._finish()
 
@@ -373,15 +383,20 @@ class TrainingLoop:
 
     def _finish(self) -> RankStageEnded:
         self._async_publish.wait()
-        if self._published != self._step:
-            self._publish()
-        if self._saved != self._step:
-            self._save()
+        if not self._published == self._saved == self._step:
+            with self._on_device("to end the stage"):
+                self._write_final_state()
         if self._deps.ranks.is_first:
             self._deps.buffer.finish_training(self._step, self._deps.life.number)
             self._deps.publisher.finish_stage()
         self._report_activity("finished the stage")
         return RankStageEnded(outcome="finished")
+
+    def _write_final_state(self) -> None:
+        if self._published != self._step:
+            self._publish()
+        if self._saved != self._step:
+            self._save()
 
     def _check_determinism(self) -> None:
         """Compares this life's weights with those that the previous life had published."""

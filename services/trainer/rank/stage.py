@@ -4,6 +4,7 @@ import gc
 import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from services.trainer.clients import TrainerBufferClient, TrainerSynchronizerCli
 from services.trainer.collectives import Ranks
 from services.trainer.data.batches import BatchSource
 from services.trainer.messages import RankStageEnded, StageOrder
+from services.trainer.rank.device_turns import OwnDevice, RankTurns, SharedDevice
 from services.trainer.rank.incarnation import Incarnation, begin_incarnation, check_size
 from services.trainer.rank.link import RankLink
 from services.trainer.rank.loop import LoopDependencies, TrainingLoop
@@ -36,6 +38,7 @@ from trinity.config.plan.start_checkpoint import (
 from trinity.errors import ManifestError, RunFailed, Superseded, UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.rpc.channel import open_sync_channel
+from trinity.runtime.device_lock import device_lock_path
 from trinity.runtime.retry import WaitReporter
 from trinity.security.model_code import trusts_model_code
 from trinity.types import StageKey
@@ -97,6 +100,7 @@ class RankStageSetup:
         self._synchronizer = TrainerSynchronizerClient(
             channel=synchronizer_channel, key=key, retry=self._retry("synchronizer")
         )
+        self._turns = self._device_turns()
 
     def run_order(self) -> RankStageEnded:
         """Resumes and trains, unless an earlier life had only to report that it was done."""
@@ -119,7 +123,8 @@ class RankStageSetup:
         return self._train(life, start, learner, total_steps)
 
     def _learner(self, life: Incarnation, start: Path) -> StageLearner:
-        return self._parts.make_learner(
+        make = partial(
+            self._parts.make_learner,
             plan=self._plan,
             model_directory=start,
             ranks=self._ranks,
@@ -127,8 +132,27 @@ class RankStageSetup:
             start_checkpoint=resume_source(
                 self._plan, has_checkpoint=life.checkpoint is not None, ranks=self._ranks
             ),
-            on_micro_batch=self._link.report_alive,
+            on_micro_batch=self._report_alive,
         )
+        return self._turns.build(make)
+
+    def _report_alive(self) -> None:
+        self._link.report_alive()
+        self._turns.show_life()
+
+    def _device_turns(self) -> RankTurns:
+        """Returns the turns on a device that the engine uses too, if the plan says so."""
+        if not self._plan.takes_turns:
+            return OwnDevice()
+        turns = SharedDevice(
+            device_lock_path(Path(self._order.job_dir)),
+            synchronizer=self._synchronizer,
+            stop=self._link.stop,
+            waits=self._link.waits,
+            silence_seconds=self._plan.config.synchronizer.sync_timeout,
+        )
+        self._stack.callback(turns.close)
+        return turns
 
     def _evaluate_checkpoints(
         self, life: Incarnation, start: Path, learner: StageLearner
@@ -158,6 +182,7 @@ class RankStageSetup:
             telemetry=self._telemetry(life),
             total_steps=total_steps,
             report=self._link.report_activity,
+            turns=self._turns,
         )
         return TrainingLoop(dependencies).train_to_end()
 

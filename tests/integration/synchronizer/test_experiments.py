@@ -228,3 +228,28 @@ async def test_an_experiment_is_found_by_its_label_behind_many_newer_ones(
     assert await find_experiment(synchronizer.stub, "default", "project/old") is not None
     assert await find_experiment(synchronizer.stub, "default", "project/ol") is None
     assert await find_experiment(synchronizer.stub, "other", "project/old") is None
+
+
+async def test_whose_turn_it_is_on_a_shared_device_is_told_to_all(synchronizer: Running) -> None:
+    created = (await synchronizer.created()).experiment
+    assert not created.HasField("turn")
+    request = pb.WatchExperimentRequest(experiment_id=created.id)
+    watch = synchronizer.stub.WatchExperiment(request, timeout=TIMEOUT)
+    assert not (await watch.read()).experiment.HasField("turn")
+    held, wanted = pb.RecordTurnRequest.STATE_HELD, pb.RecordTurnRequest.STATE_WANTED
+    for role, state in ((pb.ROLE_EXPLORER, held), (pb.ROLE_TRAINER, wanted)):
+        report = pb.RecordTurnRequest(
+            experiment_id=created.id, role=role, state=state, process="process 7", reason="to work"
+        )
+        for _ in range(2):
+            await synchronizer.stub.RecordTurn(report, timeout=TIMEOUT)
+        turn = (await watch.read()).experiment.turn
+        assert (turn.holder, turn.process, turn.reason) == (
+            pb.ROLE_EXPLORER,
+            "process 7",
+            "to work",
+        )
+    assert [wish.role for wish in turn.wishes] == [pb.ROLE_TRAINER]
+    watch.cancel()
+    status = await synchronizer.stub.GetStatus(pb.GetStatusRequest(), timeout=TIMEOUT)
+    assert [wish.reason for wish in status.experiments[0].turn.wishes] == ["to work"]

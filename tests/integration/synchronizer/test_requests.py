@@ -86,6 +86,13 @@ MALFORMED = [
     ("FailStage", failure("x", "rft", "why"), "experiment_id"),
     ("FailStage", failure(SOME_ID, "", "why"), "stage"),
     ("FailStage", failure(SOME_ID, "rft", ""), "reason"),
+    ("RecordTurn", pb.RecordTurnRequest(experiment_id="x"), "experiment_id"),
+    ("RecordTurn", pb.RecordTurnRequest(experiment_id=SOME_ID), "role"),
+    (
+        "RecordTurn",
+        pb.RecordTurnRequest(experiment_id=SOME_ID, role=pb.ROLE_TRAINER),
+        "state",
+    ),
     ("Heartbeat", pb.HeartbeatRequest(), "member.id"),
     ("Heartbeat", heartbeat(role=0), "member.role"),
     ("Heartbeat", heartbeat(experiment_id="x"), "member.experiment_id"),
@@ -101,6 +108,14 @@ UNKNOWN = [
         "ReportDamage",
         pb.ReportDamageRequest(
             experiment_id=SOME_ID, version=pb.Version(stage="warmup"), reason="a"
+        ),
+    ),
+    (
+        "RecordTurn",
+        pb.RecordTurnRequest(
+            experiment_id=SOME_ID,
+            role=pb.ROLE_TRAINER,
+            state=pb.RecordTurnRequest.STATE_WANTED,
         ),
     ),
     ("FinishRole", finished(SOME_ID, "rft", pb.ROLE_EXPLORER)),

@@ -6,9 +6,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.explorer.engine.interface import EngineOptions
+from services.explorer.engine.interface import DeviceRequest, EngineOptions
+from tests.support.model_free.device import SimulatedDevice, device_folder
 from tests.support.model_free.model import TENSOR, as_digest, read_digest
 from trinity.errors import TransferFailed
+from trinity.runtime.device_lock import DeviceLock, Holder
 from trinity.runtime.threads import in_daemon_thread
 from trinity.types import FinishReason, JsonObject, SamplingParams
 from trinity.weights.offer import Receivers, ReceiverSlot
@@ -30,6 +32,10 @@ class HashEngine:
         self._digest = read_digest(Path(options.model_path))
         self._seconds = float(os.environ.get(RUN_SECONDS_VARIABLE, "0"))
         self._hold = os.environ.get(HOLD_VARIABLE, "")
+        folder = device_folder(options.model_path)
+        self._device = SimulatedDevice(folder, "engine") if options.sleeps else None
+        self._lock: DeviceLock | None = None
+        self._wake_device()
 
     async def generate(
         self,
@@ -41,6 +47,8 @@ class HashEngine:
     ) -> Generation:
         """Letters, and the end token."""
         digest = self._digest
+        if self._device is not None:
+            self._device.check_awake()
         await asyncio.sleep(self._seconds)
         while self._hold and os.path.exists(self._hold):  # noqa: ASYNC110, ASYNC240 (of a test)
             await asyncio.sleep(0.05)
@@ -74,6 +82,29 @@ class HashEngine:
         if not failure:
             self._digest = digest
         return failure
+
+    async def sleep(self, level: int) -> None:
+        """Leave the device; after level 2 it has no weights."""
+        if level > 1:
+            self._digest = b""
+        if self._device is not None:
+            self._device.sleep()
+        if self._lock is not None:
+            self._lock.release()
+
+    async def wake_up(self, device: DeviceRequest) -> bool:
+        """Take the lock, as a worker of vLLM does, then the device."""
+        self._lock = self._lock or DeviceLock(device.path)
+        holder = Holder.of_this_process("engine", device.reason)
+        lock = self._lock
+        if not await in_daemon_thread(lambda: lock.take(holder, device.seconds)):
+            return False
+        self._wake_device()
+        return True
+
+    def _wake_device(self) -> None:
+        if self._device is not None:
+            self._device.wake()
 
     async def check(self) -> None:
         """It never dies alone."""

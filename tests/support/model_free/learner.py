@@ -14,6 +14,7 @@ import torch
 
 from services.trainer.collectives import Ranks
 from services.trainer.types import RowStatistics, StepOutcome, TrainBatch, TrainRow
+from tests.support.model_free.device import SimulatedDevice, device_folder
 from tests.support.model_free.model import TENSOR, as_array, as_digest, read_digest
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import StartCheckpoint
@@ -36,16 +37,20 @@ class Learner:
         start_checkpoint: StartCheckpoint | None = None,
         on_micro_batch: Callable[[], None] = lambda: None,
     ) -> None:
-        del plan, ranks, critic_directory, start_checkpoint
+        del ranks, critic_directory, start_checkpoint
         self._on_micro_batch = on_micro_batch
         self._digest = read_digest(model_directory)
         self._seconds = float(os.environ.get(STEP_SECONDS_VARIABLE, "0"))
+        folder = device_folder(plan.model_path)
+        self._device = SimulatedDevice(folder, "rank") if plan.takes_turns else None
+        self.enter_device()
 
     def train_step(
         self, batch: TrainBatch, learning_rate: float, critic_learning_rate: float = 0.0
     ) -> StepOutcome:
         """Take in the step's number, its rate and its rows, in their order."""
         del critic_learning_rate
+        self._check_device()
         time.sleep(self._seconds)
         digest = hashlib.sha256(self._digest)
         digest.update(f"{batch.step} {learning_rate!r}".encode())
@@ -58,14 +63,30 @@ class Learner:
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """One tensor."""
+        self._check_device()
         yield TENSOR, torch.from_numpy(as_array(self._digest))
 
     def adapter_base(self) -> bytes | None:
         """There is no adapter."""
         return None
 
+    def enter_device(self) -> None:
+        """Use the device that is simulated, if any."""
+        if self._device is not None:
+            self._device.wake()
+
+    def leave_device(self) -> None:
+        """Use it no longer."""
+        if self._device is not None:
+            self._device.sleep()
+
+    def _check_device(self) -> None:
+        if self._device is not None:
+            self._device.check_awake()
+
     def save(self, directory: Path, step: int) -> None:
         """The digest and its step."""
+        self._check_device()
         state = {"step": step, "digest": list(self._digest)}
         (directory / STATE_FILE).write_text(json.dumps(state))
 

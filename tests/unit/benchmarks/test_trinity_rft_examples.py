@@ -32,7 +32,7 @@ def with_workflow(name: str) -> dict[str, object]:
 def test_right_files_and_those_that_may_start_are_counted(tmp_path: Path) -> None:
     (tmp_path / "trinity/common/workflows").mkdir(parents=True)
     write_example(tmp_path, "good", buffer=with_workflow("math_workflow"))
-    write_example(tmp_path, "planned", mode="colocate")
+    write_example(tmp_path, "planned", monitor={"monitor_type": "swanlab"})
     write_example(tmp_path, "wrong", buffer=with_workflow("asks_twice"))
     write_example(tmp_path, "own", buffer=with_workflow("asks_twice"))
     own = tmp_path / "examples/own"

@@ -1,6 +1,7 @@
 """The reader of rows: every kind of file, and one sentence for every mistake."""
 
 import datetime
+import gzip
 import io
 import json
 import math
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Protocol
 
@@ -109,6 +111,45 @@ def test_a_table_of_texts_gives_texts(tmp_path: Path, read: Read) -> None:
     assert json.loads(done.stdout) == {"prompt": "two\nlines, one cell", "n": "07"}
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.json", "a.csv", "a.tsv"])
+def test_a_text_is_read_compressed_or_not(tmp_path: Path, read: Read, name: str) -> None:
+    texts = {
+        "json": '[{"a": "1", "b": "x, y"}]',
+        "csv": 'a,b\n1,"x, y"\n',
+        "tsv": "a\tb\n1\tx, y\n",
+    }
+    text = texts.get(name.rpartition(".")[2], '{"a": "1", "b": "x, y"}\n')
+    (tmp_path / name).write_text(text)
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
+    for file in (tmp_path / name, tmp_path / f"{name}.gz"):
+        done = read(file)
+        assert (done.code, json.loads(done.stdout)) == (0, {"a": "1", "b": "x, y"}), done.stderr
+        assert count_rows((file,)) == 1
+
+
+def test_a_second_column_of_a_name_is_refused_in_tables_of_arrow(
+    tmp_path: Path, read: Read
+) -> None:
+    table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["x", "x"])
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    with (
+        pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink,
+        pa.ipc.new_file(sink, table.schema) as f,
+    ):
+        f.write_table(table)
+    for name in ("a.parquet", "a.arrow"):
+        assert "has several columns `x`" in read(tmp_path / name).stderr
+
+
+def test_a_decimal_keeps_the_digits_that_a_number_has_no_room_for(
+    tmp_path: Path, read: Read
+) -> None:
+    values = [Decimal("1.50"), Decimal("12345678901234567890.12"), None]
+    pyarrow.parquet.write_table(pa.table({"x": values}), tmp_path / "a.parquet")
+    rows = [json.loads(line)["x"] for line in read(tmp_path / "a.parquet").stdout.splitlines()]
+    assert rows == [1.5, "12345678901234567890.12", None]
+
+
 def test_dates_are_written_as_text(tmp_path: Path, read: Read) -> None:
     table = pa.table({"day": [datetime.date(2024, 2, 29)]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
@@ -194,6 +235,10 @@ def test_messages_and_tools_lose_the_nulls_of_other_ones(tmp_path: Path, read: R
         ("a.csv", b"a\n1\n\xff\n", "line 3: it is not UTF-8"),
         ("a.json", b"[1, 2", "line 1: not valid JSON"),
         ("a.xml", b"<a/>", "of an unknown kind"),
+        ("a.json", b'{\n  "a": 1\n}', "a .json file holds a list of rows, `[...]`, or a row on"),
+        ("a.csv", b"a,b,b\n1,2,3\n", "has several columns `b`: rename them"),
+        ("a.jsonl.gz", gzip.compress(b'{"a": 1}\n' * 99)[:-9], "compressed text is cut or damaged"),
+        ("a.jsonl.gz", b'{"a": 1}\n', "Not a gzipped file"),
         ("a.csv", b"a,b\n1\n", "line 2: it does not have the 2 columns"),
         ("a.csv", b'a\n"1', "not valid csv"),
         ("a.jsonl", b'{"a": 1}\n{"a": ' + b"1" * 5000 + b"}\n", "line 2: not valid JSON: Exceeds"),

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.unit.config.builders import GRPO, SFT, config
+from tests.unit.config.builders import GRPO, SFT, config, write_rows
 from trinity.config.checks.advice import advise
 from trinity.config.planning import plan_experiment
 
@@ -27,6 +27,15 @@ def test_models_whose_rows_are_padded_are_told_with_the_reason(tmp_path: Path) -
     assert told({"model_type": "opt"}, use_remove_padding=False) == ()
     eager = told({"model_type": "qwen3"}, override_config={"attn_implementation": "eager"})
     assert any("attn_implementation: eager` attends to padded rows" in text for text in eager)
+
+
+def test_rows_that_the_run_will_give_up_are_told(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "response": "1"}] * 3 + [{"prompt": None, "response": "1"}]
+    file = write_rows(tmp_path / "a.jsonl", *rows)
+    (bad,) = said(buffer={"explorer_input": {"taskset": {"path": file}}})
+    assert "`train`: 1 of its first 4 rows cannot be asked or scored" in bad
+    file = write_rows(tmp_path / "b.jsonl", *rows[:3])
+    assert said(buffer={"explorer_input": {"taskset": {"path": file}}}) == ()
 
 
 def test_training_on_truncated_sampling_is_told() -> None:

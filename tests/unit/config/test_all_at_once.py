@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 from trinity.cli.main import make_app
 from trinity.config.check import check_file
 from trinity.config.loading.verl_keys import PREFIX, RENAMED_KEYS
-from trinity.errors import UserError
 from trinity.verl.key_table import find_row, verl_names
 from trinity.verl.row import KeyConversion
 
@@ -157,16 +156,6 @@ def test_what_is_planned_is_named_and_the_rest_told(command: str, file: Path) ->
     planned = [one for one in check_file(file).notices if one.status.name == "PLANNED"]
     assert done.output.count("without what is planned: ") == len(planned)
     assert "stage 1: " in done.output or "model_path: " in done.output
-
-
-@pytest.mark.parametrize("command", ["plan", "show"])
-def test_a_mode_that_is_planned_cannot_be_planned(command: str, tmp_path: Path) -> None:
-    file = tmp_path / "x.yaml"
-    file.write_text("mode: colocate\nmodel: {model_path: /m}\n")
-    words = ["config", command, str(file)]
-    done = CliRunner().invoke(make_app(words[:2]), words)
-    assert isinstance(done.exception, UserError)
-    assert "trinity config check" in str(done.exception)
 
 
 BEGINS = "trainer.resume_mode"

@@ -55,10 +55,34 @@ def test_a_subset_that_a_folder_does_not_have_is_named(tmp_path: Path) -> None:
 
 def test_a_directory_without_data_is_named(tmp_path: Path) -> None:
     touch(tmp_path, "notes.txt")
-    with pytest.raises(UserError, match=r"holds no .jsonl or .*.csv or .parquet or .arrow file"):
+    with pytest.raises(
+        UserError, match=r"holds no .jsonl or .*\.parquet or .arrow file.*: put the"
+    ):
         names(tmp_path, "train")
     with pytest.raises(UserError, match="of an unknown kind"):
         find_data_files(str(tmp_path / "notes.txt"), "train")
+
+
+def test_a_folder_of_subsets_names_the_subset(tmp_path: Path) -> None:
+    """As `datasets` has them, where the hub's own name of the subset is left out."""
+    touch(tmp_path, "main/train-0.parquet", "socratic/train-0.parquet", "notes/a.txt")
+    with pytest.raises(UserError, match="its folder `main` does, so set `subset_name: main`"):
+        names(tmp_path, "train")
+
+
+def test_rows_that_are_there_twice_count_once(tmp_path: Path) -> None:
+    touch(tmp_path, "train-0.jsonl", "train-0.jsonl.gz", "train-1.jsonl.gz")
+    assert names(tmp_path, "train") == ["train-0.jsonl", "train-1.jsonl.gz"]
+    touch(tmp_path, "train-1.csv")
+    with pytest.raises(UserError, match=r"holds both train-1.csv and train-1.jsonl.gz"):
+        names(tmp_path, "train")
+
+
+def test_a_damaged_table_is_one_sentence_where_rows_are_counted(tmp_path: Path) -> None:
+    for name in ("a.parquet", "a.arrow"):
+        (tmp_path / name).write_bytes(b"PAR1 no PAR1")
+        with pytest.raises(UserError, match="is not a readable"):
+            count_rows((tmp_path / name,))
 
 
 def test_what_datasets_saved_is_read_back(tmp_path: Path) -> None:

@@ -59,7 +59,8 @@ def test_a_switch_that_does_not_act_is_named_where_it_asks_for_something(
 def test_the_four_fates_as_sentences(tmp_path: Path) -> None:
     reading = read(
         tmp_path,
-        "explorer:\n  name: mine\nbuffer:\n  default_workflow_type: w\nmode: colocate\n"
+        "explorer:\n  name: mine\nbuffer:\n  default_workflow_type: w\n"
+        "monitor: {monitor_type: swanlab}\n"
         "trainer: {save_hf_checkpoint: never}\n",
     )
     assert [(one.status.name, one.line, str(one)) for one in reading.notices] == [
@@ -74,7 +75,7 @@ def test_the_four_fates_as_sentences(tmp_path: Path) -> None:
             "`buffer.default_workflow_type` is used as "
             "`buffer.explorer_input.default_workflow_type`",
         ),
-        ("PLANNED", 5, "`mode: colocate`: rollout and training in turns on one GPU"),
+        ("PLANNED", 5, "`monitor.monitor_type: swanlab`: SwanLab"),
         (
             "NO_EFFECT",
             6,
@@ -158,21 +159,30 @@ trainer:
     }
 
 
+def test_a_section_of_verls_in_which_nothing_is_written_is_no_key(tmp_path: Path) -> None:
+    for written in ("{}", "{actor_rollout_ref: {actor: {}}, critic: {}}"):
+        reading = read(tmp_path, f"trainer:\n  trainer_config: {written}\n")
+        assert reading.config and reading.notices == (), reading.notices
+
+
 def test_a_run_refuses_all_that_is_planned_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         judge = "{model_path: x, rope_scaling: {api_key: abc}}"
-        load(tmp_path, f"mode: colocate\nexplorer: {{auxiliary_models: [{judge}]}}\n")
+        load(
+            tmp_path,
+            f"trainer: {{trainer_type: tinker}}\nexplorer: {{auxiliary_models: [{judge}]}}\n",
+        )
     said = str(caught.value)
     assert len(said.splitlines()) == 1
-    assert "`mode: colocate`" in said
+    assert "`trainer.trainer_type: tinker`" in said
     assert "`explorer.auxiliary_models[0].rope_scaling` in" in said
     assert "are planned, not there yet" in said
     assert "abc" not in said
 
 
-def test_a_planned_mode_hides_no_other_mistake(tmp_path: Path) -> None:
+def test_a_planned_value_hides_no_other_mistake(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
-    file.write_text("mode: colocate\nnmae: x\n")
+    file.write_text("monitor: {monitor_type: swanlab}\nnmae: x\n")
     report = check_file(file)
-    assert len(report.errors) == 1
-    assert [one.key for one in report.notices] == ["mode"]
+    assert sum("`nmae`" in error for error in report.errors) == 1
+    assert [one.key for one in report.notices] == ["monitor.monitor_type"]

@@ -104,9 +104,12 @@ def test_a_key_that_is_called_otherwise_here_is_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("mode: colocate", "mode: colocate"),
+        ("trainer: {trainer_type: tinker}", "trainer.trainer_type: tinker"),
         ("synchronizer: {sync_method: memory}", "synchronizer.sync_method: memory"),
-        ("stages: [{stage_name: a, mode: colocate}]", "stages[0].mode: colocate"),
+        (
+            "stages: [{stage_name: a, trainer: {trainer_type: tinker}}]",
+            "stages[0].trainer.trainer_type: tinker",
+        ),
     ],
 )
 def test_what_is_planned_does_not_load(tmp_path: Path, text: str, key: str) -> None:

@@ -13,8 +13,9 @@ from tests.unit.diagnosis.builders import (
     wait,
     with_parts,
 )
+from trinity.api.v1 import synchronizer_pb2
 from trinity.diagnosis.diagnose import diagnose
-from trinity.diagnosis.rules import DiagnosisState
+from trinity.diagnosis.rules import DiagnosisState, turn_text
 from trinity.diagnosis.snapshot import ProbeState, ProcessState, RecentExit
 
 BATCH = wait("trainer", "buffer", 30, "the batch of train step 13")
@@ -251,3 +252,36 @@ def test_a_buffer_that_cannot_say_how_things_stand_is_told_of_with_what_it_waits
     assert verdict.text.startswith("The run waits for the buffer, which is alive but cannot report")
     assert "the buffer has waited 4 s for Postgres" in verdict.text
     assert "Postgres answers here: look at the network" in verdict.text
+
+
+def test_whose_turn_it_is_on_a_shared_device_is_told() -> None:
+    experiment = synchronizer_pb2.Experiment(
+        turn=synchronizer_pb2.DeviceTurn(
+            holder=synchronizer_pb2.ROLE_EXPLORER,
+            process="process 7 of the engine on box",
+            reason="to roll out",
+            held_seconds=12.0,
+            wishes=[
+                synchronizer_pb2.DeviceWish(
+                    role=synchronizer_pb2.ROLE_TRAINER, reason="to train step 3", waited_seconds=4.0
+                )
+            ],
+        )
+    )
+    said = turn_text(experiment)
+    assert said == (
+        "the shared GPU is the explorer's turn since 12 s, to roll out (process 7 of the engine on "
+        "box); the trainer has wanted it for 4 s, to train step 3"
+    )
+    running = replace(EXPERIMENT, turn=said)
+    waiting = wait("trainer", "explorer", 4.0), wait("explorer", "workflow", 100.0)
+    found = diagnose(
+        snapshot(
+            member("trainer", waiting[0]), member("explorer", waiting[1]), experiments=(running,)
+        )
+    )
+    assert found.owner == "explorer", "the trainer waits for a run, in the end"
+    assert said[1:] in found.notes[0]
+    assert turn_text(synchronizer_pb2.Experiment()) == ""
+    free = synchronizer_pb2.Experiment(turn=synchronizer_pb2.DeviceTurn(held_seconds=3.0))
+    assert turn_text(free) == "the shared GPU is free since 3 s"

@@ -131,3 +131,16 @@ def test_gpus_and_a_number_of_the_users_are_left_alone(monkeypatch: pytest.Monke
     assert threads_of(take_turns(plan_with(8, **turns))) == [None]
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert threads_of(take_turns(plan_with(0, **turns))) == [None]
+
+
+def test_engine_and_trainer_that_take_turns_have_the_same_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launched, "DRIVER", Path("/"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    plan = plan_with(1, mode="colocate")
+    check_gpus(plan)
+    assert share_gpus(plan) == {
+        "explorer": {"CUDA_VISIBLE_DEVICES": "3"},
+        "trainer": {"CUDA_VISIBLE_DEVICES": "3"},
+    }

@@ -158,3 +158,25 @@ def test_models_beside_the_policy_leave_fewer_gpus_to_train_on(tmp_path: Path) -
     file = experiment(tmp_path, cluster={"gpu_per_node": 3}, explorer={"auxiliary_models": [judge]})
     with pytest.raises(UserError, match="rollout takes 3 of 3 GPUs"):
         plan(file)
+
+
+def test_turns_on_one_gpu_show_what_waits_in_the_hosts_memory(tmp_path: Path) -> None:
+    by_turns = {"mode": "colocate", "cluster": {"gpu_per_node": 1}}
+    text = plan(experiment(tmp_path, **by_turns), "--gpu-memory", "80")
+    assert "(mode colocate, grpo)" in text
+    assert line(text, "rollout engine 0").endswith("GPU 0:0")
+    assert line(text, "rank 0").endswith("GPU 0:0")
+    # (12 of the policy + 2 of the reference) bytes x 1,543,714,304, and the engine's 2
+    waiting = text.partition("by turns")[2]
+    assert line(waiting, "trainer  ").split()[1:3] == ["20.1", "GiB"]
+    assert line(waiting, "engine  ").split()[1:3] == ["2.9", "GiB"]
+    assert "DOES NOT FIT" not in text
+    level = {"explorer": {"rollout_model": {"sleep_level": 2}}}
+    anew = plan(experiment(tmp_path, **deep_merge(by_turns, level)), "--gpu-memory", "80")
+    assert "none: loaded at each turn" in anew
+
+
+def test_turns_are_of_one_engine_and_one_rank(tmp_path: Path) -> None:
+    file = experiment(tmp_path, mode="colocate", cluster={"gpu_per_node": 2})
+    with pytest.raises(UserError, match="is one GPU for one engine and one rank"):
+        plan(file)

@@ -7,12 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.synchronizer.domain import (
+    DeviceTurn,
     Experiment,
     ExperimentStageState,
     ExperimentState,
     PlannedStage,
     PublishedVersion,
     Role,
+    TurnReport,
+    TurnState,
     VersionKind,
 )
 from services.synchronizer.plan import longer_stages
@@ -171,3 +174,51 @@ def test_a_plan_makes_a_stage_longer_or_not(
 
 def test_a_plan_that_does_not_say_how_long_it_is_makes_nothing_longer() -> None:
     assert longer_stages('{"stages": 3}', plan_json({"total_train_steps": 5})) == frozenset()
+
+
+def turn_after(*reports: TurnReport) -> DeviceTurn:
+    turn = DeviceTurn()
+    for at, report in enumerate(reports, start=1):
+        turn = turn.after(report, float(at))
+    return turn
+
+
+def said(role: Role, state: TurnState, reason: str = "to work") -> TurnReport:
+    return TurnReport(role=role, state=state, process=f"process of the {role}", reason=reason)
+
+
+EXPLORER_HAS_IT = said(Role.EXPLORER, TurnState.HELD)
+TRAINER_WANTS_IT = said(Role.TRAINER, TurnState.WANTED, "to train step 3")
+TRAINER_HAS_IT = said(Role.TRAINER, TurnState.HELD, "to train step 3")
+EXPLORER_GIVES_IT_BACK = said(Role.EXPLORER, TurnState.RELEASED)
+
+
+def test_a_wish_is_kept_until_it_is_met() -> None:
+    wished = turn_after(EXPLORER_HAS_IT, TRAINER_WANTS_IT, TRAINER_WANTS_IT)
+    assert (wished.holder, wished.since) == (Role.EXPLORER, 1.0)
+    [wish] = wished.wishes
+    assert (wish.role, wish.reason, wish.since) == (Role.TRAINER, "to train step 3", 2.0)
+    met = wished.after(TRAINER_HAS_IT, 4.0)
+    assert (met.holder, met.reason, met.since, met.wishes) == (
+        Role.TRAINER,
+        "to train step 3",
+        4.0,
+        (),
+    )
+
+
+def test_who_gives_it_back_late_takes_it_from_nobody() -> None:
+    """The kernel lets the next one in before the last one has told."""
+    turn = turn_after(EXPLORER_HAS_IT, TRAINER_WANTS_IT, TRAINER_HAS_IT, EXPLORER_GIVES_IT_BACK)
+    assert (turn.holder, turn.since) == (Role.TRAINER, 3.0)
+
+
+def test_nobody_has_it_once_it_is_given_back() -> None:
+    turn = turn_after(EXPLORER_HAS_IT, TRAINER_WANTS_IT, EXPLORER_GIVES_IT_BACK)
+    assert (turn.holder, turn.since) == (None, 3.0)
+    assert [wish.role for wish in turn.wishes] == [Role.TRAINER]
+
+
+def test_a_report_that_comes_twice_changes_nothing() -> None:
+    once = turn_after(EXPLORER_HAS_IT)
+    assert once.after(EXPLORER_HAS_IT, 9.0) == once

@@ -170,3 +170,26 @@ def test_supervised_ranks_fill_all_machines_that_a_step_feeds(tmp_path: Path) ->
     few = converted(f"{start} {files} data.train_batch_size=16", tmp_path)
     assert value(few, "trainer.rank_num") == 16
     assert _lines(few, "16 of 32 GPUs are idle")
+
+
+def test_one_gpu_is_used_by_turns_as_verl_does() -> None:
+    found = from_keys("trainer.n_gpus_per_node=1", "actor_rollout_ref.hybrid_engine=True")
+    assert value(found, "mode") == "colocate"
+    assert value(found, f"{ENGINE}.engine_num") == 1
+    assert value(found, f"{ENGINE}.tensor_parallel_size") == 1, "veRL's default is 2"
+    assert missing(found) == []
+    assert not _lines(found, "training needs one at least")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["trainer.n_gpus_per_node=2", f"{TENSOR}=1"],
+        ["trainer.n_gpus_per_node=1", "trainer.v1.trainer_mode=colocate_async"],
+        ["trainer.n_gpus_per_node=1", "async_training.staleness_threshold=0.5"],
+        ["trainer.n_gpus_per_node=1", f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=1"],
+    ],
+    ids=str,
+)
+def test_there_are_no_turns_where_rollout_goes_on_or_has_gpus(given: list[str]) -> None:
+    assert "mode" not in flat(from_keys(*given).values)

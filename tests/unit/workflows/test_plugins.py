@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.config.builders import stage, write_rows
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.priority import PRIORITIES
 from trinity.errors import UserError
+from trinity.launch.part_checks import check_row_workflows
 from trinity.operators import OPERATORS
 from trinity.plugins import PLUGIN_DIRS_VARIABLE, REWARDS, WORKFLOWS, Registry, load_plugins
 
@@ -59,6 +61,41 @@ def test_a_file_in_a_plugin_folder_is_found_by_its_dotted_path(
     assert REWARDS.get("anything_else.Own") is REWARDS.get("by_both")
     with pytest.raises(UserError, match=f"no module 'nothing_there' in .*, {folder} or among"):
         REWARDS.get("nothing_there.Own")
+
+
+def test_a_file_below_a_plugin_folder_is_found_by_its_dotted_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a user of Trinity-RFT has it in the folder from which the run was started there."""
+    shop = tmp_path / "plugins" / "shop" / "inner"
+    shop.mkdir(parents=True)
+    (shop / "prices.py").write_text("PRICE = 1.0\n")
+    source = REWARD.format(name="below") + "\nfrom .prices import PRICE\n"
+    (shop / "rewards.py").write_text(source)
+    monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(tmp_path / "plugins"))
+    assert REWARDS.get("shop.inner.rewards.Own") is REWARDS.get("below")
+    with pytest.raises(UserError, match=r"no module 'trinity.plugins.shop.nothing'"):
+        REWARDS.get("shop.nothing.Own")
+
+
+def test_a_workflow_that_rows_name_is_checked(tmp_path: Path) -> None:
+    flow = "from trinity.common.workflows.workflow import Workflow\n\nclass Never(Workflow):\n"
+    (tmp_path / "flows.py").write_text(
+        f"{flow}    def run(self): ...\n    def set_repeat_times(self, n, i): ...\n"
+    )
+    for name, sentence in (
+        ("flows.Never", "flows.Never defines .*which is never called.*column `kind`"),
+        ("math_workflw", "close to it: .*math_workflow.*column `kind`"),
+        ("math_workflow", ""),
+    ):
+        file = write_rows(tmp_path / "a.jsonl", {"prompt": "a", "response": "b", "kind": name})
+        given = {"path": file, "format": {"workflow_key": "kind"}}
+        [taskset] = stage(buffer={"explorer_input": {"taskset": given}}).tasksets
+        if sentence:
+            with pytest.raises(UserError, match=sentence):
+                check_row_workflows(taskset)
+        else:
+            check_row_workflows(taskset)
 
 
 def test_two_folders_may_hold_files_of_one_name(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ class Stage(_message.Message):
     def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[StageState, str]] = ..., roles: _Optional[_Iterable[_Union[Role, str]]] = ..., finished_roles: _Optional[_Iterable[_Union[Role, str]]] = ..., final_version: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
 
 class Experiment(_message.Message):
-    __slots__ = ("id", "tenant", "label", "state", "reason", "stages", "start_count")
+    __slots__ = ("id", "tenant", "label", "state", "reason", "stages", "start_count", "turn")
     ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +67,7 @@ class Experiment(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
     START_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
     id: str
     tenant: str
     label: str
@@ -74,7 +75,32 @@ class Experiment(_message.Message):
     reason: str
     stages: _containers.RepeatedCompositeFieldContainer[Stage]
     start_count: int
-    def __init__(self, id: _Optional[str] = ..., tenant: _Optional[str] = ..., label: _Optional[str] = ..., state: _Optional[_Union[ExperimentState, str]] = ..., reason: _Optional[str] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., start_count: _Optional[int] = ...) -> None: ...
+    turn: DeviceTurn
+    def __init__(self, id: _Optional[str] = ..., tenant: _Optional[str] = ..., label: _Optional[str] = ..., state: _Optional[_Union[ExperimentState, str]] = ..., reason: _Optional[str] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., start_count: _Optional[int] = ..., turn: _Optional[_Union[DeviceTurn, _Mapping]] = ...) -> None: ...
+
+class DeviceTurn(_message.Message):
+    __slots__ = ("holder", "process", "reason", "held_seconds", "wishes")
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    HELD_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WISHES_FIELD_NUMBER: _ClassVar[int]
+    holder: Role
+    process: str
+    reason: str
+    held_seconds: float
+    wishes: _containers.RepeatedCompositeFieldContainer[DeviceWish]
+    def __init__(self, holder: _Optional[_Union[Role, str]] = ..., process: _Optional[str] = ..., reason: _Optional[str] = ..., held_seconds: _Optional[float] = ..., wishes: _Optional[_Iterable[_Union[DeviceWish, _Mapping]]] = ...) -> None: ...
+
+class DeviceWish(_message.Message):
+    __slots__ = ("role", "reason", "waited_seconds")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WAITED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    role: Role
+    reason: str
+    waited_seconds: float
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., reason: _Optional[str] = ..., waited_seconds: _Optional[float] = ...) -> None: ...
 
 class Version(_message.Message):
     __slots__ = ("stage", "version", "incarnation", "kind", "base_version", "path", "manifest_sha256", "weights_sha256", "parent_version", "offer", "copy", "damage", "weights_root")
@@ -283,6 +309,34 @@ class HeartbeatResponse(_message.Message):
     INTERVAL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     interval_seconds: float
     def __init__(self, interval_seconds: _Optional[float] = ...) -> None: ...
+
+class RecordTurnRequest(_message.Message):
+    __slots__ = ("experiment_id", "role", "state", "process", "reason")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[RecordTurnRequest.State]
+        STATE_WANTED: _ClassVar[RecordTurnRequest.State]
+        STATE_HELD: _ClassVar[RecordTurnRequest.State]
+        STATE_RELEASED: _ClassVar[RecordTurnRequest.State]
+    STATE_UNSPECIFIED: RecordTurnRequest.State
+    STATE_WANTED: RecordTurnRequest.State
+    STATE_HELD: RecordTurnRequest.State
+    STATE_RELEASED: RecordTurnRequest.State
+    EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    experiment_id: str
+    role: Role
+    state: RecordTurnRequest.State
+    process: str
+    reason: str
+    def __init__(self, experiment_id: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., state: _Optional[_Union[RecordTurnRequest.State, str]] = ..., process: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class RecordTurnResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class FinishRoleRequest(_message.Message):
     __slots__ = ("experiment_id", "stage", "role", "final_version")

@@ -81,6 +81,11 @@ class SynchronizerServiceStub:
                 request_serializer=trinity_dot_api_dot_v1_dot_synchronizer__pb2.HeartbeatRequest.SerializeToString,
                 response_deserializer=trinity_dot_api_dot_v1_dot_synchronizer__pb2.HeartbeatResponse.FromString,
                 _registered_method=True)
+        self.RecordTurn = channel.unary_unary(
+                '/trinity.api.v1.SynchronizerService/RecordTurn',
+                request_serializer=trinity_dot_api_dot_v1_dot_synchronizer__pb2.RecordTurnRequest.SerializeToString,
+                response_deserializer=trinity_dot_api_dot_v1_dot_synchronizer__pb2.RecordTurnResponse.FromString,
+                _registered_method=True)
         self.FinishRole = channel.unary_unary(
                 '/trinity.api.v1.SynchronizerService/FinishRole',
                 request_serializer=trinity_dot_api_dot_v1_dot_synchronizer__pb2.FinishRoleRequest.SerializeToString,
@@ -181,6 +186,15 @@ class SynchronizerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RecordTurn(self, request, context):
+        """RecordTurn says that a role wants, has, or no longer has the device that engine and trainer use by
+        turns. Whose turn it is, the kernel's lock on the device decides: this tells people, and the one that
+        has it, to give it back. May be retried, by experiment, role and state.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FinishRole(self, request, context):
         """FinishRole says that a role has done its part of a stage; when all roles have, the next stage starts.
         May be retried, by stage and role.
@@ -253,6 +267,11 @@ def add_SynchronizerServiceServicer_to_server(servicer, server):
                     servicer.Heartbeat,
                     request_deserializer=trinity_dot_api_dot_v1_dot_synchronizer__pb2.HeartbeatRequest.FromString,
                     response_serializer=trinity_dot_api_dot_v1_dot_synchronizer__pb2.HeartbeatResponse.SerializeToString,
+            ),
+            'RecordTurn': grpc.unary_unary_rpc_method_handler(
+                    servicer.RecordTurn,
+                    request_deserializer=trinity_dot_api_dot_v1_dot_synchronizer__pb2.RecordTurnRequest.FromString,
+                    response_serializer=trinity_dot_api_dot_v1_dot_synchronizer__pb2.RecordTurnResponse.SerializeToString,
             ),
             'FinishRole': grpc.unary_unary_rpc_method_handler(
                     servicer.FinishRole,
@@ -498,6 +517,33 @@ class SynchronizerService:
             '/trinity.api.v1.SynchronizerService/Heartbeat',
             trinity_dot_api_dot_v1_dot_synchronizer__pb2.HeartbeatRequest.SerializeToString,
             trinity_dot_api_dot_v1_dot_synchronizer__pb2.HeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecordTurn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trinity.api.v1.SynchronizerService/RecordTurn',
+            trinity_dot_api_dot_v1_dot_synchronizer__pb2.RecordTurnRequest.SerializeToString,
+            trinity_dot_api_dot_v1_dot_synchronizer__pb2.RecordTurnResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -8,6 +8,8 @@ from trinity.algorithm.rollout_correction.settings import PRESETS
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.algorithm.units import UNIT_ARGUMENT
 from trinity.config.checks.algorithm import staleness_cause
+from trinity.config.checks.data import sample_rows
+from trinity.config.checks.rows import single_bad_rows
 from trinity.config.checks.unread_keys import (
     arguments_without_effect,
     auxiliary_buffers_unread,
@@ -15,6 +17,7 @@ from trinity.config.checks.unread_keys import (
     eval_interval_rounded,
     eval_name_is_taken,
     experience_format_unread,
+    files_by_turns,
     format_of_training_data,
     keep_steps_ignored,
     keys_ignored_on_data,
@@ -335,6 +338,14 @@ def _batches_follow_the_clock(stage: StagePlan) -> Iterator[str]:
     )
 
 
+def _rows_given_up(stage: StagePlan) -> Iterator[str]:
+    """Rows that cannot be asked cost attempts, and make a step smaller."""
+    for taskset in (*stage.tasksets, *stage.eval_tasksets):
+        rows = [] if taskset.task_pipeline else sample_rows(taskset)
+        if sentence := single_bad_rows(taskset, rows):
+            yield f"taskset `{taskset.name}`: {sentence}"
+
+
 ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _truncated_sampling,
     _greedy_rollouts,
@@ -345,6 +356,7 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _staleness_ignored_on_stored,
     _correction_rejects_stale,
     storage_type_ignored,
+    files_by_turns,
     replay_keys_ignored,
     repeat_times_ignored,
     format_of_training_data,
@@ -361,6 +373,7 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _shaped_by_nothing,
     _batches_follow_the_clock,
     min_response_lowered,
+    _rows_given_up,
     eval_name_is_taken,
     _samples_of_runs_are_counted,
     _steps_are_explore_steps,

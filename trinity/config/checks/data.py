@@ -1,6 +1,6 @@
 """Checks that tasksets and experience buffers hold rows with the required columns."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trinity.algorithm.algorithm_type import RowSchema
@@ -16,6 +16,7 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 
+_OF_EACH_ROW = ("prompt_key", "response_key")
 CHECKED_ROWS = 32
 """Rows that are looked at before anything starts."""
 
@@ -37,14 +38,15 @@ def check_taskset(taskset: ResolvedTaskset) -> None:
         return
     rows = first_rows(files, CHECKED_ROWS)
     if not _may_have_more_columns(taskset):
-        _check_task_columns(rows[0], taskset.format)
+        _check_task_columns(rows, taskset.format)
     if taskset.task_pipeline is None:
         check_task_rows(taskset, rows)
         for column in taskset.selector.feature_keys:
             _check_feature(rows[0], column)
 
 
-def _check_task_columns(row: Row, columns: FormatConfig) -> None:
+def _check_task_columns(rows: Sequence[Row], columns: FormatConfig) -> None:
+    """Checks the columns that the rows are read by; a row may lack what a taskset can give."""
     for key, column in {
         "prompt_key": columns.prompt_key,
         "response_key": columns.response_key,
@@ -52,7 +54,18 @@ def _check_task_columns(row: Row, columns: FormatConfig) -> None:
         "workflow_key": columns.workflow_key,
         "reward_fn_key": columns.reward_fn_key,
     }.items():
-        _check_column(row, key, column)
+        lacking = [index for index, row in enumerate(rows) if not _has(row, column)]
+        if len(lacking) == len(rows):
+            _check_column(rows[0], key, column)
+        if key in _OF_EACH_ROW and 2 * len(lacking) > len(rows):
+            raise UserError(
+                f"{len(lacking)} of its first {len(rows)} rows have no column `{column}`, the "
+                f"first is row {lacking[0]}: set `format.{key}`, or correct the rows"
+            )
+
+
+def _has(row: Row, column: str | None) -> bool:
+    return not column or has_column(row, column)
 
 
 def _may_have_more_columns(rows: Rows) -> bool:

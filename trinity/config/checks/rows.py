@@ -57,6 +57,18 @@ def check_task_rows(taskset: ResolvedTaskset, rows: Sequence[Row]) -> None:
         raise UserError(errors[0])
 
 
+def single_bad_rows(taskset: ResolvedTaskset, rows: Sequence[Row]) -> str:
+    """Returns a sentence on rows that cannot be asked or scored, if most of them can."""
+    found = [(index, error) for index, error in enumerate(map(_error_of(taskset), rows)) if error]
+    if not found or 2 * len(found) > len(rows):
+        return ""
+    (index, error), *_ = found
+    return (
+        f"{len(found)} of its first {len(rows)} rows cannot be asked or scored, and the run gives "
+        f"them up; the first is row {index}: {error}"
+    )
+
+
 def check_training_rows(
     rows: Sequence[Row], buffer: ResolvedExperienceBuffer, schema: RowSchema
 ) -> None:
@@ -95,6 +107,7 @@ def _errors(taskset: ResolvedTaskset, row: Row) -> Iterator[str]:
 def _prompt_errors(row: Row, form: FormatConfig) -> Iterator[str]:
     key = form.prompt_key
     if not has_column(row, key):
+        yield f"there is no column `{key}`: set `format.prompt_key`"
         return
     value = column_value(row, key)
     if value is None or isinstance(value, dict):
@@ -112,7 +125,10 @@ def _prompt_errors(row: Row, form: FormatConfig) -> Iterator[str]:
 
 def _truth_errors(row: Row, form: FormatConfig) -> Iterator[str]:
     key = form.response_key
-    if not key or not has_column(row, key):
+    if not key:
+        return
+    if not has_column(row, key):
+        yield f"there is no column `{key}`: set `format.response_key`"
         return
     value = column_value(row, key)
     if isinstance(value, list | dict):

@@ -58,6 +58,15 @@ def storage_type_ignored(stage: StagePlan) -> Iterator[str]:
             )
 
 
+def files_by_turns(stage: StagePlan) -> Iterator[str]:
+    """Weights go from memory to memory only while both are awake."""
+    if stage.takes_turns and stage.config.synchronizer.sync_method == "nccl":
+        yield (
+            "`synchronizer.sync_method: nccl` has no effect with `mode: colocate`: while the "
+            "trainer has the GPU the engine sleeps, so it loads weights from files at its turn"
+        )
+
+
 def replay_keys_ignored(stage: StagePlan) -> Iterator[str]:
     """A number in Trinity-RFT's files is seconds."""
     buffer = stage.config.buffer.trainer_input.experience_buffer

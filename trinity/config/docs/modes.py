@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from trinity.config.schema.choices import Mode
 
 ALL: tuple[Mode, ...] = ("both", "train", "explore", "bench", "serve")
+"""`colocate` is `both` on one GPU: whatever acts in the one acts in the other."""
 TRAINING: tuple[Mode, ...] = ("both", "train")
 ROLLING_OUT: tuple[Mode, ...] = ("both", "explore")
 WITH_TASKS: tuple[Mode, ...] = ("both", "explore", "bench")

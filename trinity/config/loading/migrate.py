@@ -77,6 +77,8 @@ class KeyMigration:
     def _verl_keys(self, at: Location, trainer: dict[str, Any]) -> None:
         verl = trainer[TRAINER_CONFIG_KEY]
         for place, value in list(keys.leaves(verl)):
+            if value == {}:
+                continue  # a section in which nothing is written
             location = (*at, TRAINER_CONFIG_KEY, *place)
             match key_treatment(".".join(map(str, place)), value):
                 case RenamedKey() as renamed:

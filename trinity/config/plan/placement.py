@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.schema.choices import BY_TURNS
 from trinity.errors import UserError
 
 
@@ -77,7 +78,7 @@ def assign_gpus(cluster: ClusterGpus, demand: GpuDemand) -> list[GpuAssignment]:
     free: Iterator[str] = iter(
         f"{node}:{gpu}" for node in range(cluster.nodes) for gpu in range(cluster.gpus_per_node)
     )
-    if demand.mode == "colocate":
+    if demand.mode == BY_TURNS:
         gpu = next(free)
         return [GpuAssignment(assignment.name, (gpu,)) for assignment in _without_gpus(demand)]
     assignments = [
@@ -98,7 +99,7 @@ def check_demand(cluster: ClusterGpus, demand: GpuDemand) -> None:
     """Raises: UserError if the demand cannot be met."""
     for engines in demand.engines:
         _check_engine(cluster, engines)
-    if demand.mode == "colocate":
+    if demand.mode == BY_TURNS:
         _check_colocated(cluster, demand)
         return
     _check_separate_gpus(cluster, demand)
@@ -169,6 +170,7 @@ def _check_colocated(cluster: ClusterGpus, demand: GpuDemand) -> None:
     fits = (
         cluster.total == 1
         and demand.sequence_parallel == 1
+        and demand.ranks <= 1
         and [(engines.num, engines.gpus_each) for engines in demand.engines] == [(1, 1)]
     )
     if not fits:
@@ -198,7 +200,7 @@ def cluster_gpus_of(stage: StagePlan) -> ClusterGpus:
 def gpu_demand_of(stage: StagePlan) -> GpuDemand:
     """Returns the stage's engines and ranks."""
     return GpuDemand(
-        mode=stage.mode,
+        mode=BY_TURNS if stage.takes_turns else stage.mode,
         engines=engine_groups_of(stage) if stage.needs_rollout or stage.mode != "train" else (),
         ranks=stage.trainer_rank_num if "trainer" in stage.roles else 0,
         ranks_on_processor=not stage.num_rank_gpus,

@@ -15,7 +15,7 @@ from trinity.config.plan.parts import (
     required_tasks,
 )
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.config.schema.choices import EXPLORING
+from trinity.config.schema.choices import BY_TURNS, EXPLORING
 from trinity.config.schema.experiment import Config, MergedStage
 from trinity.config.schema.trainer import TrainerConfig
 from trinity.errors import UserError
@@ -127,7 +127,7 @@ def _machines(config: Config) -> tuple[int, int]:
 
 def _rollout_gpus(config: Config) -> int:
     """The plan of the stage counts the same, see `StagePlan.num_rollout_gpus`."""
-    if config.mode == "train":
+    if config.mode in ("train", BY_TURNS):  # its one GPU is the trainer's too
         return 0
     explorer = config.explorer
     own = 0 if is_external(config) else explorer.rollout_model.num_gpus

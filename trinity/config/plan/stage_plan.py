@@ -98,6 +98,8 @@ class StagePlan(PlanModel):
     lr_schedule: LearningRateSchedule
     critic_lr_schedule: LearningRateSchedule
     """Not used without a critic."""
+    takes_turns: bool = Field(default=False, exclude_if=lambda value: not value)
+    """True if engine and trainer use one GPU by turns."""
     keeps_dropout: bool = Field(default=True, exclude_if=lambda value: value)
     """True for plans of the version before, whose models train with their own dropout."""
     stored_batches: StoredBatches | None = None
@@ -217,7 +219,12 @@ class StagePlan(PlanModel):
         has_both = self.mode == "both" and self.needs_training and self.needs_rollout
         # Copies of the weights in one engine number their workers alike.
         is_single = self.config.explorer.rollout_model.data_parallel_size == 1
-        return has_both and is_single and self.config.synchronizer.sync_method == "nccl"
+        return (
+            has_both
+            and is_single
+            and not self.takes_turns
+            and self.config.synchronizer.sync_method == "nccl"
+        )
 
     @property
     def longest_unit(self) -> int:
@@ -366,6 +373,11 @@ class ExperimentPlan(PlanModel):
         return max(
             (stage.num_rank_gpus for stage in self.stages if stage.needs_training), default=0
         )
+
+    @property
+    def takes_turns(self) -> bool:
+        """True if engine and trainer use one GPU by turns in any stage."""
+        return any(stage.takes_turns for stage in self.stages)
 
     @property
     def job_path(self) -> Path:

@@ -5,19 +5,14 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from trinity.config.schema.base import Section, ValueAliases
+from trinity.config.schema.base import Section
 
-Mode = Literal["both", "train", "explore", "bench", "serve"]
+Mode = Literal["both", "colocate", "train", "explore", "bench", "serve"]
 WITHOUT_TASKS: tuple[Mode, ...] = ("train", "serve")
+BY_TURNS: Mode = "colocate"
+"""Means `both`, with engine and trainer on one GPU by turns (`StagePlan.takes_turns`)."""
 EXPLORING: tuple[Mode, ...] = ("both", "explore")
 """Modes with tasks to roll out."""
-
-MODES = ValueAliases(
-    planned={
-        "colocate": "rollout and training in turns on one GPU",
-    }
-)
-"""Further values that are accepted for it."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 

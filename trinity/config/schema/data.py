@@ -110,10 +110,10 @@ class TasksetConfig(Section):
     """Read from files; read from a database's table; submitted over gRPC under this name, as a
     whole or, for `queue`, bit by bit while training goes on."""
     path: str | None = None
-    """For `file`: a jsonl, json, csv, parquet or arrow file, a directory of such, or a dataset on
-    the Hugging Face hub (`owner/name`). For `sql`: a SQLite file, or a database's address. For
-    `queue`, if wanted: such a database, to whose table of the taskset's name each task is written
-    too."""
+    """For `file`: a jsonl, json, csv, tsv, parquet or arrow file (texts also as `.gz`), a directory
+    of such, or a dataset on the Hugging Face hub (`owner/name`). For `sql`: a SQLite file, or a
+    database's address. For `queue`, if wanted: such a database, to whose table of the taskset's
+    name each task is written too."""
     table: str | None = None
     """For `sql`: the table, unless it has the taskset's name."""
     split: str = "train"
@@ -203,8 +203,8 @@ class ExperienceBufferConfig(Section):
     path: str | None = None
     """In modes with an explorer, a place where its experiences are written too: a database
     (`sqlite:///file.db`, `postgresql://...`), or a directory or `.jsonl` file for JSON lines. In
-    mode train what is read: for `file` a jsonl, json, csv, parquet or arrow file, a directory of
-    such, or a dataset on the Hugging Face hub (`owner/name`), for `sql` a SQLite file or a
+    mode train what is read: for `file` a jsonl, json, csv, tsv, parquet or arrow file, a directory
+    of such, or a dataset on the Hugging Face hub (`owner/name`), for `sql` a SQLite file or a
     database's address."""
     table: str | None = None
     """For `sql`: the table, unless it has the buffer's name."""

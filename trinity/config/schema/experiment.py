@@ -24,7 +24,7 @@ from trinity.config.schema.base import (
     is_secret,
 )
 from trinity.config.schema.buffer import BufferConfig, DataProcessorConfig
-from trinity.config.schema.choices import MODES, Mode
+from trinity.config.schema.choices import Mode
 from trinity.config.schema.explorer import ExplorerConfig
 from trinity.config.schema.model import ModelConfig
 from trinity.config.schema.trainer import TrainerConfig
@@ -149,7 +149,7 @@ class StageConfig(Section):
 
     stage_name: StageName
     """Unique in the experiment."""
-    mode: Annotated[Mode | None, MODES] = None
+    mode: Mode | None = None
     """Which services work in this stage."""
     algorithm: AlgorithmConfig = default_section(AlgorithmConfig)
     model: ModelConfig = default_section(ModelConfig)
@@ -214,12 +214,12 @@ class Config(Section):
     """Last part."""
     tenant: PathSegment = "default"
     """Owner of the experiment."""
-    mode: Annotated[Mode, MODES] = "both"
-    """`both`: explorer and trainer; `train`: the trainer alone, on a file or on what an earlier
-    stage of `explore` has stored; `explore`: explorers alone, whose experiences are kept; `bench`:
-    evaluation of the checkpoints of the run in this directory on `eval_tasksets`, or of the model
-    where there is no run; `serve`: its newest weights, or the model, behind an OpenAI-compatible
-    address."""
+    mode: Mode = "both"
+    """`both`: explorer and trainer; `colocate`: the same on one GPU, which they use by turns;
+    `train`: the trainer alone, on a file or on what an earlier stage of `explore` has stored;
+    `explore`: explorers alone, whose experiences are kept; `bench`: evaluation of the checkpoints
+    of the run in this directory on `eval_tasksets`, or of the model where there is no run; `serve`:
+    its newest weights, or the model, behind an OpenAI-compatible address."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 42
     """All randomness of the experiment derives from it."""
     checkpoint_root_dir: Annotated[str, Field(min_length=1)] = "./checkpoints"

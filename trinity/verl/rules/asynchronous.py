@@ -23,6 +23,15 @@ def is_fully_async(work: Conversion) -> bool:
     return is_endless or "fully_async" in work.settings.module
 
 
+def runs_ahead(work: Conversion) -> bool:
+    """True if rollout goes on while the policy is trained."""
+    if work.choices.sync_offset is not None:
+        return work.choices.sync_offset > 0
+    threshold = work.settings.peek(f"{_ASYNC}.staleness_threshold")
+    mode = work.settings.peek(f"{_V1}.trainer_mode")
+    return is_fully_async(work) or bool(threshold) or bool(_MODES.get(str(mode), 0))
+
+
 def versions_apart(work: Conversion) -> int:
     """Mini-batches between two versions of the weights."""
     mini_batches = work.integer(f"{_ASYNC}.require_batches", 1)

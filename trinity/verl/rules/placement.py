@@ -2,6 +2,7 @@
 
 import math
 
+from trinity.verl.rules.asynchronous import runs_ahead
 from trinity.verl.rules.distillation import TEACHER, teacher_gpus
 from trinity.verl.rules.ranks import (
     GpuShares,
@@ -35,6 +36,9 @@ def convert_placement(work: Conversion) -> None:
     per_judge = per_teacher or _reward_model_size(work)
     judges = _judges(machines, reserved, per_judge)
     others = judges * per_judge
+    if _takes_turns(work, machines, own_gpus + others):
+        _put_turns(work)
+        return
     demand = RolloutDemand(
         per_engine=_fitting_engine_size(work, machines, others),
         others=others,
@@ -50,6 +54,23 @@ def convert_placement(work: Conversion) -> None:
         _put_reward_model(work, judges)
     if not shares.ranks:
         _advise_more_gpus(work, machines, demand.gpus(shares.engines))
+
+
+def _takes_turns(work: Conversion, machines: VerlMachines, apart: int) -> bool:
+    """Returns True if one GPU is all there is, and rollout waits for training there."""
+    has_one_engine = work.choices.engine_num in (None, 1)
+    return machines.total == 1 and not apart and has_one_engine and not runs_ahead(work)
+
+
+def _put_turns(work: Conversion) -> None:
+    """Writes an engine and a rank that use the GPU by turns, as veRL's do."""
+    work.put("mode", "colocate", "one GPU: engine and trainer take turns on it, as in veRL")
+    work.put(f"{OURS}.engine_num", 1, "the GPU has one engine", "and one rank")
+    for verl, ours, default in _SIZES:
+        if max(work.integer(f"{ROLLOUT}.{verl}", default), 1) > 1:
+            work.put(f"{OURS}.{ours}", 1, f"{ROLLOUT}.{verl} on one GPU")
+    put_sequence_sharing(work, 1)
+    _put_engine(work)
 
 
 def _judges(machines: VerlMachines, reserved: int, per_judge: int) -> int:

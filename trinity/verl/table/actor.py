@@ -288,5 +288,8 @@ ROWS: tuple[KeyRow, ...] = (
     *_ACTOR_ROWS,
     *_REF_ROWS,
     *not_needed_rows("services find one another without it", "actor_rollout_ref.nccl_timeout"),
-    *not_needed_rows("rollout has GPUs of its own here", "actor_rollout_ref.hybrid_engine"),
+    *not_needed_rows(
+        "on one GPU rollout and training take turns (`mode: colocate`), else each has its own",
+        "actor_rollout_ref.hybrid_engine",
+    ),
 )

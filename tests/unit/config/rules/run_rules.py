@@ -23,7 +23,36 @@ def reports_to(monitor: str) -> Callable[[StagePlan], bool]:
 
 THE_RUN = [
     refused("an unknown mode", {"mode": "all"}, "`mode`"),
-    told("mode colocate", {"mode": "colocate"}, PLANNED, "`mode: colocate`"),
+    follows(
+        "one GPU by turns is both, and says so",
+        {"mode": "colocate"},
+        lambda plan: plan.mode == "both" and plan.takes_turns,
+    ),
+    refused(
+        "turns while rollouts go on",
+        deep_merge({"mode": "colocate"}, at("synchronizer.sync_offset", 1)),
+        "none is kept unfinished over a turn: give 0",
+    ),
+    refused(
+        "turns with versions that come when ready",
+        deep_merge({"mode": "colocate"}, at("synchronizer.sync_style", "trainer_driven")),
+        "give `fixed`",
+    ),
+    refused(
+        "turns on several machines",
+        deep_merge({"mode": "colocate"}, at("cluster.node_num", 2)),
+        "`cluster.node_num` is 2: give 1",
+    ),
+    refused(
+        "turns of several ranks",
+        deep_merge({"mode": "colocate"}, at("trainer.rank_num", 2)),
+        "`trainer.rank_num` is 2: give 1",
+    ),
+    refused(
+        "turns of several engines",
+        deep_merge({"mode": "colocate"}, at("explorer.rollout_model.engine_num", 2)),
+        "`explorer.rollout_model.engine_num` is 2: give 1",
+    ),
     follows(
         "a relative root lies under the current directory",
         {"checkpoint_root_dir": "out"},

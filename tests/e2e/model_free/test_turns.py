@@ -1,0 +1,71 @@
+"""Engine and trainer on one device by turns: never both, and the same weights as with two."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from pydantic import JsonValue
+
+from tests.support.model_free.alone import weights_of
+from tests.support.model_free.device import DeviceEvent, device_folder, events_of
+from tests.support.model_free.experiment import experiment_plan, run_to_end
+from tests.support.model_free.shared_stack import ON_IT, SharedStack
+from tests.support.model_free.stack import MODULES, model_free_stack
+from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.config.plan.stage_plan import ExperimentPlan
+
+pytestmark = pytest.mark.timeout(600)
+STAGE: JsonValue = {
+    "stage_name": "rft",
+    "mode": "colocate",
+    "algorithm": {"algorithm_type": "grpo", "repeat_times": 2, "kl_loss_fn": "none"},
+}
+
+
+def by_turns(root: Path, name: str) -> ExperimentPlan:
+    return experiment_plan(root, name=name, stages=[STAGE])
+
+
+def events(plan: ExperimentPlan) -> list[DeviceEvent]:
+    return events_of(device_folder(plan.stages[0].model_path))
+
+
+def turns_in(events: Sequence[DeviceEvent]) -> list[str]:
+    """Who was awake, in order; fails where two were."""
+    awake = ""
+    turns = []
+    for event in events:
+        assert event.what != "clash", event
+        if event.what == "awake":
+            assert not awake, f"{event.role} woke up beside {awake}"
+            awake = event.role
+            turns.append(event.role)
+        else:
+            assert awake in ("", event.role)
+            awake = ""
+    return turns
+
+
+@ON_IT
+async def test_engine_and_trainer_take_turns_and_end_with_the_same_weights(
+    tmp_path: Path, shared_stack: SharedStack, calm_weights: str
+) -> None:
+    plan = by_turns(tmp_path, "turns")
+    ended = await run_to_end(shared_stack.synchronizer, plan)
+    assert weights_of(ended) == calm_weights
+    turns = turns_in(events(plan))
+    assert turns.count("rank") >= 8, "one for each train step, at least"
+    assert turns.count("engine") >= 8
+    assert ended.HasField("turn"), "the synchronizer was told"
+
+
+@pytest.mark.thorough
+async def test_without_the_lock_the_device_fails(tmp_path: Path) -> None:
+    """The control: what the device is simulated for is seen where nothing excludes."""
+    plan = by_turns(tmp_path, "unlocked")
+    modules = {**MODULES, "trainer": "tests.support.model_free.unlocked_trainer"}
+    async with model_free_stack(plan.job_path, modules=modules) as stack:
+        ended = await run_to_end(stack.addresses.synchronizer, plan)
+    assert ended.state == pb.EXPERIMENT_STATE_FAILED
+    assert "DeviceInUse: rank woke up beside engine" in ended.reason
+    assert "clash" in {event.what for event in events(plan)}

@@ -1,0 +1,226 @@
+"""The lock of a device that several processes use by turns: the kernel's, held by a living process.
+
+    lock = DeviceLock(path)
+    waiting = HolderWatch(path, silence_seconds=3600)
+    while not lock.try_take(Holder.of_this_process("trainer", "to train step 3")):
+        waiting.end_silent_holder()
+        time.sleep(POLL_SECONDS)
+    lock.show_life()      # now and then, while working
+    lock.release()
+
+The lock is `flock` on a file, so it goes with the process that holds it, however that ends. What
+the file holds says who that is; only the holder writes it.
+"""
+
+import fcntl
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from trinity.errors import RunFailed
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.005
+"""How often a process that waits looks; a look takes some microseconds."""
+DEATH_SECONDS = 60.0
+"""Longest wait for a killed process to be gone: its memory on a device takes a while to free."""
+MAX_HOLDER_BYTES = 4096
+
+
+def device_lock_path(job_dir: Path) -> Path:
+    """Returns the file of the one device that a run's engine and trainer share."""
+    return job_dir / "device" / "gpu-0.lock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """The process that has the device, and what for."""
+
+    role: str
+    reason: str
+    pid: int
+    started: int
+    """Start of the process in the kernel's ticks: a later process of its number has another."""
+    host: str
+
+    @classmethod
+    def of_this_process(cls, role: str, reason: str) -> "Holder":
+        """Describes the calling process."""
+        pid = os.getpid()
+        return cls(
+            role=role, reason=reason, pid=pid, started=_start_of(pid), host=socket.gethostname()
+        )
+
+    @property
+    def service(self) -> str:
+        """Name of the service that the process belongs to."""
+        return "trainer" if self.role == "trainer" else "explorer"
+
+    @property
+    def process(self) -> str:
+        """Names the process for people."""
+        return f"process {self.pid} of the {self.role} on {self.host}"
+
+
+def describe_wait(path: Path, reason: str) -> tuple[str, str]:
+    """Returns whom one that wants the device waits for, and a sentence that says why."""
+    holder = read_holder(path)
+    if holder is None:
+        return "device", f"the shared GPU {reason}; it is being handed over"
+    return holder.service, f"the shared GPU {reason}; {holder.process} has it {holder.reason}"
+
+
+def read_holder(path: Path) -> Holder | None:
+    """Returns who has the device as its file says; None if nobody has, or has not written yet."""
+    try:
+        text = path.read_bytes()[:MAX_HOLDER_BYTES]
+        return Holder(**json.loads(text)) if text else None
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+class DeviceLock:
+    """One process' handle of the lock; at most one handle of a file has the lock at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """True if this handle has the lock."""
+        return self._descriptor is not None
+
+    def try_take(self, holder: Holder) -> bool:
+        """Takes the lock if it is free; returns True if this handle has it."""
+        if self.is_held:
+            return True
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        except BaseException:
+            os.close(descriptor)
+            raise
+        _write(descriptor, json.dumps(asdict(holder)).encode())
+        self._descriptor = descriptor
+        return True
+
+    def take(self, holder: Holder, seconds: float) -> bool:
+        """Tries for a while; returns True if this handle has it."""
+        until = time.monotonic() + seconds
+        while not self.try_take(holder):
+            if time.monotonic() >= until:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
+
+    def release(self) -> None:
+        """Lets go; does nothing if this handle does not have it."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is None:
+            return
+        _write(descriptor, b"")
+        os.close(descriptor)
+
+    def show_life(self) -> None:
+        """Shows that the work on the device goes on, for the holder or on its behalf."""
+        with suppress(FileNotFoundError):
+            os.utime(self._path)
+
+
+def _write(descriptor: int, text: bytes) -> None:
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, text, 0)
+
+
+class HolderWatch:
+    """Watches a holder while another process waits, and ends one that shows no sign of life.
+
+    What counts is the time that this process has seen it silent, by this process' own clock.
+    """
+
+    def __init__(
+        self, path: Path, *, silence_seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._path = path
+        self._silence_seconds = silence_seconds
+        self._clock = clock
+        self._seen: tuple[Holder | None, int] = (None, 0)
+        self._since = clock()
+
+    def end_silent_holder(self) -> Holder | None:
+        """Kills a holder that has been silent for too long, and waits until it is dead.
+
+        Returns the one that was killed. Raises: RunFailed if it cannot be killed.
+        """
+        now = (read_holder(self._path), _modified(self._path))
+        if now != self._seen:
+            self._seen, self._since = now, self._clock()
+        holder = now[0]
+        if holder is None or self._clock() - self._since < self._silence_seconds:
+            return None
+        logger.error(
+            "the holder of the device is killed: it gave no sign of life",
+            extra={"holder": holder.process, "reason": holder.reason},
+        )
+        kill_and_see_dead(holder)
+        return holder
+
+
+def kill_and_see_dead(holder: Holder, seconds: float = DEATH_SECONDS) -> None:
+    """Kills a process, unless it is gone, and waits until the kernel says that it is dead.
+
+    Raises: RunFailed if it runs on another machine, may not be killed, or does not die.
+    """
+    if holder.host != socket.gethostname():
+        raise RunFailed(
+            f"the device is held by {holder.process}, which is not this machine: end it"
+        )
+    try:
+        descriptor = os.pidfd_open(holder.pid)
+    except ProcessLookupError:
+        return
+    try:
+        if _start_of(holder.pid) != holder.started:  # another process has its number by now
+            return
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        if not select.select([descriptor], [], [], seconds)[0]:
+            raise RunFailed(
+                f"{holder.process} has the device, was killed and is not dead after {seconds:g} s: "
+                "its driver hangs, look at `dmesg`"
+            )
+    except ProcessLookupError:
+        return
+    except PermissionError as error:
+        raise RunFailed(f"{holder.process} has the device and may not be killed: end it") from error
+    finally:
+        os.close(descriptor)
+
+
+def _start_of(pid: int) -> int:
+    """Returns when a process began, in the kernel's ticks; 0 if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(text.rpartition(")")[2].split()[19])
+
+
+def _modified(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
