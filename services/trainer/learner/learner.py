@@ -17,6 +17,7 @@ from services.trainer.learner.preparation import BatchPreparation
 from services.trainer.learner.prepared_batch import PreparedBatch
 from services.trainer.learner.roles import Roles
 from services.trainer.learner.rollouts import staleness_of
+from services.trainer.learner.token_values import with_tokens
 from services.trainer.learner.utilization import Utilization
 from services.trainer.learner.verl_calls import (
     WorkerCalls,
@@ -69,6 +70,7 @@ class Learner:
             critic_directory=critic_directory or model_directory,
             calls=_worker_calls(plan, ranks, on_micro_batch),
         )
+        self._token_share = plan.config.trainer.recorded_token_share
         self._preparation = BatchPreparation(plan=plan, roles=self._roles)
         self._utilization = Utilization(
             config=self._roles.actor.model_config,
@@ -166,6 +168,7 @@ class Learner:
         if not self._has_rollout or "logprobs" not in outputs:
             return StepOutcome(metrics=metrics, rows={})
         statistics = row_statistics(prepared, outputs["logprobs"])
+        statistics = with_tokens(statistics, prepared, outputs["logprobs"], self._token_share)
         has_more = update is not None and len(update.first_rows) < len(prepared.rows)
         if update is not None and has_more and "logprobs" not in prepared.policy:
             prepared = prepared.select_rows(update.first_rows)

@@ -190,7 +190,7 @@ class RankStageSetup:
         return StepTelemetry(
             key=self._key,
             incarnation=life.number,
-            algorithm=self._plan.config.algorithm.algorithm_type,
+            algorithm=self._plan.algorithm_type,
         )
 
     def _starting_directory(self, path: str, manifest_sha256: str = "") -> Path:

@@ -259,6 +259,14 @@ def _rows_above_micro_batch(stage: StagePlan) -> Iterator[str]:
         )
 
 
+def _bench_without_tasksets(stage: StagePlan) -> Iterator[str]:
+    if stage.mode == "bench" and not stage.eval_tasksets:
+        yield (
+            "`mode: bench` evaluates on `buffer.explorer_input.eval_tasksets`, and there are none: "
+            "list the tasks there"
+        )
+
+
 def _shaped_by_nothing(stage: StagePlan) -> Iterator[str]:
     """A reward stays as it is where the number that shapes it is missing."""
     for index, operator in enumerate(stage.operators):
@@ -369,6 +377,7 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _rows_above_micro_batch,
     auxiliary_buffers_unread,
     critic_model_unread,
+    _bench_without_tasksets,
     experience_format_unread,
     _shaped_by_nothing,
     _batches_follow_the_clock,
