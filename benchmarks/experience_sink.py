@@ -58,8 +58,8 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """Of a process, since it started."""
+class ProcessSeconds:
+    """Processor seconds of a process since it started."""
 
     service: str
     seconds: float
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 async def _run_pairs(num_pairs: int, path: Path) -> None:
-    """What is measured is written after each pair."""
+    """Runs the pairs and writes all results after each."""
     pairs: list[dict[str, Measured]] = []
     with tempfile.TemporaryDirectory() as directory:
         async with model_free_stack(Path(directory) / "stack") as stack:
@@ -152,7 +152,7 @@ class Runs:
     async def _spent(self, plan: ExperimentPlan) -> dict[str, float]:
         """Processor seconds from an early step's report on, by service."""
         experiment = await start_experiment(self._addresses.synchronizer, plan)
-        before: dict[int, Spent] = {}
+        before: dict[int, ProcessSeconds] = {}
         async for step in _steps(self._addresses.buffer, plan, experiment.id):
             if not before and step >= NUM_UNCOUNTED:
                 before = _cpu_seconds()
@@ -186,13 +186,15 @@ async def _steps(buffer: str, plan: ExperimentPlan, experiment_id: str) -> Async
             await asyncio.sleep(0.2)
 
 
-def _cpu_seconds() -> dict[int, Spent]:
+def _cpu_seconds() -> dict[int, ProcessSeconds]:
     """User and system seconds of this process' descendants, by process."""
-    spent: dict[int, Spent] = {}
+    spent: dict[int, ProcessSeconds] = {}
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             times = process.cpu_times()
-            spent[process.pid] = Spent(_service(process.cmdline()), times.user + times.system)
+            spent[process.pid] = ProcessSeconds(
+                _service(process.cmdline()), times.user + times.system
+            )
     return spent
 
 

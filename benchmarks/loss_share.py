@@ -203,7 +203,7 @@ def _whole_loss(policy_loss: PolicyLossFn, part: PolicyInputs) -> torch.Tensor:
 
 
 def _seconds_of(action: Callable[[], object]) -> float:
-    """Of the processor, so that what else the machine does meets neither side."""
+    """Returns processor seconds, which other work on the machine does not change."""
     began = time.process_time()
     action()
     return time.process_time() - began

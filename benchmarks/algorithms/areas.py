@@ -1,4 +1,4 @@
-"""What the runs of a task say: areas under held-out curves, their intervals, and equal curves.
+"""The outcome of a task's runs: areas under held-out curves, their intervals, and equal curves.
 
 A trial learns where its area is above the start by more than the interval over the seeds, which is
 Student's at 95 %. Trials whose curves are the same in all bits are one line.
@@ -23,7 +23,7 @@ STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveArea:
-    """Of a trial at one lag, or of several whose curves are the same."""
+    """The area of a trial at one lag, or of several whose curves are the same."""
 
     trials: tuple[str, ...]
     lag: int
@@ -38,7 +38,7 @@ class CurveArea:
 
     @property
     def half_width(self) -> float | None:
-        """Of the interval; None for a single seed, which has none."""
+        """Half the width of the interval; None for a single seed, which has none."""
         if len(self.areas) < min(STUDENT):
             return None
         spread = float(np.std(self.areas, ddof=1))
@@ -52,7 +52,7 @@ class CurveArea:
 
 
 def areas_of(runs: Sequence[TrialRun]) -> list[CurveArea]:
-    """In the order of the runs; a trial joins the first one that has the same curves."""
+    """Returns the areas in the runs' order; a trial joins the first that has the same curves."""
     by_key: dict[tuple[str, int], list[TrialRun]] = {}
     for run in sorted(runs, key=lambda run: run.seed):
         by_key.setdefault((run.trial, run.lag), []).append(run)

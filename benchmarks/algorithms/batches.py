@@ -90,7 +90,9 @@ class BatchMaker:
             runs=runs_GRS.reshape(-1),
             steps=steps_GRS.reshape(-1),
             lots=self._order.random(len(is_right_N)),
-            mean_logprobs=np.array([one.logprobs[one.is_own].mean() for one in rollouts]),
+            mean_logprobs=np.array(
+                [rollout.logprobs[rollout.is_own].mean() for rollout in rollouts]
+            ),
             step_rewards=is_right_N if has_steps else np.full_like(is_right_N, np.nan),
             states=problems_GRS.reshape(-1) if has_steps else np.full(len(is_right_N), -1),
         )

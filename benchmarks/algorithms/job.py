@@ -79,7 +79,7 @@ class TrialJob:
 
     @property
     def max_response_tokens(self) -> int:
-        """Of an answer, with what a tool says in it."""
+        """Length of an answer, with what a tool says in it."""
         return MAX_RESPONSE_TOKENS if self.task is None else self.task.max_response_tokens
 
     @property
@@ -145,7 +145,7 @@ class TrialJob:
         return {"ppo_epochs": self.task.num_passes}
 
     def _algorithm(self, trial: Trial) -> Settings:
-        """With the directory of the teacher where one is in the trainer."""
+        """Returns the settings of a trial, with the directory of a teacher in the trainer."""
         distillation = trial.algorithm.get("distillation")
         if distillation is None:
             return trial.algorithm
@@ -197,7 +197,7 @@ def make_task(made: Path, task: BenchTask, seed: int) -> None:
 
 
 def without_tool(rows: Sequence[TrainRow], told: tuple[int, int]) -> list[TrainRow]:
-    """What stands between the two tokens, the second one with it, is not learned: a tool says it.
+    """Masks what a tool says: everything from after the first of the two tokens to the second.
 
     A row without them is learned as a whole.
     """
@@ -213,7 +213,7 @@ def without_tool(rows: Sequence[TrainRow], told: tuple[int, int]) -> list[TrainR
 
 
 def tool_tokens(model: Path) -> tuple[int, int]:
-    """Those that end a call, and what a tool says."""
+    """Returns the tokens that end a call and an answer of a tool."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)

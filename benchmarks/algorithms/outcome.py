@@ -49,5 +49,5 @@ class TrialRun:
 
     @property
     def curve(self) -> tuple[object, ...]:
-        """What two runs share that computed the same bits."""
+        """The numbers that two runs share if they computed the same bits."""
         return tuple(sorted(self.accuracies.items())), tuple(self.rewards)

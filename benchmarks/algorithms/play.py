@@ -70,7 +70,7 @@ class TaskPlayer:
         return text
 
     def is_right(self, rollout: Rollout, problems: EncodedProblems, problem: int) -> bool:
-        """Whether an answer has ended, and with what is right."""
+        """Returns True if an answer has ended and is right."""
         answer = problems.answers[problem]
         if self._job.task is None:
             return tuple(rollout.tokens.tolist()) == answer

@@ -75,7 +75,7 @@ class Trial:
 
     @property
     def has_ratio(self) -> bool:
-        """Whether its gradient depends on who made the tokens."""
+        """True if its gradient depends on who made the tokens."""
         return self.algorithm_type not in WITHOUT_RATIO and not self.is_on_data
 
     def lags(self, asked: Sequence[int]) -> Sequence[int]:
@@ -96,7 +96,7 @@ def all_trials() -> dict[str, Trial]:
 
 
 def trials_of(task: str, first: str) -> dict[str, Trial]:
-    """Those that a task compares: all with rollouts in the `first` one, else the chosen ones."""
+    """Returns the trials of a task: all with rollouts in the `first` one, else the chosen ones."""
     with_rollouts = {name: trial for name, trial in all_trials().items() if not trial.is_on_data}
     if task == first:
         return with_rollouts

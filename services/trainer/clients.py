@@ -13,8 +13,8 @@ from services.trainer.retry import RpcRetry
 from services.trainer.types import (
     RankTurnState,
     StepOutcome,
-    TokenValues,
     TrainBatch,
+    TrainedTokens,
     TrainRow,
     WeightsOnDisk,
     WrittenCheckpoint,
@@ -348,7 +348,7 @@ def _from_proto(version: synchronizer_pb2.Version) -> WeightsOnDisk:
     )
 
 
-def _token_values(values: TokenValues | None) -> buffer_pb2.TokenValues | None:
+def _token_values(values: TrainedTokens | None) -> buffer_pb2.TokenValues | None:
     if values is None:
         return None
     return buffer_pb2.TokenValues(

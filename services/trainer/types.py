@@ -104,7 +104,7 @@ class TrainBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenValues:
+class TrainedTokens:
     """One number for each token of a response; NaN for those that are not trained on."""
 
     logprobs_T: FloatArray
@@ -120,7 +120,7 @@ class RowStatistics:
     """Probability by the policy that the row's update started from, divided by the rollout
     policy's."""
     advantage: float
-    tokens: TokenValues | None = None
+    tokens: TrainedTokens | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from services.trainer.learner.prepared_batch import BoolVector, PreparedBatch
-from services.trainer.types import RowStatistics, TokenValues
+from services.trainer.types import RowStatistics, TrainedTokens
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix, FloatVector
 from trinity.types import FloatArray
 
@@ -29,7 +29,7 @@ def with_tokens(
             continue
         num_left -= length
         mask_T = prepared.mask_BT[number, :length]
-        tokens = TokenValues(
+        tokens = TrainedTokens(
             logprobs_T=_of_trained(mask_T, logprobs_BT[number, :length]),
             advantages_T=_of_trained(mask_T, prepared.advantages_BT[number, :length]),
         )

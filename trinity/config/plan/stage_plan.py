@@ -226,12 +226,8 @@ class StagePlan(PlanModel):
         has_both = self.mode == "both" and self.needs_training and self.needs_rollout
         # Copies of the weights in one engine number their workers alike.
         is_single = self.config.explorer.rollout_model.data_parallel_size == 1
-        return (
-            has_both
-            and is_single
-            and not self.takes_turns
-            and self.config.synchronizer.sync_method == "nccl"
-        )
+        is_asked = self.config.synchronizer.sync_method == "nccl" and not self.takes_turns
+        return has_both and is_single and is_asked
 
     @property
     def longest_unit(self) -> int:
