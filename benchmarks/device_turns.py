@@ -10,6 +10,7 @@ Seconds on a machine that does other things beside it are noise: the load is in 
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import statistics
@@ -62,12 +63,11 @@ async def _take_turns(root: Path) -> list[DeviceEvent]:
 
 def gaps(events: Sequence[DeviceEvent], before: str, after: str) -> list[float]:
     """Returns the seconds between turns of the two; the first turns are those of the start."""
-    pairs = zip(events, events[1:], strict=False)
+    wanted = (before, "asleep", after, "awake")
     found = [
         later.at - earlier.at
-        for earlier, later in pairs
-        if (earlier.role, earlier.what, later.role, later.what)
-        == (before, "asleep", after, "awake")
+        for earlier, later in itertools.pairwise(events)
+        if (earlier.role, earlier.what, later.role, later.what) == wanted
     ]
     return found[1:]
 
