@@ -464,7 +464,7 @@ def _plan_stages(config: Config) -> tuple[StagePlan, ...]:
 
 
 def _on_one_gpu(stages: tuple[StagePlan, ...]) -> tuple[StagePlan, ...]:
-    """Returns the stages, in turns if one of them is: an engine starts while an earlier one trains."""
+    """Returns the stages, all by turns if one is: an engine starts while an earlier one trains."""
     if not any(stage.takes_turns for stage in stages):
         return stages
     sharing = (*EXPLORING, "train")
