@@ -18,6 +18,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from tests.support.model_free.device import DeviceEvent, device_folder, events_of
 from tests.support.model_free.experiment import experiment_plan, run_to_end
 from tests.support.model_free.stack import model_free_stack
@@ -49,7 +51,7 @@ def main() -> None:
 
 
 async def _take_turns(root: Path) -> list[DeviceEvent]:
-    stage = {
+    stage: JsonValue = {
         "stage_name": "rft",
         "mode": "colocate",
         "algorithm": {"algorithm_type": "grpo", "repeat_times": 2, "kl_loss_fn": "none"},

@@ -1,12 +1,16 @@
 """Mutation score of the formulas: how many seeded mutants the unit tests find.
 
 python -m benchmarks.mutants                       # 300 mutants, seed 0
-python -m benchmarks.mutants --num 40 --only advantage
+python -m benchmarks.mutants --only advantage      # those of them in modules of that name
 
 Operators, comparisons, constants, indices and calls within functions of trinity/algorithm are
 changed one at a time, in one process that loads torch once. A mutant is found when one of the tests
 that reach its function fails. Values in signatures are left alone: a test compares them with the
 documentation. Survivors that no test can find are listed with their reason in `EQUIVALENT`.
+
+Each outcome is a line of benchmarks/results/mutants.jsonl. A mutant that was found is not tried
+again while its line of source is the same, so that a run that was broken off goes on; `--again`
+tries all.
 """
 
 import argparse
@@ -53,17 +57,26 @@ _LOSSES = tuple(
 )
 _TOKEN_ADVANTAGES = tuple(
     f"{_TESTS}/token_advantage/test_{name}.py"
-    for name in ("against_formula", "against_verl", "field_formulas", "gdpo", "jensen_shannon")
+    for name in (
+        "against_formula",
+        "against_verl",
+        "field_formulas",
+        "gdpo",
+        "jensen_shannon",
+        "runs_and_references",
+    )
 )
 TESTS: Mapping[str, tuple[str, ...]] = {
     "advantage": (
         f"{_TESTS}/advantage/test_formulas.py",
+        f"{_TESTS}/advantage/test_needs.py",
         f"{_TESTS}/advantage/test_reward_filter.py",
+        f"{_TESTS}/advantage/test_units.py",
     ),
     "aggregation": _LOSSES,
     "kl": (f"{_TESTS}/kl", f"{_TESTS}/kl_control/test_penalty.py"),
     "policy_loss": _LOSSES,
-    "token_advantage": _TOKEN_ADVANTAGES,
+    "token_advantage": (*_TOKEN_ADVANTAGES, f"{_TESTS}/advantage/test_units.py"),
     "token_selection": (f"{_TESTS}/token_selection", _LOSSES[2]),
     "value_loss": _LOSSES,
 }
@@ -280,8 +293,9 @@ class MutationScore:
     num_mutants: int = 0
     num_found: int = 0
     num_equivalent: int = 0
-    seconds: float = 0.0
     survivors: tuple[str, ...] = ()
+    num_left: int = 0
+    """Mutants of the sample that were not tried."""
 
     @property
     def share(self) -> float:
@@ -289,12 +303,50 @@ class MutationScore:
         return self.num_found / max(self.num_mutants - self.num_equivalent, 1)
 
 
+class MutantOutcomes:
+    """A file of tried mutants: lines are only added, and the last one of a mutant counts.
+
+    outcomes = MutantOutcomes(path)
+    outcomes.add(mutant, is_found=True)
+    score = outcomes.score(sample, seed=0)
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        self._found = {line["mutant"]: bool(line["found"]) for line in map(json.loads, lines)}
+
+    def is_found(self, mutant: Mutant) -> bool:
+        """Returns true if a test is known that finds it."""
+        return self._found.get(mutant.name, False)
+
+    def add(self, mutant: Mutant, *, is_found: bool) -> None:
+        """Notes an outcome."""
+        self._found[mutant.name] = is_found
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"mutant": mutant.name, "found": is_found}) + "\n")
+
+    def score(self, sample: Sequence[Mutant], seed: int) -> MutationScore:
+        """Returns what is known of a sample."""
+        tried = [mutant.name for mutant in sample if mutant.name in self._found]
+        survivors = [name for name in tried if not self._found[name]]
+        return MutationScore(
+            seed=seed,
+            num_mutants=len(tried),
+            num_found=len(tried) - len(survivors),
+            num_equivalent=sum(name in EQUIVALENT for name in survivors),
+            survivors=tuple(name for name in survivors if name not in EQUIVALENT),
+            num_left=len(sample) - len(tried),
+        )
+
+
 class MutantRunner:
     """Runs the collected tests once, then those that reach a mutant for each mutant."""
 
-    def __init__(self, mutants: Sequence[Mutant], seed: int) -> None:
+    def __init__(self, mutants: Sequence[Mutant], outcomes: "MutantOutcomes") -> None:
         self._mutants = mutants
-        self.score = MutationScore(seed=seed)
+        self._outcomes = outcomes
         self._reached: dict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
 
     @pytest.hookimpl(tryfirst=True)
@@ -306,7 +358,6 @@ class MutantRunner:
         print(f"\n{len(items)} tests in {time.monotonic() - started:.0f} s", flush=True)
         for mutant in self._mutants:
             self._try(mutant, items)
-        self.score.seconds = round(time.monotonic() - started, 1)
         return True
 
     def _run_once(self, number: int, item: pytest.Item) -> None:
@@ -335,16 +386,9 @@ class MutantRunner:
         tests = sorted(test for reached in found for test in reached)[:MOST_TESTS]
         with Applied(mutant):
             is_found = any(fails(items[number]) for _, number in tests)
-        self.score.num_mutants += 1
-        self.score.num_found += is_found
-        if is_found:
-            return
-        reason = EQUIVALENT.get(mutant.name)
-        if reason is not None:
-            self.score.num_equivalent += 1
-            return
-        self.score.survivors += (mutant.name,)
-        print(f"survived {len(tests)} tests: {mutant.name}", flush=True)
+        self._outcomes.add(mutant, is_found=is_found)
+        if not is_found and mutant.name not in EQUIVALENT:
+            print(f"survived {len(tests)} tests: {mutant.name}", flush=True)
 
 
 def fails(item: pytest.Item) -> bool:
@@ -369,24 +413,36 @@ def main() -> None:
     parser.add_argument("--num", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="part of a module's name")
+    parser.add_argument("--again", action="store_true", help="try also what was found before")
     parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
-    everything = all_mutants(options.only)
-    chosen = random.Random(options.seed).sample(everything, min(options.num, len(everything)))
-    runner = MutantRunner(chosen, options.seed)
-    packages = sorted({mutant.module.split(".")[2] for mutant in chosen})
-    paths = list(dict.fromkeys(path for package in packages for path in TESTS[package]))
-    arguments = ["-n", "0", "-q", "-p", "no:cacheprovider", "-k", LEFT_OUT]
-    code = pytest.main([*arguments, *paths], plugins=[runner])
-    score = runner.score
+    everything = all_mutants("")
+    sample = random.Random(options.seed).sample(everything, min(options.num, len(everything)))
+    outcomes = MutantOutcomes(options.out.with_suffix(".jsonl"))
+    chosen = [
+        mutant
+        for mutant in sample
+        if options.only in mutant.module and (options.again or not outcomes.is_found(mutant))
+    ]
+    if chosen:
+        run_tests_on(chosen, outcomes)
+    score = outcomes.score(sample, options.seed)
     print(
         f"{score.num_found} of {score.num_mutants} mutants found, {score.num_equivalent} are "
-        f"equivalent: {score.share:.1%} of the others, in {score.seconds:.0f} s "
-        f"(of {len(everything)} places)"
+        f"equivalent: {score.share:.1%} of the others ({score.num_left} of the sample were not "
+        f"tried; {len(everything)} places)"
     )
-    if code == pytest.ExitCode.OK:
-        text = json.dumps({**asdict(score), "share": round(score.share, 4)}, indent=1)
-        options.out.write_text(text + "\n", encoding="utf-8")
+    text = json.dumps({**asdict(score), "share": round(score.share, 4)}, indent=1)
+    options.out.write_text(text + "\n", encoding="utf-8")
+
+
+def run_tests_on(mutants: Sequence[Mutant], outcomes: MutantOutcomes) -> None:
+    """Tries mutants with the tests of their packages."""
+    packages = sorted({mutant.module.split(".")[2] for mutant in mutants})
+    paths = list(dict.fromkeys(path for package in packages for path in TESTS[package]))
+    arguments = ["-n", "0", "-q", "-p", "no:cacheprovider", "-k", LEFT_OUT]
+    code = pytest.main([*arguments, *paths], plugins=[MutantRunner(mutants, outcomes)])
+    assert code == pytest.ExitCode.OK, f"the tests ended with {code}"
 
 
 if __name__ == "__main__":

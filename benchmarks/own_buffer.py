@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.integration.buffer.process import BufferProcess
+from tests.integration.buffer.process import BufferProcess, start_anew
 from tests.support.infra_fixtures import running
 from trinity.local.addresses import free_port
 from trinity.local.nats import NatsServer
@@ -28,7 +28,10 @@ async def own_buffer(root: Path) -> AsyncIterator[BufferProcess]:
         await postgres.wait_ready()
         await broker.wait_ready()
         process = BufferProcess(
-            postgres.dsn("buffer", DATABASE), broker.url(ADMIN), root / "buffer.log"
+            postgres.dsn("buffer", DATABASE),
+            broker.url(ADMIN),
+            root / "buffer.log",
+            begin=start_anew,
         )
         try:
             await process.start()

@@ -9,6 +9,8 @@ import hypothesis
 import psutil
 import pytest
 
+from tests.support.warm import close_warm_parents
+
 pytest_plugins = [
     "tests.scheduling",
     "tests.support.infra_fixtures",
@@ -38,6 +40,7 @@ def no_part_of_the_stack_is_left_running() -> Iterator[None]:
     """Fail the session when a test leaves a broker, a database or a service behind."""
     os.environ[_MARK] = mark = uuid.uuid4().hex  # children inherit it, also those that are orphaned
     yield
+    close_warm_parents()
     commands = [_command(process) for process in psutil.process_iter() if _has(process, mark)]
     left = [command for command in commands if any(name in command for name in _OURS)]
     assert not left, f"left running by the tests: {left}"

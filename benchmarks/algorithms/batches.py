@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from benchmarks.algorithms.job import IntArray, TrialJob
-from benchmarks.algorithms.rollout import Rollout, Sampler, is_right
+from benchmarks.algorithms.play import TaskPlayer
+from benchmarks.algorithms.rollout import Rollout, Sampler
 from benchmarks.algorithms.trials import Trial
 from services.trainer.types import RunReward, TrainBatch, TrainRow
 from trinity.algorithm.advantage import ADVANTAGES
@@ -40,6 +41,7 @@ class BatchMaker:
         self, *, job: TrialJob, trial: Trial, plan: StagePlan, seed: int, teacher: Sampler | None
     ) -> None:
         self._job = job
+        self._player = TaskPlayer(job)
         self._plan = plan
         self._teacher = teacher
         self._num_steps = trial.num_steps_of_run
@@ -62,10 +64,10 @@ class BatchMaker:
         )
         problems_GRS = np.repeat(tasks_GS[:, None], repeat, axis=1)
         problems_N = problems_GRS.reshape(-1)
-        rollouts = sampler.sample(self._job.train.prompts_NP[problems_N], self._generator)
-        answers = self._job.train.answers
+        train = self._job.train
+        rollouts = self._player.play(sampler, train, problems_N.tolist(), self._generator)
         right = [
-            is_right(rollout, answers[problem])
+            self._player.is_right(rollout, train, problem)
             for rollout, problem in zip(rollouts, problems_N.tolist(), strict=True)
         ]
         is_right_N = np.array(right, dtype=np.float64)
@@ -88,7 +90,7 @@ class BatchMaker:
             runs=runs_GRS.reshape(-1),
             steps=steps_GRS.reshape(-1),
             lots=self._order.random(len(is_right_N)),
-            mean_logprobs=np.array([rollout.logprobs.mean() for rollout in rollouts]),
+            mean_logprobs=np.array([one.logprobs[one.is_own].mean() for one in rollouts]),
             step_rewards=is_right_N if has_steps else np.full_like(is_right_N, np.nan),
             states=problems_GRS.reshape(-1) if has_steps else np.full(len(is_right_N), -1),
         )
@@ -124,7 +126,7 @@ def _row(
         position=position,
         tokens=np.concatenate([rollout.prompt, rollout.tokens]).astype(np.int32),
         prompt_length=len(rollout.prompt),
-        mask=np.ones(num_tokens, dtype=np.bool_),
+        mask=rollout.is_own,
         rollout_logprobs=rollout.logprobs,
         advantages=np.full(num_tokens, advantage, dtype=np.float32),
         run_reward=RunReward(

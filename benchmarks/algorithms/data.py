@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.algorithms.job import Row, TrialJob, Unit, encoded
+from benchmarks.algorithms.job import TrialJob, Unit, encoded
 from benchmarks.algorithms.outcome import EVAL_INTERVAL, NUM_ROWS, TrialRun
+from benchmarks.algorithms.play import TaskPlayer
 from benchmarks.algorithms.rollout import Sampler
+from benchmarks.algorithms.tasks import Row
 from benchmarks.algorithms.train import weights_of
 from benchmarks.algorithms.trials import Trial
 from examples.addition.problems import has_carry
@@ -63,15 +65,15 @@ class DataTrainer:
         """From the warm start; pairs are half as many as rows."""
         from services.trainer.learner.learner import Learner
 
-        began = time.perf_counter()
+        began = time.process_time()
         schema = ALGORITHM_TYPES.get(trial.algorithm_type).schema
         train, held_out = _units(self.job, schema)
         num_units = NUM_ROWS // len(train[0])
         plan = self.job.plan(trial, seed=seed, num_rows=num_units, lag=0)
         learner = Learner(plan=plan, model_directory=self.job.start, ranks=self.ranks)
-        sampler = Sampler(self.job.start)
+        sampler, player = Sampler(self.job.start), TaskPlayer(self.job)
         loss = _loss_on(held_out, sampler, plan.algorithm.policy_loss_fn_args)
-        start = sampler.accuracy(self.job.held_out)
+        start = player.accuracy(sampler, self.job.held_out)
         run = TrialRun(trial=trial.name, lag=0, seed=seed, num_steps=num_steps, start=start)
         run.losses[0] = loss()
         for batch in islice(batches(train, num_units, seed), num_steps):
@@ -79,8 +81,8 @@ class DataTrainer:
             if batch.step % EVAL_INTERVAL == 0 or batch.step == num_steps:
                 sampler.load(weights_of(learner))
                 run.losses[batch.step] = loss()
-                run.accuracies[batch.step] = sampler.accuracy(self.job.held_out)
-        run.seconds = round(time.perf_counter() - began, 1)
+                run.accuracies[batch.step] = player.accuracy(sampler, self.job.held_out)
+        run.seconds = round(time.process_time() - began, 1)
         return run
 
 

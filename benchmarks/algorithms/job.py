@@ -1,14 +1,15 @@
-"""The addition example's problems as tokens, and the plan that a trial trains by."""
+"""A task's problems as tokens, and the plan that a trial trains by."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.algorithms.trials import Settings, Trial
+from benchmarks.algorithms.tasks import ASKED, TOLD, BenchTask, Row
+from benchmarks.algorithms.trials import TEACHER, Settings, Trial
 from examples.addition.prepare import prepare
 from services.trainer.data.encoders import Formatter, load_formatter
 from services.trainer.types import TrainRow
@@ -19,7 +20,6 @@ from trinity.config.schema.data import FormatConfig
 from trinity.config.schema.experiment import Config
 
 IntArray = npt.NDArray[np.int64]
-Row = Mapping[str, str]
 Unit = Sequence[TrainRow]
 """One row, or the two of a pair."""
 
@@ -43,6 +43,15 @@ class EncodedProblems:
     answers: Sequence[tuple[int, ...]]
     """Tokens, the end among them."""
 
+    def taken(self, number: int) -> "EncodedProblems":
+        """Returns the first ones alone."""
+        return EncodedProblems(
+            texts=self.texts[:number],
+            rows=self.rows[:number],
+            prompts_NP=self.prompts_NP[:number],
+            answers=self.answers[:number],
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrialJob:
@@ -51,16 +60,27 @@ class TrialJob:
     work: Path
     train: EncodedProblems
     held_out: EncodedProblems
+    task: BenchTask | None = None
+    """None for the example's addition."""
 
     @classmethod
-    def prepared(cls, work: Path) -> "TrialJob":
-        """Make the example's model and data where they are not there yet."""
-        prepare(work / "made", seed=SEED)
+    def prepared(cls, work: Path, task: BenchTask | None = None) -> "TrialJob":
+        """Make the task's model and data where they are not there yet."""
+        if task is None:
+            prepare(work / "made", seed=SEED)
+        else:
+            make_task(work / "made", task, SEED)
         return cls(
             work=work,
-            train=_problems(work / "made", "train"),
-            held_out=_problems(work / "made", "test"),
+            train=_problems(work / "made", "train", task),
+            held_out=_problems(work / "made", "test", task),
+            task=task,
         )
+
+    @property
+    def max_response_tokens(self) -> int:
+        """Of an answer, with what a tool says in it."""
+        return MAX_RESPONSE_TOKENS if self.task is None else self.task.max_response_tokens
 
     @property
     def untrained(self) -> Path:
@@ -86,22 +106,30 @@ class TrialJob:
         """The hasty teacher's."""
         return _read(self.work / "made/data/sft.jsonl")
 
+    def shown(self) -> list[Unit]:
+        """The demonstrations as rows to train on, without what a tool says in them."""
+        units = encoded(self.formatter("sft"), self.demonstrations())
+        if self.task is None or self.task.game is None:
+            return units
+        told = tool_tokens(self.untrained)
+        return [without_tool(unit, told) for unit in units]
+
     def formatter(self, schema: RowSchema, columns: Mapping[str, str] = COLUMNS) -> Formatter:
         """Makes rows to train on of rows of data."""
-        return _formatter(self.untrained, schema, columns)
+        return _formatter(self.untrained, schema, columns, self.task)
 
     def plan(self, trial: Trial, *, seed: int, num_rows: int, lag: int) -> StagePlan:
         """The stage that a user's YAML with these settings would give."""
         values = {
             "seed": seed,
             "checkpoint_root_dir": str(self.work / "checkpoints"),
-            "algorithm": trial.algorithm,
+            "algorithm": self._algorithm(trial),
             "model": {
                 "model_path": str(self.start),
                 "max_prompt_tokens": MAX_PROMPT_TOKENS,
-                "max_response_tokens": MAX_RESPONSE_TOKENS,
+                "max_response_tokens": self.max_response_tokens,
             },
-            "trainer": {**TRAINER, **trial.trainer},
+            "trainer": {**TRAINER, **self._passes(trial), **trial.trainer},
             "cluster": {"node_num": 1, "gpu_per_node": 0},
         }
         sizes = {"batch_size": num_rows, "train_batch_size": num_rows, "total_steps": 10**6}
@@ -109,6 +137,20 @@ class TrialJob:
         given = source(self.problems_file, lag)
         given = {**given, "buffer": {**sizes, **given["buffer"]}}
         return plan_experiment(Config.model_validate({**values, **given})).stages[0]
+
+    def _passes(self, trial: Trial) -> Settings:
+        """The critic makes as many as the policy."""
+        if self.task is None or trial.is_on_data:
+            return {}
+        return {"ppo_epochs": self.task.num_passes}
+
+    def _algorithm(self, trial: Trial) -> Settings:
+        """With the directory of the teacher where one is in the trainer."""
+        distillation = trial.algorithm.get("distillation")
+        if distillation is None:
+            return trial.algorithm
+        assert distillation["model_path"] == TEACHER
+        return {**trial.algorithm, "distillation": {"model_path": str(self.teacher)}}
 
 
 def _data_source(path: Path, lag: int) -> Settings:
@@ -141,9 +183,50 @@ def encoded(formatter: Formatter, texts: Sequence[Row]) -> list[Unit]:
     ]
 
 
-def _problems(made: Path, name: str) -> EncodedProblems:
+def make_task(made: Path, task: BenchTask, seed: int) -> None:
+    """Writes data and the untrained model of a task; nothing if they are there."""
+    if (made / "model/config.json").exists():
+        return
+    (made / "data").mkdir(parents=True, exist_ok=True)
+    for name, rows in zip(("sft", "train", "test"), task.rows(seed), strict=True):
+        lines = [json.dumps(row) + "\n" for row in rows]
+        (made / f"data/{name}.jsonl").write_text("".join(lines))
+    from benchmarks.algorithms.model import save_model  # imports transformers
+
+    save_model(made / "model", seed)
+
+
+def without_tool(rows: Sequence[TrainRow], told: tuple[int, int]) -> list[TrainRow]:
+    """What stands between the two tokens, the second one with it, is not learned: a tool says it.
+
+    A row without them is learned as a whole.
+    """
+    found = []
+    for row in rows:
+        answer = row.tokens[row.prompt_length :]
+        first, last = (np.flatnonzero(answer == token) for token in told)
+        mask = row.mask.copy()
+        if len(first) and len(last):
+            mask[first[0] + 1 : last[0] + 1] = False
+        found.append(replace(row, mask=mask))
+    return found
+
+
+def tool_tokens(model: Path) -> tuple[int, int]:
+    """Those that end a call, and what a tool says."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    asked, told = (tokenizer.convert_tokens_to_ids(text) for text in (ASKED, TOLD))
+    return asked, told
+
+
+def _problems(made: Path, name: str, task: BenchTask | None) -> EncodedProblems:
     texts = _read(made / f"data/{name}.jsonl")
-    rows = [row for (row,) in encoded(_formatter(made / "model", "sft", COLUMNS), texts)]
+    formatter = _formatter(made / "model", "sft", COLUMNS, task)
+    rows = [row for (row,) in encoded(formatter, texts)]
+    if task is not None and task.game is not None:
+        rows = without_tool(rows, tool_tokens(made / "model"))
     return EncodedProblems(
         texts=texts,
         rows=rows,
@@ -152,14 +235,17 @@ def _problems(made: Path, name: str) -> EncodedProblems:
     )
 
 
-def _formatter(model: Path, schema: RowSchema, columns: Mapping[str, str]) -> Formatter:
+def _formatter(
+    model: Path, schema: RowSchema, columns: Mapping[str, str], task: BenchTask | None
+) -> Formatter:
+    longest = MAX_RESPONSE_TOKENS if task is None else task.max_response_tokens
     return load_formatter(
         model,
         name="problems",
         schema=schema,
         chat_template=None,
         row_format=FormatConfig.model_validate({"prompt_type": "plaintext", **columns}),
-        max_length=MAX_PROMPT_TOKENS + MAX_RESPONSE_TOKENS,
+        max_length=MAX_PROMPT_TOKENS + longest,
     )
 
 

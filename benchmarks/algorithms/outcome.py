@@ -1,11 +1,14 @@
 """What came of one run of a trial, and how large all runs are."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 NUM_ROWS = 128
 """Of a train step."""
 NUM_STEPS = 40
 EVAL_INTERVAL = 10
+CURVE_INTERVAL = 4
+"""Where the area under the held-out curve is the figure."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,8 +30,24 @@ class TrialRun:
     figures: dict[str, float] = field(default_factory=dict)
     """Of the last train step."""
     seconds: float = 0.0
+    """Of this process's processor."""
 
     @property
     def end(self) -> float:
         """Held-out accuracy after the last step."""
         return self.accuracies[self.num_steps]
+
+    @property
+    def area(self) -> float:
+        """Mean height of the held-out curve over the steps, its start at step 0 with it."""
+        points = [(0, self.start), *sorted(self.accuracies.items())]
+        total = sum(
+            (later - step) * (height + next_height) / 2
+            for (step, height), (later, next_height) in pairwise(points)
+        )
+        return total / self.num_steps
+
+    @property
+    def curve(self) -> tuple[object, ...]:
+        """What two runs share that computed the same bits."""
+        return tuple(sorted(self.accuracies.items())), tuple(self.rewards)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from benchmarks.algorithms.job import MAX_RESPONSE_TOKENS, EncodedProblems, IntArray
+from benchmarks.algorithms.job import IntArray
 from trinity.types import FloatArray
 
 Weights = Mapping[str, torch.Tensor]
@@ -26,7 +26,9 @@ class Rollout:
     tokens: IntArray
     """The end among them, if it came."""
     logprobs: FloatArray
-    """Of each token, of the weights that made it."""
+    """Of each token, of the weights that made it; 0 for what a tool said."""
+    is_own: npt.NDArray[np.bool_]
+    """False for what a tool said."""
 
 
 class Sampler:
@@ -52,11 +54,16 @@ class Sampler:
         return {name: tensor.clone() for name, tensor in self._model.state_dict().items()}
 
     def sample(
-        self, prompts_NP: IntArray, generator: torch.Generator | None = None
+        self,
+        prompts_NP: IntArray,
+        generator: torch.Generator | None = None,
+        *,
+        max_tokens: int = 6,
+        stop: int | None = None,
     ) -> list[Rollout]:
         """Exact samples of the model's distribution; without a generator the likeliest tokens.
 
-        Equal prompts are read once.
+        Equal prompts are read once. A rollout ends with the model's end, or with `stop`.
         """
         prompts_MP, which_N = np.unique(prompts_NP, axis=0, return_inverse=True)
         cache, places_N = DynamicCache(), torch.from_numpy(which_N)
@@ -72,13 +79,20 @@ class Sampler:
             tokens.append(torch.where(is_done_N, -1, chosen_N1[:, 0]))
             logprobs.append(all_NV.gather(1, chosen_N1)[:, 0])
             is_done_N |= chosen_N1[:, 0] == self._end
-            if len(tokens) == MAX_RESPONSE_TOKENS or is_done_N.all():
+            if stop is not None:
+                is_done_N |= chosen_N1[:, 0] == stop
+            if len(tokens) == max_tokens or is_done_N.all():
                 break
             all_NV = self._next(chosen_N1, cache)
         tokens_NT, logprobs_NT = torch.stack(tokens, 1).numpy(), torch.stack(logprobs, 1).numpy()
         lengths_N = (tokens_NT >= 0).sum(1)
         return [
-            Rollout(prompt=prompt, tokens=row[:length], logprobs=of_row[:length])
+            Rollout(
+                prompt=prompt,
+                tokens=row[:length],
+                logprobs=of_row[:length],
+                is_own=np.ones(length, dtype=np.bool_),
+            )
             for prompt, row, of_row, length in zip(
                 prompts_NP, tokens_NT, logprobs_NT, lengths_N, strict=True
             )
@@ -107,15 +121,3 @@ class Sampler:
             chosen_NL[number, prompt - 1 : len(tokens) - 1]
             for number, (tokens, prompt) in enumerate(zip(sequences, prompt_lengths, strict=True))
         ]
-
-    def accuracy(self, problems: EncodedProblems) -> float:
-        """Share of the problems whose likeliest answer is right."""
-        rollouts = self.sample(problems.prompts_NP)
-        return float(
-            np.mean([is_right(*pair) for pair in zip(rollouts, problems.answers, strict=True)])
-        )
-
-
-def is_right(rollout: Rollout, answer: tuple[int, ...]) -> bool:
-    """Whether it is the answer and nothing else."""
-    return tuple(rollout.tokens.tolist()) == answer

@@ -1,9 +1,12 @@
-"""Train the addition model from one warm start with every algorithm, and say which ones learn.
+"""Train a small model from one warm start with every algorithm, and say which ones learn.
 
-python -m benchmarks.algorithms [--only grpo ppo] [--seeds 1 2 3] [--lags 0 4] [--steps 40]
+python -m benchmarks.algorithms [--task carries] [--only grpo ppo] [--seeds 1 2 3] [--lags 0 4]
 
-A finished run is a line of benchmarks/results/algorithms.jsonl and is not done again. Trials that
-do not learn at lag 4 are then run at 1, 2 and 8 as well. With `--report` nothing is run.
+Without `--task` it is the example's addition: a finished run is a line of
+benchmarks/results/algorithms.jsonl and is not done again. Trials that do not learn at lag 4 are
+then run at 1, 2 and 8 as well. The three tasks have a file each, `algorithms_<task>.jsonl`; there
+losses with a ratio are run at lags 1 and 8 in any case, and the figure is the area under the
+held-out curve. With `--report` nothing is run.
 """
 
 import argparse
@@ -11,41 +14,54 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.algorithms.areas import report_areas
 from benchmarks.algorithms.judge import HARD_LAG, LAGS, verdicts
 from benchmarks.algorithms.outcome import NUM_STEPS, TrialRun
 from benchmarks.algorithms.report import report
 from benchmarks.algorithms.results import Key, Results
-from benchmarks.algorithms.trials import Trial, all_trials
+from benchmarks.algorithms.tasks import TASKS, BenchTask
+from benchmarks.algorithms.trials import Trial, all_trials, trials_of
 
 ROOT = Path(__file__).resolve().parents[2]
+RATIO_LAGS = (1, 8)
 
 
 def main() -> None:
     arguments = _arguments()
-    trials = [all_trials()[name] for name in arguments.only or all_trials()]
-    results = Results(arguments.results)
+    task = TASKS.get(arguments.task)
+    known = all_trials() if task is None else trials_of(task.name, first=next(iter(TASKS)))
+    trials = [all_trials()[name] for name in arguments.only or known]
+    suffix = "" if task is None else f"_{task.name}"
+    path = arguments.results or ROOT / f"benchmarks/results/algorithms{suffix}.jsonl"
+    work = arguments.work or ROOT / f"build/algorithms{suffix}"
+    results = Results(path)
     if not arguments.report:
         os.environ["OMP_NUM_THREADS"] = "1"
-        bench = Bench(work=arguments.work, results=results, num_steps=arguments.steps)
+        bench = Bench(work=work, results=results, num_steps=arguments.steps, task=task)
         bench.run(trials, list(wanted(trials, arguments.lags, arguments.seeds)))
-        if HARD_LAG in arguments.lags:
+        if task is not None and HARD_LAG in arguments.lags:
+            with_ratio = [trial for trial in trials if trial.has_ratio]
+            bench.run(trials, list(wanted(with_ratio, RATIO_LAGS, arguments.seeds)))
+        elif HARD_LAG in arguments.lags:
             bench.run(trials, further(trials, results, arguments.seeds))
-    report(results, arguments.results.with_suffix(".json"), arguments.picture)
+    if task is None:
+        report(results, path.with_suffix(".json"), arguments.picture)
+    else:
+        report_areas(task, results, path.with_suffix(".json"))
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--task", choices=["addition", *TASKS], default="addition")
     parser.add_argument("--only", nargs="+", choices=all_trials(), metavar="TRIAL")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--lags", nargs="+", type=int, default=[0, HARD_LAG])
     parser.add_argument("--steps", type=int, default=NUM_STEPS)
     parser.add_argument("--report", action="store_true", help="only write what there is")
-    parser.add_argument("--work", type=Path, default=ROOT / "build/algorithms")
-    parser.add_argument(
-        "--results", type=Path, default=ROOT / "benchmarks/results/algorithms.jsonl"
-    )
+    parser.add_argument("--work", type=Path, help="else build/algorithms, by task")
+    parser.add_argument("--results", type=Path, help="else in benchmarks/results, by task")
     parser.add_argument("--picture", type=Path, default=ROOT / "docs/images/algorithms.png")
     return parser.parse_args()
 
@@ -73,7 +89,9 @@ def further(trials: Sequence[Trial], results: Results, seeds: Sequence[int]) -> 
 class Bench:
     """Runs what is not there yet."""
 
-    def __init__(self, *, work: Path, results: Results, num_steps: int) -> None:
+    def __init__(
+        self, *, work: Path, results: Results, num_steps: int, task: BenchTask | None = None
+    ) -> None:
         from benchmarks.gang import join_alone
 
         ranks = join_alone()
@@ -81,7 +99,7 @@ class Bench:
         from benchmarks.algorithms.job import TrialJob
         from benchmarks.algorithms.train import TrialTrainer
 
-        job = TrialJob.prepared(work.resolve())
+        job = TrialJob.prepared(work.resolve(), task)
         self._trainer = TrialTrainer(job=job, ranks=ranks)
         self._data_trainer = DataTrainer(job=job, ranks=ranks)
         self._results = results
@@ -113,4 +131,4 @@ def _told(run: TrialRun) -> str:
     seconds = f"{run.seconds:.0f} s"
     if run.losses:
         return f"loss {run.losses[0]:.3f} -> {run.losses[run.num_steps]:.3f}, {seconds}"
-    return f"accuracy {run.start:.3f} -> {run.end:.3f}, {seconds}"
+    return f"accuracy {run.start:.3f} -> {run.end:.3f}, area {run.area:.3f}, {seconds}"

@@ -3,7 +3,7 @@
 from itertools import islice
 
 from benchmarks.algorithms.data import batches
-from benchmarks.algorithms.job import SEED, encoded
+from benchmarks.algorithms.job import SEED
 from benchmarks.algorithms.train import TrialTrainer, save, weights_of
 from benchmarks.algorithms.trials import Trial, all_trials
 
@@ -29,7 +29,7 @@ def make_start(trainer: TrialTrainer) -> None:
         return
     plan = job.plan(WARM_UP, seed=SEED, num_rows=NUM_ROWS, lag=0)
     learner = Learner(plan=plan, model_directory=job.untrained, ranks=trainer.ranks)
-    units = encoded(job.formatter("sft"), job.demonstrations())
+    units = job.shown()
     for batch in islice(batches(units, NUM_ROWS, SEED), NUM_STEPS):
         learner.train_step(batch, plan.learning_rate(batch.step))
     save(weights_of(learner), job.untrained, job.start)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks.algorithms.batches import BatchMaker
 from benchmarks.algorithms.job import TrialJob
-from benchmarks.algorithms.outcome import EVAL_INTERVAL, NUM_ROWS, TrialRun
+from benchmarks.algorithms.outcome import CURVE_INTERVAL, EVAL_INTERVAL, NUM_ROWS, TrialRun
+from benchmarks.algorithms.play import TaskPlayer
 from benchmarks.algorithms.rollout import Sampler, Weights
 from benchmarks.algorithms.trials import Trial
 
@@ -41,19 +42,29 @@ class TrialTrainer:
     job: TrialJob
     ranks: "Ranks"
 
+    @property
+    def eval_interval(self) -> int:
+        """Steps between two points of the held-out curve."""
+        return EVAL_INTERVAL if self.job.task is None else CURVE_INTERVAL
+
     def run(
         self, trial: Trial, *, seed: int, lag: int, num_steps: int, save_to: Path | None = None
     ) -> TrialRun:
         """From the warm start; the weights it ends with may be kept as a model's directory."""
         from services.trainer.learner.learner import Learner
 
-        began = time.perf_counter()
+        began = time.process_time()
         plan = self.job.plan(trial, seed=seed, num_rows=NUM_ROWS, lag=lag)
-        learner = Learner(plan=plan, model_directory=self.job.start, ranks=self.ranks)
-        sampler = Sampler(self.job.start)
+        learner = Learner(
+            plan=plan,
+            model_directory=self.job.start,
+            ranks=self.ranks,
+            teacher_directory=None if plan.teacher_model_path is None else self.job.teacher,
+        )
+        sampler, player = Sampler(self.job.start), TaskPlayer(self.job)
         teacher = Sampler(self.job.teacher) if trial.has_teacher else None
         maker = BatchMaker(job=self.job, trial=trial, plan=plan, seed=seed, teacher=teacher)
-        start = sampler.accuracy(self.job.held_out)
+        start = player.accuracy(sampler, self.job.held_out)
         run = TrialRun(trial=trial.name, lag=lag, seed=seed, num_steps=num_steps, start=start)
         kept: deque[Weights] = deque([sampler.weights()], maxlen=lag + 1)
         for step in range(1, num_steps + 1):
@@ -66,12 +77,12 @@ class TrialTrainer:
                 )
                 run.figures = {n: outcome.metrics[n] for n in FIGURES if n in outcome.metrics}
             kept.append(weights_of(learner))
-            if step % EVAL_INTERVAL == 0 or step == num_steps:
+            if step % self.eval_interval == 0 or step == num_steps:
                 sampler.load(kept[-1])
-                run.accuracies[step] = sampler.accuracy(self.job.held_out)
+                run.accuracies[step] = player.accuracy(sampler, self.job.held_out)
         if save_to is not None:
             save(kept[-1], self.job.untrained, save_to)
-        run.seconds = round(time.perf_counter() - began, 1)
+        run.seconds = round(time.process_time() - began, 1)
         return run
 
 

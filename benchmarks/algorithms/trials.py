@@ -9,10 +9,17 @@ from trinity.algorithm.types import ALGORITHM_TYPES
 
 Settings = Mapping[str, Any]
 
-DATA = ("sft", "cpt", "dpo")
+DATA = ("sft", "cpt", "dpo", "ipo", "simpo", "orpo")
 """Types that train on given rows."""
-DISTILLATIONS = ("on_policy_distill", "jsd", "jensen_shannon")
-"""Types that learn from a teacher's log-probabilities."""
+DISTILLATIONS = ("on_policy_distill", "grpo_distill", "jsd", "jensen_shannon", "vocabulary_distill")
+"""Types that learn from a teacher."""
+TEACHER = "the teacher"
+"""Stands for the directory of a teacher in the trainer, which the job knows."""
+CRITICS = ("ppo", "vapo", "pf_ppo")
+NOT_TRIED = {"sdpo": "a model this small makes nothing of a hint in its prompt"}
+"""Types that are left out, and why."""
+IN_EVERY_TASK = (*CRITICS, "grpo", "rloo", "dapo", "cispo", "gspo", "opmd", "reinforceplusplus")
+"""Types that are compared in all tasks; the others in the first one."""
 OF_STEPS = ("multi_step_grpo", "gigpo")
 """Types for runs of several steps."""
 WITHOUT_RATIO = ("opmd", "asymre", "rec", "raft", "sppo")
@@ -66,6 +73,11 @@ class Trial:
             return bool(self.algorithm["rollout_correction"]["rollout_is"] != "none")
         return self.algorithm_type not in WITHOUT_RATIO
 
+    @property
+    def has_ratio(self) -> bool:
+        """Whether its gradient depends on who made the tokens."""
+        return self.algorithm_type not in WITHOUT_RATIO and not self.is_on_data
+
     def lags(self, asked: Sequence[int]) -> Sequence[int]:
         """Those of the asked that mean something; corrections are for old rollouts."""
         if self.is_on_data:
@@ -75,7 +87,7 @@ class Trial:
 
 def all_trials() -> dict[str, Trial]:
     """By name, in the order of the table."""
-    types = [_type(name) for name in ALGORITHM_TYPES.names()]
+    types = [_type(name) for name in ALGORITHM_TYPES.names() if name not in NOT_TRIED]
     uncorrected = [_corrected(name, "tis") for name in WITHOUT_RATIO]
     presets = [_corrected("grpo", preset) for preset in PRESETS]
     reverse = _type("jsd", "lambda_coef 0", advantage_fn_args={"lambda_coef": 0.0})
@@ -83,9 +95,19 @@ def all_trials() -> dict[str, Trial]:
     return {trial.name: trial for trial in trials}
 
 
+def trials_of(task: str, first: str) -> dict[str, Trial]:
+    """Those that a task compares: all with rollouts in the `first` one, else the chosen ones."""
+    with_rollouts = {name: trial for name, trial in all_trials().items() if not trial.is_on_data}
+    if task == first:
+        return with_rollouts
+    return {name: trial for name, trial in with_rollouts.items() if name in IN_EVERY_TASK}
+
+
 def _type(name: str, variant: str = "", **algorithm: object) -> Trial:
     settings = {**SETTINGS, "algorithm_type": name, **algorithm}
-    if name == "ppo":
+    if name == "vocabulary_distill":
+        settings["distillation"] = {"model_path": TEACHER}
+    if name in CRITICS:
         return Trial(name=name, algorithm={**settings, "repeat_times": 1}, trainer=CRITIC)
     return Trial(name=f"{name}, {variant}" if variant else name, algorithm=settings)
 

@@ -290,6 +290,7 @@ class EngineManager:
             rollout=model.rollout,
             tokenizer=tokenizer,
             parsers=parsers,
+            template_kwargs=model.template_kwargs,
             schemas=schemas,
             connections=self._connections,
         )

@@ -13,6 +13,7 @@ from services.trainer.retry import RpcRetry
 from services.trainer.types import (
     RankTurnState,
     StepOutcome,
+    TokenValues,
     TrainBatch,
     TrainRow,
     WeightsOnDisk,
@@ -175,7 +176,10 @@ class TrainerBufferClient:
         """Reports a step's results; returns the versions that evaluations still need."""
         rows = [
             buffer_pb2.RowFeedback(
-                position=position, mean_ratio=statistics.mean_ratio, advantage=statistics.advantage
+                position=position,
+                mean_ratio=statistics.mean_ratio,
+                advantage=statistics.advantage,
+                tokens=_token_values(statistics.tokens),
             )
             for position, statistics in sorted(outcome.rows.items())
         ]
@@ -341,4 +345,13 @@ def _from_proto(version: synchronizer_pb2.Version) -> WeightsOnDisk:
         weights_root=version.weights_root,
         parent=version.parent_version,
         copy=version.copy,
+    )
+
+
+def _token_values(values: TokenValues | None) -> buffer_pb2.TokenValues | None:
+    if values is None:
+        return None
+    return buffer_pb2.TokenValues(
+        logprobs=values.logprobs_T.astype("<f4").tobytes(),
+        advantages=values.advantages_T.astype("<f4").tobytes(),
     )

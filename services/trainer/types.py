@@ -104,13 +104,23 @@ class TrainBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenValues:
+    """One number for each token of a response; NaN for those that are not trained on."""
+
+    logprobs_T: FloatArray
+    """By the policy that the row's update started from."""
+    advantages_T: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowStatistics:
-    """Means over a row's trained tokens."""
+    """Means over a row's trained tokens, and the tokens of a few rows."""
 
     mean_ratio: float
     """Probability by the policy that the row's update started from, divided by the rollout
     policy's."""
     advantage: float
+    tokens: TokenValues | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

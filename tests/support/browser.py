@@ -30,8 +30,14 @@ PAGES = (
     "configure",
 )
 DRAWN = """() => !document.querySelector("[data-stale='true'], [data-testid='stStatusWidget']")
+  && !document.querySelector("[data-testid='stSkeleton']")
   && document.querySelectorAll("[data-testid='stElementContainer']").length > 1"""
 """True when Streamlit has drawn the whole page."""
+
+
+def path_of(name: str) -> str:
+    """Returns the path of a page's address: the first page has none."""
+    return "" if name == PAGES[0] else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

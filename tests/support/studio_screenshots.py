@@ -17,13 +17,20 @@ from urllib.parse import quote, urlsplit
 
 from PIL import Image
 
-from tests.support.browser import DRAWN, PAGES, StudioProcess, playwright_driver, start_chromium
+from tests.support.browser import (
+    DRAWN,
+    PAGES,
+    StudioProcess,
+    path_of,
+    playwright_driver,
+    start_chromium,
+)
 
 SCREEN = {"width": 1280, "height": 900}
 COLORS = 96
 """Of a picture: texts and lines stay sharp, and files small."""
-SETTLE_MILLIS = 1_500
-OPEN_MILLIS = 90_000
+SETTLE_MILLIS = 2_000
+OPEN_MILLIS = 240_000
 SCHEMES = ("light", "dark")
 
 
@@ -75,7 +82,7 @@ def take(
     page.goto(address)
     parts = urlsplit(address)
     for name in names:
-        page.goto(f"{parts.scheme}://{parts.netloc}/{name}?run={quote(str(run))}")
+        page.goto(f"{parts.scheme}://{parts.netloc}/{path_of(name)}?run={quote(str(run))}")
         page.get_by_role("heading", level=1).wait_for()
         wait_until_drawn(page)
         bring(page, name)
@@ -88,6 +95,7 @@ def take(
 def wait_until_drawn(page: Any) -> None:
     """Waits for the run's services, the page and its charts."""
     page.wait_for_timeout(SETTLE_MILLIS)
+    page.get_by_text("its database is being opened").wait_for(state="hidden")
     page.wait_for_function(DRAWN)
     page.wait_for_timeout(SETTLE_MILLIS)
 

@@ -458,6 +458,20 @@ GRPO_DISTILL = AlgorithmType(
     policy_loss_fn="ppo",
 )
 
+VOCABULARY_DISTILL = AlgorithmType(
+    name="vocabulary_distill",
+    summary=(
+        "Draws the policy's whole distribution at each token of its own answers to that of a "
+        "teacher in the trainer."
+    ),
+    when_to_use=(
+        "A stronger model with the same tokenizer that fits beside the policy: a token teaches "
+        "about every word, not only about the one that was sampled."
+    ),
+    paper="https://arxiv.org/abs/2306.13649",
+    policy_loss_fn="gpg",
+)
+
 JSD = AlgorithmType(
     name="jsd",
     summary="On-policy distillation, between the forward and the reverse divergence.",
@@ -582,6 +596,7 @@ ALGORITHM_TYPES: Registry[AlgorithmType] = Registry(
             ON_POLICY_DISTILL,
             SDPO,
             GRPO_DISTILL,
+            VOCABULARY_DISTILL,
             JSD,
             JENSEN_SHANNON,
             SFT,

@@ -62,17 +62,23 @@ def check(
 
 @app.command()
 def show(
-    words: WordsArgument = None, config: FileOption = None, origin: OriginOption = False
+    words: WordsArgument = None,
+    config: FileOption = None,
+    origin: OriginOption = False,
+    plugin_dir: PluginDirOption = None,
 ) -> None:
     """Print a file fully resolved, with every value that acts; secrets are hidden."""
     from trinity.cli.config_commands import show_file
 
+    use_plugins(plugin_dir)
     file, overrides = split_words(words, config, "trinity config show")
     show_file(file, overrides, with_origin=origin)
 
 
 @app.command()
-def diff(words: DiffArgument = None, config: FilesOption = None) -> None:
+def diff(
+    words: DiffArgument = None, config: FilesOption = None, plugin_dir: PluginDirOption = None
+) -> None:
     """Print the keys that act differently in two files, or in a file and the run in a directory.
 
     Of a run, it says which changes are free, which ones change the experiment, and which ones are
@@ -81,6 +87,7 @@ def diff(words: DiffArgument = None, config: FilesOption = None) -> None:
     """
     from trinity.cli.config_commands import show_difference, show_run_difference
 
+    use_plugins(plugin_dir)
     paths, overrides = _split(words, config)
     if len(paths) != 2:
         raise UserError(

@@ -4,10 +4,10 @@ python -m trinity.cli.config_document docs/configuration.md [--check]
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 
-from trinity.config.change_rules import RULES, ChangeKind, ChangeRule
+from trinity.config.change_rules import ENGINE_ARGUMENTS, RULES, ChangeKind, ChangeRule
 from trinity.config.docs.catalog import ConfigKey, all_keys
 from trinity.config.docs.explain import readers_of
 from trinity.config.loading.verl_keys import (
@@ -146,9 +146,22 @@ def _changes() -> Iterator[Row]:
     for kind in ChangeKind:
         for rule in RULES:
             if rule.kind is kind:
-                keys = ", ".join(f"`{key}`" for key in rule.keys)
+                keys = ", ".join(_shown_keys(rule.keys))
                 why = f"{rule.why}: {rule.instead}" if rule.instead else rule.why
                 yield (keys, _consequence(rule), why)
+
+
+def _shown_keys(keys: Sequence[str]) -> Iterator[str]:
+    """Yields the keys; arguments of an engine stand behind their section, once."""
+    sections: dict[str, list[str]] = {}
+    for key in keys:
+        section, _, name = key.rpartition(".")
+        if section.endswith(f".{ENGINE_ARGUMENTS}"):
+            sections.setdefault(section, []).append(name)
+        else:
+            yield f"`{key}`"
+    for section, names in sections.items():
+        yield f"`{section}` with {', '.join(f'`{name}`' for name in names)}"
 
 
 def _consequence(rule: ChangeRule) -> str:

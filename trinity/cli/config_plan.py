@@ -167,7 +167,9 @@ def _wanted_cache(stage: StagePlan, room: int, cached_tokens: int) -> int:
 def _rank_lines(
     stage: StagePlan, shape: ModelShape, critic: ModelShape | None, gpu_bytes: int | None
 ) -> Iterator[str]:
-    memory = rank_memory(stage, shape, critic)
+    path = stage.teacher_model_path
+    teacher = None if path is None else _shape(path, None)
+    memory = rank_memory(stage, shape, critic, teacher=teacher)
     for role, terms in memory.terms:
         yield f"  {role:16} on each of {pluralize(stage.trainer_rank_num, 'GPU')}"
         yield from _term_lines(terms)
@@ -178,7 +180,7 @@ def _rank_lines(
     if memory.total <= limit:
         yield f"    FITS: {_gib(memory.total)} of {_gib(limit)}, {USABLE:.0%} of a GPU"
     else:
-        advice = rank_advice(stage, shape, critic, gpu_bytes)
+        advice = rank_advice(stage, shape, critic, gpu_bytes, teacher)
         yield (
             f"    DOES NOT FIT: {_gib(memory.total)} of {_gib(limit)}, {USABLE:.0%} of a GPU: "
             f"{advice}"

@@ -173,6 +173,7 @@ def _parts(stage: StagePlan) -> str:
         ("KL penalty", algorithm.kl_penalty_fn),
         ("KL loss", algorithm.kl_loss_fn),
         ("critic", stage.critic_model_path or "none"),
+        ("teacher", stage.teacher_model_path or "none"),
     ):
         if name != "none":
             parts.append(f"{word} {name}")

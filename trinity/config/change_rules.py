@@ -66,14 +66,43 @@ _ROWS = "buffer.trainer_input.experience_buffer"
 _AUXILIARY = "buffer.trainer_input.auxiliary_buffers"
 _ENGINE = "explorer.rollout_model"
 _JUDGE = "explorer.auxiliary_models"
+ENGINE_ARGUMENTS = "extra_engine_args"
+_SPEED_ARGUMENTS = (
+    "async_scheduling",
+    "attention_backend",
+    "block_size",
+    "compilation_config",
+    "cpu_offload_gb",
+    "cudagraph_capture_sizes",
+    "disable_cascade_attn",
+    "disable_custom_all_reduce",
+    "disable_log_stats",
+    "distributed_executor_backend",
+    "enable_chunked_prefill",
+    "enable_sleep_mode",
+    "kv_cache_memory_bytes",
+    "long_prefill_token_threshold",
+    "max_cudagraph_capture_size",
+    "max_num_batched_tokens",
+    "max_num_scheduled_tokens",
+    "max_num_seqs",
+    "max_parallel_loading_workers",
+    "num_gpu_blocks_override",
+    "scheduling_policy",
+    "use_tqdm_on_load",
+)
+"""Arguments of vLLM that decide on memory and speed alone; another one may change what is said."""
+
+
+def _speed_arguments(engine: str) -> tuple[str, ...]:
+    return tuple(f"{engine}.{ENGINE_ARGUMENTS}.{name}" for name in _SPEED_ARGUMENTS)
+
 
 RULES: tuple[ChangeRule, ...] = (
     _free(
         "memory and speed of the engines",
         f"{_ENGINE}.engine_num",
-        f"{_ENGINE}.enable_prefix_caching",
         f"{_JUDGE}.engine_num",
-        f"{_JUDGE}.enable_prefix_caching",
         "cluster.node_num",
         "cluster.gpu_per_node",
     ),
@@ -85,21 +114,22 @@ RULES: tuple[ChangeRule, ...] = (
         f"{_ENGINE}.pipeline_parallel_size",
         f"{_ENGINE}.enable_expert_parallel",
         f"{_ENGINE}.enforce_eager",
-        f"{_ENGINE}.extra_engine_args",
+        f"{_ENGINE}.enable_prefix_caching",
+        *_speed_arguments(_ENGINE),
         f"{_JUDGE}.gpu_memory_utilization",
         f"{_JUDGE}.tensor_parallel_size",
         f"{_JUDGE}.data_parallel_size",
         f"{_JUDGE}.pipeline_parallel_size",
         f"{_JUDGE}.enable_expert_parallel",
         f"{_JUDGE}.enforce_eager",
-        f"{_JUDGE}.extra_engine_args",
+        f"{_JUDGE}.enable_prefix_caching",
+        *_speed_arguments(_JUDGE),
         rounds=True,
     ),
     _free(
         "memory and speed of the trainer",
         "trainer.param_offload",
         "trainer.optimizer_offload",
-        "trainer.offload_policy",
         "trainer.forward_prefetch",
         "trainer.enable_gradient_checkpointing",
         "trainer.critic.param_offload",
@@ -115,6 +145,7 @@ RULES: tuple[ChangeRule, ...] = (
         "trainer.ppo_micro_batch_size_per_gpu",
         "trainer.log_prob_micro_batch_size_per_gpu",
         "trainer.critic.ppo_micro_batch_size_per_gpu",
+        "trainer.offload_policy",
         "trainer.balance_batch",
         "trainer.use_fused_kernels",
         "trainer.entropy_from_logits_with_chunking",
@@ -139,10 +170,14 @@ RULES: tuple[ChangeRule, ...] = (
         "explorer.max_retry_times",
         "explorer.dynamic_timeout",
         "buffer.feedback_timeout",
-        f"{_ROWS}.max_read_timeout",
         f"{_AUXILIARY}.max_read_timeout",
         "synchronizer.sync_timeout",
         "data_processor.task_pipeline.num_process",
+    ),
+    _free(
+        "how long a batch is waited for: an incomplete one depends on the clock",
+        f"{_ROWS}.max_read_timeout",
+        rounds=True,
     ),
     _free(
         "checkpoints and what is kept",
@@ -227,6 +262,9 @@ RULES: tuple[ChangeRule, ...] = (
         "algorithm.entropy_loss_fn_args",
         "algorithm.loss_agg_mode",
         "algorithm.loss_scale_factor",
+        "algorithm.reference_interval",
+        "algorithm.reference_decay",
+        "algorithm.distillation",
         "algorithm.bypass_old_logprobs",
         "algorithm.rollout_correction",
         "algorithm.enable_router_replay",
@@ -295,6 +333,7 @@ RULES: tuple[ChangeRule, ...] = (
         _JUDGE,
         "model.external_model.model_name",
         f"{_ENGINE}.dtype",
+        f"{_ENGINE}.{ENGINE_ARGUMENTS}",
         f"{_ENGINE}.ignore_eos",
         f"{_ENGINE}.enable_history",
         f"{_ENGINE}.enable_openai_api",

@@ -13,9 +13,11 @@ from trinity.config.change_rules import (
     plain_key,
     rule_of,
 )
+from trinity.config.key_modes import modes_of
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.base import format_value, redact_secrets
+from trinity.config.schema.choices import LearningRateSchedule
 from trinity.json_values import JsonValue
 
 DataSource = ResolvedTaskset | ResolvedExperienceBuffer
@@ -23,6 +25,7 @@ SameContent = Callable[[str, str], bool]
 """Returns true when two paths hold the same content."""
 
 DERIVED: Mapping[str, Callable[[StagePlan], JsonValue]] = {
+    "algorithm.algorithm_type": lambda plan: plan.algorithm_type,
     "algorithm.repeat_times": lambda plan: plan.algorithm.repeat_times,
     "algorithm.advantage_fn": lambda plan: plan.algorithm.advantage_fn,
     "algorithm.advantage_fn_args": lambda plan: plan.algorithm.advantage_fn_args,
@@ -51,15 +54,60 @@ DERIVED: Mapping[str, Callable[[StagePlan], JsonValue]] = {
     "model.chat_template_path": lambda plan: plan.chat_template,
     "model.model_path": lambda plan: plan.model_path,
     "model.critic_model_path": lambda plan: plan.critic_model_path,
+    "algorithm.distillation.model_path": lambda plan: plan.teacher_model_path,
     "trainer.max_token_len_per_gpu": lambda plan: plan.max_token_len_per_gpu,
     "trainer.resume_from_path": lambda plan: plan.start_checkpoint,
 }
 """Keys that are compared by what they come to: a default that is written down changes nothing."""
 STEP_KEYS = ("buffer.total_steps", "buffer.total_epochs", "trainer.total_steps")
-MODEL_PATHS = ("model.model_path", "model.critic_model_path")
+MODEL_PATHS = (
+    "model.model_path",
+    "model.critic_model_path",
+    "algorithm.distillation.model_path",
+)
+_NORM = "seq-mean-token-sum-norm"
+Switch = Callable[[StagePlan], bool]
+SWITCHES: Mapping[str, tuple[Switch, str]] = {
+    "trainer.critic": (lambda plan: plan.needs_critic, "no critic is trained"),
+    "trainer.critic_warmup": (lambda plan: plan.needs_critic, "no critic is trained"),
+    "algorithm.loss_scale_factor": (
+        lambda plan: (
+            _NORM in (plan.algorithm.loss_agg_mode, plan.config.trainer.critic.loss_agg_mode)
+        ),
+        f"only `loss_agg_mode: {_NORM}` divides by it",
+    ),
+    "explorer.over_rollout.wait_after_min": (
+        lambda plan: plan.config.explorer.over_rollout.ratio > 0,
+        "`explorer.over_rollout.ratio` is 0",
+    ),
+    "explorer.over_rollout.return_partial_tasks": (
+        lambda plan: plan.config.explorer.over_rollout.ratio > 0,
+        "`explorer.over_rollout.ratio` is 0",
+    ),
+    "buffer.trainer_input.auxiliary_buffers": (
+        lambda plan: plan.expert_buffer is not None,
+        "no batch takes rows from it",
+    ),
+}
+"""Keys that act where something else is on, and the reason where it is off."""
+SCHEDULE_KEYS = (
+    "lr",
+    "lr_scheduler_type",
+    "lr_warmup_steps",
+    "lr_warmup_steps_ratio",
+    "lr_warmup_init",
+    "min_lr_ratio",
+    "lr_wsd_decay_steps",
+    "lr_wsd_decay_style",
+)
+SCHEDULES: Mapping[str, Callable[[StagePlan], LearningRateSchedule]] = {
+    "algorithm.optimizer": lambda plan: plan.lr_schedule,
+    "trainer.critic.optimizer": lambda plan: plan.critic_lr_schedule,
+}
 PLACE_KEYS = ("name", "storage_type", "path", "table", "split", "subset_name")
 """Keys of a taskset that say which rows it has."""
 TASKSETS = "buffer.explorer_input."
+TASK_DEFAULTS = (f"{TASKSETS}default_workflow_type", f"{TASKSETS}default_reward_fn_type")
 ROWS = "buffer.trainer_input.experience_buffer."
 RANKS = "trainer.rank_num"
 ADVANTAGE_PLACE = "the rows that wait were made for the service that computed the advantages"
@@ -142,6 +190,10 @@ def _is_without_effect(key: str, before: StagePlan, now: StagePlan) -> bool:
         return _length_of(before) == _length_of(now)
     if name == RANKS:
         return True  # compared by the number that it comes to
+    section, _, last = name.rpartition(".")
+    if section in SCHEDULES and last in SCHEDULE_KEYS:
+        schedule = SCHEDULES[section]
+        return schedule(before).acting() == schedule(now).acting()
     value = DERIVED.get(name)
     return value is not None and value(before) == value(now)
 
@@ -161,6 +213,10 @@ def _adjusted(
 ) -> PlanChange:
     """Returns the change as it is in these two plans: some keys' rules depend on other ones."""
     name = plain_key(change.key)
+    if idle := _idle_reason(name, before, now):
+        return replace(change, kind=ChangeKind.FREE, why=idle, instead="", rounds=False)
+    if name == "cluster.gpu_per_node" and not all(values):
+        return replace(change, rounds=True)
     if name in STEP_KEYS and now.needs_training and _stretches(before, now):
         return replace(
             change,
@@ -174,6 +230,18 @@ def _adjusted(
                 change, kind=ChangeKind.FREE, why="the same files at another path", instead=""
             )
     return change
+
+
+def _idle_reason(name: str, before: StagePlan, now: StagePlan) -> str:
+    """Returns the reason for which the key does nothing in both plans; empty if it may act."""
+    if now.mode == before.mode and now.mode not in modes_of(name):
+        return f"nothing reads it in mode {now.mode}"
+    for key, (is_on, why) in SWITCHES.items():
+        if (name == key or name.startswith(f"{key}.")) and not (is_on(before) or is_on(now)):
+            return why
+    if name in TASK_DEFAULTS and before.tasksets == now.tasksets:
+        return "only evaluation uses it"
+    return ""
 
 
 def _stretches(before: StagePlan, now: StagePlan) -> bool:
@@ -219,7 +287,7 @@ def _row_count_changes(before: StagePlan, now: StagePlan) -> Iterator[PlanChange
         ("algorithm.sample_strategy_args", before.num_expert_rows, now.num_expert_rows),
         ("buffer.batch_size", before.rows_per_explore_step, now.rows_per_explore_step),
     ):
-        if old != new:
+        if old != new and not _idle_reason(key, before, now):
             yield _change(key, old, new, rule)
             return
 

@@ -39,6 +39,7 @@ from trinity.config.plan.model import (
     resolve_external_model,
     resolve_model_path,
     resolve_optional_model_path,
+    resolve_teacher_path,
 )
 from trinity.config.plan.parts import (
     AuxiliaryModel,
@@ -102,6 +103,7 @@ class PlanErrors(UserError):
 class _Model(NamedTuple):
     path: str
     critic_path: str | None
+    teacher_path: str | None
     adapter_path: str | None
     chat_template: str | None
 
@@ -145,7 +147,7 @@ def _resolve_stage(
         stage,
         with_only_buffer(usual, config) if sizes else usual,
         lengths or SHORTEST,
-        model or _Model(config.model.model_path, None, None, None),
+        model or _Model(config.model.model_path, None, None, None, None),
         sizes or _smallest_sizes(config),
         data or _correct_data(config, lengths or SHORTEST, name),
         operators or (),
@@ -281,6 +283,7 @@ def _plan(
         operators=operators,
         model_path=model.path,
         critic_model_path=model.critic_path,
+        teacher_model_path=model.teacher_path,
         adapter_path=model.adapter_path,
         chat_template=model.chat_template,
         max_model_len=lengths.model,
@@ -326,7 +329,8 @@ def _model(config: Config, algorithm: ResolvedAlgorithm | None, stage: str) -> _
     assert path is not None
     has_critic = algorithm is not None and algorithm.needs_critic
     critic = resolve_critic_path(config.model, stage) if has_critic else None
-    return _Model(path, critic, adapter, template)
+    teacher = resolve_teacher_path(config.algorithm.distillation)
+    return _Model(path, critic, teacher, adapter, template)
 
 
 def _data(

@@ -262,6 +262,8 @@ def _models(stage: StagePlan) -> Iterator[str]:
     yield stage.model_path
     if stage.critic_model_path is not None:
         yield stage.critic_model_path
+    if stage.teacher_model_path is not None:
+        yield stage.teacher_model_path
 
 
 def _auxiliary(stage: StagePlan) -> Iterator[str]:

@@ -7,6 +7,9 @@ from typing import Any
 from trinity.types import JsonObject
 
 MAX_TRACEBACK_CHARACTERS = 20_000
+MAX_TEXT_CHARACTERS = 2000
+"""Of a message: some hold a whole response, or a file."""
+MAX_SENTENCE_CHARACTERS = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +20,7 @@ class Failure:
     """Name of the exception's class."""
     text: str
     sentence: str
-    """The last line of the traceback."""
+    """The exception with its message, on one line."""
     place: str
     """File and line; empty if unknown."""
     traceback: str
@@ -25,12 +28,11 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
         """Describes an error that was caught."""
-        lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
         shown = "".join(traceback.format_exception(error))
         return cls(
             kind=type(error).__name__,
-            text=str(error),
-            sentence=lines[-1] if lines else type(error).__name__,
+            text=text_of(error),
+            sentence=_sentence_of(error),
             place=place_of(error),
             traceback=shown[-MAX_TRACEBACK_CHARACTERS:],
         )
@@ -38,6 +40,13 @@ class Failure:
     def to_json(self) -> JsonObject:
         """Returns it for a line of JSON."""
         return asdict(self)
+
+
+def _sentence_of(error: BaseException) -> str:
+    """Returns the exception and its message; a long message is cut, a file's lines are left out."""
+    lines = "".join(traceback.format_exception_only(error)).split("\n")
+    told = [line.strip() for line in lines if line.strip()] or [type(error).__name__]
+    return told[-1] if isinstance(error, SyntaxError) else " ".join(told)[:MAX_SENTENCE_CHARACTERS]
 
 
 class UserCodeFailed(Exception):
@@ -55,6 +64,14 @@ class UserCodeFailed(Exception):
 
 class UserProcessDied(Exception):
     """Raised when the process of users' code ended while it was awaited."""
+
+
+def text_of(error: BaseException) -> str:
+    """Returns the beginning of an error's message, also where the error cannot make one."""
+    try:
+        return str(error)[:MAX_TEXT_CHARACTERS]
+    except Exception:
+        return "its message cannot be made"
 
 
 def place_of(error: BaseException) -> str:

@@ -52,7 +52,7 @@ def paths_of(plan: ExperimentPlan) -> list[str]:
     """Returns the local paths whose content a plan depends on."""
     paths: list[str | None] = []
     for stage in plan.stages:
-        paths += [stage.model_path, stage.critic_model_path]
+        paths += [stage.model_path, stage.critic_model_path, stage.teacher_model_path]
         paths += [model.model_path for model in stage.auxiliary_models if model.external is None]
         paths += [taskset.path for taskset in (*stage.tasksets, *stage.eval_tasksets)]
         paths += [rows.path for rows in (stage.experience_buffer, *stage.auxiliary_buffers)]

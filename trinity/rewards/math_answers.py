@@ -30,6 +30,7 @@ _REPLACED = (
     (re.compile(r"(?<![\\a-zA-Z])sqrt\s*\(([^()]*)\)"), r"\\sqrt{\1}"),
     (re.compile(r"(?<![\\a-zA-Z])(?:infinity|inf)(?![a-zA-Z])"), r"\\infty"),
     (re.compile(r"^\s*[a-zA-Z]\s*\\in(?![a-zA-Z])"), ""),
+    (re.compile(r"\\\\\s*$|[€£¥]|\\(?:euro|pounds)(?![a-zA-Z])"), " "),
     (re.compile(r"\\\$|\\?%|\^\s*\{?\s*\\circ\s*\}?|\\degree"), " "),
     (re.compile(r"\\(?:leq?|leqslant)(?![a-zA-Z])"), "≤"),
     (re.compile(r"\\(?:geq?|geqslant)(?![a-zA-Z])"), "≥"),
@@ -44,7 +45,8 @@ _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mbox|op
 _JOINED = re.compile(r"\\(?:lor|land|vee|wedge)(?![a-zA-Z])|(?<![a-zA-Z\\])(?:or|and)(?![a-zA-Z])")
 _UNIT = re.compile(r"(?<=[\d})])\s+[a-zA-Z]{2,}[a-zA-Z. /]*(?:\^\{?\d\}?)?$")
 _SET_UNIT = re.compile(
-    r"(?<=[\d})])\s*\\(?:text|mathrm|textrm)\s*\{[a-zA-Z. /~]+\}\s*(?:\^\{?\d\}?)?$"
+    r"(?<=[\d})])(?:\s|~|\\[,;:!> ])*"
+    r"\\(?:text|mathrm|textrm)\s*\{[a-zA-Z. /~]+\}\s*(?:\^\{?\d\}?)?$"
 )
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
 _FUNCTIONS = {"sin", "cos", "tan", "cot", "sec", "csc", "ln", "log", "exp", "max", "min", "gcd"}
@@ -55,6 +57,7 @@ _CHOICE = re.compile(r"\(?([A-Z])\)?[.:]?")
 _RELATION = re.compile(r"[<>≤≥]")
 _FLIPPED = {"<": ">", ">": "<", "≤": "≥", "≥": "≤"}
 _OPENING, _CLOSING = "([{", ")]}"
+_PERCENT = re.compile(r"\\?%\s*$")
 _BASE = re.compile(r"_\{?\d+\}?$")
 _RECURRING = re.compile(r"(-?)(\d*)\.(\d*)\\overline\s*\{?(\d+)\}?")
 _MIXED = re.compile(r"(-?)(\d+)\s*\\frac\s*\{?(\d+)\}?\s*\{?(\d+)\}?")
@@ -66,7 +69,19 @@ def is_same_answer(answer: str, truth: str, equal: Equal) -> bool:
     units = _unit_of(answer), _unit_of(truth)
     if not given or not expected or (all(units) and units[0] != units[1]):
         return False
-    return _compact(given) == _compact(expected) or _is_same(given, expected, equal)
+    if _compact(given) == _compact(expected) or _is_same(given, expected, equal):
+        return True
+    return _is_same_share(answer, truth, (given, expected))
+
+
+def _is_same_share(answer: str, truth: str, normalized: tuple[str, str]) -> bool:
+    r"""Returns true if one is a number of per cent, and the other the number that it stands for."""
+    have_sign = [_PERCENT.search(_undelimited(text.strip())) for text in (answer, truth)]
+    numbers = [number_of(text) for text in normalized]
+    if all(have_sign) or not any(have_sign) or numbers[0] is None or numbers[1] is None:
+        return False
+    factors = [Decimal("0.01") if sign else Decimal(1) for sign in have_sign]
+    return numbers[0] * factors[0] == numbers[1] * factors[1]
 
 
 def normalize(text: str) -> str:
@@ -191,7 +206,7 @@ def _is_same_value(given: str, expected: str, equal: Equal) -> bool:
         return False
     if r"\cup" in given + expected:
         return _is_permutation(given.split(r"\cup"), expected.split(r"\cup"), equal)
-    given, expected = _out_of_set(given), _out_of_set(expected)
+    given, expected = _out_of_brackets(_out_of_set(given)), _out_of_brackets(_out_of_set(expected))
     ends, other_ends = _brackets(given), _brackets(expected)
     if ends or other_ends:
         return ends == other_ends and _is_sequence(given, expected, equal)
@@ -234,6 +249,17 @@ def _out_of_set(text: str) -> str:
     text = text.strip()
     is_set = text.startswith(r"\{") and text.endswith(r"\}")
     return text[2:-2].strip() if is_set else text
+
+
+def _out_of_brackets(text: str) -> str:
+    """Returns a single value without round brackets around the whole of it."""
+    text = text.strip()
+    while text.startswith("(") and _closing(text, 0) == len(text) - 1:
+        inside = text[1:-1].strip()
+        if not inside or len(_split(inside)) > 1:
+            return text
+        text = inside
+    return text
 
 
 def _items(text: str) -> list[str]:

@@ -7,11 +7,13 @@ that were written for Trinity-RFT (`sums_all`) give the sum of all parts, as the
 import inspect
 import logging
 import math
+import numbers
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from functools import cached_property, lru_cache, partial
 from typing import ClassVar, Literal, SupportsFloat, cast
 
 from trinity.errors import UserError
+from trinity.isolation.failures import text_of
 from trinity.rewards.awaiting import complete
 from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.threads import DaemonThreads
@@ -171,18 +173,23 @@ class BoundReward:
         metrics.REWARD_FAILURES.add(1, {"trinity.reason": kind})
         if self._on_failure == "fail":
             raise error
-        reason = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {text_of(error)}"
         _limited_log.warning("a reward failed, and its answer gets 0", reason=reason)
         return {SCORE: 0.0, REWARD_FAILED: 1.0}
 
     def _numbers(self, parts: object) -> dict[str, float]:
         if isinstance(parts, SupportsFloat) and not isinstance(parts, Mapping):
             name = self._name.rpartition(".")[2]
-            return {name: self._finite(name, float(parts))}
+            return {name: self._finite(name, self._float(name, parts))}
         if not isinstance(parts, Mapping) or not parts:
             raise BadReward(
                 f"the reward {self._name} returned {describe_parts(parts)}, neither a dict of "
                 "named numbers nor a number: return one of these on every path"
+            )
+        if REWARD_FAILED in parts:
+            raise BadReward(
+                f"the reward {self._name} returned a part `{REWARD_FAILED}`, by which rewards that "
+                "failed are counted: give the part another name"
             )
         has_score = SCORE in parts and not self._sums_all
         return {
@@ -197,7 +204,20 @@ class BoundReward:
                 f"the reward {self._name} returned {value!r:.60} as {name!r}, which is no number: "
                 f"name the reward {SCORE!r} to return something else beside it"
             )
-        return self._finite(name, float(value)) if is_part else float(value)
+        number = self._float(name, value)
+        return self._finite(name, number) if is_part else number
+
+    def _float(self, name: str, value: SupportsFloat) -> float:
+        """Converts what says that it can be: arrays and very large numbers cannot always."""
+        try:
+            if isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real):
+                raise TypeError("it is complex")
+            return float(value)
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+            raise BadReward(
+                f"the reward {self._name} returned {type(value).__name__} {value!r:.60} as "
+                f"{name!r}, which is no number ({error!s:.80}): return one number by this name"
+            ) from error
 
     def _finite(self, name: str, value: float) -> float:
         if math.isfinite(value):

@@ -20,11 +20,13 @@ AnswerFactories = Callable[[dict[str, Any]], Iterable[Callable[[], JsonObject]]]
 class RequestChannel:
     """The parent's requests on standard input, and lines of JSON back to it.
 
-    What a function prints goes to standard error, and so do the lines that it logs.
+    What a function prints goes to standard error, and so do the lines that it logs. One that reads
+    standard input finds it at its end, so it neither waits nor takes requests away.
     """
 
     def __init__(self) -> None:
         self._answers = _reserve_stdout()
+        self._lines = reserve_stdin()
         self._lock = threading.Lock()
 
     def configure_logging(self) -> None:
@@ -33,7 +35,7 @@ class RequestChannel:
 
     def requests(self) -> Iterator[dict[str, Any]]:
         """Yields the requests, until there are no more."""
-        for line in sys.stdin:
+        for line in self._lines:
             yield json.loads(line)
 
     def write(self, message: Mapping[str, object]) -> None:
@@ -90,6 +92,15 @@ def _reserve_stdout() -> TextIO:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return answers
+
+
+def reserve_stdin() -> TextIO:
+    """Returns the original standard input; what reads it from here on finds its end."""
+    requests = os.fdopen(os.dup(sys.stdin.fileno()), encoding="utf-8")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, sys.stdin.fileno())
+    os.close(nothing)
+    return requests
 
 
 def _load_plugins() -> str:

@@ -91,12 +91,27 @@ def critic_terms(shape: ModelShape, training: TrainingSettings) -> list[MemoryTe
     ]
 
 
-def reference_terms(shape: ModelShape, training: TrainingSettings) -> list[MemoryTerm]:
-    """Returns the terms of the reference, the stage's starting model, which only infers."""
-    size = BYTES[training.dtype]
+def reference_terms(
+    shape: ModelShape, training: TrainingSettings, *, moves: bool = False
+) -> list[MemoryTerm]:
+    """Returns the terms of the reference, which only infers; one that moves is in float32."""
+    size = BYTES["float32" if moves else training.dtype]
     parameters = count_parameters(shape)
     weights = parameters * size // training.ranks
     return [MemoryTerm("reference weights", weights, f"{size} P / {_ranks(training)}")]
+
+
+def teacher_terms(shape: ModelShape, training: TrainingSettings, top_k: int) -> list[MemoryTerm]:
+    """Returns the terms of a teacher, whose distributions lie beside the policy's logits."""
+    size = BYTES[training.dtype]
+    weights = count_parameters(shape) * size // training.ranks
+    logits = 2 * _FLOAT32_BYTES * shape.vocabulary * training.tokens
+    words = min(top_k or shape.vocabulary, shape.vocabulary)
+    return [
+        MemoryTerm("teacher weights", weights, f"{size} P / {_ranks(training)}"),
+        MemoryTerm("teacher logits", logits, "8 bytes a word of each token"),
+        MemoryTerm("teacher words", 12 * words * training.tokens, "12 bytes of each one kept"),
+    ]
 
 
 def peak_bytes(terms: list[MemoryTerm]) -> int:

@@ -20,6 +20,7 @@ from trinity.sizing.memory import (
     peak_bytes,
     policy_terms,
     reference_terms,
+    teacher_terms,
 )
 from trinity.sizing.model_shape import ModelShape, count_adapter
 
@@ -112,8 +113,9 @@ def rank_memory(
     shape: ModelShape,
     critic: ModelShape | None,
     training: TrainingSettings | None = None,
+    teacher: ModelShape | None = None,
 ) -> RankMemory:
-    """Returns the memory of the actor, and of reference and critic where the algorithm has them.
+    """Returns the memory of the actor, and of the other models that the algorithm has.
 
     With an adapter the reference is the actor without it.
     """
@@ -121,9 +123,14 @@ def rank_memory(
     adapter = count_adapter(shape, stage.lora) if stage.lora else None
     roles = [("actor", tuple(policy_terms(shape, training, adapter)))]
     if stage.needs_reference and stage.lora is None:
-        roles.append(("reference", tuple(reference_terms(shape, training))))
+        roles.append(
+            ("reference", tuple(reference_terms(shape, training, moves=stage.moves_reference)))
+        )
     if stage.needs_critic:
         roles.append(("critic", tuple(critic_terms(critic or shape, training))))
+    if stage.teacher_model_path is not None:
+        top_k = stage.config.algorithm.distillation.top_k
+        roles.append(("teacher", tuple(teacher_terms(teacher or shape, training, top_k))))
     return RankMemory(terms=tuple(roles))
 
 
@@ -185,7 +192,11 @@ def _split_of(engine: EngineConfig) -> EngineSplit:
 
 
 def rank_advice(
-    stage: StagePlan, shape: ModelShape, critic: ModelShape | None, gpu_bytes: int
+    stage: StagePlan,
+    shape: ModelShape,
+    critic: ModelShape | None,
+    gpu_bytes: int,
+    teacher: ModelShape | None = None,
 ) -> str:
     """Returns one sentence: fewer tokens at a time if that is enough, else more ranks."""
     limit = int(USABLE * gpu_bytes)
@@ -193,7 +204,7 @@ def rank_advice(
     least, sharing = stage.longest_unit, stage.sequence_parallel_size
 
     def peak_of(candidate: TrainingSettings) -> int:
-        return rank_memory(stage, shape, critic, candidate).total
+        return rank_memory(stage, shape, critic, candidate, teacher).total
 
     for tokens in range(training.tokens // _TOKEN_STEP * _TOKEN_STEP, least - 1, -_TOKEN_STEP):
         if peak_of(replace(training, tokens=tokens)) <= limit:

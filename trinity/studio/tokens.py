@@ -28,6 +28,9 @@ SURPRISE_BOUNDS = (0.1, math.log(2), math.log(10))
 """In nats: likelier than 90 %, 50 %, 10 %, or less."""
 AGE_BOUNDS = (1, 2, 3, 5)
 NUM_SIGNED_LEVELS = 7
+ADVANTAGES, LOG_RATIOS = "advantage in training", "log ratio (trainer to rollout)"
+"""Colours by what the trainer computed."""
+MAX_LOG_RATIO = 20.0
 PART = "·"
 """Stands for a token that holds a part of a character."""
 
@@ -103,16 +106,45 @@ def colors_of(whole: WholeExperience) -> list[str]:
     if sequence is None or sample is None:
         return []
     ages = [TokenColor.AGE.value] if sample.version_spans else []
-    return [TokenColor.SURPRISE.value, *ages, *_arrays(sample, sequence)]
+    return [TokenColor.SURPRISE.value, *ages, *signed_arrays(whole)]
 
 
-def _arrays(sample: Experience, sequence: TokenSequence) -> list[str]:
-    """Returns the names of arrays with one number for each token of the response."""
-    return sorted(
-        name
-        for name, array in sample.arrays.items()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerValues:
+    """Values that the trainer computed of each token, the last time that they were recorded."""
+
+    step: int
+    logprobs: FloatArray
+    advantages: FloatArray
+
+
+def trainer_values(whole: WholeExperience) -> TrainerValues | None:
+    """Returns the recorded values of the trainer, one for each token of the response."""
+    sequence = whole.sequence
+    if sequence is None:
+        return None
+    for use in reversed(whole.uses):
+        logprobs = np.frombuffer(use.tokens.logprobs, "<f4")
+        advantages = np.frombuffer(use.tokens.advantages, "<f4")
+        if len(logprobs) == len(advantages) == sequence.response_length > 0:
+            return TrainerValues(step=use.step, logprobs=logprobs, advantages=advantages)
+    return None
+
+
+def signed_arrays(whole: WholeExperience) -> dict[str, FloatArray]:
+    """Returns arrays with one number for each token of the response, the trainer's first."""
+    sequence, sample = whole.sequence, whole.sample
+    assert sequence is not None and sample is not None, "its content is gone"
+    stored = {
+        name: np.asarray(array.data, np.float32)
+        for name, array in sorted(sample.arrays.items())
         if array.alignment is Alignment.RESPONSE and array.data.shape == (sequence.response_length,)
-    )
+    }
+    trainer = trainer_values(whole)
+    if trainer is None:
+        return stored
+    log_ratios = trainer.logprobs - np.asarray(sequence.rollout_logprobs, np.float32)
+    return {ADVANTAGES: trainer.advantages, LOG_RATIOS: log_ratios, **stored}
 
 
 def token_strip(
@@ -166,7 +198,8 @@ class _StripMaker:
         self._color = color
         self._versions = _versions(sample, sequence.response_length)
         self._train_step = whole.row.train_steps[-1] if whole.row.train_steps else None
-        self._array_names = _arrays(sample, sequence)
+        self._arrays = signed_arrays(whole)
+        self._trainer = trainer_values(whole)
         self._limit = self._limit_of(color)
 
     def token(self, place: int) -> ShownToken:
@@ -217,11 +250,11 @@ class _StripMaker:
         return f"v{version}" if version is not None and version != before else ""
 
     def _values(self, name: str) -> FloatArray:
-        return np.asarray(self._sample.arrays[name].data, np.float32)
+        return self._arrays[name]
 
     def _limit_of(self, color: str) -> float:
         """Returns the end of a signed scale: the largest value of a token that was chosen."""
-        if color not in self._array_names:
+        if color not in self._arrays:
             return 1.0
         chosen = np.abs(self._values(color)[self._sequence.action_mask])
         finite = chosen[np.isfinite(chosen)]
@@ -237,11 +270,13 @@ class _StripMaker:
             return
         logprob = float(self._sequence.rollout_logprobs[place])
         yield "rollout", f"{logprob:.3f} nats, {math.exp(min(logprob, 0.0)):.1%}"
-        yield "trainer", NOT_RECORDED
+        trainer = math.nan if self._trainer is None else float(self._trainer.logprobs[place])
+        yield "trainer", _trainer_text(trainer)
+        yield "ratio", f"{_ratio(trainer, logprob):.4g}" if math.isfinite(trainer) else NOT_RECORDED
         version = self._versions[place]
         yield "weights", NOT_RECORDED if version is None else f"version {version}"
-        for name in self._array_names:
-            yield name, f"{float(self._values(name)[place]):+.4g}"
+        for name in self._arrays:
+            yield name, _signed_text(float(self._values(name)[place]))
         if likeliest := ", ".join(self._likeliest(place)):
             yield "likeliest", likeliest
 
@@ -266,6 +301,20 @@ def _versions(sample: Experience, num_tokens: int) -> list[int | None]:
         for place in range(max(span.start, 0), min(span.end, num_tokens)):
             found[place] = span.version
     return found
+
+
+def _trainer_text(logprob: float) -> str:
+    if not math.isfinite(logprob):
+        return NOT_RECORDED
+    return f"{logprob:.3f} nats, {math.exp(min(logprob, 0.0)):.1%}"
+
+
+def _ratio(trainer: float, rollout: float) -> float:
+    return math.exp(max(-MAX_LOG_RATIO, min(trainer - rollout, MAX_LOG_RATIO)))
+
+
+def _signed_text(value: float) -> str:
+    return f"{value:+.4g}" if math.isfinite(value) else NOT_RECORDED
 
 
 def signed_level(value: float, limit: float) -> tuple[int | None, bool]:

@@ -25,6 +25,7 @@ from typing import BinaryIO
 
 from trinity.errors import Unavailable, UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
+from trinity.runtime.worker_process import reserve_stdin
 from trinity.task_operators.operating import IntVector, TaskPipelineRunner
 from trinity.task_operators.spool import RowSpool
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline, TaskOperator
@@ -69,12 +70,13 @@ def main() -> int:
     """Runs the pipeline; errors are answers, so exit code 0 only says that it was not killed."""
     memory_bytes = int(sys.argv[1])
     answers = _ResponseWriter(_take_stdout())
+    given = reserve_stdin()  # it closes its bytes when nobody holds it
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     try:
         load_plugins(plugin_dirs_from_environment())
-        pipeline = ResolvedTaskPipeline.model_validate_json(sys.stdin.buffer.readline())
+        pipeline = ResolvedTaskPipeline.model_validate_json(given.buffer.readline())
         with RowSpool() as spool:
-            _run(pipeline, spool, answers)
+            _run(pipeline, given.buffer, spool, answers)
     except (UserError, Unavailable) as error:
         letter = "E" if isinstance(error, UserError) else "U"
         answers.write_line(letter, " ".join(str(error).split())[:MAX_ERROR_LENGTH])
@@ -87,9 +89,11 @@ def main() -> int:
     return 0
 
 
-def _run(pipeline: ResolvedTaskPipeline, spool: RowSpool, answers: _ResponseWriter) -> None:
+def _run(
+    pipeline: ResolvedTaskPipeline, given: BinaryIO, spool: RowSpool, answers: _ResponseWriter
+) -> None:
     operating = TaskPipelineRunner(pipeline, spool, answers.announce_call)
-    for rows in _parts(sys.stdin.buffer):
+    for rows in _parts(given):
         operating.process(rows)
         answers.write_line("D", str(operating.num_read))
     for numbers, texts in operating.iterate_ordered():

@@ -9,15 +9,18 @@ thoughts, or with the calls of tools taken out of the text. Where the messages b
 changed since, the text alone decides.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from trinity.types import Experience
-from trinity.workflows.messages import content_of
+from trinity.workflows.messages import as_mapping, content_of, names_of_calls, role_of
 from trinity.workflows.turns import lcs_pairs
 
+_END_MARK = re.compile(r"(?:<\|\w+\|>|</s>|<end_of_turn>)\s*$")
+"""What a tokenizer writes where an answer ended, if it is asked to."""
 WasAsked = Callable[[Sequence[Any], Experience], bool]
 """Returns true if an answer is the answer to exactly these messages."""
 ASSISTANT = "assistant"
@@ -45,7 +48,8 @@ def match_answers(
     Of several equal answers to one prompt the last is taken: after a retry it is what was kept.
     Without `by_text` a message whose call is not found has no answer.
     """
-    places = [i for i, message in enumerate(messages) if message["role"] == ASSISTANT]
+    messages = [as_mapping(message) for message in messages]
+    places = [i for i, message in enumerate(messages) if role_of(message) == ASSISTANT]
     found = _by_call(messages, places, answers, was_asked)
     if by_text:
         found |= _by_text(messages, places, answers, found)
@@ -98,8 +102,10 @@ def says_answer(message: Any, answer: Experience) -> bool:
     said, answered = content_of(message).strip(), answer.response_text.strip()
     if said == answered:
         return True
-    if calls := _names_of_calls(message):
-        return said in answered and all(name in answered for name in calls)
+    if calls := names_of_calls(message):
+        return said in answered and all(name and name in answered for name in calls)
+    if (bare := _END_MARK.sub("", said).strip()) != said and bare == answered:
+        return True
     stops = answer.sampling.stop if answer.sampling is not None else ()
     if any(said == (answered + stop).strip() for stop in stops):
         return True
@@ -113,9 +119,3 @@ def _without_thoughts(message: Any, said: str, answered: str) -> bool:
         return thoughts in answered and answered.endswith(said)
     before, mark, rest = answered.rpartition(END_OF_THOUGHTS)
     return bool(mark and before) and rest.strip() == said
-
-
-def _names_of_calls(message: Any) -> list[str]:
-    calls = message.get("tool_calls") or []
-    functions = [call.get("function", call) for call in calls if isinstance(call, dict)]
-    return [str(function.get("name", "")) for function in functions]

@@ -1,8 +1,10 @@
 """Chat messages, and the forms that chat templates take of them."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
+from trinity.errors import UserError
 from trinity.json_values import JsonValue
 
 
@@ -18,10 +20,43 @@ class Message(TypedDict):
     """The call that a tool's message answers."""
 
 
+def as_mapping(message: Any) -> Mapping[str, Any]:
+    """Returns a message as a dictionary: clients of OpenAI's API give objects, as their calls.
+
+    Raises: UserError for anything else.
+    """
+    dump = getattr(message, "model_dump", None)
+    plain = dump(exclude_none=True) if callable(dump) else message
+    if not isinstance(plain, Mapping):
+        raise _no_message(message)
+    calls = plain.get("tool_calls")
+    if not calls or (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
+        return plain
+    return {**plain, "tool_calls": _calls_of(plain)}
+
+
+def role_of(message: Any) -> str:
+    """Returns who says a message.
+
+    Raises: UserError if it does not say so.
+    """
+    role = as_mapping(message).get("role")
+    if not isinstance(role, str):
+        raise _no_message(message)
+    return role
+
+
+def _no_message(message: object) -> UserError:
+    return UserError(
+        f"a message of a chat is {type(message).__name__} {message!r:.60}: give a dictionary with "
+        "`role` and `content`"
+    )
+
+
 def content_of(message: Any) -> str:
     """Returns the text of a message, whose content may be null, missing or in parts."""
-    content = message.get("content")
-    if isinstance(content, list):
+    content = as_mapping(message).get("content")
+    if isinstance(content, list | tuple):
         texts = (part.get("text") if isinstance(part, dict) else part for part in content)
         return "".join(str(text) for text in texts if text is not None)
     return "" if content is None else str(content)
@@ -29,10 +64,36 @@ def content_of(message: Any) -> str:
 
 def for_template(message: Any) -> Any:
     """Returns a message as chat templates take it: a text, and arguments of calls as objects."""
-    plain = {**message, "content": content_of(message)}
-    if message.get("tool_calls"):
-        plain["tool_calls"] = [_plain_call(call) for call in message["tool_calls"]]
+    given = as_mapping(message)
+    plain = {**given, "content": content_of(given)}
+    if given.get("tool_calls"):
+        plain["tool_calls"] = [_plain_call(call) for call in _calls_of(given)]
     return plain
+
+
+def names_of_calls(message: Any) -> list[str]:
+    """Returns the functions that a message calls; an empty text for one that says none."""
+    given = as_mapping(message)
+    functions = [call.get("function", call) for call in _calls_of(given) if isinstance(call, dict)]
+    if isinstance(legacy := given.get("function_call"), dict):
+        functions.append(legacy)
+    return [str(of.get("name") or "") if isinstance(of, dict) else "" for of in functions]
+
+
+def _calls_of(message: Mapping[str, Any]) -> list[Any]:
+    """Returns the calls of a message as dictionaries, where they can be made such."""
+    calls = message.get("tool_calls") or []
+    listed = list(calls) if isinstance(calls, list | tuple) else [calls]
+    return [_as_dict(call) for call in listed]
+
+
+def _as_dict(value: Any) -> Any:
+    """Returns the dictionary that an object of a client stands for."""
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        return dump(exclude_none=True)
+    fields = getattr(value, "__dict__", None)
+    return value if fields is None else {name: _as_dict(own) for name, own in fields.items()}
 
 
 def _plain_call(call: Any) -> Any:

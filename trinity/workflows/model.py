@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar, Unpack
+from typing import TypeVar, Unpack, cast
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from trinity.workflows.generation import (
     Prompt,
     Scores,
 )
-from trinity.workflows.messages import Message, for_template
+from trinity.workflows.messages import Message, as_mapping, for_template
 from trinity.workflows.openai_clients import HttpModelAccess
 from trinity.workflows.sampling import (
     RatioWarnings,
@@ -232,7 +232,7 @@ class ModelWrapper(HttpModelAccess):
 
         `tools` are for the chat template; `on_delta` receives the answers as they are made.
         """
-        prompt = self._tokenizer.encode_chat(messages, tools)
+        prompt = self._tokenizer.encode_chat(_as_mappings(messages), tools)
         answers = await self._sample(prompt, n, sampling, on_delta)
         if tools:
             sha256 = _tools_hash(tools)
@@ -255,8 +255,9 @@ class ModelWrapper(HttpModelAccess):
     ) -> bool:
         """Returns true if a chat, with tools of an earlier call, is this prompt."""
         tools = self._tools.get(tools_sha256, ())
-        plain = [for_template(message) for message in messages]
-        for asked in (messages, plain) if plain != messages else (plain,):
+        given = _as_mappings(messages)
+        plain = [for_template(message) for message in given]
+        for asked in (given, plain) if plain != given else (plain,):
             try:
                 encoded = self._tokenizer.encode_chat(asked, tools).token_ids if asked else []
             except UserError:  # the chat template does not take them
@@ -528,6 +529,11 @@ def _offset_index(on_delta: OnIndexedDelta | None, begin: int) -> OnIndexedDelta
     if on_delta is None:
         return None
     return lambda index, delta: on_delta(begin + index, delta)
+
+
+def _as_mappings(messages: Sequence[Message]) -> list[Message]:
+    """Returns messages as dictionaries, of which objects of clients are made some."""
+    return cast(list[Message], [as_mapping(message) for message in messages])
 
 
 def _tools_hash(tools: Sequence[JsonObject]) -> bytes:

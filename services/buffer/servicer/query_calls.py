@@ -154,7 +154,7 @@ class QueryRpcs:
             sample = (await load_experiences(connection, key, [own_id]))[own_id]
             body = (await find_bodies(connection, key, [own_id])).get(own_id)
             removed = (await _removed(connection, stage, [sample])).get(own_id, "")
-            uses = await load_uses(connection, key, [own_id])
+            uses = await load_uses(connection, key, [own_id], with_tokens=True)
             seconds, metrics = await load_attempt(
                 connection, key, sample.assignment_id, sample.cursor.run, sample.attempt
             )

@@ -20,7 +20,7 @@ from services.buffer.servicer.convert import (
     parse_text,
     parse_uuid,
 )
-from services.buffer.store.batches import BatchUse
+from services.buffer.store.batches import BatchUse, TokenValues
 from services.buffer.store.changes import RecordedChange
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.experiences import StateCount, find_bodies
@@ -133,7 +133,14 @@ def use_to_proto(use: BatchUse) -> query_pb2.BatchUse:
         weight=use.weight,
         mean_ratio=use.mean_ratio,
         trained_advantage=use.trained_advantage,
+        tokens=_tokens_to_proto(use.tokens),
     )
+
+
+def _tokens_to_proto(tokens: TokenValues | None) -> buffer_pb2.TokenValues | None:
+    if tokens is None:
+        return None
+    return buffer_pb2.TokenValues(logprobs=tokens.logprobs, advantages=tokens.advantages)
 
 
 def record_to_proto(

@@ -32,13 +32,14 @@ from services.buffer.store.batches import (
     BatchHead,
     LoadedRow,
     RowFeedback,
+    TokenValues,
     find_with_stage,
     load_rows,
 )
 from services.buffer.store.database import batch_topic, decode_numbers, progress_topic
 from services.buffer.store.reports import LoggedEvent, load_events
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.errors import InvalidRequest
+from trinity.errors import InvalidRequest, TooLarge
 from trinity.rpc.answers import first_within
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
@@ -47,6 +48,9 @@ FIRST_ROWS = 64
 """Number of rows to read before the size of rows is known."""
 BYTES_PER_PART = 1024 * 1024
 """Target size of a part; the trainer reads one while the next is loaded."""
+FLOAT_BYTES = 4
+MAX_TOKEN_BYTES = 4 * 1024 * 1024
+"""Of one kind of values of a row: a million tokens."""
 BatchAnswer = BatchHead | BatchWait | BatchEnd | VersionRequested
 HEAD_STATES = {"drained": pb.BatchHead.STATE_DRAINED, "failed": pb.BatchHead.STATE_CANCELLED}
 
@@ -177,7 +181,12 @@ class TrainerRpcs(BufferServicerBase):
     async def ReportStep(self, request: pb.ReportStepRequest, _: Context) -> pb.ReportStepResponse:
         """Records a trained step."""
         rows = [
-            RowFeedback(position=row.position, mean_ratio=row.mean_ratio, advantage=row.advantage)
+            RowFeedback(
+                position=row.position,
+                mean_ratio=row.mean_ratio,
+                advantage=row.advantage,
+                tokens=_parse_tokens(row.tokens) if row.HasField("tokens") else None,
+            )
             for row in check_max_items(request.rows, "rows", MAX_ROWS)
         ]
         metrics = parse_metrics(request.metrics)
@@ -213,6 +222,19 @@ class TrainerRpcs(BufferServicerBase):
                 connection, parse_stage_key(request.key), request.incarnation, request.step
             )
         return pb.FinishTrainingResponse()
+
+
+def _parse_tokens(message: pb.TokenValues) -> TokenValues:
+    """Validates the values of a row's tokens.
+
+    Raises: InvalidRequest where they are no numbers, one for each token.
+    """
+    num_bytes = len(message.logprobs)
+    if num_bytes % FLOAT_BYTES or num_bytes != len(message.advantages):
+        raise InvalidRequest("tokens: give one float32 for each token, as many of both kinds")
+    if num_bytes > MAX_TOKEN_BYTES:
+        raise TooLarge(f"tokens: at most {MAX_TOKEN_BYTES} bytes a row, there are {num_bytes}")
+    return TokenValues(logprobs=message.logprobs, advantages=message.advantages)
 
 
 async def _find(

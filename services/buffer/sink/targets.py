@@ -25,6 +25,7 @@ from trinity.types import Pair, StageKey
 
 DRIVERS = {"postgresql": "postgresql+psycopg"}
 FILE_NAME = "experiences.jsonl"
+_ROWS = SinkBase.metadata.tables[ExperienceModel.__tablename__]
 BLOCK_BYTES = 1 << 16
 
 
@@ -109,7 +110,9 @@ class SqlTarget:
         """Writes rows and moves the position in one transaction."""
         with sink_failures(self._place), Session(self._engine) as session, session.begin():
             self._move(session, key, after, until)
-            session.add_all(_model(key, row) for row in rows)
+            if rows:
+                # Not as objects of the model, which cost four times as much.
+                session.execute(sa.insert(_ROWS), [_values(key, row) for row in rows])
 
     def _move(self, session: Session, key: StageKey, after: int, until: int) -> None:
         if after == 0 and session.get(SinkPosition, (key.experiment_id, key.stage)) is None:
@@ -135,27 +138,27 @@ class SqlTarget:
         self._engine.dispose()
 
 
-def _model(key: StageKey, row: SinkRow) -> ExperienceModel:
+def _values(key: StageKey, row: SinkRow) -> dict[str, object]:
     message = pb.Experience.FromString(row.body)
     body = message.sequence if message.HasField("sequence") else message.pair.chosen
     versions = [span.version for span in message.version_spans]
-    return ExperienceModel(
-        experiment_id=key.experiment_id,
-        stage=key.stage,
-        number=row.number,
-        experience_id=row.experience_id,
-        explore_step=message.eid.explore_step,
-        taskset=message.taskset,
-        task_index=message.task_index,
-        run=message.eid.run,
-        step=message.eid.step,
-        model_version=max(versions, default=None),
-        reward=message.reward if message.HasField("reward") else None,
-        prompt=body.prompt_text,
-        response=body.response_text,
-        metrics=dict(message.metrics),
-        experience_bytes=row.body,
-    )
+    return {
+        "experiment_id": key.experiment_id,
+        "stage": key.stage,
+        "number": row.number,
+        "experience_id": row.experience_id,
+        "explore_step": message.eid.explore_step,
+        "taskset": message.taskset,
+        "task_index": message.task_index,
+        "run": message.eid.run,
+        "step": message.eid.step,
+        "model_version": max(versions, default=None),
+        "reward": message.reward if message.HasField("reward") else None,
+        "prompt": body.prompt_text,
+        "response": body.response_text,
+        "metrics": dict(message.metrics),
+        "experience_bytes": row.body,
+    }
 
 
 class JsonLinesTarget:

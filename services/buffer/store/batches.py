@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -39,6 +39,9 @@ from trinity.types import StageKey
 
 Value = TypeVar("Value")
 C = batch_item.c
+_TOKENS = (C.token_logprobs, C.token_advantages)
+_USE = tuple(column for column in C if not column.name.startswith("token_"))
+"""Without the values of tokens, which may be large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +78,21 @@ class LoadedRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenValues:
+    """One float32 for each token of a response, as the trainer had them."""
+
+    logprobs: bytes
+    advantages: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowFeedback:
     """Values that the trainer measured for a row."""
 
     position: int
     mean_ratio: float
     advantage: float
+    tokens: TokenValues | None = None
 
 
 _FIND = sa.select(batch).where(
@@ -305,6 +317,25 @@ async def store_feedback(
         .values(mean_ratio=ratios[place], trained_advantage=advantages[place])
     )
     await connection.execute(statement)
+    for row in known.values():
+        if row.tokens is not None:
+            await _store_tokens(connection, stage, head, row.position, row.tokens)
+
+
+async def _store_tokens(
+    connection: Connection, stage: Stage, head: BatchHead, position: int, tokens: TokenValues
+) -> None:
+    statement = (
+        sa.update(batch_item)
+        .where(
+            in_stage(batch_item, stage.key),
+            C.line == stage.line,
+            C.step == head.step,
+            C.position == position,
+        )
+        .values(token_logprobs=tokens.logprobs, token_advantages=tokens.advantages)
+    )
+    await connection.execute(statement)
 
 
 def _floats(values: Sequence[float | None]) -> sa.ColumnElement[Sequence[float]]:
@@ -322,6 +353,8 @@ class BatchUse:
     weight: float
     mean_ratio: float | None
     trained_advantage: float | None
+    tokens: TokenValues | None = None
+    """If they were recorded and asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,18 +383,26 @@ class StepTraining:
 
 
 async def load_uses(
-    connection: Connection, key: StageKey, ids: Iterable[str]
+    connection: Connection, key: StageKey, ids: Iterable[str], *, with_tokens: bool = False
 ) -> dict[str, list[BatchUse]]:
     """Returns the uses of each of these samples in batches."""
     statement = (
-        sa.select(batch_item)
+        sa.select(*_USE, *(_TOKENS if with_tokens else ()))
         .where(in_stage(batch_item, key), C.experience_id.is_not(None), id_in(C.experience_id, ids))
         .order_by(C.line, C.step, C.position)
     )
     uses: dict[str, list[BatchUse]] = defaultdict(list)
     for row in await connection.fetch(statement):
-        uses[row.experience_id].append(_use(row))
+        uses[row.experience_id].append(
+            replace(_use(row), tokens=_tokens(row, are_read=with_tokens))
+        )
     return uses
+
+
+def _tokens(row: Row, *, are_read: bool) -> TokenValues | None:
+    if not are_read or row.token_logprobs is None or row.token_advantages is None:
+        return None
+    return TokenValues(logprobs=row.token_logprobs, advantages=row.token_advantages)
 
 
 async def load_items(
@@ -370,7 +411,7 @@ async def load_items(
     """Returns rows of a batch from position `first` on, in order."""
     places = C.position.between(first, first + count - 1)
     statement = (
-        sa.select(batch_item)
+        sa.select(*_USE)
         .where(in_stage(batch_item, stage.key), C.line == stage.line, C.step == step, places)
         .order_by(C.position)
     )

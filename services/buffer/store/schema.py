@@ -388,6 +388,8 @@ batch_item = sa.Table(  # One row of a batch: a sample, or a row of a taskset
     sa.Column("weight", sa.Float, nullable=False),
     sa.Column("mean_ratio", sa.Float),
     sa.Column("trained_advantage", sa.Float),
+    sa.Column("token_logprobs", sa.LargeBinary),
+    sa.Column("token_advantages", sa.LargeBinary),
 )
 sa.Index(
     "batch_item_experience_ix",

@@ -78,7 +78,10 @@ async def try_workflow(plan: StagePlan, options: TrialOptions, seed: int, comman
     assignments = list(_assignments(taskset, options, times))
     path = socket_path(plan)
     if not await asyncio.to_thread(is_answering, path):
-        raise UserError(f"no engine is up for {plan.model_path}: start one with {command}")
+        raise UserError(
+            f"no engine is up for {plan.model_path}: start one with {command}, and wait until it "
+            "says how to go on"
+        )
     WorkflowEnvironment().set(plan.config.explorer.env_vars)
     await in_daemon_thread(lambda: check_parts([plan]))
     async with _opened(plan, path) as models:

@@ -2,8 +2,8 @@
 
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from services.explorer.openai_api import fields
 from services.explorer.openai_api.errors import InvalidApiRequest
@@ -26,7 +26,7 @@ from trinity.workflows.messages import Message
 from trinity.workflows.sampling import SamplingOverrides
 
 UNSUPPORTED_KEYS = ("functions", "logit_bias", "audio")
-"""Keys that would change the answer but are not supported; all other keys are ignored."""
+"""Keys of chats, besides those in `fields`, that would change the answer but are not supported."""
 
 
 def read_messages(value: object) -> list[Message]:
@@ -113,6 +113,9 @@ class ChatRequest:
     """Empty if the model must not call any."""
     forced: ForcedCalls | None
     """Tool calls that the answer must consist of, if the request forces any."""
+    calls_one_tool: bool
+    """True if an answer is to tell its first call alone."""
+    template_variables: Mapping[str, object]
     num_choices: int
     sampling: SamplingOverrides
     wants_logprobs: bool
@@ -129,7 +132,7 @@ class ChatRequest:
 def read_request(payload: object) -> ChatRequest:
     """Reads a request; raises InvalidApiRequest naming the key."""
     body = fields.read_body(payload, UNSUPPORTED_KEYS)
-    wants_logprobs = bool(body.get("logprobs"))
+    wants_logprobs = fields.read_flag(body, "logprobs")
     sampling = fields.read_sampling(body)
     tools = read_tools(body.get("tools"))
     forced = read_forced(body, tools)
@@ -139,16 +142,20 @@ def read_request(payload: object) -> ChatRequest:
         sampling["json_schema"] = forced.json_schema
     if wants_logprobs:
         sampling["logprobs"] = fields.read_int(body, "top_logprobs", 0, least=0, most=MAX_LOGPROBS)
+    elif body.get("top_logprobs"):
+        raise InvalidApiRequest("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
     return ChatRequest(
         messages=read_messages(body.get("messages")),
         tools=() if body.get("tool_choice") == "none" else tools,
         forced=forced,
+        calls_one_tool=body.get("parallel_tool_calls") is False,
+        template_variables=fields.read_template_variables(body),
         num_choices=fields.read_int(body, "n", 1, most=MAX_CHOICES),
         sampling=sampling,
         wants_logprobs=wants_logprobs,
         prompt_logprobs=fields.read_prompt_logprobs(body),
-        wants_token_ids=bool(body.get("return_token_ids")),
-        streams=bool(body.get("stream")),
+        wants_token_ids=fields.read_flag(body, "return_token_ids"),
+        streams=fields.read_flag(body, "stream"),
         includes_usage=fields.includes_usage(body),
         model=fields.read_model(body),
         seed=fields.read_seed(body),
@@ -162,9 +169,12 @@ class ResponseWriter:
     model_path: str
     tokenizer: ChatTokenizer
     parsers: ResponseParsers | None = None
+    template_kwargs: Mapping[str, JsonValue] = field(default_factory=dict)
+    """The variables that the chat template has in all requests."""
 
     def check_supported(self, request: ChatRequest) -> None:
         """Raises InvalidApiRequest for tools without a parser, or reasoning with a JSON schema."""
+        self._check_template(request)
         thinks = self.parsers is not None and self.parsers.reasoning is not None
         if thinks and request.sampling.get("json_schema"):
             key = "response_format" if request.forced is None else "tool_choice"
@@ -184,6 +194,18 @@ class ResponseWriter:
                 'or ask with `tool_choice: "none"`',
                 param="tools",
             )
+
+    def _check_template(self, request: ChatRequest) -> None:
+        """Raises InvalidApiRequest for a variable that the template does not have as requested."""
+        for name, value in request.template_variables.items():
+            if name not in self.template_kwargs or self.template_kwargs[name] != value:
+                raise InvalidApiRequest(
+                    f"the chat template's variable `{name}` is the run's, not a request's: set "
+                    f"`model.chat_template_kwargs.{name}`, or leave it out",
+                    param="reasoning_effort"
+                    if name == "reasoning_effort"
+                    else "chat_template_kwargs",
+                )
 
     def parses_response(self, request: ChatRequest) -> bool:
         """Returns true if a response may be more than its plain text."""
@@ -227,7 +249,8 @@ class ResponseWriter:
             # vLLM's server has used both names.
             message |= {"reasoning": parsed.reasoning, "reasoning_content": parsed.reasoning}
         if parsed.tool_calls:
-            message["tool_calls"] = [*parsed.tool_calls]
+            calls = parsed.tool_calls[:1] if request.calls_one_tool else parsed.tool_calls
+            message["tool_calls"] = [*calls]
             reason = "tool_calls"
         return message, reason
 

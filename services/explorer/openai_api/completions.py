@@ -29,7 +29,7 @@ from trinity.workflows.model import ModelWrapper, OnIndexedDelta
 from trinity.workflows.sampling import SamplingOverrides
 
 UNSUPPORTED_KEYS = ("suffix", "logit_bias", "use_beam_search", "prompt_embeds")
-"""Keys that would change the answer but are not supported; all other keys are ignored."""
+"""Keys besides those in `fields` that would change the answer but are not supported."""
 MAX_ANSWERS = 1024
 TOKEN_LIMIT = 1 << 31
 PromptInput = str | tuple[int, ...]
@@ -85,9 +85,9 @@ def read_completion(payload: object) -> CompletionRequest:
         sampling=sampling,
         logprobs=logprobs,
         prompt_logprobs=fields.read_prompt_logprobs(body),
-        echoes=bool(body.get("echo")),
-        wants_token_ids=bool(body.get("return_token_ids")),
-        streams=bool(body.get("stream")),
+        echoes=fields.read_flag(body, "echo"),
+        wants_token_ids=fields.read_flag(body, "return_token_ids"),
+        streams=fields.read_flag(body, "stream"),
         includes_usage=fields.includes_usage(body),
         model=fields.read_model(body),
         seed=fields.read_seed(body),

@@ -13,14 +13,16 @@ MAX_CHOICES = 128
 MAX_LOGPROBS = 20
 MAX_STOP_TEXTS = 64
 MAX_STOP_CHARACTERS = 4096
-NUMBER_KEYS = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-)
+NUMBER_BOUNDS: Mapping[str, tuple[float, float]] = {
+    "temperature": (0.0, math.inf),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "repetition_penalty": (0.0, math.inf),
+}
+ABOVE_LEAST = ("top_p", "repetition_penalty")
+"""Numbers that must be above their lower bound."""
 GUIDED_DECODING_KEYS = (
     "guided_json",
     "guided_regex",
@@ -30,6 +32,24 @@ GUIDED_DECODING_KEYS = (
 )
 """vLLM's own keys for structured output."""
 Body = Mapping[str, Any]
+ANSWER_KEYS: Mapping[str, tuple[object, ...]] = {
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "chat_template": ("",),
+    "documents": ([],),
+    "ignore_eos": (False,),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "logits_processors": ([],),
+    "modalities": (["text"],),
+    "skip_special_tokens": (True,),
+    "stop_token_ids": ([],),
+    "truncate_prompt_tokens": (),
+    "web_search_options": (),
+}
+"""Keys of OpenAI's and of vLLM's server that change the answer and are not supported, and the
+values with which they change nothing."""
+TEMPLATE_KEYS = ("chat_template_kwargs", "reasoning_effort")
 
 
 def read_body(body: object, unsupported: Collection[str]) -> Body:
@@ -39,15 +59,40 @@ def read_body(body: object, unsupported: Collection[str]) -> Body:
     for key in (*unsupported, *GUIDED_DECODING_KEYS):
         if body.get(key):
             raise InvalidApiRequest(f"`{key}` is not understood here: leave it out", param=key)
+    for key, harmless in ANSWER_KEYS.items():
+        if body.get(key) is not None and body[key] not in harmless:
+            raise InvalidApiRequest(
+                f"`{key}` would change the answer and is not supported here: leave it out",
+                param=key,
+            )
     return body
+
+
+def read_flag(body: Body, key: str) -> bool:
+    """Returns whether a key is true; a text such as "false" is neither."""
+    value = body.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise InvalidApiRequest(f"`{key}` is neither true nor false", param=key)
+    return bool(value)
+
+
+def read_template_variables(body: Body) -> Mapping[str, object]:
+    """Returns the variables of the chat template that a request names."""
+    named = body.get("chat_template_kwargs")
+    if named is not None and not isinstance(named, dict):
+        raise InvalidApiRequest(
+            "`chat_template_kwargs` is not an object", param="chat_template_kwargs"
+        )
+    effort = body.get("reasoning_effort")
+    return {**(named or {}), **({} if effort is None else {"reasoning_effort": effort})}
 
 
 def read_sampling(body: Body, *, least_tokens: int = 1) -> SamplingOverrides:
     """Reads sampling parameters; the taskset sets those that are left out."""
     found = SamplingOverrides()
-    for key in NUMBER_KEYS:
+    for key in NUMBER_BOUNDS:
         if (value := body.get(key)) is not None:
-            found[key] = _number(key, value)  # type: ignore[literal-required]
+            found[key] = _bounded(key, value)  # type: ignore[literal-required]
     if body.get("top_k") is not None:
         found["top_k"] = read_int(body, "top_k", -1, least=-1)
     if body.get("min_tokens") is not None:
@@ -144,6 +189,17 @@ def _stop(value: object) -> list[str]:
             param="stop",
         )
     return texts
+
+
+def _bounded(key: str, value: object) -> float:
+    """Returns a number that engines take; raises InvalidApiRequest with the key and its bounds."""
+    number = _number(key, value)
+    least, most = NUMBER_BOUNDS[key]
+    if not least <= number <= most or (key in ABOVE_LEAST and number == least):
+        above = "above" if key in ABOVE_LEAST else "at least"
+        limit = "" if most == math.inf else f" and at most {most:g}"
+        raise InvalidApiRequest(f"`{key}` is a number {above} {least:g}{limit}", param=key)
+    return number
 
 
 def _number(key: str, value: object) -> float:

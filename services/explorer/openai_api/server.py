@@ -5,6 +5,7 @@ import logging
 import secrets
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -22,6 +23,7 @@ from services.explorer.openai_api.schemas import SchemaChecker
 from services.explorer.openai_api.tools import ResponseParsers
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError
+from trinity.json_values import JsonValue
 from trinity.workflows.generation import ChatTokenizer
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.openai_clients import ApiAccess
@@ -54,12 +56,18 @@ class AttemptApiServer:
         rollout: EngineConfig,
         tokenizer: ChatTokenizer,
         parsers: ResponseParsers | None = None,
+        template_kwargs: Mapping[str, JsonValue] | None = None,
         schemas: SchemaChecker | None = None,
         connections: ConnectionTable | None = None,
     ) -> None:
         self._model_path = model_path
         self._handler = ApiHandler(
-            writer=ResponseWriter(model_path=model_path, tokenizer=tokenizer, parsers=parsers),
+            writer=ResponseWriter(
+                model_path=model_path,
+                tokenizer=tokenizer,
+                parsers=parsers,
+                template_kwargs=template_kwargs or {},
+            ),
             schemas=schemas,
         )
         self._rollout = rollout

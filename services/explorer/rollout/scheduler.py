@@ -104,7 +104,10 @@ class LeaseKeeper:
     def _cancel_lost(self, assignment: Assignment) -> None:
         current = self._held.get(assignment.id)
         if current is not None and current[0] is assignment:
-            logger.info("a lease is lost", extra={"assignment": assignment.id})
+            logger.info(
+                "a lease ended: its results are stored, or other workers have it",
+                extra={"assignment": assignment.id},
+            )
             current[1].cancel()
 
     def _forget(self, assignment: Assignment, work: asyncio.Task[None]) -> None:

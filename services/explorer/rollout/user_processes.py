@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import os
 import re
 import signal
 import sysconfig
 import tempfile
+import time
 from asyncio.subprocess import Process
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
@@ -27,7 +29,9 @@ WORKER = "trinity.isolation.worker"
 START_SECONDS = 180.0
 """Time to import users' files, on a machine that does much else."""
 GROW_SECONDS = 0.2
-"""Wait of a call for a process, after which a further one is started."""
+"""Wait of a call for a process, after which a further one may be started."""
+CALL_SHARE = 0.1
+"""Of a call in the mean of their times."""
 MAX_LINE_BYTES = 64 * 1024 * 1024
 DUMP_SECONDS = 0.3
 """Wait for a process to say where it is, before it is killed."""
@@ -160,8 +164,9 @@ def _user_frame(text: str) -> str:
 class UserProcessPool:
     """Warm processes of users' code; the one that was free last is taken first.
 
-    A call that finds none free waits a moment before it starts a further one, so quick rewards
-    need few and slow ones get up to `max_processes`. One that is given up is killed.
+    A further one is started where calls wait and none has ended for a moment, or where those that
+    wait would take longer than a start does: so quick rewards need few, however many come at once,
+    and slow ones get up to `max_processes`. One that is given up is killed.
 
         async with pool.lease() as process:
             process.write(request)
@@ -174,6 +179,10 @@ class UserProcessPool:
         self._all: set[UserProcess] = set()
         self._waiting: deque[asyncio.Future[UserProcess]] = deque()
         self._num_starting = 0
+        self._start_seconds = 0.0
+        self._call_seconds = 0.0
+        """Mean over the last calls."""
+        self._last_end = -math.inf
 
     @property
     def num_processes(self) -> int:
@@ -187,12 +196,15 @@ class UserProcessPool:
         Raises: UserProcessDied when it cannot be started.
         """
         process = await self._take()
+        begun = time.monotonic()
         try:
             yield process
         except BaseException:
             self._all.discard(process)
             await process.kill()
             raise
+        self._last_end = time.monotonic()
+        self._call_seconds += CALL_SHARE * (self._last_end - begun - self._call_seconds)
         self._give_back(process)
 
     async def close(self) -> None:
@@ -232,14 +244,26 @@ class UserProcessPool:
 
     @property
     def _may_grow(self) -> bool:
-        return not self._num_starting and len(self._all) < self._max_processes
+        is_free = not self._num_starting and len(self._all) < self._max_processes
+        return is_free and (self._is_stuck or self._queue_seconds > self._start_seconds)
+
+    @property
+    def _is_stuck(self) -> bool:
+        return time.monotonic() - self._last_end > GROW_SECONDS
+
+    @property
+    def _queue_seconds(self) -> float:
+        """Time that the processes will take for the calls that wait, if they are as the last."""
+        return len(self._waiting) * self._call_seconds / max(len(self._all), 1)
 
     async def _start(self) -> UserProcess:
         self._num_starting += 1
+        begun = time.monotonic()
         try:
             process = await UserProcess.start()
         finally:
             self._num_starting -= 1
+        self._start_seconds = time.monotonic() - begun
         self._all.add(process)
         return process
 

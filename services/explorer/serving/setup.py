@@ -80,7 +80,12 @@ def _build_server(
 ) -> ModelServer:
     paths = (plan.config.model.model_path, plan.model_path)
     names = tuple(dict.fromkeys(name for name in (*paths, label) if name))
-    writer = ResponseWriter(model_path=names[0], tokenizer=model.tokenizer, parsers=model.parsers)
+    writer = ResponseWriter(
+        model_path=names[0],
+        tokenizer=model.tokenizer,
+        parsers=model.parsers,
+        template_kwargs=plan.config.model.template_kwargs,
+    )
     return ModelServer(
         access=access,
         port=plan.config.explorer.proxy_port,

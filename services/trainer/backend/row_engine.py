@@ -20,6 +20,7 @@ from services.trainer.backend.packed_attention import EXCHANGE_ARGUMENT, RUNS_AR
 from services.trainer.backend.packed_rows import PackedRows, RowExtents
 from services.trainer.backend.sequence_shards import SequenceShards
 from services.trainer.backend.token_head import HeadTask, OutputRequest, TokenHead, token_outputs
+from trinity.algorithm.teacher_divergence import Direction, TeacherTokens
 from trinity.errors import UserError
 
 ModelInputs = tuple[dict[str, Any], dict[str, Any]]
@@ -60,12 +61,26 @@ class _Arrangement:
         return self.packed.spread(values)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """A teacher's distributions at the tokens of a micro-batch, in the order of its outputs."""
+
+    teacher: TeacherTokens
+    direction: Direction
+
+
 class RowEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries no types
     """Rows come as `input_ids` [N, L], `lengths` and `prompt_lengths` [N], `temperature` [N].
 
     Its outputs have C columns, as `loss_mask` has; column c belongs to token first_token + c.
     """
 
+    shows_top_k: int | None = None
+    """In a teacher's engine: the likeliest words of each token that it keeps, 0 for all."""
+    shown: TeacherTokens | None = None
+    """In a teacher's engine: what it kept of the last micro-batch."""
+    lesson: Lesson | None = None
+    """What the next micro-batch is compared with."""
     replays_experts = True
     """False while the gates choose by themselves, as for a reference that shares the model."""
 
@@ -107,7 +122,8 @@ class RowEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries no 
             self._head.task = HeadTask(
                 labels_S=rows.labels,
                 temperatures_S=temperatures.squeeze(-1).expand_as(rows.labels),
-                request=_request(micro_batch),
+                request=_request(micro_batch, self.lesson),
+                teacher=self.lesson.teacher if self.lesson is not None else None,
             )
         return {**rows.inputs, "logits_to_keep": rows.predicting}, {"rows": rows}
 
@@ -120,8 +136,16 @@ class RowEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries no 
     ) -> dict[str, torch.Tensor]:
         del logits_processor_func
         rows: _Arrangement = output_args["rows"]
+        if self.shows_top_k is not None:
+            logits = _scaled(output.logits, rows, micro_batch)
+            self.shown = TeacherTokens.of(logits.flatten(end_dim=-2), top_k=self.shows_top_k)
+            return {}
+        lesson, self.lesson = self.lesson, None
         if self._head is None:
-            values = _from_logits(output.logits, rows, micro_batch)
+            logits = _scaled(output.logits, rows, micro_batch)
+            request = _request(micro_batch, lesson)
+            teacher = lesson.teacher if lesson is not None else None
+            values = token_outputs(logits, rows.labels, request, teacher)
         else:
             values = _from_head(self._head, output.logits)
         return {name: rows.columns(value) for name, value in values.items()}
@@ -232,14 +256,13 @@ def _packed_inputs(
     }
 
 
-def _from_logits(
-    logits: torch.Tensor, rows: _Arrangement, micro_batch: TensorDict
-) -> dict[str, torch.Tensor]:
+def _scaled(logits: torch.Tensor, rows: _Arrangement, micro_batch: TensorDict) -> torch.Tensor:
+    """Returns logits in float32, divided by the temperature of their row."""
     logits = (logits if rows.packed is None else logits[0]).float()
     temperature_N = micro_batch["temperature"]
     if not torch.all(temperature_N == 1.0):
         logits = logits / rows.temperatures(temperature_N)
-    return token_outputs(logits, rows.labels, _request(micro_batch))
+    return logits
 
 
 def _from_head(head: TokenHead, output: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -253,11 +276,12 @@ def _from_head(head: TokenHead, output: torch.Tensor) -> dict[str, torch.Tensor]
     return values
 
 
-def _request(micro_batch: TensorDict) -> OutputRequest:
+def _request(micro_batch: TensorDict, lesson: Lesson | None) -> OutputRequest:
     return OutputRequest(
         entropy_gradient=_is_set(micro_batch, "entropy_gradient"),
         sum_pi_squared=_is_set(micro_batch, "calculate_sum_pi_squared"),
         discriminator=_is_set(micro_batch, "calculate_discriminator"),
+        direction=lesson.direction if lesson is not None else None,
     )
 
 

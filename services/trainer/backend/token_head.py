@@ -3,14 +3,18 @@
 Shapes: S tokens in any arrangement, V tokens in the vocabulary, F outputs of each token.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from trinity.algorithm.teacher_divergence import Direction, TeacherTokens, divergence_in_chunks
 from trinity.config.plan.arithmetic import HEAD_CHUNK_TOKENS as CHUNK_TOKENS
+
+DIVERGENCE = "divergence"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,26 +24,42 @@ class OutputRequest:
     entropy_gradient: bool = False
     sum_pi_squared: bool = False
     discriminator: bool = False
+    direction: Direction | None = None
+    """That in which the distribution is compared with a teacher's, if it is."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all outputs, in the order in which `TokenHead` stacks them."""
-        more = {"sum_pi_squared": self.sum_pi_squared, "discriminator": self.discriminator}
+        more = {
+            "sum_pi_squared": self.sum_pi_squared,
+            "discriminator": self.discriminator,
+            DIVERGENCE: self.direction is not None,
+        }
         return ("log_probs", "entropy", *(name for name, is_wanted in more.items() if is_wanted))
 
 
 def token_outputs(
-    logits_SV: torch.Tensor, labels_S: torch.Tensor, request: OutputRequest
+    logits_SV: torch.Tensor,
+    labels_S: torch.Tensor,
+    request: OutputRequest,
+    teacher: TeacherTokens | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Computes the outputs from logits in float32, already divided by the temperature."""
+    """Computes the outputs from logits in float32, already divided by the temperature.
+
+    A teacher has the same tokens in a row.
+    """
     all_SV = torch.log_softmax(logits_SV, dim=-1)
     chosen_S = all_SV.gather(-1, labels_S[..., None]).squeeze(-1)
     has_gradient = torch.is_grad_enabled() and request.entropy_gradient
     with torch.set_grad_enabled(has_gradient):
         entropy_S = -(all_SV.exp() * all_SV).sum(-1)
-    return {"log_probs": chosen_S, "entropy": entropy_S} | _distribution_outputs(
-        all_SV, entropy_S, request
-    )
+    outputs = {"log_probs": chosen_S, "entropy": entropy_S}
+    outputs |= _distribution_outputs(all_SV, entropy_S, request)
+    if request.direction is not None and teacher is not None:
+        flat_SV = all_SV.flatten(end_dim=-2)
+        found_S = divergence_in_chunks(flat_SV, teacher, request.direction, size=CHUNK_TOKENS)
+        outputs[DIVERGENCE] = found_S.reshape(labels_S.shape)
+    return outputs
 
 
 def _distribution_outputs(
@@ -66,6 +86,13 @@ class HeadTask:
     labels_S: torch.Tensor
     temperatures_S: torch.Tensor
     request: OutputRequest
+    teacher: TeacherTokens | None = None
+
+    def teacher_parts(self) -> Iterator[TeacherTokens | None]:
+        """Yields the teacher's part of each chunk."""
+        if self.teacher is None:
+            return repeat(None)
+        return self.teacher.split(CHUNK_TOKENS)
 
 
 class TokenHead:
@@ -114,17 +141,25 @@ class TokenHead:
             task.temperatures_S.reshape(-1).split(CHUNK_TOKENS),
             strict=True,
         )
-        stacked_SF = torch.cat([self._chunk(part, task.request) for part in parts])
+        taught = zip(parts, task.teacher_parts(), strict=False)
+        stacked_SF = torch.cat(
+            [self._chunk(*part, task.request, lesson) for part, lesson in taught]
+        )
         self._produced = stacked_SF.reshape(*hidden.shape[:-1], len(task.request.names))
         return self._produced
 
-    def _chunk(self, part: Sequence[torch.Tensor], request: OutputRequest) -> torch.Tensor:
-        hidden, labels_S, temperatures_S = part
+    def _chunk(
+        self,
+        hidden: torch.Tensor,
+        labels_S: torch.Tensor,
+        temperatures_S: torch.Tensor,
+        request: OutputRequest,
+        teacher: TeacherTokens | None,
+    ) -> torch.Tensor:
+        arguments = (hidden, labels_S, temperatures_S, request, teacher)
         if not (self._recomputes and torch.is_grad_enabled()):
-            return self._outputs(hidden, labels_S, temperatures_S, request)
-        outputs: torch.Tensor = checkpoint(
-            self._outputs, hidden, labels_S, temperatures_S, request, use_reentrant=False
-        )
+            return self._outputs(*arguments)
+        outputs: torch.Tensor = checkpoint(self._outputs, *arguments, use_reentrant=False)
         return outputs
 
     def _outputs(
@@ -133,7 +168,8 @@ class TokenHead:
         labels_S: torch.Tensor,
         temperatures_S: torch.Tensor,
         request: OutputRequest,
+        teacher: TeacherTokens | None,
     ) -> torch.Tensor:
         logits_SV = self._project(hidden).float() / temperatures_S[:, None]
-        outputs = token_outputs(logits_SV, labels_S, request)
+        outputs = token_outputs(logits_SV, labels_S, request, teacher)
         return torch.stack([outputs[name] for name in request.names], dim=-1)

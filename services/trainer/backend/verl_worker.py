@@ -61,6 +61,11 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, bool]]] = {
     "sgd": ("SGD", {}),
 }
 """PyTorch's names and options; it has no fused gradient descent for sharded weights."""
+CHUNKED_HEAD = (
+    "use_fused_kernels",
+    "entropy_from_logits_with_chunking",
+    "entropy_checkpointing",
+)
 SHORT_DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
 
 
@@ -132,8 +137,26 @@ def build_actor(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
 
 
 def build_reference(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
-    """Builds a worker that only computes log-probabilities, sharded as the actor is."""
+    """Builds a worker that only computes log-probabilities, sharded as the actor is.
+
+    One that moves keeps its weights in float32, in which small moves are not lost.
+    """
     return _build(plan, model_directory, "language_model", None)
+
+
+def build_teacher(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
+    """Builds a worker of another model; settings of the policy's own model are not laid over it."""
+    return _build(_of_another_model(plan), model_directory, "language_model", None)
+
+
+def _of_another_model(plan: StagePlan) -> StagePlan:
+    config = plan.config
+    whole_head = dict.fromkeys(CHUNKED_HEAD, False)
+    trainer = config.trainer.model_copy(update={"override_config": {}, **whole_head})
+    model = config.model.model_copy(update={"rope_scaling": {}, "rope_theta": None})
+    algorithm = config.algorithm.model_copy(update={"reference_interval": 0})
+    sections = {"trainer": trainer, "model": model, "algorithm": algorithm}
+    return plan.model_copy(update={"config": config.model_copy(update=sections)})
 
 
 def build_critic(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
@@ -255,7 +278,7 @@ def _engine_config(
         offload_policy=trainer.offload_policy,
         fsdp_size=trainer.fsdp_size,
         forward_prefetch=trainer.forward_prefetch,
-        model_dtype=computed if forward_only else "fp32",
+        model_dtype=computed if forward_only and not plan.moves_reference else "fp32",
         mixed_precision={"param_dtype": computed, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
         use_dynamic_bsz=False,
         micro_batch_size_per_gpu=1,

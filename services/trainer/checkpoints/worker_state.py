@@ -54,6 +54,12 @@ def save_state(worker: TinkerTrainingWorker, directory: Path, step: int, ranks: 
         (directory / STATE_NAME).write_text(json.dumps(state))
 
 
+def save_weights(module: nn.Module, directory: Path, rank: int) -> None:
+    """Writes this rank's part of the weights alone, for `load_weights`."""
+    weights, _ = _weights_of(module)
+    write_shards(_prefixed(WEIGHT, weights), directory / SHARDS, rank)
+
+
 def load_state(
     worker: TinkerTrainingWorker, directory: Path, ranks: Ranks, of_the_plan: tuple[str, ...]
 ) -> None:

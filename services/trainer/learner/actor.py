@@ -1,12 +1,14 @@
 """The actor: its outputs for a batch, and the update of its weights."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from tensordict import TensorDict
 from transformers import PretrainedConfig
 
 from services.trainer.backend.verl_worker import build_actor, packs_rows
@@ -24,6 +26,7 @@ from services.trainer.learner.resume_source import (
     load_own_checkpoint,
     save_checkpoint,
 )
+from services.trainer.learner.teacher import VocabularyTeacher
 from services.trainer.learner.verl_calls import (
     EngineOutputs,
     Matrix,
@@ -72,6 +75,7 @@ class Actor:
         self._calls = calls
         self.worker = build_actor(plan, model_directory)
         self.adapter = lora_adapter_of(self.worker.engine.module)
+        self.teacher: VocabularyTeacher | None = None
         self._base_name = (plan.lora and plan.lora.base_model_name) or plan.model_path
 
     @property
@@ -137,12 +141,15 @@ class Actor:
         outputs = EngineOutputs(entropy_gradient=self._functions.entropy_loss is not None)
         matrices = _matrices(prepared)
         parts: list[MicroBatch] = []
-        for part in self._calls.add_gradients(self.worker, loss, prepared, matrices, outputs):
-            parts.append(part)
-            if gatherer is None:
-                continue
-            for name, values_NC in loss.outputs.items():
-                gatherer.add_micro_batch(name, part, as_array(values_NC))
+        with self._lessons() as before:
+            for part in self._calls.add_gradients(
+                self.worker, loss, prepared, matrices, outputs, before
+            ):
+                parts.append(part)
+                if gatherer is None:
+                    continue
+                for name, values_NC in loss.outputs.items():
+                    gatherer.add_micro_batch(name, part, as_array(values_NC))
         computed = time.perf_counter()
         step = self.worker.optimizer_step({"lr": float(learning_rate)})
         sums = loss.sums.all_reduce(self._calls.ranks)
@@ -155,6 +162,16 @@ class Actor:
             output_names=tuple(sorted(loss.outputs)),
             compute_seconds=computed - started,
         )
+
+    @contextmanager
+    def _lessons(self) -> Iterator[Callable[[TensorDict], None] | None]:
+        """Yields what is to be done before a micro-batch: to ask the teacher, if there is one."""
+        teacher = self.teacher
+        if teacher is None:
+            yield None
+            return
+        with on_device(teacher.worker):
+            yield lambda data: teacher.teach(data, self.worker)
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields all weights whole, by their Hugging Face names; they alias the live ones."""

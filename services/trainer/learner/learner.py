@@ -17,6 +17,7 @@ from services.trainer.learner.preparation import BatchPreparation
 from services.trainer.learner.prepared_batch import PreparedBatch
 from services.trainer.learner.roles import Roles
 from services.trainer.learner.rollouts import staleness_of
+from services.trainer.learner.token_values import with_tokens
 from services.trainer.learner.utilization import Utilization
 from services.trainer.learner.verl_calls import (
     WorkerCalls,
@@ -49,6 +50,7 @@ class Learner:
         model_directory: Path,
         ranks: Ranks,
         critic_directory: Path | None = None,
+        teacher_directory: Path | None = None,
         start_checkpoint: StartCheckpoint | None = None,
         on_micro_batch: Callable[[], None] = lambda: None,
     ) -> None:
@@ -67,8 +69,10 @@ class Learner:
             model_directory=model_directory,
             policy_directory=_whole_policy(start_checkpoint) or model_directory,
             critic_directory=critic_directory or model_directory,
+            teacher_directory=teacher_directory,
             calls=_worker_calls(plan, ranks, on_micro_batch),
         )
+        self._token_share = plan.config.trainer.recorded_token_share
         self._preparation = BatchPreparation(plan=plan, roles=self._roles)
         self._utilization = Utilization(
             config=self._roles.actor.model_config,
@@ -98,6 +102,7 @@ class Learner:
                 num_updates=num_updates,
             )
             metrics |= update.metrics
+        self._roles.move_reference(batch.step)
         metrics |= self._update_kl_coefficients(prepared, metrics.get("actor/kl"))
         metrics |= self._utilization.mfu_metrics([row.length for row in batch.rows], metrics)
         return self._outcome(prepared, update, metrics)
@@ -116,6 +121,8 @@ class Learner:
         self._roles.actor.save(directory, step)
         if self._roles.critic is not None:
             self._roles.critic.save(directory, step)
+        if self._roles.moving is not None:
+            self._roles.moving.save(directory)
         if self._ranks.is_first:
             self._kl_coefficients.save(directory)
 
@@ -124,6 +131,8 @@ class Learner:
         self._roles.actor.load(directory)
         if self._roles.critic is not None:
             self._roles.critic.load(directory)
+        if self._roles.moving is not None:
+            self._roles.moving.load(directory)
         self._kl_coefficients = self._kl_coefficients.load(directory)
 
     def enter_device(self) -> None:
@@ -166,6 +175,7 @@ class Learner:
         if not self._has_rollout or "logprobs" not in outputs:
             return StepOutcome(metrics=metrics, rows={})
         statistics = row_statistics(prepared, outputs["logprobs"])
+        statistics = with_tokens(statistics, prepared, outputs["logprobs"], self._token_share)
         has_more = update is not None and len(update.first_rows) < len(prepared.rows)
         if update is not None and has_more and "logprobs" not in prepared.policy:
             prepared = prepared.select_rows(update.first_rows)

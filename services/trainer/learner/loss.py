@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from tensordict import TensorDict
 
+from services.trainer.backend.token_head import DIVERGENCE
 from services.trainer.collectives import MetricSums
 from trinity.algorithm.adapted_part import AdaptedPart
 from trinity.algorithm.aggregation import BatchTotals, LossAggMode
@@ -31,12 +32,17 @@ EntropyLossFn = Callable[[EntropyInputs], PolicyLoss]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossFunctions:
-    """The terms of the loss: policy + coefficient * divergence - entropy."""
+    """The terms of the loss: policy + coefficient * divergence - entropy.
+
+    A teacher adds the divergence from it.
+    """
 
     policy_loss: Callable[[PolicyInputs], PolicyLoss]
     kl: KlEstimator | None
     entropy_loss: EntropyLossFn | None
     agg_mode: LossAggMode
+    distillation_coef: float = 0.0
+    """Factor of the divergence from a teacher, whose engine computes it; 0 without one."""
     weighs_advantages: bool = False
     """True for a loss of one number, in which only its advantages can be weighed."""
 
@@ -55,8 +61,13 @@ class LossFunctions:
             kl=DIVERGENCES.get(algorithm.kl_loss_fn) if has_kl else None,
             entropy_loss=_entropy_loss(algorithm),
             agg_mode=algorithm.loss_agg_mode,
+            distillation_coef=_distillation_coef(plan),
             weighs_advantages=isinstance(function, AdaptedPart),
         )
+
+
+def _distillation_coef(plan: StagePlan) -> float:
+    return 0.0 if plan.teacher_model_path is None else plan.config.algorithm.distillation.coef
 
 
 def _entropy_loss(algorithm: ResolvedAlgorithm) -> EntropyLossFn | None:
@@ -113,6 +124,7 @@ class BatchLoss:
         policy = self._functions.policy_loss(weighed)
         loss = self._add_term(policy, inputs, factors_NC)
         loss = loss + self._divergence(inputs, rows_N1)
+        loss = loss + self._distillation(model_output, inputs, rows_N1)
         loss = loss - self._entropy(model_output, inputs, rows_N1)
         self.sums.add_share("loss", loss)
         self.sums.add_share("final_loss", loss)  # Trinity-RFT's name
@@ -145,6 +157,18 @@ class BatchLoss:
         return self._kl_coef * self._add_term(
             PolicyLoss(name="kl_loss", loss_BT=kl_NC), inputs, rows_N1
         )
+
+    def _distillation(
+        self, model_output: dict[str, torch.Tensor], inputs: PolicyInputs, rows_N1: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns the weighted divergence from a teacher; the metric is the mean per token."""
+        if not self._functions.distillation_coef:
+            return torch.zeros(())
+        found_NC = torch.where(inputs.mask_BT, model_output[DIVERGENCE], 0.0)
+        mean = found_NC.detach().double().sum() / max(self._totals.num_tokens, 1)
+        self.sums.add_share("distillation", mean)
+        term = PolicyLoss(name="distillation_loss", loss_BT=found_NC)
+        return self._functions.distillation_coef * self._add_term(term, inputs, rows_N1)
 
     def _entropy(
         self,

@@ -220,14 +220,20 @@ class WorkerCalls:
         prepared: PreparedBatch,
         matrices: Mapping[str, Matrix],
         outputs: EngineOutputs,
+        before: Callable[[TensorDict], None] | None = None,
     ) -> Iterator[MicroBatch]:
-        """Calls the loss with each micro-batch of the rows in which `loss_mask` leaves tokens."""
+        """Calls the loss with each micro-batch of the rows in which `loss_mask` leaves tokens.
+
+        `before` is called with each micro-batch first.
+        """
         worker.set_loss_fn(loss)
         worker.optimizer_zero_grad()
         with on_device(worker):
             for part, data, is_last in self._data(
                 worker, prepared, matrices, outputs, self.splitter.limits
             ):
+                if before is not None:
+                    before(data)
                 worker.engine.module.set_requires_gradient_sync(is_last)
                 worker.forward_backward(data)
                 self.on_micro_batch()

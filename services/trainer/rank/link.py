@@ -5,7 +5,6 @@ import logging
 import os
 import queue
 import signal
-import sys
 import threading
 from typing import IO
 
@@ -21,6 +20,7 @@ from services.trainer.messages import (
     encode,
 )
 from services.trainer.retry import RankWaitReporter
+from trinity.runtime.worker_process import reserve_stdin
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class RankLink:
     @classmethod
     def from_environment(cls) -> "RankLink":
         """Opens the pipes this process was started with, and begins to listen."""
-        link = cls(orders=sys.stdin, events_descriptor=int(os.environ[EVENTS_VARIABLE]))
+        link = cls(orders=reserve_stdin(), events_descriptor=int(os.environ[EVENTS_VARIABLE]))
         threading.Thread(target=link._read_orders, name="orders", daemon=True).start()
         return link
 

@@ -28,6 +28,7 @@ class MakeLearner(Protocol):
         model_directory: Path,
         ranks: "Ranks",
         critic_directory: Path | None,
+        teacher_directory: Path | None,
         start_checkpoint: StartCheckpoint | None,
         on_micro_batch: Callable[[], None],
     ) -> StageLearner: ...

@@ -129,6 +129,7 @@ class RankStageSetup:
             model_directory=start,
             ranks=self._ranks,
             critic_directory=self._critic_directory(start),
+            teacher_directory=self._teacher_directory(),
             start_checkpoint=resume_source(
                 self._plan, has_checkpoint=life.checkpoint is not None, ranks=self._ranks
             ),
@@ -190,7 +191,7 @@ class RankStageSetup:
         return StepTelemetry(
             key=self._key,
             incarnation=life.number,
-            algorithm=self._plan.config.algorithm.algorithm_type,
+            algorithm=self._plan.algorithm_type,
         )
 
     def _starting_directory(self, path: str, manifest_sha256: str = "") -> Path:
@@ -254,6 +255,10 @@ class RankStageSetup:
         if path is None or not self._plan.config.model.critic_model_path:
             return start
         return self._starting_directory(path)
+
+    def _teacher_directory(self) -> Path | None:
+        path = self._plan.teacher_model_path
+        return self._starting_directory(path) if path is not None else None
 
     def _source(self, life: Incarnation, reader: RowReader) -> BatchSource:
         source = BatchSource(

@@ -1,8 +1,6 @@
 """Rewards that come later: samples wait for them, and their groups with them."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Unpack
 
@@ -15,6 +13,7 @@ from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import ROWS, Sizes, rollout_plan, with_advantage
+from tests.support.warm import COMMANDS, run_warm
 from trinity.api.v1 import buffer_pb2
 from trinity.api.v1 import query_pb2 as pb
 from trinity.config.plan.stage_plan import StagePlan
@@ -194,10 +193,6 @@ async def test_a_reward_that_is_no_number_is_refused(
 def test_a_line_that_is_no_feedback_is_named(tmp_path: Path) -> None:
     file = tmp_path / "rewards.jsonl"
     file.write_text(json.dumps({"id": "x", "reward": 1.0}) + "\n{}\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "trinity.cli.main", "feedback", str(file)],
-        capture_output=True,
-        text=True,
-    )
+    done = run_warm("trinity.cli.main", "feedback", str(file), also=COMMANDS)
     assert done.returncode == 2
     assert "rewards.jsonl, line 2 is not" in done.stderr

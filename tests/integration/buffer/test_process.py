@@ -15,12 +15,19 @@ from services.buffer.migrations import MIGRATIONS
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import rollout_plan
-from tests.integration.buffer.process import BufferProcess
+from tests.integration.buffer.process import Begin, BufferProcess, start_anew
+from tests.support.warm import run_warm
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import UserError
 
 MAX_RESIDENT_MIB = 250
 HEAVY = ("torch", "transformers", "datasets", "pyarrow", "pandas", "vllm", "ray")
+
+
+@pytest.fixture
+def own_begin() -> Begin:
+    """As in use: its memory is measured."""
+    return start_anew
 
 
 def peak_mib(pid: int) -> float:
@@ -136,7 +143,7 @@ async def test_garbage_is_an_invalid_argument(buffer: Buffer) -> None:
         ({"TRINITY_BUFFER_MIGRATE_ON_START": "false"}, "python -m services.buffer migrate"),
     ],
 )
-async def test_a_mistake_in_the_settings_is_one_sentence(
+def test_a_mistake_in_the_settings_is_one_sentence(
     buffer_dsn: str, nats_url: str, settings: dict[str, str], sentence: str
 ) -> None:
     environment = {
@@ -147,16 +154,10 @@ async def test_a_mistake_in_the_settings_is_one_sentence(
         "TRINITY_BUFFER_CONNECT_SECONDS": "0.5",
         **settings,
     }
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.buffer"),
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    _, said = await process.communicate()
-    assert process.returncode == 2
-    assert sentence in said.decode()
-    assert said.decode().strip().count("\n") == 0
+    done = run_warm("services.buffer", env=environment)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert done.stderr.strip().count("\n") == 0
 
 
 def test_migrations_go_up_and_down_and_match_the_tables(buffer_dsn: str) -> None:

@@ -12,6 +12,7 @@ from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import data_plan, mixed_plan, rollout_plan
+from tests.integration.buffer.trainer_side import TOKENS
 from trinity.api.v1 import query_pb2 as pb
 from trinity.api.v1.buffer_pb2 import ASSIGNMENT_KIND_EVAL
 from trinity.codec import experience_from_proto
@@ -44,6 +45,11 @@ async def test_a_sample_is_shown_once_with_all_that_became_of_it(
     assert (use.step, use.position, use.mean_ratio, use.trained_advantage) == (1, 0, 1.5, 0.25)
     assert use.advantage == first.advantage < 0
     assert not first.HasField("content")
+    assert not use.HasField("tokens")
+    [whole] = (await looking.get(first.id)).experience.uses
+    assert whole.tokens == TOKENS
+    [other] = (await looking.get(records[1].id)).experience.uses
+    assert not other.HasField("tokens")
 
 
 async def test_pages_give_every_sample_once_however_small_they_are(

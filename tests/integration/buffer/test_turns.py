@@ -95,7 +95,13 @@ async def talk_to_slow(
 
 
 @pytest.mark.parametrize(
-    ("train", "num_slow"), [(train_filtered, 1), (train_with_own, 1), (train_filtered, 5)]
+    ("train", "num_slow"),
+    [
+        # five slow stages hold up more than one does
+        pytest.param(train_filtered, 1, marks=pytest.mark.thorough),
+        (train_with_own, 1),
+        (train_filtered, 5),
+    ],
 )
 async def test_a_stage_goes_on_beside_slow_ones(
     own_process: BufferProcess, own_buffer: Buffer, tmp_path: Path, num_slow: int, train: Train

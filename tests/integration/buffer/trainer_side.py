@@ -5,6 +5,9 @@ import uuid
 from tests.integration.buffer.calls import CALL_SECONDS, WAIT_SECONDS, Calls
 from trinity.api.v1 import buffer_pb2 as pb
 
+TOKENS = pb.TokenValues(logprobs=b"\0\0\x80\xbf", advantages=b"\0\0\x80\x3e")
+"""-1 and 0.25, of one token."""
+
 
 class TrainerSide(Calls):
     """Incarnations, batches, checkpoints."""
@@ -56,7 +59,9 @@ class TrainerSide(Calls):
             incarnation=self.incarnation,
             step=step,
             metrics=metrics,
-            rows=[pb.RowFeedback(position=0, mean_ratio=1.5, advantage=0.25)],
+            rows=[
+                pb.RowFeedback(position=0, mean_ratio=1.5, advantage=0.25, tokens=TOKENS),
+            ],
         )
         answer: pb.ReportStepResponse = await self.stub.ReportStep(request, timeout=CALL_SECONDS)
         return answer

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from tests.e2e.conftest import REPOSITORY
+from tests.support.warm import COMMANDS, run_warm
 from tests.unit.config.builders import GRPO, write_model, write_rows
 from trinity.config.schema.experiment import deep_merge
 
@@ -17,10 +18,7 @@ HEAVY = ("torch", "grpc", "numpy", "transformers", "nats", "psycopg")
 
 
 def trinity(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "trinity.cli.main", *arguments]
-    return subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
-    )
+    return run_warm("trinity.cli.main", *arguments, cwd=REPOSITORY, also=COMMANDS)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["config", "check", GOOD]])

@@ -3,7 +3,6 @@
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from examples.addition.prepare import prepare
 from tests.e2e.conftest import REPOSITORY
 from tests.e2e.launched import CONFIG
+from tests.support.warm import COMMANDS, run_warm
 from trinity.local.addresses import free_port
 
 SECONDS = 60
@@ -26,13 +26,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trinity(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "trinity.cli.main", *arguments],
-        cwd=REPOSITORY,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
+    env = {**os.environ, **environment}
+    return run_warm(
+        "trinity.cli.main", *arguments, env=env, cwd=REPOSITORY, also=COMMANDS, timeout=SECONDS
     )
 
 
@@ -118,14 +114,8 @@ def test_no_run_to_show_the_status_of(root: Path) -> None:
 @pytest.mark.parametrize("service", ["buffer", "explorer", "synchronizer", "trainer"])
 def test_a_service_refuses_a_misspelt_variable(service: str) -> None:
     variable = f"TRINITY_{service.upper()}_LISTEM"
-    done = subprocess.run(
-        [sys.executable, "-m", f"services.{service}"],
-        cwd=REPOSITORY,
-        env={**os.environ, variable: "x"},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
+    env = {**os.environ, variable: "x"}
+    done = run_warm(f"services.{service}", env=env, cwd=REPOSITORY, timeout=SECONDS)
     assert done.returncode == 2
     assert variable in done.stderr
 
@@ -133,19 +123,13 @@ def test_a_service_refuses_a_misspelt_variable(service: str) -> None:
 def test_a_port_in_use_is_named(postgres_dsn: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = subprocess.run(
-            [sys.executable, "-m", "services.synchronizer"],
-            cwd=REPOSITORY,
-            env={
-                **os.environ,
-                "TRINITY_SYNCHRONIZER_LISTEN": address,
-                "TRINITY_SYNCHRONIZER_POSTGRES_DSN": postgres_dsn,
-                "TRINITY_SYNCHRONIZER_MIGRATE_ON_START": "true",
-            },
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-        )
+        env = {
+            **os.environ,
+            "TRINITY_SYNCHRONIZER_LISTEN": address,
+            "TRINITY_SYNCHRONIZER_POSTGRES_DSN": postgres_dsn,
+            "TRINITY_SYNCHRONIZER_MIGRATE_ON_START": "true",
+        }
+        done = run_warm("services.synchronizer", env=env, cwd=REPOSITORY, timeout=SECONDS)
     assert done.returncode == 2, done.stdout + done.stderr
     assert address in done.stderr
 

@@ -1,22 +1,17 @@
 """`trinity deploy` as a person meets it: what it prints, and its mistakes in one sentence."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.warm import COMMANDS, run_warm
 
 REPOSITORY = Path(__file__).parents[3]
 
 
 def trinity(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "trinity.cli.main", "deploy", *arguments],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return run_warm("trinity.cli.main", "deploy", *arguments, cwd=REPOSITORY, also=COMMANDS)
 
 
 def test_render_says_which_command_takes_it(tmp_path: Path) -> None:

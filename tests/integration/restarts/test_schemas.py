@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 
 import psycopg
@@ -12,6 +10,7 @@ import pytest
 from services.buffer.migrations import MIGRATIONS as BUFFER
 from services.synchronizer.__main__ import MIGRATIONS as SYNCHRONIZER
 from tests.support.infra_fixtures import Database
+from tests.support.warm import run_warm
 from trinity.runtime.migrations import Migrations
 
 USER_MISTAKE = 2
@@ -32,15 +31,10 @@ class Store:
         settings = {"POSTGRES_DSN": self.dsn, "MIGRATE_ON_START": str(migrates).lower()}
         if self.service == "buffer":
             settings["NATS_URL"] = "nats://127.0.0.1:1"
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", f"services.{self.service}"),
-            env=os.environ | {f"{prefix}{name}": value for name, value in settings.items()},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        _, errors = await process.communicate()
-        assert process.returncode == USER_MISTAKE, errors.decode()
-        (line,) = errors.decode().splitlines()
+        env = os.environ | {f"{prefix}{name}": value for name, value in settings.items()}
+        done = await asyncio.to_thread(run_warm, f"services.{self.service}", env=env)
+        assert done.returncode == USER_MISTAKE, done.stderr
+        (line,) = done.stderr.splitlines()
         return line
 
     def revisions(self) -> list[str]:

@@ -1,13 +1,12 @@
 """Beyond loopback no service starts without certificates and tokens, whatever else it is given."""
 
 import os
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from tests.support.warm import run_warm
 from trinity.local.addresses import SERVICES
 from trinity.security.authorization import Scope
 from trinity.security.certificates import CredentialIssuer, CredentialRole
@@ -35,13 +34,8 @@ def settings(synchronizer_dsn: str, buffer_dsn: str, nats_url: str) -> dict[str,
 def refusal(service: str, settings: dict[str, str], security_dir: str = "") -> str:
     """What the service says for its end, on one line."""
     own = {f"TRINITY_{service.upper()}_{name}": value for name, value in settings.items()}
-    done = subprocess.run(
-        [sys.executable, "-m", f"services.{service}"],
-        env={**os.environ, **own, VARIABLE: security_dir},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-    )
+    env = {**os.environ, **own, VARIABLE: security_dir}
+    done = run_warm(f"services.{service}", env=env, timeout=TIMEOUT)
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"{service}: ")

@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from services.synchronizer.__main__ import MIGRATIONS
 from services.synchronizer.servicer import SERVICE_NAME
 from tests.integration.synchronizer.builders import creation
+from tests.support.warm import run_warm
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.local.addresses import free_port
 from trinity.rpc.channel import open_sync_channel
@@ -23,11 +24,14 @@ from trinity.rpc.channel import open_sync_channel
 TIMEOUT = 60.0
 
 
+def variables_of(settings: dict[str, str]) -> dict[str, str]:
+    return {f"TRINITY_SYNCHRONIZER_{name}": value for name, value in settings.items()}
+
+
 def start(*arguments: str, **settings: str) -> subprocess.Popen[str]:
-    variables = {f"TRINITY_SYNCHRONIZER_{name}": value for name, value in settings.items()}
     return subprocess.Popen(
         [sys.executable, "-m", "services.synchronizer", *arguments],
-        env={**os.environ, **variables},
+        env=os.environ | variables_of(settings),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -46,10 +50,10 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
 
 def refusal(*arguments: str, **settings: str) -> str:
     """The one line with which the service refuses to start."""
-    with ended(start(*arguments, **settings)) as process:
-        _, errors = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 2, errors
-    (line,) = errors.splitlines()
+    env = os.environ | variables_of(settings)
+    done = run_warm("services.synchronizer", *arguments, env=env, timeout=TIMEOUT)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
     return line
 
 

@@ -52,9 +52,15 @@ def state_of(learner: "Learner") -> dict[str, npt.NDArray[np.generic]]:
     workers = {"actor": learner._roles.actor.worker}
     if learner._roles.critic is not None:
         workers["critic"] = learner._roles.critic._worker
+    if learner._roles.moving is not None:
+        moving = learner._roles.moving._worker.engine.module.state_dict()
+        references = {f"reference/{name}": _whole(tensor) for name, tensor in moving.items()}
+    else:
+        references = {}
     found = {
         "random": torch.get_rng_state().numpy(),
         "numpy": np.random.get_state(legacy=False)["state"]["key"],
+        **references,
     }
     for role, worker in workers.items():
         engine = worker.engine

@@ -74,6 +74,17 @@ CASES = {
         },
         figures=(*POLICY_FIGURES, "off_policy/mask_fraction", "rollout_corr/rollout_is_mean"),
     ),
+    "moving": Case(
+        algorithm={
+            "algorithm_type": "grpo",
+            "repeat_times": 8,
+            "kl_loss_fn": "k2",
+            "kl_loss_fn_args": {"kl_coef": 0.1},
+            "reference_interval": 1,
+            "reference_decay": 0.5,
+        },
+        figures=(*POLICY_FIGURES, "actor/kl_loss"),
+    ),
     "chosen": Case(
         algorithm={
             "algorithm_type": "grpo",
@@ -132,7 +143,7 @@ CASES = {
 }
 
 
-RESIZED = ("ppo", "passes", "groups", "lora")
+RESIZED = ("ppo", "passes", "groups", "lora", "moving")
 """Cases whose checkpoints go to another number of ranks."""
 
 

@@ -109,12 +109,18 @@ def test_the_reference_stays_at_the_starting_weights(learner_of: Build, model: P
 
 
 def test_feedback_names_every_trained_row(learner_of: Build, model: Path) -> None:
-    outcome = learner_of(plan_of(model)).train_step(BATCH, 1e-3)
+    plan = make_plan(model, {"algorithm_type": "grpo"}, {"recorded_token_share": 1.0})
+    outcome = learner_of(plan).train_step(BATCH, 1e-3)
     assert sorted(outcome.rows) == [row.position for row in BATCH.rows]
     for row in BATCH.rows:
         found = outcome.rows[row.position]
         assert found.advantage == pytest.approx(float(row.advantages[0]), rel=1e-5)
         assert found.mean_ratio > 0
+        assert found.tokens is not None
+        assert np.array_equal(np.isnan(found.tokens.logprobs_T), ~row.mask)
+        ratios = np.exp(found.tokens.logprobs_T - row.rollout_logprobs)[row.mask]
+        assert ratios.mean() == pytest.approx(found.mean_ratio, rel=1e-4)
+        assert np.array_equal(found.tokens.advantages_T[row.mask], row.advantages[row.mask])
 
 
 def test_logprobs_are_taken_at_the_rollouts_temperature(learner_of: Build, model: Path) -> None:

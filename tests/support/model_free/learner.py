@@ -34,10 +34,11 @@ class Learner:
         model_directory: Path,
         ranks: Ranks,
         critic_directory: Path | None = None,
+        teacher_directory: Path | None = None,
         start_checkpoint: StartCheckpoint | None = None,
         on_micro_batch: Callable[[], None] = lambda: None,
     ) -> None:
-        del ranks, critic_directory, start_checkpoint
+        del ranks, critic_directory, teacher_directory, start_checkpoint
         self._on_micro_batch = on_micro_batch
         self._digest = read_digest(model_directory)
         self._seconds = float(os.environ.get(STEP_SECONDS_VARIABLE, "0"))

@@ -289,3 +289,37 @@ def test_a_loss_whose_ratio_only_bounds_it_may_be_weighed() -> None:
     }
     assert "weighs already" in said(algorithm={"policy_loss_fn": "ppo", **weighed})
     assert said(algorithm={"policy_loss_fn": "sppo", **weighed}) == ""
+
+
+def test_a_moving_reference_is_one_that_something_is_compared_with() -> None:
+    moves: dict[str, object] = {"reference_interval": 10, "reference_decay": 0.9}
+    assert said(algorithm={"kl_loss_fn": "k2", **moves}) == ""
+    assert said(DPO, algorithm=moves) == ""
+    unread = said(algorithm={"kl_loss_fn": "none", **moves})
+    assert "moves a reference with which nothing is compared" in unread
+    still = said(algorithm={"kl_loss_fn": "k2", "reference_decay": 0.9})
+    assert "`algorithm.reference_decay: 0.9` is for a reference that moves" in still
+    adapter: object = {"lora_configs": [{"lora_rank": 4}]}
+    own = said(algorithm={"kl_loss_fn": "k2", **moves}, model=adapter)
+    assert "moves a reference that is the policy's own model with its adapter off" in own
+
+
+def test_a_teacher_in_the_trainer_is_named_and_teaches_whole_sequences() -> None:
+    taught: dict[str, object] = {"algorithm_type": "vocabulary_distill"}
+    assert "`vocabulary_distill` needs a teacher: name its model in" in said(algorithm=taught)
+    given: dict[str, object] = {"distillation": {"model_path": "/models/large", "top_k": 64}}
+    assert said(algorithm={**taught, **given}) == ""
+    assert said(SFT, algorithm=given) == ""
+    nameless = said(algorithm={"distillation": {"top_k": 64}})
+    assert "`algorithm.distillation.top_k` is for a teacher" in nameless
+    assert "compares the two answers of a pair" in said(DPO, algorithm=given)
+    shared: object = {"ulysses_sequence_parallel_size": 2, "rank_num": 2}
+    assert "needs whole sequences" in said(algorithm={**taught, **given}, trainer=shared)
+
+
+def test_a_plan_says_where_its_teacher_is() -> None:
+    named: object = {"distillation": {"model_path": "/models/large"}}
+    assert stage(GRPO, algorithm=named).teacher_model_path == "/models/large"
+    plain = stage(GRPO)
+    assert plain.teacher_model_path is None
+    assert "teacher_model_path" not in plain.model_dump(), "plans of earlier runs keep their hash"

@@ -5,6 +5,7 @@ import pytest
 from tests.unit.config.builders import CPT, DPO, GRPO, SFT, config, stage
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.config.checks.advice import advise
+from trinity.config.checks.algorithm import TAUGHT_BY_LOSS
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
@@ -32,7 +33,8 @@ def test_every_algorithm_runs_with_its_own_defaults(name: str) -> None:
     declared = ALGORITHM_TYPES.get(name)
     brought = EXPERTS if declared.sample_strategy == "mix" else {}
     least = {"repeat_times": declared.min_repeat_times} if declared.min_repeat_times > 1 else {}
-    planned = only(name, buffer={**WORKFLOW, **brought}, algorithm=least)
+    taught = {"distillation": {"model_path": "/models/large"}} if name == TAUGHT_BY_LOSS else {}
+    planned = only(name, buffer={**WORKFLOW, **brought}, algorithm={**least, **taught})
     algorithm = planned.algorithm
     assert algorithm.algorithm_type == name
     assert algorithm.row_schema == declared.schema

@@ -5,7 +5,7 @@ import pytest
 from tests.unit.config.builders import config
 from trinity.config.docs.catalog import all_keys
 from trinity.config.docs.explain import explain_key_lines, find_keys
-from trinity.config.docs.modes import ALL, MODES, modes_of
+from trinity.config.key_modes import ALL, MODES, modes_of
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 

@@ -3,12 +3,15 @@
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from services.explorer.rollout.isolated_rewards import IsolatedReward, needs_process
+from services.explorer.rollout.user_processes import UserProcess, UserProcessPool
 from services.explorer.types import AttemptResult
 from tests.unit.explorer.runs import outcome_of
 from tests.unit.explorer.users import LoopLag, plugin_folder, user_processes
@@ -337,3 +340,16 @@ async def test_a_users_pattern_in_a_reward_of_ours_is_killed_too() -> None:
                 await reward({"response": "1" * 40})
         assert reward.stuck_at.startswith("the reward format_reward ran (")
         assert await reward({"response": "2x"}) == {"format_score": 0.1}
+
+
+def test_a_queue_that_is_shorter_than_a_start_gets_no_further_process() -> None:
+    pool = UserProcessPool(max_processes=4)
+    assert pool._may_grow, "the first one"
+    pool._all = {cast(UserProcess, object())}
+    pool._waiting.extend(cast("asyncio.Future[UserProcess]", None) for _ in range(256))
+    pool._start_seconds, pool._last_end = 5.0, time.monotonic() + 60.0
+    for seconds, is_worth_it in ((0.01, False), (0.1, True)):
+        pool._call_seconds = seconds
+        assert pool._may_grow is is_worth_it
+    pool._call_seconds, pool._last_end = 0.01, time.monotonic() - 60.0
+    assert pool._may_grow, "nothing has ended for a minute"

@@ -8,6 +8,8 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
+from services.explorer.openai_api.chat import ResponseWriter, read_request
+from services.explorer.openai_api.errors import InvalidApiRequest
 from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
 from services.explorer.rollout.workflow_factory import WorkflowFactory
@@ -179,6 +181,23 @@ async def test_an_error_names_the_key_as_openai_has_it(offered: Offered) -> None
         ({"messages": [{"role": "user"}]}, r"`messages\[0\].content`"),
         ({"stop": ["a", ""]}, "`stop`"),
         ({"stop": 3}, "`stop`"),
+        ({"top_logprobs": 2}, "`top_logprobs` needs `logprobs: true`"),
+        ({"logprobs": 5}, "`logprobs` is neither true nor false"),
+        ({"stream": "false"}, "`stream` is neither true nor false"),
+        ({"ignore_eos": True}, "`ignore_eos` would change the answer"),
+        ({"stop_token_ids": [3]}, "`stop_token_ids` would change the answer"),
+        ({"skip_special_tokens": False}, "`skip_special_tokens` would change"),
+        ({"chat_template_kwargs": 3}, "`chat_template_kwargs` is not an object"),
+        (
+            {"chat_template_kwargs": {"enable_thinking": False}},
+            r"set `model\.chat_template_kwargs\.enable_thinking`, or leave it out",
+        ),
+        ({"reasoning_effort": "low"}, r"`model\.chat_template_kwargs\.reasoning_effort`"),
+        ({"temperature": -1}, "`temperature` is a number at least 0"),
+        ({"top_p": 0}, "`top_p` is a number above 0 and at most 1"),
+        ({"top_p": 1.5}, "`top_p` is a number above 0 and at most 1"),
+        ({"repetition_penalty": 0}, "`repetition_penalty` is a number above 0"),
+        ({"presence_penalty": 3}, "`presence_penalty` is a number at least -2 and at most 2"),
     ],
 )
 async def test_what_is_not_understood_is_refused_by_name(
@@ -189,6 +208,41 @@ async def test_what_is_not_understood_is_refused_by_name(
             body = {"model": "any", "messages": QUESTION, **asked}
             await client.post("/chat/completions", body=body, cast_to=object)
     assert offered.model.extract_experience_from_history() == []
+
+
+async def test_keys_that_change_nothing_are_taken(offered: Offered) -> None:
+    """As agents' frameworks send them with every request."""
+    harmless = {
+        "ignore_eos": False,
+        "skip_special_tokens": True,
+        "stop_token_ids": [],
+        "chat_template_kwargs": {},
+        "modalities": ["text"],
+        "length_penalty": 1.0,
+        "reasoning_effort": None,
+        "parallel_tool_calls": True,
+        "user": "me",
+        "store": False,
+    }
+    async with offered.client as client:
+        body = {"model": "any", "messages": QUESTION, **harmless}
+        await client.post("/chat/completions", body=body, cast_to=object)
+    assert len(offered.model.extract_experience_from_history()) == 1
+
+
+def test_a_variable_of_the_template_may_be_named_as_the_run_has_it() -> None:
+    request = read_request(
+        {"messages": QUESTION, "chat_template_kwargs": {"enable_thinking": False}}
+    )
+    same = {"enable_thinking": False}
+    ResponseWriter(
+        model_path="m", tokenizer=CharacterTokenizer(), template_kwargs=same
+    ).check_supported(request)
+    other = ResponseWriter(
+        model_path="m", tokenizer=CharacterTokenizer(), template_kwargs={"enable_thinking": True}
+    )
+    with pytest.raises(InvalidApiRequest, match="is the run's, not a request's"):
+        other.check_supported(request)
 
 
 async def test_only_who_has_key_and_address_is_answered(offered: Offered) -> None:

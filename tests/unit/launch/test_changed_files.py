@@ -1,6 +1,7 @@
 """A table of changed files: what becomes of the run that goes on with each of them."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -95,7 +96,34 @@ CASES: tuple[tuple[str, object, ChangeKind], ...] = (
     ("mode", "explore", IMPOSSIBLE),
     (f"{TASKSET}.path", "/data/other.jsonl", IMPOSSIBLE),
     ("tenant", "other", IMPOSSIBLE),
+    ("cluster.gpu_per_node", 2, FREE),
+    ("buffer.trainer_input.experience_buffer.max_read_timeout", 60, FREE),
+    (f"{ENGINE}.extra_engine_args.max_num_batched_tokens", 4096, FREE),
+    (f"{ENGINE}.extra_engine_args.quantization", "fp8", EXPERIMENT),
+    (f"{ENGINE}.extra_engine_args.logprobs_mode", "raw_logprobs", EXPERIMENT),
+    (f"{ENGINE}.extra_engine_args.kv_cache_dtype", "fp8", EXPERIMENT),
+    (f"{ENGINE}.extra_engine_args.of_a_later_release", 1, EXPERIMENT),
 )
+EXPLORE = deep_merge(GRPO, {"mode": "explore"})
+ACTOR_CRITIC = deep_merge(GRPO, {"algorithm": {"algorithm_type": "ppo", "repeat_times": 1}})
+ROWS = "buffer.trainer_input.experience_buffer"
+IDLE: tuple[tuple[dict[str, object], str, object, str], ...] = (
+    (GRPO, "trainer.critic.optimizer.lr", 0.5, "no critic is trained"),
+    (GRPO, "trainer.critic.grad_clip", 0.5, "no critic is trained"),
+    (GRPO, f"{ROWS}.format.prompt_key", "text", "nothing reads it in mode both"),
+    (GRPO, f"{ROWS}.data_selector.selector_type", "shuffle", "nothing reads it in mode both"),
+    (GRPO, "algorithm.loss_scale_factor", 8, "seq-mean-token-sum-norm"),
+    (GRPO, "explorer.over_rollout.wait_after_min", 3.0, "ratio` is 0"),
+    (EXPLORE, f"{OPTIMIZER}.lr", 0.5, "nothing reads it in mode explore"),
+    (EXPLORE, "buffer.train_batch_size", 8, "nothing reads it in mode explore"),
+    (EXPLORE, "trainer.rank_num", 2, "nothing reads it in mode explore"),
+    (EXPLORE, "synchronizer.sync_interval", 2, "nothing reads it in mode explore"),
+    (SFT, "model.temperature", 0.5, "nothing reads it in mode train"),
+    (SFT, "algorithm.repeat_times", 4, "nothing reads it in mode train"),
+    (SFT, "buffer.batch_size", 4, "nothing reads it in mode train"),
+    (SFT, "explorer.rollout_model.dtype", "float32", "nothing reads it in mode train"),
+)
+"""A file, a key that does nothing in it, and the reason that is given."""
 
 
 def nested(key: str, value: object) -> dict[str, object]:
@@ -161,9 +189,51 @@ def test_the_launcher_goes_by_the_kind(
                 check_resumable(changed, accepts_changes=accepts)
 
 
+@pytest.mark.parametrize(("base", "key", "value", "why"), IDLE)
+def test_what_does_nothing_is_free(
+    tmp_path: Path, base: dict[str, object], key: str, value: object, why: str
+) -> None:
+    changed = compared(tmp_path, {}, nested(key, value), base=base)
+    assert kinds(changed) <= {FREE}
+    assert all(why in change.why and not change.rounds for change in changed.changes)
+
+
+def test_what_does_nothing_elsewhere_acts_where_it_is_read(tmp_path: Path) -> None:
+    changed = compared(tmp_path, {}, nested("trainer.critic.optimizer.lr", 0.5), base=ACTOR_CRITIC)
+    assert kinds(changed) == {EXPERIMENT}
+
+
+def test_a_default_reward_of_evaluations_alone_is_free(tmp_path: Path) -> None:
+    default = "buffer.explorer_input.default_reward_fn_type"
+    evaluated = nested("buffer.explorer_input.eval_tasksets", [HELD_OUT])
+    own = deep_merge(evaluated, nested(f"{TASKSET}.default_reward_fn_type", "math_reward"))
+    now = nested(default, "accuracy_reward")
+    assert kinds(compared(tmp_path, own, now)) == {FREE}
+    assert kinds(compared(tmp_path / "used", evaluated, now)) == {EXPERIMENT}
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
+        (f"{ENGINE}.enable_prefix_caching", False),
+        ("cluster.gpu_per_node", 2),
+        ("trainer.offload_policy", True),
+        (f"{ROWS}.max_read_timeout", 60),
+    ],
+)
+def test_other_bits_are_recorded(tmp_path: Path, key: str, value: object) -> None:
+    changed = compared(tmp_path, {}, nested(key, value))
+    assert any(change.rounds and change.is_recorded for change in changed.changes)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (f"{OPTIMIZER}.lr_warmup_steps", 0),
+        (f"{OPTIMIZER}.lr_warmup_steps", 1),
+        (f"{OPTIMIZER}.min_lr_ratio", 0.5),
+        (f"{OPTIMIZER}.lr_wsd_decay_steps", 3),
+        (f"{OPTIMIZER}.lr_warmup_init", 0.5),
         ("buffer.train_batch_size", 32),
         ("algorithm.advantage_fn", "grpo"),
         ("algorithm.policy_loss_fn", "ppo"),
@@ -318,8 +388,8 @@ def test_each_key_of_the_schema_has_one_rule() -> None:
     leaves = [key for key in all_keys() if key.status is KeyStatus.ACTS and not key.is_section]
     lost = [key.path for key in leaves if not _has_rule(plain_key(key.path), known)]
     assert not lost
-    own = ("override_config.attn_implementation",)
-    assert not [key for key in known if key not in acting and not key.endswith(own)]
+    own = re.compile(r".*(override_config\.attn_implementation|\.extra_engine_args\.\w+)")
+    assert not [key for key in known if key not in acting and not own.fullmatch(key)]
     assert rule_of("service.nothing.yet").kind is FREE
     assert rule_of("nothing.yet").kind is EXPERIMENT, "a key of another version"
 

@@ -145,6 +145,7 @@ def test_texts_of_answers_are_those_of_requests_results_or_services() -> None:
 
 
 KNOWN_TEXTS = {
+    *("logprobs", "advantages"),  # of one row, in GetExperience alone; `ReportStep` bounds both
     *("id", "experiment_id", "taskset_id", "assignment_id", "parent_id", "experience_id"),
     *("explorer_id", "trainer_id", "lease_token", "traceparent", "trace_id"),
     *("tenant", "stage", "label", "name", "taskset", "owner", "waits_for", "rows_from_run"),

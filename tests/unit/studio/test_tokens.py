@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence as Ids
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from trinity.codec import experience_from_proto
 from trinity.studio.experiences import WholeExperience, experience_row, split_conditions
 from trinity.studio.models import model_of
 from trinity.studio.tokens import (
+    ADVANTAGES,
+    LOG_RATIOS,
     PART,
     WINDOW_TOKENS,
     colors_of,
@@ -106,6 +109,36 @@ def test_an_array_of_the_tokens_is_a_colour_whose_scale_leaves_masked_ones_out(
     strip = token_strip(whole(sample), tmp_path, color="advantages")
     assert [token.level for token in strip.tokens] == [0, None, 5]
     assert strip.scale == "-2 (blue) to +2 (orange)"
+
+
+def trained(step: int, *values: float, advantage: float = -0.5) -> query_pb2.BatchUse:
+    """A use whose trainer recorded these log-probabilities."""
+    logprobs = np.array(values, "<f4")
+    advantages = np.where(np.isnan(logprobs), np.nan, advantage).astype("<f4")
+    use = query_pb2.BatchUse(step=step)
+    use.tokens.logprobs, use.tokens.advantages = logprobs.tobytes(), advantages.tobytes()
+    return use
+
+
+def test_values_of_the_trainer_are_shown_beside_those_of_the_rollout(tmp_path: Path) -> None:
+    shown = replace(
+        whole(), uses=(trained(3, -9.0, math.nan, -9.0), trained(4, -0.75, math.nan, -1))
+    )
+    assert colors_of(shown)[-2:] == [ADVANTAGES, LOG_RATIOS]
+    strip = token_strip(shown, tmp_path, color=LOG_RATIOS)
+    facts = dict(strip.tokens[0].facts)
+    assert facts["trainer"] == "-0.750 nats, 47.2%"
+    assert facts["ratio"] == "0.7788"
+    assert facts[ADVANTAGES] == "-0.5"
+    assert strip.tokens[1].level is None  # masked
+
+
+def test_values_of_another_number_of_tokens_are_not_shown(tmp_path: Path) -> None:
+    shown = replace(whole(), uses=(trained(3, -0.75, -1.0),))
+    assert colors_of(shown)[-1] != LOG_RATIOS
+    assert (
+        dict(token_strip(shown, tmp_path, color="age").tokens[0].facts)["trainer"] == "not recorded"
+    )
 
 
 def test_likeliest_tokens_are_shown_where_they_are_stored(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """Answers are found in a transcript by what their call was asked, however a parser wrote them."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.unit.workflows.scripted import ScriptedEngine, scripted_model, task_of
 from tests.unit.workflows.test_multi_turn import trained
+from trinity.errors import UserError
 from trinity.types import Experience, SamplingParams
 from trinity.types import Sequence as TokenSequence
 from trinity.workflows.answers import says_answer
@@ -15,7 +17,11 @@ from trinity.workflows.model import ModelWrapper
 from trinity.workflows.multi_turn import MultiTurnWorkflow
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>'
-CALLS = [{"type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}]
+CALLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
+]
+CALL_OBJECTS = [SimpleNamespace(type="function", function=SimpleNamespace(**CALLS[0]["function"]))]
+"""As the client of OpenAI's API gives them."""
 ASKED = {"role": "user", "content": "2+2?"}
 TOOL = {"role": "tool", "content": "4"}
 
@@ -64,6 +70,13 @@ def said(samples: list[Experience]) -> list[str]:
         {"tool_calls": CALLS},
         {"content": [{"type": "text", "text": CALL}]},
         {"content": [], "tool_calls": CALLS},
+        {"content": ({"type": "text", "text": CALL},)},
+        {"content": [{"type": "text", "text": None}], "tool_calls": CALLS},
+        {"content": None, "tool_calls": CALL_OBJECTS},
+        {"content": None, "tool_calls": CALLS[0]},
+        {"content": None, "function_call": CALLS[0]["function"]},
+        {"content": f"{CALL}<|im_end|>"},
+        {"content": f"{CALL}</s>\n"},
     ],
 )
 async def test_a_call_of_a_tool_is_trained_however_it_is_written(message: dict[str, Any]) -> None:
@@ -160,5 +173,42 @@ def test_messages_of_an_api_become_those_of_a_template() -> None:
     plain = for_template({"role": "assistant", "content": None, "tool_calls": CALLS})
     assert plain["content"] == ""
     assert plain["tool_calls"][0]["function"]["arguments"] == {"a": 2}
-    assert json.loads(CALLS[0]["function"]["arguments"]) == {"a": 2}  # type: ignore[index]
+    assert json.loads(CALLS[0]["function"]["arguments"]) == {"a": 2}
     assert content_of({"content": ["a", {"type": "text", "text": "b"}, {"type": "image"}]}) == "ab"
+
+
+class ClientMessage:
+    """A message as the client of OpenAI's API gives it."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.fields = fields
+
+    def model_dump(self, *, exclude_none: bool) -> dict[str, Any]:
+        assert exclude_none
+        return {name: value for name, value in self.fields.items() if value is not None}
+
+
+async def test_a_message_of_a_client_is_the_answer_that_it_holds() -> None:
+    model = scripted_model(ScriptedEngine([CALL, "it is 4"]))
+    messages: list[Any] = [ASKED]
+    await model.chat_async(messages)
+    messages += [ClientMessage(role="assistant", content=CALL, refusal=None), TOOL]
+    await model.chat_async(messages)
+    messages.append(ClientMessage(role="assistant", content="it is 4"))
+    workflow = Workflow(task=task_of({"question": "2+2?", "answer": "4"}), model=model)
+    workflow.model.keep_history()
+    assert said(workflow.experiences(messages, reward=1.0)) == [CALL, "it is 4"]
+
+
+@pytest.mark.parametrize("message", [{"content": "it is 4"}, "it is 4", None, 4, {"role": None}])
+async def test_what_is_no_message_is_said(message: Any) -> None:
+    workflow, messages = await played(["it is 4"], {"content": "it is 4"})
+    with pytest.raises(UserError, match=r"a message of a chat is .*`role` and `content`"):
+        workflow.experiences([*messages, message], reward=1.0)
+
+
+@pytest.mark.parametrize("name", [None, "", {}])
+async def test_a_call_without_a_name_is_no_answer(name: Any) -> None:
+    nameless = {"content": "", "tool_calls": [{"function": {"name": name}}]}
+    workflow, messages = await played([CALL, "it is 4"], nameless, {"content": "it is 4"})
+    assert said(workflow.experiences(messages, reward=1.0)) == ["it is 4"]

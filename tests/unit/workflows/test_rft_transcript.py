@@ -76,6 +76,11 @@ async def test_a_transcript_needs_an_answer() -> None:
         await converted(lambda model: model.convert_messages_to_experience([said("user", "a")]), [])
 
 
+async def test_a_text_in_place_of_messages_is_refused() -> None:
+    with pytest.raises(UserError, match="`chat` was given a text: give it messages"):
+        await converted(lambda model: model.chat("go")[0], [])
+
+
 async def test_an_answer_is_the_same_object_in_the_history() -> None:
     def use(model: ModelWrapper) -> Experience:
         (answer,) = model.chat([said("user", "go")])

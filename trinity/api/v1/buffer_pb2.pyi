@@ -463,14 +463,24 @@ class ReportStepRequest(_message.Message):
     def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., incarnation: _Optional[int] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., rows: _Optional[_Iterable[_Union[RowFeedback, _Mapping]]] = ...) -> None: ...
 
 class RowFeedback(_message.Message):
-    __slots__ = ("position", "mean_ratio", "advantage")
+    __slots__ = ("position", "mean_ratio", "advantage", "tokens")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     MEAN_RATIO_FIELD_NUMBER: _ClassVar[int]
     ADVANTAGE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
     position: int
     mean_ratio: float
     advantage: float
-    def __init__(self, position: _Optional[int] = ..., mean_ratio: _Optional[float] = ..., advantage: _Optional[float] = ...) -> None: ...
+    tokens: TokenValues
+    def __init__(self, position: _Optional[int] = ..., mean_ratio: _Optional[float] = ..., advantage: _Optional[float] = ..., tokens: _Optional[_Union[TokenValues, _Mapping]] = ...) -> None: ...
+
+class TokenValues(_message.Message):
+    __slots__ = ("logprobs", "advantages")
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    ADVANTAGES_FIELD_NUMBER: _ClassVar[int]
+    logprobs: bytes
+    advantages: bytes
+    def __init__(self, logprobs: _Optional[bytes] = ..., advantages: _Optional[bytes] = ...) -> None: ...
 
 class ReportStepResponse(_message.Message):
     __slots__ = ("pinned_versions",)

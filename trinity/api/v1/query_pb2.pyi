@@ -164,7 +164,7 @@ class ExperienceRecord(_message.Message):
     def __init__(self, id: _Optional[str] = ..., parent_id: _Optional[str] = ..., eid: _Optional[_Union[_experience_pb2.Eid, _Mapping]] = ..., assignment_id: _Optional[str] = ..., taskset: _Optional[str] = ..., task_index: _Optional[int] = ..., state: _Optional[_Union[ExperienceState, str]] = ..., reason: _Optional[str] = ..., reward: _Optional[float] = ..., advantage: _Optional[float] = ..., version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., num_tokens: _Optional[int] = ..., response_length: _Optional[int] = ..., finish_reason: _Optional[_Union[_experience_pb2.FinishReason, str]] = ..., revision: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., unix_millis: _Optional[int] = ..., uses: _Optional[_Iterable[_Union[BatchUse, _Mapping]]] = ..., content: _Optional[_Union[_experience_pb2.Experience, _Mapping]] = ..., content_removed: _Optional[str] = ...) -> None: ...
 
 class BatchUse(_message.Message):
-    __slots__ = ("line", "step", "position", "advantage", "weight", "mean_ratio", "trained_advantage")
+    __slots__ = ("line", "step", "position", "advantage", "weight", "mean_ratio", "trained_advantage", "tokens")
     LINE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -172,6 +172,7 @@ class BatchUse(_message.Message):
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     MEAN_RATIO_FIELD_NUMBER: _ClassVar[int]
     TRAINED_ADVANTAGE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
     line: int
     step: int
     position: int
@@ -179,7 +180,8 @@ class BatchUse(_message.Message):
     weight: float
     mean_ratio: float
     trained_advantage: float
-    def __init__(self, line: _Optional[int] = ..., step: _Optional[int] = ..., position: _Optional[int] = ..., advantage: _Optional[float] = ..., weight: _Optional[float] = ..., mean_ratio: _Optional[float] = ..., trained_advantage: _Optional[float] = ...) -> None: ...
+    tokens: _buffer_pb2.TokenValues
+    def __init__(self, line: _Optional[int] = ..., step: _Optional[int] = ..., position: _Optional[int] = ..., advantage: _Optional[float] = ..., weight: _Optional[float] = ..., mean_ratio: _Optional[float] = ..., trained_advantage: _Optional[float] = ..., tokens: _Optional[_Union[_buffer_pb2.TokenValues, _Mapping]] = ...) -> None: ...
 
 class ListExperiencesRequest(_message.Message):
     __slots__ = ("key", "filter", "limit", "latest_first", "with_content", "cursor")

@@ -392,6 +392,14 @@ def _auxiliary_buffers_unread(stage: StagePlan) -> Iterator[str]:
             )
 
 
+def _bench_without_tasksets(stage: StagePlan) -> Iterator[str]:
+    if stage.mode == "bench" and not stage.eval_tasksets:
+        yield (
+            "`mode: bench` evaluates on `buffer.explorer_input.eval_tasksets`, and there are none: "
+            "list the tasks there"
+        )
+
+
 def _critic_model_unread(stage: StagePlan) -> Iterator[str]:
     if stage.config.model.critic_model_path and not stage.needs_critic:
         yield (
@@ -562,6 +570,7 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _rows_above_micro_batch,
     _auxiliary_buffers_unread,
     _critic_model_unread,
+    _bench_without_tasksets,
     _experience_format_unread,
     _shaped_by_nothing,
     _batches_follow_the_clock,

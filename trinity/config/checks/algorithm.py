@@ -18,6 +18,8 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
 
+TAUGHT_BY_LOSS = "vocabulary_distill"
+"""An algorithm without any other aim than its teacher."""
 MIXED_LOSSES = frozenset({"mix", "mix_chord"})
 
 SUPERVISED_LOSSES = frozenset({"sft", "sft_is", "sft_phi"})
@@ -183,6 +185,47 @@ def _check_critic_warmup(plan: StagePlan) -> Iterator[str]:
         )
 
 
+def _check_moving_reference(plan: StagePlan) -> Iterator[str]:
+    interval = plan.config.algorithm.reference_interval
+    decay = plan.config.algorithm.reference_decay
+    if decay and not interval:
+        yield (
+            f"`algorithm.reference_decay: {decay}` is for a reference that moves: give "
+            "`reference_interval`, the train steps between two moves"
+        )
+    if interval and not plan.needs_reference:
+        yield (
+            f"`algorithm.reference_interval: {interval}` moves a reference with which nothing is "
+            "compared: remove it, or give `kl_loss_fn`"
+        )
+    elif interval and plan.lora is not None:
+        yield (
+            f"`algorithm.reference_interval: {interval}` moves a reference that is the policy's "
+            "own model with its adapter off: remove it, or `model.lora_configs`"
+        )
+
+
+def _check_distillation(plan: StagePlan) -> Iterator[str]:
+    distillation = plan.config.algorithm.distillation
+    at = "`algorithm.distillation"
+    if not distillation.model_path:
+        given = distillation.model_fields_set - {"model_path"}
+        if plan.algorithm_type == TAUGHT_BY_LOSS:
+            yield f"`{TAUGHT_BY_LOSS}` needs a teacher: name its model in {at}.model_path`"
+        elif given:
+            yield f"{at}.{min(given)}` is for a teacher: name its model in {at}.model_path`"
+    elif plan.algorithm.row_schema == "dpo":
+        yield (
+            f"{at}.model_path` teaches token by token, and `{plan.algorithm_type}` compares the "
+            "two answers of a pair: remove it, or train with `sft` on the better ones"
+        )
+    elif plan.sequence_parallel_size > 1:
+        yield (
+            f"{at}.model_path` needs whole sequences: give "
+            "`trainer.ulysses_sequence_parallel_size: 1`"
+        )
+
+
 def _check_loss_schema(plan: StagePlan) -> Iterator[str]:
     schema, loss = plan.algorithm.row_schema, plan.algorithm.policy_loss_fn
     if loss not in POLICY_LOSSES.builtins:
@@ -240,6 +283,8 @@ CHECKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _check_double_weighting,
     _check_critic,
     _check_critic_warmup,
+    _check_moving_reference,
+    _check_distillation,
     _check_loss_schema,
     sampling_errors,
     _check_workflow_fields,

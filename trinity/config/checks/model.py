@@ -167,6 +167,36 @@ def check_critic(stage: StagePlan) -> None:
         )
 
 
+def check_teacher(stage: StagePlan) -> None:
+    """Checks a teacher in the trainer, which must read the policy's tokens as the policy does."""
+    path = stage.teacher_model_path
+    if path is None:
+        return
+    directory = local_model_directory(path, "algorithm.distillation.model_path")
+    if directory is None:
+        return
+    _read_architecture(directory)
+    _check_weights(directory)
+    policy = local_model_directory(stage.model_path)
+    words = None if policy is None else _words_of(policy)
+    own = _words_of(directory)
+    if words is not None and own is not None and words != own:
+        raise UserError(
+            f"`algorithm.distillation.model_path: {path}` has other words than the policy's "
+            f"tokenizer ({len(own)} and {len(words)}): give a teacher with the policy's tokenizer"
+        )
+
+
+def _words_of(directory: Path) -> Mapping[str, object] | list[object] | None:
+    """Returns the tokens of a tokenizer as its file has them; None if it has no such file."""
+    try:
+        written = json.loads((directory / "tokenizer.json").read_bytes())
+        words = written["model"]["vocab"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return words if isinstance(words, dict | list) else None
+
+
 def check_sharing(stage: StagePlan, directory: Path, override: Mapping[str, JsonValue]) -> None:
     """Raises UserError if the ranks of the stage cannot share the sequences of a model."""
     size = stage.sequence_parallel_size

@@ -14,7 +14,12 @@ from trinity.config.checks.data import (
     check_number_of_tasks,
     check_taskset,
 )
-from trinity.config.checks.model import check_auxiliary_model, check_critic, check_model
+from trinity.config.checks.model import (
+    check_auxiliary_model,
+    check_critic,
+    check_model,
+    check_teacher,
+)
 from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.placement import check_demand, cluster_gpus_of, gpu_demand_of
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
@@ -182,6 +187,7 @@ def _checks(plan: ExperimentPlan) -> Iterator[Check]:
         if stage.mode == "serve":
             continue
         yield "", partial(check_critic, stage)
+        yield f"stage `{stage.name}`: ", partial(check_teacher, stage)
         for position in range(len(stage.auxiliary_models)):
             what = f"stage `{stage.name}`: "
             yield what, partial(check_auxiliary_model, stage, position)
@@ -215,12 +221,29 @@ def _is_here(path: str | None) -> bool:
 def _check_pipeline_file(stage: StagePlan) -> None:
     """Raises UserError if the file of Data-Juicer's operators is not there."""
     pipeline = stage.config.data_processor.task_pipeline
-    path = pipeline.config_path if pipeline else None
-    if path and not Path(path).expanduser().is_file():
-        raise UserError(
-            f"`data_processor.task_pipeline.config_path: {path}` is no file: correct it, or list "
-            "`operators` in its place"
-        )
+    paths = {"task_pipeline.config_path": pipeline.config_path if pipeline else None}
+    if _reads_files_here(stage):
+        for place, operator in enumerate(stage.operators):
+            if operator.name == "data_juicer":
+                path = operator.args.get("config_path")
+                paths[f"experience_pipeline.operators[{place}].args.config_path"] = (
+                    path if isinstance(path, str) else None
+                )
+    for key, named in paths.items():
+        if named and not Path(named).expanduser().is_file():
+            raise UserError(
+                f"`data_processor.{key}: {named}` is no file: correct it, or list `operators` in "
+                "its place"
+            )
+
+
+def _reads_files_here(stage: StagePlan) -> bool:
+    """True if Data-Juicer's server, which opens the files, is on this machine."""
+    service = stage.config.service.data_juicer
+    if service is None or service.auto_start:
+        return service is not None
+    host = urlsplit(service.server_url or "").hostname
+    return host in ("localhost", "127.0.0.1", "::1")
 
 
 def _check_writable(job_dir: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from trinity.config.docs.catalog import ConfigKey, all_keys, field_doc
-from trinity.config.docs.modes import ALL, modes_of
 from trinity.config.error_collector import closest_match
+from trinity.config.key_modes import ALL, modes_of
 from trinity.config.loading.keys import documented_key, parse_key
 from trinity.config.loading.source import sections_below
 from trinity.config.schema.base import (

@@ -76,6 +76,9 @@ def _lengths(stage: StagePlan) -> Iterator[DerivedValue]:
     yield DerivedValue("model.model_path", stage.model_path, "absolute path")
     if stage.critic_model_path is not None:
         yield DerivedValue("model.critic_model_path", stage.critic_model_path, "as `model_path`")
+    if stage.teacher_model_path is not None:
+        key = "algorithm.distillation.model_path"
+        yield DerivedValue(key, stage.teacher_model_path, "as `model_path`")
     yield DerivedValue(
         "model.max_model_len", stage.max_model_len, "max_prompt_tokens + max_response_tokens"
     )

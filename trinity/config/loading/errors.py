@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from trinity.config.error_collector import closest_match
 from trinity.config.loading.keys import Location, existing_prefix, to_dotted
-from trinity.config.loading.source import ConfigSource, section_at, sections_below
+from trinity.config.loading.source import COMMAND_LINE, ConfigSource, section_at, sections_below
 from trinity.config.schema.base import KeyStatus, Section, redact_secrets, status_of
 from trinity.config.schema.experiment import Config
 
@@ -61,7 +61,7 @@ def _error_message(location: Location, errors: Sequence[ErrorDetails], source: C
         case "invalid_key":
             return f"unknown key `{details['input']}` {where}: remove it"
         case "missing":
-            return f"`{key}` is missing in {source.path}: give it"
+            return f"`{key}` is missing {_at_nearest(location, source)}: give it"
     if details["loc"][-1:] == ("[key]",):
         section = to_dotted(details["loc"][:-2])
         where = source.at(section)
@@ -71,6 +71,14 @@ def _error_message(location: Location, errors: Sequence[ErrorDetails], source: C
     )
     value = _truncated_repr(redact_secrets(key, details["input"]))
     return f"`{source.as_written(key)}` {where} {demand}, not {value}"
+
+
+def _at_nearest(location: Location, source: ConfigSource) -> str:
+    """The place of the innermost section around a key that was not given."""
+    while location := location[:-1]:
+        if (origin := source.origin(to_dotted(location))) is not None:
+            return f"on {origin}" if origin == COMMAND_LINE else f"in {origin}"
+    return f"in {source.path}"
 
 
 def _unknown_key(location: Location, where: str) -> str:

@@ -6,7 +6,12 @@ from typing import Any
 
 from trinity.config.loading import keys
 from trinity.config.loading.keys import Location, to_dotted
-from trinity.config.loading.source import ConfigSource, section_at, written_sections
+from trinity.config.loading.source import (
+    COMMAND_LINE,
+    ConfigSource,
+    section_at,
+    written_sections,
+)
 from trinity.config.loading.verl_keys import DefaultBehavior, key_treatment
 from trinity.config.schema.base import (
     IgnoredKey,
@@ -23,6 +28,7 @@ from trinity.config.schema.experiment import Config
 from trinity.config.schema.trainer import TrainerConfig
 
 TRAINER_CONFIG_KEY = "trainer_config"
+_OVERRIDDEN = f"on {COMMAND_LINE}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +117,13 @@ class KeyMigration:
     def _report_conflict(self, old: Location, new: Location, value: Any) -> None:
         other = keys.get(self.tree, new)
         if other == value:
+            return
+        places = [self.source.at(self._written_key(place)) for place in (old, new)]
+        if places[0] == _OVERRIDDEN != places[1]:
+            keys.put(self.tree, new, value)  # the command line is over the file under any name
+            self.moved[to_dotted(new)] = self._written_key(old)
+            return
+        if places[1] == _OVERRIDDEN != places[0]:
             return
         old_key, new_key = self._written_key(old), self._written_key(new)
         self.errors.append(

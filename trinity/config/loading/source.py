@@ -18,6 +18,7 @@ COMMAND_LINE = "the command line"
 
 
 _STAGE = re.compile(r"^stage `(?P<name>[^`]+)`")
+_LIKE_A_KEY = re.compile(r"[a-z_]+(\.[a-z_]+)+(?<!\.yaml)(?<!\.yml)")
 _KEY = re.compile(r"`(?P<key>[a-z_]+(\[\d+\])?(\.\w+(\[\d+\])?)+)")
 Written = tuple[Location, type[Section], dict[str, Any]]
 """The location of a section, its type, and the written values."""
@@ -43,6 +44,8 @@ class ConfigSource:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
             reason = error.strerror or str(error)
+            if _LIKE_A_KEY.fullmatch(str(path)) and not path.exists():
+                reason += f"; a key is set by `{path}=VALUE`"
             raise UserError(f"cannot read the configuration {path}: {reason}") from error
         except UnicodeDecodeError as error:
             raise UserError(f"{path} is not UTF-8 text: give a YAML file") from error

@@ -146,6 +146,11 @@ def read_tree(
 def _override(tree: dict[str, Any], key: str, value: object) -> None:
     try:
         location = _location(tree, keys.parse_key(key))
+        if any(
+            isinstance(part, int) and not keys.has(tree, location[:place])
+            for place, part in enumerate(location)
+        ):
+            raise IndexError(key)
         old = keys.get(tree, location) if keys.has(tree, location) else None
         if isinstance(old, dict) and isinstance(value, dict):
             value = deep_merge(old, value)
@@ -172,7 +177,7 @@ def _override_reason(error: Exception) -> str:
         case KeyError():
             return f"there is no section at `{error.args[0]}`"
         case IndexError():
-            return "the list is shorter"
+            return "there is no such list, or it is shorter"
     return "no key of a section"
 
 

@@ -56,12 +56,6 @@ _CUT = frozenset(
 )
 ARGUMENTS_WITHOUT_EFFECT: Mapping[str, frozenset[str]] = {"mix": _CUT, "mix_chord": _CUT}
 """Arguments that Trinity-RFT's losses scale their micro-batches by; losses here need none of it."""
-_ANY_CASE: Mapping[Part, Mapping[str, str]] = {
-    "kl_penalty_fn": DIVERGENCES.builtins,
-    "kl_loss_fn": DIVERGENCES.builtins,
-    "entropy_loss_fn": ENTROPY_LOSSES.builtins,
-}
-"""Names of parts that may be written in capitals, as choices of other keys may."""
 _OF_ROLLOUTS: tuple[Part, ...] = ("sample_strategy", "advantage_fn", "kl_penalty_fn")
 """Parts that are not used if the rows are data."""
 
@@ -108,6 +102,16 @@ class FunctionRegistry(Protocol):
         """The name by which all processes find a user's part."""
 
 
+_REGISTRIES: Mapping[str, tuple[FunctionRegistry, ...]] = {
+    "algorithm_type": (ALGORITHM_TYPES,),
+    "sample_strategy": (SAMPLE_STRATEGIES,),
+    "advantage_fn": (ADVANTAGES, TOKEN_ADVANTAGES),
+    "policy_loss_fn": (POLICY_LOSSES,),
+    "kl_penalty_fn": (DIVERGENCES,),
+    "kl_loss_fn": (DIVERGENCES,),
+    "entropy_loss_fn": (ENTROPY_LOSSES,),
+}
+"""Built-in names of these may be written in capitals, as choices of other keys may."""
 _OWN: dict[Part, tuple[tuple[FunctionRegistry, RequiredSignature], ...]] = {
     "advantage_fn": ((ADVANTAGES, GROUP_ADVANTAGE), (TOKEN_ADVANTAGES, TOKEN_ADVANTAGE)),
     "policy_loss_fn": ((POLICY_LOSSES, POLICY_LOSS),),
@@ -155,8 +159,7 @@ def find_part(part: Part, name: str) -> AlgorithmPart:
 
     Raises: UserError when there is none, or its signature does not fit the part.
     """
-    if name.lower() in _ANY_CASE.get(part, ()):
-        name = name.lower()
+    name = _in_its_case(part, name)
     if part in ("kl_penalty_fn", "kl_loss_fn"):
         return _divergence(part, name)
     if part == "sample_strategy":
@@ -255,10 +258,28 @@ def resolve_algorithm(config: AlgorithmConfig, mode: Mode, stage: str) -> Resolv
     Raises: UserError naming the stage and each setting that cannot be used.
     """
     try:
+        config = _in_their_case(config)
         return _resolved(config, _type_of(config.algorithm_type, mode))
     except UserError as error:
         lines = str(error).splitlines()
         raise UserError("\n".join(f"stage `{stage}`: {line}" for line in lines)) from error
+
+
+def _in_their_case(config: AlgorithmConfig) -> AlgorithmConfig:
+    """Returns the settings with names of built-in parts as these are written."""
+    load_plugins(plugin_dirs_from_environment())
+    named = {key: getattr(config, key) for key in _REGISTRIES}
+    return config.model_copy(
+        update={key: _in_its_case(key, name) for key, name in named.items() if name is not None}
+    )
+
+
+def _in_its_case(key: str, name: str) -> str:
+    """Returns the built-in name that differs in capitals alone, if no part has exactly this one."""
+    if any(name in registry.names() for registry in _REGISTRIES[key]):
+        return name
+    built_in = (known for registry in _REGISTRIES[key] for known in registry.builtins)
+    return {known.casefold(): known for known in built_in}.get(name.casefold(), name)
 
 
 def _type_of(name: str, mode: Mode) -> AlgorithmType:

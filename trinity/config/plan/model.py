@@ -19,6 +19,7 @@ from trinity.config.plan.parts import (
 )
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import is_hub_name
+from trinity.config.schema.algorithm import DistillationConfig
 from trinity.config.schema.base import Args
 from trinity.config.schema.experiment import Config
 from trinity.config.schema.explorer import AuxiliaryModelConfig
@@ -92,6 +93,7 @@ def _named(stage: StagePlan) -> Iterator[HubReference]:
             key = f"explorer.auxiliary_models[{position}].model_path"
             yield from _model(model.model_path, key)
     yield from _model(stage.critic_model_path or "", "model.critic_model_path")
+    yield from _model(stage.teacher_model_path or "", "algorithm.distillation.model_path")
     if stage.external_model is None:
         yield from _model(stage.model_path, "model.model_path")
     for what, rows in _read_rows(stage):
@@ -142,6 +144,11 @@ def resolve_critic_path(model: ModelConfig, stage: str) -> str:
     """The same for the model that the critic starts from: the policy's unless it has its own."""
     path = model.critic_model_path
     return _located(path) if path else resolve_model_path(model, stage)
+
+
+def resolve_teacher_path(distillation: DistillationConfig) -> str | None:
+    """The same for a teacher in the trainer, if there is one."""
+    return _located(distillation.model_path) if distillation.model_path else None
 
 
 def _located(path: str) -> str:

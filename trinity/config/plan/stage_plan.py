@@ -57,6 +57,8 @@ class StagePlan(PlanModel):
     """Absolute folder of a former run's checkpoint that the stage begins with, if any."""
     critic_model_path: str | None
     """The same for the model that the critic starts from; None without a critic."""
+    teacher_model_path: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The same for the model that `algorithm.distillation` names, if any."""
     adapter_path: str | None = None
     """Absolute directory of the adapter that the stage begins with; None for one at zero."""
     chat_template: str | None
@@ -140,6 +142,11 @@ class StagePlan(PlanModel):
     def needs_reference(self) -> bool:
         """True if anything uses the model that the stage started from."""
         return self.algorithm.needs_reference
+
+    @property
+    def moves_reference(self) -> bool:
+        """True if the reference follows the policy."""
+        return self.needs_reference and self.config.algorithm.reference_interval > 0
 
     @property
     def loss_scale_factor(self) -> int:

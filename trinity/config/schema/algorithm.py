@@ -102,6 +102,21 @@ class RolloutCorrectionConfig(Section):
         return replace(below, **own)
 
 
+class DistillationConfig(Section):
+    """A teacher in the trainer, to whose distribution at each token the loss draws the policy."""
+
+    model_path: str = ""
+    """Directory or hub name of a model with the policy's tokenizer; without one there is none."""
+    divergence: Literal["reverse", "forward"] = "reverse"
+    """`reverse` is KL(policy, teacher), which keeps to what the teacher would say; `forward` is
+    KL(teacher, policy), which covers all that it would say."""
+    coef: float = Field(default=1.0, gt=0)
+    """Factor of the mean divergence in the loss."""
+    top_k: int = Field(default=0, ge=0)
+    """The teacher's likeliest words at each token, beside which all others count as one; 0 compares
+    the whole vocabulary, at 4 bytes for each word of each token of a micro-batch."""
+
+
 class AlgorithmConfig(Section):
     """The algorithm, its parts and the optimizer."""
 
@@ -148,6 +163,14 @@ class AlgorithmConfig(Section):
     """How the tokens' losses become one number; else as the algorithm has it."""
     loss_scale_factor: Positive | None = None
     """Divisor of `seq-mean-token-sum-norm`, the critic's too; else `model.max_response_tokens`."""
+    reference_interval: int = Field(default=0, ge=0)
+    """Train steps from one move of the reference model towards the policy to the next; 0 keeps it
+    what the stage started from."""
+    reference_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of itself that the reference keeps in a move, `w_ref = a w_ref + (1 - a) w`; 0 makes it
+    the policy of that step."""
+    distillation: DistillationConfig = default_section(DistillationConfig)
+    """A teacher beside whatever else the loss is made of."""
     bypass_old_logprobs: bool = True
     """Ratios to the policy that made the tokens; else to the trainer's own before the step."""
     rollout_correction: RolloutCorrectionConfig = default_section(RolloutCorrectionConfig)

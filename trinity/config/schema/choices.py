@@ -73,6 +73,22 @@ class LearningRateSchedule(BaseModel):
         ends = self.kind in ("cosine", "linear", "WSD")
         return ends or (self.warmup_steps < 0 and self.warmup_ratio > 0)
 
+    def acting(self) -> "LearningRateSchedule":
+        """The same rates at each step, without what a schedule of this kind does not read."""
+        by_ratio = self.warmup_steps < 0 and self.warmup_ratio > 0
+        steps = self.warmup_steps if self.warmup_steps > 1 else 0  # the first step has its rate
+        unread: dict[str, object] = {
+            "warmup_steps": -1 if by_ratio else steps,
+            "warmup_ratio": self.warmup_ratio if by_ratio else 0.0,
+        }
+        if not by_ratio and not steps:
+            unread["warmup_init"] = 0.0
+        if self.kind == "constant":
+            unread["min_ratio"] = 0.0
+        if self.kind != "WSD":
+            unread |= {"anneal_steps": -1, "anneal_style": "exponential"}
+        return self.model_copy(update=unread)
+
     def at(self, step: int, total_steps: int | None) -> float:
         """Rate of step `step`, counted from 1; steps beyond the total keep the last step's."""
         if step < 1:

@@ -164,6 +164,9 @@ class TrainerConfig(Section):
     """Which checkpoints hold weights in Hugging Face's layout."""
     enable_preview: bool = False
     """Send the monitor a table with samples of each evaluation: their texts leave the buffer."""
+    recorded_token_share: float = Field(default=0.02, ge=0, le=1)
+    """Share of a batch's rows of which the buffer keeps the trainer's log-probability and advantage
+    of each token: 8 bytes a token, at most 1 MiB a step."""
     balance_batch: bool = True
     """Deal rows so that ranks get equal numbers of tokens; else equal numbers of neighbours."""
     ulysses_sequence_parallel_size: Positive = 1

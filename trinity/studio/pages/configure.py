@@ -151,7 +151,7 @@ def _show_result(report: FormReport) -> None:
         st.success("The configuration is right. Models and data are looked at when the run starts.")
     for text in (*report.other_errors, *report.advice, *report.plan):
         st.text(plain_text(text))
-    st.code(plain_text(report.yaml), language="yaml")
+    st.code(plain_text(report.yaml), language="yaml", wrap_lines=True)
     name = file_name(str(st.session_state["project"]), str(st.session_state["exp_name"]))
     st.download_button("Download", report.yaml, file_name=name, mime="application/yaml")
     _show_start(report, name, is_ready=not (report.num_errors or unfinished))

@@ -199,7 +199,7 @@ def _show_answers(
     if not rows:
         st.text("Its experiences are not stored any more.")
         return
-    st.caption("Prompt")
+    st.text("Prompt")
     show_long_text(rows[0].prompt or "not recorded")
     columns = st.columns(2)
     for column, version, page in zip(columns, versions, pages, strict=True):

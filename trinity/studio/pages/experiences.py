@@ -107,7 +107,7 @@ def _show_stored(context: StudioContext, viewed: ViewedRun) -> None:
         )
     if picked is not None:
         st.query_params[SAMPLE] = picked
-    more = "the newest first, and more follow" if found.has_more else "the newest first"
+    more = ", the newest first, and more follow" if found.has_more else ", the newest first"
     turn_pages(len(found.rows), has_more=found.has_more, page_rows=PAGE_ROWS, remark=more)
     if chosen := st.query_params.get(SAMPLE):
         _show_sample(context, viewed, stage, chosen, conditions)
@@ -222,15 +222,15 @@ def _show_conversation(turns: tuple[ExperienceRow, ...]) -> None:
                 )
             )
         )
-        st.caption("Prompt")
+        st.text("Prompt")
         show_long_text(turn.prompt or NOT_RECORDED)
-        st.caption("Response")
+        st.text("Response")
         show_long_text(turn.response or NOT_RECORDED)
 
 
 def _show_group(group: tuple[ExperienceRow, ...], chosen: ExperienceRow) -> None:
     if group:
-        st.caption("Prompt")
+        st.text("Prompt")
         show_long_text(group[0].prompt or NOT_RECORDED)
     columns = st.columns(2)
     for place, row in enumerate(group):

@@ -37,7 +37,7 @@ def _list() -> None:
     except (TrinityError, OSError) as error:
         show_problem(error)
         return
-    st.text(plain_text(joined([f"{len(entries):,} runs", *map(str, context.places)])))
+    st.text(plain_text(joined([_number_of(len(entries)), *map(str, context.places)])))
     for sentence in missing_places(context.places):
         st.text(plain_text(sentence))
     picked = show_table(
@@ -50,6 +50,10 @@ def _list() -> None:
     )
     if picked is not None:
         _go_to(picked)
+
+
+def _number_of(runs: int) -> str:
+    return "1 run" if runs == 1 else f"{runs:,} runs"
 
 
 def _go_to(address: str) -> None:

@@ -101,7 +101,7 @@ def _show_tasks(context: StudioContext, viewed: ViewedRun) -> None:
             selectable=True,
             selected=st.query_params.get(TASK, ""),
         )
-    st.caption(LEGEND)
+    st.text(LEGEND)
     if len(tasks) > PAGE_ROWS:
         more = len(tasks) > first + PAGE_ROWS
         turn_pages(len(shown), has_more=more, page_rows=PAGE_ROWS, remark=f"of {len(tasks):,}")
@@ -174,7 +174,7 @@ def _show_task(
     if not page.rows:
         st.text("Its experiences are not stored any more.")
         return
-    st.caption("Prompt")
+    st.text("Prompt")
     show_long_text(page.rows[0].prompt or "not recorded")
     for row in page.rows:
         facts = [f"weights {row.versions}", f"run {row.run}", f"reward {number_text(row.reward)}"]

@@ -147,7 +147,7 @@ def _show_taskset(context: StudioContext, viewed: ViewedRun, taskset: TasksetInf
     number = st.query_params.get(ROW, "")
     place = int(number) - first if number.isdecimal() and len(number) < 13 else -1
     if 0 <= place < len(found.rows):
-        st.caption("The whole row")
+        st.text("The whole row")
         show_long_text(row_text(found.rows[place]))
 
 

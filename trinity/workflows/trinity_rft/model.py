@@ -262,6 +262,11 @@ class ModelWrapper:
     async def _chat(
         self, messages: Sequence[Any], kwargs: dict[str, Any]
     ) -> list[types.Experience]:
+        if isinstance(messages, str):
+            raise UserError(
+                "`chat` was given a text: give it messages, `[{'role': 'user', 'content': text}]`, "
+                "or call `generate`; rows may hold messages in the prompt column"
+            )
         n, tools, overrides = _split(kwargs)
         return await self._model.chat_async(list(messages), n=n, tools=tools, **overrides)
 

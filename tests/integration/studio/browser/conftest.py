@@ -19,6 +19,7 @@ from tests.support.browser import (
     CHROMIUM,
     DRAWN,
     StudioProcess,
+    path_of,
     playwright_driver,
     start_chromium,
 )
@@ -56,7 +57,7 @@ class Viewer:
     def open(self, name: str, **query: str) -> None:
         """Opens a page of Studio by its address."""
         asked = "&".join(f"{key}={value}" for key, value in {"run": self.run, **query}.items())
-        self.page.goto(f"{self.origin}/{name}?{asked}")
+        self.page.goto(f"{self.origin}/{path_of(name)}?{asked}")
 
     def wait_until_drawn(self) -> None:
         """Waits for a page that was opened."""

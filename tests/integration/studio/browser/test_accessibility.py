@@ -19,11 +19,16 @@ RUN_AXE = """async () => {
   const flat = (target) => target.flat(9).join(" ");
   return found.violations.flatMap((rule) => rule.nodes.map((node) => ({
     rule: rule.id, impact: node.impact, target: flat(node.target), html: node.html,
-    parts: node.target.length, inShadow: Array.isArray(node.target[0]),
   })));
 }"""
-STREAMLITS: Mapping[str, str] = {}
-"""Rules that Streamlit's own elements break, and what it is."""
+SPOIL = """() => {
+  const roots = [document, ...[...document.querySelectorAll("*")].map((one) => one.shadowRoot)];
+  const table = roots.filter(Boolean).map((root) => root.querySelector(".table")).find(Boolean);
+  table.append(Object.assign(document.createElement("img"), {src: "data:,", width: 9, height: 9}));
+}"""
+"""Puts an image without a text into the table."""
+STREAMLITS: Mapping[str, str] = {"color-contrast": 'class="token'}
+"""Rules that Streamlit's own elements break, and what marks these: colours of highlighted code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,11 @@ class Finding:
     rule: str
     target: str
     html: str
-    is_ours: bool
+
+    @property
+    def is_ours(self) -> bool:
+        """False for what Streamlit is known to do."""
+        return self.rule not in STREAMLITS or STREAMLITS[self.rule] not in self.html
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +58,7 @@ def findings(page: Any, axe: str) -> Iterator[Finding]:
     page.evaluate(axe)
     for found in page.evaluate(RUN_AXE):
         if found["impact"] in SERIOUS:
-            yield Finding(found["rule"], found["target"], found["html"], bool(found["inShadow"]))
+            yield Finding(found["rule"], found["target"], found["html"])
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -61,4 +70,13 @@ def test_no_page_has_a_serious_finding_of_ours(
     viewer.open(name)
     viewer.wait_until_drawn()
     found = list(findings(viewer.page, axe))
-    assert not found
+    assert not [one for one in found if one.is_ours]
+
+
+def test_an_image_without_a_name_is_found(viewer: Viewer, axe: str) -> None:
+    """The control: in a component of ours, where a selector of the page does not reach."""
+    viewer.open("runs")
+    viewer.page.locator("tr.choice").first.wait_for()
+    viewer.page.evaluate(SPOIL)
+    found = list(findings(viewer.page, axe))
+    assert "image-alt" in {one.rule for one in found if one.is_ours}

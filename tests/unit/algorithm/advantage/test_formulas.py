@@ -9,6 +9,7 @@ import pytest
 from tests.unit.algorithm.advantage import references
 from tests.unit.algorithm.advantage.builders import compute, random_samples, samples_at
 from trinity.algorithm.advantage import ADVANTAGE_PATHS
+from trinity.algorithm.advantage.groups import draw_copies
 from trinity.algorithm.advantage.samples import FloatVector, Samples
 from trinity.algorithm.units import COUNTS_UNITS, UNITS, Unit
 from trinity.errors import UserError
@@ -173,6 +174,28 @@ def test_there_are_no_copies_when_every_group_is_left_out() -> None:
     samples = Samples.of_groups([1.0, 1.0], [0.0, 0.0])
     advantages = compute("grpo", samples, std_threshold=0.5, duplicate_experiences=True)
     assert advantages.copies_of is not None and (advantages.copies_of == -1).all()
+
+
+def test_a_group_of_one_at_the_end_is_copied_by_its_own_lot() -> None:
+    samples = Samples.of_groups([1.0, 0.0], [3.0, 0.0], [5.0])
+    object.__setattr__(samples, "lots", np.array([0.0, 0.0, 0.1, 0.1, 0.9]))
+    copies = draw_copies(samples, np.array([False, False, False, False, True]))
+    assert copies.tolist() == [-1, -1, -1, -1, 2]
+
+
+def test_a_group_without_samples_is_copied_by_none() -> None:
+    samples = Samples.of_groups([1.0, 0.0], [], [5.0])
+    assert samples.group_sizes.tolist() == [2, 0, 1]
+    object.__setattr__(samples, "lots", np.array([0.9, 0.9, 0.9]))
+    assert draw_copies(samples, np.array([False, False, True])).tolist() == [-1, -1, 0]
+
+
+def test_gigpo_reports_the_size_of_both_parts() -> None:
+    samples = random_samples(3, num_groups=6, max_runs=4, max_steps=3)
+    both, of_runs = (compute("gigpo", samples, omega=omega) for omega in (1.0, 0.0))
+    for name, values in (("A_E", of_runs.values), ("A_S", both.values - of_runs.values)):
+        expected = samples.group_means(np.abs(values))
+        np.testing.assert_allclose(both.metrics[f"gigpo/mean_abs_{name}"], expected, atol=1e-12)
 
 
 def test_a_step_of_an_unknown_state_is_compared_with_none() -> None:

@@ -62,7 +62,7 @@ REGISTRIES = {
 MORE = {
     *("dr_grpo", "gspo_token", "jensen_shannon"),
     *("dcpo", "m2po", "maxrl", "gfpo", "gvpo", "vapo", "pf_ppo", "grpo_distill", "sdpo"),
-    *("ipo", "simpo", "orpo", "kto", "online_dpo"),
+    *("ipo", "simpo", "orpo", "kto", "online_dpo", "vocabulary_distill"),
 }
 
 

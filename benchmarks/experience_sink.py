@@ -1,0 +1,210 @@
+"""Processor seconds of a step with `experience_buffer.path`, over the same step without it.
+
+python -m benchmarks.experience_sink [--pairs 10] [--json FILE]
+
+The services, the broker and the database are real; engine and learner compute nothing, so a step
+costs what the services spend on its rows, and the place that experiences are also written to (a
+SQLite file) is as large a share of it as it can be. All runs follow one another on one stack, in
+pairs, in turns which of them is first. Counted are the user and system seconds of all processes of
+the stack from the report of an early train step until all experiences are written: the beginning of
+a run is left out.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import sqlite3
+import statistics
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import grpc
+import psutil
+
+from benchmarks.table import Claim, print_claims
+from services.buffer.sink.writer import LOOK_SECONDS
+from tests.support.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
+from tests.support.model_free.stack import model_free_stack
+from trinity.api.v1 import buffer_pb2 as pb
+from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
+from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.json_values import JsonValue
+from trinity.local.addresses import ServiceAddresses
+from trinity.rpc.channel import open_channel
+
+ROOT = Path(__file__).resolve().parent.parent
+NUM_STEPS, NUM_UNCOUNTED = 10, 2
+NUM_TASKS, REPEATS = 16, 8
+SETTLE_SECONDS = 2 * LOOK_SECONDS
+"""After each run, in which what it left is written; without the place, the same time is counted."""
+MOST = 1.05
+WITH, WITHOUT = "with", "without"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run."""
+
+    step_cpu_seconds: float
+    """Of all processes, a train step."""
+    by_service: dict[str, float]
+    rows_written: int
+    """To the place beside the database."""
+    load: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Of a process, since it started."""
+
+    service: str
+    seconds: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument(
+        "--json", type=Path, default=ROOT / "benchmarks/results/experience_sink.json"
+    )
+    arguments = parser.parse_args()
+    asyncio.run(_run_pairs(arguments.pairs, arguments.json))
+
+
+async def _run_pairs(num_pairs: int, path: Path) -> None:
+    """What is measured is written after each pair."""
+    pairs: list[dict[str, Measured]] = []
+    with tempfile.TemporaryDirectory() as directory:
+        async with model_free_stack(Path(directory) / "stack") as stack:
+            warm = Runs(stack.addresses, Path(directory) / "warm")
+            await warm.measured(WITH)
+            for number in range(num_pairs):
+                ways = (WITH, WITHOUT) if number % 2 == 0 else (WITHOUT, WITH)
+                runs = Runs(stack.addresses, Path(directory) / str(number))
+                pairs.append({way: await runs.measured(way) for way in ways})
+                print(f"pair {number}: {_ratio(pairs[-1]):.3f} {pairs[-1]}", flush=True)
+                _report(pairs, path)
+
+
+def _ratio(pair: dict[str, Measured]) -> float:
+    return pair[WITH].step_cpu_seconds / pair[WITHOUT].step_cpu_seconds
+
+
+def _report(pairs: list[dict[str, Measured]], path: Path) -> None:
+    ratios = [_ratio(pair) for pair in pairs]
+    claim = Claim("a step with the sink, over one without", statistics.median(ratios), MOST, "<=")
+    print_claims([claim])
+    record = {
+        "claims": [claim.as_json()],
+        "rows_of_a_step": NUM_TASKS * REPEATS,
+        "ratios": [round(ratio, 4) for ratio in ratios],
+        "step_cpu_seconds": {
+            way: statistics.median(pair[way].step_cpu_seconds for pair in pairs)
+            for way in (WITH, WITHOUT)
+        },
+        "pairs": [{way: asdict(run) for way, run in pair.items()} for pair in pairs],
+    }
+    path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+class Runs:
+    """Runs of one pair, in a folder of their own."""
+
+    def __init__(self, addresses: ServiceAddresses, folder: Path) -> None:
+        self._addresses = addresses
+        self._folder = folder
+
+    async def measured(self, way: str) -> Measured:
+        """One run to its end."""
+        load, written = os.getloadavg()[0], self._folder / "experiences.db"
+        plan = self._plan(way, written)
+        spent = await self._spent(plan)
+        rows = _num_rows(written) if way == WITH else 0
+        if way == WITH and rows != NUM_TASKS * REPEATS * NUM_STEPS:
+            raise RuntimeError(f"{rows} experiences are written")
+        counted = NUM_STEPS - NUM_UNCOUNTED
+        by_service = {name: round(seconds / counted, 4) for name, seconds in spent.items()}
+        return Measured(sum(spent.values()) / counted, by_service, rows, load)
+
+    def _plan(self, way: str, written: Path) -> ExperimentPlan:
+        place: dict[str, JsonValue] = (
+            {"experience_buffer": {"path": f"sqlite:///{written}"}} if way == WITH else {}
+        )
+        return experiment_plan(
+            self._folder,
+            name=f"{self._folder.name}-{way}",
+            num_tasks=NUM_TASKS * NUM_STEPS,
+            algorithm={"algorithm_type": "grpo", "repeat_times": REPEATS},
+            buffer={"total_steps": NUM_STEPS, "batch_size": NUM_TASKS, "trainer_input": place},
+            synchronizer={"sync_interval": 1, "sync_offset": 1},
+            explorer={"runner_per_model": 64},
+            trainer={"save_interval": 0},
+        )
+
+    async def _spent(self, plan: ExperimentPlan) -> dict[str, float]:
+        """Processor seconds from an early step's report on, by service."""
+        experiment = await start_experiment(self._addresses.synchronizer, plan)
+        before: dict[int, Spent] = {}
+        async for step in _steps(self._addresses.buffer, plan, experiment.id):
+            if not before and step >= NUM_UNCOUNTED:
+                before = _cpu_seconds()
+            if step == NUM_STEPS:
+                break
+        ended = await wait_until_ended(self._addresses.synchronizer, experiment.id)
+        if ended.reason:
+            raise RuntimeError(ended.reason)
+        await asyncio.sleep(SETTLE_SECONDS)
+        after = _cpu_seconds()
+        spent: dict[str, float] = {}
+        for pid, now in after.items():
+            seconds = now.seconds - (before[pid].seconds if pid in before else 0.0)
+            spent[now.service] = spent.get(now.service, 0.0) + seconds
+        return spent
+
+
+async def _steps(buffer: str, plan: ExperimentPlan, experiment_id: str) -> AsyncIterator[int]:
+    """Yields train steps as they are reported, also of a buffer that is still starting."""
+    request = pb.WatchProgressRequest(tenant=plan.tenant, experiment_id=experiment_id)
+    async with open_channel(buffer) as channel:
+        while True:
+            try:
+                async for answer in BufferServiceStub(channel).WatchProgress(request):
+                    for event in answer.events:
+                        if event.HasField("step"):
+                            yield event.step.step
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND):
+                    raise
+            await asyncio.sleep(0.2)
+
+
+def _cpu_seconds() -> dict[int, Spent]:
+    """User and system seconds of this process' descendants, by process."""
+    spent: dict[int, Spent] = {}
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            spent[process.pid] = Spent(_service(process.cmdline()), times.user + times.system)
+    return spent
+
+
+def _service(argv: list[str]) -> str:
+    line = " ".join(argv)
+    known = ("postgres", "nats", "buffer", "explorer", "trainer", "synchronizer")
+    return next((name for name in known if name in line), "rest")
+
+
+def _num_rows(file: Path) -> int:
+    with sqlite3.connect(file) as connection:
+        (found,) = connection.execute("SELECT count(*) FROM experience").fetchone()
+    return int(found)
+
+
+if __name__ == "__main__":
+    main()

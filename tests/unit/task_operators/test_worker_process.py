@@ -1,0 +1,42 @@
+"""The process of task operators keeps its rows from what reads standard input."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from trinity.interpreter import module_command
+from trinity.plugins import PLUGIN_DIRS_VARIABLE
+from trinity.task_operators.task_pipeline import ResolvedTaskPipeline, TaskOperator
+
+OPERATOR = """
+import sys
+from trinity.task_operators.task_rows import TaskChanges
+
+def reads(rows):
+    if sys.stdin.read():
+        raise ValueError("it took rows")
+    return TaskChanges()
+"""
+
+
+@pytest.mark.parametrize("name", ["", "reading_file.reads"])
+def test_an_operator_that_reads_standard_input_takes_no_rows(tmp_path: Path, name: str) -> None:
+    (tmp_path / "reading_file.py").write_text(OPERATOR)
+    operators = (TaskOperator(name=name, args={}, is_own=True),) if name else ()
+    pipeline = ResolvedTaskPipeline(operators=operators)
+    lines = [pipeline.model_dump_json(), '{"question": "1+1"}', '{"question": "1+2"}']
+    done = subprocess.run(
+        module_command("trinity.task_operators.worker", str(2**31)),
+        input="".join(f"{line}\n" for line in lines),
+        env={**os.environ, PLUGIN_DIRS_VARIABLE: str(tmp_path)},
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    answers = done.stdout.splitlines()
+    assert answers[-1].startswith("S "), (answers, done.stderr)
+    assert '"num_read": 2' in answers[-1] or '"num_read":2' in answers[-1]
