@@ -19,7 +19,7 @@ RUN_SECONDS = 1200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdditionResult:
-    """What a run came to."""
+    """The result of a run."""
 
     seconds_total: float
     seconds_start: float
@@ -31,7 +31,7 @@ class AdditionResult:
     rewards: tuple[float, ...]
 
     def as_json(self) -> dict[str, object]:
-        """For the committed results; the curve is kept as its hash."""
+        """Returns the figures for the committed results; the curve is kept as its hash."""
         values = asdict(self)
         curve = json.dumps(values.pop("rewards"))
         return {**values, "rewards_sha256": hashlib.sha256(curve.encode()).hexdigest()}
@@ -52,7 +52,7 @@ class AdditionRun:
 
     @property
     def job_dir(self) -> Path:
-        """Where the run leaves what it makes."""
+        """The directory in which the run leaves its files."""
         config = OmegaConf.load(self._config)
         return self._checkpoints / str(config.project) / self._name
 

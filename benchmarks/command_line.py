@@ -31,7 +31,7 @@ TRINITY = (sys.executable, "-m", "trinity.cli.main")
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Of one process."""
+    """The seconds of one process."""
 
     cpu: float
     """User and system seconds."""
@@ -95,12 +95,12 @@ def _prepared(directory: Path) -> tuple[Path, Mapping[str, str]]:
 def _measured(
     commands: Mapping[str, Sequence[str]], environment: Mapping[str, str], num_runs: int
 ) -> dict[str, list[Spent]]:
-    """In turns, so that what disturbs one disturbs all; the first of each only makes bytecode."""
+    """Measures commands in turns, so that a disturbance affects all alike."""
     spent: dict[str, list[Spent]] = {name: [] for name in commands}
     for turn in range(num_runs + 1):
         for name, command in commands.items():
             one = _spent_by(command, environment)
-            if turn:
+            if turn:  # the first run of each makes bytecode
                 spent[name].append(one)
     return spent
 

@@ -25,7 +25,7 @@ from pathlib import Path
 import grpc
 import psutil
 
-from benchmarks.table import Claim, print_claims
+from benchmarks.table import PerformanceClaim, print_claims
 from services.buffer.sink.writer import LOOK_SECONDS
 from tests.support.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
 from tests.support.model_free.stack import model_free_stack
@@ -98,7 +98,9 @@ def _ratio(pair: dict[str, Measured]) -> float:
 
 def _report(pairs: list[dict[str, Measured]], path: Path) -> None:
     ratios = [_ratio(pair) for pair in pairs]
-    claim = Claim("a step with the sink, over one without", statistics.median(ratios), MOST, "<=")
+    claim = PerformanceClaim(
+        "a step with the sink, over one without", statistics.median(ratios), MOST, "<="
+    )
     print_claims([claim])
     record = {
         "claims": [claim.as_json()],

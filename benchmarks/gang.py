@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def join_alone(num_threads: int = 1) -> "Ranks":
     """Import the trainer and form its process group, once a process; its arithmetic repeats."""
-    warnings.simplefilter("ignore")  # verl's, ray's and torch's, which nobody here can mend
+    warnings.simplefilter("ignore")  # verl's, ray's and torch's, which cannot be mended here
     import services.trainer.rank.stage  # noqa: F401  # imports verl
     from services.trainer.collectives import join_gang
     from services.trainer.learner.learner import make_deterministic

@@ -1,4 +1,4 @@
-"""How the database grows over a long run, with and without retention.
+"""Measures how the database grows over a long run, with and without retention.
 
 python -m benchmarks.growth --steps 400       # writes benchmarks/results/growth.json
 
@@ -132,7 +132,7 @@ def _look(dsn: str, step: int) -> Look:
 
 
 def claims_of(kept: list[Look], everything: list[Look]) -> list[PerformanceClaim]:
-    """That contents stay as they are while steps go by, and what does not."""
+    """Returns the claims: contents stay as they are while steps go by, and other tables grow."""
     middle = len(kept) // 2
     before, after = kept[1:middle], kept[middle:]
     grown = max(look.contents for look in after) / max(look.contents for look in before)

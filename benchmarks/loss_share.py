@@ -1,4 +1,4 @@
-"""What the loss code costs beside the train step it is part of, at 33 million parameters.
+"""The cost of the loss code beside the train step it is part of, at 33 million parameters.
 
 python -m benchmarks.loss_share [--steps 3] [--json FILE]
 
@@ -160,7 +160,7 @@ def _random_part(seed: int) -> PolicyInputs:
 
 
 def _loss_seconds(policy_loss: PolicyLossFn, parts: list[PolicyInputs]) -> float:
-    """Of all micro-batches of a step: the median over repeats."""
+    """Returns the seconds of all micro-batches of a step, as the median over repeats."""
 
     def once() -> None:
         for part in parts:
@@ -171,7 +171,7 @@ def _loss_seconds(policy_loss: PolicyLossFn, parts: list[PolicyInputs]) -> float
 
 
 def _selection_seconds(select: TokenSelectionFn) -> float:
-    """Of the tokens of a whole batch, which some losses treat apart."""
+    """Returns the seconds of selecting tokens of a whole batch, which some losses do."""
     prepared = PreparedBatch.from_batch(_random_batch())
     prepared = replace(prepared, policy={"logprobs": prepared.rollout_logprobs_BT})
     return statistics.median(

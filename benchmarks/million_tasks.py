@@ -1,4 +1,4 @@
-"""What every process of a buffer takes while a million tasks come in and are served.
+"""Measures every process of a buffer while a million tasks come in and are served.
 
 python -m benchmarks.million_tasks [--ways file grpc sql] [--tasks 100000 1000000] [--steps 3]
     [--json FILE]
@@ -58,7 +58,7 @@ PIPELINE: Mapping[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is measured in a buffer of its own."""
+    """One measurement, in a buffer of its own."""
 
     way: Way
     pipeline: bool
@@ -66,13 +66,13 @@ class Case:
 
     @property
     def how(self) -> str:
-        """For people, without the number of tasks."""
+        """The case in words, without the number of tasks."""
         return f"{self.way} through a pipeline" if self.pipeline else str(self.way)
 
 
 @dataclass(slots=True)
 class Work:
-    """How long it took, in processor's time too, and what came of it."""
+    """The seconds that it took, processor seconds among them, and what came of it."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     cpu_seconds_until_open: dict[str, float] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class MeasuredCase:
     peaks_mb: dict[str, float]
 
     def as_json(self) -> dict[str, object]:
-        """For the committed results."""
+        """Returns the figures for the committed results."""
         return {
             **asdict(self.case),
             "seconds": _rounded(self.work.seconds),
@@ -147,7 +147,7 @@ def _rounded(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def _copy_alone(dsn: str, root: Path) -> float:
-    """How long Postgres takes for the rows, in the same columns and under the same key."""
+    """Returns the seconds that Postgres takes for the rows, with the same columns and key."""
     begun = time.monotonic()
     with psycopg.connect(dsn) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE buffer.raw (LIKE buffer.task INCLUDING ALL)")
@@ -222,7 +222,7 @@ def _figures(run: MeasuredCase) -> dict[str, float]:
 
 
 def _claims(runs: Sequence[MeasuredCase]) -> list[PerformanceClaim]:
-    """Of each kind of process, the last number of tasks against the first."""
+    """Compares the last number of tasks with the first, for each kind of process."""
     claims = []
     for how, same in groupby(runs, key=lambda run: run.case.how):
         peaks = [run.peaks_mb for run in same]

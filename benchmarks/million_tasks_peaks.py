@@ -1,4 +1,4 @@
-"""What memory and processor's time each kind of process below this one takes."""
+"""Measures memory and processor time of each kind of process below this one."""
 
 import asyncio
 from contextlib import suppress
@@ -26,7 +26,7 @@ class Peaks:
         self._cpu_seconds: dict[tuple[str, int], float] = {}
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Of all processes of a kind, as far as they were seen."""
+        """The processor seconds of all processes of a kind, as far as they were seen."""
         seconds: dict[str, float] = {}
         for (kind, _), value in self._cpu_seconds.items():
             seconds[kind] = seconds.get(kind, 0.0) + value

@@ -1,4 +1,4 @@
-"""How the tasks of `benchmarks.million_tasks` come in: a file, a client's gRPC stream, a table."""
+"""Ways in which the tasks of `benchmarks.million_tasks` come in: a file, a gRPC stream, a table."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ FILE, DATABASE, NAME = "tasks.jsonl", "tasks.db", "many"
 
 
 class Way(StrEnum):
-    """Of tasks into a buffer."""
+    """A way of bringing tasks into a buffer."""
 
     FILE = "file"
     """JSON lines, which the buffer reads."""
@@ -57,7 +57,7 @@ def taskset_of(way: Way, root: Path) -> Mapping[str, object]:
 
 
 async def submit(address: str, root: Path) -> None:
-    """Until the buffer has answered that all is stored."""
+    """Submits the tasks and returns once the buffer has stored all."""
     command = ("taskset", "submit", str(root / FILE), "--name", NAME, "--buffer", address)
     client = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "trinity.cli.main", *command), stdout=DEVNULL

@@ -34,7 +34,7 @@ async def events_of(
 async def _read_events(
     buffer: str, plan: ExperimentPlan, experiment_id: str
 ) -> list[pb.ProgressEvent]:
-    """Until the last train step."""
+    """Reads the events until the last train step."""
     total = plan.stages[-1].total_train_steps
     request = pb.WatchProgressRequest(tenant=plan.tenant, experiment_id=experiment_id)
     events: list[pb.ProgressEvent] = []

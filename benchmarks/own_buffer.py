@@ -15,7 +15,7 @@ from trinity.security.secret_files import SecretFiles
 
 @asynccontextmanager
 async def own_buffer(root: Path) -> AsyncIterator[BufferProcess]:
-    """With its data in `root`, until the block ends."""
+    """Runs a buffer with its data in `root` until the block ends."""
     secrets = SecretFiles(root / "secrets")
     postgres = embedded_postgres(root / "postgres", secrets, free_port())
     broker = NatsServer(

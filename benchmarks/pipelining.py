@@ -1,4 +1,4 @@
-"""How well rollout and training overlap at `sync_offset: 1`, with durations that are simulated.
+"""Measures how rollout and training overlap at `sync_offset: 1`, with simulated durations.
 
 python -m benchmarks.pipelining [--runs 3] [--json FILE]
 
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _step_seconds(rollout: float, train: float, run: int) -> float:
-    """From one report to the next, the median of the steps that count."""
+    """Returns the seconds between reports: the median of the steps that count."""
     with tempfile.TemporaryDirectory() as directory:
         plan = experiment_plan(
             Path(directory),

@@ -1,4 +1,4 @@
-"""How many tasks that do nothing pass through in a second, and how soon waiting work is taken up.
+"""Measures the rate of tasks that do nothing, and how soon waiting work is taken up.
 
 python -m benchmarks.scheduling [--runs 3] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""What mTLS and tokens cost: a step of a whole system with them and without, and one call.
+"""The cost of mTLS and tokens: a step of a whole system with them and without, and one call.
 
 python -m benchmarks.security [--pairs 3] [--json FILE]
 
@@ -110,7 +110,7 @@ def _median(steps: list[Step]) -> Step:
 
 
 async def _step(rollout: float, train: float, run: int, *, secure: bool) -> Step:
-    """Of the steps that count."""
+    """Returns the figures of the steps that count."""
     with tempfile.TemporaryDirectory() as directory:
         plan = experiment_plan(
             Path(directory),
@@ -148,7 +148,7 @@ async def _sample(stack: LocalStack, used: list[tuple[float, float]]) -> None:
 
 
 async def _step_times(stack: LocalStack, plan: ExperimentPlan, experiment_id: str) -> list[float]:
-    """When each train step was reported."""
+    """Returns the time at which each train step was reported."""
     at = stack.addresses
     request = WatchProgressRequest(tenant=plan.tenant, experiment_id=experiment_id)
     times: list[float] = []
@@ -162,7 +162,7 @@ async def _step_times(stack: LocalStack, plan: ExperimentPlan, experiment_id: st
 
 
 def _processor_seconds(stack: LocalStack) -> float:
-    """Of all processes of the system, since they began."""
+    """Returns the processor seconds of all processes of the system since they began."""
     total = 0.0
     for pid in stack.pids.values():
         root = psutil.Process(pid)

@@ -1,4 +1,4 @@
-"""How much memory the buffer's process takes while a selector learns of a million tasks.
+"""Measures the memory of the buffer's process while a selector learns of a million tasks.
 
 python -m benchmarks.selector_memory [--tasks 1000000] [--steps 3] [--json FILE]
 

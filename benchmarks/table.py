@@ -18,11 +18,11 @@ class PerformanceClaim:
 
     @property
     def holds(self) -> bool:
-        """Whether the figure keeps to its limit."""
+        """True if the figure keeps to its limit."""
         return self.value <= self.limit if self.relation == "<=" else self.value >= self.limit
 
     def as_json(self) -> dict[str, object]:
-        """For the committed results."""
+        """Returns the claim for the committed results."""
         return {**asdict(self), "ratio": self.value / self.limit, "holds": self.holds}
 
 

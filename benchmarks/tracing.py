@@ -1,4 +1,4 @@
-"""What traces and figures cost of a steady step: switched on, switched off, and as it was before.
+"""The cost of traces and metrics in a steady step: on, off, and without their code.
 
 python -m benchmarks.tracing [--runs 5] [--before CHECKOUT] [--json FILE]
 
@@ -95,7 +95,7 @@ def _report(measured: dict[str, list[dict[str, float]]], path: Path) -> None:
 
 
 def off_seconds() -> float:
-    """Of the processor, for one span with an attribute and one figure, switched off."""
+    """Returns the processor seconds of one span with an attribute and one metric, switched off."""
 
     def call() -> None:
         with tracing.span(names.SAMPLE, attributes=SOME) as span:

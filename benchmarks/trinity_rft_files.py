@@ -99,7 +99,7 @@ REASONS = (
 
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """What became of a file or a snippet."""
+    """The result of loading a file or a snippet."""
 
     place: str
     reason: str

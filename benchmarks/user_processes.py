@@ -1,4 +1,4 @@
-"""What it costs that users' rewards run in processes: processor seconds of whole runs, in pairs.
+"""The cost of running users' rewards in processes: processor seconds of whole runs, in pairs.
 
 python -m benchmarks.user_processes [--pairs 3] [--json FILE]
 

@@ -52,7 +52,7 @@ OTHER = "an option without counterpart"
 
 @dataclass(frozen=True, slots=True)
 class ScriptOutcome:
-    """What became of a script."""
+    """The result of converting a script."""
 
     path: Path
     is_converted: bool

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from safetensors import safe_open
 
-from services.trainer.checkpoints.weights import WEIGHTS_NAME
+from services.trainer.checkpoints.dealt import WEIGHTS_NAME
 from trinity.weights import manifest, tensors
 from trinity.weights.offer import OfferAddress, Receivers, TransferTimeouts
 from trinity.weights.receiving import WeightsReceiver
@@ -27,13 +27,13 @@ class ReceivingJob(Protocol):
     """One way of taking weights; a dataclass, so that it can be sent."""
 
     def prepare(self) -> Callable[[Held], None]:
-        """What is timed, with all that is not done before."""
+        """Returns the part that is timed, and does everything before it."""
         ...
 
 
 @dataclass(frozen=True)
 class FromMemory:
-    """As an engine's worker does, from the question to the checked hash."""
+    """Takes weights as an engine's worker does, from the question to the checked hash."""
 
     offer: dict[str, str]
     limits: dict[str, float]
@@ -58,7 +58,7 @@ class FromMemory:
 
 @dataclass(frozen=True)
 class FromFiles:
-    """As the explorer does: every file against the manifest, then all of it loaded."""
+    """Takes weights as the explorer does: checks every file, then loads all."""
 
     directory: Path
     manifest_sha256: bytes
@@ -104,7 +104,7 @@ class Copying:
 
 @dataclass(frozen=True)
 class Hashing:
-    """Of all that is held."""
+    """Hashes all weights that are held."""
 
     def prepare(self) -> Callable[[Held], None]:
         return _hash
@@ -139,7 +139,7 @@ class Receiver:
         self._process.join()
 
     def seconds(self, job: ReceivingJob, *, meanwhile: Callable[[], None] | None = None) -> float:
-        """How long the job takes; `meanwhile` is this process's part of it."""
+        """Returns the seconds of a job; `meanwhile` is this process's part of it."""
         self._jobs.send(job)
         if meanwhile is not None:
             meanwhile()
@@ -157,7 +157,7 @@ def broadcast_group(place: Path, *, rank: int) -> dist.ProcessGroupGloo:
 
 
 def messages_of(weights: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-    """What our transfer sends, as it sends it."""
+    """Returns the tensors that our transfer sends, in the form in which it sends them."""
     described = tensors.parse_layout(tensors.dump_layout(weights))
     return [tensors.pack(message, weights, "cpu") for message in described]
 
@@ -171,12 +171,12 @@ def _serve(jobs: Connection, shapes: dict[str, tuple[int, ...]], dtype: torch.dt
             begun = time.perf_counter()
             take(held)
             jobs.send(time.perf_counter() - begun)
-        except Exception as error:  # told to who waits for the answer
+        except Exception as error:  # sent to the caller
             jobs.send(f"{type(job).__name__}: {error!r}")
 
 
 def _load(arriving: Iterator[tuple[str, torch.Tensor]], held: Held) -> None:
-    """What is no weight of the model is an adapter's, and kept beside."""
+    """Loads the weights, and keeps those of an adapter beside them."""
     for name, tensor in arriving:
         if name in held:
             held[name].copy_(tensor)

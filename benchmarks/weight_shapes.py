@@ -10,7 +10,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def shapes_of(size: Size) -> Shapes:
-    """Those of a Qwen2 whose output layer is the input's."""
+    """Returns the shapes of a Qwen2 whose output layer is the input's."""
     shapes: Shapes = {"model.embed_tokens.weight": (size.vocabulary, size.hidden)}
     for layer in range(size.layers):
         for name, shape in _linear(size):

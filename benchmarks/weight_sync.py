@@ -1,4 +1,4 @@
-"""How soon weights that a trainer has are an engine's: from its memory, through files, and at best.
+"""Measures how soon an engine has a trainer's weights: from its memory, through files, and at best.
 
 python -m benchmarks.weight_sync [--size 0.5b] [--rank 32] [--runs 5] [--json FILE]
 
@@ -35,8 +35,8 @@ from benchmarks.weight_receiver import (
     messages_of,
 )
 from benchmarks.weight_shapes import adapter_shapes, made, shapes_of
+from services.trainer.checkpoints.dealt import WEIGHTS_NAME
 from services.trainer.checkpoints.weights import (
-    WEIGHTS_NAME,
     ModelFiles,
     WeightsStore,
     weights_hash,
@@ -128,7 +128,7 @@ def _from_memory(tensors: dict[str, torch.Tensor], root: bytes, receiver: Receiv
 
 
 def _broadcast(tensors: dict[str, torch.Tensor], receiver: Receiver) -> float:
-    """As large messages as ours, packed beforehand."""
+    """Sends messages as large as ours, packed beforehand."""
     messages = messages_of(tensors)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "store"

@@ -1,1 +1,1 @@
-"""What every algorithm learns from one warm start, on the addition model, in one process."""
+"""Trains every algorithm from one warm start, on the addition model, in one process."""

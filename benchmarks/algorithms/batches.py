@@ -96,7 +96,7 @@ class BatchMaker:
         )
 
     def _rows(self, answered: Answered, version: int) -> list[TrainRow]:
-        """Without those that the advantage leaves out."""
+        """Returns the rows that the advantage does not leave out."""
         algorithm, samples = self._plan.algorithm, answered.samples
         found = Advantages(np.zeros(len(samples.rewards)))
         if not algorithm.advantage_in_trainer:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def batches(units: Sequence[Unit], num_units: int, seed: int) -> Iterator[TrainBatch]:
-    """Without end, steps from 1 on; what does not fill a batch is left out of its pass."""
+    """Yields batches without end, from step 1 on; a pass leaves out rows that fill none."""
     order, steps = random.Random(seed), count(1)
     while True:
         shuffled = order.sample(units, len(units))
@@ -62,7 +62,7 @@ class DataTrainer:
     ranks: "Ranks"
 
     def run(self, trial: Trial, *, seed: int, num_steps: int) -> TrialRun:
-        """From the warm start; pairs are half as many as rows."""
+        """Trains from the warm start; pairs are half as many as rows."""
         from services.trainer.learner.learner import Learner
 
         began = time.process_time()
@@ -88,7 +88,7 @@ class DataTrainer:
 
 @cache
 def _units(job: TrialJob, schema: RowSchema) -> tuple[list[Unit], list[Unit]]:
-    """Those to train on, and those held out."""
+    """Returns the units to train on and the held-out ones."""
     formatter = job.formatter(schema, COLUMNS[schema])
     texts = [*job.train.texts, *job.held_out.texts]
     units = encoded(formatter, [_with_more_columns(text) for text in texts])
@@ -117,7 +117,7 @@ def _loss_on(units: Sequence[Unit], sampler: Sampler, arguments: Args) -> Callab
 
 
 def _margins(logprobs: Sequence[FloatArray]) -> FloatArray:
-    """How much likelier the chosen answer of each pair is than the rejected one, as logarithms."""
+    """Returns the log-probability of each pair's chosen answer less that of the rejected one."""
     sums_N = np.array([of_row.sum() for of_row in logprobs], dtype=np.float32)
     margins_P: FloatArray = sums_N[::2] - sums_N[1::2]
     return margins_P

@@ -159,7 +159,7 @@ def _data_source(path: Path, lag: int) -> Settings:
 
 
 def _rollout_source(path: Path, lag: int) -> Settings:
-    """With experts beside it, for those algorithms that ask for such."""
+    """Returns the source of rollouts, with experts for the algorithms that need them."""
     taskset = {"path": str(path), "default_workflow_type": WORKFLOW}
     return {
         "mode": "both",

@@ -1,4 +1,4 @@
-"""What a handful of runs that differ in their seed alone says about an algorithm.
+"""Judges an algorithm by a handful of runs that differ in their seed alone.
 
 It learns where its mean gain in held-out accuracy is more than twice the noise. The noise is the
 standard deviation of the final accuracies over the seeds, or the sampling error of an accuracy that
@@ -21,7 +21,7 @@ HARD_LAG = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialVerdict:
-    """On a trial at one lag."""
+    """The judgement of a trial at one lag."""
 
     trial: str
     lag: int
@@ -33,17 +33,17 @@ class TrialVerdict:
 
     @property
     def gain(self) -> float:
-        """In held-out accuracy."""
+        """The gain in held-out accuracy."""
         return self.end - self.start
 
     @property
     def learns(self) -> bool:
-        """By more than the noise."""
+        """True if the gain is larger than the noise."""
         return self.gain > NUM_NOISES * self.noise
 
     @classmethod
     def of(cls, runs: Sequence[TrialRun]) -> "TrialVerdict":
-        """Of runs of one trial at one lag."""
+        """Judges the runs of one trial at one lag."""
         first, ends = runs[0], np.array([run.end for run in runs])
         start, end = first.start, float(ends.mean())
         spread = float(ends.std(ddof=1)) if len(ends) > 1 else 0.0
@@ -59,7 +59,7 @@ class TrialVerdict:
 
 
 def verdicts(runs: Iterable[TrialRun]) -> dict[tuple[str, int], TrialVerdict]:
-    """By trial and lag."""
+    """Returns the judgements by trial and lag."""
     found: dict[tuple[str, int], list[TrialRun]] = {}
     for run in runs:
         if not run.losses:

@@ -1,4 +1,4 @@
-"""What came of one run of a trial, and how large all runs are."""
+"""The outcome of one run of a trial, and the size of all runs."""
 
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -13,7 +13,7 @@ CURVE_INTERVAL = 4
 
 @dataclass(slots=True, kw_only=True)
 class TrialRun:
-    """What came of one; written as a line of JSON."""
+    """The outcome of one run; written as a line of JSON."""
 
     trial: str
     lag: int

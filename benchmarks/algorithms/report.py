@@ -83,7 +83,7 @@ def _of_trial(trial: Trial, found: Verdicts, runs: Sequence[TrialRun]) -> Mappin
 
 
 def _losses(runs: Sequence[TrialRun]) -> dict[str, list[dict[int, float]]]:
-    """Of data, by trial, a course a seed."""
+    """Returns the losses on data by trial, one course a seed."""
     losses: dict[str, list[dict[int, float]]] = {}
     for run in runs:
         if run.losses:

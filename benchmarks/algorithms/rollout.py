@@ -109,7 +109,7 @@ class Sampler:
     def logprobs(
         self, sequences: Sequence[npt.NDArray[np.integer]], prompt_lengths: Sequence[int]
     ) -> list[FloatArray]:
-        """Of the tokens after each sequence's prompt."""
+        """Returns the log-probabilities of the tokens after each sequence's prompt."""
         longest = max(len(tokens) for tokens in sequences)
         tokens_NL = np.zeros((len(sequences), longest), dtype=np.int64)
         for number, tokens in enumerate(sequences):

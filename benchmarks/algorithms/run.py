@@ -106,7 +106,7 @@ class Bench:
         self._num_steps = num_steps
 
     def run(self, trials: Sequence[Trial], keys: Sequence[Key]) -> None:
-        """Those of the keys that are missing, in their order."""
+        """Runs the keys that are missing, in their order."""
         from benchmarks.algorithms.start import make_start, make_teacher
 
         by_name = {trial.name: trial for trial in trials}

@@ -50,7 +50,7 @@ class TrialTrainer:
     def run(
         self, trial: Trial, *, seed: int, lag: int, num_steps: int, save_to: Path | None = None
     ) -> TrialRun:
-        """From the warm start; the weights it ends with may be kept as a model's directory."""
+        """Trains from the warm start; the last weights may be kept as a model's directory."""
         from services.trainer.learner.learner import Learner
 
         began = time.process_time()

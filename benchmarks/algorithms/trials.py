@@ -1,4 +1,4 @@
-"""What is tried: every algorithm type as it is, and some with a correction for old rollouts."""
+"""The trials: every algorithm type as it is, and some with a correction for old rollouts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -53,12 +53,12 @@ class Trial:
 
     @property
     def is_on_data(self) -> bool:
-        """Whether it trains on given rows."""
+        """True if it trains on given rows."""
         return self.algorithm_type in DATA
 
     @property
     def has_teacher(self) -> bool:
-        """Whether rollouts carry a teacher's log-probabilities."""
+        """True if rollouts carry a teacher's log-probabilities."""
         return self.algorithm_type in DISTILLATIONS
 
     @property
@@ -68,7 +68,7 @@ class Trial:
 
     @property
     def is_corrected(self) -> bool:
-        """Whether tokens of old rollouts are weighed by who made them; to reject some is not it."""
+        """True if it weighs tokens of old rollouts; a trial that only rejects some does not."""
         if "rollout_correction" in self.algorithm:
             return bool(self.algorithm["rollout_correction"]["rollout_is"] != "none")
         return self.algorithm_type not in WITHOUT_RATIO
@@ -79,14 +79,14 @@ class Trial:
         return self.algorithm_type not in WITHOUT_RATIO and not self.is_on_data
 
     def lags(self, asked: Sequence[int]) -> Sequence[int]:
-        """Those of the asked that mean something; corrections are for old rollouts."""
+        """Returns the requested lags that apply to it; corrections are for old rollouts."""
         if self.is_on_data:
             return [lag for lag in asked if lag == 0]
         return [lag for lag in asked if lag or "rollout_correction" not in self.algorithm]
 
 
 def all_trials() -> dict[str, Trial]:
-    """By name, in the order of the table."""
+    """Returns all trials by name, in the order of the table."""
     types = [_type(name) for name in ALGORITHM_TYPES.names() if name not in NOT_TRIED]
     uncorrected = [_corrected(name, "tis") for name in WITHOUT_RATIO]
     presets = [_corrected("grpo", preset) for preset in PRESETS]

@@ -1,1 +1,1 @@
-"""How fast the buffer is, beside what its parts and its peers can do."""
+"""Measures how fast the buffer is, beside the speed of its parts and its peers."""

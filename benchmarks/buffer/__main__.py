@@ -1,4 +1,4 @@
-"""How fast the buffer is, beside the raw limits and the peers of the same run.
+"""Measures the buffer's speed, beside the raw limits and the peers of the same run.
 
 python -m benchmarks.buffer [--runs 5] [--cores 2,3] [--without-peers] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""What a stage's age costs: rates with a million stored rows over those with ten thousand.
+"""The cost of a stage's age: rates with a million stored rows over those with ten thousand.
 
 An old stage and a young one stand side by side, each with a database, a broker and a buffer of its
 own, filled once. They take turns, run after run: whatever else the machine does meets both, and the
@@ -29,7 +29,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """What the next rows of a stage took: to publish, to compose and read, to read once more."""
+    """Seconds of a stage's next rows: to publish, to compose and read, to read again."""
 
     stored: int
     """Before it."""

@@ -33,7 +33,7 @@ LOAD_TASKS = 128
 
 
 class LoadExplorer:
-    """What the benchmark may ask of it."""
+    """The calls that the benchmark makes of the explorer's child process."""
 
     def __init__(self, address: str, nats_url: str, producer: str) -> None:
         self._buffer = ExplorerBufferClient(open_channel(address), producer)

@@ -27,7 +27,7 @@ class WorkerPair:
 
 @asynccontextmanager
 async def processes(stack: Stack) -> AsyncIterator[WorkerPair]:
-    """With the broker and the database of the stack."""
+    """Starts both processes, with the broker and the database of the stack."""
     arguments = {"dsn": stack.admin_dsn, "nats_url": stack.nats_url}
     async with (
         started("benchmarks.buffer.raw", **arguments) as sender,
@@ -41,7 +41,7 @@ async def measure(stack: Stack, sizes: Sizes) -> dict[str, float]:
     async with processes(stack) as pair:
         store = pair.store
         figures = {"publish_16k": await rate(pair, 16 * KIB, sizes.large_steps * BATCH_ROWS)}
-        figures["memory_mb"] = await store.number("most_mb")  # nobody has read yet
+        figures["memory_mb"] = await store.number("most_mb")  # before anything is read
         figures["read_16k"] = BATCH_ROWS / _median(await store.numbers("read", batch=BATCH_ROWS))
         figures["take_16k_ms"] = 1000 * _median(await store.numbers("take", batch=BATCH_ROWS))
         figures["publish_2k"] = await rate(pair, 2 * KIB, sizes.small_steps * BATCH_ROWS)

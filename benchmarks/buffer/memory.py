@@ -1,4 +1,4 @@
-"""How much memory the buffer's process takes while its trainer is stopped under full load.
+"""Measures the memory of the buffer's process while its trainer is stopped under full load.
 
 A run is a minute with a database, a broker and a buffer of its own: a process that has once grown
 gives nothing back, and a further minute of the same one would show the first one's memory.
@@ -54,7 +54,7 @@ async def _memory(stack: Stack, folder: Path, sizes: Sizes) -> Figures:
 
 
 async def _most_mb(process: psutil.Process, load: asyncio.Task[float]) -> float:
-    """Until the load ends."""
+    """Returns the most memory seen until the load ends."""
     most = 0.0
     while not load.done():
         most = max(most, _resident_mb(process))

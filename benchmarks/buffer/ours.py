@@ -113,7 +113,7 @@ async def _wake(stack: Stack, folder: Path, num_wakes: int) -> Figures:
 
 
 async def _told(connection: psycopg.AsyncConnection, topic: str) -> float:
-    """When the next notification of a topic comes."""
+    """Returns the time of the next notification of a topic."""
     async for notification in connection.notifies():
         if notification.payload == topic:
             return time.monotonic()

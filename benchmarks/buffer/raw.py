@@ -1,4 +1,4 @@
-"""What the broker and the database can do for the same bytes, without anything that we do.
+"""Measures what the broker and the database can do for the same bytes, without our code.
 
 Two processes, as ours are: one publishes, the other fetches, stores by COPY, commits, acknowledges.
 """
@@ -142,7 +142,7 @@ class Raw:
         return int(line.split()[1]) / 1024
 
     def wake(self, count: int) -> list[float]:
-        """From one session's notification to its arrival in another."""
+        """Returns the seconds from one session's notification to its arrival in another."""
         seconds = []
         with psycopg.connect(
             self._connection.info.dsn + f" password={self._connection.info.password}",

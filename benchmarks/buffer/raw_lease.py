@@ -1,4 +1,4 @@
-"""What the database and a socket can do for a lease, without anything that we do.
+"""Measures what the database and a socket can do for a lease, without our code.
 
 Two processes, as ours are: one asks, over loopback; the other marks rows as leased by a statement
 that commits, reads the task of each by its id, and hands them over.

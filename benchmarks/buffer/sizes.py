@@ -1,11 +1,11 @@
-"""How much is measured: enough for figures that mean something, or next to nothing for a test."""
+"""Sizes of the measurement: enough for meaningful figures, or next to nothing for a test."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Of one run; steps are batches of 256 experiences."""
+    """The sizes of one run; steps are batches of 256 experiences."""
 
     large_steps: int = 20
     """Of 16 KiB."""

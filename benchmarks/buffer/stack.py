@@ -51,7 +51,7 @@ def pin(cores: set[int]) -> None:
 
 @asynccontextmanager
 async def running_stack(root: Path) -> AsyncIterator[Stack]:
-    """With its data in `root`; the database and the broker write to disk as they do in use."""
+    """Starts a stack with its data in `root`; database and broker write to disk as in use."""
     secrets = SecretFiles(root / "secrets")
     postgres = embedded_postgres(root / "postgres", secrets, free_port())
     broker = NatsServer(

@@ -22,7 +22,7 @@ WAIT_SECONDS = 20.0
 
 
 class LoadTrainer:
-    """What the benchmark may ask of it."""
+    """The calls that the benchmark makes of the trainer's child process."""
 
     def __init__(self, address: str) -> None:
         self._channel = open_sync_channel(address)

@@ -31,7 +31,7 @@ class Worker:
         self._process.send_signal(number)
 
     async def call(self, name: str, **arguments: object) -> object:
-        """What the method of this name answers.
+        """Calls the method of this name in the child and returns its answer.
 
         Raises: RuntimeError when it fails.
         """
@@ -80,7 +80,7 @@ async def started(
 
 
 async def serve(methods: object) -> None:
-    """In the child: call the methods that are asked for; what one raises ends the process."""
+    """Serves calls in the child process; an exception of a method ends the process."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     while line := await asyncio.to_thread(sys.stdin.readline):

@@ -63,7 +63,7 @@ def settle() -> None:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """Of one of several, after one that is not counted."""
+    """Measures one of several calls, after one that is not counted."""
     work()
     settle()
     begun = time.perf_counter()

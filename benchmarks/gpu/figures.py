@@ -1,4 +1,4 @@
-"""What was measured beside what the device allows."""
+"""Figures that were measured, beside what the device allows."""
 
 from dataclasses import asdict, dataclass
 
@@ -21,7 +21,7 @@ class Figure:
     share: float | None
 
     def as_json(self) -> dict[str, object]:
-        """For the committed results."""
+        """Returns the figures for the committed results."""
         return asdict(self)
 
 
@@ -75,7 +75,7 @@ def _beside_peak(rate: float, reached: float, peak: float | None) -> list[Figure
 
 
 def _sync(trained: dict[str, float], rolled_out: dict[str, float]) -> Figure:
-    """From the trainer's memory through a file into the engine's."""
+    """Returns the figure of a transfer from the trainer through a file to the engine."""
     parts = (
         trained["export_seconds"],
         trained["write_seconds"],

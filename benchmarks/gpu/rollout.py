@@ -51,7 +51,7 @@ async def measure_rollout(
 
 
 def published_at(path: str, manifest_sha256: str, weights_sha256: str) -> WeightsVersion:
-    """What the trainer's part has left."""
+    """Returns the weights version that the trainer's part has left."""
     return WeightsVersion(
         id=WeightsId(version=1, incarnation=1),
         path=Path(path),
@@ -61,7 +61,7 @@ def published_at(path: str, manifest_sha256: str, weights_sha256: str) -> Weight
 
 
 async def _seconds(engine: Engine, size: Size, step: int) -> float:
-    """Of as many responses at once as the load has."""
+    """Measures as many responses at once as the load has."""
     random = np.random.default_rng(step)
     prompts = random.integers(2, size.vocabulary, (size.concurrent, size.prompt)).tolist()
     begun = time.perf_counter()

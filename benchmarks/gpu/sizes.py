@@ -34,12 +34,12 @@ class Size:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """What the engine keeps of each token that it has seen."""
+        """The bytes that the engine keeps of each token it has seen."""
         head = self.hidden // self.heads
         return 2 * self.layers * self.kv_heads * head * DTYPE_BYTES[self.dtype]
 
     def attention_flops(self, tokens: int, length: int) -> float:
-        """Of forward and backward passes over sequences of this length, besides the weights'."""
+        """Returns the operations of attention in forward and backward passes."""
         return 6.0 * self.layers * self.hidden * length * tokens
 
 

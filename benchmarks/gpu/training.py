@@ -55,7 +55,7 @@ def measure_training(model: Path, weights: Path, size: Size, steps: int) -> dict
 
 
 def _peak_memory() -> dict[str, float]:
-    """Of a GPU; what the processor's memory held is not known."""
+    """Returns the peak memory of a GPU; that of the processor is unknown."""
     if not torch.cuda.is_available():
         return {}
     return {"peak_memory_bytes": float(torch.cuda.max_memory_allocated())}

@@ -1,1 +1,1 @@
-"""What the services cost: a GRPO step through them beside the same step without them."""
+"""The cost of the services: a GRPO step through them beside the same step without them."""

@@ -32,7 +32,7 @@ class OverheadJob:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """As another process was given it."""
+        """Reads the job that another process passed on."""
         given: dict[str, Any] = json.loads(text)
         return cls(**given | {name: Path(given[name]) for name in ("model", "data", "work")})
 

@@ -1,4 +1,4 @@
-"""What a contender measured: the time of each step, and of the parts of a step."""
+"""The figures of a contender: the time of each step, and of the parts of a step."""
 
 import json
 import statistics
@@ -22,11 +22,11 @@ class Steps:
 
     @property
     def median(self) -> float:
-        """Of the steps that count."""
+        """The median of the steps that count."""
         return statistics.median(self.whole[NUM_UNCOUNTED:])
 
     def median_parts(self) -> dict[str, float]:
-        """Of each part."""
+        """The median of each part."""
         return {name: statistics.median(v[NUM_UNCOUNTED:]) for name, v in self.parts.items()}
 
     def to_json(self) -> str:

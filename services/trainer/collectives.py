@@ -3,7 +3,7 @@
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 import numpy as np
@@ -16,6 +16,8 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 
 NamedTensors = Iterable[tuple[str, torch.Tensor]]
+OWN_GROUP_TIMEOUT = timedelta(days=365)
+"""Lost ranks are found by the service, not by their collectives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,17 @@ class Ranks:
     num_ranks: int
     num_sharing: int = 1
     """Neighbouring ranks that share each sequence, and so have the same rows and results."""
+    group: torch.distributed.ProcessGroup | None = field(default=None, compare=False)
+    """The group that the collectives run in; None for the gang's own."""
+
+    def with_own_group(self) -> "Ranks":
+        """Returns the same ranks with a group of their own, whose collectives may run in another
+        thread than the gang's. Collective.
+        """
+        if self.num_ranks == 1:
+            return self
+        group = torch.distributed.new_group(timeout=OWN_GROUP_TIMEOUT, backend="gloo")
+        return replace(self, group=group)
 
     @property
     def is_first(self) -> bool:
@@ -54,7 +67,7 @@ class Ranks:
         tensor = torch.tensor(values, dtype=torch.float64)
         if not self.is_counted:
             tensor.zero_()
-        torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.SUM)
+        torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.SUM, group=self.group)
         return [float(value) for value in tensor.tolist()]
 
     def all_reduce_matrix(self, matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -64,7 +77,7 @@ class Ranks:
         tensor = torch.from_numpy(matrix.copy())
         if not self.is_counted:
             tensor.zero_()
-        torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.SUM)
+        torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.SUM, group=self.group)
         summed: npt.NDArray[np.float64] = tensor.numpy()
         return summed
 
@@ -73,7 +86,7 @@ class Ranks:
         if self.num_ranks == 1:
             return value
         tensor = torch.tensor(value, dtype=torch.float64)
-        torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.MAX)
+        torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.MAX, group=self.group)
         return float(tensor.item())
 
     def broadcast_ints(self, values: Sequence[int]) -> list[int]:
@@ -81,7 +94,7 @@ class Ranks:
         if self.num_ranks == 1:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.int64)
-        torch.distributed.broadcast(tensor, src=0)
+        torch.distributed.broadcast(tensor, src=0, group=self.group)
         return [int(value) for value in tensor.tolist()]
 
     def broadcast_bytes(self, data: bytes) -> bytes:
@@ -92,13 +105,28 @@ class Ranks:
         tensor = torch.zeros(length, dtype=torch.uint8)
         if self.is_first:
             tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        torch.distributed.broadcast(tensor, src=0)
+        torch.distributed.broadcast(tensor, src=0, group=self.group)
         return bytes(tensor.numpy())
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Returns all ranks' bytes on the first one, in their order; nothing on the others."""
+        if self.num_ranks == 1:
+            return [data]
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.num_ranks)]
+        torch.distributed.all_gather(lengths, torch.tensor([len(data)]), group=self.group)
+        sizes = [int(length) for length in lengths]
+        own = torch.zeros(max(sizes), dtype=torch.uint8)
+        if data:
+            own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        found = [torch.zeros_like(own) for _ in sizes] if self.is_first else None
+        torch.distributed.gather(own, found, dst=0, group=self.group)
+        parts = zip(found or [], sizes, strict=False)
+        return [bytes(part[:size].numpy()) for part, size in parts]
 
     def barrier(self) -> None:
         """Waits for all ranks."""
         if self.num_ranks > 1:
-            torch.distributed.barrier()
+            torch.distributed.barrier(group=self.group)
 
 
 def join_gang(timeout: timedelta) -> Ranks:

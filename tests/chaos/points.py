@@ -150,7 +150,7 @@ ALL = (
     _rank("step-trained", "rank.loop:TrainingLoop._report", when="before"),
     _rank("step-reported", "rank.loop:TrainingLoop._report"),
     _rank("weights-unsealed", "checkpoints.weights:seal", when="before"),
-    _rank("weights-written", "checkpoints.weights:WeightsStore.write"),
+    _rank("weights-written", "checkpoints.weights:WeightsStore.seal_files"),
     _rank("weights-announced", "clients:TrainerSynchronizerClient.publish"),
     _rank("version-recorded", "clients:TrainerBufferClient.record_version"),
     # Weights from memory to memory: one of the two is gone when they have met, or right after.

@@ -1,4 +1,4 @@
-"""Checks the prose of docstrings, comments and documents: python -m tests.support.prose
+"""Checks prose, and the shape of source files: python -m tests.support.prose
 
 A docstring opens with a verb in the third person or a noun phrase, not with a relative clause, and
 no text uses archaic words or speaks of processes as persons (CONTRIBUTING.md, "Prose").
@@ -11,11 +11,13 @@ import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.faults import Fault
+from tests.support.shape import faults_of_shape, is_source
+
 ROOT = Path(__file__).parents[2]
-SOURCES = ("trinity/", "services/")
+SOURCES = ("trinity/", "services/", "benchmarks/", "deploy/")
 GENERATED = ("trinity/api/", "services/buffer/migrations/", "services/synchronizer/migrations/")
 OPENING = re.compile(
     r"(What|Whether|How|Which|Where|Who|Whose|When|Why|That|Those|As|Of|For|Until|Since|By|With"
@@ -28,18 +30,6 @@ WORDS = re.compile(
 )
 ALLOWED = {"trinity/local/identity.py": {"nobody"}}
 """The Unix account of that name."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Fault:
-    """A text that has to be reworded."""
-
-    file: str
-    line: int
-    problem: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.problem}"
 
 
 def faults_of_source(file: str, text: str) -> Iterator[Fault]:
@@ -78,6 +68,7 @@ def faults() -> list[Fault]:
         ["git", "ls-files", "*.py", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     found: list[Fault] = []
+    sources: dict[str, str] = {}
     for file in listed.stdout.split():
         path = ROOT / file
         if file.startswith(GENERATED) or not path.exists():
@@ -86,10 +77,12 @@ def faults() -> list[Fault]:
             found += faults_of_document(file, path.read_text(encoding="utf-8"))
         elif file.startswith(SOURCES):
             found += faults_of_source(file, path.read_text(encoding="utf-8"))
-    return sorted(found)
+        if is_source(file):
+            sources[file] = path.read_text(encoding="utf-8")
+    return sorted((*found, *faults_of_shape(sources)))
 
 
 if __name__ == "__main__":
     listed = faults()
     sys.stdout.write("".join(f"{fault}\n" for fault in listed))
-    sys.exit(f"check: {len(listed)} texts to reword" if listed else 0)
+    sys.exit(f"check: {len(listed)} places to change" if listed else 0)

@@ -1,8 +1,9 @@
-"""The check of prose finds what it looks for."""
+"""The checks of prose and of shape find what they look for."""
 
 import pytest
 
 from tests.support.prose import faults_of_document, faults_of_source
+from tests.support.shape import faults_of_shape
 
 
 @pytest.mark.parametrize(
@@ -26,3 +27,38 @@ def test_plain_english_passes() -> None:
 def test_documents_are_checked_outside_of_code() -> None:
     text = "Start it anew.\n\n```\nanew\n```\n`anew`\n"
     assert [fault.line for fault in faults_of_document("a.md", text)] == [1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "names = [one for one in found]\n",
+        "async def f() -> None:\n    async for number, one in found:\n        pass\n",
+        "x = 1\n" * 501,
+        "def f() -> None:\n" + "    x = 1\n" * 59,
+        "class A:\n" + "    x = 1\n" * 312,
+    ],
+)
+def test_a_shape_beyond_its_limit_is_found(text: str) -> None:
+    assert len(list(faults_of_shape({"trinity/a.py": text}))) == 1
+
+
+def test_a_shape_within_its_limits_passes() -> None:
+    text = "names = [name for name in found]\n" + "def f() -> None:\n" + "    x = 1\n" * 58
+    text += "class A:\n" + "    x = 1\n" * 311
+    assert list(faults_of_shape({"trinity/a.py": text})) == []
+
+
+def test_a_class_name_stands_once_except_where_upstream_has_it() -> None:
+    text = "class Task:\n    pass\n"
+    ours = {"trinity/tasks.py": text, "trinity/common/tasks.py": text}
+    assert list(faults_of_shape(ours)) == []
+    again = [fault.file for fault in faults_of_shape(ours | {"services/tasks.py": text})]
+    assert again == ["services/tasks.py"]
+
+
+def test_a_folder_holds_a_bounded_number_of_files() -> None:
+    files = {f"trinity/rewards/r{number}.py": "" for number in range(35)}
+    assert list(faults_of_shape(files)) == []
+    files["trinity/rewards/another.py"] = ""
+    assert [fault.file for fault in faults_of_shape(files)] == ["trinity/rewards"]

@@ -174,6 +174,7 @@ RULES: tuple[ChangeRule, ...] = (
         "synchronizer.sync_timeout",
         "data_processor.task_pipeline.num_process",
     ),
+    _free("what a resume takes from a checkpoint", "trainer.load_contents", rounds=True),
     _free(
         "how long a batch is waited for: an incomplete one depends on the clock",
         f"{_ROWS}.max_read_timeout",
@@ -182,6 +183,7 @@ RULES: tuple[ChangeRule, ...] = (
     _free(
         "checkpoints and what is kept",
         "trainer.save_interval",
+        "trainer.save_contents",
         "trainer.max_checkpoints_to_keep",
         "trainer.resume_mode",
         "continue_from_checkpoint",
@@ -213,6 +215,7 @@ RULES: tuple[ChangeRule, ...] = (
         "model.lora_configs.base_model_name",
         "service",
         "monitor",
+        "trainer.enable_preview",
         "log",
     ),
     _free(

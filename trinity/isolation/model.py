@@ -13,15 +13,10 @@ from typing import Unpack
 from trinity.isolation.calls import CallChannel, Json, OnDelta, Reply
 from trinity.isolation.values import experience_from_text
 from trinity.types import Experience, JsonObject, SamplingParams
-from trinity.workflows.generation import (
-    GenerationDelta,
-    Likeliest,
-    ModelLimits,
-    Prompt,
-    Scores,
-)
+from trinity.workflows.attempt_calls import AttemptOver
+from trinity.workflows.generation import GenerationDelta, Likeliest, ModelLimits, Prompt, Scores
 from trinity.workflows.messages import Message
-from trinity.workflows.model import AttemptOver, ModelWrapper, OnIndexedDelta
+from trinity.workflows.model import ModelWrapper, OnIndexedDelta
 from trinity.workflows.openai_clients import ApiAccess
 from trinity.workflows.sampling import SamplingOverrides
 

@@ -26,7 +26,7 @@ _ROLES = ("explorer", "trainer", "buffer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class LaneSpan:
     """Something that a member did, or waited for; times are seconds since 1970."""
 
     lane: str
@@ -78,8 +78,8 @@ class LaneHistory:
     """Work and waits of members; a follower observes, pages read from other threads."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _closed: deque[Span] = field(default_factory=lambda: deque(maxlen=MAX_SPANS))
-    _open: dict[tuple[str, str], Span] = field(default_factory=dict)
+    _closed: deque[LaneSpan] = field(default_factory=lambda: deque(maxlen=MAX_SPANS))
+    _open: dict[tuple[str, str], LaneSpan] = field(default_factory=dict)
     _names: dict[str, tuple[int, str]] = field(default_factory=dict)
     _first: float = 0.0
 
@@ -103,7 +103,7 @@ class LaneHistory:
             for key in tuple(self._open):
                 self._close(key, self._open[key].end)
 
-    def closed_waits(self) -> list[Span]:
+    def closed_waits(self) -> list[LaneSpan]:
         """Returns the waits that ended, the newest first."""
         with self._lock:
             return [span for span in reversed(self._closed) if span.is_wait]
@@ -120,7 +120,7 @@ class LaneHistory:
             seen = now - self._first if self._first else 0.0
         window = max(LEAST_WINDOW_SECONDS, min(WINDOW_SECONDS, seen))
         start = now - window
-        of_lane: dict[str, list[Span]] = {}
+        of_lane: dict[str, list[LaneSpan]] = {}
         for span in spans:
             if span.end >= start:
                 of_lane.setdefault(span.lane, []).append(span)
@@ -139,7 +139,7 @@ class LaneHistory:
             window_seconds=window,
         )
 
-    def _add(self, key: tuple[str, str], span: Span) -> None:
+    def _add(self, key: tuple[str, str], span: LaneSpan) -> None:
         known = self._open.get(key)
         if known is not None and _is_same(known, span):
             self._open[key] = replace(span, begin=known.begin)
@@ -161,7 +161,7 @@ class LaneHistory:
             del self._names[lane]
 
 
-def _is_same(known: Span, span: Span) -> bool:
+def _is_same(known: LaneSpan, span: LaneSpan) -> bool:
     if span.is_wait:
         return abs(known.begin - span.begin) < SAME_SECONDS
     return known.text == span.text
@@ -174,10 +174,12 @@ def _name(member: synchronizer_pb2.Member) -> tuple[int, str]:
     return place, one_line(f"{role} {member.address or member.id[:SHORT_ID]}")
 
 
-def _spans(now: float, member: synchronizer_pb2.Member) -> Iterator[tuple[tuple[str, str], Span]]:
+def _spans(
+    now: float, member: synchronizer_pb2.Member
+) -> Iterator[tuple[tuple[str, str], LaneSpan]]:
     """Yields what a member does, and its longest wait for each target, as of its heartbeat."""
     heard = now - member.silent_seconds
-    activity = Span(lane=member.id, is_wait=False, text=member.activity, begin=heard, end=heard)
+    activity = LaneSpan(lane=member.id, is_wait=False, text=member.activity, begin=heard, end=heard)
     yield (member.id, ""), activity
     longest: dict[str, synchronizer_pb2.Wait] = {}
     for wait in member.waits:
@@ -187,7 +189,7 @@ def _spans(now: float, member: synchronizer_pb2.Member) -> Iterator[tuple[tuple[
     for target, wait in longest.items():
         yield (
             (member.id, target or "?"),
-            Span(
+            LaneSpan(
                 lane=member.id,
                 is_wait=True,
                 text=wait.reason,
@@ -198,7 +200,7 @@ def _spans(now: float, member: synchronizer_pb2.Member) -> Iterator[tuple[tuple[
         )
 
 
-def _shown(span: Span, start: float, window: float) -> ShownSpan:
+def _shown(span: LaneSpan, start: float, window: float) -> ShownSpan:
     begin = max(span.begin, start)
     what = f"waits for {span.waits_for}" if span.is_wait else span.text
     lasted = seconds_text(span.seconds)

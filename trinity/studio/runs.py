@@ -24,7 +24,7 @@ MAX_RUNS = 1_000
 """Most runs that are listed; the newest."""
 
 
-class RunState(StrEnum):
+class RunDirectoryState(StrEnum):
     """The state of a run's directory."""
 
     RUNNING = "running"
@@ -35,7 +35,7 @@ class RunState(StrEnum):
     UNREADABLE = "unreadable"
 
 
-_ORDER = tuple(RunState)
+_ORDER = tuple(RunDirectoryState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class RunEntry:
 
     directory: Path
     label: str
-    state: RunState
+    state: RunDirectoryState
     began: datetime | None
     """None where it is not known."""
     experiment_id: str = ""
@@ -112,7 +112,7 @@ def describe_run(directory: Path) -> RunEntry:
         return RunEntry(
             directory=directory,
             label="/".join(directory.parts[-2:]),
-            state=RunState.UNREADABLE,
+            state=RunDirectoryState.UNREADABLE,
             began=began,
             reason=str(error),
         )
@@ -123,7 +123,7 @@ def _entry(
     directory: Path,
     began: datetime,
     outline: PlanOutline,
-    state: RunState,
+    state: RunDirectoryState,
     summary: RunSummary | None,
 ) -> RunEntry:
     steps = {
@@ -144,26 +144,26 @@ def _entry(
         total_steps=current.total_train_steps,
         result=_result(summary),
         reward=_last_reward(summary),
-        reason=summary.reason if summary is not None and state is RunState.FAILED else "",
+        reason=summary.reason if summary is not None and state is RunDirectoryState.FAILED else "",
     )
 
 
-def run_state(directory: Path) -> RunState:
+def run_state(directory: Path) -> RunDirectoryState:
     """Returns the state; a stopped run that is only viewed is stopped."""
     home = stack_directory_of(directory)
     is_viewed = viewer_pid(home) is not None
     if not is_viewed:
         try:
             if read_running(home) is not None:
-                return RunState.RUNNING
+                return RunDirectoryState.RUNNING
         except (OSError, ValueError, KeyError, TypeError):
-            return RunState.CHANGING
+            return RunDirectoryState.CHANGING
         if lock_owner_pid(home) is not None:
-            return RunState.CHANGING
+            return RunDirectoryState.CHANGING
     summary = last_summary(directory)
     if summary is None:
-        return RunState.STOPPED
-    return RunState.FINISHED if summary.state == FINISHED else RunState.FAILED
+        return RunDirectoryState.STOPPED
+    return RunDirectoryState.FINISHED if summary.state == FINISHED else RunDirectoryState.FAILED
 
 
 def _began(directory: Path) -> float:

@@ -200,7 +200,7 @@ _KEYS: Mapping[TaskOrder, Callable[[TaskHistory], tuple[float, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class VersionSpan:
+class VersionRange:
     """Versions that share a column of the heat map."""
 
     first: int
@@ -219,11 +219,11 @@ class VersionSpan:
         return combined(own)
 
 
-def version_spans(versions: Sequence[int], most: int = MAX_COLUMNS) -> list[VersionSpan]:
+def version_spans(versions: Sequence[int], most: int = MAX_COLUMNS) -> list[VersionRange]:
     """Groups versions, in order, so that there are at most so many columns, equally full."""
     size = max(1, -(-len(versions) // most))
     parts = [versions[first : first + size] for first in range(0, len(versions), size)]
-    return [VersionSpan(part[0], part[-1]) for part in parts]
+    return [VersionRange(part[0], part[-1]) for part in parts]
 
 
 def heat_text(score: Score) -> str:

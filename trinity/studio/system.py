@@ -36,7 +36,7 @@ from trinity.runtime.host_port import split_address
 from trinity.security.credentials import Credentials
 from trinity.security.plaintext_policy import refuse_plain_service
 from trinity.studio.connection import OpenRun, ServiceConnection
-from trinity.studio.runs import RunEntry, RunState
+from trinity.studio.runs import RunDirectoryState, RunEntry
 from trinity.studio.visitors import HOW_TO_GET_A_TOKEN, Visitor
 
 T = TypeVar("T")
@@ -49,10 +49,10 @@ NO_DIRECTORY = Path("/nonexistent")
 """The directory of an experiment whose files are not on this machine."""
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _STATES = {
-    synchronizer_pb2.EXPERIMENT_STATE_RUNNING: RunState.RUNNING,
-    synchronizer_pb2.EXPERIMENT_STATE_FINISHED: RunState.FINISHED,
-    synchronizer_pb2.EXPERIMENT_STATE_FAILED: RunState.FAILED,
-    synchronizer_pb2.EXPERIMENT_STATE_CANCELLED: RunState.STOPPED,
+    synchronizer_pb2.EXPERIMENT_STATE_RUNNING: RunDirectoryState.RUNNING,
+    synchronizer_pb2.EXPERIMENT_STATE_FINISHED: RunDirectoryState.FINISHED,
+    synchronizer_pb2.EXPERIMENT_STATE_FAILED: RunDirectoryState.FAILED,
+    synchronizer_pb2.EXPERIMENT_STATE_CANCELLED: RunDirectoryState.STOPPED,
 }
 
 
@@ -185,9 +185,9 @@ async def _entries(
     members: Iterable[synchronizer_pb2.Member],
 ) -> list[RunEntry]:
     known, waiting = list(experiments), _longest_waits(members)
-    running = [experiment for experiment in known if _state(experiment) is RunState.RUNNING][
-        :MAX_DESCRIBED
-    ]
+    running = [
+        experiment for experiment in known if _state(experiment) is RunDirectoryState.RUNNING
+    ][:MAX_DESCRIBED]
     async with open_channel(system.buffer, system.security) as channel:
         buffer = BufferServiceStub(channel)
         work = await asyncio.gather(*(_work(system, buffer, experiment) for experiment in running))
@@ -196,7 +196,7 @@ async def _entries(
         _entry(experiment, of_id.get(experiment.id), waiting.get(experiment.id, ""))
         for experiment in known
     ]
-    order = tuple(RunState)
+    order = tuple(RunDirectoryState)
     return sorted(entries, key=lambda entry: order.index(entry.state))
 
 
@@ -227,8 +227,8 @@ def _longest_waits(members: Iterable[synchronizer_pb2.Member]) -> dict[str, str]
     }
 
 
-def _state(experiment: synchronizer_pb2.Experiment) -> RunState:
-    return _STATES.get(experiment.state, RunState.UNREADABLE)
+def _state(experiment: synchronizer_pb2.Experiment) -> RunDirectoryState:
+    return _STATES.get(experiment.state, RunDirectoryState.UNREADABLE)
 
 
 def _entry(
@@ -306,7 +306,7 @@ class SystemConnection(ServiceConnection):
             tenant=experiment.tenant,
             label=experiment.label,
             experiment_id=experiment.id,
-            is_live=_state(experiment) is RunState.RUNNING,
+            is_live=_state(experiment) is RunDirectoryState.RUNNING,
         )
         async with self._open(opened):
             while not self.is_idle:

@@ -70,7 +70,7 @@ def main() -> int:
     """Runs the pipeline; errors are answers, so exit code 0 only says that it was not killed."""
     memory_bytes = int(sys.argv[1])
     answers = _ResponseWriter(_take_stdout())
-    given = reserve_stdin()  # it closes its bytes when nobody holds it
+    given = reserve_stdin()  # held, since it closes its bytes otherwise
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     try:
         load_plugins(plugin_dirs_from_environment())

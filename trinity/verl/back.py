@@ -8,23 +8,15 @@ import yaml
 from trinity.algorithm.units import UNIT_ARGUMENT, UNIT_BEFORE
 from trinity.verl.key_table import ROWS, SUPERVISED_ROWS
 from trinity.verl.rules.agents import AGENT_WORKFLOW, ROLLOUT
-from trinity.verl.rules.algorithm import (
-    ACTOR,
-    ARGUMENTS,
-    BYPASS_LOSSES,
-    ESTIMATORS,
-    KL_NAMES,
-    LOSS_ARGUMENTS,
-    LOSS_NAMES,
-    NO_LIMIT,
-    PIPELINE,
-)
+from trinity.verl.rules.algorithm import ESTIMATORS, KL_NAMES, NO_LIMIT, PIPELINE
 from trinity.verl.rules.batches import NEVER, STEP_COUNTS
 from trinity.verl.rules.data import TRUTH
+from trinity.verl.rules.losses import ARGUMENTS, BYPASS_LOSSES, LOSS_ARGUMENTS, LOSS_NAMES
 from trinity.verl.rules.rewards import DAPO_REWARD
 from trinity.verl.settings import FloatLoader, shell_word
 from trinity.verl.table.rollout import AGENT, MULTI_TURN
 from trinity.verl.values import JsonValue
+from trinity.verl.work import ACTOR
 
 _INPUT = "buffer.explorer_input"
 _ON_THEIR_OWN = (

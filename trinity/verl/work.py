@@ -8,6 +8,8 @@ from trinity.verl.draft import ConversionReport, Draft
 from trinity.verl.settings import VerlSetting, VerlSettings
 from trinity.verl.values import JsonValue
 
+ACTOR = "actor_rollout_ref.actor"
+CORRECTION = "algorithm.rollout_correction"
 CRITICS = ("ppo", "gae", "ppo_unmasked", "pf_ppo", "vapo")
 """Advantages that need a critic."""
 _VARIABLE = re.compile(r"\$\{oc\.env:(\w+)")

@@ -9,7 +9,9 @@ import errno
 import hashlib
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -55,17 +57,26 @@ class Manifest(ManifestHead):
     files: dict[str, ManifestFile]
 
 
-def seal(directory: Path, head: ManifestHead, durable: frozenset[str] = frozenset()) -> bytes:
+def seal(
+    directory: Path,
+    head: ManifestHead,
+    durable: frozenset[str] = frozenset(),
+    described: Mapping[str, ManifestFile] = MappingProxyType({}),
+) -> bytes:
     """Makes all files durable, writes the manifest after them and returns its SHA-256.
 
-    `durable` names files that are so already, such as links to durable ones.
+    `durable` names files that are so already, such as links to durable ones; `described` files are
+    so too, and were hashed by the ranks that wrote them.
     """
     files = {}
     for path in _files_of(directory):
         name = path.relative_to(directory).as_posix()
+        if name in described:
+            files[name] = described[name]
+            continue
         if name not in durable:
             make_durable(path)
-        files[name] = _describe(path)
+        files[name] = describe(path)
     manifest = Manifest(**head.model_dump(), files=files)
     content = manifest.model_dump_json(indent=1).encode()
     target = directory / MANIFEST_NAME
@@ -150,7 +161,7 @@ def _compare(directory: Path, manifest: Manifest) -> None:
         state = "is missing" if name in manifest.files else "is not in the manifest"
         raise ManifestError(f"{directory / name} {state}")
     for name, expected in manifest.files.items():
-        if _describe(directory / name) != expected:
+        if describe(directory / name) != expected:
             raise ManifestError(f"{directory / name} has changed: it does not match its manifest")
 
 
@@ -168,7 +179,8 @@ def _files_of(directory: Path) -> list[Path]:
     return sorted(path for path in paths if path.is_file() and path != directory / MANIFEST_NAME)
 
 
-def _describe(path: Path) -> ManifestFile:
+def describe(path: Path) -> ManifestFile:
+    """Returns size and hash of a file."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return ManifestFile(sha256=digest, size=path.stat().st_size)

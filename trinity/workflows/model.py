@@ -1,32 +1,22 @@
-"""The model as the workflow of one attempt calls it, and the record of its answers."""
+"""The model as the workflow of one attempt calls it."""
 
 import asyncio
-import concurrent.futures
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TypeVar, Unpack, cast
+from typing import Unpack, cast
 
 import numpy as np
 
 from trinity.errors import UserError
 from trinity.telemetry import tracing
-from trinity.types import (
-    ROUTED_EXPERTS,
-    Alignment,
-    Array,
-    Experience,
-    FinishReason,
-    FloatArray,
-    JsonObject,
-    SamplingParams,
-    VersionSpan,
-)
-from trinity.types import Sequence as TokenSequence
+from trinity.types import Experience, FloatArray, JsonObject, SamplingParams
+from trinity.workflows.attempt_calls import AttemptCalls, T
+from trinity.workflows.attempt_calls import AttemptOver as AttemptOver  # workflows may catch it
+from trinity.workflows.experience_builder import CallHistory, ExperienceBuilder
 from trinity.workflows.generation import (
     ChatTokenizer,
     Generation,
@@ -39,124 +29,15 @@ from trinity.workflows.generation import (
 )
 from trinity.workflows.messages import Message, as_mapping, for_template
 from trinity.workflows.openai_clients import HttpModelAccess
-from trinity.workflows.sampling import (
-    RatioWarnings,
-    SamplingOverrides,
-    apply_overrides,
-    likeliest_arrays,
-    truncate_at_stop,
-)
+from trinity.workflows.sampling import RatioWarnings, SamplingOverrides, apply_overrides
 from trinity.workflows.telemetry import trace_generation
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 OnIndexedDelta = Callable[[int, GenerationDelta], None]
 """Receives the index of an answer and its next tokens."""
 LOGGED_CHARACTERS = 400
 """Text of a prompt's end and of a response in a line at level DEBUG."""
-AUXILIARY_MODEL = "auxiliary_model"
-"""Key of an experience's `info` with the name of the auxiliary model that made it."""
-
-
-class CallHistory:
-    """Keeps experiences in the order of the calls, not of the answers."""
-
-    def __init__(self) -> None:
-        self._by_call: dict[int, Experience] = {}
-
-    def record(self, made: Iterable[tuple[int, Experience]]) -> None:
-        """Records answers by their calls' numbers."""
-        self._by_call.update(made)
-
-    def collect(self, *, clear: bool) -> list[Experience]:
-        """Returns all recorded answers, and with `clear` removes them."""
-        found = [self._by_call[number] for number in sorted(self._by_call)]
-        if clear:
-            self._by_call.clear()
-        return found
-
-
-class AttemptOver(asyncio.CancelledError):
-    """The attempt's time is over or its lease is lost, so its calls get no more tokens.
-
-    It is not an Exception, so that it also ends a workflow that retries after any Exception.
-    """
-
-    def __init__(self) -> None:
-        super().__init__("this attempt is over")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExperienceBuilder:
-    """Makes experiences of answers by one version of the weights."""
-
-    tokenizer: ChatTokenizer
-    limits: ModelLimits
-    version: int
-    incarnation: int
-    auxiliary_name: str
-    """Name of the auxiliary model that answers; empty for the policy."""
-
-    def from_generation(
-        self, prompt: Prompt, generation: Generation, sampling: SamplingParams
-    ) -> Experience:
-        """Returns an answer; its action mask is all false without log-probabilities."""
-        num_tokens = len(generation.token_ids)
-        has_logprobs = len(generation.logprobs) == num_tokens
-        logprobs = generation.logprobs if has_logprobs else [0.0] * num_tokens
-        response = self.tokenizer.decode(generation.token_ids)
-        body = TokenSequence(
-            tokens=np.array(prompt.token_ids + generation.token_ids, dtype=np.int32),
-            prompt_length=len(prompt.token_ids),
-            action_mask=np.full(num_tokens, has_logprobs, dtype=np.bool_),
-            rollout_logprobs=np.array(logprobs, dtype=np.float32),
-            prompt_text=prompt.text,
-            response_text=truncate_at_stop(response, sampling.stop),
-        )
-        experience = self._wrap(body, generation.finish_reason, sampling)
-        experience.arrays |= likeliest_arrays(generation, sampling.logprobs)
-        if generation.routed_experts is not None:
-            routes = Array(generation.routed_experts, Alignment.RESPONSE)
-            experience.arrays[ROUTED_EXPERTS] = routes
-        return experience
-
-    def from_long_prompt(self, prompt: Prompt, sampling: SamplingParams) -> Experience:
-        """Returns a placeholder that keeps the group complete; its action mask is all false."""
-        limit = self.limits.max_prompt_tokens
-        if not self.limits.truncate_prompts:
-            raise UserError(
-                f"a prompt has {len(prompt.token_ids)} tokens, model.max_prompt_tokens is {limit}; "
-                "raise it, or set model.enable_prompt_truncation"
-            )
-        body = TokenSequence(
-            tokens=np.array(prompt.token_ids[: limit + 1], dtype=np.int32),
-            prompt_length=limit,
-            action_mask=np.zeros(1, dtype=np.bool_),
-            rollout_logprobs=np.zeros(1, dtype=np.float32),
-            prompt_text=prompt.text,
-        )
-        experience = self._wrap(body, FinishReason.PROMPT_TRUNCATED, sampling)
-        experience.reward = 0.0
-        return experience
-
-    def _wrap(
-        self, body: TokenSequence, finish_reason: FinishReason, sampling: SamplingParams
-    ) -> Experience:
-        span = VersionSpan(
-            start=0,
-            end=body.response_length,
-            version=self.version,
-            incarnation=self.incarnation,
-        )
-        return Experience(
-            body=body,
-            finish_reason=finish_reason,
-            version_spans=(span,),
-            sampling=sampling,
-            chat_template_sha256=self.tokenizer.template_sha256,
-            info={AUXILIARY_MODEL: self.auxiliary_name} if self.auxiliary_name else {},
-        )
 
 
 class ModelWrapper(HttpModelAccess):
@@ -188,9 +69,7 @@ class ModelWrapper(HttpModelAccess):
         self._seed_of_call = seed_of_call
         self._num_calls = 0
         self._tools: dict[bytes, tuple[JsonObject, ...]] = {}
-        self._loop = asyncio.get_running_loop()
-        self._pending: set[asyncio.Task[object]] = set()
-        self._is_closed = False
+        self._calls = AttemptCalls()
         self._span_context = tracing.current()
         self._history = CallHistory() if keeps_history else None
         self._ratio_warnings = ratio_warnings
@@ -296,8 +175,7 @@ class ModelWrapper(HttpModelAccess):
         self, sequences: Sequence[Sequence[int]], *, num_likeliest: int = 0
     ) -> list[Scores]:
         """Scores several sequences; see `score_async`."""
-        if self._is_closed:
-            raise AttemptOver
+        self._calls.require_open()
         return await asyncio.gather(*(self._score(tokens, num_likeliest) for tokens in sequences))
 
     async def logprobs_async(
@@ -338,7 +216,7 @@ class ModelWrapper(HttpModelAccess):
     @property
     def is_closed(self) -> bool:
         """True if the attempt is over."""
-        return self._is_closed
+        return self._calls.is_closed
 
     @property
     def sampling(self) -> SamplingParams:
@@ -391,36 +269,15 @@ class ModelWrapper(HttpModelAccess):
 
     async def close(self) -> None:
         """Ends the attempt: cancels calls in progress and refuses new ones."""
-        self._is_closed = True
-        pending = list(self._pending)
-        for task in pending:
-            task.cancel()
-        if pending:
-            await asyncio.wait(pending)
+        await self._calls.close()
 
     async def await_elsewhere(self, call: Coroutine[object, object, T]) -> T:
         """Awaits a call of this model from another event loop, that of a workflow in a thread."""
-        if self._is_closed:
-            call.close()
-            raise AttemptOver
-        future = asyncio.run_coroutine_threadsafe(call, self._loop)
-        try:
-            return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            if future.cancelled() and self._is_closed:
-                raise AttemptOver from None
-            future.cancel()
-            raise
+        return await self._calls.await_elsewhere(call)
 
     def wait_in_thread(self, call: Coroutine[object, object, T]) -> T:
         """Waits for a call of this model, in a thread that is not the event loop's."""
-        if self._is_closed:
-            call.close()
-            raise AttemptOver
-        try:
-            return asyncio.run_coroutine_threadsafe(call, self._loop).result()
-        except concurrent.futures.CancelledError:
-            raise AttemptOver from None
+        return self._calls.wait_in_thread(call)
 
     async def _sample(
         self,
@@ -429,8 +286,7 @@ class ModelWrapper(HttpModelAccess):
         overrides: SamplingOverrides,
         on_delta: OnIndexedDelta | None = None,
     ) -> list[Experience]:
-        if self._is_closed:
-            raise AttemptOver
+        self._calls.require_open()
         merged = apply_overrides(self._sampling, overrides)
         if self._ratio_warnings is not None:
             self._ratio_warnings.check(overrides)
@@ -473,29 +329,15 @@ class ModelWrapper(HttpModelAccess):
         self, prompt: Prompt, sampling: SamplingParams, min_tokens: int, on_delta: OnDelta | None
     ) -> Generation:
         with (
-            self._call(),
+            self._calls.in_progress(),
             trace_generation(self._span_context, len(prompt.token_ids), sampling) as made,
         ):
             generation = await self._generator.generate(
                 prompt.token_ids, sampling, min_tokens=min_tokens, on_delta=on_delta
             )
             made(generation)
-            self._log_answer(prompt, generation)
+            _log_answer(self._tokenizer, prompt, generation)
             return generation
-
-    def _log_answer(self, prompt: Prompt, generation: Generation) -> None:
-        """Shows a call and its answer at level DEBUG; decoding text costs time at no other."""
-        if logger.isEnabledFor(logging.DEBUG):
-            logger.debug(
-                "the model answered",
-                extra={
-                    "prompt_tokens": len(prompt.token_ids),
-                    "response_tokens": len(generation.token_ids),
-                    "finish_reason": generation.finish_reason,
-                    "prompt_end": prompt.text[-LOGGED_CHARACTERS:],
-                    "response": self._tokenizer.decode(generation.token_ids)[:LOGGED_CHARACTERS],
-                },
-            )
 
     async def _score(self, tokens: Sequence[int], num_likeliest: int) -> Scores:
         token_ids = [int(token) for token in tokens]
@@ -505,23 +347,10 @@ class ModelWrapper(HttpModelAccess):
                 f"log-probabilities are given for 1 to {limit} tokens (`max_model_len`), "
                 f"not for {len(token_ids)}"
             )
-        with self._call():
+        with self._calls.in_progress():
             if len(token_ids) == 1:
                 return Scores(logprobs=[])
             return await self._generator.score(token_ids, num_likeliest=num_likeliest)
-
-    @contextmanager
-    def _call(self) -> Iterator[None]:
-        """Registers the current task for the block's call of the engine; `close` may cancel it."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._pending.add(task)
-        try:
-            if self._is_closed:
-                raise AttemptOver
-            yield
-        finally:
-            self._pending.discard(task)
 
 
 def _offset_index(on_delta: OnIndexedDelta | None, begin: int) -> OnIndexedDelta | None:
@@ -538,3 +367,18 @@ def _as_mappings(messages: Sequence[Message]) -> list[Message]:
 
 def _tools_hash(tools: Sequence[JsonObject]) -> bytes:
     return hashlib.sha256(json.dumps(list(tools), sort_keys=True).encode()).digest()
+
+
+def _log_answer(tokenizer: ChatTokenizer, prompt: Prompt, generation: Generation) -> None:
+    """Shows a call and its answer at level DEBUG; decoding text costs time at no other."""
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug(
+            "the model answered",
+            extra={
+                "prompt_tokens": len(prompt.token_ids),
+                "response_tokens": len(generation.token_ids),
+                "finish_reason": generation.finish_reason,
+                "prompt_end": prompt.text[-LOGGED_CHARACTERS:],
+                "response": tokenizer.decode(generation.token_ids)[:LOGGED_CHARACTERS],
+            },
+        )

@@ -1,4 +1,4 @@
-"""What is measured of every peer, over the calls that a peer's own module gives it."""
+"""Measures every peer in the same way, through the calls that its own module provides."""
 
 import json
 import logging
@@ -74,7 +74,7 @@ def _lease(producer: Any, consumer: Any, num_bytes: int, sizes: Sizes) -> float:
 
 
 def _wake(producer: Any, consumer: Any) -> float:
-    """From the call that puts one row to the end of the call that waits for it."""
+    """Measures from the call that puts one row to the end of the call that waits for it."""
     waiting = consumer.wait.remote()
     time.sleep(0.05)
     began = ray.get(producer.put_one.remote())

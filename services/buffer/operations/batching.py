@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from services.buffer import telemetry
-from services.buffer.domain.admission import can_open_after
 from services.buffer.domain.batches import (
     BatchDecision,
     BatchEnd,
-    BatchSupply,
     BatchWait,
     ComposeNow,
     RefillTasks,
@@ -21,15 +19,8 @@ from services.buffer.domain.batches import (
     decide_full_batch,
     decide_short_batch,
     pipeline_metrics,
-    tasks_to_draw,
 )
-from services.buffer.domain.stage import (
-    AssignmentKind,
-    Stage,
-    StageState,
-    planned_rows,
-    refilled_explore_step,
-)
+from services.buffer.domain.stage import Stage, StageState
 from services.buffer.domain.tasks import SamplesEvent, SampleText, data_sample
 from services.buffer.operations.batch_sources import (
     ReplayAttempt,
@@ -43,18 +34,20 @@ from services.buffer.operations.batch_sources import (
     record_batch,
     sampling_metrics,
     select_candidates,
-    version_for_refill,
 )
 from services.buffer.operations.explore_steps import explored_rows, requested_version
-from services.buffer.operations.leasing import describe_rollouts, describe_scopes, draw_assignments
 from services.buffer.operations.retrain import compose_stored
+from services.buffer.operations.shortfall import (
+    handle_shortfall,
+    load_supply,
+    why_not_begun,
+    why_not_whole,
+)
 from services.buffer.operations.stage_end import end_stage
 from services.buffer.store.assignments import count_refills
 from services.buffer.store.batches import BatchHead, BatchItem, load_tasks
-from services.buffer.store.database import notify, work_topic
 from services.buffer.store.experiences import load_bodies
-from services.buffer.store.feedback import count_held
-from services.buffer.store.pipeline import count_unfinished_scopes, take_metrics
+from services.buffer.store.pipeline import take_metrics
 from services.buffer.store.ready_rows import (
     Place,
     ReadyRow,
@@ -64,8 +57,7 @@ from services.buffer.store.ready_rows import (
     ready_rows_by_id,
     rows_before,
 )
-from services.buffer.store.runs import most_common_failure, oldest_open_work
-from services.buffer.store.stages import run_losses, update_stage
+from services.buffer.store.stages import update_stage
 from services.buffer.workers.functions import PriorityFailed, PriorityProcessDied, PriorityRunner
 from trinity.errors import PreconditionFailed
 from trinity.runtime.sql import Connection
@@ -73,102 +65,6 @@ from trinity.telemetry import tracing
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
-
-
-async def handle_shortfall(
-    connection: Connection, stage: Stage, step: int, decision: BatchDecision, num_rows: int
-) -> BatchWait | BatchEnd:
-    """Acts on a decision against composing a batch now."""
-    match decision:
-        case RefillTasks(num_tasks, refill_round):
-            number = refilled_explore_step(stage, step)
-            drawn = await _refill(connection, stage, number, num_tasks, refill_round)
-            reason = f"explore step {number}: {drawn} further tasks drawn"
-            return BatchWait(reason, num_rows, planned_rows(stage, step))
-        case BatchEnd("failed", reason):
-            reason += await _why_short(connection, stage)
-            await end_stage(connection, stage, StageState.FAILED, reason)
-            return BatchEnd("failed", reason)
-        case BatchWait(reason):
-            return BatchWait(reason, num_rows, planned_rows(stage, step))
-        case BatchEnd():
-            return decision
-        case ComposeNow():
-            raise AssertionError("a batch that can be taken is not gone without")
-
-
-async def load_supply(
-    connection: Connection, stage: Stage, step: int, num_rows: int
-) -> BatchSupply:
-    """Returns the rows that are ready for a step's batch, and the work that may add more."""
-    return BatchSupply(
-        num_rows=num_rows,
-        unfinished=await _describe_unfinished(connection, stage),
-        next_step_wait=_next_step(stage, step),
-        refill_rounds=(await count_refills(connection, stage.key, stage.explore_step)).num_rounds,
-    )
-
-
-async def _describe_unfinished(connection: Connection, stage: Stage) -> str:
-    """Describes the oldest work that may still give rows; empty if there is none."""
-    [work] = await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN)
-    if work:
-        return describe_rollouts(work)
-    if scopes := await count_unfinished_scopes(connection, stage.key):
-        num_awaited = await count_held(connection, stage.key)
-        return describe_scopes(*scopes, num_awaited)
-    return ""
-
-
-def _next_step(stage: Stage, step: int) -> str:
-    """Returns why the next explore step has not begun, if steps before `step` suffice for it."""
-    if not can_open_after(stage, step - 1):
-        return ""
-    number = stage.explore_step + 1
-    needed = 0 if stage.plan.has_dynamic_sync else stage.plan.required_version(number)
-    if stage.published is None or needed > stage.published:
-        return f"explore step {number} needs weights version {needed}, which is not published yet"
-    return f"no explorer has asked for explore step {number} yet"
-
-
-async def _why_short(connection: Connection, stage: Stage) -> str:
-    """Returns why rows are missing, as a clause to append to the reason."""
-    filtered = "" if stage.num_stale else (await run_losses(connection, stage)).reason
-    failure = filtered or await most_common_failure(connection, stage.key)
-    why = f"; most often: {failure}" if failure else ""
-    if stage.num_stale:
-        why += f"; {stage.num_stale} were left out as too old (`max_staleness`)"
-    return why
-
-
-async def _why_not_whole(connection: Connection, stage: Stage, step: int) -> str:
-    """Returns what explore step `step` waits for, or the one before it that is not done either."""
-    unfinished = await _describe_unfinished(connection, stage)
-    if unfinished or stage.explore_step >= step:
-        return unfinished
-    return _next_step(stage, step) or f"explore step {step} has not begun"
-
-
-async def _refill(
-    connection: Connection, stage: Stage, explore_step: int, num_missing: int, refill_round: int
-) -> int:
-    """Draws tasks for an explore step to make up for missing ones; returns how many."""
-    num_tasks = num_missing
-    if not stage.num_stale:  # else rows were lost to age, which fresh ones are not
-        lost = await run_losses(connection, stage)
-        num_tasks = tasks_to_draw(num_missing, num_runs=lost.num_runs, num_lost=lost.num_lost)
-    refills = await count_refills(connection, stage.key, explore_step)
-    await draw_assignments(
-        connection,
-        stage,
-        num_tasks,
-        explore_step=explore_step,
-        first_position=refills.next_position,
-        refill_round=refill_round,
-        required_version=version_for_refill(stage, explore_step),
-    )
-    await notify(connection, work_topic(stage.key))
-    return num_tasks
 
 
 NO_FIGURES: Mapping[str, float] = {}
@@ -298,7 +194,7 @@ class BatchComposer:
             incomplete = None
             if is_due:
                 incomplete = await self._compose_incomplete(connection, stage, step, before=end)
-            return incomplete or BatchWait(await _why_not_whole(connection, stage, step))
+            return incomplete or BatchWait(await why_not_whole(connection, stage, step))
         stage = await filter_stale_rows(connection, stage, step, end)
         rows = await rows_before(connection, stage.key, end)
         runs = {
@@ -309,7 +205,7 @@ class BatchComposer:
             step,
             num_runs=len(runs),
             refill_rounds=(await count_refills(connection, stage.key, step)).num_rounds,
-            next_step_wait="" if stage.plan.has_dynamic_sync else _next_step(stage, step),
+            next_step_wait="" if stage.plan.has_dynamic_sync else why_not_begun(stage, step),
         )
         waits = isinstance(decision, BatchWait | RefillTasks)
         if (

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from services.buffer.domain.stage import AssignmentKind, AssignmentState, RunState
+from services.buffer.store.columns import STAGE_KEY
 from services.buffer.store.database import (
     id_in,
     in_stage,
@@ -16,7 +17,7 @@ from services.buffer.store.database import (
     one_of,
     stage_params,
 )
-from services.buffer.store.schema import STAGE_KEY, assignment, run
+from services.buffer.store.schema import assignment, run
 from trinity.ids import name_uuid
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey

@@ -31,9 +31,9 @@ from services.buffer.store.schema import (
     run_attempt,
     stage,
     step_report,
-    task,
 )
 from services.buffer.store.stages import FIND, locking, opened, stage_of
+from services.buffer.store.taskset_schema import task
 from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 

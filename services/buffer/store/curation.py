@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import sqlalchemy as sa
 
 from services.buffer.domain.stage import OPEN_SCOPE, UNTRAINED, ExperienceState, ScopeState, Stage
+from services.buffer.store.columns import NOW
 from services.buffer.store.database import (
     SCOPES_TOPIC,
     count_rows,
@@ -16,7 +17,7 @@ from services.buffer.store.database import (
     one_of,
 )
 from services.buffer.store.queries import StoredExperience
-from services.buffer.store.schema import NOW, batch_item, checkpoint, experience, pipeline_scope
+from services.buffer.store.schema import batch_item, checkpoint, experience, pipeline_scope
 from services.buffer.store.segments import payloads_of, retired_segments
 from trinity.runtime.sql import Connection
 from trinity.types import FinishReason, StageKey

@@ -14,7 +14,7 @@ from psycopg.types.json import Jsonb
 from sqlalchemy.dialects.postgresql import JSONB, Insert, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from services.buffer.store.schema import NOW, STAGE_KEY
+from services.buffer.store.columns import NOW, STAGE_KEY
 from trinity.errors import Unavailable
 from trinity.runtime.postgres import map_database_errors
 from trinity.runtime.sql import Connection, Row, transaction

@@ -18,6 +18,7 @@ from services.buffer.domain.stage import (
     ScopeState,
     StageState,
 )
+from services.buffer.store.columns import NOW, STAGE_KEY
 from services.buffer.store.database import (
     SCOPES_TOPIC,
     UUIDS,
@@ -33,7 +34,7 @@ from services.buffer.store.database import (
     seconds_from_now,
     stage_params,
 )
-from services.buffer.store.schema import NOW, STAGE_KEY, assignment, pipeline_scope, stage
+from services.buffer.store.schema import assignment, pipeline_scope, stage
 from services.buffer.store.stages import lock_stage
 from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey

@@ -6,7 +6,8 @@ from typing import Self
 import sqlalchemy as sa
 
 from services.buffer.settings import BufferSettings
-from services.buffer.store.schema import blob, taskset, taskset_upload
+from services.buffer.store.schema import blob
+from services.buffer.store.taskset_schema import taskset, taskset_upload
 from trinity.rpc.quotas import QuotaUse, TenantQuota
 from trinity.runtime.sql import Connection
 

@@ -16,6 +16,7 @@ from services.buffer.domain.stage import (
     ExperienceState,
     Stage,
 )
+from services.buffer.store.columns import STAGE_KEY
 from services.buffer.store.database import (
     BIGINTS,
     decode_numbers,
@@ -26,7 +27,6 @@ from services.buffer.store.database import (
     stage_params,
 )
 from services.buffer.store.schema import (
-    STAGE_KEY,
     assignment,
     batch_item,
     experience,

@@ -18,6 +18,7 @@ from services.buffer.domain.tasks import (
     SettingChange,
     SettingsChanged,
 )
+from services.buffer.store.columns import NOW
 from services.buffer.store.database import (
     BIGINTS,
     CHANNEL,
@@ -31,7 +32,7 @@ from services.buffer.store.database import (
     producer_topic,
     progress_topic,
 )
-from services.buffer.store.schema import NOW, blob, commit_report, dead_letter, progress
+from services.buffer.store.schema import blob, commit_report, dead_letter, progress
 from trinity.runtime.sql import Connection, Row
 from trinity.types import JsonValue, StageKey
 

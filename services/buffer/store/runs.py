@@ -20,6 +20,7 @@ from services.buffer.domain.stage import (
     RunState,
     Stage,
 )
+from services.buffer.store.columns import STAGE_KEY
 from services.buffer.store.database import (
     BIGINTS,
     INTEGERS,
@@ -34,7 +35,7 @@ from services.buffer.store.database import (
     one_of,
     stage_params,
 )
-from services.buffer.store.schema import STAGE_KEY, assignment, run, run_attempt
+from services.buffer.store.schema import assignment, run, run_attempt
 from services.buffer.store.segments import FILL, SegmentSize
 from services.buffer.store.stages import locking, stage_of
 from trinity.runtime.sql import Connection, Row

@@ -1,179 +1,70 @@
 """The tables of the schema `buffer`; keys of a stage's rows hold tenant, experiment and stage."""
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
+from sqlalchemy.dialects.postgresql import JSONB
 
-metadata = sa.MetaData(
-    naming_convention={
-        "pk": "%(table_name)s_pk",
-        "uq": "%(table_name)s_%(column_0_N_name)s_uq",
-        "ix": "%(table_name)s_%(column_0_N_name)s_ix",
-    }
+from services.buffer.store import taskset_schema  # noqa: F401 - its tables belong to the metadata
+from services.buffer.store.columns import (
+    HOT_UPDATE_ROOM,
+    STAGE_KEY,
+    TIME,
+    UUID,
+    bigint,
+    flag,
+    id_first_key,
+    moment,
+    stage_key,
+    text,
 )
-
-UUID = sa.Uuid(as_uuid=False)
-TIME = TIMESTAMP(timezone=True)
-NOW = sa.func.clock_timestamp()
-STAGE_KEY = ("tenant", "experiment_id", "stage")
-HOT_UPDATE_ROOM = {"fillfactor": 50}
-"""Free space in the pages of tables whose updates change no indexed column: an update within its
-page writes no index entry (HOT)."""
-
-
-def _id_first_key(name: str) -> sa.PrimaryKeyConstraint:
-    """Builds the primary key of rows that are looked up by id: the id first, then the stage."""
-    return sa.PrimaryKeyConstraint(name, *STAGE_KEY)
-
-
-def _stage_key() -> tuple[sa.Column[str], sa.Column[str], sa.Column[str]]:
-    return (
-        sa.Column("tenant", sa.Text, primary_key=True),
-        sa.Column("experiment_id", UUID, primary_key=True),
-        sa.Column("stage", sa.Text, primary_key=True),
-    )
-
-
-def _moment(name: str) -> sa.Column[object]:
-    return sa.Column(name, TIME, nullable=False, server_default=NOW)
-
-
-def _bigint(name: str, default: int = 0) -> sa.Column[int]:
-    return sa.Column(name, sa.BigInteger, nullable=False, server_default=str(default))
-
-
-def _flag(name: str) -> sa.Column[bool]:
-    return sa.Column(name, sa.Boolean, nullable=False, server_default=sa.false())
-
-
-def _text(name: str) -> sa.Column[str]:
-    return sa.Column(name, sa.Text, nullable=False, server_default="")
-
-
-taskset = sa.Table(  # Tasks under one name, submitted by a client or read from a file
-    "taskset",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("taskset_id", UUID, primary_key=True),
-    sa.Column("name", sa.Text),
-    sa.Column("source", sa.Text),
-    sa.Column("is_complete", sa.Boolean, nullable=False),
-    _bigint("num_rows"),
-    _bigint("num_bytes"),
-    _moment("created_at"),
-    _flag("is_queue"),
-    sa.Column("pipeline", JSONB),
-    sa.UniqueConstraint("tenant", "source"),
-    sa.UniqueConstraint("tenant", "name"),
-)
-
-taskset_upload = sa.Table(  # One upload of a taskset, by request id; a repeated one goes on here
-    "taskset_upload",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("request_id", UUID, primary_key=True),
-    sa.Column("taskset_id", UUID, nullable=False),
-    _bigint("num_stored"),
-    _bigint("num_refused"),
-    sa.Column("refused", JSONB, nullable=False, server_default="[]"),
-    _flag("is_complete"),
-    _moment("last_sent_at"),
-    sa.Index(None, "tenant", "taskset_id"),
-)
-
-task = sa.Table(  # One task as JSON, at its row of the taskset
-    "task",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("taskset_id", UUID, primary_key=True),
-    sa.Column("index", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("body", sa.Text, nullable=False),
-)
-
-task_feature = sa.Table(  # A number of every task that selectors read, as float64[num_rows]
-    "task_feature",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("taskset_id", UUID, primary_key=True),
-    sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("numbers", sa.LargeBinary, nullable=False),
-)
-
-task_origin = sa.Table(  # Rows of the file that tasks of a pipeline came from, as int64
-    "task_origin",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("taskset_id", UUID, primary_key=True),
-    sa.Column("first", sa.BigInteger, primary_key=True, autoincrement=False, server_default="0"),
-    sa.Column("rows", sa.LargeBinary, nullable=False),
-)
-
-task_ranking = sa.Table(  # Row numbers in a learned order, as int64 (`domain/task_draws.py`)
-    "task_ranking",
-    metadata,
-    *_stage_key(),
-    sa.Column("taskset", sa.Text, primary_key=True),
-    sa.Column("rows", sa.LargeBinary, nullable=False),
-)
-
-task_beliefs = sa.Table(  # A learned selector's state, arrays by row (`domain/task_draws.py`)
-    "task_beliefs",
-    metadata,
-    *_stage_key(),
-    sa.Column("taskset", sa.Text, primary_key=True),
-    sa.Column("weak", sa.LargeBinary, nullable=False),
-    sa.Column("strong", sa.LargeBinary, nullable=False),
-    sa.Column("alpha", sa.LargeBinary, nullable=False),
-    sa.Column("beta", sa.LargeBinary, nullable=False),
-    sa.Column("capability", sa.Float),
-    sa.Column("rho", sa.Float, nullable=False),
-    _bigint("num_updates"),
+from services.buffer.store.columns import (
+    metadata as metadata,
 )
 
 stage = sa.Table(  # A stage with its plan and its counters
     "stage",
     metadata,
-    *_stage_key(),
+    *stage_key(),
     sa.Column("plan", sa.Text, nullable=False),
-    _bigint("seed"),
+    bigint("seed"),
     sa.Column("state", sa.Text, nullable=False),
-    _text("reason"),
-    _bigint("num_rows"),
-    _bigint("total_train_steps"),
-    _bigint("total_explore_steps"),
-    _bigint("explore_step"),
-    _bigint("num_drawn"),
-    _bigint("num_stale"),
-    _bigint("compared_step"),
-    _bigint("line", default=1),
-    _bigint("incarnation"),
+    text("reason"),
+    bigint("num_rows"),
+    bigint("total_train_steps"),
+    bigint("total_explore_steps"),
+    bigint("explore_step"),
+    bigint("num_drawn"),
+    bigint("num_stale"),
+    bigint("compared_step"),
+    bigint("line", default=1),
+    bigint("incarnation"),
     sa.Column("published", sa.BigInteger),
-    _bigint("step_version"),
+    bigint("step_version"),
     sa.Column("wants_version", sa.Boolean, server_default=sa.false(), nullable=False),
-    _bigint("recorded_step"),
-    _bigint("trained_step"),
+    bigint("recorded_step"),
+    bigint("trained_step"),
     sa.Column("finished_step", sa.BigInteger),
     sa.Column("segment_id", sa.BigInteger, nullable=False),
-    _moment("opened_at"),
+    moment("opened_at"),
 )
 
 stage_taskset = sa.Table(  # The tasksets that a stage takes tasks from
     "stage_taskset",
     metadata,
-    *_stage_key(),
+    *stage_key(),
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("taskset_id", UUID, nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
-    _bigint("num_rows"),
+    bigint("num_rows"),
 )
 
 segment = sa.Table(  # A partition of `payload`, filled by one stage and dropped as a whole
     "segment",
     metadata,
-    *_stage_key(),
+    *stage_key(),
     sa.Column("segment_id", sa.BigInteger, sa.Identity(), primary_key=True),
-    _bigint("num_rows"),
-    _bigint("num_bytes"),
-    _moment("opened_at"),
+    bigint("num_rows"),
+    bigint("num_bytes"),
+    moment("opened_at"),
     sa.Column("retired_at", TIME),
     sa.Column("removed_at", TIME),
     sa.UniqueConstraint("segment_id"),
@@ -187,7 +78,7 @@ sa.Index(
 payload = sa.Table(  # Serialized samples, partitioned by segment
     "payload",
     metadata,
-    *_stage_key(),
+    *stage_key(),
     sa.Column("segment_id", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("payload_id", UUID, primary_key=True),
     sa.Column("codec", sa.Text, nullable=False),
@@ -201,26 +92,26 @@ IS_OPEN = "state = ANY (ARRAY['pending'::text, 'leased'::text])"
 assignment = sa.Table(  # A task drawn for a stage, with its lease; `num_attempts` are reserved
     "assignment",
     metadata,
-    *_stage_key(),
+    *stage_key(),
     sa.Column("assignment_id", UUID, primary_key=True),
-    _id_first_key("assignment_id"),
+    id_first_key("assignment_id"),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("taskset", sa.Text, nullable=False),
-    _bigint("task_index"),
-    _bigint("explore_step"),
-    _bigint("position"),
-    _bigint("refill_round"),
-    _bigint("required_version"),
-    _bigint("repeat_times"),
-    _bigint("num_open_runs"),
+    bigint("task_index"),
+    bigint("explore_step"),
+    bigint("position"),
+    bigint("refill_round"),
+    bigint("required_version"),
+    bigint("repeat_times"),
+    bigint("num_open_runs"),
     sa.Column("state", sa.Text, nullable=False),
-    _text("reason"),
+    text("reason"),
     sa.Column("lease_token", UUID),
-    _bigint("num_attempts"),
+    bigint("num_attempts"),
     sa.Column("leased_by", UUID),
     sa.Column("lease_until", TIME),
-    _moment("opened_at"),
-    _flag("awaits_feedback"),
+    moment("opened_at"),
+    flag("awaits_feedback"),
     # A lease changes no indexed column, so that its update writes no index entry.
     sa.Column("is_open", sa.Boolean, sa.Computed(IS_OPEN), nullable=False),
     sa.UniqueConstraint(*STAGE_KEY, "kind", "explore_step", "position", name="assignment_place_uq"),
@@ -240,30 +131,30 @@ sa.Index(
 run = sa.Table(  # One repetition of an assignment's task
     "run",
     metadata,
-    *_stage_key(),
+    *stage_key(),
     sa.Column("assignment_id", UUID, primary_key=True),
     sa.Column("run", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("state", sa.Text, nullable=False),
-    _bigint("num_failed"),
-    _text("reason"),
+    bigint("num_failed"),
+    text("reason"),
     postgresql_with=HOT_UPDATE_ROOM,
 )
 
 run_attempt = sa.Table(  # A result for a run; exactly one attempt wins
     "run_attempt",
     metadata,
-    *_stage_key(),
+    *stage_key(),
     sa.Column("assignment_id", UUID, primary_key=True),
     sa.Column("run", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("producer", UUID, nullable=False),
     sa.Column("sequence", sa.BigInteger, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
-    _text("reason"),
+    text("reason"),
     sa.Column("content_hash", sa.LargeBinary, nullable=False),
     sa.Column("metrics", JSONB, nullable=False),
     sa.Column("duration_seconds", sa.Float, nullable=False),
-    _moment("received_at"),
+    moment("received_at"),
     sa.UniqueConstraint("producer", "sequence"),
 )
 sa.Index(
@@ -276,35 +167,35 @@ sa.Index(
 experience = sa.Table(  # What the buffer decides by of a sample; its body is in `payload`
     "experience",
     metadata,
-    *_stage_key(),
+    *stage_key(),
     sa.Column("experience_id", UUID, primary_key=True),
-    _id_first_key("experience_id"),
+    id_first_key("experience_id"),
     sa.Column("assignment_id", UUID, nullable=False),
-    _bigint("explore_step"),
-    _bigint("position"),
-    _bigint("run"),
-    _bigint("attempt"),
-    _bigint("step"),
-    _text("suffix"),
-    _bigint("revision"),
+    bigint("explore_step"),
+    bigint("position"),
+    bigint("run"),
+    bigint("attempt"),
+    bigint("step"),
+    text("suffix"),
+    bigint("revision"),
     sa.Column("parent_id", UUID),
     sa.Column("segment_id", sa.BigInteger, nullable=False),
     sa.Column("payload_id", UUID, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
-    _text("reason"),
+    text("reason"),
     sa.Column("reward", sa.Float),
     sa.Column("advantage", sa.Float),
     sa.Column("version_min", sa.BigInteger),
     sa.Column("version_max", sa.BigInteger),
-    _bigint("num_tokens"),
-    _bigint("response_length"),
+    bigint("num_tokens"),
+    bigint("response_length"),
     sa.Column("finish_reason", sa.Text, nullable=False),
     sa.Column("metrics", JSONB, nullable=False),
     sa.Column("content_hash", sa.LargeBinary, nullable=False),
     sa.Column("ready_number", sa.BigInteger, sa.Identity(), nullable=False),
-    _moment("created_at"),
+    moment("created_at"),
     sa.Column("shaped_reward", sa.Float),
-    _flag("is_masked"),
+    flag("is_masked"),
 )
 sa.Index(
     "experience_waiting_ix",
@@ -322,29 +213,29 @@ sa.Index(
 sample_change = sa.Table(  # What people did to a sample, and why
     "sample_change",
     metadata,
-    *_stage_key(),
+    *stage_key(),
     sa.Column("experience_id", UUID, primary_key=True),
     sa.Column("number", sa.BigInteger, sa.Identity(), primary_key=True),
     sa.PrimaryKeyConstraint("experience_id", *STAGE_KEY, "number"),
     sa.Column("what", sa.Text, nullable=False),
-    _text("reason"),
-    _text("by"),
-    _moment("at"),
+    text("reason"),
+    text("by"),
+    moment("at"),
 )
 
 pipeline_scope = sa.Table(  # A group of samples on its way through operators and advantages
     "pipeline_scope",
     metadata,
-    *_stage_key(),
+    *stage_key(),
     sa.Column("assignment_id", UUID, primary_key=True),
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("claim_token", UUID),
     sa.Column("claimed_until", TIME),
-    _bigint("attempts"),
-    _text("error"),
-    _moment("opened_at"),
-    _bigint("explore_step"),
-    _bigint("position"),
+    bigint("attempts"),
+    text("error"),
+    moment("opened_at"),
+    bigint("explore_step"),
+    bigint("position"),
     sa.Column("metrics", JSONB, nullable=False, server_default="{}"),
     sa.Column("batched_step", sa.BigInteger),
 )
@@ -364,19 +255,19 @@ sa.Index(
 batch = sa.Table(  # A recorded batch: it never changes
     "batch",
     metadata,
-    *_stage_key(),
+    *stage_key(),
     sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("step", sa.BigInteger, primary_key=True, autoincrement=False),
-    _bigint("incarnation"),
-    _bigint("num_rows"),
+    bigint("incarnation"),
+    bigint("num_rows"),
     sa.Column("metrics", JSONB, nullable=False),
-    _moment("composed_at"),
+    moment("composed_at"),
 )
 
 batch_item = sa.Table(  # One row of a batch: a sample, or a row of a taskset
     "batch_item",
     metadata,
-    *_stage_key(),
+    *stage_key(),
     sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("step", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("position", sa.Integer, primary_key=True, autoincrement=False),
@@ -400,47 +291,47 @@ sa.Index(
 replay_pool = sa.Table(  # Samples that may be trained again
     "replay_pool",
     metadata,
-    *_stage_key(),
+    *stage_key(),
     sa.Column("experience_id", UUID, primary_key=True),
 )
 
 incarnation = sa.Table(  # The lives of a stage's trainer; the newest one may write
     "incarnation",
     metadata,
-    *_stage_key(),
+    *stage_key(),
     sa.Column("incarnation", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("trainer_id", UUID, nullable=False),
-    _moment("began_at"),
+    moment("began_at"),
 )
 
 version = sa.Table(  # Published weights by the life that made them
     "version",
     metadata,
-    *_stage_key(),
+    *stage_key(),
     sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("incarnation", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("line", sa.BigInteger, nullable=False),
     sa.Column("weights_sha256", sa.LargeBinary, nullable=False),
     # Empty where a trainer of an earlier version recorded it.
     sa.Column("weights_root", sa.LargeBinary, nullable=False, server_default=""),
-    _moment("recorded_at"),
+    moment("recorded_at"),
 )
 
 step_report = sa.Table(  # A trainer's metrics of a step
     "step_report",
     metadata,
-    *_stage_key(),
+    *stage_key(),
     sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("step", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("incarnation", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("metrics", JSONB, nullable=False),
-    _moment("reported_at"),
+    moment("reported_at"),
 )
 
 checkpoint = sa.Table(  # A committed checkpoint; `told_*` name the commit that released it
     "checkpoint",
     metadata,
-    *_stage_key(),
+    *stage_key(),
     sa.Column("step", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("incarnation", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("line", sa.BigInteger, nullable=False),
@@ -449,20 +340,20 @@ checkpoint = sa.Table(  # A committed checkpoint; `told_*` name the commit that 
     sa.Column("is_kept", sa.Boolean, nullable=False),
     sa.Column("told_step", sa.BigInteger),
     sa.Column("told_incarnation", sa.BigInteger),
-    _moment("committed_at"),
+    moment("committed_at"),
 )
 
 evaluation = sa.Table(  # The evaluation of a version on a taskset
     "evaluation",
     metadata,
-    *_stage_key(),
+    *stage_key(),
     sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("taskset", sa.Text, primary_key=True),
     sa.Column("state", sa.Text, nullable=False),
-    _bigint("num_tasks"),
-    _bigint("num_failed"),
+    bigint("num_tasks"),
+    bigint("num_failed"),
     sa.Column("figures", JSONB, nullable=False),
-    _moment("opened_at"),
+    moment("opened_at"),
     sa.Column("done_at", TIME),
 )
 
@@ -473,8 +364,8 @@ commit_report = sa.Table(  # The answer that a producer gets for a result
     sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("number", sa.BigInteger, sa.Identity(), nullable=False),
     sa.Column("state", sa.Text, nullable=False),
-    _text("reason"),
-    _moment("reported_at"),
+    text("reason"),
+    moment("reported_at"),
     sa.Index(None, "producer", "number"),
 )
 
@@ -487,7 +378,7 @@ dead_letter = sa.Table(  # Results that cannot be stored
     sa.Column("sequence", sa.BigInteger),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
-    _moment("received_at"),
+    moment("received_at"),
     sa.Index(None, "subject"),
 )
 
@@ -496,9 +387,9 @@ blob = sa.Table(  # Parts of results that are too large for a message
     metadata,
     sa.Column("tenant", sa.Text, primary_key=True),
     sa.Column("sha256", sa.LargeBinary, primary_key=True),
-    _bigint("size"),
+    bigint("size"),
     sa.Column("body", sa.LargeBinary),
-    _moment("stored_at"),
+    moment("stored_at"),
 )
 sa.Index("blob_waiting_index", blob.c.tenant, postgresql_where=blob.c.body.is_not(None))
 
@@ -511,7 +402,7 @@ progress = sa.Table(  # Events of an experiment that clients follow
     sa.Column("stage", sa.Text, nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("body", JSONB, nullable=False),
-    _moment("at"),
+    moment("at"),
 )
 sa.Index(
     "progress_samples_index",

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from services.buffer.domain.stage import UNTRAINED, AssignmentKind, EvaluationState, Stage
 from services.buffer.domain.stage import ScopeState as Scope
+from services.buffer.store.columns import NOW, STAGE_KEY
 from services.buffer.store.database import (
     id_in,
     in_stage,
@@ -26,8 +27,6 @@ from services.buffer.store.database import (
     stage_params,
 )
 from services.buffer.store.schema import (
-    NOW,
-    STAGE_KEY,
     assignment,
     batch_item,
     evaluation,

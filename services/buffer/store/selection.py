@@ -22,15 +22,8 @@ from services.buffer.store.database import (
     stage_params,
 )
 from services.buffer.store.ready_rows import Place
-from services.buffer.store.schema import (
-    assignment,
-    batch_item,
-    experience,
-    task,
-    task_beliefs,
-    task_feature,
-    task_ranking,
-)
+from services.buffer.store.schema import assignment, batch_item, experience
+from services.buffer.store.taskset_schema import task, task_beliefs, task_feature, task_ranking
 from trinity.columns import optional_column
 from trinity.errors import PreconditionFailed
 from trinity.runtime.sql import Connection

@@ -22,6 +22,7 @@ from services.buffer.domain.stage import (
     TasksetKind,
     parse_plan,
 )
+from services.buffer.store.columns import NOW, STAGE_KEY
 from services.buffer.store.database import (
     id_in,
     in_stage,
@@ -33,8 +34,6 @@ from services.buffer.store.database import (
     stage_params,
 )
 from services.buffer.store.schema import (
-    NOW,
-    STAGE_KEY,
     assignment,
     experience,
     run,

@@ -16,6 +16,7 @@ from services.buffer.domain.stage import (
     RunState,
     ScopeState,
 )
+from services.buffer.store.columns import NOW
 from services.buffer.store.database import (
     BIGINTS,
     SCOPES_TOPIC,
@@ -28,14 +29,7 @@ from services.buffer.store.database import (
     of_stage,
     one_of,
 )
-from services.buffer.store.schema import (
-    NOW,
-    assignment,
-    evaluation,
-    experience,
-    pipeline_scope,
-    run,
-)
+from services.buffer.store.schema import assignment, evaluation, experience, pipeline_scope, run
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 

@@ -12,11 +12,10 @@ from psycopg import sql
 from sqlalchemy.dialects.postgresql import insert
 
 from services.buffer.domain.stage import StageState, TasksetKind
+from services.buffer.store.columns import STAGE_KEY
 from services.buffer.store.database import id_in, in_stage, insert_rows, of_taskset, one_of
-from services.buffer.store.schema import (
-    STAGE_KEY,
-    stage,
-    stage_taskset,
+from services.buffer.store.schema import stage, stage_taskset
+from services.buffer.store.taskset_schema import (
     task,
     task_feature,
     task_origin,

@@ -8,9 +8,9 @@ from sqlalchemy.dialects.postgresql import insert
 
 from services.buffer.domain.evaluation import MetricSummary
 from services.buffer.domain.stage import AssignmentKind, EvaluationState, RunState, Stage
+from services.buffer.store.columns import NOW
 from services.buffer.store.database import count_rows, id_in, in_stage, key_columns
 from services.buffer.store.schema import (
-    NOW,
     assignment,
     checkpoint,
     evaluation,

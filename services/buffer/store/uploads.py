@@ -9,8 +9,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from services.buffer.domain.tasks import RefusedRow
+from services.buffer.store.columns import NOW
 from services.buffer.store.database import of_taskset
-from services.buffer.store.schema import NOW, stage_taskset, taskset, taskset_upload
+from services.buffer.store.schema import stage_taskset
+from services.buffer.store.taskset_schema import taskset, taskset_upload
 from trinity.runtime.sql import Connection
 
 C = taskset_upload.c

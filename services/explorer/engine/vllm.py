@@ -23,6 +23,7 @@ from services.explorer.engine.vllm_options import (
     visible_devices,
 )
 from trinity.errors import UserError
+from trinity.runtime.imports import collection_paused
 from trinity.runtime.threads import in_daemon_thread
 from trinity.types import MAX_EXPERTS, ArrayData, FinishReason, SamplingParams
 from trinity.weights.offer import Receivers, ReceiverSlot
@@ -357,8 +358,9 @@ async def start_vllm(options: EngineOptions) -> VllmEngine:
 def _start(options: EngineOptions, abandoned: threading.Event) -> "AsyncLLM":
     hardware = detect_hardware()
     prepare_environment(options.model_path, hardware, options.rollout.engine_num)
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.v1.engine.async_llm import AsyncLLM
+    with collection_paused():
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
 
     if abandoned.is_set():
         raise RuntimeError("the process is ending")

@@ -24,7 +24,8 @@ from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.threads import MAX_ABANDONED, DaemonThreads, is_being_cancelled
 from trinity.telemetry import tracing
 from trinity.types import EID, Experience
-from trinity.workflows.model import AUXILIARY_MODEL, ModelWrapper
+from trinity.workflows.experience_builder import AUXILIARY_MODEL
+from trinity.workflows.model import ModelWrapper
 
 logger = logging.getLogger(__name__)
 

@@ -4,16 +4,16 @@ Hashing the merged weights would not do: another processor may round their produ
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
+from services.trainer.checkpoints.dealt import root_on_all_ranks
 from services.trainer.checkpoints.weights import (
     TEMPORARY_SUFFIX,
-    WeightTensors,
+    WeightsStore,
     remove_leftovers,
     remove_tree,
     stream_hash,
-    weights_hash,
 )
 from services.trainer.collectives import NamedTensors, Ranks, hash_on_rank_0
 from services.trainer.types import StageLearner, WrittenCheckpoint
@@ -21,6 +21,7 @@ from trinity.errors import UserError
 from trinity.weights.manifest import MANIFEST_NAME, Manifest, ManifestHead, move_into_place, seal
 from trinity.weights.tensors import StreamDigest
 
+MODEL_FOLDER = "hf_model"
 FILE_NAME = "adapter_base.sha256"
 
 
@@ -31,7 +32,11 @@ class CheckpointStore:
     `remove_uncommitted` removes.
     """
 
-    def __init__(self, *, root: Path, stage: str, ranks: Ranks) -> None:
+    def __init__(
+        self, *, root: Path, stage: str, ranks: Ranks, models: WeightsStore | None = None
+    ) -> None:
+        """Creates the store; with `models`, checkpoints also have a whole model."""
+        self._models = models
         self._root = root
         self._stage = stage
         self._ranks = ranks
@@ -51,6 +56,8 @@ class CheckpointStore:
             temporary.mkdir(parents=True)
         self._ranks.barrier()
         learner.save(temporary, step)
+        if self._models is not None:
+            self._models.write_model(learner.weights(), temporary / MODEL_FOLDER, self._ranks)
         digest = self._hash_of(learner)
         base = learner.adapter_base()
         self._ranks.barrier()
@@ -73,7 +80,7 @@ class CheckpointStore:
         if self._ranks.broadcast_ints([is_same]) == [1]:
             return
         written = Manifest.model_validate_json((checkpoint / MANIFEST_NAME).read_bytes())
-        found = self._hash_of(learner), self._hash_of(learner, stream_hash)
+        found = self._hash_of(learner), self._stream_hash_of(learner)
         if bytes.fromhex(written.weights_sha256) not in found:
             raise UserError(
                 f"the adapter of the checkpoint {checkpoint} was trained on another model or with "
@@ -87,13 +94,12 @@ class CheckpointStore:
             if path.parent == self._root:
                 remove_tree(path)
 
-    def _hash_of(
-        self,
-        learner: StageLearner,
-        hash_of: Callable[[WeightTensors], bytes] = weights_hash,
-    ) -> bytes:
+    def _hash_of(self, learner: StageLearner) -> bytes:
+        return root_on_all_ranks(learner.weights(), self._ranks)
+
+    def _stream_hash_of(self, learner: StageLearner) -> bytes:
         return hash_on_rank_0(
-            learner.weights(), lambda tensors: hash_of(dict(tensors)), self._ranks
+            learner.weights(), lambda tensors: stream_hash(dict(tensors)), self._ranks
         )
 
     def _head(self, step: int, incarnation: int, digest: bytes) -> ManifestHead:

@@ -2,12 +2,27 @@
 
 import logging
 import threading
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
 
 from services.trainer.checkpoints.damage import DamagedWeights, DamageWatch
-from services.trainer.checkpoints.weights import WeightsStore, WeightTensors
+from services.trainer.checkpoints.dealt import (
+    DealtPart,
+    WeightsFile,
+    gather_files,
+    root_on_all_ranks,
+)
+from services.trainer.checkpoints.weights import (
+    WeightsName,
+    WeightsStore,
+    WeightTensors,
+    next_copy,
+    stream_hash,
+)
 from services.trainer.clients import TrainerBufferClient, TrainerSynchronizerClient
-from services.trainer.collectives import Ranks, consume, hash_on_rank_0
+from services.trainer.collectives import NamedTensors, Ranks, hash_on_rank_0
 from services.trainer.types import StageLearner, WeightsOnDisk
 from trinity.weights.offer import OfferAddress, TransferTimeouts
 from trinity.weights.sending import WeightsSender
@@ -64,6 +79,16 @@ class TransferServer:
             newest.withdraw(wait_seconds)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenWeights:
+    """A rank's part of a version, which is not announced yet."""
+
+    name: WeightsName
+    part: DealtPart
+    whole: WeightTensors | None
+    """A copy of all weights, on the first rank where something asks for it."""
+
+
 class WeightsPublisher:
     """Publishes versions of one incarnation and deletes those that are no longer needed."""
 
@@ -86,6 +111,7 @@ class WeightsPublisher:
         self._buffer = buffer
         self._synchronizer = synchronizer
         self._ranks = ranks
+        self._sealing_ranks = ranks.with_own_group()
         self._incarnation = incarnation
         self._server = server
         self._damage = damage
@@ -95,31 +121,46 @@ class WeightsPublisher:
         """The last version that this incarnation published; known to the first rank alone."""
 
     def publish(self, learner: StageLearner, version: int) -> None:
-        """Gathers the weights of all ranks; the first writes and announces them. Collective."""
-        self.write_and_announce(self.gather_weights(learner), version)
+        """Writes and announces the weights. Collective."""
+        self.seal_and_announce(self.write_weights(learner, version))
 
-    def gather_weights(
-        self, learner: StageLearner, *, copied: bool = False
-    ) -> WeightTensors | None:
-        """Returns the weights to publish on the first rank, None elsewhere. Collective.
+    def write_weights(self, learner: StageLearner, version: int) -> WrittenWeights:
+        """Writes this rank's part of the weights, which may change after that. Collective."""
+        return self._write(learner, WeightsName(version, self._incarnation))
 
-        Unless they are `copied`, they change with the next train step.
-        """
-        tensors = learner.weights()
+    def _write(self, learner: StageLearner, name: WeightsName) -> WrittenWeights:
         if self._ranks.is_first:
-            return self._store.to_published_dtype(
-                tensors, copied=copied or self._server is not None
-            )
-        consume(tensors)
-        return None
+            self._store.create_directory(name)
+        self._ranks.barrier()
+        part = self._store.new_part(name, self._ranks)
+        keeps = self._server is not None or self._store.hashes_streams
+        whole: WeightTensors | None = {} if keeps and self._ranks.is_first else None
+        tensors = learner.weights()
+        part.write_tensors(tensors if whole is None else self._kept_in(whole, tensors))
+        return WrittenWeights(name=name, part=part, whole=whole)
 
-    def write_and_announce(self, tensors: WeightTensors | None, version: int) -> None:
-        """Writes and announces what was collected; does nothing on other ranks than the first."""
-        if tensors is None:
+    def _kept_in(
+        self, whole: WeightTensors, tensors: NamedTensors
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields the tensors, and keeps a copy of each."""
+        for name, tensor in tensors:
+            whole |= self._store.to_published_dtype([(name, tensor)], copied=True)
+            yield name, tensor
+
+    def seal_and_announce(self, written: WrittenWeights) -> None:
+        """Makes this rank's files durable; the first rank adds what is missing and announces them.
+
+        Collective; may run in another thread, one call at a time.
+        """
+        files = gather_files(written.part.finish_files(), self._sealing_ranks)
+        if not self._ranks.is_first:
             return
-        weights = self._store.write(tensors, version=version, incarnation=self._incarnation)
+        whole = written.whole
+        streamed = whole if self._store.hashes_streams else None
+        weights = self._store.seal_files(written.name, files, streamed)
         if self._server is not None:
-            weights = replace(weights, offer=self._server.offer_version(tensors))
+            assert whole is not None, "they are kept where there is a server"
+            weights = replace(weights, offer=self._server.offer_version(whole))
         self._announce(weights)
 
     def republish(self, version: int) -> bool:
@@ -138,14 +179,20 @@ class WeightsPublisher:
         is lost, so that newer weights are needed. Collective.
         """
         damaged = self._damage.take_damaged() if self._damage is not None else []
-        (gathers,) = self._ranks.broadcast_ints([any(self._is_held(d, step) for d in damaged)])
-        tensors = self.gather_weights(learner) if gathers else None
+        copies = [next_copy(d.weights).copy for d in damaged if self._is_held(d, step)]
+        (copy,) = self._ranks.broadcast_ints([copies[0] if copies else 0])
+        files = self._files_again(learner, step, copy) if copy else None
         is_newest_lost = False
         for found in damaged:
-            held = tensors if self._is_held(found, step) else None
-            if not self._replace(found, held):
+            is_written = self._is_held(found, step) and next_copy(found.weights).copy == copy
+            if not self._replace(found, files if is_written else None):
                 is_newest_lost |= self._is_newest(found.weights)
         return self._ranks.broadcast_ints([is_newest_lost]) == [1]
+
+    def _files_again(self, learner: StageLearner, step: int, copy: int) -> tuple[WeightsFile, ...]:
+        """Writes the learner's weights once more; returns the files on the first rank."""
+        written = self._write(learner, WeightsName(step, self._incarnation, copy))
+        return gather_files(written.part.finish_files(), self._ranks)
 
     def _is_held(self, damaged: DamagedWeights, step: int) -> bool:
         """Returns True if the learner's weights are those of the version."""
@@ -155,12 +202,12 @@ class WeightsPublisher:
     def _is_newest(self, weights: WeightsOnDisk) -> bool:
         return self.newest is None or weights.version >= self.newest.version
 
-    def _replace(self, damaged: DamagedWeights, tensors: WeightTensors | None) -> bool:
+    def _replace(self, damaged: DamagedWeights, files: tuple[WeightsFile, ...] | None) -> bool:
         """Replaces one version; false if it is lost."""
         old = damaged.weights
         again = None
         if old.incarnation == self._incarnation:  # earlier ones have no say any more
-            again = self._store.write_again(old, tensors)
+            again = self._store.write_again(old, files)
         if again is None:
             logger.error("published weights are lost", extra={"reason": damaged.damage})
             self._synchronizer.retire([old], damaged.damage)
@@ -186,11 +233,13 @@ class WeightsPublisher:
         """Hashes the weights as they would be published now, on all ranks: to their root, or as
         the earlier release did that published before. Collective.
         """
-        return hash_on_rank_0(
-            learner.weights(),
-            lambda tensors: self._store.hashes_of(self._store.to_published_dtype(tensors)).sha256,
-            self._ranks,
-        )
+        if self._store.hashes_streams:
+            return hash_on_rank_0(
+                learner.weights(),
+                lambda tensors: stream_hash(self._store.to_published_dtype(tensors)),
+                self._ranks,
+            )
+        return root_on_all_ranks(self._store.published_tensors(learner.weights()), self._ranks)
 
     def set_evaluation_pins(self, pinned: set[int]) -> None:
         """Records the versions that open evaluations need; deletes those no longer needed."""

@@ -5,13 +5,20 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
+from services.trainer.checkpoints.dealt import (
+    DealtPart,
+    WeightsFile,
+    gather_files,
+    name_files,
+    root_of_files,
+)
+from services.trainer.collectives import NamedTensors, Ranks
 from services.trainer.types import WeightsOnDisk
 from trinity.config.plan.rope import with_rope
 from trinity.config.schema.model import ModelConfig
@@ -20,6 +27,7 @@ from trinity.weights.identity import compare_weights
 from trinity.weights.ledger import LedgerEntry, WeightsLedger
 from trinity.weights.manifest import (
     MANIFEST_NAME,
+    ManifestFile,
     ManifestHead,
     make_durable,
     move_into_place,
@@ -32,12 +40,12 @@ logger = logging.getLogger(__name__)
 
 SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model", ".py", ".tiktoken"})
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
-WEIGHTS_NAME = "model.safetensors"
 TEMPORARY_SUFFIX = ".tmp"
 NAME_PATTERN = re.compile(r"[a-z-]+\d+-(\d+)(?:-\d+)?")
 MIN_KEPT_VERSIONS = 2
 NO_PARENT = -1
 """The parent of a stage's starting weights."""
+ALONE = Ranks(rank=0, num_ranks=1)
 WeightTensors = dict[str, torch.Tensor]
 """Whole weights by their Hugging Face names, in the published dtype."""
 
@@ -188,7 +196,7 @@ class WeightsStore:
 
         With `hashes_streams`, versions also have the hash by which earlier releases knew them.
         """
-        self._hashes_streams = hashes_streams
+        self.hashes_streams = hashes_streams
         self._root = root
         self._stage = stage
         self._files = files
@@ -218,39 +226,71 @@ class WeightsStore:
             )
 
     def write(self, weights: WeightTensors, *, version: int, incarnation: int) -> WeightsOnDisk:
-        """Writes a complete Hugging Face directory; it is renamed once whole and durable."""
-        return self._write(weights, WeightsName(version, incarnation), self.hashes_of(weights))
+        """Writes a complete Hugging Face directory by this process alone."""
+        name = WeightsName(version, incarnation)
+        self.create_directory(name)
+        part = self.new_part(name, ALONE)
+        part.write_tensors(weights.items())
+        whole = weights if self.hashes_streams else None
+        return self.seal_files(name, part.finish_files(), whole)
 
-    def hashes_of(self, weights: WeightTensors) -> WeightHashes:
-        """Returns the hashes to publish them with."""
-        root = weights_hash(weights)
-        return WeightHashes(stream_hash(weights) if self._hashes_streams else root, root)
+    def create_directory(self, name: WeightsName) -> None:
+        """Creates the directory that the ranks write their files of a version into."""
+        self._new_directory(name)
 
-    def _write(
-        self, weights: WeightTensors, name: WeightsName, hashes: WeightHashes
+    def new_part(self, name: WeightsName, ranks: Ranks) -> DealtPart:
+        """Returns a rank's part of a version, whose directory the first rank has created."""
+        return DealtPart(self._temporary(name), ranks, dtype=self._dtype)
+
+    def seal_files(
+        self, name: WeightsName, files: tuple[WeightsFile, ...], whole: WeightTensors | None = None
     ) -> WeightsOnDisk:
-        temporary = self._new_directory(name)
-        save_file(weights, temporary / WEIGHTS_NAME, metadata={"format": "pt"})
+        """Completes a Hugging Face directory of all ranks' files, and renames it.
+
+        All weights are given as a `whole` where earlier releases' hash is wanted as well.
+        """
+        root = root_of_files(files)
+        hashes = WeightHashes(root if whole is None else stream_hash(whole), root)
+        return self._seal_files(name, files, hashes)
+
+    def _seal_files(
+        self, name: WeightsName, files: tuple[WeightsFile, ...], hashes: WeightHashes
+    ) -> WeightsOnDisk:
+        temporary = self._temporary(name)
+        described = {file.name: file.description for file in name_files(temporary, files)}
         durable = self._files.link_into(temporary)
-        return self._seal(temporary, name, hashes, durable)
+        return self._seal(temporary, name, hashes, durable, described)
+
+    def write_model(self, tensors: NamedTensors, directory: Path, ranks: Ranks) -> None:
+        """Writes a Hugging Face directory that is no version, without a manifest. Collective."""
+        if ranks.is_first:
+            directory.mkdir()
+        ranks.barrier()
+        part = DealtPart(directory, ranks, dtype=self._dtype)
+        part.write_tensors(tensors)
+        files = gather_files(part.finish_files(), ranks)
+        if ranks.is_first:
+            name_files(directory, files)
+            self._files.link_into(directory)
 
     def write_again(
-        self, damaged: WeightsOnDisk, tensors: WeightTensors | None
+        self, damaged: WeightsOnDisk, files: tuple[WeightsFile, ...] | None
     ) -> WeightsOnDisk | None:
         """Writes a damaged version under a new path: from another incarnation's intact copy of the
-        same weights, else from `tensors`.
+        same weights, else of `files` that the ranks wrote for its next copy.
 
         Returns None if neither has these weights.
         """
-        name = WeightsName(damaged.version, damaged.incarnation, damaged.copy + 1)
+        name = next_copy(damaged)
         others = [w for w in self._published if compare_weights(damaged, w) is True]
         for other in sorted(others, reverse=True):
             is_other = other.path != damaged.path
             if is_other and (linked := self._link_intact(other, name)) is not None:
                 return linked
-        if tensors is None or not _is_of(tensors, damaged):
+        if files is None or root_of_files(files) != damaged.weights_root:
+            remove_tree(self._temporary(name))
             return None
-        return self._write(tensors, name, _hashes_in(damaged))
+        return self._seal_files(name, files, _hashes_in(damaged))
 
     def discard(self, damaged: WeightsOnDisk) -> None:
         """Deletes a damaged version, which was replaced or is lost."""
@@ -283,14 +323,22 @@ class WeightsStore:
             os.link(old.path / file, temporary / file)
         return self._seal(temporary, name, _hashes_in(old), frozenset(manifest.files))
 
+    def _temporary(self, name: "WeightsName") -> Path:
+        return self._root / f"{name.directory}{TEMPORARY_SUFFIX}"
+
     def _new_directory(self, name: "WeightsName") -> Path:
-        temporary = self._root / f"{name.directory}{TEMPORARY_SUFFIX}"
+        temporary = self._temporary(name)
         remove_tree(temporary)
         temporary.mkdir()
         return temporary
 
     def _seal(
-        self, temporary: Path, name: "WeightsName", hashes: WeightHashes, durable: frozenset[str]
+        self,
+        temporary: Path,
+        name: "WeightsName",
+        hashes: WeightHashes,
+        durable: frozenset[str],
+        described: Mapping[str, ManifestFile] | None = None,
     ) -> WeightsOnDisk:
         head = ManifestHead(
             kind="weights",
@@ -299,7 +347,7 @@ class WeightsStore:
             incarnation=name.incarnation,
             weights_sha256=hashes.sha256.hex(),
         )
-        manifest = seal(temporary, head, durable)
+        manifest = seal(temporary, head, durable, described or {})
         final = temporary.with_suffix("")
         remove_tree(final)
         move_into_place(temporary, final)
@@ -322,6 +370,12 @@ class WeightsStore:
         """Converts to the published dtype; unless copied, float32 tensors alias their source."""
         return {name: tensor.to(self._dtype, copy=copied).contiguous() for name, tensor in tensors}
 
+    def published_tensors(self, tensors: NamedTensors) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields the tensors in the published dtype, one at a time."""
+        for name, tensor in tensors:
+            yield name, tensor.to(self._dtype)
+            del tensor
+
     def _parent_of(self, version: int) -> int:
         """Returns the parent of an earlier incarnation's copy, else the newest older version."""
         copies = [w.parent for w in self._published if w.version == version]
@@ -342,10 +396,9 @@ class WeightsStore:
         return removed
 
 
-def _is_of(tensors: WeightTensors, weights: WeightsOnDisk) -> bool:
-    if weights.weights_root:
-        return weights_hash(tensors) == weights.weights_root
-    return stream_hash(tensors) == weights.weights_sha256
+def next_copy(damaged: WeightsOnDisk) -> WeightsName:
+    """Returns the name under which a damaged version is written again."""
+    return WeightsName(damaged.version, damaged.incarnation, damaged.copy + 1)
 
 
 def _hashes_in(weights: WeightsOnDisk) -> WeightHashes:

@@ -1,13 +1,14 @@
 """The full state of a worker in a checkpoint: each rank writes its shards, any number reads them.
 
 shards/<rank>-<number>.safetensors   weights, and the tensors of the optimizer, by name
-random/<rank>.json                   the random states of each rank
+random/<rank>.json                   the random states of each rank, if wanted
 state.json                           the rest: settings and counters of optimizer and scheduler
 huggingface/config.json              the model's configuration
 """
 
 import base64
 import json
+import logging
 import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,31 +22,44 @@ from verl.utils.device import get_device_name, get_torch_device
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 
 from services.trainer.collectives import Ranks
+from trinity.config.schema.trainer import WHOLE_STATE
 from trinity.weights.layout import OPTIMIZER, SHARDS, STATE_NAME, WEIGHT
 from trinity.weights.shards import TensorShape, read_shards, shapes_of, write_shards
 
 RANDOM = "random"
 MODEL_CONFIG = "huggingface"
 LAYOUT = 1
+OPTIMIZER_PART, EXTRA_PART = "optimizer", "extra"
+EMPTY: tuple[dict[str, torch.Tensor], dict[str, dict[str, float]]] = ({}, {})
+
+logger = logging.getLogger(__name__)
+Contents = frozenset[str]
+"""Parts of a checkpoint, as `trainer.save_contents` names them."""
 
 State = dict[str, Any]
 
 
-def save_state(worker: TinkerTrainingWorker, directory: Path, step: int, ranks: Ranks) -> None:
+def save_state(
+    worker: TinkerTrainingWorker, directory: Path, step: int, ranks: Ranks, contents: Contents
+) -> None:
     """Writes this rank's part. Collective, though no rank waits for another one."""
     engine = worker.engine
     weights, tied = _weights_of(engine.module)
-    moments, scalars = _optimizer_tensors(engine.module, engine.optimizer)
+    moments, scalars = (
+        _optimizer_tensors(engine.module, engine.optimizer) if OPTIMIZER_PART in contents else EMPTY
+    )
     write_shards(_prefixed(WEIGHT, weights) | moments, directory / SHARDS, ranks.rank)
-    folder = directory / RANDOM
-    folder.mkdir(exist_ok=True)
-    (folder / f"{ranks.rank}.json").write_text(json.dumps(_random_state()))
+    if EXTRA_PART in contents:
+        folder = directory / RANDOM
+        folder.mkdir(exist_ok=True)
+        (folder / f"{ranks.rank}.json").write_text(json.dumps(_random_state()))
     if ranks.is_first:
         engine.module.config.save_pretrained(directory / MODEL_CONFIG)
         state = {
             "layout": LAYOUT,
             "step": step,
             "num_ranks": ranks.num_ranks,
+            "contents": sorted(contents),
             "tied": tied,
             "groups": [_settings(group) for group in engine.optimizer.param_groups],
             "scalars": scalars,
@@ -61,18 +75,35 @@ def save_weights(module: nn.Module, directory: Path, rank: int) -> None:
 
 
 def load_state(
-    worker: TinkerTrainingWorker, directory: Path, ranks: Ranks, of_the_plan: tuple[str, ...]
+    worker: TinkerTrainingWorker,
+    directory: Path,
+    ranks: Ranks,
+    of_the_plan: tuple[str, ...],
+    contents: Contents,
 ) -> None:
-    """Continues from a checkpoint of any number of ranks.
+    """Continues from a checkpoint of any number of ranks, with those `contents` that it has.
 
     Raises: ValueError if it is of another model or optimizer.
     """
     state = read_state(directory)
     load_weights(worker.engine.module, directory)
-    load_optimizer(worker, directory, state, of_the_plan)
+    found = frozenset(contents) & saved_contents(state)
+    if missing := frozenset(WHOLE_STATE) - {"model"} - found:
+        logger.warning(
+            "parts of the state start fresh", extra={"parts": sorted(missing), "from": directory}
+        )
+    if OPTIMIZER_PART in found:
+        load_optimizer(worker, directory, state, of_the_plan)
+    if EXTRA_PART not in found:
+        return
     worker.engine.lr_scheduler.load_state_dict(state["scheduler"])
     file = directory / RANDOM / f"{ranks.rank % state['num_ranks']}.json"
     _restore_random_state(json.loads(file.read_text()))
+
+
+def saved_contents(state: State) -> Contents:
+    """Returns the parts that a checkpoint has; one of the release before this list has all."""
+    return frozenset(state.get("contents", WHOLE_STATE))
 
 
 def read_state(directory: Path) -> State:

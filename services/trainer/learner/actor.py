@@ -22,6 +22,7 @@ from services.trainer.learner.metrics import mean_over_passes
 from services.trainer.learner.microbatches import OutputGatherer, work_metrics
 from services.trainer.learner.prepared_batch import MicroBatch, PreparedBatch, with_tokens
 from services.trainer.learner.resume_source import (
+    CheckpointContents,
     load_former_run,
     load_own_checkpoint,
     save_checkpoint,
@@ -73,6 +74,7 @@ class Actor:
         self._loss_scale_factor = plan.loss_scale_factor
         self._num_passes = plan.config.trainer.ppo_epochs
         self._calls = calls
+        self._contents = CheckpointContents.of_plan(plan)
         self.worker = build_actor(plan, model_directory)
         self.adapter = lora_adapter_of(self.worker.engine.module)
         self.teacher: VocabularyTeacher | None = None
@@ -197,7 +199,7 @@ class Actor:
 
     def save(self, directory: Path, step: int) -> None:
         """Writes this rank's part of the full state: weights, optimizer, random states."""
-        save_checkpoint(self.worker, directory, step, self._calls.ranks)
+        save_checkpoint(self.worker, directory, step, self._calls.ranks, self._contents.saved)
         if self.adapter is not None:
             with on_device(self.worker):
                 self.adapter.save(
@@ -213,7 +215,7 @@ class Actor:
         reverse.
         """
         check_checkpoint_kind(directory, self.adapter)
-        load_own_checkpoint(self.worker, directory, self._calls.ranks)
+        load_own_checkpoint(self.worker, directory, self._calls.ranks, self._contents.loaded)
 
     def load_former_run(self, directory: Path) -> None:
         """Loads the policy of a former run."""

@@ -12,6 +12,7 @@ from services.trainer.collectives import MetricSums
 from services.trainer.learner.metrics import mean_over_passes
 from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch, with_tokens
 from services.trainer.learner.resume_source import (
+    CheckpointContents,
     load_former_run,
     load_own_checkpoint,
     save_checkpoint,
@@ -71,6 +72,7 @@ class Critic:
         self._num_passes = plan.config.trainer.critic.ppo_epochs
         self._loss_scale_factor = plan.loss_scale_factor
         self._calls = calls
+        self._contents = CheckpointContents.of_plan(plan)
         self._worker = build_critic(plan, model_directory)
 
     @property
@@ -125,11 +127,15 @@ class Critic:
 
     def save(self, directory: Path, step: int) -> None:
         """Writes this rank's part of its full state into a checkpoint."""
-        save_checkpoint(self._worker, directory / DIRECTORY, step, self._calls.ranks)
+        save_checkpoint(
+            self._worker, directory / DIRECTORY, step, self._calls.ranks, self._contents.saved
+        )
 
     def load(self, directory: Path) -> None:
         """Reads what `save` wrote."""
-        load_own_checkpoint(self._worker, directory / DIRECTORY, self._calls.ranks)
+        load_own_checkpoint(
+            self._worker, directory / DIRECTORY, self._calls.ranks, self._contents.loaded
+        )
 
     def load_former_run(self, directory: Path) -> None:
         """Loads the critic of a former run."""

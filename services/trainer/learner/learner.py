@@ -117,7 +117,7 @@ class Learner:
         return adapter.base_hash(self._ranks) if adapter is not None else None
 
     def save(self, directory: Path, step: int) -> None:
-        """Writes this rank's part of the full state: weights, optimizers, random states."""
+        """Writes this rank's part of the state, as far as `trainer.save_contents` names it."""
         self._roles.actor.save(directory, step)
         if self._roles.critic is not None:
             self._roles.critic.save(directory, step)

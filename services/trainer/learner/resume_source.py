@@ -1,6 +1,7 @@
 """Loads weights and optimizer state: of the stage's own checkpoint, or of a former run."""
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,18 @@ from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 
 from services.trainer.checkpoints.lora import lora_adapter_of
 from services.trainer.checkpoints.worker_state import (
+    Contents,
     has_kind_of,
     load_optimizer,
     load_state,
     load_weights,
     read_state,
     save_state,
+    saved_contents,
 )
 from services.trainer.collectives import Ranks
 from services.trainer.learner.verl_calls import on_device
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import KEY
 from trinity.errors import UserError
 from trinity.weights.layout import is_sharded
@@ -29,20 +33,41 @@ OF_THE_PLAN = ("betas", "weight_decay")
 starts. The learning rate is given for each step."""
 
 
-def save_checkpoint(worker: TinkerTrainingWorker, directory: Path, step: int, ranks: Ranks) -> None:
-    """Writes this rank's part of the full state: weights, optimizer, scheduler, random states."""
+@dataclass(frozen=True, slots=True)
+class CheckpointContents:
+    """The parts of a worker's state that checkpoints have, and that are read from them."""
+
+    saved: Contents
+    loaded: Contents
+
+    @classmethod
+    def of_plan(cls, plan: StagePlan) -> "CheckpointContents":
+        """Returns those that the user chose; weights are always among them."""
+        trainer = plan.config.trainer
+        return cls(
+            frozenset(trainer.save_contents) | {"model"},
+            frozenset(trainer.load_contents) | {"model"},
+        )
+
+
+def save_checkpoint(
+    worker: TinkerTrainingWorker, directory: Path, step: int, ranks: Ranks, contents: Contents
+) -> None:
+    """Writes this rank's part of the state: weights, optimizer, scheduler, random states."""
     directory.mkdir(exist_ok=True)
-    save_state(worker, directory, step, ranks)
+    save_state(worker, directory, step, ranks, contents)
 
 
-def load_own_checkpoint(worker: TinkerTrainingWorker, directory: Path, ranks: Ranks) -> None:
+def load_own_checkpoint(
+    worker: TinkerTrainingWorker, directory: Path, ranks: Ranks, contents: Contents
+) -> None:
     """Loads a checkpoint of this stage; the optimizer's settings stay those of the plan.
 
     One of an earlier release is in verl's layout, which fits the number of ranks that wrote it.
     """
     if is_sharded(directory):
         with on_device(worker):
-            load_state(worker, directory, ranks, OF_THE_PLAN)
+            load_state(worker, directory, ranks, OF_THE_PLAN, contents)
         _offload_optimizer(worker)
         return
     optimizer = worker.engine.optimizer
@@ -87,7 +112,9 @@ def _load_shards(worker: TinkerTrainingWorker, directory: Path) -> None:
     with on_device(worker):
         load_weights(worker.engine.module, directory)
         state = read_state(directory)
-        if has_kind_of(worker.engine.optimizer, state):
+        if "optimizer" not in saved_contents(state):
+            logger.warning("the optimizer starts fresh: it was not saved")
+        elif has_kind_of(worker.engine.optimizer, state):
             load_optimizer(worker, directory, state, of_the_plan=tuple(state["groups"][0]))
         else:
             _log_fresh_optimizer(directory)

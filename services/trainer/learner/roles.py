@@ -72,7 +72,8 @@ class MovingReference(Reference):
         with torch.no_grad(), on_device(actor), on_device(self._worker):
             policy = _own_parts(actor)
             for name, reference in _own_parts(self._worker).items():
-                reference.lerp_(policy[name], 1.0 - self._decay)
+                own = policy[name].to(reference.device)  # a reference may be kept on the host
+                reference.lerp_(own, 1.0 - self._decay)
 
     def save(self, directory: Path) -> None:
         """Writes this rank's part into a checkpoint."""

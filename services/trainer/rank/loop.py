@@ -8,8 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from services.trainer.checkpoints.checkpoints import CheckpointStore
-from services.trainer.checkpoints.publisher import WeightsPublisher
-from services.trainer.checkpoints.weights import WeightTensors
+from services.trainer.checkpoints.publisher import WeightsPublisher, WrittenWeights
 from services.trainer.clients import BatchResult, NoBatchReason, TrainerBufferClient
 from services.trainer.collectives import Ranks
 from services.trainer.data.batches import BatchSource
@@ -40,7 +39,10 @@ class PendingStep:
     outcome: StepOutcome
     span: Span
     """The span of the whole step, which ends with its report."""
-    weights: WeightTensors | None
+    weights: WrittenWeights | None
+    """What explorers need, on disk and not announced; None where they need none."""
+    write_seconds: float
+    """Time in which it was written."""
     batch_wait_seconds: float
     """Time that it waited for the batch."""
     train_seconds: float
@@ -64,7 +66,7 @@ class PendingStep:
             step_seconds += publish_seconds
         metrics["time/read_experience"] = self.batch_wait_seconds
         metrics["time/train_step"] = self.train_seconds
-        metrics["time/sync_weight"] = publish_seconds
+        metrics["time/sync_weight"] = self.write_seconds + publish_seconds
         if self.save_seconds is not None:
             metrics["time/save_checkpoint"] = self.save_seconds
         metrics["time/step"] = metrics["perf/time_per_step"] = step_seconds
@@ -258,13 +260,16 @@ class TrainingLoop:
         self._step = batch.step
         trained = time.perf_counter()
         self._check_determinism()
-        weights = self._weights_to_publish()
+        checked = time.perf_counter()
+        weights = self._write_weights()
+        written = time.perf_counter()
         self._async_publish.wait()
         done = PendingStep(
             batch=batch,
             outcome=outcome,
             span=span,
             weights=weights,
+            write_seconds=written - checked if weights is not None else 0.0,
             batch_wait_seconds=waited_seconds,
             train_seconds=trained - started,
             compute_seconds=time.perf_counter() - started,
@@ -288,13 +293,11 @@ class TrainingLoop:
                 plan.critic_learning_rate(batch.step, total_steps),
             )
 
-    def _weights_to_publish(self) -> WeightTensors | None:
-        """Gathers the weights if explorers need this version; they must not change meanwhile."""
+    def _write_weights(self) -> WrittenWeights | None:
+        """Writes the weights if explorers need this version; they must not change meanwhile."""
         if not self._must_publish(self._step):
             return None
-        return self._deps.publisher.gather_weights(
-            self._deps.learner, copied=self._async_publish.runs_in_background
-        )
+        return self._deps.publisher.write_weights(self._deps.learner, self._step)
 
     def _finish_step(self, done: PendingStep) -> None:
         with tracing.use_span(done.span):
@@ -307,7 +310,7 @@ class TrainingLoop:
             if not self._async_publish.runs_in_background:
                 self._report_activity("publishing weights")
             with self._deps.telemetry.publishing(done.batch.step):
-                self._deps.publisher.write_and_announce(done.weights, done.batch.step)
+                self._deps.publisher.seal_and_announce(done.weights)
             self._log("weights published", done.batch.step)
         if self._must_publish(done.batch.step):
             self._published = done.batch.step

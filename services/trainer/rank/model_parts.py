@@ -13,6 +13,7 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import StartCheckpoint
 from trinity.config.schema.data import FormatConfig
 from trinity.json_values import JsonObject
+from trinity.runtime.imports import collection_paused
 
 if TYPE_CHECKING:  # it imports torch
     from services.trainer.collectives import Ranks
@@ -72,10 +73,11 @@ def default_num_threads() -> int:
 
 def load_model_parts() -> ModelParts:
     """Imports transformers and verl, which takes seconds."""
-    from transformers.utils.logging import disable_progress_bar
+    with collection_paused():
+        from transformers.utils.logging import disable_progress_bar
 
-    from services.trainer.data.encoders import load_formatter
-    from services.trainer.learner.learner import Learner, make_deterministic
+        from services.trainer.data.encoders import load_formatter
+        from services.trainer.learner.learner import Learner, make_deterministic
 
     disable_progress_bar()
     return ModelParts(

@@ -163,7 +163,7 @@ class RankStageSetup:
             life=life,
             learner=learner,
             buffer=self._buffer,
-            publisher=self._publisher(life, start),
+            publisher=self._publisher(life, self._weights_store(life, start)),
         )
         return evaluation.publish_all()
 
@@ -171,6 +171,7 @@ class RankStageSetup:
         self, life: Incarnation, start: Path, learner: StageLearner, total_steps: int | None
     ) -> RankStageEnded:
         self._damage = self._watch_damage()
+        store = self._weights_store(life, start)
         dependencies = LoopDependencies(
             plan=self._plan,
             ranks=self._ranks,
@@ -178,8 +179,8 @@ class RankStageSetup:
             learner=learner,
             buffer=self._buffer,
             source=self._source(life, row_reader(self._plan, start, self._parts.load_formatter)),
-            publisher=self._publisher(life, start),
-            checkpoints=self._checkpoints(life),
+            publisher=self._publisher(life, store),
+            checkpoints=self._checkpoints(life, store),
             telemetry=self._telemetry(life),
             total_steps=total_steps,
             report=self._link.report_activity,
@@ -276,9 +277,9 @@ class RankStageSetup:
         self._stack.callback(source.cancel_prefetch)
         return source
 
-    def _publisher(self, life: Incarnation, start: Path) -> WeightsPublisher:
+    def _publisher(self, life: Incarnation, store: WeightsStore) -> WeightsPublisher:
         return WeightsPublisher(
-            store=self._weights_store(life, start),
+            store=store,
             buffer=self._buffer,
             synchronizer=self._synchronizer,
             ranks=self._ranks,
@@ -338,9 +339,13 @@ class RankStageSetup:
         self._stack.callback(server.close_server)
         return server
 
-    def _checkpoints(self, life: Incarnation) -> CheckpointStore:
+    def _checkpoints(self, life: Incarnation, models: WeightsStore) -> CheckpointStore:
+        has_models = "hf_model" in self._plan.config.trainer.save_contents
         store = CheckpointStore(
-            root=self._directory / "checkpoints", stage=self._order.stage, ranks=self._ranks
+            root=self._directory / "checkpoints",
+            stage=self._order.stage,
+            ranks=self._ranks,
+            models=models if has_models else None,
         )
         if self._ranks.is_first:
             store.remove_uncommitted(life.committed, life.number)

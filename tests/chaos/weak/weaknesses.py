@@ -55,7 +55,7 @@ WEAKNESSES = (
     _weakness(
         "manifest", "explorer", "engine.weight_transfer:WeightLoader.load_published", "load_unseen"
     ),
-    _weakness("manifest", "rank", "checkpoints.weights:WeightsStore.write", "write_damaged"),
+    _weakness("manifest", "rank", "checkpoints.weights:WeightsStore.seal_files", "write_damaged"),
     _weakness("exact-version", "explorer", "types:WeightsRequirement.matches", "take_any"),
     _weakness("seeds", "explorer", "rollout.workflow_factory:SeedInputs.seed_of_call", "draw_anew"),
     _weakness("needed-contents", "buffer", "operations.retention:needed_segments", "need_nothing"),

@@ -18,7 +18,7 @@ from trinity.studio.connection import Phase, stages_of
 from trinity.studio.context import StudioContext, StudioOptions
 from trinity.studio.experiences import list_experiences
 from trinity.studio.live import live_state
-from trinity.studio.runs import RunState
+from trinity.studio.runs import RunDirectoryState
 from trinity.studio.system import System, describe_experiment, list_experiments
 from trinity.studio.visitors import Visitor
 
@@ -46,7 +46,7 @@ async def test_tenants_see_their_own(secured: Secured) -> None:
         assert [entry.experiment_id for entry in await list_experiments(system)] == ids
     mine = system_of(secured, secured.token(scopes=[Scope.READ]))
     entry = await describe_experiment(mine, secured.ended.id)
-    assert (entry.state, entry.step, entry.tenant) == (RunState.FINISHED, STEPS, "default")
+    assert (entry.state, entry.step, entry.tenant) == (RunDirectoryState.FINISHED, STEPS, "default")
     theirs = system_of(secured, secured.token(tenant="another", scopes=[Scope.READ]))
     with pytest.raises(TrinityError) as refused:
         await describe_experiment(theirs, secured.ended.id)

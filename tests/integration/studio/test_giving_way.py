@@ -16,7 +16,7 @@ from trinity.launch.resume import store_plan
 from trinity.local.reaper import viewer_pid
 from trinity.local.stack import LocalStack
 from trinity.studio.connection import Phase, RunConnection
-from trinity.studio.runs import RunState, run_state
+from trinity.studio.runs import RunDirectoryState, run_state
 
 pytestmark = pytest.mark.timeout(300)
 PATIENCE_SECONDS = 100.0
@@ -56,23 +56,25 @@ async def looked_at(job_dir: Path) -> AsyncIterator[RunConnection]:
 async def test_a_run_takes_the_place_of_a_look_at_it_and_the_look_goes_on(tmp_path: Path) -> None:
     plan, stop_seconds = await stored_run(tmp_path)
     job = plan.job_path
-    assert run_state(job) is RunState.STOPPED
+    assert run_state(job) is RunDirectoryState.STOPPED
     async with looked_at(job) as connection:
         await until(lambda: connection.opened is not None)
         assert connection.opened is not None
         assert not connection.opened.is_live
         stored = connection.opened.addresses
-        assert (viewer_pid(job), run_state(job)) == (os.getpid(), RunState.STOPPED)
+        assert (viewer_pid(job), run_state(job)) == (os.getpid(), RunDirectoryState.STOPPED)
         began = time.monotonic()
         run = LocalStack(job_dir=job, services=only_needed)
         starting = asyncio.create_task(run.__aenter__())
-        await until(lambda: viewer_pid(job) is None and run_state(job) is RunState.CHANGING)
+        await until(
+            lambda: viewer_pid(job) is None and run_state(job) is RunDirectoryState.CHANGING
+        )
         taken = time.monotonic() - began
         await starting
         try:
             await until(lambda: connection.opened is not None and connection.opened.is_live)
             assert connection.opened.addresses == run.addresses != stored
-            assert run_state(job) is RunState.RUNNING
+            assert run_state(job) is RunDirectoryState.RUNNING
         finally:
             await run.stop()
         await until(lambda: connection.opened is not None and not connection.opened.is_live)

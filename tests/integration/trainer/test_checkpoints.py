@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
 import pytest
 import torch
 
@@ -77,6 +78,46 @@ def test_a_checkpoint_of_an_earlier_release_loads(
     assert (tmp_path / "model_world_size_1_rank_0.pt").is_file()
     restored.load(tmp_path)
     assert_same(state_of(restored), state_of(learner))
+
+
+WEIGHTS_ALONE: dict[str, object] = {"save_contents": ["model"]}
+
+
+@pytest.mark.parametrize("trainer", [WEIGHTS_ALONE, {"load_contents": ["model"]}, {}])
+def test_parts_that_are_not_saved_or_not_loaded_start_fresh(
+    learner_of: Build, model: Path, store: "CheckpointStore", trainer: dict[str, object]
+) -> None:
+    plan = make_plan(model, {"algorithm_type": "grpo", "repeat_times": 8}, trainer)
+    learner, restored = learner_of(plan), learner_of(plan)
+    learner.train_step(random_batch(8), 1e-3)
+    expected = state_of(learner)
+    written = store.write(learner, step=1, incarnation=1)
+    assert (written.path / "random").exists() is (trainer is not WEIGHTS_ALONE)
+    torch.rand(1)
+    restored.load(written.path)
+    found = state_of(restored)
+    is_whole = trainer == {}
+    assert hash_of(restored) == hash_of(learner), "weights always go on"
+    assert (found.keys() == expected.keys()) is is_whole
+    assert any("/optimizer/" in name for name in found) is is_whole
+    assert np.array_equal(found["random"], expected["random"]) is is_whole
+    restored.train_step(random_batch(8, seed=2), 1e-3)
+
+
+def test_a_checkpoint_has_a_model_for_other_libraries_if_that_is_wanted(
+    learner_of: Build, model: Path, weights: "WeightsStore", ranks: "Ranks", tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from services.trainer.checkpoints.checkpoints import CheckpointStore
+
+    learner = learner_of(grpo_plan(model))
+    learner.train_step(random_batch(8), 1e-3)
+    store = CheckpointStore(root=tmp_path / "saved", stage="rft", ranks=ranks, models=weights)
+    written = store.write(learner, step=1, incarnation=1)
+    verify(written.path, written.manifest_sha256)
+    loaded = AutoModelForCausalLM.from_pretrained(written.path / "hf_model").state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in learner.weights())
 
 
 STEERED = {"kl_coef": 0.1, "adaptive": True, "target_kl": 1e-3, "horizon": 80}
@@ -179,7 +220,7 @@ def test_a_later_rank_never_holds_all_weights(weights: "WeightsStore", tmp_path:
     tasks: list[Callable[[Learner], object]] = [
         lambda learner: store.write(learner, step=1, incarnation=1),
         publisher.current_hash,
-        publisher.gather_weights,
+        lambda learner: publisher.write_weights(learner, 1),
     ]
     for task in tasks:
         learner = LargeLearner()

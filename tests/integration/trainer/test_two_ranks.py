@@ -35,7 +35,13 @@ Found = dict[str, npt.NDArray[np.float64]]
 
 
 def run_gang(num_ranks: int, *arguments: Path) -> Found:
-    """Start the ranks as the service does, and return what the first one leaves."""
+    """Train with a gang, and return what the first rank leaves."""
+    start_gang(num_ranks, "tests.integration.trainer.step_on_rank", *arguments)
+    return dict(np.load(arguments[1]))
+
+
+def start_gang(num_ranks: int, module: str, *arguments: Path) -> None:
+    """Start the ranks as the service does, and wait until they have ended well."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         shared = os.environ | {
             "WORLD_SIZE": str(num_ranks),
@@ -46,7 +52,7 @@ def run_gang(num_ranks: int, *arguments: Path) -> Found:
             "OMP_NUM_THREADS": "1",
         }
         command = [
-            *(sys.executable, "-m", "tests.integration.trainer.step_on_rank"),
+            *(sys.executable, "-m", module),
             *map(str, arguments),
         ]
         gang = [
@@ -59,7 +65,6 @@ def run_gang(num_ranks: int, *arguments: Path) -> Found:
             for rank in range(num_ranks)
         ]
     assert [process.wait(timeout=SECONDS) for process in gang] == [0] * num_ranks
-    return dict(np.load(arguments[1]))
 
 
 @pytest.fixture(scope="module")

@@ -24,16 +24,16 @@ DEAF_VARIABLE = "TRINITY_TEST_DEAF"
 def damage_versions() -> None:
     """Replaces the store's method by one whose files go bad."""
     faults: dict[str, str] = json.loads(os.environ[FAULTS_VARIABLE])
-    write = WeightsStore.write
+    seal = WeightsStore.seal_files
 
-    def write_badly(self: WeightsStore, *args: Any, **values: Any) -> WeightsOnDisk:
-        written = write(self, *args, **values)
+    def seal_badly(self: WeightsStore, *args: Any, **values: Any) -> WeightsOnDisk:
+        written = seal(self, *args, **values)
         name = faults.get(str(written.version))
         if name is not None and not written.copy and written.incarnation == 1:
             FAULTS[name](written.path)
         return written
 
-    WeightsStore.write = write_badly  # type: ignore[method-assign]
+    WeightsStore.seal_files = seal_badly  # type: ignore[method-assign]
     if DEAF_VARIABLE in os.environ:
         DamageWatch.start = lambda self: None  # type: ignore[method-assign]  # noqa: ARG005
 

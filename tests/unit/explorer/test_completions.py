@@ -10,8 +10,9 @@ from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
 from tests.unit.explorer.offering import QUESTION, Offered
 from trinity.errors import UserError
 from trinity.types import Experience, SamplingParams
+from trinity.workflows.attempt_calls import AttemptOver
 from trinity.workflows.generation import ModelLimits
-from trinity.workflows.model import AttemptOver, ModelWrapper
+from trinity.workflows.model import ModelWrapper
 
 AB = [ord("a"), ord("b")]
 

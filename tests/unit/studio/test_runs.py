@@ -8,7 +8,13 @@ import pytest
 
 from tests.unit.cli.test_running import leave
 from trinity.local.reaper import JobLock
-from trinity.studio.runs import RunState, describe_run, find_runs, list_runs, missing_places
+from trinity.studio.runs import (
+    RunDirectoryState,
+    describe_run,
+    find_runs,
+    list_runs,
+    missing_places,
+)
 
 PLAN = {
     "label": "sums/first",
@@ -54,12 +60,12 @@ def test_a_run_shows_the_last_stage_that_has_a_checkpoint(tmp_path: Path) -> Non
 
 def test_states_come_from_the_lock_and_the_summary(tmp_path: Path) -> None:
     job = a_run(tmp_path)
-    assert describe_run(job).state is RunState.STOPPED
+    assert describe_run(job).state is RunDirectoryState.STOPPED
     lock = JobLock.acquire(job)
-    assert describe_run(job).state is RunState.CHANGING
+    assert describe_run(job).state is RunDirectoryState.CHANGING
     lock.release()
     lock = JobLock.acquire(job, only_views=True)
-    assert describe_run(job).state is RunState.STOPPED
+    assert describe_run(job).state is RunDirectoryState.STOPPED
     lock.release()
 
 
@@ -69,7 +75,7 @@ def test_a_failed_run_says_why(tmp_path: Path) -> None:
     (job / "config.json").write_text(json.dumps(PLAN))
     os.utime(job / "config.json", (1.0, 1.0))
     entry = describe_run(job)
-    assert (entry.state, entry.reason) == (RunState.FAILED, "the grader is broken")
+    assert (entry.state, entry.reason) == (RunDirectoryState.FAILED, "the grader is broken")
 
 
 def test_those_that_need_someone_come_first(tmp_path: Path) -> None:
@@ -88,9 +94,9 @@ def test_a_run_that_cannot_be_read_says_so_and_hides_no_other(tmp_path: Path, co
     a_run(tmp_path)
     (a_run(tmp_path, "sums/broken") / "config.json").write_text(content)
     entries = {entry.label: entry for entry in list_runs([tmp_path])}
-    assert entries["sums/first"].state is RunState.STOPPED
+    assert entries["sums/first"].state is RunDirectoryState.STOPPED
     broken = entries["sums/broken"]
-    assert broken.state is RunState.UNREADABLE
+    assert broken.state is RunDirectoryState.UNREADABLE
     assert "cannot read" in broken.reason
 
 

@@ -45,6 +45,21 @@ def tensors(value: float = 1.0) -> Tensors:
     return {"digest": torch.full((4,), value)}
 
 
+def written_again(
+    store: "WeightsStore", old: WeightsOnDisk, held: Tensors | None
+) -> WeightsOnDisk | None:
+    """As the publisher does, with what the learner holds."""
+    from services.trainer.checkpoints.weights import ALONE, next_copy
+
+    if held is None:
+        return store.write_again(old, None)
+    name = next_copy(old)
+    store.create_directory(name)
+    part = store.new_part(name, ALONE)
+    part.write_tensors(held.items())
+    return store.write_again(old, part.finish_files())
+
+
 def intact(weights: WeightsOnDisk) -> bool:
     return verify(weights.path, weights.manifest_sha256).step == weights.version
 
@@ -60,7 +75,7 @@ def test_whatever_is_damaged_is_written_again_beside_it(
 ) -> None:
     old = store.write(tensors(), version=2, incarnation=1)
     FAULTS[fault](old.path)
-    again = store.write_again(old, tensors())
+    again = written_again(store, old, tensors())
     assert again is not None and intact(again)
     assert (again.path.name, again.copy) == ("v2-1-1", 1)
     assert (again.weights_sha256, again.parent) == (old.weights_sha256, old.parent)
@@ -68,14 +83,15 @@ def test_whatever_is_damaged_is_written_again_beside_it(
     assert not os.path.lexists(old.path)
     assert intact(again), "what a link led to was not touched, and neither was the copy"
     assert announced(tmp_path) == ["v2-1-1"]
-    twice = store.write_again(again, tensors())
+    twice = written_again(store, again, tensors())
     assert twice is not None and twice.path.name == "v2-1-2"
 
 
 def test_other_weights_do_not_take_the_place_of_damaged_ones(store: "WeightsStore") -> None:
     old = store.write(tensors(), version=2, incarnation=1)
-    assert store.write_again(old, tensors(2.0)) is None
-    assert store.write_again(old, None) is None
+    assert written_again(store, old, tensors(2.0)) is None
+    assert written_again(store, old, None) is None
+    assert [path.name for path in old.path.parent.iterdir()] == [old.path.name], "nothing is left"
 
 
 def test_an_intact_copy_of_another_life_is_used_and_a_damaged_one_is_not(
@@ -84,10 +100,10 @@ def test_an_intact_copy_of_another_life_is_used_and_a_damaged_one_is_not(
     first = store.write(tensors(), version=2, incarnation=1)
     second = store.write(tensors(), version=2, incarnation=2)
     flip_a_bit(second.path)
-    again = store.write_again(second, None)
+    again = written_again(store, second, None)
     assert again is not None and intact(again)
     flip_a_bit(first.path)  # the copy links the same files
-    assert store.write_again(again, None) is None
+    assert written_again(store, again, None) is None
 
 
 def test_a_damaged_file_that_all_versions_share_is_not_shared_any_more(
@@ -218,17 +234,15 @@ def test_damaged_weights_are_handed_over_once(
     assert wait_for_damage(weights) == 1
 
 
-def test_weights_of_an_earlier_release_are_recognised_by_its_hash(store: "WeightsStore") -> None:
+def test_weights_of_an_earlier_release_are_taken_over_by_its_hash(store: "WeightsStore") -> None:
     from services.trainer.checkpoints.weights import stream_hash
 
     written = store.write(tensors(), version=2, incarnation=1)
     old = replace(written, weights_sha256=stream_hash(tensors()), weights_root=b"")
-    assert store.write_again(old, tensors(2.0)) is None
-    again = store.write_again(old, tensors())
-    assert again is not None
-    assert (again.weights_sha256, again.weights_root) == (old.weights_sha256, b"")
-    adopted = store.republish(2, incarnation=3)
-    assert adopted is not None and adopted.weights_root == b""
+    store.load_announced([old], incarnation=2)
+    adopted = store.republish(2, incarnation=2)
+    assert adopted is not None and intact(adopted)
+    assert (adopted.weights_sha256, adopted.weights_root) == (old.weights_sha256, b"")
 
 
 def test_a_stage_that_an_earlier_release_began_has_both_hashes(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from trinity.errors import UserError
 from trinity.verl.convert import convert
 from trinity.verl.key_table import ROWS, SUPERVISED_ROWS, find_row
 from trinity.verl.row import KeyConversion
-from trinity.verl.rules.algorithm import ARGUMENTS, ESTIMATORS, LOSS_ARGUMENTS
+from trinity.verl.rules.algorithm import ESTIMATORS
+from trinity.verl.rules.losses import ARGUMENTS, LOSS_ARGUMENTS
 from trinity.verl.settings import VerlSetting, VerlSettings
 
 ROW_KEYS = [row.verl.replace("*", "some.thing") for row in ROWS]

@@ -71,6 +71,8 @@ RENAMED_KEYS: Mapping[str, RenamedKey] = {
         for section in _CRITIC_FSDP
         for key in ("param_offload", "optimizer_offload")
     },
+    "actor.checkpoint.save_contents": RenamedKey("/trainer.save_contents"),
+    "actor.checkpoint.load_contents": RenamedKey("/trainer.load_contents"),
     "actor.grad_clip": RenamedKey("/trainer.grad_clip"),
     "actor.loss_agg_mode": RenamedKey("/algorithm.loss_agg_mode"),
     "actor.loss_scale_factor": RenamedKey("/algorithm.loss_scale_factor"),
@@ -153,7 +155,8 @@ WITHOUT_EFFECT: Mapping[str, IgnoredKey] = {
     "ref.fsdp_config.wrap_policy.min_num_params": _BY_LAYER,
     "ref.fsdp_config.param_offload": _ON_HOST,
     "ref.fsdp_config.optimizer_offload": IgnoredKey("a reference has no optimizer"),
-    "actor.checkpoint": IgnoredKey("a checkpoint holds all that a resume needs"),
+    "actor.checkpoint": IgnoredKey("checkpoints are written and read by `torch.distributed`"),
+    "critic.checkpoint": IgnoredKey("the critic is saved and loaded with the actor"),
     "actor.optim.total_training_steps": _STEPS,
     "actor.ppo_infer_max_token_len_per_gpu": _NO_GRADIENTS,
     "actor.ppo_micro_batch_size": _MICRO_BATCHES,

@@ -41,6 +41,10 @@ class MegatronConfig(Section):
     """Split what lies between the layers too."""
 
 
+CheckpointPart = Literal["model", "optimizer", "extra", "hf_model"]
+WHOLE_STATE: tuple[CheckpointPart, ...] = ("model", "optimizer", "extra")
+
+
 class CriticOptimizerConfig(OptimizerConfig):
     """The policy's keys; a critic usually learns faster."""
 
@@ -114,6 +118,11 @@ class TrainerConfig(Section):
     """Python module that is imported before a model is loaded, such as one that registers it."""
     save_interval: NonNegative = 0
     """Train steps between full checkpoints; 0 writes one, at the end."""
+    save_contents: tuple[CheckpointPart, ...] = WHOLE_STATE
+    """Parts of a checkpoint: `optimizer`, random states and the schedule (`extra`), and the weights
+    for Hugging Face's libraries (`hf_model`). Weights to go on from, `model`, are always saved."""
+    load_contents: tuple[CheckpointPart, ...] = WHOLE_STATE
+    """Parts that a run goes on with, of those that were saved; what is left out starts fresh."""
     resume_mode: Literal["auto", "disable", "resume_path"] = "auto"
     """`auto`: as `continue_from_checkpoint` says; `disable`: as if that were false;
     `resume_path`: a new run begins with the checkpoint in `resume_from_path`."""

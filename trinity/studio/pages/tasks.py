@@ -31,7 +31,7 @@ from trinity.studio.scores import (
     ScoreTable,
     TaskHistory,
     TaskOrder,
-    VersionSpan,
+    VersionRange,
     heat_level,
     heat_text,
     ordered_tasks,
@@ -137,7 +137,7 @@ def _chosen_order() -> TaskOrder:
     return TaskOrder(order)
 
 
-def task_cells(task: TaskHistory, name: str, spans: Sequence[VersionSpan]) -> Row:
+def task_cells(task: TaskHistory, name: str, spans: Sequence[VersionRange]) -> Row:
     """Converts a task to a row of the heat map."""
     total = task.total
     scores = [span.score(task) for span in spans]

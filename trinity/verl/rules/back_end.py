@@ -4,11 +4,10 @@ import re
 from collections.abc import Iterator
 
 from trinity.config.loading.back_end_keys import SHARED_SEQUENCES, SIZES
-from trinity.verl.rules.algorithm import ACTOR
 from trinity.verl.settings import VerlSetting
 from trinity.verl.table.back_ends import BACK_ENDS
 from trinity.verl.values import JsonValue
-from trinity.verl.work import Conversion
+from trinity.verl.work import ACTOR, Conversion
 
 FSDP = ("dp", "fsdp", "fsdp2")
 ULYSSES = "trainer.ulysses_sequence_parallel_size"

@@ -1,10 +1,9 @@
 """Converts batch sizes, counts of steps and learning-rate schedules."""
 
-from trinity.verl.rules.algorithm import ACTOR
 from trinity.verl.rules.asynchronous import convert_async, is_fully_async, versions_apart
 from trinity.verl.shell.variables import UNKNOWN
 from trinity.verl.values import as_list, as_scheduler
-from trinity.verl.work import Conversion
+from trinity.verl.work import ACTOR, Conversion
 
 MINI = "actor_rollout_ref.actor.ppo_mini_batch_size"
 TRAIN = "data.train_batch_size"

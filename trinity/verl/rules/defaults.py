@@ -1,9 +1,10 @@
 """Writes out veRL's defaults where ours differ, or where a later release could make them differ."""
 
-from trinity.verl.rules.algorithm import ACTOR, AGG_MODE, convert_old_logprobs
+from trinity.verl.rules.algorithm import convert_old_logprobs
+from trinity.verl.rules.losses import AGG_MODE
 from trinity.verl.shell.variables import UNKNOWN
 from trinity.verl.values import JsonValue
-from trinity.verl.work import Conversion
+from trinity.verl.work import ACTOR, Conversion
 
 _BETAS: JsonValue = [0.9, 0.999]
 _Default = tuple[str, str, JsonValue]

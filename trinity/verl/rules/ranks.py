@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trinity.verl.rules.algorithm import ACTOR
 from trinity.verl.rules.back_end import ULYSSES, sequence_parallel_size
 from trinity.verl.values import as_count
-from trinity.verl.work import Conversion
+from trinity.verl.work import ACTOR, Conversion
 
 _GROUP = f"{ACTOR}.fsdp_config.fsdp_size"
 _TOKENS = f"{ACTOR}.ppo_max_token_len_per_gpu"

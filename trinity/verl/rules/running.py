@@ -2,7 +2,7 @@
 
 import re
 
-from trinity.verl.rules.algorithm import GVPO, LOSS_MODE
+from trinity.verl.rules.losses import GVPO, LOSS_MODE
 from trinity.verl.settings import CONFIG_FILE, VerlSetting, is_verl_default
 from trinity.verl.values import as_segment
 from trinity.verl.work import Conversion

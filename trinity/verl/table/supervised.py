@@ -86,7 +86,9 @@ ROWS: tuple[KeyRow, ...] = (
         "data.num_workers",
         "data.balance_dp_token",
     ),
-    *not_needed_rows("a checkpoint is always whole", "checkpoint.*", "trainer.checkpoint.*"),
+    renamed_row("checkpoint.save_contents", "trainer.save_contents", convert=identity),
+    renamed_row("checkpoint.load_contents", "trainer.load_contents", convert=identity),
+    *not_needed_rows("the formats of checkpoints are ours", "checkpoint.*", "trainer.checkpoint.*"),
     renamed_row("engine.fsdp_size", "trainer.fsdp_size"),
     *missing_rows(
         "a row that is too long is cut at its end: cut it in the file",

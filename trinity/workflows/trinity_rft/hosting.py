@@ -18,7 +18,7 @@ from trinity import types
 from trinity.codec import check_sequence
 from trinity.errors import UserError
 from trinity.types import Alignment, Array, Pair, VersionSpan
-from trinity.workflows.model import AUXILIARY_MODEL
+from trinity.workflows.experience_builder import AUXILIARY_MODEL
 from trinity.workflows.model import ModelWrapper as OurModel
 from trinity.workflows.trinity_rft.experience import (
     OURS,

@@ -70,7 +70,9 @@ def rewards(viewer: Viewer) -> dict[int, float]:
     cells.first.wait_for(timeout=RUN_SECONDS * 1000)
     until = time.monotonic() + RUN_SECONDS
     while NUM_STEPS not in seen and time.monotonic() < until:
-        if len(texts := cells.all_inner_texts()) == NUM_CELLS:  # none while the page is drawn anew
+        if (
+            len(texts := cells.all_text_contents()) == NUM_CELLS
+        ):  # none while the page is drawn anew
             seen[int(texts[1])] = float(texts[2])
         page.wait_for_timeout(200)
     return seen

@@ -1,0 +1,154 @@
+"""The files of a version's weights: each rank writes the tensors that are dealt to it.
+
+part = DealtPart(directory, ranks, dtype=torch.bfloat16)
+part.write_tensors(learner.weights())              # on all ranks
+files = gather_files(part.finish_files(), ranks)   # on the first rank; others have none
+index = name_files(directory, files)
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from pydantic import TypeAdapter
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from services.trainer.collectives import NamedTensors, Ranks
+from trinity.weights.identity import TensorHash, root_of
+from trinity.weights.manifest import ManifestFile, describe, make_durable
+from trinity.weights.tensors import RootDigest
+
+WEIGHTS_NAME = "model.safetensors"
+INDEX_NAME = "model.safetensors.index.json"
+MAX_BUCKET_BYTES = 2 * 2**30
+"""Tensors that a rank keeps until it writes them as a file; a larger tensor has its own file."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsFile:
+    """A safetensors file, durable on disk."""
+
+    name: str
+    description: ManifestFile
+    tensors: tuple[TensorHash, ...]
+    num_bytes: int
+    """Of the tensors alone."""
+
+
+_FILES: TypeAdapter[tuple[WeightsFile, ...]] = TypeAdapter(tuple[WeightsFile, ...])
+_HASHES: TypeAdapter[tuple[TensorHash, ...]] = TypeAdapter(tuple[TensorHash, ...])
+
+
+def dealt_to(ranks: Ranks, tensors: NamedTensors) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the tensors of this rank: each is dealt to the rank with the fewest bytes so far.
+
+    All ranks see all tensors in the same order, so they agree without a word.
+    """
+    num_bytes = [0] * ranks.num_ranks
+    for name, tensor in tensors:
+        chosen = num_bytes.index(min(num_bytes))
+        num_bytes[chosen] += tensor.nbytes
+        if chosen == ranks.rank:
+            yield name, tensor
+        del tensor  # or two whole tensors would be there while the next one is gathered
+
+
+class DealtPart:
+    """One rank's files of a version. It holds one bucket of tensors at a time."""
+
+    def __init__(
+        self,
+        directory: Path,
+        ranks: Ranks,
+        *,
+        dtype: torch.dtype,
+        max_bytes: int | None = None,
+    ) -> None:
+        self._directory = directory
+        self._ranks = ranks
+        self._dtype = dtype
+        self._max_bytes = MAX_BUCKET_BYTES if max_bytes is None else max_bytes
+        self._bucket: dict[str, torch.Tensor] = {}
+        self._num_bytes = 0
+        self._written: list[tuple[str, int]] = []
+
+    def write_tensors(self, tensors: NamedTensors) -> None:
+        """Writes this rank's tensors, without waiting for the disk. Collective."""
+        for name, tensor in dealt_to(self._ranks, tensors):
+            own = tensor.to(self._dtype).contiguous()
+            del tensor
+            if self._bucket and self._num_bytes + own.nbytes > self._max_bytes:
+                self._write_bucket()
+            self._bucket[name] = own
+            self._num_bytes += own.nbytes
+            del own
+        if self._bucket:
+            self._write_bucket()
+
+    def _write_bucket(self) -> None:
+        name = f"{self._ranks.rank:05d}-{len(self._written):05d}.safetensors"
+        save_file(self._bucket, self._directory / name, metadata={"format": "pt"})
+        self._written.append((name, self._num_bytes))
+        self._bucket, self._num_bytes = {}, 0
+
+    def finish_files(self) -> tuple[WeightsFile, ...]:
+        """Makes the files durable, and hashes them and their tensors."""
+        return tuple(self._finish(name, num_bytes) for name, num_bytes in self._written)
+
+    def _finish(self, name: str, num_bytes: int) -> WeightsFile:
+        path = self._directory / name
+        make_durable(path)
+        return WeightsFile(name, describe(path), _hashes_in(path), num_bytes)
+
+
+def _hashes_in(path: Path) -> tuple[TensorHash, ...]:
+    digest = RootDigest()
+    with safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118  # it is no mapping
+            digest.add_tensor(name, file.get_tensor(name))
+    return tuple(digest.hashes)
+
+
+def gather_files(own: tuple[WeightsFile, ...], ranks: Ranks) -> tuple[WeightsFile, ...]:
+    """Returns the files of all ranks on the first one, in their order. Collective."""
+    found = ranks.gather_bytes(_FILES.dump_json(own))
+    return tuple(file for part in found for file in _FILES.validate_json(part))
+
+
+def root_of_files(files: Iterable[WeightsFile]) -> bytes:
+    """Returns the identity of the weights in the files."""
+    return root_of(tensor for file in files for tensor in file.tensors)
+
+
+def name_files(directory: Path, files: tuple[WeightsFile, ...]) -> tuple[WeightsFile, ...]:
+    """Gives the files the names that Hugging Face's libraries expect; several get an index."""
+    total = len(files)
+    named = []
+    for number, file in enumerate(files, start=1):
+        name = WEIGHTS_NAME if total == 1 else f"model-{number:05d}-of-{total:05d}.safetensors"
+        (directory / file.name).rename(directory / name)
+        named.append(replace(file, name=name))
+    if total > 1:
+        (directory / INDEX_NAME).write_text(_index_of(named))
+    return tuple(named)
+
+
+def _index_of(files: list[WeightsFile]) -> str:
+    places = {tensor.name: file.name for file in files for tensor in file.tensors}
+    total_size = sum(file.num_bytes for file in files)
+    index = {"metadata": {"total_size": total_size}, "weight_map": places}
+    return json.dumps(index, indent=2, sort_keys=True)
+
+
+def root_on_all_ranks(tensors: NamedTensors, ranks: Ranks) -> bytes:
+    """Returns the identity of the weights; each rank hashes what is dealt to it. Collective."""
+    digest = RootDigest()
+    for name, tensor in dealt_to(ranks, tensors):
+        digest.add_tensor(name, tensor)
+        del tensor
+    found = ranks.gather_bytes(_HASHES.dump_json(tuple(digest.hashes)))
+    root = root_of(hash_ for part in found for hash_ in _HASHES.validate_json(part))
+    return ranks.broadcast_bytes(root)

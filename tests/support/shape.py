@@ -1,0 +1,77 @@
+"""Checks sizes and names that `CONTRIBUTING.md` asks for: files, functions, classes, loops.
+
+Tests, generated code and migrations are left out. Run by python -m tests.support.prose.
+"""
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+
+from tests.support.faults import Fault
+
+SOURCES = ("trinity/", "services/", "benchmarks/", "examples/", "deploy/")
+LEFT_OUT = ("trinity/api/", "services/buffer/migrations/", "services/synchronizer/migrations/")
+MAX_FILE_LINES = 500
+MAX_CLASS_LINES = 312
+MAX_FUNCTION_LINES = 59
+MAX_FILES_OF_FOLDER = 35
+MEANINGLESS = "one"
+"""A loop variable that does not say what it stands for."""
+UPSTREAM = (
+    "trinity/algorithm/algorithm.py",
+    "trinity/algorithm/sample_strategy/",
+    "trinity/common/",
+    "trinity/utils/",
+    "trinity/workflows/trinity_rft/",
+)
+"""Classes here carry the names of Trinity-RFT, since files written for it import them."""
+
+
+def is_source(file: str) -> bool:
+    """True for a Python file whose shape is checked."""
+    return file.endswith(".py") and file.startswith(SOURCES) and not file.startswith(LEFT_OUT)
+
+
+def faults_of_shape(texts: Mapping[str, str]) -> Iterator[Fault]:
+    """Yields the faults of source files, by their path from the repository's root."""
+    classes: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for file, text in texts.items():
+        if (length := text.count("\n")) > MAX_FILE_LINES:
+            yield Fault(file, 1, f"{length} lines, at most {MAX_FILE_LINES}: split it by topic")
+        for node in ast.walk(ast.parse(text)):
+            yield from _faults_of_node(file, node)
+            is_ours = isinstance(node, ast.ClassDef) and not file.startswith(UPSTREAM)
+            if is_ours and isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes[node.name].append((file, node.lineno))
+    for name, places in classes.items():
+        for file, line in places[1:]:
+            yield Fault(file, line, f"class `{name}` is one of {places[0][0]}, too: rename it")
+    yield from _full_folders(texts)
+
+
+def _faults_of_node(file: str, node: ast.AST) -> Iterator[Fault]:
+    if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+        for part in ast.walk(node.target):
+            if isinstance(part, ast.Name) and part.id == MEANINGLESS:
+                yield Fault(file, part.lineno, f"`for {MEANINGLESS} in`: name what it is")
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        yield from _too_long(file, node, MAX_FUNCTION_LINES)
+    elif isinstance(node, ast.ClassDef):
+        yield from _too_long(file, node, MAX_CLASS_LINES)
+
+
+def _too_long(
+    file: str, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, most: int
+) -> Iterator[Fault]:
+    length = (node.end_lineno or node.lineno) - node.lineno + 1
+    if length > most:
+        yield Fault(file, node.lineno, f"`{node.name}` has {length} lines, at most {most}")
+
+
+def _full_folders(files: Mapping[str, str]) -> Iterator[Fault]:
+    paths = [PurePosixPath(file) for file in files]
+    sizes = Counter(str(path.parent) for path in paths if path.name != "__init__.py")
+    for folder, size in sizes.items():
+        if size > MAX_FILES_OF_FOLDER:
+            yield Fault(folder, 1, f"{size} files, at most {MAX_FILES_OF_FOLDER}")
