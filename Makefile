@@ -9,7 +9,7 @@ SCRATCH := build
 
 .DEFAULT_GOAL := help
 .PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough browser check-images check-images-heavy check-deploy check-supply sbom pin-images check-data-juicer check-python312 faults hosts bench \
-	bench-buffer bench-gpu check format types prose protos proto proto-drift proto-baseline docs docs-drift lock clean
+	bench-buffer bench-gpu gpu-acceptance check format types prose protos proto proto-drift proto-baseline docs docs-drift lock clean
 
 help:  ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -110,6 +110,9 @@ bench: setup  ## Every benchmark that needs no GPU, some hours; the results go t
 SIZE ?= 0.5b
 bench-gpu: setup  ## Rollout, training and weight sync on a GPU, beside its limits (SIZE=0.5b, 1.5b, 3b or tiny)
 	$(BIN)/python -m benchmarks.gpu --size $(SIZE)
+
+gpu-acceptance: setup  ## What needs a GPU, part by part, on a machine with one (SIZE=0.5b): build/gpu-acceptance
+	$(BIN)/python -m benchmarks.acceptance --size $(SIZE)
 
 bench-buffer: setup  ## The buffer beside raw limits and peers, on CORES, or the last two (an hour; peers go into build/peers)
 	$(BIN)/python -m benchmarks.buffer $(if $(CORES),--cores $(CORES))

@@ -74,6 +74,8 @@ def _synchronizer(moment: str, target: str, **more: Any) -> Point:
 
 
 CALLS = "servicer.trainer_calls:TrainerRpcs"
+RANK_TURNS = "rank.device_turns:SharedDevice"
+ENGINE_TURNS = "engine.turns:EngineSharedDevice"
 EXPERIMENT = "control.experiment:ExperimentRunner"
 ALL = (
     # A result: stored, committed, acknowledged.
@@ -170,6 +172,28 @@ ALL = (
         "engine.weight_transfer:EngineWeightReceiver._request_slot",
         in_campaign=False,
     ),
+    # A device by turns: wanted, taken, left, let go; the engine's side; what is told of it.
+    _rank("device-wanted", f"{RANK_TURNS}._wait_and_take", when="before", in_campaign=False),
+    _rank("device-taken", f"{RANK_TURNS}._wait_and_take", in_campaign=False),
+    Point(
+        process="rank",
+        moment="device-left",
+        target="trinity.runtime.device_lock:DeviceLock.release",
+        when="before",
+        in_campaign=False,
+    ),
+    Point(
+        process="rank",
+        moment="device-released",
+        target="trinity.runtime.device_lock:DeviceLock.release",
+        in_campaign=False,
+    ),
+    _explorer("engine-starts", f"{ENGINE_TURNS}._try_here", counts=bool, in_campaign=False),
+    _explorer("engine-awake", f"{ENGINE_TURNS}.take", in_campaign=False),
+    _explorer("engine-tired", f"{ENGINE_TURNS}.give_back", when="before", in_campaign=False),
+    _explorer("engine-asleep", f"{ENGINE_TURNS}.give_back", in_campaign=False),
+    _synchronizer("turn-saved", "store.experiments:save_turn", counts=bool, in_campaign=False),
+    _synchronizer("turn-recorded", "operations:Operations.record_turn", in_campaign=False),
     _rank("checkpoint-unsealed", "checkpoints.checkpoints:seal", when="before"),
     _rank("checkpoint-written", "checkpoints.checkpoints:CheckpointStore.write"),
     _rank("checkpoint-committed", "clients:TrainerBufferClient.commit_checkpoint"),

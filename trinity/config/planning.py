@@ -464,7 +464,17 @@ def _plan_stages(config: Config) -> tuple[StagePlan, ...]:
     stages = None if errors.text else errors.attempt(partial(resolve_stored_rollouts, planned))
     if stages is None:
         raise PlanErrors(errors.text, tuple(planned))
-    return stages
+    return _on_one_gpu(stages)
+
+
+def _on_one_gpu(stages: tuple[StagePlan, ...]) -> tuple[StagePlan, ...]:
+    """Returns the stages, all by turns if one is: an engine starts while an earlier one trains."""
+    if not any(stage.takes_turns for stage in stages):
+        return stages
+    sharing = (*EXPLORING, "train")
+    return tuple(
+        stage.model_copy(update={"takes_turns": stage.mode in sharing}) for stage in stages
+    )
 
 
 def _start_checkpoint(stage: MergedStage, above: TrainerConfig) -> str | None:

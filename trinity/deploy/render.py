@@ -66,6 +66,7 @@ class ManifestRenderer:
         Raises: UserError when the folder holds something else, or there are no manifests.
         """
         self.deployment.check_images_and_secrets()
+        self.deployment.check_turns()
         on_one_node = self.target == "compose" or self.overlay == "one-node"
         if on_one_node and self.deployment.trainer_hosts > 1:
             raise UserError(
@@ -74,7 +75,6 @@ class ManifestRenderer:
                 "`trainer.rank_num` to one machine's GPUs"
             )
         check_gpu_capacity(self.deployment, on_one_node=on_one_node)
-        self.deployment.check_turns()
         self.deployment.check_hosts()
         files = self._files()
         self._prepare()

@@ -80,7 +80,7 @@ def describe_wait(path: Path, reason: str) -> tuple[str, str]:
 
 
 def read_holder(path: Path) -> Holder | None:
-    """Returns who has the device as its file says; None if nobody has, or has not written yet."""
+    """Returns the holder as its file says; None without one, or before it has written."""
     try:
         text = path.read_bytes()[:MAX_HOLDER_BYTES]
         return Holder(**json.loads(text)) if text else None

@@ -36,7 +36,7 @@ TO_ROLL_OUT = "to roll out"
 
 
 class EngineTurns(Protocol):
-    """When the engine of the policy may use its device."""
+    """The turns of the policy's engine on its device."""
 
     @property
     def has_device(self) -> bool:
@@ -56,7 +56,7 @@ class EngineTurns(Protocol):
         """Waits for the device, and wakes the engine. Raises: EngineDied."""
 
     async def give_back(self) -> None:
-        """Has the engine sleep, and gives the device to whoever waits. Raises: EngineDied."""
+        """Has the engine sleep, and lets go of the device. Raises: EngineDied."""
 
 
 class EngineOwnDevice:
@@ -77,12 +77,12 @@ class EngineOwnDevice:
         """Does nothing: it has the device."""
 
     async def give_back(self) -> None:
-        """Does nothing: nobody waits for it."""
+        """Does nothing: no other process waits for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnSettings:
-    """How an engine takes turns."""
+    """The lock, the level of sleep and the limits of an engine's turns."""
 
     path: Path
     """File of the device's lock."""

@@ -56,7 +56,7 @@ class WeightLoader:
         )
 
     def forget_content(self) -> None:
-        """Records that the engine's weights are gone: the next ones are loaded in any case."""
+        """Records that the engine's weights are gone: the same ones would be loaded again."""
         self._content = None
 
     async def _load_files(self, weights: WeightsVersion) -> None:

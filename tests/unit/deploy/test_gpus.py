@@ -138,3 +138,10 @@ def test_nomad_starts_a_trainer_for_each_machine_of_the_gang(tmp_path: Path) -> 
     assert (variables["trainers"], variables["trainer_gpus"]) == (3, 8)
     one = rendered(deployment(), "nomad", tmp_path / "one")
     assert json_file(one / "experiment.vars.json")["trainers"] == 1
+
+
+@pytest.mark.parametrize("target", ["compose", "k8s", "nomad"])
+def test_turns_on_one_gpu_are_not_for_containers(tmp_path: Path, target: Target) -> None:
+    by_turns = deployment(mode="colocate", cluster={"gpu_per_node": 1})
+    with pytest.raises(UserError, match=r"`mode: colocate` needs.*start it with `trinity run`"):
+        rendered(by_turns, target, tmp_path / "out")

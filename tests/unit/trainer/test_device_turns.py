@@ -1,0 +1,127 @@
+"""A rank's turns: the learner is on the device while the lock is held, and told in order."""
+
+import threading
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from services.trainer.clients import TrainerSynchronizerClient
+from services.trainer.rank.device_turns import SharedDevice
+from services.trainer.retry import RankWaitReporter, StopRequested
+from services.trainer.types import RankTurnState, StageLearner
+from trinity.errors import RunFailed
+from trinity.runtime.device_lock import DeviceLock, Holder
+
+ENGINE = Holder.of_this_process("engine", "to roll out")
+
+
+class Reports:
+    """A synchronizer's client that keeps what it is told; the engine leaves at a wish."""
+
+    def __init__(self, engine: DeviceLock | None = None, error: Exception | None = None) -> None:
+        self.told: list[str] = []
+        self._engine = engine
+        self._error = error
+
+    def record_turn(self, state: RankTurnState, process: str, reason: str) -> None:
+        assert "of the trainer on" in process
+        if self._error is not None:
+            raise self._error
+        self.told.append(f"{state} {reason}")
+        if state is RankTurnState.WANTED and self._engine is not None:
+            self._engine.release()
+
+
+class MovingLearner:
+    """A learner that keeps where it is, and whether it had the lock when it moved."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.is_on_device = True
+        self.check_lock()
+
+    def enter_device(self) -> None:
+        self.check_lock()
+        self.is_on_device = True
+
+    def leave_device(self) -> None:
+        self.check_lock()
+        self.is_on_device = False
+
+    def check_lock(self) -> None:
+        assert not DeviceLock(self._path).try_take(ENGINE), "it moved without the lock"
+
+
+def turns_on(path: Path, reports: Reports, stop: threading.Event | None = None) -> SharedDevice:
+    return SharedDevice(
+        path,
+        synchronizer=cast("TrainerSynchronizerClient", reports),
+        stop=stop or threading.Event(),
+        waits=RankWaitReporter(lambda _: None),
+        silence_seconds=60,
+    )
+
+
+def built(turns: SharedDevice, path: Path) -> MovingLearner:
+    return cast("MovingLearner", turns.build(lambda: cast("StageLearner", MovingLearner(path))))
+
+
+def test_a_learner_is_built_on_the_device_and_leaves_it(tmp_path: Path) -> None:
+    path, reports = tmp_path / "lock", Reports()
+    turns = turns_on(path, reports)
+    learner = built(turns, path)
+    assert not learner.is_on_device
+    assert DeviceLock(path).try_take(ENGINE)
+    turns.close()
+    assert reports.told == ["held to load the model", "released to load the model"]
+
+
+def test_it_asks_for_a_device_that_the_engine_has(tmp_path: Path) -> None:
+    path, engine = tmp_path / "lock", DeviceLock(tmp_path / "lock")
+    reports = Reports(engine)
+    turns = turns_on(path, reports)
+    learner = built(turns, path)
+    assert engine.try_take(ENGINE)
+    with turns.on_device(cast("StageLearner", learner), "to train step 1"):
+        assert learner.is_on_device
+        turns.show_life()
+    assert not learner.is_on_device
+    turns.close()
+    assert reports.told[2:] == [
+        f"{state} to train step 1" for state in ("wanted", "held", "released")
+    ]
+
+
+def test_an_error_on_the_device_lets_the_engine_in(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    turns = turns_on(path, Reports())
+    learner = built(turns, path)
+    with (
+        pytest.raises(ZeroDivisionError),
+        turns.on_device(cast("StageLearner", learner), "to train step 1"),
+    ):
+        raise ZeroDivisionError
+    assert not learner.is_on_device
+    assert DeviceLock(path).try_take(ENGINE)
+    turns.close()
+
+
+def test_a_stop_ends_the_wait(tmp_path: Path) -> None:
+    path, stop = tmp_path / "lock", threading.Event()
+    turns = turns_on(path, Reports(), stop)
+    engine = DeviceLock(path)
+    assert engine.try_take(ENGINE)
+    stop.set()
+    with pytest.raises(StopRequested):
+        built(turns, path)
+    turns.close()
+
+
+def test_a_synchronizer_that_stays_away_ends_the_wait(tmp_path: Path) -> None:
+    path, engine = tmp_path / "lock", DeviceLock(tmp_path / "lock")
+    assert engine.try_take(ENGINE)
+    turns = turns_on(path, Reports(error=RunFailed("it does not answer")))
+    with pytest.raises(RunFailed, match="does not answer"):
+        built(turns, path)
+    turns.close()
