@@ -1,4 +1,4 @@
-"""How long a device that is used by turns lies idle between two turns, without a model.
+"""The time for which a device that is used by turns lies idle between two turns, without a model.
 
     python -m benchmarks.device_turns [--json FILE]
 

@@ -45,7 +45,7 @@ def main(words: Sequence[str] | None = None) -> int:
         outcomes.append(outcome_of(part, folder, num_gpus=len(devices)))
         print(f"{part.name}: {outcomes[-1].state} {outcomes[-1].reason}", flush=True)
     report(folder, outcomes, devices)
-    return int(any(one.state is PartState.FAILED for one in outcomes))
+    return int(any(outcome.state is PartState.FAILED for outcome in outcomes))
 
 
 def gpu_names() -> list[str]:
@@ -101,7 +101,7 @@ def failure_of(part: AcceptancePart, folder: Path) -> str:
 def report(folder: Path, outcomes: Sequence[PartOutcome], devices: Sequence[str]) -> None:
     """Writes the JSON and the page, and prints the page."""
     machine = ", ".join(devices) or f"no GPU ({platform.machine()})"
-    record = {"machine": machine, "parts": [one.as_json() for one in outcomes]}
+    record = {"machine": machine, "parts": [outcome.as_json() for outcome in outcomes]}
     (folder / "acceptance.json").write_text(json.dumps(record, indent=2) + "\n")
     page = page_of(outcomes, machine=machine)
     (folder / "acceptance.md").write_text(page)

@@ -1,4 +1,4 @@
-"""What came of each part, as JSON and as one page."""
+"""The outcome of each part, as JSON and as one page."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,7 +10,7 @@ MAX_REASON = 300
 
 
 class PartState(StrEnum):
-    """What came of a part."""
+    """The ways in which a part ends."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -32,7 +32,7 @@ class PartOutcome:
     figures: dict[str, object] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
-        """For the committed results."""
+        """Returns it for the committed results."""
         return asdict(self)
 
 
@@ -50,7 +50,7 @@ def not_run(part: AcceptancePart, num_gpus: int) -> PartOutcome:
 
 def page_of(outcomes: Sequence[PartOutcome], *, machine: str) -> str:
     """Returns the page: one line a part, then why parts failed or were not run."""
-    counts = {state: sum(one.state is state for one in outcomes) for state in PartState}
+    counts = {state: sum(part.state is state for part in outcomes) for state in PartState}
     counted = ", ".join(f"{count} {state}" for state, count in counts.items())
     lines = [
         "# Acceptance on a GPU",
@@ -59,9 +59,9 @@ def page_of(outcomes: Sequence[PartOutcome], *, machine: str) -> str:
         "",
         "| part | outcome | seconds | peak MiB | promise |",
         "|---|---|---|---|---|",
-        *(_row(one) for one in outcomes),
+        *(_row(part) for part in outcomes),
     ]
-    reasons = [f"- **{one.name}**: {one.reason}" for one in outcomes if one.reason]
+    reasons = [f"- **{part.name}**: {part.reason}" for part in outcomes if part.reason]
     return "\n".join([*lines, *(["", *reasons] if reasons else []), ""])
 
 

@@ -62,6 +62,7 @@ from trinity.config.plan.sizes import (
     resolve_train_step,
 )
 from trinity.config.plan.stage_plan import ExperimentPlan, Role, StagePlan
+from trinity.config.plan.start_checkpoint import configured_checkpoint
 from trinity.config.plan.stored_rollouts import resolve_stored_rollouts
 from trinity.config.plan.task_storage import absolute
 from trinity.config.schema.algorithm import AlgorithmConfig, OptimizerConfig
@@ -75,7 +76,6 @@ from trinity.config.schema.choices import (
 )
 from trinity.config.schema.data import TasksetConfig
 from trinity.config.schema.experiment import Config, MergedStage, check_stage_names, stages_of
-from trinity.config.schema.trainer import TrainerConfig
 from trinity.errors import UserError
 from trinity.plugins import stage_variables
 
@@ -453,7 +453,7 @@ def _plan_stages(config: Config) -> tuple[StagePlan, ...]:
     rollout = largest_rollout(merged)
     planned: list[StagePlan] = []
     for stage in merged:
-        start = errors.attempt(partial(_start_checkpoint, stage, config.trainer))
+        start = errors.attempt(partial(configured_checkpoint, stage, config.trainer))
         try:
             plan = plan_stage(stage, rollout)
         except PlanErrors as error:
@@ -475,27 +475,6 @@ def _on_one_gpu(stages: tuple[StagePlan, ...]) -> tuple[StagePlan, ...]:
     return tuple(
         stage.model_copy(update={"takes_turns": stage.mode in sharing}) for stage in stages
     )
-
-
-def _start_checkpoint(stage: MergedStage, above: TrainerConfig) -> str | None:
-    trainer = stage.config.trainer
-    mode, path = trainer.resume_mode, trainer.resume_from_path
-    if (mode, path) != (above.resume_mode, above.resume_from_path):
-        raise UserError(
-            f"stage `{stage.name}`: `trainer.resume_mode` and `resume_from_path` say where the run "
-            "begins: write them at the top of the file, not in a stage"
-        )
-    if mode == "resume_path" and not path:
-        raise UserError(
-            "`trainer.resume_mode: resume_path` needs `trainer.resume_from_path`: "
-            "give the folder of a checkpoint"
-        )
-    if mode != "resume_path" and path:
-        raise UserError(
-            f"`trainer.resume_from_path: {path}` is read with `trainer.resume_mode: resume_path` "
-            "alone: write that too, or remove the path"
-        )
-    return absolute(path) if path and stage.index == 0 else None
 
 
 def _starts_new_run(config: Config) -> bool:

@@ -28,7 +28,7 @@ from benchmarks.algorithms.trials import IN_EVERY_TASK, NOT_TRIED, all_trials, t
 from trinity.algorithm.types import ALGORITHM_TYPES
 
 
-@pytest.mark.parametrize("task", TASKS.values(), ids=str)
+@pytest.mark.parametrize("task", TASKS.values(), ids=list(TASKS))
 def test_hasty_demonstrations_are_wrong_about_half_of_the_time(task: BenchTask) -> None:
     rng = random.Random(3)
     rows = [task.problem(rng) for _ in range(400)]

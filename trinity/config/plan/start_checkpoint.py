@@ -12,6 +12,9 @@ from pathlib import Path
 
 from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.plan.task_storage import absolute
+from trinity.config.schema.experiment import MergedStage
+from trinity.config.schema.trainer import TrainerConfig
 from trinity.errors import ManifestError, UserError
 from trinity.weights.layout import RANK_PART, STATE_NAME, is_sharded, num_ranks_of
 from trinity.weights.manifest import MANIFEST_NAME, verify
@@ -40,6 +43,31 @@ class StartCheckpoint:
     """Ranks that alone can load it; None where any number can."""
     is_whole: bool = False
     """True for whole weights in Hugging Face's layout, without an optimizer's state."""
+
+
+def configured_checkpoint(stage: MergedStage, above: TrainerConfig) -> str | None:
+    """Returns the path of the checkpoint with which the first stage begins, if the file names one.
+
+    Raises: UserError if the keys contradict each other.
+    """
+    trainer = stage.config.trainer
+    mode, path = trainer.resume_mode, trainer.resume_from_path
+    if (mode, path) != (above.resume_mode, above.resume_from_path):
+        raise UserError(
+            f"stage `{stage.name}`: `trainer.resume_mode` and `resume_from_path` say where the run "
+            "begins: write them at the top of the file, not in a stage"
+        )
+    if mode == "resume_path" and not path:
+        raise UserError(
+            "`trainer.resume_mode: resume_path` needs `trainer.resume_from_path`: "
+            "give the folder of a checkpoint"
+        )
+    if mode != "resume_path" and path:
+        raise UserError(
+            f"`trainer.resume_from_path: {path}` is read with `trainer.resume_mode: resume_path` "
+            "alone: write that too, or remove the path"
+        )
+    return absolute(path) if path and stage.index == 0 else None
 
 
 def find_start_checkpoint(path: str) -> StartCheckpoint:
