@@ -13,7 +13,7 @@ from typing import Unpack
 from trinity.isolation.calls import CallChannel, Json, OnDelta, Reply
 from trinity.isolation.values import experience_from_text
 from trinity.types import Experience, JsonObject, SamplingParams
-from trinity.workflows.attempt_calls import AttemptOver
+from trinity.workflows.attempt_calls import AttemptCalls
 from trinity.workflows.generation import GenerationDelta, Likeliest, ModelLimits, Prompt, Scores
 from trinity.workflows.messages import Message
 from trinity.workflows.model import ModelWrapper, OnIndexedDelta
@@ -69,8 +69,7 @@ class RemoteModel(ModelWrapper):
         self._tokenizer = RemoteTokenizer(
             self._ask_explorer, bytes.fromhex(facts["template_sha256"])
         )
-        self._loop = _calling_loop()
-        self._is_closed = False
+        self._calls = AttemptCalls(_calling_loop())
         self._known: dict[int, Experience] = {}
         if facts["api"] is not None:
             self.enable_api(ApiAccess(**facts["api"]))
@@ -135,7 +134,7 @@ class RemoteModel(ModelWrapper):
 
     def refuse_calls(self) -> None:
         """Ends the run: threads that it left behind get no more answers."""
-        self._is_closed = True
+        self._calls.refuse()
 
     async def _ask(
         self, function: str, on_delta: OnIndexedDelta | None, given: Mapping[str, object]
@@ -153,8 +152,7 @@ class RemoteModel(ModelWrapper):
     def _ask_explorer(
         self, function: str, on_delta: OnIndexedDelta | None = None, **values: object
     ) -> Reply:
-        if self._is_closed:
-            raise AttemptOver
+        self._calls.require_open()
         return self._channel.call(function, _of_json(on_delta), model=self._place, **values)
 
 

@@ -20,7 +20,7 @@ class AttemptOver(asyncio.CancelledError):
 
 
 class AttemptCalls:
-    """Registers the calls in progress of one attempt, on the event loop that makes it.
+    """Registers the calls in progress of one attempt, on the event loop that makes them.
 
     After `close` no call begins, and those in progress are cancelled: the engine may hold other
     weights by then.
@@ -31,8 +31,8 @@ class AttemptCalls:
     await calls.close()
     """
 
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._loop = loop or asyncio.get_running_loop()
         self._pending: set[asyncio.Task[object]] = set()
         self._is_closed = False
 
@@ -58,9 +58,13 @@ class AttemptCalls:
         finally:
             self._pending.discard(task)
 
+    def refuse(self) -> None:
+        """Ends the attempt for calls that have not begun."""
+        self._is_closed = True
+
     async def close(self) -> None:
         """Ends the attempt: cancels calls in progress and refuses new ones."""
-        self._is_closed = True
+        self.refuse()
         pending = list(self._pending)
         for task in pending:
             task.cancel()
