@@ -44,9 +44,6 @@ _VARIABLE = re.compile(
 )
 OUTSIDE = "clean, once its variables and paths are set"
 """Scripts that take a path from their environment, or an adapter's directory that is not here."""
-_PLACE = re.compile(r"leaves none")
-ELSEWHERE = "clean, once rollout and training share a GPU"
-"""Scripts for one GPU."""
 OTHER = "an option without counterpart"
 
 
@@ -69,8 +66,6 @@ class ScriptOutcome:
             return "clean"
         if all(_VARIABLE.search(reason) for reason in self.reasons):
             return OUTSIDE
-        if all(_VARIABLE.search(reason) or _PLACE.search(reason) for reason in self.reasons):
-            return ELSEWHERE
         return next((name for name, pattern in REASONS if pattern.search(text)), OTHER)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import verl_scripts
-from benchmarks.verl_scripts import ELSEWHERE, OTHER, OUTSIDE, outcome_of, table
+from benchmarks.verl_scripts import OTHER, OUTSIDE, outcome_of, table
 
 START = (
     "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=/m data.train_files=/d/a.parquet"
@@ -33,8 +33,8 @@ def _models_and_data_are_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (f"{WHOLE} {GPUS}", "clean"),
         (f"{WHOLE} {GPUS} data.image_key=images", "images"),
-        (f"{WHOLE} {ONE}", ELSEWHERE),
-        (f"{WHOLE} {ONE} trainer.default_local_dir=$HERE/x", ELSEWHERE),
+        (f"{WHOLE} {ONE}", "clean"),
+        (f"{WHOLE} {ONE} trainer.default_local_dir=$HERE/x", OUTSIDE),
         (f"{WHOLE} {GPUS} trainer.default_local_dir=$HERE/x", OUTSIDE),
         (f"{WHOLE} {GPUS} actor_rollout_ref.actor.ppo_epochs=$((8 / none))", OUTSIDE),
         (f"{WHOLE} {GPUS} trainer.test_freq=$((8 / none))", OUTSIDE),

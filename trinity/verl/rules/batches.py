@@ -99,7 +99,9 @@ def _put_total_steps(work: Conversion, interval: int) -> None:
 
 
 def _put_synchronizer(work: Conversion, tasks: int, batch: int, interval: int) -> None:
-    offset = 1 if work.choices.sync_offset is None else work.choices.sync_offset
+    asked = work.choices.sync_offset
+    usual = 0 if work.draft.get("mode") == "colocate" else 1
+    offset = usual if asked is None else asked
     work.put("synchronizer.sync_style", "fixed", "versions at fixed steps, as in veRL")
     work.put(
         "synchronizer.sync_offset",
