@@ -230,6 +230,7 @@ def test_gpus_are_shared_out_so_that_training_gets_a_whole_node(
     assert f"{trained} train" in found.body
 
 
-def test_one_gpu_for_both_is_pointed_out() -> None:
-    found = from_keys("trainer.n_gpus_per_node=1", f"{ROLLOUT}.tensor_model_parallel_size=1")
+def test_one_gpu_for_rollout_that_goes_on_and_training_is_pointed_out() -> None:
+    ahead = "trainer.v1.trainer_mode=colocate_async"
+    found = from_keys("trainer.n_gpus_per_node=1", f"{ROLLOUT}.tensor_model_parallel_size=1", ahead)
     assert any("training needs one at least" in line for line in found.report)

@@ -146,7 +146,8 @@ def test_a_sampler_is_an_order_of_tasks() -> None:
 @pytest.mark.parametrize(("gpus", "says"), [(1, "takes 1 of 1 GPU,"), (3, "takes 3 of 3 GPUs,")])
 def test_gpus_that_do_not_suffice_are_counted(gpus: int, says: str) -> None:
     key = "actor_rollout_ref.rollout.tensor_model_parallel_size"
-    found = from_keys(f"trainer.n_gpus_per_node={gpus}", f"{key}={gpus}")
+    ahead = "trainer.v1.trainer_mode=colocate_async"
+    found = from_keys(f"trainer.n_gpus_per_node={gpus}", f"{key}={gpus}", ahead)
     (line,) = [line for line in found.report if says in line]
     assert "tensor_parallel_size" in line
 
