@@ -8,6 +8,7 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import IO, TYPE_CHECKING, cast
@@ -57,8 +58,15 @@ def read_rows(
 
     Raises: UserError naming the file and what is wrong with it.
     """
-    try:
+    with reading_errors(name):
         yield from _rows_of_kind(plain_stream(stream, name), name, batch_rows)
+
+
+@contextmanager
+def reading_errors(name: str) -> Iterator[None]:
+    """Raises UserError with the file's name where it cannot be read or unpacked."""
+    try:
+        yield
     except OSError as error:
         raise UserError(f"cannot read {name}: {error}") from error
     except (EOFError, zlib.error) as error:
@@ -164,9 +172,9 @@ def to_json_value(value: object) -> PlainValue:
 
 def _number_of_decimal(value: Decimal) -> PlainValue:
     """Returns a number, or the decimal's own digits where a number would lose some."""
-    number = float(value)
     if not value.is_finite():
         return None
+    number = float(value)
     return number if Decimal(repr(number)) == value else str(value)
 
 
@@ -249,7 +257,8 @@ def _csv(stream: IO[bytes], name: str, *, delimiter: str) -> Iterator[object]:
                 )
             yield row
     except csv.Error as error:
-        raise UserError(f"{name}, line {lines.line_num}: not valid csv: {error}") from error
+        line = lines.reader.line_num  # that of `lines` is the last line that was right
+        raise UserError(f"{name}, line {line}: not valid {file_kind(name)}: {error}") from error
 
 
 def _require_distinct(columns: Sequence[str], name: str) -> None:

@@ -65,7 +65,7 @@ def find_data_files(
     found = (
         _saved_dataset(directory)
         if (directory / "state.json").is_file()
-        else _files_of_split(directory, split, all_are_split=directory.name == split)
+        else _files_of_split(root, directory, split)
     )
     for file in found:
         check(file)
@@ -98,13 +98,14 @@ def _plain_name(name: str) -> str:
     return name
 
 
-def _files_of_split(directory: Path, split: str, *, all_are_split: bool) -> tuple[Path, ...]:
+def _files_of_split(root: Path, directory: Path, split: str) -> tuple[Path, ...]:
     files = _data_files_below(directory)
     if not files:
-        raise UserError(f"{directory} holds no {FILE_KINDS}: {_where_rows_are(directory)}")
+        raise UserError(f"{directory} holds no {FILE_KINDS}: {_where_rows_are(root, directory)}")
     named = {file: _words(file.stem) & (_SPLIT_WORDS | {split.lower()}) for file in files}
     chosen = tuple(file for file in files if split.lower() in named[file])
-    if not chosen and (all_are_split or split == "train") and not any(named.values()):
+    is_split = directory.name == split or split == "train"
+    if not chosen and is_split and not any(named.values()):
         chosen = files
     if not chosen:
         names = _or(sorted(file.name for file in files)[:8])
@@ -129,13 +130,14 @@ def _each_once(files: tuple[Path, ...]) -> tuple[Path, ...]:
     return plain
 
 
-def _where_rows_are(directory: Path) -> str:
+def _where_rows_are(root: Path, directory: Path) -> str:
     """Returns what to do about a directory without data."""
     below = sorted(entry for entry in directory.iterdir() if not entry.is_symlink())
-    found = [entry.name for entry in below if entry.is_dir() and _data_files_below(entry)]
+    found = [entry for entry in below if entry.is_dir() and _data_files_below(entry)]
     if not found:
         return "put the rows there"
-    return f"its folder `{found[0]}` does, so set `subset_name: {found[0]}`, or `path` to it"
+    subset = found[0].relative_to(root)
+    return f"its folder `{found[0].name}` does, so set `subset_name: {subset}`, or `path` to it"
 
 
 def _data_files_below(directory: Path) -> tuple[Path, ...]:

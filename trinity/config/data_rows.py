@@ -8,7 +8,14 @@ from pathlib import Path
 
 from trinity.errors import UserError
 from trinity.json_values import JsonValue
-from trinity.rows import arrow_batches, file_kind, plain_stream, read_rows, row_to_json
+from trinity.rows import (
+    arrow_batches,
+    file_kind,
+    plain_stream,
+    read_rows,
+    reading_errors,
+    row_to_json,
+)
 
 Row = Mapping[str, JsonValue]
 
@@ -60,7 +67,7 @@ def _count(file: Path) -> int:
     is_table = file_kind(file.name) in ("csv", "tsv")
     if is_table or file.stat().st_size <= READ_WHOLE_BYTES:
         return sum(1 for _ in _rows(file))
-    with file.open("rb") as stream:
+    with reading_errors(str(file)), file.open("rb") as stream:
         return sum(1 for line in plain_stream(stream, file.name) if line.strip())
 
 

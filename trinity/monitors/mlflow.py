@@ -24,6 +24,8 @@ ROLE_TAG = "trinity.role"
 GROUP_TAG = "trinity.group"
 TABLES_TAG = "mlflow.loggedArtifacts"
 """Names the files that MLflow shows as tables."""
+MAX_TAG_CHARS = 5_000
+"""The shortest limit of MLflow's releases; a longer value is cut, and is no JSON any more."""
 MAX_METRICS = 999
 """Limit of one call with a tag; above it, MLflow's client would send the tag before the rest."""
 LONGEST_NAME = 250
@@ -94,9 +96,7 @@ class MlflowMonitor:
         rows = [list(row) for row in point.table.rows]
         client.log_dict(run.run_id, {"columns": list(COLUMNS), "data": rows}, path)
         told = client.get_run(run.run_id).data.tags.get(TABLES_TAG, "[]")
-        entry = {"path": path, "type": "table"}
-        tables = [known for known in json.loads(told) if known != entry]
-        client.set_tag(run.run_id, TABLES_TAG, json.dumps([*tables, entry]))
+        client.set_tag(run.run_id, TABLES_TAG, _with_table(told, path))
 
     def _run_for(self, monitor_run: MonitorRun) -> _MlflowRun:
         if monitor_run not in self._runs:
@@ -177,6 +177,15 @@ def flat(value: JsonValue, at: str = "") -> Iterator[tuple[str, str]]:
             yield from flat(item, f"{at}.{index}")
     elif value not in (None, "", []):
         yield metric_name(at), str(value)
+
+
+def _with_table(told: str, path: str) -> str:
+    """Returns the tag with a table more, and without the oldest ones for which it has no room."""
+    entry = {"path": path, "type": "table"}
+    tables = [*(known for known in json.loads(told) if known != entry), entry]
+    while len(tables) > 1 and len(json.dumps(tables)) > MAX_TAG_CHARS:
+        tables = tables[1:]
+    return json.dumps(tables)
 
 
 def _metrics(point: MetricPoint) -> "list[Metric]":

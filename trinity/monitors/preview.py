@@ -33,7 +33,8 @@ class SampleTable:
 class PreviewReader:
     """Reads the samples of evaluations from the buffer.
 
-    A table that cannot be read is left out and said once: metrics never wait for it.
+    A table that cannot be read is left out and said once. Metrics wait for one `READ_SECONDS` at
+    most.
     """
 
     queries: QueryServiceStub

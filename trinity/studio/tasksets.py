@@ -19,7 +19,7 @@ from trinity.security.credentials import Credentials
 from trinity.studio.connection import OpenRun, ServiceConnection
 from trinity.studio.system import SystemConnection, answer_from
 
-FILE_KINDS = ("jsonl", "json", "csv", "parquet", "arrow")
+FILE_KINDS = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet", "arrow")
 MAX_LISTED = 200
 ROWS_SHOWN = 20
 MAX_COLUMNS = 6

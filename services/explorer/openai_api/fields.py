@@ -49,7 +49,6 @@ ANSWER_KEYS: Mapping[str, tuple[object, ...]] = {
 }
 """Keys of OpenAI's and of vLLM's server that change the answer and are not supported, and the
 values with which they change nothing."""
-TEMPLATE_KEYS = ("chat_template_kwargs", "reasoning_effort")
 
 
 def read_body(body: object, unsupported: Collection[str]) -> Body:
@@ -69,9 +68,9 @@ def read_body(body: object, unsupported: Collection[str]) -> Body:
 
 
 def read_flag(body: Body, key: str) -> bool:
-    """Returns whether a key is true; a text such as "false" is neither."""
+    """Returns whether a key is true, or 1 as vLLM takes it; a text such as "false" is neither."""
     value = body.get(key)
-    if value is not None and not isinstance(value, bool):
+    if value not in (None, False, True):
         raise InvalidApiRequest(f"`{key}` is neither true nor false", param=key)
     return bool(value)
 

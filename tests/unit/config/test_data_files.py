@@ -1,10 +1,12 @@
 """Which files belong to a path, a split and a subset."""
 
+import gzip
 from pathlib import Path
 
 import datasets
 import pytest
 
+from trinity.config import data_rows
 from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import count_rows, first_row
 from trinity.errors import UserError
@@ -68,6 +70,10 @@ def test_a_folder_of_subsets_names_the_subset(tmp_path: Path) -> None:
     touch(tmp_path, "main/train-0.parquet", "socratic/train-0.parquet", "notes/a.txt")
     with pytest.raises(UserError, match="its folder `main` does, so set `subset_name: main`"):
         names(tmp_path, "train")
+    touch(tmp_path, "nested/inner/train-0.parquet")
+    with pytest.raises(UserError, match="does, so set `subset_name: nested/inner`"):
+        names(tmp_path, "train", "nested")
+    assert names(tmp_path, "train", "nested/inner") == ["nested/inner/train-0.parquet"]
 
 
 def test_rows_that_are_there_twice_count_once(tmp_path: Path) -> None:
@@ -83,6 +89,17 @@ def test_a_damaged_table_is_one_sentence_where_rows_are_counted(tmp_path: Path) 
         (tmp_path / name).write_bytes(b"PAR1 no PAR1")
         with pytest.raises(UserError, match="is not a readable"):
             count_rows((tmp_path / name,))
+
+
+def test_a_large_damaged_text_is_one_sentence_where_rows_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_rows, "READ_WHOLE_BYTES", 0)
+    cut = gzip.compress(b'{"a": 1}\n' * 99)[:-9]
+    for content, sentence in ((cut, "cut or damaged"), (b"{}\n", "Not a gzipped file")):
+        (tmp_path / "a.jsonl.gz").write_bytes(content)
+        with pytest.raises(UserError, match=sentence):
+            count_rows((tmp_path / "a.jsonl.gz",))
 
 
 def test_what_datasets_saved_is_read_back(tmp_path: Path) -> None:

@@ -221,6 +221,8 @@ async def test_keys_that_change_nothing_are_taken(offered: Offered) -> None:
         "length_penalty": 1.0,
         "reasoning_effort": None,
         "parallel_tool_calls": True,
+        "stream": 0,
+        "return_token_ids": 1,
         "user": "me",
         "store": False,
     }

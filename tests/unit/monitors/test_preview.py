@@ -15,7 +15,7 @@ from tests.unit.progress.builders import evaluated, trained
 from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.config.planning import plan_experiment
-from trinity.monitors.mlflow import TABLES_TAG, MlflowMonitor
+from trinity.monitors.mlflow import MAX_TAG_CHARS, TABLES_TAG, MlflowMonitor, _with_table
 from trinity.monitors.points import MetricPoint
 from trinity.monitors.preview import (
     COLUMNS,
@@ -156,3 +156,15 @@ def test_mlflow_keeps_a_file_for_each_version_that_it_shows_as_a_table(
     stored = json.loads(Path(client.download_artifacts(run_id, path, str(tmp_path))).read_text())
     assert stored["columns"] == list(COLUMNS)
     assert stored["data"][1] == [2, 8, 1, None, "3+3=", ""]
+
+
+def test_the_tag_of_mlflow_names_the_newest_tables_that_it_has_room_for() -> None:
+    told = "[]"
+    for version in range(200):
+        told = _with_table(told, f"{NAME}/version_{version}.json")
+        assert len(told) <= MAX_TAG_CHARS
+    tables = json.loads(told)
+    assert tables[-1] == {"path": f"{NAME}/version_199.json", "type": "table"}
+    assert len(tables) > 50
+    again = json.loads(_with_table(told, f"{NAME}/version_199.json"))
+    assert again == tables
