@@ -25,16 +25,17 @@ _USER_FACING = (RolloutStageFailed, UserError, RpcError)
 
 def user_message(error: BaseException) -> str | None:
     """Returns the text to show to users; None when any of the errors is unexpected."""
-    leaves = list(_flatten(error))
+    leaves = list(leaves_of(error))
     if not all(isinstance(leaf, _USER_FACING) for leaf in leaves):
         return None
     return str(leaves[0])
 
 
-def _flatten(error: BaseException) -> Iterator[BaseException]:
+def leaves_of(error: BaseException) -> Iterator[BaseException]:
+    """Yields the errors in a group of them, or the error itself."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from _flatten(inner)
+            yield from leaves_of(inner)
     else:
         yield error
 

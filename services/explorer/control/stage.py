@@ -11,10 +11,11 @@ from services.explorer.clients.streams import WatchFeed
 from services.explorer.clients.synchronizer import ExplorerSynchronizerClient, WatchedExperiment
 from services.explorer.counters import AbandonedCallReporter, CountingGenerator, RolloutCounters
 from services.explorer.delivery.outbox import Outbox
+from services.explorer.engine.interface import EngineDied
 from services.explorer.engine.turns import EngineOwnDevice, EngineTurns
 from services.explorer.engine.weight_transfer import EngineWeightReceiver
 from services.explorer.engines import LoadedStageModels
-from services.explorer.retry import RetryPolicy, RolloutStageFailed, deadline
+from services.explorer.retry import RetryPolicy, RolloutStageFailed, deadline, leaves_of
 from services.explorer.rollout.run import LongRunReporter, RunExecutor
 from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
 from services.explorer.rollout.scheduler import IdleTimeout, RolloutLimits, StageScheduler
@@ -142,11 +143,15 @@ class RolloutStageFactory:
         """
         self._environment.set(job.plan.config.explorer.env_vars)
         processes = _user_processes(job.plan)
+        has_died = False
         try:
             yield await self._open(job, processes)
+        except BaseException as error:
+            has_died = any(isinstance(leaf, EngineDied) for leaf in leaves_of(error))
+            raise
         finally:
             self._environment.set({})
-            if job.turns.has_device:
+            if job.turns.has_device and not has_died:  # else it would be waited for once more
                 await job.turns.give_back()
             if processes is not None:
                 await processes.close()

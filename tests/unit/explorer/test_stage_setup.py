@@ -17,6 +17,8 @@ from services.explorer.clients.synchronizer import ExplorerSynchronizerClient, W
 from services.explorer.control.stage import RolloutStageFactory, StageJob
 from services.explorer.counters import RolloutCounters
 from services.explorer.delivery.outbox import Outbox
+from services.explorer.engine.interface import EngineDied
+from services.explorer.engine.turns import EngineOwnDevice, EngineTurns
 from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.engines import LoadedModel, LoadedStageModels
 from services.explorer.retry import RetryPolicy, RolloutStageFailed
@@ -49,7 +51,7 @@ class NotingBuffer(ExplorerBufferClient):
 
 
 @asynccontextmanager
-async def opened(stage: StagePlan) -> AsyncIterator[NotingBuffer]:
+async def opened(stage: StagePlan, turns: EngineTurns | None = None) -> AsyncIterator[NotingBuffer]:
     """The buffer that the stage was opened in."""
     engine = ArithmeticEngine()
     policy = LoadedModel(engine=engine, replicas=(engine,), tokenizer=CharacterTokenizer())
@@ -70,7 +72,9 @@ async def opened(stage: StagePlan) -> AsyncIterator[NotingBuffer]:
         feed = WatchFeed(
             _nothing, waits_for="", purpose="", retry_policy=RetryPolicy(heartbeats.waits)
         )
-        job = StageJob(key=KEY, plan=stage, seed=7, models=models, feed=feed)
+        job = StageJob(
+            key=KEY, plan=stage, seed=7, models=models, feed=feed, turns=turns or EngineOwnDevice()
+        )
         async with setup.open_stage(job):
             yield buffer
 
@@ -89,6 +93,34 @@ async def test_variables_of_a_stage_are_gone_with_it(
     async with opened(stage) as buffer:
         assert (buffer.seen, os.environ.get(VARIABLE)) == ("set", "set")
     assert VARIABLE not in os.environ
+
+
+class AwakeTurns(EngineOwnDevice):
+    """The turns of an engine that is awake."""
+
+    has_device = True
+    was_given_back = False
+
+    async def give_back(self) -> None:
+        self.was_given_back = True
+
+
+@pytest.mark.parametrize(
+    ("error", "is_given_back"),
+    [
+        (RuntimeError("a run"), True),
+        (ExceptionGroup("tasks", [EngineDied("it did not take weights in 60 s")]), False),
+    ],
+)
+async def test_an_engine_that_was_given_up_is_not_waited_for_again(
+    tmp_path: Path, error: Exception, is_given_back: bool
+) -> None:
+    [stage] = build_plan(tmp_path).stages
+    turns = AwakeTurns()
+    with pytest.raises(type(error)):
+        async with opened(stage, turns):
+            raise error
+    assert turns.was_given_back is is_given_back
 
 
 class Endless(RewardFn):
