@@ -94,6 +94,11 @@ ALLOWED = (
     Allowed(
         r"examples/(addition-serve|exp\.yaml)", "*", "names of experiments and a file, made up"
     ),
+    Allowed(r"acceptance\.md", "benchmarks/acceptance/*", "written by the acceptance"),
+    Allowed(r"(trinity|services)/.*\.py", "tests/unit/test_prose.py", "made up by the test"),
+    Allowed(
+        r"trinity\.plugins\.shop\.nothing", "tests/unit/workflows/*", "a module that is not there"
+    ),
     Allowed(r"trinity/rft(/config\.json)?", "tests/unit/config/*", "a model on the hub, made up"),
     Allowed(r"trinity/api/v1/\w+\.proto", "*", "a file as protos import it, under proto/"),
     Allowed(r"benchmarks/results/gpu\.json", "benchmarks/*", "written where there is a GPU"),

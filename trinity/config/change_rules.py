@@ -109,6 +109,7 @@ RULES: tuple[ChangeRule, ...] = (
     _free(
         "memory and speed of the engines, which may round differently",
         f"{_ENGINE}.gpu_memory_utilization",
+        f"{_ENGINE}.sleep_level",
         f"{_ENGINE}.tensor_parallel_size",
         f"{_ENGINE}.data_parallel_size",
         f"{_ENGINE}.pipeline_parallel_size",
@@ -216,6 +217,7 @@ RULES: tuple[ChangeRule, ...] = (
         "service",
         "monitor",
         "trainer.enable_preview",
+        "trainer.recorded_token_share",
         "log",
     ),
     _free(

@@ -133,6 +133,7 @@ class DeviceLock:
         if descriptor is None:
             return
         _write(descriptor, b"")
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked child may have the descriptor too
         os.close(descriptor)
 
     def show_life(self) -> None:

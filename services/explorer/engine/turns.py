@@ -40,7 +40,7 @@ class EngineTurns(Protocol):
 
     @property
     def has_device(self) -> bool:
-        """True if the engine is awake."""
+        """True if the engine is awake, or may be after a call that was cancelled."""
 
     @property
     def must_give_back(self) -> bool:
@@ -156,7 +156,6 @@ class EngineSharedDevice:
         if self.has_device:
             return
         await self._await_device(TO_ROLL_OUT, self._try_in_engine)
-        self.has_device = True
 
     async def give_back(self) -> None:
         """Has the engine sleep, in whose process the lock is let go.
@@ -165,14 +164,18 @@ class EngineSharedDevice:
         """
         engine, loader = self._engine, self._loader
         assert engine is not None and loader is not None
-        self.has_device = False
         if self._settings.sleep_level >= WITHOUT_WEIGHTS:
             loader.forget_content()
         error = EngineDied(
             f"the engine did not fall asleep in {self._settings.silence_seconds:g} s"
         )
-        async with deadline(self._settings.silence_seconds, error):
-            await engine.sleep(self._settings.sleep_level)
+        try:
+            async with deadline(self._settings.silence_seconds, error):
+                await engine.sleep(self._settings.sleep_level)
+        except Exception:
+            self.has_device = False  # its process is given up
+            raise
+        self.has_device = False
         self._end_turn()
         if not self._lock.is_held:  # else it is the start that ends
             self._report(EngineTurnState.RELEASED, TO_ROLL_OUT)
@@ -212,8 +215,15 @@ class EngineSharedDevice:
             path=self._settings.path, reason=TO_ROLL_OUT, seconds=REQUEST_SECONDS
         )
         seconds = self._settings.silence_seconds
-        async with deadline(seconds, EngineDied(f"the engine did not wake up in {seconds:g} s")):
-            return await self._engine.wake_up(request)
+        error = EngineDied(f"the engine did not wake up in {seconds:g} s")
+        self.has_device = True  # a call that is cancelled goes on in the engine's process
+        try:
+            async with deadline(seconds, error):
+                self.has_device = await self._engine.wake_up(request)
+        except Exception:
+            self.has_device = False  # its process is given up
+            raise
+        return self.has_device
 
     def _report(self, state: EngineTurnState, reason: str) -> None:
         """Tells the synchronizer, in order and meanwhile; the next turn raises what fails."""

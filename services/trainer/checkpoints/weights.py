@@ -23,7 +23,7 @@ from services.trainer.types import WeightsOnDisk
 from trinity.config.plan.rope import with_rope
 from trinity.config.schema.model import ModelConfig
 from trinity.errors import ManifestError
-from trinity.weights.identity import compare_weights
+from trinity.weights.identity import compare_weights, identity_of
 from trinity.weights.ledger import LedgerEntry, WeightsLedger
 from trinity.weights.manifest import (
     MANIFEST_NAME,
@@ -287,7 +287,7 @@ class WeightsStore:
             is_other = other.path != damaged.path
             if is_other and (linked := self._link_intact(other, name)) is not None:
                 return linked
-        if files is None or root_of_files(files) != damaged.weights_root:
+        if files is None or root_of_files(files) != identity_of(damaged):
             remove_tree(self._temporary(name))
             return None
         return self._seal_files(name, files, _hashes_in(damaged))

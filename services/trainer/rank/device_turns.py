@@ -84,14 +84,17 @@ class SharedDevice:
         self._waits = waits
         self._silence_seconds = silence_seconds
         self._showed_life_at = 0.0
+        self._may_use_device = False
+        """True until the learner has left the device; after an error in that it never does."""
         self._reporter = ThreadPoolExecutor(1, "device-turns")
         self._reports: list[Future[None]] = []
 
     def build(self, make: Callable[[], StageLearner]) -> StageLearner:
         """Builds a learner on the device, and has it leave again."""
         with self._hold("to load the model"):
+            self._may_use_device = True
             learner = make()
-            learner.leave_device()
+            self._leave(learner)
         return learner
 
     @contextmanager
@@ -102,11 +105,16 @@ class SharedDevice:
         life cannot be ended.
         """
         with self._hold(reason):
-            learner.enter_device()
+            self._may_use_device = True
             try:
+                learner.enter_device()
                 yield
             finally:
-                learner.leave_device()
+                self._leave(learner)
+
+    def _leave(self, learner: StageLearner) -> None:
+        learner.leave_device()
+        self._may_use_device = False
 
     def show_life(self) -> None:
         """Shows that the work goes on, so that a waiting explorer does not take it for a hang."""
@@ -117,7 +125,11 @@ class SharedDevice:
 
     @contextmanager
     def _hold(self, reason: str) -> Iterator[None]:
-        """Holds the lock. After an error it goes unreported: the next holder reports itself."""
+        """Holds the lock. After an error it goes unreported: the next holder reports itself.
+
+        It is kept where the learner could not leave the device: it goes with this process then,
+        which such an error ends, as the memory on the device does.
+        """
         holder = Holder.of_this_process(ROLE, reason)
         if not self._lock.try_take(holder):
             self._report(RankTurnState.WANTED, holder)
@@ -126,7 +138,8 @@ class SharedDevice:
         try:
             yield
         finally:
-            self._lock.release()
+            if not self._may_use_device:
+                self._lock.release()
         self._report(RankTurnState.RELEASED, holder)
 
     def _report(self, state: RankTurnState, holder: Holder) -> None:

@@ -1,7 +1,7 @@
 """The engine's turns: in order, told to the synchronizer, and never without the lock."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,17 +30,23 @@ class SleepyEngine(ArithmeticEngine):
         self.lock: DeviceLock | None = None
         self.levels: list[int] = []
         self.never_sleeps = False
+        self.answers = asyncio.Event()
+        """Calls are done at once, but answered only once this is set."""
+        self.answers.set()
 
     async def sleep(self, level: int) -> None:
         if self.never_sleeps:
             await asyncio.Event().wait()
+        await self.answers.wait()
         self.levels.append(level)
         if self.lock is not None:
             self.lock.release()
 
     async def wake_up(self, device: DeviceRequest) -> bool:
         self.lock = self.lock or DeviceLock(device.path)
-        return self.lock.try_take(Holder.of_this_process("engine", device.reason))
+        taken = self.lock.try_take(Holder.of_this_process("engine", device.reason))
+        await self.answers.wait()
+        return taken
 
 
 @dataclass
@@ -128,6 +134,29 @@ async def test_an_engine_that_does_not_fall_asleep_is_given_up(tmp_path: Path) -
         with pytest.raises(EngineDied, match=r"did not fall asleep in 0\.05 s"):
             await world.turns.give_back()
         assert not DeviceLock(world.path).try_take(TRAINER), "it may still use the device"
+
+
+async def cancel_before_the_answer(
+    world: TurnsUnderTest, call: Coroutine[None, None, None]
+) -> None:
+    world.engine.answers.clear()
+    calling = asyncio.create_task(call)
+    await let_others_run()
+    calling.cancel()
+    await asyncio.wait([calling])
+    world.engine.answers.set()
+
+
+async def test_a_call_that_is_cancelled_leaves_no_engine_awake(tmp_path: Path) -> None:
+    async with turns_in(tmp_path) as world:
+        await cancel_before_the_answer(world, world.turns.take())
+        assert not DeviceLock(world.path).try_take(TRAINER), "the engine's process took it"
+        assert world.turns.has_device, "nobody would put the engine to sleep"
+        await cancel_before_the_answer(world, world.turns.give_back())
+        assert world.turns.has_device, "nobody would put the engine to sleep"
+        await world.turns.give_back()
+        assert not world.turns.has_device
+        assert DeviceLock(world.path).try_take(TRAINER)
 
 
 @asynccontextmanager

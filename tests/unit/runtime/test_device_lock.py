@@ -68,6 +68,22 @@ def test_one_handle_has_it_at_a_time(tmp_path: Path) -> None:
     assert not one.is_held and other.is_held
 
 
+def test_a_child_that_was_forked_meanwhile_does_not_keep_it(tmp_path: Path) -> None:
+    path = device_lock_path(tmp_path)
+    one, other = DeviceLock(path), DeviceLock(path)
+    assert one.try_take(OWN)
+    child = os.fork()
+    if not child:
+        signal.pause()
+        os._exit(0)
+    try:
+        one.release()
+        assert other.try_take(OWN)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
 def test_its_file_says_who_has_it_and_what_for(tmp_path: Path) -> None:
     lock = DeviceLock(tmp_path / "lock")
     assert read_holder(tmp_path / "lock") is None

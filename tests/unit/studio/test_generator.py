@@ -1,5 +1,6 @@
 """The config generator: entries, the YAML, errors at their fields, the start of a run."""
 
+import json
 import os
 import signal
 import subprocess
@@ -296,3 +297,9 @@ def test_a_new_form_says_what_is_missing_and_not_where_it_was_written() -> None:
     report = check_tree({"project": "trinity", "name": "rft"})
     assert report.num_errors > 0
     assert "form.yaml" not in " ".join((*report.other_errors, *sum(report.errors.values(), ())))
+
+
+def test_the_name_of_a_field_never_means_another_key() -> None:
+    """Plug-ins and stored forms use these names: new keys come with names of their own."""
+    recorded = json.loads((Path(__file__).parent / "field_names.json").read_text())
+    assert {name: spec.path for name, spec in field_specs().items()} == recorded

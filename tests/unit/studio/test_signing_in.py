@@ -188,7 +188,7 @@ def test_a_wildcard_stands_for_one_label() -> None:
 
 
 def test_a_cookie_ends_with_its_token_and_so_does_an_open_page(served: Served) -> None:
-    entered = served.sign_in(served.token(lifetime=timedelta(seconds=2)))
+    entered = served.sign_in(served.token(lifetime=timedelta(seconds=5)))
     cookie = entered.cookie.partition(";")[0]
     began = time.monotonic()
     with connect(
@@ -201,10 +201,10 @@ def test_a_cookie_ends_with_its_token_and_so_does_an_open_page(served: Served) -
         websocket.send("anyone?")
         assert websocket.recv() == "here"
         with pytest.raises(ConnectionClosed) as closed:
-            websocket.recv(timeout=10)
+            websocket.recv(timeout=30)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1008
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 25
     refused = served.request("GET", "/", Cookie=cookie)
     assert refused.status == 401
     assert "Your token has expired" in refused.text

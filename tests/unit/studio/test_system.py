@@ -154,4 +154,4 @@ def test_the_run_of_a_directory_is_shown_beside_silent_services(
     set_context(context)
     script = "from trinity.studio.pages import runs\nruns.show()\n"
     shown = AppTest.from_string(script, default_timeout=60).run()
-    assert any("1 runs" in str(text.value) for text in shown.text)
+    assert any("1 run" in str(text.value) for text in shown.text)

@@ -94,6 +94,14 @@ def test_other_weights_do_not_take_the_place_of_damaged_ones(store: "WeightsStor
     assert [path.name for path in old.path.parent.iterdir()] == [old.path.name], "nothing is left"
 
 
+def test_a_synchronizer_of_the_version_before_tells_no_root(store: "WeightsStore") -> None:
+    old = store.write(tensors(), version=2, incarnation=1)
+    told = replace(old, weights_root=b"")
+    assert written_again(store, told, tensors(2.0)) is None
+    again = written_again(store, told, tensors())
+    assert again is not None and intact(again)
+
+
 def test_an_intact_copy_of_another_life_is_used_and_a_damaged_one_is_not(
     store: "WeightsStore",
 ) -> None:

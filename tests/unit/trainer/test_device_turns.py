@@ -39,6 +39,7 @@ class MovingLearner:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.is_on_device = True
+        self.fails_to_leave = False
         self.check_lock()
 
     def enter_device(self) -> None:
@@ -47,6 +48,8 @@ class MovingLearner:
 
     def leave_device(self) -> None:
         self.check_lock()
+        if self.fails_to_leave:
+            raise ZeroDivisionError
         self.is_on_device = False
 
     def check_lock(self) -> None:
@@ -104,6 +107,33 @@ def test_an_error_on_the_device_lets_the_engine_in(tmp_path: Path) -> None:
         raise ZeroDivisionError
     assert not learner.is_on_device
     assert DeviceLock(path).try_take(ENGINE)
+    turns.close()
+
+
+def test_a_learner_that_cannot_leave_the_device_keeps_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    turns = turns_on(path, Reports())
+    learner = built(turns, path)
+    learner.fails_to_leave = True
+    with (
+        pytest.raises(ZeroDivisionError),
+        turns.on_device(cast("StageLearner", learner), "to train step 1"),
+    ):
+        pass
+    assert not DeviceLock(path).try_take(ENGINE), "its memory is on the device until it ends"
+    turns.close()
+
+
+def test_a_model_that_fails_to_load_keeps_the_device(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    turns = turns_on(path, Reports())
+
+    def make() -> StageLearner:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        turns.build(make)
+    assert not DeviceLock(path).try_take(ENGINE), "parts of it may be on the device"
     turns.close()
 
 

@@ -60,7 +60,7 @@ def test_a_file_that_the_disk_does_not_give_is_named(
     def damaged(path: Path) -> None:
         raise OSError(errno.EIO, "Input/output error", str(path))
 
-    monkeypatch.setattr(manifest, "_describe", damaged)
+    monkeypatch.setattr(manifest, "describe", damaged)
     with pytest.raises(ManifestError, match=r"config\.json cannot be read: Input/output error"):
         verify(*sealed)
 

@@ -15,6 +15,7 @@ from trinity.compat import (
 from trinity.config.plan.algorithm import find_part
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.schema.algorithm import DistillationConfig
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
 
@@ -209,11 +210,16 @@ def _check_distillation(plan: StagePlan) -> Iterator[str]:
     distillation = plan.config.algorithm.distillation
     at = "`algorithm.distillation"
     if not distillation.model_path:
-        given = distillation.model_fields_set - {"model_path"}
+        usual = DistillationConfig()
+        given = [
+            name
+            for name in DistillationConfig.model_fields
+            if getattr(distillation, name) != getattr(usual, name)
+        ]
         if plan.algorithm_type == TAUGHT_BY_LOSS:
             yield f"`{TAUGHT_BY_LOSS}` needs a teacher: name its model in {at}.model_path`"
         elif given:
-            yield f"{at}.{min(given)}` is for a teacher: name its model in {at}.model_path`"
+            yield f"{at}.{given[0]}` is for a teacher: name its model in {at}.model_path`"
     elif plan.algorithm.row_schema == "dpo":
         yield (
             f"{at}.model_path` teaches token by token, and `{plan.algorithm_type}` compares the "

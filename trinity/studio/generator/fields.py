@@ -65,6 +65,7 @@ BEGINNER: Mapping[str, tuple[str, ...]] = {
 }
 RFT_NAMES: Mapping[str, str] = {
     "name": "exp_name",
+    "model.model_path": "model_path",
     "algorithm.optimizer.lr": "actor_lr",
     "buffer.batch_size": "explore_batch_size",
     "buffer.total_steps": "total_steps",
@@ -78,7 +79,7 @@ RFT_NAMES: Mapping[str, str] = {
     "buffer.trainer_input.experience_buffer.storage_type": "storage_type",
     "monitor.monitor_type": "monitor_type",
 }
-"""Keys whose name in Trinity-RFT's generator is not the end of their path."""
+"""Keys whose name in Trinity-RFT's generator is not the end of their path, or not theirs alone."""
 
 
 class FieldKind(StrEnum):
@@ -135,8 +136,8 @@ def field_specs() -> Mapping[str, FieldSpec]:
 def _plain_name(path: str, found: Mapping[str, FieldSpec]) -> str:
     """Returns the end of the path for the key nearest to the top, else the whole path."""
     end = path.rpartition(".")[2]
-    is_default = path.startswith(
-        ("buffer.explorer_input.default_", "algorithm.", "explorer.rollout")
+    is_default = path == f"algorithm.{end}" or path.startswith(
+        ("buffer.explorer_input.default_", "algorithm.optimizer.", "explorer.rollout")
     )
     is_free = is_default and end not in found
     return end if is_free else path.replace(".", "__")
