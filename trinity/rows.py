@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FILE_MAGIC = b"ARROW1"
 COMPRESSED = ".gz"
+JSON_LINES = ("jsonl", "ndjson")
 ARROW_BATCH_ROWS = 1024
 MAX_FIELD_LENGTH = 64 * 1024 * 1024
 PlainValue = dict[str, object] | str | float | None
@@ -104,9 +105,10 @@ def rows_to_json(stream: IO[bytes], name: str) -> Iterator[str]:
 
     Raises: UserError for a file that is not what its name says.
     """
-    if name.endswith(".jsonl"):
-        for number, line in _text_lines(stream, name, errors="replace"):
-            yield _finite_line(line, f"{name}, line {number}")
+    if file_kind(name) in JSON_LINES:
+        with reading_errors(name):
+            lines = _text_lines(plain_stream(stream, name), name, errors="replace")
+            yield from (_finite_line(line, f"{name}, line {number}") for number, line in lines)
         return
     for number, row in enumerate(read_rows(stream, name)):
         yield row_to_json(row, f"{name}, row {number}")

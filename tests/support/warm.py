@@ -32,6 +32,8 @@ START_SECONDS = 120.0
 MAX_REQUEST_BYTES = 128 * 1024
 NUMBER_BYTES = 4
 READY = b"ready"
+TAKEN_ON = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+"""Variables of the interpreter that a forked program takes on; it cannot take on the others."""
 COMMANDS = tuple(
     f"trinity.{name}"
     for name in ("cli.config", "cli.experiment", "cli.feedback", "cli.run", "cli.taskset", "deploy")
@@ -146,6 +148,9 @@ def start_warm(
     also: tuple[str, ...] = (),
 ) -> WarmProcess:
     """Run a module; `also` are modules that it imports late."""
+    acting = [name for name in env if name.startswith("PYTHON") and name not in TAKEN_ON]
+    ignored = [name for name in acting if env[name] != os.environ.get(name)]
+    assert not ignored, f"{ignored} act where an interpreter starts: start the program itself"
     request = {"argv": [module, *arguments], "env": dict(env), "cwd": str(cwd or Path.cwd())}
     with open(os.devnull, "rb") as stdin:
         descriptors = [stream.fileno() for stream in (stdin, stdout, stderr)]

@@ -77,6 +77,13 @@ def test_a_program_that_raises_ends_with_its_traceback(
     assert "ValueError: meant" in done.stderr
 
 
+def test_a_variable_that_a_fork_cannot_take_on_is_refused(
+    program: str, env: Mapping[str, str]
+) -> None:
+    with pytest.raises(AssertionError, match="PYTHONIOENCODING"):
+        run_warm(program, env={**env, "PYTHONIOENCODING": "latin-1"})
+
+
 def waiting(program: str, env: Mapping[str, str], log: Path) -> WarmProcess:
     """One that has begun."""
     with log.open("wb") as stream:

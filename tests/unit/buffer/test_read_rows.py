@@ -208,6 +208,13 @@ def test_numbers_that_are_none_are_null_in_what_a_client_submits() -> None:
     assert given == ['{"n": null}', '{"n": "NaN"}', '{"n": [-Infinity}', "[NaN]"]
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.jsonl.gz"])
+def test_lines_that_are_sent_are_the_buffers_to_refuse(name: str) -> None:
+    lines = b'{"a": 1}\nno json\n'
+    sent = gzip.compress(lines) if name.endswith(".gz") else lines
+    assert list(rows_to_json(io.BytesIO(sent), name)) == ['{"a": 1}', "no json"]
+
+
 def test_messages_and_tools_lose_the_nulls_of_other_ones(tmp_path: Path, read: Read) -> None:
     row = {
         "messages": [
