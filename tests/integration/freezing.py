@@ -11,16 +11,21 @@ import sys
 from functools import partial
 from itertools import count
 
+import psutil
+
 from tests.chaos.patching import around, patch
 
 VARIABLE = "FREEZE_AFTER"
 MODULE = "tests.integration.freezing"
+POLL_SECONDS = 0.02
 
 
 async def stopped(pid: int) -> None:
-    """Wait until this child has stopped itself."""
-    _, status = await asyncio.to_thread(os.waitpid, pid, os.WUNTRACED)
-    assert os.WIFSTOPPED(status)
+    """Wait until a process has stopped itself."""
+    process = psutil.Process(pid)
+    while process.status() != psutil.STATUS_STOPPED:
+        assert process.is_running() and process.status() != psutil.STATUS_ZOMBIE, "it has ended"
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def _freeze(_: object, *, calls: "count[int]") -> None:
