@@ -73,6 +73,8 @@ WITHOUT_TORCH := tests/unit/buffer tests/unit/cli tests/unit/client tests/unit/d
 	tests/unit/security tests/unit/synchronizer tests/unit/task_operators tests/unit/telemetry tests/unit/workflows \
 	tests/unit/test_interpreter.py tests/integration/hostile tests/integration/local tests/integration/synchronizer
 check-python312: setup  ## The tests that need no torch, with Python 3.12, in an environment under build/
+	@test -x $(PYTHON312)/bin/python || python3.12 --version >/dev/null 2>&1 || \
+		{ echo 'python3.12 is not on the PATH: install Python 3.12; if pyenv has it, run `pyenv shell 3.12` first' >&2; exit 1; }
 	@test -x $(PYTHON312)/bin/python || python3.12 -m venv $(PYTHON312)
 	$(PYTHON312)/bin/pip --disable-pip-version-check install -q --editable \
 		'.[dev,buffer,synchronizer,explorer,embedded,telemetry,export,report]' openai
