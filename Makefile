@@ -113,7 +113,8 @@ SIZE ?= 0.5b
 bench-gpu: setup  ## Rollout, training and weight sync on a GPU, beside its limits (SIZE=0.5b, 1.5b, 3b or tiny)
 	$(BIN)/python -m benchmarks.gpu --size $(SIZE)
 
-gpu-acceptance: setup  ## What needs a GPU, part by part, on a machine with one (SIZE=0.5b): build/gpu-acceptance
+gpu-acceptance: $(if $(filter $(VENV)/bin,$(BIN)),setup)  ## What needs a GPU, part by part, with CUDA builds in BIN (SIZE=0.5b): build/gpu-acceptance
+	$(BIN)/python -m examples.addition.prepare
 	$(BIN)/python -m benchmarks.acceptance --size $(SIZE)
 
 bench-buffer: setup  ## The buffer beside raw limits and peers, on CORES, or the last two (an hour; peers go into build/peers)

@@ -18,23 +18,19 @@ import os
 import sqlite3
 import statistics
 import tempfile
-from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import grpc
 import psutil
 
+from benchmarks.model_free_run import reported_steps
 from benchmarks.table import PerformanceClaim, print_claims
 from services.buffer.sink.writer import LOOK_SECONDS
 from tests.support.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
 from tests.support.model_free.stack import model_free_stack
-from trinity.api.v1 import buffer_pb2 as pb
-from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.json_values import JsonValue
 from trinity.local.addresses import ServiceAddresses
-from trinity.rpc.channel import open_channel
 
 ROOT = Path(__file__).resolve().parent.parent
 NUM_STEPS, NUM_UNCOUNTED = 10, 2
@@ -153,7 +149,7 @@ class Runs:
         """Processor seconds from an early step's report on, by service."""
         experiment = await start_experiment(self._addresses.synchronizer, plan)
         before: dict[int, ProcessSeconds] = {}
-        async for step in _steps(self._addresses.buffer, plan, experiment.id):
+        async for step in reported_steps(self._addresses.buffer, plan, experiment.id):
             if not before and step >= NUM_UNCOUNTED:
                 before = _cpu_seconds()
             if step == NUM_STEPS:
@@ -168,22 +164,6 @@ class Runs:
             seconds = now.seconds - (before[pid].seconds if pid in before else 0.0)
             spent[now.service] = spent.get(now.service, 0.0) + seconds
         return spent
-
-
-async def _steps(buffer: str, plan: ExperimentPlan, experiment_id: str) -> AsyncIterator[int]:
-    """Yields train steps as they are reported, also of a buffer that is still starting."""
-    request = pb.WatchProgressRequest(tenant=plan.tenant, experiment_id=experiment_id)
-    async with open_channel(buffer) as channel:
-        while True:
-            try:
-                async for answer in BufferServiceStub(channel).WatchProgress(request):
-                    for event in answer.events:
-                        if event.HasField("step"):
-                            yield event.step.step
-            except grpc.aio.AioRpcError as error:
-                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND):
-                    raise
-            await asyncio.sleep(0.2)
 
 
 def _cpu_seconds() -> dict[int, ProcessSeconds]:

@@ -10,22 +10,18 @@ import argparse
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import grpc
 import psycopg
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.model_free_run import reported_steps
 from benchmarks.table import PerformanceClaim, print_claims
 from tests.support.model_free.experiment import experiment_plan, start_experiment
 from tests.support.model_free.stack import model_free_stack
-from trinity.api.v1 import buffer_pb2 as pb
-from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.rpc.channel import open_channel
 from trinity.security.secret_files import SecretFiles
 
 RESULTS = Path(__file__).parent / "results" / "growth.json"
@@ -34,7 +30,6 @@ BATCH_SIZE, REPEAT_TIMES = 8, 2
 SAVE_INTERVAL, KEPT_CHECKPOINTS = 5, 2
 NUM_TASKS = 64
 NUM_LOOKS = 10
-RETRY_SECONDS = 0.2
 SIZES = """
     SELECT relname, pg_total_relation_size(pg_class.oid) FROM pg_class
     JOIN pg_namespace ON pg_namespace.oid = relnamespace
@@ -89,30 +84,12 @@ async def grow(plan: ExperimentPlan, *, steps: int, segment_rows: int) -> list[L
         experiment = await start_experiment(stack.addresses.synchronizer, plan)
         looks: list[Look] = []
         every = max(1, steps // NUM_LOOKS)
-        async for step in _steps(stack.addresses.buffer, plan, experiment.id, steps):
+        async for step in reported_steps(stack.addresses.buffer, plan, experiment.id):
             if step % every == 0:
                 looks.append(await asyncio.to_thread(_look, dsn, step))
+            if step == steps:
+                break
         return looks
-
-
-async def _steps(
-    buffer: str, plan: ExperimentPlan, experiment_id: str, last: int
-) -> AsyncIterator[int]:
-    """Train steps as they are reported; the buffer may still be starting."""
-    request = pb.WatchProgressRequest(tenant=plan.tenant, experiment_id=experiment_id)
-    async with open_channel(buffer) as channel:
-        while True:
-            try:
-                async for answer in BufferServiceStub(channel).WatchProgress(request):
-                    for event in answer.events:
-                        if event.HasField("step"):
-                            yield event.step.step
-                            if event.step.step == last:
-                                return
-            except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                    raise
-            await asyncio.sleep(RETRY_SECONDS)
 
 
 def _look(dsn: str, step: int) -> Look:

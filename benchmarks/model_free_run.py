@@ -1,7 +1,11 @@
 """An experiment over a stack without a model, and when its train steps were reported."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
+
+import grpc
 
 from tests.support.model_free.engine import RUN_SECONDS_VARIABLE
 from tests.support.model_free.experiment import start_experiment, wait_until_ended
@@ -13,6 +17,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.rpc.channel import open_channel
 
 FINISHED = "EXPERIMENT_STATE_FINISHED"
+RETRY_SECONDS = 0.2
 
 
 async def events_of(
@@ -50,3 +55,21 @@ def step_gaps(events: list[pb.ProgressEvent]) -> list[float]:
     """Seconds between the reports of neighbouring train steps."""
     times = [event.unix_millis / 1000 for event in events if event.HasField("step")]
     return [after - before for before, after in pairwise(times)]
+
+
+async def reported_steps(
+    buffer: str, plan: ExperimentPlan, experiment_id: str
+) -> AsyncIterator[int]:
+    """Yields train steps as they are reported, also of a buffer that is still starting."""
+    request = pb.WatchProgressRequest(tenant=plan.tenant, experiment_id=experiment_id)
+    async with open_channel(buffer) as channel:
+        while True:
+            try:
+                async for answer in BufferServiceStub(channel).WatchProgress(request):
+                    for event in answer.events:
+                        if event.HasField("step"):
+                            yield event.step.step
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND):
+                    raise
+            await asyncio.sleep(RETRY_SECONDS)

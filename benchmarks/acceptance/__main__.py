@@ -3,7 +3,8 @@
 python -m benchmarks.acceptance [--size 0.5b] [--folder build/gpu-acceptance] [--only turns ...]
 
 Writes `acceptance.json`, `acceptance.md` and a log of each part into the folder. Ends with 0 if no
-part has failed; parts that need more GPUs than there are say so and have not failed.
+part has failed; parts that need more GPUs than there are, or than torch can use, say so and have
+not failed.
 """
 
 import argparse
@@ -18,7 +19,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.acceptance.outcome import PartOutcome, PartState, last_words, not_run, page_of
+from benchmarks.acceptance.outcome import (
+    PartOutcome,
+    PartState,
+    last_words,
+    not_run,
+    obstacle_to,
+    page_of,
+)
 from benchmarks.acceptance.parts import ROOT, AcceptancePart, parts_of
 from benchmarks.gpu.sizes import SIZES
 
@@ -40,9 +48,11 @@ def main(words: Sequence[str] | None = None) -> int:
         part for part in parts_of(given.size, folder) if part.name in given.only or not given.only
     ]
     devices = gpu_names()
+    usable = min(len(devices), gpus_of_torch()) if devices else 0
     outcomes = []
     for part in wanted:
-        outcomes.append(outcome_of(part, folder, num_gpus=len(devices)))
+        obstacle = obstacle_to(part, num_gpus=len(devices), num_usable=usable)
+        outcomes.append(not_run(part, obstacle) if obstacle else outcome_of(part, folder))
         print(f"{part.name}: {outcomes[-1].state} {outcomes[-1].reason}", flush=True)
     report(folder, outcomes, devices)
     return int(any(outcome.state is PartState.FAILED for outcome in outcomes))
@@ -53,10 +63,15 @@ def gpu_names() -> list[str]:
     return _ask_driver("name")
 
 
-def outcome_of(part: AcceptancePart, folder: Path, *, num_gpus: int) -> PartOutcome:
+def gpus_of_torch() -> int:
+    """Returns the GPUs that torch can use: none where it was built for processors."""
+    import torch
+
+    return int(torch.cuda.device_count())
+
+
+def outcome_of(part: AcceptancePart, folder: Path) -> PartOutcome:
     """Runs a part in a process of its own; an error of any kind is its outcome."""
-    if num_gpus < part.num_gpus:
-        return not_run(part, num_gpus)
     begun = time.monotonic()
     with MemoryPeak(enabled=part.measures_memory) as peak:
         reason = failure_of(part, folder)

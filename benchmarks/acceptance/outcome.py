@@ -7,6 +7,10 @@ from enum import StrEnum
 from benchmarks.acceptance.parts import AcceptancePart
 
 MAX_REASON = 300
+NO_CUDA = (
+    "torch of this environment uses no GPU, as that of `make setup`: name the programs of one with "
+    "CUDA builds of torch, vllm and verl, as in `make gpu-acceptance BIN=/opt/cuda-env/bin`"
+)
 
 
 class PartState(StrEnum):
@@ -36,16 +40,20 @@ class PartOutcome:
         return asdict(self)
 
 
-def not_run(part: AcceptancePart, num_gpus: int) -> PartOutcome:
-    """Returns the outcome of a part that needs more GPUs than there are."""
-    have = {0: "no GPU", 1: "one GPU"}.get(num_gpus, f"{num_gpus} GPUs")
-    wants = "" if num_gpus == 0 else f", and the part needs {part.num_gpus}"
-    return PartOutcome(
-        name=part.name,
-        promise=part.promise,
-        state=PartState.NOT_RUN,
-        reason=f"{have} on this machine{wants}",
-    )
+def not_run(part: AcceptancePart, reason: str) -> PartOutcome:
+    """Returns the outcome of a part that cannot run here."""
+    return PartOutcome(name=part.name, promise=part.promise, state=PartState.NOT_RUN, reason=reason)
+
+
+def obstacle_to(part: AcceptancePart, *, num_gpus: int, num_usable: int) -> str:
+    """Returns why a part cannot run with the GPUs that torch can use, of those that are there."""
+    if part.num_gpus <= num_usable:
+        return ""
+    if num_gpus and not num_usable:
+        return NO_CUDA
+    have = {0: "no GPU", 1: "one GPU"}.get(num_usable, f"{num_usable} GPUs")
+    wants = "" if num_usable == 0 else f", and the part needs {part.num_gpus}"
+    return f"{have} on this machine{wants}"
 
 
 def page_of(outcomes: Sequence[PartOutcome], *, machine: str) -> str:
@@ -65,10 +73,10 @@ def page_of(outcomes: Sequence[PartOutcome], *, machine: str) -> str:
     return "\n".join([*lines, *(["", *reasons] if reasons else []), ""])
 
 
-def _row(one: PartOutcome) -> str:
-    seconds = f"{one.seconds:.0f}" if one.seconds else "-"
-    peak = "-" if one.peak_memory_mib is None else f"{one.peak_memory_mib:,}"
-    return f"| {one.name} | {one.state} | {seconds} | {peak} | {one.promise} |"
+def _row(part: PartOutcome) -> str:
+    seconds = f"{part.seconds:.0f}" if part.seconds else "-"
+    peak = "-" if part.peak_memory_mib is None else f"{part.peak_memory_mib:,}"
+    return f"| {part.name} | {part.state} | {seconds} | {peak} | {part.promise} |"
 
 
 def last_words(text: str) -> str:

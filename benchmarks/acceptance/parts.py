@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = "examples/addition/addition.yaml"
-ON_ONE_GPU = ("cluster.node_num=1", "cluster.gpu_per_node=1", "mode=colocate")
+ON_ONE_GPU = ("cluster.node_num=1", "cluster.gpu_per_node=1", "stages[1].mode=colocate")
 ON_TWO_GPUS = ("cluster.node_num=1", "cluster.gpu_per_node=2")
 
 

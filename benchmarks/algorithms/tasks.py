@@ -23,7 +23,7 @@ class ToolGame:
     call_length: int
     """Characters of a well-formed call, with the one that ends it."""
     told: Callable[[str, str], str]
-    """What the tool says to a question's call; always as long."""
+    """Returns the tool's answer to the call for a question; all answers have one length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ experiment = sa.Table(
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("start_count", sa.BigInteger, nullable=False),
     sa.Column("created_at", pg.TIMESTAMP(timezone=True), nullable=False, server_default=_NOW),
-    # Whose turn it is on a shared device; null where none is shared.
+    # The turn on a shared device; null where none is shared.
     sa.Column("turn", pg.JSONB(none_as_null=True)),
     sa.UniqueConstraint("id"),
     sa.UniqueConstraint("tenant", "label"),

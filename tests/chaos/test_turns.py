@@ -1,4 +1,4 @@
-"""Engine and trainer on one device by turns, while whoever is at a hand-over is killed."""
+"""Engine and trainer use one device by turns, and are killed at hand-overs."""
 
 from collections.abc import Sequence
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import REPOSITORY, Launch
+from tests.support.guides import READ_EXPERIENCES
 
 pytestmark = [pytest.mark.timeout(2400), pytest.mark.thorough]
 
@@ -68,32 +69,7 @@ class Shop(SimpleWorkflow):
         self.logger.debug("in detail")
         return super().run()
 """
-READ_EXPERIENCES = """
-from sqlalchemy import create_engine
-from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import sessionmaker
-from sqlalchemy.pool import NullPool
-from trinity.common.schema.sql_schema import ExperienceModel
-
-engine = create_engine("sqlite:///sums_buffer.db")
-session = sessionmaker(bind=engine)
-sess = session()
-
-MAX_EXPERIENCES = 4
-experiences = (
-    sess.query(ExperienceModel)
-    .limit(MAX_EXPERIENCES)
-    .all()
-)
-
-exp_list = []
-for exp in experiences:
-    exp_list.append(ExperienceModel.to_experience(exp))
-
-for exp in exp_list:
-    print(f"{exp.prompt_text=}", f"{exp.response_text=}")
-print(sess.query(ExperienceModel).count())
-"""
+COUNT_EXPERIENCES = READ_EXPERIENCES + "print(sess.query(ExperienceModel).count())\n"
 LOAD_CHECKPOINT = """
 import os
 from transformers import AutoTokenizer, AutoModelForCausalLM
@@ -189,13 +165,13 @@ def test_the_faq_is_walked_from_top_to_bottom(launch: Launch, tmp_path: Path) ->
     assert "2 train steps on 32 experiences" in said
     assert (job / "monitor" / "tensorboard").is_dir()
     look_at_logs(job / "log")
-    experiences = shell.python(READ_EXPERIENCES)
+    experiences = shell.python(COUNT_EXPERIENCES)
     assert experiences.count("exp.prompt_text='") == 4
     assert experiences.endswith("\n32\n")
     assert "All keys matched" in shell.python(LOAD_CHECKPOINT)
     look_at_debug(shell)
     goes_on_with_remedies(shell, job)
-    assert shell.python(READ_EXPERIENCES).endswith("\n48\n")
+    assert shell.python(COUNT_EXPERIENCES).endswith("\n48\n")
 
 
 def look_at_studio(shell: Shell) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.cli.main import make_app
 
 ROOT = Path(__file__).parents[2]
@@ -123,6 +124,11 @@ def test_the_index_names_every_page() -> None:
     index = (ROOT / "docs/README.md").read_text()
     pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
     assert not [name for name in sorted(pages) if f"({name}" not in index]
+
+
+def test_the_readme_counts_the_algorithms() -> None:
+    (number,) = re.findall(r"\[(\d+) algorithms\]", (ROOT / "README.md").read_text())
+    assert int(number) == len(ALGORITHM_TYPES.names())
 
 
 def test_the_yaml_of_the_readme_has_no_mistake(

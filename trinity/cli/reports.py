@@ -65,7 +65,7 @@ class DeviceTurnReport(Report):
     """The turn on a GPU that engine and trainer share."""
 
     holder: str | None
-    """`explorer` or `trainer`; None while nobody has it."""
+    """`explorer` or `trainer`; None while neither has it."""
     process: str
     reason: str
     held_seconds: float

@@ -13,7 +13,8 @@ TRAINING: tuple[Mode, ...] = ("both", "train")
 ROLLING_OUT: tuple[Mode, ...] = ("both", "explore")
 WITH_TASKS: tuple[Mode, ...] = ("both", "explore", "bench")
 WITH_ENGINES: tuple[Mode, ...] = ("both", "explore", "bench", "serve")
-WITH_BUFFER: tuple[Mode, ...] = ("both", "train", "explore", "bench")
+WITH_STEPS: tuple[Mode, ...] = ("both", "train", "explore")
+WITH_RANKS: tuple[Mode, ...] = ("both", "train", "bench")
 
 _TASKS = "buffer.explorer_input"
 _ROWS = "buffer.trainer_input"
@@ -23,8 +24,8 @@ MODES: Mapping[str, tuple[Mode, ...]] = {
     "algorithm": TRAINING,
     "algorithm.algorithm_type": ALL,
     "algorithm.repeat_times": ROLLING_OUT,
-    "algorithm.advantage_fn": ("both", "train", "explore"),
-    "algorithm.advantage_fn_args": ("both", "train", "explore"),
+    "algorithm.advantage_fn": WITH_STEPS,
+    "algorithm.advantage_fn_args": WITH_STEPS,
     "model.critic_model_path": TRAINING,
     "model.min_response_tokens": WITH_ENGINES,
     "model.temperature": WITH_ENGINES,
@@ -35,13 +36,13 @@ MODES: Mapping[str, tuple[Mode, ...]] = {
     "model.external_model": ("explore", "bench"),
     "buffer.batch_size": ROLLING_OUT,
     "buffer.train_batch_size": TRAINING,
-    "buffer.total_epochs": ("both", "train", "explore"),
-    "buffer.total_steps": ("both", "train", "explore"),
+    "buffer.total_epochs": WITH_STEPS,
+    "buffer.total_steps": WITH_STEPS,
     "buffer.max_refill_rounds": ("both",),
     "buffer.short_batch": ("both",),
     "buffer.await_feedback": ROLLING_OUT,
     "buffer.feedback_timeout": ROLLING_OUT,
-    "buffer.keep_steps": ("both", "train", "explore"),
+    "buffer.keep_steps": WITH_STEPS,
     _TASKS: WITH_TASKS,
     f"{_TASKS}.taskset": ROLLING_OUT,
     f"{_TASKS}.tasksets": ROLLING_OUT,
@@ -49,8 +50,8 @@ MODES: Mapping[str, tuple[Mode, ...]] = {
     f"{_TASKS}.taskset.repeat_times": (),
     f"{_TASKS}.tasksets.repeat_times": (),
     _ROWS: TRAINING,
-    f"{_ROWS}.experience_buffer.path": ("both", "train", "explore"),
-    f"{_ROWS}.experience_buffer.storage_type": ("both", "train", "explore"),
+    f"{_ROWS}.experience_buffer.path": WITH_STEPS,
+    f"{_ROWS}.experience_buffer.storage_type": WITH_STEPS,
     f"{_ROWS}.experience_buffer.max_read_timeout": ("both",),
     f"{_ROWS}.experience_buffer.replay_buffer": ("both",),
     f"{_ROWS}.experience_buffer.capacity": ("both",),
@@ -65,7 +66,7 @@ MODES: Mapping[str, tuple[Mode, ...]] = {
     f"{_ROWS}.auxiliary_buffers.replay_buffer": (),
     "explorer": WITH_ENGINES,
     "explorer.eval_interval": ("both",),
-    "explorer.eval_on_startup": ("both", "explore", "bench"),
+    "explorer.eval_on_startup": WITH_TASKS,
     "explorer.best_taskset": WITH_TASKS,
     "explorer.over_rollout": ROLLING_OUT,
     "explorer.bench_on_latest_checkpoint": ("bench",),
@@ -79,19 +80,19 @@ MODES: Mapping[str, tuple[Mode, ...]] = {
     "explorer.max_retry_times": WITH_TASKS,
     "explorer.dynamic_timeout": WITH_TASKS,
     "trainer": TRAINING,
-    "trainer.rank_num": ("both", "train", "bench"),
-    "trainer.dtype": ("both", "train", "bench"),
-    "trainer.trainer_strategy": ("both", "train", "bench"),
-    "trainer.fsdp_size": ("both", "train", "bench"),
-    "trainer.megatron": ("both", "train", "bench"),
-    "trainer.override_config": ("both", "train", "bench"),
+    "trainer.rank_num": WITH_RANKS,
+    "trainer.dtype": WITH_RANKS,
+    "trainer.trainer_strategy": WITH_RANKS,
+    "trainer.fsdp_size": WITH_RANKS,
+    "trainer.megatron": WITH_RANKS,
+    "trainer.override_config": WITH_RANKS,
     "synchronizer": ("both", "train"),
     "synchronizer.sync_method": ("both",),
     "synchronizer.sync_style": ("both",),
     "synchronizer.sync_offset": ROLLING_OUT,
     "synchronizer.sync_timeout": ALL,
     "data_processor.experience_pipeline": ROLLING_OUT,
-    "data_processor.task_pipeline": ("both", "train", "explore"),
+    "data_processor.task_pipeline": WITH_STEPS,
 }
 """By the beginning of a key's path; the longest one decides."""
 

@@ -149,7 +149,7 @@ class ExperimentSnapshot:
     roles: tuple[str, ...] = ()
     """Roles that have not finished that stage."""
     turn: str = ""
-    """Whose turn it is on a device that engine and trainer share; empty where they share none."""
+    """The turn on a device that engine and trainer share, in words; empty without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -308,12 +308,7 @@ async def store_feedback(
     place = C.position + 1
     statement = (
         sa.update(batch_item)
-        .where(
-            in_stage(batch_item, stage.key),
-            C.line == stage.line,
-            C.step == head.step,
-            number_in(C.position, known),
-        )
+        .where(*_items_of(stage, head), number_in(C.position, known))
         .values(mean_ratio=ratios[place], trained_advantage=advantages[place])
     )
     await connection.execute(statement)
@@ -322,17 +317,17 @@ async def store_feedback(
             await _store_tokens(connection, stage, head, row.position, row.tokens)
 
 
+def _items_of(stage: Stage, head: BatchHead) -> tuple[sa.ColumnElement[bool], ...]:
+    """Returns the conditions for the rows of a batch."""
+    return in_stage(batch_item, stage.key), C.line == stage.line, C.step == head.step
+
+
 async def _store_tokens(
     connection: Connection, stage: Stage, head: BatchHead, position: int, tokens: TokenValues
 ) -> None:
     statement = (
         sa.update(batch_item)
-        .where(
-            in_stage(batch_item, stage.key),
-            C.line == stage.line,
-            C.step == head.step,
-            C.position == position,
-        )
+        .where(*_items_of(stage, head), C.position == position)
         .values(token_logprobs=tokens.logprobs, token_advantages=tokens.advantages)
     )
     await connection.execute(statement)

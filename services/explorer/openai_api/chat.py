@@ -202,9 +202,7 @@ class ResponseWriter:
                 raise InvalidApiRequest(
                     f"the chat template's variable `{name}` is the run's, not a request's: set "
                     f"`model.chat_template_kwargs.{name}`, or leave it out",
-                    param="reasoning_effort"
-                    if name == "reasoning_effort"
-                    else "chat_template_kwargs",
+                    param=name if name == "reasoning_effort" else "chat_template_kwargs",
                 )
 
     def parses_response(self, request: ChatRequest) -> bool:

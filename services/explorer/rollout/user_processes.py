@@ -31,7 +31,7 @@ START_SECONDS = 180.0
 GROW_SECONDS = 0.2
 """Wait of a call for a process, after which a further one may be started."""
 CALL_SHARE = 0.1
-"""Of a call in the mean of their times."""
+"""Weight of the newest call in the mean of their times."""
 MAX_LINE_BYTES = 64 * 1024 * 1024
 DUMP_SECONDS = 0.3
 """Wait for a process to say where it is, before it is killed."""

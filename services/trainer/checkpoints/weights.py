@@ -234,10 +234,6 @@ class WeightsStore:
         whole = weights if self.hashes_streams else None
         return self.seal_files(name, part.finish_files(), whole)
 
-    def create_directory(self, name: WeightsName) -> None:
-        """Creates the directory that the ranks write their files of a version into."""
-        self._new_directory(name)
-
     def new_part(self, name: WeightsName, ranks: Ranks) -> DealtPart:
         """Returns a rank's part of a version, whose directory the first rank has created."""
         return DealtPart(self._temporary(name), ranks, dtype=self._dtype)
@@ -311,22 +307,23 @@ class WeightsStore:
                 return linked
         return None
 
-    def _link_intact(self, old: WeightsOnDisk, name: "WeightsName") -> WeightsOnDisk | None:
+    def _link_intact(self, old: WeightsOnDisk, name: WeightsName) -> WeightsOnDisk | None:
         """Links an earlier version's files under another name; None if they are damaged."""
         try:
             manifest = verify(old.path, old.manifest_sha256)
         except ManifestError as error:
             logger.warning("published weights are damaged", extra={"reason": str(error)})
             return None
-        temporary = self._new_directory(name)
+        temporary = self.create_directory(name)
         for file in manifest.files:
             os.link(old.path / file, temporary / file)
         return self._seal(temporary, name, _hashes_in(old), frozenset(manifest.files))
 
-    def _temporary(self, name: "WeightsName") -> Path:
+    def _temporary(self, name: WeightsName) -> Path:
         return self._root / f"{name.directory}{TEMPORARY_SUFFIX}"
 
-    def _new_directory(self, name: "WeightsName") -> Path:
+    def create_directory(self, name: WeightsName) -> Path:
+        """Creates the directory that the ranks write their files of a version into."""
         temporary = self._temporary(name)
         remove_tree(temporary)
         temporary.mkdir()
@@ -335,7 +332,7 @@ class WeightsStore:
     def _seal(
         self,
         temporary: Path,
-        name: "WeightsName",
+        name: WeightsName,
         hashes: WeightHashes,
         durable: frozenset[str],
         described: Mapping[str, ManifestFile] | None = None,

@@ -23,7 +23,7 @@ from trinity.config.plan.stage_plan import StagePlan
 logger = logging.getLogger(__name__)
 
 REFERENCE_DIRECTORY = "reference"
-"""Of a checkpoint, where the reference moves."""
+"""Folder of a checkpoint with the reference, if that moves."""
 
 
 class AdapterDisabledReference:

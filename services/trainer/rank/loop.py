@@ -386,7 +386,7 @@ class TrainingLoop:
 
     def _finish(self) -> RankStageEnded:
         self._async_publish.wait()
-        if not self._published == self._saved == self._step:
+        if self._published != self._step or self._saved != self._step:
             with self._on_device("to end the stage"):
                 self._write_final_state()
         if self._deps.ranks.is_first:

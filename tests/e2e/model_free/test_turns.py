@@ -31,7 +31,7 @@ def events(plan: ExperimentPlan) -> list[DeviceEvent]:
 
 
 def turns_in(events: Sequence[DeviceEvent]) -> list[str]:
-    """Who was awake, in order; fails where two were."""
+    """The processes that were awake, in order; fails if two were awake at once."""
     awake = ""
     turns = []
     for event in events:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.acceptance import __main__ as acceptance
-from benchmarks.acceptance.outcome import PartState, page_of
-from benchmarks.acceptance.parts import ROOT, AcceptancePart, parts_of
+from benchmarks.acceptance.outcome import NO_CUDA, PartState, page_of
+from benchmarks.acceptance.parts import EXAMPLE, ROOT, AcceptancePart, parts_of
+from trinity.cli.overrides import parse_overrides
+from trinity.config.check import check_file
 
 
 def part(name: str, program: str, **changes: object) -> AcceptancePart:
@@ -40,6 +42,7 @@ def test_a_part_that_fails_ends_no_other(tmp_path: Path, monkeypatch: pytest.Mon
     )
     monkeypatch.setattr(acceptance, "parts_of", lambda *_: made)
     monkeypatch.setattr(acceptance, "gpu_names", lambda: ["H100"])
+    monkeypatch.setattr(acceptance, "gpus_of_torch", lambda: 1)
     assert acceptance.main(["--folder", str(tmp_path)]) == 1
     record = json.loads((tmp_path / "acceptance.json").read_text())
     found = {one["name"]: one for one in record["parts"]}
@@ -53,8 +56,16 @@ def test_a_part_that_fails_ends_no_other(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "breaks.log").read_text().endswith("out of memory\n")
 
 
+def test_torch_without_cuda_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptance, "gpu_names", lambda: ["H100", "H100"])
+    monkeypatch.setattr(acceptance, "gpus_of_torch", lambda: 0)
+    assert acceptance.main(["--folder", str(tmp_path), "--size", "tiny"]) == 0
+    record = json.loads((tmp_path / "acceptance.json").read_text())
+    assert {part["reason"] for part in record["parts"]} == {NO_CUDA}
+
+
 def test_the_page_names_the_machine_and_why(tmp_path: Path) -> None:
-    broken = acceptance.outcome_of(part("breaks", "raise SystemExit(3)"), tmp_path, num_gpus=1)
+    broken = acceptance.outcome_of(part("breaks", "raise SystemExit(3)"), tmp_path)
     page = page_of([broken], machine="H100")
     assert broken.state is PartState.FAILED
     assert "H100: 0 passed, 1 failed, 0 not run." in page
@@ -66,3 +77,15 @@ def test_what_the_parts_run_is_there(tmp_path: Path) -> None:
     for one in parts_of("tiny", tmp_path):
         files = [word for word in one.argv if word.startswith(("tests/", "examples/"))]
         assert all((ROOT / file).exists() for file in files), one
+
+
+def test_the_runs_of_the_parts_are_right(tmp_path: Path) -> None:
+    runs = [part.argv for part in parts_of("tiny", tmp_path) if "run" in part.argv]
+    assert len(runs) == 3
+    for words in runs:
+        changes = parse_overrides([word for word in words if "=" in word])
+        report = check_file(ROOT / EXAMPLE, changes)
+        assert report.errors == (), words
+        assert report.plan is not None
+        by_turns = "stages[1].mode=colocate" in words
+        assert [stage.takes_turns for stage in report.plan.stages] == [by_turns, by_turns]

@@ -18,6 +18,7 @@ from services.buffer.sink.targets import (
     open_target,
 )
 from services.buffer.tenants import TenantGrants
+from tests.support.guides import READ_EXPERIENCES
 from tests.support.model_free.experiment import experiment_plan
 from tests.unit.test_codec import an_experience
 from trinity.api.v1 import experience_pb2 as pb
@@ -28,32 +29,6 @@ from trinity.errors import UserError
 from trinity.types import JsonValue, StageKey
 
 KEY = StageKey(tenant="default", experiment_id="7d1f0c6e-7c3b-4f0e-9d2e-1b1c5a7f4a10", stage="rft")
-FAQ = """
-from sqlalchemy import create_engine
-from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import sessionmaker
-from sqlalchemy.pool import NullPool
-from trinity.common.schema.sql_schema import ExperienceModel
-
-engine = create_engine({path!r})
-session = sessionmaker(bind=engine)
-sess = session()
-
-MAX_EXPERIENCES = 4
-experiences = (
-    sess.query(ExperienceModel)
-    .limit(MAX_EXPERIENCES)
-    .all()
-)
-
-exp_list = []
-for exp in experiences:
-    exp_list.append(ExperienceModel.to_experience(exp))
-
-# Print the experiences
-for exp in exp_list:
-    print(f"{{exp.prompt_text=}}", f"{{exp.response_text=}}")
-"""
 
 
 def row(number: int) -> SinkRow:
@@ -138,7 +113,7 @@ def test_the_snippet_of_the_faq_prints_what_is_stored(tmp_path: Path) -> None:
     sink = sinks(tmp_path)["sql"]
     open_target(sink).write(KEY, [row(number) for number in range(1, 7)], after=0, until=6)
     done = subprocess.run(
-        [sys.executable, "-c", FAQ.format(path=sink.place)],
+        [sys.executable, "-c", READ_EXPERIENCES.replace("sqlite:///sums_buffer.db", sink.place)],
         capture_output=True,
         text=True,
         check=False,

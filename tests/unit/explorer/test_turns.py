@@ -151,9 +151,9 @@ async def test_a_call_that_is_cancelled_leaves_no_engine_awake(tmp_path: Path) -
     async with turns_in(tmp_path) as world:
         await cancel_before_the_answer(world, world.turns.take())
         assert not DeviceLock(world.path).try_take(TRAINER), "the engine's process took it"
-        assert world.turns.has_device, "nobody would put the engine to sleep"
+        assert world.turns.has_device, "the engine would stay awake"
         await cancel_before_the_answer(world, world.turns.give_back())
-        assert world.turns.has_device, "nobody would put the engine to sleep"
+        assert world.turns.has_device, "the engine would stay awake"
         await world.turns.give_back()
         assert not world.turns.has_device
         assert DeviceLock(world.path).try_take(TRAINER)

@@ -172,8 +172,8 @@ def test_turns_on_one_gpu_show_what_waits_in_the_hosts_memory(tmp_path: Path) ->
     assert line(waiting, "engine  ").split()[1:3] == ["2.9", "GiB"]
     assert "DOES NOT FIT" not in text
     level = {"explorer": {"rollout_model": {"sleep_level": 2}}}
-    anew = plan(experiment(tmp_path, **deep_merge(by_turns, level)), "--gpu-memory", "80")
-    assert "none: loaded at each turn" in anew
+    reloaded = plan(experiment(tmp_path, **deep_merge(by_turns, level)), "--gpu-memory", "80")
+    assert "none: loaded at each turn" in reloaded
 
 
 def test_turns_are_of_one_engine_and_one_rank(tmp_path: Path) -> None:

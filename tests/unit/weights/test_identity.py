@@ -1,4 +1,4 @@
-"""Weights are the same by their tensors, whoever wrote them into whatever files."""
+"""Weights are identified by their tensors, not by the ranks or files that hold them."""
 
 from dataclasses import dataclass, replace
 

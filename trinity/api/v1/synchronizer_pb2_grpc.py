@@ -188,8 +188,8 @@ class SynchronizerServiceServicer:
 
     def RecordTurn(self, request, context):
         """RecordTurn says that a role wants, has, or no longer has the device that engine and trainer use by
-        turns. Whose turn it is, the kernel's lock on the device decides: this tells people, and the one that
-        has it, to give it back. May be retried, by experiment, role and state.
+        turns. The kernel's lock on the device decides which of them may use it. This call tells people, and
+        asks the holder to give the device back. May be retried, by experiment, role and state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -134,7 +134,7 @@ def field_specs() -> Mapping[str, FieldSpec]:
 
 
 def _plain_name(path: str, found: Mapping[str, FieldSpec]) -> str:
-    """Returns the end of the path for the key nearest to the top, else the whole path."""
+    """Returns the end of the path for the key that owns it, else the whole path."""
     end = path.rpartition(".")[2]
     is_default = path == f"algorithm.{end}" or path.startswith(
         ("buffer.explorer_input.default_", "algorithm.optimizer.", "explorer.rollout")

@@ -191,15 +191,11 @@ def turn_pages(num_rows: int, *, has_more: bool, page_rows: int, remark: str) ->
     before, middle, after = st.columns([1, 4, 1], vertical_alignment="center")
     first = page * page_rows
     if num_rows:
-        middle.text(plain_text(f"{first + 1:,} to {first + num_rows:,}{_after_space(remark)}"))
+        middle.text(plain_text(f"{first + 1:,} to {first + num_rows:,}{remark}"))
     if before.button("Previous", disabled=page == 0, width="stretch"):
         _go_to_page(page - 1)
     if after.button("Next", disabled=not has_more, width="stretch"):
         _go_to_page(page + 1)
-
-
-def _after_space(remark: str) -> str:
-    return remark if remark.startswith(",") else f" {remark}"
 
 
 def _go_to_page(page: int) -> None:

@@ -144,7 +144,7 @@ def _show_table(pairs: Sequence[TaskPair], before: int, after: int) -> None:
         )
     if len(kept) > PAGE_ROWS:
         more = len(kept) > first + PAGE_ROWS
-        turn_pages(len(shown), has_more=more, page_rows=PAGE_ROWS, remark=f"of {len(kept):,}")
+        turn_pages(len(shown), has_more=more, page_rows=PAGE_ROWS, remark=f" of {len(kept):,}")
     if picked is not None:
         st.query_params[TASK] = picked
 

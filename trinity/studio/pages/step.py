@@ -175,7 +175,7 @@ def _show_rows(view: StepView, stage: str) -> None:
         )
     if len(rows) > PAGE_ROWS:
         more = len(rows) > first + PAGE_ROWS
-        turn_pages(len(shown), has_more=more, page_rows=PAGE_ROWS, remark=f"of {len(rows):,}")
+        turn_pages(len(shown), has_more=more, page_rows=PAGE_ROWS, remark=f" of {len(rows):,}")
     sample = next((row.sample for row in shown if f"{row.position}" == picked), None)
     if sample is not None:
         go_to_experiences(where=f"step={view.step}", sample=sample.id, stage=stage)

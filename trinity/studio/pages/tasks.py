@@ -104,7 +104,7 @@ def _show_tasks(context: StudioContext, viewed: ViewedRun) -> None:
     st.text(LEGEND)
     if len(tasks) > PAGE_ROWS:
         more = len(tasks) > first + PAGE_ROWS
-        turn_pages(len(shown), has_more=more, page_rows=PAGE_ROWS, remark=f"of {len(tasks):,}")
+        turn_pages(len(shown), has_more=more, page_rows=PAGE_ROWS, remark=f" of {len(tasks):,}")
     if picked is not None:
         st.query_params[TASK] = picked
     named = st.query_params.get(TASK)

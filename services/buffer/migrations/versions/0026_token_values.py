@@ -1,4 +1,4 @@
-"""What the trainer computed of each token of some rows: log-probabilities and advantages."""
+"""Log-probabilities and advantages of each token of some rows, as the trainer had them."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -33,7 +33,7 @@ STREAMLITS: Mapping[str, str] = {"color-contrast": 'class="token'}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An element that keeps somebody out."""
+    """An element that some people cannot use."""
 
     rule: str
     target: str

@@ -72,7 +72,7 @@ def rewards(viewer: Viewer) -> dict[int, float]:
     while NUM_STEPS not in seen and time.monotonic() < until:
         if (
             len(texts := cells.all_text_contents()) == NUM_CELLS
-        ):  # none while the page is drawn anew
+        ):  # there are none while the page is drawn again
             seen[int(texts[1])] = float(texts[2])
         page.wait_for_timeout(200)
     return seen
