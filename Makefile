@@ -158,6 +158,7 @@ docs:  ## Write the tables of the documentation from the code
 	$(BIN)/python -m trinity.verl.document docs/align-with-verl.md
 	$(BIN)/python -m trinity.security.document docs/security.md
 	$(BIN)/python -m trinity.workflows.document docs/workflows.md
+	$(BIN)/python -m trinity.cli.reports docs/schemas
 
 docs-drift:
 	$(BIN)/python -m trinity.algorithm.document docs/algorithms.md --check
