@@ -102,11 +102,12 @@ def serve(
             ssl_context_factory=listening.context_factory(),
         ),
         HttpLimits.from_open_files(),
+        listener,
     )
     for line in _greeting(served):
         say(line)
     try:
-        server.run_at(listener)
+        server.serve_forever()
     finally:
         context.close()
 

@@ -43,7 +43,7 @@ listening = socket.create_server(("127.0.0.1", 0), backlog=512)
 print(listening.getsockname()[1], flush=True)
 config = uvicorn.Config(app, log_config=None, lifespan="off")
 if sys.argv[1] == "bounded":
-    BoundedServer(config, HttpLimits.from_open_files()).run_at(listening)
+    BoundedServer(config, HttpLimits.from_open_files(), listening).serve_forever()
 else:
     uvicorn.Server(config).run(sockets=[listening])
 """
@@ -104,11 +104,10 @@ class Page:
     async def open(self) -> AsyncIterator["Page"]:
         routes = [Route("/", self._answer, methods=["GET", "POST"]), WebSocketRoute("/ws", _echo)]
         config = uvicorn.Config(Starlette(routes=routes), log_config=None, lifespan="off")
-        self.server = BoundedServer(config, self._limits)
         listening = socket.create_server(("127.0.0.1", 0))
         self.port = listening.getsockname()[1]
-        self.server.listening = listening
-        serving = asyncio.create_task(self.server.serve(sockets=[]))
+        self.server = BoundedServer(config, self._limits, listening)
+        serving = asyncio.create_task(self.server.serve())
         try:
             await until(lambda: self.server.started)
             yield self
@@ -205,3 +204,13 @@ async def test_a_form_that_does_not_arrive_holds_no_token(monkeypatch: pytest.Mo
         return {}
 
     assert await sign_in.sent_token(never) == ""
+
+
+async def test_many_requests_that_are_none_make_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Page(HttpLimits(max_connections=3)).open() as page:
+        for _ in range(20):
+            assert await is_closed(await page.connect(b"\x00 / HTTP/9\r\n\r\n"))
+        assert await page.ask() == "here"
+    assert [record.levelname for record in caplog.records if record.levelno > 20] == ["WARNING"]
