@@ -157,6 +157,8 @@ def turn_report_from_proto(message: pb.RecordTurnRequest) -> TurnReport:
         state=_named(message.state, TURN_STATES, "state"),
         process=check.sentence(message.process),
         reason=check.sentence(message.reason),
+        sequence=check.at_least(message.sequence, 0, "sequence"),
+        clock=check.text(message.clock, "clock", check.MAX_NAME_LENGTH, may_be_empty=True),
     )
 
 

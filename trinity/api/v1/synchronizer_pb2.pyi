@@ -339,7 +339,7 @@ class HeartbeatResponse(_message.Message):
     def __init__(self, interval_seconds: _Optional[float] = ...) -> None: ...
 
 class RecordTurnRequest(_message.Message):
-    __slots__ = ("experiment_id", "role", "state", "process", "reason")
+    __slots__ = ("experiment_id", "role", "state", "process", "reason", "sequence", "clock")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[RecordTurnRequest.State]
@@ -355,12 +355,16 @@ class RecordTurnRequest(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
     experiment_id: str
     role: Role
     state: RecordTurnRequest.State
     process: str
     reason: str
-    def __init__(self, experiment_id: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., state: _Optional[_Union[RecordTurnRequest.State, str]] = ..., process: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    sequence: int
+    clock: str
+    def __init__(self, experiment_id: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., state: _Optional[_Union[RecordTurnRequest.State, str]] = ..., process: _Optional[str] = ..., reason: _Optional[str] = ..., sequence: _Optional[int] = ..., clock: _Optional[str] = ...) -> None: ...
 
 class RecordTurnResponse(_message.Message):
     __slots__ = ()
