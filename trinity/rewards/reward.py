@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache, partial
 from typing import ClassVar, Literal, SupportsFloat, cast
 
 from trinity.errors import UserError
-from trinity.isolation.failures import text_of
+from trinity.isolation.values import text_of
 from trinity.rewards.awaiting import complete
 from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.threads import DaemonThreads

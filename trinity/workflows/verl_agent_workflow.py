@@ -17,7 +17,7 @@ from trinity.types import (
     VersionSpan,
 )
 from trinity.types import Sequence as TokenSequence
-from trinity.workflows.sampling import distribution_of
+from trinity.workflows.experience_builder import distribution_of
 from trinity.workflows.simple_workflow import SimpleWorkflow
 from trinity.workflows.verl_agents import (
     AGENT,

@@ -21,8 +21,8 @@ from typing import Any, Protocol, runtime_checkable
 from trinity.errors import UserError
 from trinity.plugins import plugin_dirs_from_environment
 from trinity.types import Experience, FinishReason, JsonObject, JsonValue, SamplingParams
+from trinity.workflows.experience_builder import SamplingOverrides
 from trinity.workflows.model import ModelWrapper
-from trinity.workflows.sampling import SamplingOverrides
 
 MULTI_TURN: JsonObject = {
     "enable": True,

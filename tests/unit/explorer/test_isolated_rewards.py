@@ -10,13 +10,13 @@ from typing import cast
 
 import pytest
 
-from services.explorer.rollout.isolated_rewards import IsolatedReward, needs_process
+from services.explorer.rollout.isolated_workflows import IsolatedReward, needs_process
 from services.explorer.rollout.user_processes import UserProcess, UserProcessPool
 from services.explorer.types import AttemptResult
 from tests.unit.explorer.runs import outcome_of
 from tests.unit.explorer.users import LoopLag, plugin_folder, user_processes
 from trinity.errors import UserError
-from trinity.isolation.failures import UserCodeFailed, UserProcessDied
+from trinity.isolation.values import UserCodeFailed, UserProcessDied
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import REWARD_FAILED, BoundReward
 from trinity.runtime.logs import LEVEL_VARIABLE, TextFormatter
