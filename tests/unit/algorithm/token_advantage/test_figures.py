@@ -127,7 +127,7 @@ def test_clipv_leaves_out_the_worst_of_many(most: int) -> None:
         batch,
         logprobs_BT=zeros_BT,
         entropies_BT=zeros_BT,
-        discriminator_BT=draw.permutation(160).reshape(4, 40) + 1.0,
+        discriminator_BT=1.0 + draw.permutation(160).reshape(4, 40).astype(np.float64),
     )
     found = TOKEN_ADVANTAGES.get("clipv")(certain, mu=0.0, max_frac=most / 160)
     assert found.mask_BT is not None
