@@ -53,11 +53,21 @@ class DeviceWish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReportNumber:
+    """The place of a report among those of its role, by the clock of one start of a machine."""
+
+    role: Role
+    clock: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTurn:
     """The turn on a device that engine and trainer share.
 
     Reports of the two arrive in any order: the newest holder counts, and a role that gives the
-    device back after the other one has taken it changes nothing.
+    device back after the other one has taken it changes nothing. A report that comes after a later
+    one of its role changes nothing: a wish that is over would keep the other role waiting.
     """
 
     holder: Role | None = None
@@ -66,9 +76,24 @@ class DeviceTurn:
     since: float = 0.0
     """When it took the device, or when the last one gave it back, in seconds of the epoch."""
     wishes: tuple[DeviceWish, ...] = ()
+    last: tuple[ReportNumber, ...] = ()
+    """The newest report of each role that numbers its reports."""
 
     def after(self, report: "TurnReport", now: float) -> "DeviceTurn":
         """Returns the turn as it is once a role has reported."""
+        number = report.number
+        if number is None:
+            return self._changed_by(report, now)
+        if any(
+            (known.role, known.clock) == (number.role, number.clock)
+            and number.sequence <= known.sequence
+            for known in self.last
+        ):
+            return self
+        others = tuple(known for known in self.last if known.role is not number.role)
+        return replace(self._changed_by(report, now), last=(*others, number))
+
+    def _changed_by(self, report: "TurnReport", now: float) -> "DeviceTurn":
         role = report.role
         others = tuple(wish for wish in self.wishes if wish.role is not role)
         match report.state:
@@ -85,11 +110,12 @@ class DeviceTurn:
                     reason=report.reason,
                     since=self.since if is_same and self.reason == report.reason else now,
                     wishes=others,
+                    last=self.last,
                 )
             case TurnState.RELEASED:
                 if self.holder is not role:
                     return replace(self, wishes=others)
-                return DeviceTurn(since=now, wishes=others)
+                return DeviceTurn(since=now, wishes=others, last=self.last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +126,16 @@ class TurnReport:
     state: TurnState
     process: str = ""
     reason: str = ""
+    sequence: int = 0
+    """Grows by `clock`; 0 in reports of earlier releases, which always count."""
+    clock: str = ""
+
+    @property
+    def number(self) -> ReportNumber | None:
+        """The report's place among those of its role, if it has one."""
+        if not self.sequence:
+            return None
+        return ReportNumber(role=self.role, clock=self.clock, sequence=self.sequence)
 
 
 class VersionKind(StrEnum):

@@ -22,6 +22,7 @@ from services.trainer.types import (
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.codec import stage_key_to_proto
 from trinity.rpc.limits import CALL_SECONDS
+from trinity.runtime.device_lock import ReportCounter
 from trinity.types import StageKey
 
 POLL_SECONDS = 20.0
@@ -234,6 +235,7 @@ class TrainerSynchronizerClient:
         self._stub = synchronizer_pb2_grpc.SynchronizerServiceStub(channel)
         self._key = key
         self._retry = retry
+        self._turn_reports = ReportCounter()
 
     def versions(self) -> list[WeightsOnDisk]:
         """Returns the versions of the stage that can be loaded, as announced so far."""
@@ -294,12 +296,15 @@ class TrainerSynchronizerClient:
 
     def record_turn(self, state: RankTurnState, process: str, reason: str) -> None:
         """Reports where the trainer stands with the device that it shares."""
+        place = self._turn_reports.next_place()
         request = synchronizer_pb2.RecordTurnRequest(
             experiment_id=self._key.experiment_id,
             role=synchronizer_pb2.ROLE_TRAINER,
             state=_TURN_STATES[state],
             process=process,
             reason=reason,
+            sequence=place.sequence,
+            clock=place.clock,
         )
         self._retry.call(lambda: self._stub.RecordTurn(request, timeout=CALL_SECONDS))
 

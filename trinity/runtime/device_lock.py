@@ -71,6 +71,31 @@ class Holder:
         return f"process {self.pid} of the {self.role} on {self.host}"
 
 
+@dataclass(frozen=True, slots=True)
+class ReportPlace:
+    """The place of a report about a device among those of its role."""
+
+    clock: str
+    """One start of this machine: a later one counts anew."""
+    sequence: int
+
+
+class ReportCounter:
+    """Numbers the reports of a process, above those of earlier processes of this machine.
+
+    The clock is the kernel's, which runs from the machine's start and is never set.
+    """
+
+    def __init__(self) -> None:
+        self._clock = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self._last = 0
+
+    def next_place(self) -> ReportPlace:
+        """Returns the place of the next report; one that is sent again keeps its own."""
+        self._last = max(self._last + 1, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        return ReportPlace(self._clock, self._last)
+
+
 def describe_wait(path: Path, reason: str) -> tuple[str, str]:
     """Returns whom one that wants the device waits for, and a sentence that says why."""
     holder = read_holder(path)

@@ -15,6 +15,7 @@ from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.rpc.limits import CALL_SECONDS
+from trinity.runtime.device_lock import ReportPlace
 from trinity.runtime.presence import MEMBER_TIMEOUT_SECONDS
 from trinity.weights.offer import OfferAddress
 
@@ -154,7 +155,13 @@ class ExplorerSynchronizerClient:
             await self.stub.ReportDamage(request, timeout=CALL_SECONDS)
 
     async def record_turn(
-        self, experiment_id: str, state: EngineTurnState, process: str, reason: str
+        self,
+        experiment_id: str,
+        state: EngineTurnState,
+        place: ReportPlace,
+        *,
+        process: str,
+        reason: str,
     ) -> None:
         """Reports where this explorer's engine stands with the device that it shares."""
         request = pb.RecordTurnRequest(
@@ -163,6 +170,8 @@ class ExplorerSynchronizerClient:
             state=_TURN_STATES[state],
             process=process,
             reason=reason,
+            sequence=place.sequence,
+            clock=place.clock,
         )
         with translate_rpc_errors("synchronizer"):
             await self.stub.RecordTurn(request, timeout=CALL_SECONDS)

@@ -35,7 +35,7 @@ from services.explorer.types import (
 )
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import NotFound, RpcError
-from trinity.runtime.device_lock import device_lock_path
+from trinity.runtime.device_lock import ReportCounter, device_lock_path
 from trinity.runtime.presence import Heartbeats
 from trinity.types import StageKey
 
@@ -188,9 +188,14 @@ class ExperimentRunner:
         if not stage.takes_turns:
             return EngineOwnDevice()
 
+        reports = ReportCounter()
+
         async def record(state: EngineTurnState, process: str, reason: str) -> None:
+            place = reports.next_place()
             await self._retry_policy.retry(
-                lambda: self._synchronizer.record_turn(self._experiment.id, state, process, reason),
+                lambda: self._synchronizer.record_turn(
+                    self._experiment.id, state, place, process=process, reason=reason
+                ),
                 waits_for="synchronizer",
                 purpose="report a turn on the device",
             )

@@ -199,7 +199,7 @@ class Actor:
 
     def save(self, directory: Path, step: int) -> None:
         """Writes this rank's part of the full state: weights, optimizer, random states."""
-        save_checkpoint(self.worker, directory, step, self._calls.ranks, self._contents.saved)
+        save_checkpoint(self.worker, directory, step, self._calls, self._contents.saved)
         if self.adapter is not None:
             with on_device(self.worker):
                 self.adapter.save(
@@ -219,7 +219,7 @@ class Actor:
 
     def load_former_run(self, directory: Path) -> None:
         """Loads the policy of a former run."""
-        load_former_run(self.worker, directory, self._calls.ranks)
+        load_former_run(self.worker, directory, self._calls.ranks, self._contents.loaded)
 
 
 def _matrices(prepared: PreparedBatch) -> dict[str, Matrix]:

@@ -128,7 +128,7 @@ class Critic:
     def save(self, directory: Path, step: int) -> None:
         """Writes this rank's part of its full state into a checkpoint."""
         save_checkpoint(
-            self._worker, directory / DIRECTORY, step, self._calls.ranks, self._contents.saved
+            self._worker, directory / DIRECTORY, step, self._calls, self._contents.saved
         )
 
     def load(self, directory: Path) -> None:
@@ -139,7 +139,7 @@ class Critic:
 
     def load_former_run(self, directory: Path) -> None:
         """Loads the critic of a former run."""
-        load_former_run(self._worker, directory, self._calls.ranks)
+        load_former_run(self._worker, directory, self._calls.ranks, self._contents.loaded)
 
 
 def _critic_mask(prepared: PreparedBatch) -> BoolMatrix:

@@ -253,3 +253,36 @@ async def test_whose_turn_it_is_on_a_shared_device_is_told_to_all(synchronizer: 
     watch.cancel()
     status = await synchronizer.stub.GetStatus(pb.GetStatusRequest(), timeout=TIMEOUT)
     assert [wish.reason for wish in status.experiments[0].turn.wishes] == ["to work"]
+
+
+async def test_a_wish_that_comes_late_does_not_keep_the_engine_waiting(
+    synchronizer: Running,
+) -> None:
+    """The first try of a call that was repeated may be served last of all."""
+    created = (await synchronizer.created()).experiment
+    wanted, held, released = (
+        pb.RecordTurnRequest(
+            experiment_id=created.id,
+            role=pb.ROLE_TRAINER,
+            state=state,
+            reason="to train step 1",
+            sequence=sequence,
+            clock="this start",
+        )
+        for sequence, state in enumerate(
+            (
+                pb.RecordTurnRequest.STATE_WANTED,
+                pb.RecordTurnRequest.STATE_HELD,
+                pb.RecordTurnRequest.STATE_RELEASED,
+            ),
+            start=1,
+        )
+    )
+    for report in (wanted, held, released, wanted):
+        await synchronizer.stub.RecordTurn(report, timeout=TIMEOUT)
+    turn = (await synchronizer.experiment(created.id)).turn
+    assert (turn.holder, list(turn.wishes)) == (pb.ROLE_UNSPECIFIED, [])
+    wanted.sequence = 4
+    await synchronizer.stub.RecordTurn(wanted, timeout=TIMEOUT)
+    wishes = (await synchronizer.experiment(created.id)).turn.wishes
+    assert [wish.role for wish in wishes] == [pb.ROLE_TRAINER]

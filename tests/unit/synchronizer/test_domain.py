@@ -1,6 +1,8 @@
 """The rules of an experiment's life, whatever the order of events."""
 
 import json
+from dataclasses import replace
+from itertools import permutations
 
 import pytest
 from hypothesis import given
@@ -222,3 +224,39 @@ def test_nobody_has_it_once_it_is_given_back() -> None:
 def test_a_report_that_comes_twice_changes_nothing() -> None:
     once = turn_after(EXPLORER_HAS_IT)
     assert once.after(EXPLORER_HAS_IT, 9.0) == once
+
+
+def numbered(report: TurnReport, sequence: int, clock: str = "this start") -> TurnReport:
+    return replace(report, sequence=sequence, clock=clock)
+
+
+TRAINER_GIVES_IT_BACK = said(Role.TRAINER, TurnState.RELEASED)
+A_TURN = [
+    numbered(report, at)
+    for at, report in enumerate((TRAINER_WANTS_IT, TRAINER_HAS_IT, TRAINER_GIVES_IT_BACK), start=1)
+]
+
+
+def test_a_wish_that_arrives_after_its_turn_changes_nothing() -> None:
+    turn = turn_after(*A_TURN)
+    assert turn.after(A_TURN[0], 9.0) == turn
+    assert turn.after(TRAINER_WANTS_IT, 9.0).wishes, "without numbers it would stay for ever"
+    again = turn.after(numbered(TRAINER_WANTS_IT, 4), 9.0)
+    assert [wish.role for wish in again.wishes] == [Role.TRAINER], "a new wish counts"
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_the_last_report_of_a_role_decides_in_whatever_order_they_arrive(
+    order: tuple[int, ...],
+) -> None:
+    turn = turn_after(*(A_TURN[at] for at in order))
+    assert (turn.holder, turn.wishes) == (None, ())
+
+
+def test_reports_of_the_roles_are_numbered_apart_and_of_another_clock_anew() -> None:
+    turn = turn_after(*A_TURN)
+    assert turn.after(numbered(EXPLORER_HAS_IT, 1), 9.0).holder is Role.EXPLORER
+    rebooted = turn.after(numbered(TRAINER_WANTS_IT, 1, clock="the next start"), 9.0)
+    assert [wish.role for wish in rebooted.wishes] == [Role.TRAINER]
+    back = rebooted.after(numbered(TRAINER_HAS_IT, 2), 10.0)
+    assert back.holder is Role.TRAINER, "the machine that a run comes back to counts too"

@@ -1,17 +1,23 @@
 """A rank's turns: the learner is on the device while the lock is held, and told in order."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
+import grpc
 import pytest
 
+from services.trainer import retry as retry_module
 from services.trainer.clients import TrainerSynchronizerClient
 from services.trainer.rank.device_turns import SharedDevice
-from services.trainer.retry import RankWaitReporter, StopRequested
+from services.trainer.retry import RankWaitReporter, RpcRetry, StopRequested
 from services.trainer.types import RankTurnState, StageLearner
+from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.api.v1 import synchronizer_pb2_grpc as pb_grpc
 from trinity.errors import RunFailed
-from trinity.runtime.device_lock import DeviceLock, Holder
+from trinity.runtime.device_lock import DeviceLock, Holder, ReportCounter
+from trinity.types import StageKey
 
 ENGINE = Holder.of_this_process("engine", "to roll out")
 
@@ -155,3 +161,49 @@ def test_a_synchronizer_that_stays_away_ends_the_wait(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match="does not answer"):
         built(turns, path)
     turns.close()
+
+
+class ServesAtSecondTry(pb_grpc.SynchronizerServiceServicer):
+    """A synchronizer that is away at each first try of a call."""
+
+    def __init__(self) -> None:
+        self.tries: list[pb.RecordTurnRequest] = []
+
+    def RecordTurn(
+        self, request: pb.RecordTurnRequest, context: grpc.ServicerContext
+    ) -> pb.RecordTurnResponse:
+        self.tries.append(request)
+        if len(self.tries) % 2:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "away")
+        return pb.RecordTurnResponse()
+
+
+def test_a_report_that_is_sent_again_keeps_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A try that is served late can be told from a later report."""
+    monkeypatch.setattr(retry_module, "ASK_AGAIN_SECONDS", 0.0)
+    peer, server = ServesAtSecondTry(), grpc.server(ThreadPoolExecutor(1))
+    pb_grpc.add_SynchronizerServiceServicer_to_server(peer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    waits = RankWaitReporter(lambda _: None)
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        client = TrainerSynchronizerClient(
+            channel=channel,
+            key=StageKey(tenant="default", experiment_id="e", stage="rft"),
+            retry=RpcRetry(peer="it", seconds=60, stop=threading.Event(), waits=waits),
+        )
+        for state in (RankTurnState.WANTED, RankTurnState.HELD):
+            client.record_turn(state, "process 7", "to train step 1")
+    server.stop(None).wait()
+    first, again, second, again_2 = (request.sequence for request in peer.tries)
+    assert (first, second) == (again, again_2)
+    assert 0 < first < second
+    assert len({request.clock for request in peer.tries}) == 1
+
+
+def test_a_later_process_has_higher_numbers() -> None:
+    before = [ReportCounter().next_place(), ReportCounter().next_place()]
+    later = ReportCounter()
+    places = [*before, later.next_place(), later.next_place()]
+    assert places == sorted(places, key=lambda place: place.sequence)
+    assert len({place.sequence for place in places}) == 4

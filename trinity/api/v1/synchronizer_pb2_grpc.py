@@ -189,7 +189,7 @@ class SynchronizerServiceServicer:
     def RecordTurn(self, request, context):
         """RecordTurn says that a role wants, has, or no longer has the device that engine and trainer use by
         turns. The kernel's lock on the device decides which of them may use it. This call tells people, and
-        asks the holder to give the device back. May be retried, by experiment, role and state.
+        asks the holder to give the device back. May be retried, by experiment, role and sequence.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
