@@ -18,7 +18,6 @@ from services.explorer.engine.tokenizer import (
 from services.explorer.engine.turns import EngineOwnDevice, EngineTurns
 from services.explorer.engine.vllm_options import detect_hardware, prepare_environment
 from services.explorer.engine.weight_transfer import WeightLoader
-from services.explorer.openai_api.connections import ConnectionTable, HttpLimits
 from services.explorer.openai_api.schemas import SchemaChecker
 from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.openai_api.tools import ResponseParsers, load_parsers
@@ -34,6 +33,7 @@ from trinity.config.schema.explorer import EngineConfig
 from trinity.config.schema.model import ModelConfig
 from trinity.errors import UserError
 from trinity.json_values import JsonObject
+from trinity.runtime.http_connections import ConnectionTable, HttpLimits
 from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.threads import in_daemon_thread
 from trinity.security.model_code import trusts_model_code

@@ -16,19 +16,25 @@ SHORT_TEXT_BYTES = 200
 def status_response(state: SystemState, max_bytes: int = ANSWER_BYTES) -> pb.GetStatusResponse:
     """Returns experiments and members; none of them can hide the others.
 
-    Experiments have half of the room at most. Members share the rest: those that say more than
-    their share are shortened.
+    Experiments have half of the room at most, waits that ended an eighth. Members share the rest:
+    those that say more than their share are shortened.
     """
     all_experiments = [wire.experiment_to_proto(experiment) for experiment in state.experiments]
     experiments = fair_within(all_experiments, lambda experiment: experiment.tenant, max_bytes // 2)
-    used = sum(experiment.ByteSize() + ITEM_BYTES for experiment in experiments)
+    closed = _closed_waits(state, max_bytes // 8)
+    used = sum(message.ByteSize() + ITEM_BYTES for message in (*experiments, *closed))
     members = _members(state.members, max_bytes - used)
     return pb.GetStatusResponse(
         experiments=experiments,
         members=members,
+        closed_waits=closed,
         num_experiments_left_out=len(all_experiments) - len(experiments),
         num_members_left_out=len(state.members) - len(members),
     )
+
+
+def _closed_waits(state: SystemState, max_bytes: int) -> list[pb.ClosedWait]:
+    return first_within(map(wire.closed_wait_to_proto, state.closed_waits), max_bytes)
 
 
 def _members(members: Sequence[Member], max_bytes: int) -> list[pb.Member]:

@@ -51,3 +51,25 @@ class Member:
     silent_seconds: float = 0.0
     tenant: str = ""
     """The tenant of the token that reported it; empty for all tenants."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedWait:
+    """A wait that has ended, with what is known of its process; see `MAX_CLOSED_WAITS`."""
+
+    number: int
+    """Counts the told waits of its process."""
+    owner: str
+    waits_for: str
+    reason: str
+    waited_seconds: float
+    ended_seconds_ago: float
+    experiment_id: uuid.UUID | None
+    stage: str
+    member_id: uuid.UUID
+    role: Role
+    address: str
+
+
+MAX_CLOSED_WAITS = 1_000
+"""Of each experiment, and of the idle members of each tenant; the newest are kept."""

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from services.synchronizer.domain import (
@@ -16,7 +16,7 @@ from services.synchronizer.domain import (
     TurnReport,
     VersionKey,
 )
-from services.synchronizer.members import GONE, Member
+from services.synchronizer.members import GONE, ClosedWait, Member
 from services.synchronizer.plan import (
     check_owner,
     directory_of,
@@ -24,7 +24,7 @@ from services.synchronizer.plan import (
     keep_arithmetic,
     longer_stages,
 )
-from services.synchronizer.store import experiments, members, versions
+from services.synchronizer.store import closed_waits, experiments, members, versions
 from services.synchronizer.store.database import SynchronizerDatabase, notify
 from trinity.rpc.quotas import TenantQuota
 
@@ -66,6 +66,7 @@ class SystemState:
 
     experiments: tuple[Experiment, ...]
     members: tuple[Member, ...]
+    closed_waits: tuple[ClosedWait, ...] = ()
 
 
 class Operations:
@@ -231,8 +232,10 @@ class Operations:
         """
         await self._change(experiment_id, lambda known: known.cancelled(reason))
 
-    async def record_heartbeat(self, member: Member, tenant: str = "") -> bool:
-        """Records the heartbeat of a member, or its shutdown.
+    async def record_heartbeat(
+        self, member: Member, tenant: str = "", closed: Sequence[ClosedWait] = ()
+    ) -> bool:
+        """Records the heartbeat of a member, or its shutdown, with its waits that ended lately.
 
         False if the id belongs to a member of another role or, with a tenant, of another tenant.
 
@@ -240,6 +243,8 @@ class Operations:
         """
         async with self._database.autocommit() as connection:
             if member.activity == GONE:
+                if closed:
+                    await closed_waits.add_closed_waits(connection, closed, tenant)
                 await members.delete_member(connection, member, tenant)
                 return True
             if time.monotonic() >= self._next_cleanup_at:
@@ -249,7 +254,10 @@ class Operations:
             outcome = await members.record_heartbeat(connection, member, tenant, limit)
             if outcome is members.HeartbeatOutcome.TOO_MANY and limit is not None:
                 self._member_quota.check(tenant, used=limit, more=1)
-            return outcome is members.HeartbeatOutcome.RECORDED
+            is_recorded = outcome is members.HeartbeatOutcome.RECORDED
+            if is_recorded and closed:
+                await closed_waits.add_closed_waits(connection, closed, tenant)
+            return is_recorded
 
     async def tenant_of(self, experiment_id: str) -> str | None:
         """Returns the tenant of an experiment; None without an experiment of this id."""
@@ -261,11 +269,16 @@ class Operations:
             return await experiments.tenant_of(connection, known)
 
     async def system_state(
-        self, experiment_id: uuid.UUID | None, *, tenant: str = "", label: str = ""
+        self,
+        experiment_id: uuid.UUID | None,
+        *,
+        tenant: str = "",
+        label: str = "",
+        max_closed_waits: int = 0,
     ) -> SystemState:
         """Returns one experiment or the newest ones, of a tenant or of all, and their members.
 
-        With a label, only experiments with that label.
+        With a label, only experiments with that label. So many waits that ended come with them.
 
         Raises: NotFound.
         """
@@ -277,7 +290,12 @@ class Operations:
             else:
                 listed = (await experiments.get(connection, experiment_id),)
             heard = await members.recently_heard(connection, experiment_id, tenant)
-            return SystemState(experiments=listed, members=heard)
+            closed: tuple[ClosedWait, ...] = ()
+            if max_closed_waits:
+                closed = await closed_waits.newest_closed_waits(
+                    connection, experiment_id, tenant, max_closed_waits
+                )
+            return SystemState(experiments=listed, members=heard, closed_waits=closed)
 
     async def _change(
         self, experiment_id: uuid.UUID, rule: Callable[[Experiment], Experiment]

@@ -14,7 +14,7 @@ from services.synchronizer.answers import (
     status_response,
 )
 from services.synchronizer.domain import Role
-from services.synchronizer.members import HEARTBEAT_SECONDS
+from services.synchronizer.members import HEARTBEAT_SECONDS, MAX_CLOSED_WAITS
 from services.synchronizer.operations import Operations
 from services.synchronizer.plan import planned_stages, without_secrets
 from services.synchronizer.watching import WatchStreams
@@ -144,7 +144,8 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         self, request: pb.HeartbeatRequest, context: grpc.aio.ServicerContext
     ) -> pb.HeartbeatResponse:
         member, caller = wire.member_from_proto(request.member), current_caller()
-        if not await self._operations.record_heartbeat(member, caller.bound_tenant):
+        closed = wire.closed_waits_from_proto(request, member)
+        if not await self._operations.record_heartbeat(member, caller.bound_tenant, closed):
             method = f"{SERVICE_NAME}/Heartbeat"
             peer, asked = context.peer(), str(member.id)
             audit.log_refusal("member", method=method, peer=peer, caller=caller, asked=asked)
@@ -215,7 +216,13 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         experiment_id = check.optional_identifier(request.experiment_id, "experiment_id")
         label = check.text(request.label, "label", check.MAX_NAME_LENGTH, may_be_empty=True)
         tenant = current_caller().bound_tenant
-        state = await self._operations.system_state(experiment_id, tenant=tenant, label=label)
+        max_closed = check.at_least(request.max_closed_waits, 0, "max_closed_waits")
+        state = await self._operations.system_state(
+            experiment_id,
+            tenant=tenant,
+            label=label,
+            max_closed_waits=min(max_closed, MAX_CLOSED_WAITS),
+        )
         return status_response(state)
 
 

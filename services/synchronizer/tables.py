@@ -112,3 +112,26 @@ member = sa.Table(
     sa.Column("tenant", sa.Text),
     sa.CheckConstraint(_one_of("role", Role), name="role"),
 )
+
+closed_wait = sa.Table(
+    "closed_wait",
+    metadata,
+    sa.Column("member_id", sa.Uuid, primary_key=True),
+    sa.Column("number", sa.BigInteger, primary_key=True),
+    # Null where the process worked on no experiment; the tenant is that of its token then.
+    sa.Column("experiment_id", sa.Uuid),
+    sa.Column("tenant", sa.Text, nullable=False),
+    sa.Column("role", sa.Text, nullable=False),
+    sa.Column("address", sa.Text, nullable=False),
+    sa.Column("stage", sa.Text, nullable=False),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("waits_for", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("waited_seconds", sa.Double, nullable=False),
+    sa.Column("ended_at", pg.TIMESTAMP(timezone=True), nullable=False),
+    sa.ForeignKeyConstraint(
+        ["experiment_id", "tenant"], ["experiment.id", "experiment.tenant"], ondelete="CASCADE"
+    ),
+    sa.Index(None, "experiment_id", "ended_at"),
+    sa.CheckConstraint(_one_of("role", Role), name="role"),
+)

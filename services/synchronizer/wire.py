@@ -18,7 +18,7 @@ from services.synchronizer.domain import (
     VersionKey,
     VersionKind,
 )
-from services.synchronizer.members import Member, MemberWait
+from services.synchronizer.members import ClosedWait, Member, MemberWait
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.errors import InvalidRequest
 
@@ -26,6 +26,10 @@ MAX_WAITS = 1_000
 MAX_PINNED_VERSIONS = 2_000
 MAX_WAIT_BYTES = 32 * 1024
 """Of all waits of a member; the longest ones are kept."""
+MAX_CLOSED_WAITS_TOLD = 200
+"""In one heartbeat."""
+MAX_CLOSED_REASON_LENGTH = 500
+MAX_CLOSED_AGE_SECONDS = 86_400.0
 
 EXPERIMENT_STATES = {
     ExperimentState.RUNNING: pb.EXPERIMENT_STATE_RUNNING,
@@ -226,6 +230,51 @@ def _wait_from_proto(message: pb.Wait) -> MemberWait:
         reason=check.sentence(message.reason),
         waited_seconds=check.seconds(message.waited_seconds, "member.waits.waited_seconds"),
         deadline_seconds=check.seconds(message.deadline_seconds, "member.waits.deadline_seconds"),
+    )
+
+
+def closed_waits_from_proto(request: pb.HeartbeatRequest, member: Member) -> tuple[ClosedWait, ...]:
+    """Converts the waits of a heartbeat that have ended."""
+    if len(request.closed_waits) > MAX_CLOSED_WAITS_TOLD:
+        raise InvalidRequest(f"closed_waits: at most {MAX_CLOSED_WAITS_TOLD} are taken")
+    return tuple(_closed_wait(wait, member) for wait in request.closed_waits)
+
+
+def _closed_wait(message: pb.ClosedWait, member: Member) -> ClosedWait:
+    return ClosedWait(
+        number=check.at_least(message.number, 1, "closed_waits.number"),
+        owner=check.sentence(message.owner),
+        waits_for=check.sentence(message.waits_for),
+        reason=check.sentence(message.reason)[:MAX_CLOSED_REASON_LENGTH],
+        waited_seconds=check.seconds(message.waited_seconds, "closed_waits.waited_seconds"),
+        ended_seconds_ago=min(
+            check.seconds(message.ended_seconds_ago, "closed_waits.ended_seconds_ago"),
+            MAX_CLOSED_AGE_SECONDS,
+        ),
+        experiment_id=check.optional_identifier(
+            message.experiment_id, "closed_waits.experiment_id"
+        ),
+        stage=_short(message.stage, "closed_waits.stage"),
+        member_id=member.id,
+        role=member.role,
+        address=member.address,
+    )
+
+
+def closed_wait_to_proto(wait: ClosedWait) -> pb.ClosedWait:
+    """Converts a wait that has ended."""
+    return pb.ClosedWait(
+        number=wait.number,
+        owner=wait.owner,
+        waits_for=wait.waits_for,
+        reason=wait.reason,
+        waited_seconds=wait.waited_seconds,
+        ended_seconds_ago=wait.ended_seconds_ago,
+        experiment_id=str(wait.experiment_id or ""),
+        stage=wait.stage,
+        member_id=str(wait.member_id),
+        role=ROLES[wait.role],
+        address=wait.address,
     )
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -11,9 +11,6 @@ from trinity.cli.output import write_errors
 from trinity.cli.overrides import FileOption, WordsArgument, parse_overrides, split_words
 from trinity.cli.run import AcceptChangesOption, PluginDirOption, use_plugins
 from trinity.errors import UserError
-
-if TYPE_CHECKING:
-    from trinity.config.plan.stage_plan import ExperimentPlan
 
 app = typer.Typer(
     help="Write manifests and secrets, start and cancel experiments on running services.",
@@ -53,11 +50,12 @@ def render(
     from trinity.config.planning import plan_experiment
     from trinity.deploy.deployment import ContainerImages, ExperimentDeployment
     from trinity.deploy.render import ManifestRenderer, render_notes
+    from trinity.deploy.submission import refuse_local_modes
 
     file, overrides = split_words(words, config, "trinity deploy render")
     use_plugins(plugin_dir)
     plan = plan_experiment(load_config(file, parse_overrides(overrides)))
-    _refuse_local_modes(plan)
+    refuse_local_modes(plan)
     deployment = ExperimentDeployment(
         plan=plan,
         explorers=explorers,
@@ -86,27 +84,6 @@ def _digests(given: list[str]) -> dict[str, str]:
             "as in `buffer=sha256:` with 64 hexadecimal digits"
         )
     return {match[1]: match[2] for match in found.values() if match}
-
-
-def _refuse_local_modes(plan: "ExperimentPlan") -> None:
-    from trinity.launch.modes import is_bench, is_serve, started_data_juicer
-
-    if is_serve(plan):
-        raise UserError(
-            "`mode: serve` is started with `trinity run`, on the serving machine: a model "
-            "inside a deployed explorer cannot be reached"
-        )
-    if is_bench(plan):
-        raise UserError(
-            "`mode: bench` of a run is started with `trinity run`, on the machine that has the run "
-            "in its directory and its database"
-        )
-    if started_data_juicer(plan) is not None:
-        raise UserError(
-            "`service.data_juicer.auto_start` starts a server with `trinity run` alone: run "
-            "`python -m trinity.data_juicer.server` beside the buffer, and give "
-            "`service.data_juicer.server_url`"
-        )
 
 
 @app.command()

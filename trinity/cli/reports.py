@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
 from trinity.diagnosis.rules import Diagnosis
+from trinity.diagnosis.snapshot import EndedWaitSnapshot, SystemSnapshot
 from trinity.progress.summary import EvaluationSummary, RunSummary
 from trinity.progress.view import change_text
 
@@ -23,6 +24,19 @@ class Report(BaseModel):
     """Base of what is printed as JSON."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+
+class EndedWaitReport(Report):
+    """One wait of a part that has ended."""
+
+    role: str
+    """`explorer`, `trainer` or `buffer`: the process that waited."""
+    owner: str
+    waits_for: str
+    reason: str
+    waited_seconds: float
+    ended_seconds_ago: float
+    stage: str
 
 
 class WhyReport(Report):
@@ -39,6 +53,8 @@ class WhyReport(Report):
     owner: str
     """The waiting part, if it waits for slow work of its own."""
     notes: tuple[str, ...]
+    ended_waits: tuple[EndedWaitReport, ...] = ()
+    """The newest 20 waits of a second or more that have ended, the newest first."""
 
 
 class StageReport(Report):
@@ -140,8 +156,8 @@ class StatusReport(Report):
 REPORTS: Mapping[str, type[Report]] = {"status": StatusReport, "why": WhyReport}
 
 
-def why_report(verdict: Diagnosis) -> WhyReport:
-    """Returns a diagnosis as it is printed."""
+def why_report(verdict: Diagnosis, found: SystemSnapshot) -> WhyReport:
+    """Returns a diagnosis as it is printed, with what it was made from."""
     return WhyReport(
         state=verdict.state.value,
         is_healthy=verdict.is_healthy,
@@ -149,6 +165,19 @@ def why_report(verdict: Diagnosis) -> WhyReport:
         text=verdict.text,
         owner=verdict.owner,
         notes=verdict.notes,
+        ended_waits=tuple(map(_ended_wait, found.own_ended_waits)),
+    )
+
+
+def _ended_wait(wait: EndedWaitSnapshot) -> EndedWaitReport:
+    return EndedWaitReport(
+        role=wait.role,
+        owner=wait.owner,
+        waits_for=wait.waits_for,
+        reason=wait.reason,
+        waited_seconds=wait.waited_seconds,
+        ended_seconds_ago=wait.ended_seconds_ago,
+        stage=wait.stage,
     )
 
 

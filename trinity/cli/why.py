@@ -71,7 +71,7 @@ def why(
         found = asyncio.run(gather(running, stack_directory_of(directory)))
     verdict = diagnose(found)
     if as_json:
-        print(why_report(verdict).model_dump_json(indent=1))
+        print(why_report(verdict, found).model_dump_json(indent=1))
     else:
         print(verdict.text, *verdict.notes, sep="\n")
     if not verdict.is_healthy:

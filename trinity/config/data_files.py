@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trinity.errors import UserError
-from trinity.rows import COMPRESSED
+from trinity.rows import COMPRESSED, JSON_LINES, file_kind
 
 TEXT_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 SUFFIXES = (
@@ -34,7 +34,9 @@ def find_data_files(
     """The files in order. A single file is its own split.
 
     In a directory: what `datasets` saved there; else the subdirectory named like the split; else
-    files whose names hold the split as a word; else, for `train`, all if no name holds a split.
+    files whose names hold the split as a word, in it or in its folder `data`; else, for `train`,
+    all if no name holds a split. Shards as on the hub (`data/train-00000-of-00002.parquet`) are
+    read without what is beside them.
 
     `check` gets each file and directory before anything is asked about it, and raises for one that
     must not be read: errors name what a directory holds.
@@ -110,7 +112,31 @@ def _files_of_split(root: Path, directory: Path, split: str) -> tuple[Path, ...]
     if not chosen:
         names = _or(sorted(file.name for file in files)[:8])
         raise UserError(f"no file of {directory} belongs to split `{split}`: it has {names}")
-    return _each_once(chosen)
+    return _each_once(_of_one_place(directory, chosen, split))
+
+
+def _of_one_place(directory: Path, files: tuple[Path, ...], split: str) -> tuple[Path, ...]:
+    """Leaves out what a folder holds beside the shards of the hub in its folder `data`.
+
+    Raises: UserError when it holds the split as files of several kinds, here and in `data`. A
+        loader of Hugging Face's would read one of the kinds only.
+    """
+    shard = re.compile(rf"{re.escape(split)}-\d{{5}}-of-\d{{5}}\b", re.IGNORECASE)
+    below = tuple(file for file in files if file.parent != directory)
+    if shards := tuple(file for file in below if shard.match(file.name)):
+        return shards
+    beside = tuple(file for file in files if file.parent == directory)
+    if below and beside and len({_kind(file) for file in files}) > 1:
+        raise UserError(
+            f"{directory} holds the split `{split}` twice, as {beside[0].name} and as "
+            f"data/{below[0].name}: give one of them as `path`, or move the other away"
+        )
+    return files
+
+
+def _kind(file: Path) -> str:
+    kind = file_kind(file.name)
+    return "json" if kind in JSON_LINES else kind
 
 
 def _each_once(files: tuple[Path, ...]) -> tuple[Path, ...]:

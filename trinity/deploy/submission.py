@@ -1,5 +1,6 @@
 """Starts an experiment on running services, and follows it to its end."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from trinity.launch.begun import as_begun_by
 from trinity.launch.changed_run import compare_plans
 from trinity.launch.content import ContentRecord
 from trinity.launch.follow import FINISHED, ExperimentFollower, watched
+from trinity.launch.modes import is_bench, is_serve, started_data_juicer
 from trinity.launch.resume import check_changes
 from trinity.launch.stored_runs import find_experiment, with_source_runs
 from trinity.progress.reporter import Reporter, make_reporter
@@ -27,6 +29,7 @@ from trinity.progress.view import RunView
 from trinity.rpc.channel import open_channel
 from trinity.rpc.errors import error_of
 from trinity.rpc.limits import CALL_SECONDS
+from trinity.security.credentials import Credentials
 
 START_SECONDS = 120.0
 """Time that the services may take to answer."""
@@ -50,6 +53,18 @@ class ExperimentSubmission:
     """True to go on with a plan whose changes make it another experiment."""
     accept_command: str = ""
     """The command that accepts them, for messages."""
+    security: Credentials | None = None
+    """Of the calls; None for those of the environment."""
+    answer_seconds: float = START_SECONDS
+    """Time that the services may take to answer."""
+
+    async def submit(self, say: Callable[[str], None]) -> synchronizer_pb2.Experiment:
+        """Starts or resumes the experiment of the plan's label, or joins a running one.
+
+        Raises: TrinityError; ServiceNotReady when no service answers.
+        """
+        async with open_channel(self.synchronizer, self.security) as channel:
+            return await self._create(SynchronizerServiceStub(channel), say)
 
     async def submit_and_follow(self) -> None:
         """Starts or resumes the experiment of the plan's label, or joins a running one; follows it.
@@ -69,13 +84,13 @@ class ExperimentSubmission:
 
     async def _follow(self, reporter: Reporter) -> synchronizer_pb2.Experiment:
         async with (
-            open_channel(self.synchronizer) as to_synchronizer,
-            open_channel(self.buffer) as to_buffer,
+            open_channel(self.synchronizer, self.security) as to_synchronizer,
+            open_channel(self.buffer, self.security) as to_buffer,
         ):
             synchronizer = synchronizer_pb2_grpc.SynchronizerServiceStub(to_synchronizer)
             buffer: buffer_pb2_grpc.BufferServiceStub = buffer_pb2_grpc.BufferServiceStub(to_buffer)
             follower = ExperimentFollower(
-                experiment=await self._create(synchronizer, reporter),
+                experiment=await self._create(synchronizer, reporter.print_line),
                 buffer=buffer,
                 synchronizer=synchronizer,
                 view=RunView.from_plan(self.plan),
@@ -94,15 +109,15 @@ class ExperimentSubmission:
                 return ended
 
     async def _create(
-        self, synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub, reporter: Reporter
+        self,
+        synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub,
+        say: Callable[[str], None],
     ) -> synchronizer_pb2.Experiment:
-        reporter.print_line(
-            f"asking the synchronizer at {self.synchronizer} to take {self.plan.label}"
-        )
+        say(f"asking the synchronizer at {self.synchronizer} to take {self.plan.label}")
         try:
-            await self._check_changes(synchronizer, reporter)
-            plan = await with_source_runs(synchronizer, self.plan, START_SECONDS)
-            plan = await _as_begun(synchronizer, plan)
+            await self._check_changes(synchronizer, say)
+            plan = await with_source_runs(synchronizer, self.plan, self.answer_seconds)
+            plan = await self._as_begun(synchronizer, plan)
             request = synchronizer_pb2.CreateExperimentRequest(
                 tenant=plan.tenant,
                 label=plan.label,
@@ -110,34 +125,47 @@ class ExperimentSubmission:
                 keep_running=True,
             )
             answer: synchronizer_pb2.CreateExperimentResponse = await synchronizer.CreateExperiment(
-                request, timeout=START_SECONDS, wait_for_ready=True
+                request, timeout=self.answer_seconds, wait_for_ready=True
             )
         except grpc.aio.AioRpcError as error:
-            raise service_not_ready(self.synchronizer, error, START_SECONDS) from error
+            raise service_not_ready(self.synchronizer, error, self.answer_seconds) from error
         verb = "goes on" if answer.resumed else "started"
-        reporter.print_line(f"{self.plan.label} {verb} as {answer.experiment.id}")
+        say(f"{self.plan.label} {verb} as {answer.experiment.id}")
         return answer.experiment
 
     async def _check_changes(
-        self, synchronizer: SynchronizerServiceStub, reporter: Reporter
+        self, synchronizer: SynchronizerServiceStub, say: Callable[[str], None]
     ) -> None:
         """Compares the plan with the one that the experiment was submitted with, if it was.
 
         Raises: UserError with a line for each change that it cannot go on with.
         """
         plan = self.plan
-        known = await find_experiment(synchronizer, plan.tenant, plan.label, START_SECONDS)
+        known = await find_experiment(synchronizer, plan.tenant, plan.label, self.answer_seconds)
         if known is None:
             return
         request = pb.GetExperimentRequest(experiment_id=known.id)
         stored: pb.GetExperimentResponse
-        stored = await synchronizer.GetExperiment(request, timeout=START_SECONDS)
+        stored = await synchronizer.GetExperiment(request, timeout=self.answer_seconds)
         before = ExperimentPlan.model_validate_json(stored.plan_json)
         same_content = ContentRecord(plan.job_path).is_same
         changed = compare_plans(before, plan, same_content, _stages_passed(known))
         check_changes(changed, plan.label, self.accepts_changes, self.accept_command)
         for note in changed.notes():
-            reporter.print_line(note)
+            say(note)
+
+    async def _as_begun(
+        self, synchronizer: SynchronizerServiceStub, plan: ExperimentPlan
+    ) -> ExperimentPlan:
+        """Returns the plan with what the experiment of this label began with, if there is one."""
+        seconds = self.answer_seconds
+        known = await find_experiment(synchronizer, plan.tenant, plan.label, seconds)
+        if known is None:
+            return plan
+        request = pb.GetExperimentRequest(experiment_id=known.id)
+        answer: pb.GetExperimentResponse
+        answer = await synchronizer.GetExperiment(request, timeout=CALL_SECONDS)
+        return as_begun_by(plan, answer.plan_json)
 
 
 def _stages_passed(experiment: pb.Experiment) -> list[str]:
@@ -150,20 +178,6 @@ def _stages_passed(experiment: pb.Experiment) -> list[str]:
     return [stage.name for stage in experiment.stages[: max(begun, default=0)]]
 
 
-async def _as_begun(
-    synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub, plan: ExperimentPlan
-) -> ExperimentPlan:
-    """Returns the plan with what the experiment of this label began with, if there is one."""
-    known = await find_experiment(synchronizer, plan.tenant, plan.label, START_SECONDS)
-    if known is None:
-        return plan
-    request = synchronizer_pb2.GetExperimentRequest(experiment_id=known.id)
-    answer: synchronizer_pb2.GetExperimentResponse = await synchronizer.GetExperiment(
-        request, timeout=CALL_SECONDS
-    )
-    return as_begun_by(plan, answer.plan_json)
-
-
 def service_not_ready(address: str, error: grpc.aio.AioRpcError, seconds: float) -> TrinityError:
     """Converts a failed request to the synchronizer, after so many seconds, into an error."""
     if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
@@ -172,6 +186,26 @@ def service_not_ready(address: str, error: grpc.aio.AioRpcError, seconds: float)
             "look at its log, or correct `--synchronizer`"
         )
     return error_of(error)
+
+
+def refuse_local_modes(plan: ExperimentPlan) -> None:
+    """Raises UserError, with what to do, for a plan that only `trinity run` can start."""
+    if is_serve(plan):
+        raise UserError(
+            "`mode: serve` is started with `trinity run`, on the serving machine: a model "
+            "inside a deployed explorer cannot be reached"
+        )
+    if is_bench(plan):
+        raise UserError(
+            "`mode: bench` of a run is started with `trinity run`, on the machine that has the run "
+            "in its directory and its database"
+        )
+    if started_data_juicer(plan) is not None:
+        raise UserError(
+            "`service.data_juicer.auto_start` starts a server with `trinity run` alone: run "
+            "`python -m trinity.data_juicer.server` beside the buffer, and give "
+            "`service.data_juicer.server_url`"
+        )
 
 
 def read_plan(path: Path) -> ExperimentPlan:

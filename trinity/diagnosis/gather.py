@@ -28,6 +28,7 @@ from trinity.diagnosis.snapshot import (
     NEVER_ANSWERS,
     ComponentSnapshot,
     CpuDemand,
+    EndedWaitSnapshot,
     ExperimentSnapshot,
     MemberSnapshot,
     ProbeState,
@@ -43,6 +44,8 @@ from trinity.local.run_file import ProcessExit, RunningStack
 from trinity.rpc.channel import open_channel
 from trinity.runtime.host_port import join_address
 
+MAX_ENDED_WAITS = 20
+"""Waits that ended and are told with a diagnosis, the newest."""
 ANSWER_SECONDS = 3.0
 POSTGRES_PORT, NATS_PORT = 5432, 4222
 PROTOCOL = 3 << 16
@@ -233,6 +236,7 @@ def build_snapshot(
         experiments=tuple(map(_experiment, status.experiments)),
         work=None if isinstance(work, str) else tuple(map(_work, work.stages)),
         unanswered=unanswered[0] if unanswered else "",
+        ended_waits=tuple(map(_ended_wait, status.closed_waits)),
     )
 
 
@@ -255,6 +259,19 @@ def _wait(message: synchronizer_pb2.Wait) -> WaitSnapshot:
         reason=message.reason,
         waited_seconds=message.waited_seconds,
         deadline_seconds=message.deadline_seconds,
+    )
+
+
+def _ended_wait(message: synchronizer_pb2.ClosedWait) -> EndedWaitSnapshot:
+    return EndedWaitSnapshot(
+        role=_short_name(synchronizer_pb2.Role.Name(message.role)),
+        owner=message.owner,
+        waits_for=message.waits_for,
+        reason=message.reason,
+        waited_seconds=message.waited_seconds,
+        ended_seconds_ago=message.ended_seconds_ago,
+        stage=message.stage,
+        experiment_id=message.experiment_id,
     )
 
 
@@ -443,7 +460,7 @@ async def _ask_synchronizer(
 ) -> synchronizer_pb2.GetStatusResponse:
     answer: synchronizer_pb2.GetStatusResponse = await (
         synchronizer_pb2_grpc.SynchronizerServiceStub(channel).GetStatus(
-            synchronizer_pb2.GetStatusRequest(), timeout=seconds
+            synchronizer_pb2.GetStatusRequest(max_closed_waits=MAX_ENDED_WAITS), timeout=seconds
         )
     )
     return answer

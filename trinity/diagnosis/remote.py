@@ -16,6 +16,7 @@ from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.diagnosis.gather import (
     ANSWER_SECONDS,
     CHANNEL_OPTIONS,
+    MAX_ENDED_WAITS,
     ProbeResult,
     build_snapshot,
     probe_service,
@@ -38,7 +39,9 @@ async def gather_by_address(
         status, work, synchronizer_answers, buffer_answers = await asyncio.gather(
             _answer_or_reason(
                 SynchronizerServiceStub(to_synchronizer).GetStatus(
-                    synchronizer_pb2.GetStatusRequest(experiment_id=experiment_id),
+                    synchronizer_pb2.GetStatusRequest(
+                        experiment_id=experiment_id, max_closed_waits=MAX_ENDED_WAITS
+                    ),
                     timeout=ANSWER_SECONDS,
                 )
             ),
@@ -80,6 +83,7 @@ def _of_experiment(
         members=[
             member for member in status.members if member.experiment_id in ("", experiment_id)
         ],
+        closed_waits=status.closed_waits,
     )
 
 

@@ -124,6 +124,22 @@ class WaitSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndedWaitSnapshot:
+    """A wait that has ended."""
+
+    role: str
+    """Of the process that waited."""
+    owner: str
+    waits_for: str
+    reason: str
+    waited_seconds: float
+    ended_seconds_ago: float
+    stage: str = ""
+    experiment_id: str = ""
+    """Empty if its process worked on none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSnapshot:
     """A service as it described itself `silent_seconds` ago."""
 
@@ -188,6 +204,8 @@ class SystemSnapshot:
     """The reason why something could not be queried."""
     full_disk: str = ""
     """The run's directory, if its disk is full."""
+    ended_waits: tuple[EndedWaitSnapshot, ...] = ()
+    """The newest first; empty where the synchronizer stores none."""
 
     def part(self, name: str) -> ComponentSnapshot | None:
         """Returns the part with that name."""
@@ -200,6 +218,14 @@ class SystemSnapshot:
             experiment for experiment in self.experiments or () if experiment.state == "running"
         ]
         return running[-1] if running else None
+
+    @property
+    def own_ended_waits(self) -> tuple[EndedWaitSnapshot, ...]:
+        """The waits that ended in the experiment that is worked on, and those of idle processes."""
+        mine = ("", self.running.id) if self.running is not None else None
+        return tuple(
+            wait for wait in self.ended_waits if mine is None or wait.experiment_id in mine
+        )
 
     @property
     def stage_progress(self) -> StageProgress | None:

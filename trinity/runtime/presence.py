@@ -5,6 +5,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
@@ -67,9 +68,35 @@ class ActiveWait:
             deadline_seconds=left if self.deadline_seconds > 0 else 0.0,
         )
 
+    def to_closed_proto(self, now: float, ended: float, number: int) -> pb.ClosedWait:
+        """Describes the wait after its end."""
+        return pb.ClosedWait(
+            number=number,
+            owner=self.owner,
+            waits_for=self.waits_for,
+            reason=self.reason[:_MAX_CLOSED_REASON_LENGTH],
+            waited_seconds=ended - self.since,
+            ended_seconds_ago=now - ended,
+        )
+
 
 MAX_REPORTED_WAITS = 100
 """The longest ones; nobody reads more."""
+CLOSED_WAIT_SECONDS = 1.0
+"""Waits that ended sooner are not told."""
+MAX_CLOSED_WAITS = 100
+"""Kept until a heartbeat with them is answered; the oldest is forgotten first."""
+_MAX_CLOSED_REASON_LENGTH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _EndedWait:
+    number: int
+    wait: ActiveWait
+    ended: float
+    """By `time.monotonic`."""
+    work: tuple[str, str]
+    """The experiment and the stage of the process at its end."""
 
 
 class WaitRegistry:
@@ -90,6 +117,9 @@ class WaitRegistry:
         self._lock = threading.Lock()
         self._open: list[ActiveWait] = []
         self._named: dict[str, ActiveWait] = {}
+        self._work = ("", "")
+        self._closed: deque[_EndedWait] = deque(maxlen=MAX_CLOSED_WAITS)
+        self._num_closed = 0
         observe_waits(self.to_proto)
 
     def begin(
@@ -112,6 +142,7 @@ class WaitRegistry:
             if wait not in self._open:
                 return
             self._open.remove(wait)
+            self._close(wait)
         self._on_change()
 
     @contextlib.contextmanager
@@ -175,6 +206,8 @@ class WaitRegistry:
         """Ends the wait of this name, if it is active."""
         with self._lock:
             ended = self._named.pop(name, None)
+            if ended is not None:
+                self._close(ended)
         if ended is not None:
             self._on_change()
 
@@ -184,6 +217,34 @@ class WaitRegistry:
         with self._lock:
             waits = [*self._open, *self._named.values()]
         return [wait.to_proto(now) for wait in sorted(waits, key=lambda wait: wait.since)]
+
+    def set_work(self, experiment_id: str, stage: str) -> None:
+        """Sets what waits that end from now on belong to; empty for nothing."""
+        with self._lock:
+            self._work = (experiment_id, stage)
+
+    def closed_to_proto(self) -> list[pb.ClosedWait]:
+        """Describes the waits that have ended and are not forgotten yet, the oldest first."""
+        now = time.monotonic()
+        with self._lock:
+            ended = tuple(self._closed)
+        told = [closed.wait.to_closed_proto(now, closed.ended, closed.number) for closed in ended]
+        for message, closed in zip(told, ended, strict=True):
+            message.experiment_id, message.stage = closed.work
+        return told
+
+    def forget_closed(self, last_number: int) -> None:
+        """Forgets the waits that have ended up to this one: they were told."""
+        with self._lock:
+            while self._closed and self._closed[0].number <= last_number:
+                self._closed.popleft()
+
+    def _close(self, wait: ActiveWait) -> None:
+        """Keeps a wait that has ended, if it was long; requires the lock."""
+        now = time.monotonic()
+        if now - wait.since >= CLOSED_WAIT_SECONDS:
+            self._num_closed += 1
+            self._closed.append(_EndedWait(self._num_closed, wait, now, self._work))
 
     def _show(self, wait: ActiveWait) -> None:
         with self._lock:
@@ -232,6 +293,7 @@ class Heartbeats:
 
     def set_work(self, experiment_id: str, stage: str) -> None:
         """Sets the experiment and stage that this process works on; empty for none."""
+        self.waits.set_work(experiment_id, stage)
         self._change(experiment_id=experiment_id, stage=stage)
 
     def set_activity(self, activity: str) -> None:
@@ -293,6 +355,7 @@ class Heartbeats:
     async def _beat(self, timeout_seconds: float) -> None:
         request = pb.HeartbeatRequest(member=self.member)
         request.member.waits.extend(self.waits.to_proto()[:MAX_REPORTED_WAITS])
+        request.closed_waits.extend(self.waits.closed_to_proto())
         try:
             answer = await self._stub.Heartbeat(request, timeout=timeout_seconds)
         except grpc.aio.AioRpcError as error:
@@ -303,3 +366,5 @@ class Heartbeats:
         else:
             self._is_answered = True
             self._interval_seconds = answer.interval_seconds
+            if request.closed_waits:
+                self.waits.forget_closed(request.closed_waits[-1].number)

@@ -22,7 +22,7 @@ from trinity.launch.follow import StreamRetry
 from trinity.studio.background import ANSWER_SECONDS, BackgroundLoop
 from trinity.studio.connection import OpenRun, RunConnection, ServiceConnection
 from trinity.studio.history import RunHistory
-from trinity.studio.lanes import LaneHistory
+from trinity.studio.lanes import MAX_STORED, LaneHistory
 from trinity.studio.live import members_of
 from trinity.studio.system import System, SystemConnection
 from trinity.studio.visitors import OWNER, Visitor
@@ -31,6 +31,8 @@ T = TypeVar("T")
 RETRY_SECONDS = 0.5
 MEMBER_SECONDS = 2.0
 """Pause between two looks at the members: as often as they tell of themselves."""
+NEW_CLOSED_WAITS = 20
+"""Ended waits that each look asks for; all, where every one of these is new."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,11 +63,20 @@ class ViewedRun:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def watch_members(self, opened: OpenRun) -> None:
-        """Observes what the members of a running run do and wait for, until cancelled."""
+        """Observes what the members of a running run do and wait for, until cancelled.
+
+        Of a stopped run it reads the waits that are stored.
+        """
+        num_closed = MAX_STORED
         try:
-            while opened.is_live:
+            while True:
                 with contextlib.suppress(TrinityError):
-                    members = await members_of(opened)
+                    members, closed = await members_of(opened, num_closed)
+                    joins = self.lanes.add_stored(time.time(), closed)
+                    is_whole = joins or len(closed) < num_closed
+                    num_closed = NEW_CLOSED_WAITS if is_whole else MAX_STORED
+                    if not opened.is_live:
+                        return
                     self.lanes.observe(time.time(), members)
                 await asyncio.sleep(MEMBER_SECONDS)
         finally:

@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -305,17 +305,22 @@ def _refusal_of_sender(scope: Scope, headers: dict[str, str], site: Site) -> str
     A site may point its own name at 127.0.0.1: its requests come with that name as their host.
     """
     host = headers.get("host", "")
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return WRONG_HOST
+    name = _split(f"//{host}").hostname or ""
     if not site.has_name(name):
         return WRONG_HOST
     origin = headers.get("origin")
     needs_origin = scope["type"] == "websocket"
     if origin is None:
         return WRONG_ORIGIN if needs_origin else ""
-    return "" if urlsplit(origin).netloc == host else WRONG_ORIGIN
+    return "" if _split(origin).netloc == host else WRONG_ORIGIN
+
+
+def _split(address: str) -> SplitResult:
+    """Returns the parts of an address, all empty if it is none."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return SplitResult("", "", "", "", "")
 
 
 def _cookie(headers: dict[str, str], name: str) -> str:

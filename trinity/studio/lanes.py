@@ -1,12 +1,13 @@
-"""Lanes of a run's members: what each did and waited for lately, while Studio looks at the run.
+"""Lanes of a run's members: what each did and waited for lately.
 
-Members tell what they wait for now. Studio asks every two seconds and keeps the waits that ended,
-so they are known from the moment on at which the run was opened here, and only the newest ones.
+The synchronizer stores the waits that ended, the newest of each run. Members tell what they do and
+wait for now: Studio asks every two seconds, and knows what they did from its first look on. Of a
+synchronizer that stores no waits it keeps those that it saw end.
 """
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from trinity.api.v1 import synchronizer_pb2
@@ -22,6 +23,8 @@ SAME_SECONDS = 1.5
 WINDOW_SECONDS = 300.0
 LEAST_WINDOW_SECONDS = 30.0
 SHORT_ID = 8
+MAX_STORED = 500
+"""Stored waits that are shown; the oldest is forgotten first."""
 _ROLES = ("explorer", "trainer", "buffer")
 
 
@@ -80,6 +83,8 @@ class LaneHistory:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: deque[LaneSpan] = field(default_factory=lambda: deque(maxlen=MAX_SPANS))
     _open: dict[tuple[str, str], LaneSpan] = field(default_factory=dict)
+    _stored: dict[tuple[str, int], LaneSpan] = field(default_factory=dict)
+    """By member and number, in the order of their end."""
     _names: dict[str, tuple[int, str]] = field(default_factory=dict)
     _first: float = 0.0
 
@@ -89,13 +94,30 @@ class LaneHistory:
             self._first = self._first or now
             told: set[tuple[str, str]] = set()
             for member in members:
-                self._names[member.id] = _name(member)
+                where = member.address or member.id[:SHORT_ID]
+                self._names[member.id] = _name_of(member.role, where)
                 for key, span in _spans(now, member):
                     told.add(key)
                     self._add(key, span)
             for key in self._open.keys() - told:
                 self._close(key, self._open[key].end)
             self._forget(now)
+
+    def add_stored(self, now: float, waits: Sequence[synchronizer_pb2.ClosedWait]) -> bool:
+        """Adds waits that the synchronizer has stored, the newest first.
+
+        Returns False if there may be others between these and the ones added before.
+        """
+        with self._lock:
+            new = [wait for wait in waits if (wait.member_id, wait.number) not in self._stored]
+            for wait in reversed(new):
+                self._names.setdefault(
+                    wait.member_id, _name_of(wait.role, wait.address or wait.member_id[:SHORT_ID])
+                )
+                self._stored[wait.member_id, wait.number] = _stored_span(now, wait)
+            while len(self._stored) > MAX_STORED:
+                del self._stored[next(iter(self._stored))]
+            return len(new) < len(waits)
 
     def end(self) -> None:
         """Closes everything: the services are not open any more."""
@@ -106,7 +128,15 @@ class LaneHistory:
     def closed_waits(self) -> list[LaneSpan]:
         """Returns the waits that ended, the newest first."""
         with self._lock:
-            return [span for span in reversed(self._closed) if span.is_wait]
+            waits = [span for span in self._closed_spans() if span.is_wait]
+        return sorted(waits, key=lambda span: -span.end)
+
+    @property
+    def newest(self) -> float | None:
+        """The time up to which something is known; None without anything."""
+        with self._lock:
+            ends = [span.end for span in (*self._closed_spans(), *self._open.values())]
+        return max(ends, default=None)
 
     def name_of(self, lane: str) -> str:
         """Returns the name of a lane."""
@@ -115,9 +145,10 @@ class LaneHistory:
     def shown(self, now: float) -> Lanes:
         """Returns the lanes over the newest minutes."""
         with self._lock:
-            spans = [*self._closed, *self._open.values()]
+            spans = [*self._closed_spans(), *self._open.values()]
             names = dict(self._names)
-            seen = now - self._first if self._first else 0.0
+        begins = [span.begin for span in spans]
+        seen = now - min([self._first or now, *begins])
         window = max(LEAST_WINDOW_SECONDS, min(WINDOW_SECONDS, seen))
         start = now - window
         of_lane: dict[str, list[LaneSpan]] = {}
@@ -153,10 +184,24 @@ class LaneHistory:
         if span.seconds >= SHORTEST_SECONDS:
             self._closed.append(span)
 
+    def _closed_spans(self) -> list[LaneSpan]:
+        """Returns what has ended; a wait that was seen here and is stored is there once."""
+        stored = list(self._stored.values())
+        of_target: dict[tuple[str, str], list[LaneSpan]] = {}
+        for span in stored:
+            of_target.setdefault((span.lane, span.waits_for), []).append(span)
+        own = (
+            span
+            for span in self._closed
+            if not any(_overlap(span, known) for known in of_target.get(_target(span), ()))
+        )
+        return [*stored, *own]
+
     def _forget(self, now: float) -> None:
         while self._closed and self._closed[0].end < now - KEEP_SECONDS:
             self._closed.popleft()
-        known = {span.lane for span in (*self._closed, *self._open.values())}
+        spans = (*self._closed, *self._open.values(), *self._stored.values())
+        known = {span.lane for span in spans}
         for lane in self._names.keys() - known:
             del self._names[lane]
 
@@ -167,11 +212,32 @@ def _is_same(known: LaneSpan, span: LaneSpan) -> bool:
     return known.text == span.text
 
 
-def _name(member: synchronizer_pb2.Member) -> tuple[int, str]:
+def _target(span: LaneSpan) -> tuple[str, str]:
+    return span.lane, span.waits_for if span.is_wait else ""
+
+
+def _overlap(span: LaneSpan, other: LaneSpan) -> bool:
+    return span.is_wait and span.begin < other.end and other.begin < span.end
+
+
+def _name_of(number: synchronizer_pb2.Role, where: str) -> tuple[int, str]:
     """Returns the order and the name of a member's lane."""
-    role = synchronizer_pb2.Role.Name(member.role).removeprefix("ROLE_").lower()
+    role = synchronizer_pb2.Role.Name(number).removeprefix("ROLE_").lower()
     place = _ROLES.index(role) if role in _ROLES else len(_ROLES)
-    return place, one_line(f"{role} {member.address or member.id[:SHORT_ID]}")
+    return place, one_line(f"{role} {where}")
+
+
+def _stored_span(now: float, wait: synchronizer_pb2.ClosedWait) -> LaneSpan:
+    end = now - wait.ended_seconds_ago
+    return LaneSpan(
+        lane=wait.member_id,
+        is_wait=True,
+        text=wait.reason,
+        waits_for=wait.waits_for,
+        begin=end - wait.waited_seconds,
+        end=end,
+        is_open=False,
+    )
 
 
 def _spans(

@@ -70,19 +70,24 @@ class Verdict:
     notes: tuple[str, ...] = ()
 
 
-async def members_of(opened: OpenRun) -> list[synchronizer_pb2.Member]:
-    """Returns the members that work on the experiment, or on none.
+async def members_of(
+    opened: OpenRun, num_closed_waits: int = 0
+) -> tuple[list[synchronizer_pb2.Member], list[synchronizer_pb2.ClosedWait]]:
+    """Returns the members that work on the experiment, or on none, and their newest ended waits.
 
     Raises: TrinityError.
     """
     status: synchronizer_pb2.GetStatusResponse = await answer_of(
         opened.synchronizer.GetStatus(
-            synchronizer_pb2.GetStatusRequest(experiment_id=opened.experiment_id),
+            synchronizer_pb2.GetStatusRequest(
+                experiment_id=opened.experiment_id, max_closed_waits=num_closed_waits
+            ),
             timeout=CALL_SECONDS,
         )
     )
     known = ("", opened.experiment_id)
-    return [member for member in status.members if member.experiment_id in known]
+    members = [member for member in status.members if member.experiment_id in known]
+    return members, list(status.closed_waits)
 
 
 async def live_state(opened: OpenRun) -> LiveState:
@@ -90,7 +95,7 @@ async def live_state(opened: OpenRun) -> LiveState:
 
     Raises: TrinityError.
     """
-    members = await members_of(opened)
+    members, _ = await members_of(opened)
     work: buffer_pb2.GetBufferStatusResponse = await answer_of(
         opened.buffer.GetBufferStatus(
             buffer_pb2.GetBufferStatusRequest(

@@ -11,7 +11,9 @@ from streamlit.starlette import App
 from streamlit.web import bootstrap
 
 from trinity.runtime.host_port import join_address
+from trinity.runtime.http_connections import HttpLimits
 from trinity.security.credentials import Credentials
+from trinity.studio.bounded_http import BoundedServer
 from trinity.studio.context import StudioContext, StudioOptions, set_context
 from trinity.studio.gate import TOKEN_PARAMETER, Admission, Gate, Site
 from trinity.studio.listening import Listening
@@ -89,7 +91,7 @@ def serve(
     context = StudioContext(options, visitor_now=served.visitor_now)
     set_context(context)
     gate = Middleware(Gate, admission=admission, site=site, allows_changes=options.allows_changes)
-    server = uvicorn.Server(
+    server = BoundedServer(
         uvicorn.Config(
             App(SCRIPT, middleware=[gate]),
             log_config=None,
@@ -98,12 +100,14 @@ def serve(
             proxy_headers=False,
             timeout_graceful_shutdown=GRACE_SECONDS,
             ssl_context_factory=listening.context_factory(),
-        )
+        ),
+        HttpLimits.from_open_files(),
+        listener,
     )
     for line in _greeting(served):
         say(line)
     try:
-        server.run(sockets=[listener])
+        server.serve_forever()
     finally:
         context.close()
 

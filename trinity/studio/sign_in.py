@@ -1,5 +1,6 @@
 """The page on which a browser beyond this machine shows its token, and what it may send there."""
 
+import asyncio
 import html
 from urllib.parse import parse_qs
 
@@ -8,6 +9,7 @@ from starlette.types import Message, Receive, Send
 PATH = "/sign-in"
 FIELD = "token"
 MAX_BODY_BYTES = 16 * 1024
+BODY_SECONDS = 20.0
 HEADERS = (
     (b"content-type", b"text/html; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -53,7 +55,15 @@ async def send_page(send: Send, status: int, problem: str = "") -> None:
 
 
 async def sent_token(receive: Receive) -> str:
-    """Returns the token of a form; empty if there is none, or if the form is too long."""
+    """Returns the token of a form; empty if there is none, or it is too long or too slow."""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await _sent_token(receive)
+    except TimeoutError:
+        return ""
+
+
+async def _sent_token(receive: Receive) -> str:
     body = b""
     while True:
         message = await receive()

@@ -23,6 +23,8 @@ TOKENS_HTML = (
     '<div class="tokens"><div class="strip" role="listbox" aria-orientation="horizontal"></div>'
     '<dl class="facts" aria-live="polite"></dl></div>'
 )
+START_WORDS = {"now": "ago"}
+BEFORE = "before"
 LANES_HTML = (
     '<div class="lanes"><div class="rows" role="grid"></div>'
     '<dl class="facts" aria-live="polite"></dl></div>'
@@ -85,13 +87,13 @@ def show_tokens(name: str, strip: TokenStrip, color: str, *, key: str) -> None:
     _tokens()(data=data, key=key)
 
 
-def show_lanes(name: str, lanes: Lanes, *, key: str, empty: str) -> None:
-    """Shows what members did and waited for, over the same time."""
+def show_lanes(name: str, lanes: Lanes, *, key: str, empty: str, end: str = "now") -> None:
+    """Shows what members did and waited for, over the same time, up to `end`."""
     data = {
         "name": name,
         "dark": st.context.theme.type == "dark",
-        "start": f"{seconds_text(lanes.window_seconds)} ago",
-        "end": "now",
+        "start": f"{seconds_text(lanes.window_seconds)} {START_WORDS.get(end, BEFORE)}",
+        "end": end,
         "empty": empty,
         "lanes": [
             {"name": lane.name, "spans": [_span(span) for span in lane.spans]}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from trinity.types import ArrayData, FinishReason, JsonObject, SamplingParams
 from trinity.workflows.messages import Message
@@ -102,6 +102,16 @@ class ChatTokenizer(Protocol):
 
     def decode(self, token_ids: list[int]) -> str:
         """Decodes tokens to text without special tokens."""
+        ...
+
+
+@runtime_checkable
+class ReadsTemplate(Protocol):
+    """A tokenizer that knows what its chat template reads."""
+
+    @property
+    def template_variables(self) -> frozenset[str]:
+        """The variables that the chat template reads."""
         ...
 
 

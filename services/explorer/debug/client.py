@@ -180,7 +180,10 @@ class DebugTokenizer:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(str(path))
         self._answers = self._socket.makefile("rb")
-        self.template_sha256 = bytes.fromhex(self._request({"call": "describe"})[model])
+        described = self._request({"call": "describe"})[model]
+        self.template_sha256 = bytes.fromhex(described["template_sha256"])
+        if described["template_variables"] is not None:
+            self.template_variables = frozenset(described["template_variables"])
 
     def encode_chat(
         self, messages: Sequence[ChatMessage], tools: Sequence[JsonObject] = ()

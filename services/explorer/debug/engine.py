@@ -25,7 +25,7 @@ from services.explorer.engines import EngineManager, LoadedModel, LoadedStageMod
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 from trinity.runtime.presence import WaitRegistry
-from trinity.workflows.generation import GenerationDelta
+from trinity.workflows.generation import ChatTokenizer, GenerationDelta, ReadsTemplate
 
 CHECK_SECONDS = 1.0
 
@@ -97,7 +97,7 @@ class _Connection:
             case "decode":
                 return tokenizer.decode(request["tokens"])
             case "describe":
-                return [each.tokenizer.template_sha256.hex() for each in self._models]
+                return [_description(each.tokenizer) for each in self._models]
             case unknown:
                 raise UserError(f"the engine knows no call {unknown!r}: stop it and start it again")
 
@@ -111,6 +111,14 @@ class _Connection:
     def send_delta(self, number: int, delta: GenerationDelta) -> None:
         """Sends the next tokens of an answer."""
         self._send({"id": number, "delta": asdict(delta)})
+
+
+def _description(tokenizer: ChatTokenizer) -> Message:
+    reads = tokenizer.template_variables if isinstance(tokenizer, ReadsTemplate) else None
+    return {
+        "template_sha256": tokenizer.template_sha256.hex(),
+        "template_variables": None if reads is None else sorted(reads),
+    }
 
 
 class _DeltaSender:

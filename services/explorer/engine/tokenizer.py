@@ -5,10 +5,12 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
 
+from trinity.config.checks.model import template_variables
 from trinity.errors import UserError
 from trinity.types import JsonObject
 from trinity.workflows.generation import Prompt
@@ -96,6 +98,11 @@ class HuggingFaceTokenizer:
     def hf_tokenizer(self) -> "PreTrainedTokenizerBase":
         """The underlying transformers tokenizer, with the chat template of the run."""
         return self._tokenizer
+
+    @cached_property
+    def template_variables(self) -> frozenset[str]:
+        """The variables that the chat template reads."""
+        return template_variables(self._template)
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
         """Applies the chat template; a last message of the assistant is continued."""

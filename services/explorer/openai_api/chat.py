@@ -1,5 +1,6 @@
 """Chat requests and responses in the format of OpenAI's API."""
 
+import logging
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -19,12 +20,15 @@ from services.explorer.openai_api.response import (
     usage_of,
 )
 from services.explorer.openai_api.tools import ForcedCalls, ResponseParsers, read_forced
+from trinity.config.plan.model import TAKEN_TEMPLATE_KWARGS
 from trinity.json_values import parse_untrusted
 from trinity.types import Experience, JsonObject, JsonValue
-from trinity.workflows.generation import ChatTokenizer, Scores
+from trinity.workflows.generation import ChatTokenizer, ReadsTemplate, Scores
 from trinity.workflows.messages import Message
 from trinity.workflows.sampling import SamplingOverrides
 
+logger = logging.getLogger(__name__)
+MAX_TOLD_VARIABLES = 32
 UNSUPPORTED_KEYS = ("functions", "logit_bias", "audio")
 """Keys of chats, besides those in `fields`, that would change the answer but are not supported."""
 
@@ -144,8 +148,10 @@ def read_request(payload: object) -> ChatRequest:
         sampling["logprobs"] = fields.read_int(body, "top_logprobs", 0, least=0, most=MAX_LOGPROBS)
     elif body.get("top_logprobs"):
         raise InvalidApiRequest("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
+    messages = read_messages(body.get("messages"))
+    fields.check_continuation(body, continues=messages[-1]["role"] == "assistant")
     return ChatRequest(
-        messages=read_messages(body.get("messages")),
+        messages=messages,
         tools=() if body.get("tool_choice") == "none" else tools,
         forced=forced,
         calls_one_tool=body.get("parallel_tool_calls") is False,
@@ -171,6 +177,8 @@ class ResponseWriter:
     parsers: ResponseParsers | None = None
     template_kwargs: Mapping[str, JsonValue] = field(default_factory=dict)
     """The variables that the chat template has in all requests."""
+    told_variables: set[str] = field(default_factory=set)
+    """Variables of requests that the template does not read, each warned of once."""
 
     def check_supported(self, request: ChatRequest) -> None:
         """Raises InvalidApiRequest for tools without a parser, or reasoning with a JSON schema."""
@@ -196,14 +204,31 @@ class ResponseWriter:
             )
 
     def _check_template(self, request: ChatRequest) -> None:
-        """Raises InvalidApiRequest for a variable that the template does not have as requested."""
+        """Raises InvalidApiRequest for a variable that the template does not have as requested.
+
+        One that the template does not read is only told of, as it changes nothing.
+        """
         for name, value in request.template_variables.items():
-            if name not in self.template_kwargs or self.template_kwargs[name] != value:
+            if isinstance(self.tokenizer, ReadsTemplate) and (
+                name not in self.tokenizer.template_variables | TAKEN_TEMPLATE_KWARGS
+            ):
+                self._tell_unread(name)
+            elif name not in self.template_kwargs or self.template_kwargs[name] != value:
                 raise InvalidApiRequest(
                     f"the chat template's variable `{name}` is the run's, not a request's: set "
                     f"`model.chat_template_kwargs.{name}`, or leave it out",
                     param=name if name == "reasoning_effort" else "chat_template_kwargs",
                 )
+
+    def _tell_unread(self, name: str) -> None:
+        """Warns once of a variable; clients choose the names, so of a limited number of them."""
+        if name in self.told_variables or len(self.told_variables) >= MAX_TOLD_VARIABLES:
+            return
+        self.told_variables.add(name)
+        logger.warning(
+            "requests set a variable that the chat template does not read, so it changes nothing",
+            extra={"variable": name},
+        )
 
     def parses_response(self, request: ChatRequest) -> bool:
         """Returns true if a response may be more than its plain text."""

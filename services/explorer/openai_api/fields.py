@@ -39,12 +39,23 @@ ANSWER_KEYS: Mapping[str, tuple[object, ...]] = {
     "documents": ([],),
     "ignore_eos": (False,),
     "include_stop_str_in_output": (False,),
+    "include_reasoning": (True,),
     "length_penalty": (1,),
     "logits_processors": ([],),
+    "logprob_token_ids": ([],),
     "modalities": (["text"],),
+    "repetition_detection": (),
+    "return_assistant_tokens_mask": (False,),
+    "return_prompt_text": (False,),
+    "return_token_offsets": (False,),
+    "return_tokens_as_token_ids": (False,),
     "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
     "stop_token_ids": ([],),
+    "thinking_token_budget": (),
     "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+    "vllm_xargs": ({},),
     "web_search_options": (),
 }
 """Keys of OpenAI's and of vLLM's server that change the answer and are not supported, and the
@@ -73,6 +84,28 @@ def read_flag(body: Body, key: str) -> bool:
     if value not in (None, False, True):
         raise InvalidApiRequest(f"`{key}` is neither true nor false", param=key)
     return bool(value)
+
+
+def check_continuation(body: Body, *, continues: bool) -> None:
+    """Checks vLLM's keys that say where an answer begins against where it begins here.
+
+    A last message of the assistant is continued (`continues`), and the answer is the new text.
+
+    Raises: InvalidApiRequest for a key that asks for anything else.
+    """
+    last = "the last message is the assistant's, and is continued"
+    if not continues:
+        last = "the last message is not the assistant's, so the answer is a message of its own"
+    for key, begins_message in (("continue_final_message", False), ("add_generation_prompt", True)):
+        if body.get(key) is not None and read_flag(body, key) is (continues is begins_message):
+            raise InvalidApiRequest(f"{last}: leave out `{key}`, or end otherwise", param=key)
+    if read_flag(body, "echo") and continues:
+        raise InvalidApiRequest(f"{last}, without repeating it: leave out `echo`", param="echo")
+    if read_flag(body, "add_special_tokens"):
+        raise InvalidApiRequest(
+            "the chat template writes all special tokens: leave out `add_special_tokens`",
+            param="add_special_tokens",
+        )
 
 
 def read_template_variables(body: Body) -> Mapping[str, object]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from services.explorer.openai_api.chat import ResponseWriter
-from services.explorer.openai_api.connections import BACKLOG, ConnectionTable, HttpLimits
 from services.explorer.openai_api.errors import (
     bearer_token,
     error_response,
@@ -24,6 +23,7 @@ from services.explorer.openai_api.tools import ResponseParsers
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError
 from trinity.json_values import JsonValue
+from trinity.runtime.http_connections import BACKLOG, ConnectionTable, HttpLimits
 from trinity.workflows.generation import ChatTokenizer
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.openai_clients import ApiAccess

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from services.explorer.openai_api.connections import BACKLOG, ConnectionTable
 from services.explorer.openai_api.errors import (
     Handler,
     InvalidApiRequest,
@@ -20,6 +19,7 @@ from services.explorer.serving.access import ServingAccessPolicy
 from services.explorer.serving.pool import ModelBorrower, ServingPool
 from trinity.errors import UserError
 from trinity.runtime.host_port import join_address
+from trinity.runtime.http_connections import BACKLOG, ConnectionTable
 from trinity.workflows.model import ModelWrapper
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from services.explorer.engines import LoadedModel, LoadedStageModels
 from services.explorer.openai_api.chat import ResponseWriter
-from services.explorer.openai_api.connections import ConnectionTable, HttpLimits
 from services.explorer.openai_api.handler import ApiHandler
 from services.explorer.serving.access import ServingAccessPolicy, read_or_create_key
 from services.explorer.serving.pool import ModelBorrower, ServingPool
@@ -13,6 +12,7 @@ from services.explorer.serving.work import ServingRunner
 from services.explorer.types import model_weights
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
+from trinity.runtime.http_connections import ConnectionTable, HttpLimits
 from trinity.runtime.presence import Heartbeats
 from trinity.security.credentials import Credentials
 

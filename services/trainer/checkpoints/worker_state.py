@@ -94,10 +94,7 @@ def load_state(
     state = read_state(directory)
     load_weights(worker.engine.module, directory)
     found = frozenset(contents) & saved_contents(state)
-    if missing := frozenset(WHOLE_STATE) - {"model"} - found:
-        logger.warning(
-            "parts of the state start fresh", extra={"parts": sorted(missing), "from": directory}
-        )
+    log_fresh(found, directory)
     if OPTIMIZER_PART in found:
         load_optimizer(worker, directory, state, of_the_plan)
     if EXTRA_PART not in found:
@@ -105,6 +102,14 @@ def load_state(
     worker.engine.lr_scheduler.load_state_dict(state["scheduler"])
     file = directory / RANDOM / f"{ranks.rank % state['num_ranks']}.json"
     _restore_random_state(json.loads(file.read_text()))
+
+
+def log_fresh(loaded: Contents, directory: Path) -> None:
+    """Warns of the parts of the state that are not among those loaded."""
+    if missing := frozenset(WHOLE_STATE) - {"model"} - loaded:
+        logger.warning(
+            "parts of the state start fresh", extra={"parts": sorted(missing), "from": directory}
+        )
 
 
 def saved_contents(state: State) -> Contents:

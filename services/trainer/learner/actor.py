@@ -219,7 +219,7 @@ class Actor:
 
     def load_former_run(self, directory: Path) -> None:
         """Loads the policy of a former run."""
-        load_former_run(self.worker, directory, self._calls.ranks)
+        load_former_run(self.worker, directory, self._calls.ranks, self._contents.loaded)
 
 
 def _matrices(prepared: PreparedBatch) -> dict[str, Matrix]:

@@ -139,7 +139,7 @@ class Critic:
 
     def load_former_run(self, directory: Path) -> None:
         """Loads the critic of a former run."""
-        load_former_run(self._worker, directory, self._calls.ranks)
+        load_former_run(self._worker, directory, self._calls.ranks, self._contents.loaded)
 
 
 def _critic_mask(prepared: PreparedBatch) -> BoolMatrix:

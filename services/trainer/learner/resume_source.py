@@ -10,11 +10,13 @@ from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 
 from services.trainer.checkpoints.lora import lora_adapter_of
 from services.trainer.checkpoints.worker_state import (
+    OPTIMIZER_PART,
     Contents,
     has_kind_of,
     load_optimizer,
     load_state,
     load_weights,
+    log_fresh,
     read_state,
     save_state,
     saved_contents,
@@ -27,6 +29,7 @@ from trinity.errors import UserError
 from trinity.weights.layout import is_sharded
 
 logger = logging.getLogger(__name__)
+NOT_LOADED = "the optimizer starts fresh: `trainer.load_contents` leaves it out"
 
 OF_THE_PLAN = ("betas", "weight_decay")
 """Settings that PyTorch restores with the state of an optimizer; a user may change them between two
@@ -63,7 +66,8 @@ def load_own_checkpoint(
 ) -> None:
     """Loads a checkpoint of this stage; the optimizer's settings stay those of the plan.
 
-    One of an earlier release is in verl's layout, which fits the number of ranks that wrote it.
+    One of an earlier release is in verl's layout, which fits the number of ranks that wrote it and
+    has all parts; verl's own loader leaves out those that are not wanted.
     """
     if is_sharded(directory):
         with on_device(worker):
@@ -75,13 +79,19 @@ def load_own_checkpoint(
         {name: group[name] for name in OF_THE_PLAN if name in group}
         for group in optimizer.param_groups
     ]
+    worker.engine.checkpoint_manager.checkpoint_load_contents = sorted(contents)
+    log_fresh(contents, directory)
     worker.load_checkpoint(str(directory))
     for group, settings in zip(optimizer.param_groups, planned, strict=True):
         group.update(settings)
 
 
-def load_former_run(worker: TinkerTrainingWorker, directory: Path, ranks: Ranks) -> None:
+def load_former_run(
+    worker: TinkerTrainingWorker, directory: Path, ranks: Ranks, contents: Contents
+) -> None:
     """Loads this rank's part; rates, decay and random states stay those of the new run.
+
+    So does the optimizer's state unless `contents` name it.
 
     The folder is one that a user names, so files are read in ways that run no code.
 
@@ -90,9 +100,10 @@ def load_former_run(worker: TinkerTrainingWorker, directory: Path, ranks: Ranks)
     is_ours = is_sharded(directory)
     try:
         if is_ours:
-            _load_shards(worker, directory)
+            _load_shards(worker, directory, contents)
         else:
-            _load_part(worker, directory, f"world_size_{ranks.num_ranks}_rank_{ranks.rank}.pt")
+            part = f"world_size_{ranks.num_ranks}_rank_{ranks.rank}.pt"
+            _load_part(worker, directory, part, contents)
     except Exception as error:  # torch raises many kinds for files of another model
         fits = "" if is_ours else ", with as many ranks and the same `trainer.fsdp_size`"
         raise UserError(
@@ -108,11 +119,13 @@ def _offload_optimizer(worker: TinkerTrainingWorker) -> None:
         worker.engine.to(device="cpu", model=False, optimizer=True, grad=False)
 
 
-def _load_shards(worker: TinkerTrainingWorker, directory: Path) -> None:
+def _load_shards(worker: TinkerTrainingWorker, directory: Path, contents: Contents) -> None:
     with on_device(worker):
         load_weights(worker.engine.module, directory)
         state = read_state(directory)
-        if "optimizer" not in saved_contents(state):
+        if OPTIMIZER_PART not in contents:
+            logger.warning(NOT_LOADED)
+        elif OPTIMIZER_PART not in saved_contents(state):
             logger.warning("the optimizer starts fresh: it was not saved")
         elif has_kind_of(worker.engine.optimizer, state):
             load_optimizer(worker, directory, state, of_the_plan=tuple(state["groups"][0]))
@@ -127,11 +140,15 @@ def _log_fresh_optimizer(source: Path) -> None:
     )
 
 
-def _load_part(worker: TinkerTrainingWorker, directory: Path, part: str) -> None:
+def _load_part(
+    worker: TinkerTrainingWorker, directory: Path, part: str, contents: Contents
+) -> None:
     weights, optimizer = directory / f"model_{part}", directory / f"optim_{part}"
     with on_device(worker):
         _load_weights(worker.engine.module, torch.load(weights, weights_only=True))
-    if optimizer.is_file():
+    if OPTIMIZER_PART not in contents:
+        logger.warning(NOT_LOADED)
+    elif optimizer.is_file():
         saved = torch.load(optimizer, weights_only=True)
         _load_optimizer_state(worker.engine.optimizer, saved, optimizer)
 

@@ -15,13 +15,13 @@ from tempfile import TemporaryDirectory
 from typing import TextIO
 
 from services.explorer.openai_api.chat import ResponseWriter
-from services.explorer.openai_api.connections import ConnectionTable, HttpLimits
 from services.explorer.openai_api.handler import ApiHandler
 from services.explorer.serving.access import ServingAccessPolicy
 from services.explorer.serving.pool import ModelBorrower, ServingPool
 from services.explorer.serving.server import ModelServer
 from services.explorer.types import model_weights
 from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer, build_plan
+from trinity.runtime.http_connections import ConnectionTable, HttpLimits
 from trinity.runtime.logs import configure_logging
 from trinity.security.credentials import PLAINTEXT
 

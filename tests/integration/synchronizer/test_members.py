@@ -8,6 +8,8 @@ import sqlalchemy as sa
 
 from services.synchronizer import operations, tables, wire
 from services.synchronizer.operations import Operations
+from services.synchronizer.store import closed_waits as closed_waits_store
+from services.synchronizer.store.closed_waits import add_closed_waits, newest_closed_waits
 from services.synchronizer.store.database import SynchronizerDatabase
 from services.synchronizer.store.members import (
     HeartbeatOutcome,
@@ -97,6 +99,93 @@ async def test_waits_grow_older_between_heartbeats(
     assert (wait.owner, wait.waits_for) == ("explorer", "buffer")
     assert wait.waited_seconds == 3 + shown.silent_seconds
     assert wait.deadline_seconds == 100 - shown.silent_seconds
+
+
+def closed(number: int, experiment_id: str = "", ago: float = 0.0) -> pb.ClosedWait:
+    return pb.ClosedWait(
+        number=number,
+        owner="explorer",
+        waits_for="buffer",
+        reason=f"wait {number}",
+        waited_seconds=3.5,
+        ended_seconds_ago=ago,
+        experiment_id=experiment_id,
+        stage="warmup",
+    )
+
+
+async def tell(synchronizer: Running, member: pb.Member, *waits: pb.ClosedWait) -> None:
+    request = pb.HeartbeatRequest(member=member, closed_waits=waits)
+    await synchronizer.stub.Heartbeat(request, timeout=TIMEOUT)
+
+
+async def closed_waits(
+    synchronizer: Running, experiment_id: str = "", num: int = 1_000
+) -> list[pb.ClosedWait]:
+    request = pb.GetStatusRequest(experiment_id=experiment_id, max_closed_waits=num)
+    return list((await synchronizer.stub.GetStatus(request, timeout=TIMEOUT)).closed_waits)
+
+
+async def test_waits_that_ended_are_kept_once_each_newest_first(synchronizer: Running) -> None:
+    experiment_id = (await synchronizer.created()).experiment.id
+    other = (await synchronizer.created(creation(label="other"))).experiment.id
+    member = explorer(experiment_id, "warmup")
+    older, newer = closed(1, experiment_id, ago=100.0), closed(2, experiment_id, ago=2.0)
+    for _ in range(2):  # the answer to the first heartbeat was lost
+        await tell(synchronizer, member, older, newer)
+    await tell(synchronizer, explorer(), closed(1, other), closed(2))
+    told = await closed_waits(synchronizer, experiment_id)
+    assert [wait.reason for wait in told] == ["wait 2", "wait 2", "wait 1"]
+    idle, *ours = told
+    assert not idle.experiment_id
+    assert {wait.member_id for wait in ours} == {member.id}
+    assert [round(wait.ended_seconds_ago - 2, -1) for wait in ours] == [0, 100]
+    shown = ours[0]
+    assert (shown.waited_seconds, shown.stage, shown.address) == (3.5, "warmup", "127.0.0.1:5000")
+    assert shown.role == pb.ROLE_EXPLORER
+    assert len(await closed_waits(synchronizer, experiment_id, 1)) == 1
+    assert not await closed_waits(synchronizer, experiment_id, 0), "the control: none are asked for"
+
+
+async def test_a_member_that_says_goodbye_leaves_its_waits(synchronizer: Running) -> None:
+    experiment_id = (await synchronizer.created()).experiment.id
+    member = explorer(experiment_id)
+    member.activity = "gone"
+    await tell(synchronizer, member, closed(1, experiment_id))
+    assert not await members(synchronizer)
+    assert [wait.number for wait in await closed_waits(synchronizer, experiment_id)] == [1]
+
+
+async def test_the_newest_waits_of_an_experiment_push_only_its_own_out(
+    synchronizer: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(closed_waits_store, "MAX_CLOSED_WAITS", 3)
+    experiment_id = (await synchronizer.created()).experiment.id
+    quiet = (await synchronizer.created(creation(label="quiet"))).experiment.id
+    await tell(synchronizer, explorer(quiet), closed(1, quiet, ago=500.0))
+    member = explorer(experiment_id)
+    waits = [closed(number, experiment_id, ago=100.0 - number) for number in range(1, 9)]
+    await tell(synchronizer, member, *waits[:5])
+    await tell(synchronizer, member, *waits[5:])
+    told = await closed_waits(synchronizer, experiment_id)
+    assert [wait.number for wait in told] == [8, 7, 6]
+    assert len(await closed_waits(synchronizer, quiet)) == 1
+
+
+async def test_waits_for_an_experiment_of_another_tenant_are_not_stored(
+    connection: Connection, synchronizer: Running
+) -> None:
+    made = (await synchronizer.created(creation(tenant="a"))).experiment
+    member = wire.member_from_proto(explorer(made.id))
+    told = pb.HeartbeatRequest(closed_waits=[closed(1, made.id), closed(2)])
+    waits = wire.closed_waits_from_proto(told, member)
+    await add_closed_waits(connection, waits, "b")
+    experiment_id = waits[0].experiment_id
+    [own] = await newest_closed_waits(connection, experiment_id, "", 10)
+    assert own.experiment_id is None, "that of the idle member alone"
+    assert not await newest_closed_waits(connection, experiment_id, "a", 10)
+    await add_closed_waits(connection, waits[:1], "a")
+    assert len(await newest_closed_waits(connection, experiment_id, "a", 10)) == 1, "the control"
 
 
 async def test_the_status_of_an_experiment_shows_its_members_and_idle_ones(

@@ -28,7 +28,10 @@ def test_the_schema_goes_up_and_down_and_up_and_is_what_the_code_expects(
 ) -> None:
     MIGRATIONS.upgrade(synchronizer_dsn)
     tables = table_names(synchronizer_dsn)
-    assert tables == {"experiment", "stage", "version", "member", "alembic_version"}
+    assert tables == {
+        *("experiment", "stage", "version", "member", "closed_wait"),
+        "alembic_version",
+    }
     MIGRATIONS.downgrade(synchronizer_dsn)
     assert table_names(synchronizer_dsn) == {"alembic_version"}
     MIGRATIONS.upgrade(synchronizer_dsn)

@@ -56,6 +56,26 @@ def test_weights_and_optimizers_go_on_as_in_the_former_run(
     assert_same(critic_weights_of(begun), critic_weights_of(former))
 
 
+@pytest.mark.parametrize("is_verls", [False, True])
+def test_an_optimizer_that_is_not_to_be_loaded_begins_anew(
+    learner_of: Build, model: Path, ranks: "Ranks", tmp_path: Path, is_verls: bool
+) -> None:
+    from services.trainer.learner.learner import Learner
+
+    former = learner_of(grpo_plan(model))
+    path = written(former, ranks, tmp_path)
+    if is_verls:
+        path = tmp_path / "global_step_2"
+        former._roles.actor.worker.save_checkpoint(str(path / "actor"))
+    for contents, num_states in ((["model"], 0), (["model", "optimizer", "extra"], 1)):
+        grpo = {"algorithm_type": "grpo", "repeat_times": 8}
+        plan = make_plan(model, grpo, {"load_contents": contents})
+        found = find_start_checkpoint(str(path))
+        begun = Learner(plan=plan, model_directory=model, ranks=ranks, start_checkpoint=found)
+        assert_same(weights_of(begun), weights_of(former))
+        assert min(len(begun._roles.actor.worker.engine.optimizer.state), 1) == num_states
+
+
 def test_the_reference_stays_the_model(
     learner_of: Build, model: Path, ranks: "Ranks", tmp_path: Path
 ) -> None:

@@ -7,8 +7,10 @@ import pytest
 
 from tests.unit.progress.builders import changed, empty_view, trained
 from tests.unit.source_names import ROOT
+from trinity.api.v1 import synchronizer_pb2
 from trinity.cli.reports import REPORTS, StatusReport, schema_text, why_report
 from trinity.cli.status import status
+from trinity.diagnosis.gather import build_snapshot
 from trinity.diagnosis.rules import Diagnosis, DiagnosisState
 from trinity.errors import UserError
 from trinity.progress.summary import summarize, write_summary
@@ -106,7 +108,23 @@ def test_the_stage_that_failed_is_told_apart_from_those_before_and_behind_it(
 
 def test_why_is_told_as_json() -> None:
     verdict = Diagnosis(state=DiagnosisState.HELD, cause="c", text="t", notes=("n",))
-    told = json.loads(why_report(verdict).model_dump_json())
+    wait = synchronizer_pb2.ClosedWait(
+        owner="trainer",
+        waits_for="buffer",
+        reason="no batch",
+        waited_seconds=4,
+        ended_seconds_ago=9,
+        stage="rft",
+        experiment_id="e1",
+        role=synchronizer_pb2.ROLE_TRAINER,
+    )
+    elsewhere = synchronizer_pb2.ClosedWait(experiment_id="e2", role=synchronizer_pb2.ROLE_TRAINER)
+    running = synchronizer_pb2.Experiment(id="e1", state=synchronizer_pb2.EXPERIMENT_STATE_RUNNING)
+    status = synchronizer_pb2.GetStatusResponse(
+        experiments=[running], closed_waits=[wait, elsewhere]
+    )
+    found = build_snapshot((), status, "the buffer does not answer")
+    told = json.loads(why_report(verdict, found).model_dump_json())
     assert told == {
         "state": "held",
         "is_healthy": False,
@@ -114,6 +132,17 @@ def test_why_is_told_as_json() -> None:
         "text": "t",
         "owner": "",
         "notes": ["n"],
+        "ended_waits": [
+            {
+                "role": "trainer",
+                "owner": "trainer",
+                "waits_for": "buffer",
+                "reason": "no batch",
+                "waited_seconds": 4.0,
+                "ended_seconds_ago": 9.0,
+                "stage": "rft",
+            }
+        ],
     }
 
 

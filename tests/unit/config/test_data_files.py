@@ -34,6 +34,21 @@ def test_shards_of_a_split_come_in_order(tmp_path: Path) -> None:
     assert names(tmp_path, "train") == ["data/train-0.parquet", "data/train-1.parquet"]
 
 
+def test_shards_as_on_the_hub_go_before_what_is_beside_them(tmp_path: Path) -> None:
+    shards = ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"]
+    touch(tmp_path, "train.jsonl", "test.jsonl", *shards)
+    assert names(tmp_path, "train") == shards
+    assert names(tmp_path, "test") == ["test.jsonl"]
+
+
+def test_a_split_as_files_of_two_kinds_here_and_in_data_is_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "train.jsonl", "data/train_more.json")
+    assert names(tmp_path, "train") == ["train.jsonl", "data/train_more.json"]
+    touch(tmp_path, "data/train.parquet")
+    with pytest.raises(UserError, match=r"twice, as train.jsonl and as data/train.parquet: give"):
+        names(tmp_path, "train")
+
+
 def test_files_without_a_split_in_their_names_are_train(tmp_path: Path) -> None:
     touch(tmp_path, "a.jsonl", "README.md", ".hidden.json", "dataset_info.json")
     assert names(tmp_path, "train") == ["a.jsonl"]

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import GRPO, config
-from trinity.cli.deploy import _refuse_local_modes
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.data_juicer import environment
 from trinity.data_juicer.environment import data_juicer_python
+from trinity.deploy.submission import refuse_local_modes
 from trinity.errors import UserError
 from trinity.launch.modes import started_data_juicer
 from trinity.local.addresses import InfrastructureFiles, ServiceAddresses, free_port
@@ -53,8 +53,8 @@ def test_without_one_both_ways_to_have_it_are_named(processor: dict[str, object]
 
 def test_a_deployment_says_that_it_starts_none() -> None:
     with pytest.raises(UserError, match="beside the buffer"):
-        _refuse_local_modes(planned(OF_SAMPLES, auto_start=True))
-    _refuse_local_modes(planned(OF_SAMPLES, server_url="http://127.0.0.1:8006"))
+        refuse_local_modes(planned(OF_SAMPLES, auto_start=True))
+    refuse_local_modes(planned(OF_SAMPLES, server_url="http://127.0.0.1:8006"))
 
 
 def test_the_environment_is_made_once_and_a_failure_leaves_none(

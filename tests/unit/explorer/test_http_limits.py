@@ -16,10 +16,10 @@ from aiohttp import web
 
 from services.explorer.openai_api import handler
 from services.explorer.openai_api.bodies import BodyReader
-from services.explorer.openai_api.connections import ConnectionTable, HttpLimits
 from services.explorer.openai_api.errors import Handler, new_application, response_for_error
 from services.explorer.openai_api.http_server import BoundedHttpServer
 from services.explorer.serving.access import ServingAccessPolicy
+from trinity.runtime.http_connections import ConnectionTable, HttpLimits
 from trinity.security.certificates import CredentialIssuer, parts_of
 from trinity.security.credentials import Credentials
 

@@ -33,6 +33,7 @@ from trinity.workflows.openai_clients import ApiAccess
 from trinity.workflows.workflow import Workflow
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+BEGUN = [*QUESTION, {"role": "assistant", "content": "It is"}]
 ASKED: list[ChatCompletionMessageParam] = [{"role": "user", "content": "a"}]
 
 
@@ -193,6 +194,16 @@ async def test_an_error_names_the_key_as_openai_has_it(offered: Offered) -> None
             r"set `model\.chat_template_kwargs\.enable_thinking`, or leave it out",
         ),
         ({"reasoning_effort": "low"}, r"`model\.chat_template_kwargs\.reasoning_effort`"),
+        ({"continue_final_message": True}, "not the assistant's, .*: leave out `continue_final"),
+        ({"add_generation_prompt": False}, "leave out `add_generation_prompt`, or end otherwise"),
+        ({"messages": BEGUN, "add_generation_prompt": True}, "is continued: .*`add_generation_"),
+        ({"messages": BEGUN, "continue_final_message": False}, "is continued: .*`continue_final_"),
+        ({"messages": BEGUN, "echo": True}, "without repeating it: leave out `echo`"),
+        ({"add_special_tokens": True}, "`add_special_tokens`"),
+        ({"echo": "yes"}, "`echo` is neither true nor false"),
+        ({"use_beam_search": True}, "`use_beam_search` would change the answer"),
+        ({"return_tokens_as_token_ids": True}, "`return_tokens_as_token_ids` would change"),
+        ({"repetition_detection": {"max_pattern_size": 3}}, "`repetition_detection` would change"),
         ({"temperature": -1}, "`temperature` is a number at least 0"),
         ({"top_p": 0}, "`top_p` is a number above 0 and at most 1"),
         ({"top_p": 1.5}, "`top_p` is a number above 0 and at most 1"),
@@ -225,11 +236,51 @@ async def test_keys_that_change_nothing_are_taken(offered: Offered) -> None:
         "return_token_ids": 1,
         "user": "me",
         "store": False,
+        "add_generation_prompt": True,
+        "continue_final_message": False,
+        "echo": True,
+        "add_special_tokens": False,
+        "use_beam_search": False,
+        "include_reasoning": True,
+        "vllm_xargs": {},
     }
     async with offered.client as client:
         body = {"model": "any", "messages": QUESTION, **harmless}
         await client.post("/chat/completions", body=body, cast_to=object)
     assert len(offered.model.extract_experience_from_history()) == 1
+
+
+async def test_an_answer_that_is_begun_is_continued_as_the_keys_of_vllm_say(
+    offered: Offered,
+) -> None:
+    async with offered.client as client:
+        keys = {"continue_final_message": True, "add_generation_prompt": False}
+        body = {"model": "any", "messages": BEGUN, **keys}
+        await client.post("/chat/completions", body=body, cast_to=object)
+    (answer,) = offered.model.extract_experience_from_history()
+    assert answer.sequence.prompt_text == "user:a\nassistant:It is\n"
+
+
+class TemplateTokenizer(CharacterTokenizer):
+    """A tokenizer whose chat template reads one variable."""
+
+    template_variables = frozenset({"messages", "effort"})
+
+
+def test_a_variable_that_the_template_does_not_read_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    writer = ResponseWriter(model_path="m", tokenizer=TemplateTokenizer())
+    for value in (False, True):
+        variables = {"enable_thinking": value}
+        asked = read_request({"messages": QUESTION, "chat_template_kwargs": variables})
+        writer.check_supported(asked)
+    (told,) = caplog.records
+    assert "does not read" in told.message and told.__dict__["variable"] == "enable_thinking"
+    for name in ("effort", "add_generation_prompt"):
+        asked = read_request({"messages": QUESTION, "chat_template_kwargs": {name: False}})
+        with pytest.raises(InvalidApiRequest, match="is the run's, not a request's"):
+            writer.check_supported(asked)
 
 
 def test_a_variable_of_the_template_may_be_named_as_the_run_has_it() -> None:

@@ -51,6 +51,15 @@ def test_any_variable_reaches_the_template(model: str) -> None:
         load_tokenizer(model, template).encode_chat([question])
 
 
+def test_the_variables_that_a_template_reads_are_known(model: str) -> None:
+    assert load_tokenizer(model, None).template_variables == {"messages", "enable_thinking"}
+    sets = (
+        "{%- set depth = depth | default(2) %}{% for m in messages %}{% generation %}"
+        "{{ m.content }}{% endgeneration %}{% break %}{% endfor %}{% set own = depth %}{{ own }}"
+    )
+    assert load_tokenizer(model, sets).template_variables == {"messages", "depth"}
+
+
 @pytest.mark.parametrize(
     "template", ["{{ raise_exception('no') }}", "{{ 'a' + messages[0]['content'] }}"]
 )

@@ -124,6 +124,7 @@ def test_tensorboard_shows_it_as_texts_that_are_no_markdown(tmp_path: Path) -> N
 
 
 def test_wandb_gets_a_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
     logged: list[dict[str, Any]] = []
 
     class Run:
@@ -142,6 +143,7 @@ def test_wandb_gets_a_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 def test_mlflow_keeps_a_file_for_each_version_that_it_shows_as_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("mlflow")
     monkeypatch.chdir(tmp_path)  # where it keeps files
     monitor = MlflowMonitor(setting(tmp_path, uri=f"sqlite:///{tmp_path}/mlflow.db"))
     for _ in range(2):  # as after an answer that was lost

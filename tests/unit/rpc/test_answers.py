@@ -65,6 +65,7 @@ BOUNDED: Mapping[str, str] = {
     "ExperienceRecord.uses": "one for each train step",
     "GetExperienceResponse.run_metrics": "the bound of a result",
     "GetPopulationResponse.comparisons": FEW,
+    "GetStatusResponse.closed_waits": "MAX_CLOSED_WAITS, and an eighth of ANSWER_BYTES",
     "GetPopulationResponse.left_out": FEW,
     "GiveFeedbackResponse.refused": "those of the request",
     "LeaseAssignmentsResponse.assignments": "as many as fit are leased",
@@ -146,7 +147,15 @@ def test_texts_of_answers_are_those_of_requests_results_or_services() -> None:
 
 KNOWN_TEXTS = {
     *("logprobs", "advantages"),  # of one row, in GetExperience alone; `ReportStep` bounds both
-    *("id", "experiment_id", "taskset_id", "assignment_id", "parent_id", "experience_id"),
+    *(
+        "id",
+        "member_id",
+        "experiment_id",
+        "taskset_id",
+        "assignment_id",
+        "parent_id",
+        "experience_id",
+    ),
     *("explorer_id", "trainer_id", "lease_token", "traceparent", "trace_id"),
     *("tenant", "stage", "label", "name", "taskset", "owner", "waits_for", "rows_from_run"),
     *("manifest_sha256", "weights_sha256", "weights_root", "path", "address"),

@@ -3,8 +3,12 @@
 import asyncio
 from typing import Any, cast
 
+import grpc
+import pytest
+
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.runtime import presence
 from trinity.runtime.presence import Heartbeats
 
 
@@ -26,3 +30,31 @@ async def test_a_change_at_the_very_end_does_not_keep_the_heartbeats_going() -> 
                 beats.set_activity("ending")
                 for _ in range(num_turns):
                     await asyncio.sleep(0)
+
+
+class Forgetful:
+    """Takes heartbeats; the answer to the first one is lost."""
+
+    def __init__(self) -> None:
+        self.told: list[list[int]] = []
+
+    async def Heartbeat(self, request: pb.HeartbeatRequest, **_: Any) -> pb.HeartbeatResponse:
+        self.told.append([wait.number for wait in request.closed_waits])
+        if len(self.told) == 1:
+            raise grpc.aio.AioRpcError(
+                grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata()
+            )
+        return pb.HeartbeatResponse(interval_seconds=0.0)
+
+
+async def test_a_wait_that_ended_is_told_until_a_heartbeat_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(presence, "CLOSED_WAIT_SECONDS", 0.0)
+    stub = Forgetful()
+    beats = Heartbeats(cast(SynchronizerServiceStub, stub), member_id="one", role="explorer")
+    with beats.waits.waiting(for_="buffer", reason="nothing to lease"):
+        pass
+    for _ in range(3):
+        await beats._beat(1.0)
+    assert stub.told == [[1], [1], []]

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from tests.unit.clock import Clock
-from trinity.runtime.presence import WaitRegistry
+from trinity.rpc.bounds import LIST_BYTES
+from trinity.runtime.presence import CLOSED_WAIT_SECONDS, MAX_CLOSED_WAITS, WaitRegistry
 
 
 @pytest.fixture
@@ -78,3 +79,45 @@ async def test_only_what_takes_longer_is_shown_and_then_from_its_beginning() -> 
         (shown,) = waits.to_proto()
         assert 0.02 <= shown.waited_seconds < 9 and shown.deadline_seconds > 0
     assert waits.to_proto() == []
+
+
+def test_a_long_wait_that_ended_is_kept_until_it_was_told(
+    waits: WaitRegistry, clock: Clock
+) -> None:
+    waits.set_work("e1", "rft")
+    waits.set("lease", waits_for="buffer", reason="refused")
+    long = waits.begin(for_="trainer", reason="version 3")
+    clock.now += 4
+    waits.clear("lease")
+    waits.clear("lease")
+    waits.set_work("", "")
+    waits.end(long)
+    waits.end(long)
+    clock.now += 10
+    first, second = waits.closed_to_proto()
+    assert (first.number, first.waits_for, first.reason) == (1, "buffer", "refused")
+    assert (first.waited_seconds, first.ended_seconds_ago) == (4, 10)
+    assert [(wait.experiment_id, wait.stage) for wait in (first, second)] == [
+        ("e1", "rft"),
+        ("", ""),
+    ]
+    waits.forget_closed(1)
+    assert [wait.number for wait in waits.closed_to_proto()] == [2]
+
+
+def test_a_short_wait_is_not_kept(waits: WaitRegistry, clock: Clock) -> None:
+    short = waits.begin(for_="trainer", reason="version 3")
+    clock.now += CLOSED_WAIT_SECONDS / 2
+    waits.end(short)
+    assert waits.closed_to_proto() == []
+
+
+def test_of_very_many_waits_the_newest_are_kept(waits: WaitRegistry, clock: Clock) -> None:
+    for _ in range(MAX_CLOSED_WAITS + 5):
+        wait = waits.begin(for_="trainer", reason="x" * 5_000)
+        clock.now += 2
+        waits.end(wait)
+    told = waits.closed_to_proto()
+    assert len(told) == MAX_CLOSED_WAITS and told[-1].number == MAX_CLOSED_WAITS + 5
+    size = sum(wait.ByteSize() for wait in told)
+    assert size < LIST_BYTES, "a heartbeat with all of them is taken"

@@ -4,20 +4,26 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 import yaml
 from streamlit.testing.v1 import AppTest
 
+from trinity.api.v1 import synchronizer_pb2, synchronizer_pb2_grpc
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.plugins import PLUGIN_DIRS_VARIABLE
+from trinity.security.credentials import Credentials
 from trinity.studio.context import StudioContext, StudioOptions, set_context
 from trinity.studio.generator.form import MODE_KEY, register_entries
 from trinity.studio.generator.registry import CONFIG_GENERATORS
 from trinity.studio.pages.configure import EXPERT_MODE
+from trinity.studio.system import System
 from trinity.studio.visitors import Visitor
 
 SCRIPT = "from trinity.studio.pages import configure\nconfigure.show()\n"
 DOCUMENT = Path(__file__).parents[3] / "docs" / "studio.md"
 SECONDS = 120
+EXPERIMENT = "6d1c7d0e-98a9-4dc5-93a3-0f2f5b5d0f11"
 
 
 @pytest.fixture(autouse=True)
@@ -130,3 +136,81 @@ def test_a_visitor_with_a_token_gets_one_sentence_and_no_form() -> None:
         made.close()
     assert "a token does not open it" in texts(shown)
     assert not shown.text_input and not shown.button and not shown.selectbox
+
+
+class Synchronizer(synchronizer_pb2_grpc.SynchronizerServiceServicer):
+    """Knows no experiment, and takes every one but those of a label that it refuses."""
+
+    def __init__(self, refused: str = "") -> None:
+        self.taken: list[synchronizer_pb2.CreateExperimentRequest] = []
+        self.refused = refused
+
+    async def GetStatus(self, *_: object) -> synchronizer_pb2.GetStatusResponse:
+        return synchronizer_pb2.GetStatusResponse()
+
+    async def CreateExperiment(
+        self, request: synchronizer_pb2.CreateExperimentRequest, context: grpc.aio.ServicerContext
+    ) -> synchronizer_pb2.CreateExperimentResponse:
+        if self.refused:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, self.refused)
+        self.taken.append(request)
+        made = synchronizer_pb2.Experiment(id=EXPERIMENT, label=request.label)
+        return synchronizer_pb2.CreateExperimentResponse(experiment=made)
+
+
+def submitted(synchronizer: Synchronizer, folder: Path) -> AppTest:
+    """The page after a configuration was filled in and submitted to services by address."""
+    context = StudioContext(StudioOptions(places=()))
+
+    async def serve() -> tuple[grpc.aio.Server, int]:
+        server = grpc.aio.server()
+        synchronizer_pb2_grpc.add_SynchronizerServiceServicer_to_server(synchronizer, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        return server, port
+
+    server, port = context.wait_for(serve())
+    address = f"127.0.0.1:{port}"
+    system = System(buffer=address, synchronizer=address, security=Credentials())
+    context.options = StudioOptions(places=(), system=system)
+    set_context(context)
+    try:
+        shown = page()
+        shown.text_input(key="model_path").set_value("/models/small")
+        shown.text_input(key="taskset_path").set_value("/data/train.jsonl")
+        shown.text_input(key="checkpoint_root_dir").set_value("/data/checkpoints")
+        shown.selectbox(key="default_workflow_type").set_value("math_workflow")
+        shown.number_input(key="max_model_len").set_value(2048)
+        shown.number_input(key="total_steps").set_value(20).run()
+        next(field for field in shown.text_input if field.label == "Save as").set_value(
+            str(folder / "submitted.yaml")
+        )
+        next(button for button in shown.button if button.label == "Save and submit").click().run()
+        context.wait_for(server.stop(None))
+    finally:
+        context.close()
+    assert not shown.exception
+    return shown
+
+
+def test_a_run_is_submitted_to_the_services_by_address(tmp_path: Path) -> None:
+    services = Synchronizer()
+    shown = submitted(services, tmp_path)
+    [request] = services.taken
+    assert (request.label, request.tenant, request.keep_running) == ("trinity/rft", "default", True)
+    plan = ExperimentPlan.model_validate_json(request.plan_json)
+    assert plan.stages[0].total_train_steps == 20
+    assert (tmp_path / "submitted.yaml").is_file()
+    assert f"trinity/rft started as {EXPERIMENT}" in texts(shown)
+    assert any("The services run it now." in str(found.value) for found in shown.success)
+
+
+def test_services_that_refuse_say_why_on_the_page(tmp_path: Path) -> None:
+    shown = submitted(Synchronizer(refused="the token lacks the scope submit"), tmp_path)
+    assert "the token lacks the scope submit" in texts(shown)
+    assert not any("The services run it now." in str(found.value) for found in shown.success)
+
+
+def test_without_services_there_is_nothing_to_submit_to() -> None:
+    """The control."""
+    assert "Save and submit" not in [button.label for button in page().button]

@@ -139,7 +139,7 @@ def test_a_site_whose_name_leads_here_is_refused(served: Served) -> None:
 
 def test_a_page_of_another_site_opens_no_websocket(served: Served) -> None:
     cookie = served.enter()
-    for origin in ("http://evil.example", "http://127.0.0.1:1", "null", None):
+    for origin in ("http://evil.example", "http://127.0.0.1:1", "http://[::1", "null", None):
         assert served.websocket_status(origin, cookie) == 403
     assert served.get("/", Cookie=cookie, Origin="http://evil.example").status == 403
     assert served.pages.reached == []

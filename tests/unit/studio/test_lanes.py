@@ -3,7 +3,7 @@
 import pytest
 
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.studio.lanes import KEEP_SECONDS, MAX_SPANS, LaneHistory
+from trinity.studio.lanes import KEEP_SECONDS, MAX_SPANS, MAX_STORED, LaneHistory
 
 NOW = 1_700_000_000.0
 
@@ -126,3 +126,54 @@ def test_services_that_close_end_what_was_open() -> None:
     assert len(history.closed_waits()) == 1
     [lane] = history.shown(NOW + 1).lanes
     assert not any("so far" in value for span in lane.spans for _, value in span.facts)
+
+
+def stored(number: int, ended_ago: float, seconds: float = 4.0, id: str = "m1") -> pb.ClosedWait:
+    return pb.ClosedWait(
+        number=number,
+        owner="explorer",
+        waits_for="buffer",
+        reason="nothing to lease",
+        waited_seconds=seconds,
+        ended_seconds_ago=ended_ago,
+        member_id=id,
+        role=pb.ROLE_EXPLORER,
+        address="127.0.0.1:7001",
+    )
+
+
+def test_waits_of_the_time_before_the_first_look_are_shown() -> None:
+    history = LaneHistory()
+    assert not history.add_stored(NOW, [stored(2, 10.0), stored(1, 60.0)])
+    history.observe(NOW, [member()])
+    assert [(span.begin, span.end) for span in history.closed_waits()] == [
+        (NOW - 14, NOW - 10),
+        (NOW - 64, NOW - 60),
+    ]
+    shown = history.shown(NOW)
+    [lane] = shown.lanes
+    assert (lane.name, shown.window_seconds) == ("explorer 127.0.0.1:7001", 64.0)
+    assert len([span for span in lane.spans if span.is_wait]) == 2
+
+
+def test_a_wait_that_was_seen_and_is_stored_is_shown_once() -> None:
+    history = LaneHistory()
+    history.observe(NOW, [member(wait("buffer", 3.0))])
+    history.observe(NOW + 2, [member()])
+    assert len(history.closed_waits()) == 1, "the control: seen, and not stored"
+    history.add_stored(NOW + 2, [stored(1, 1.5, seconds=3.5)])
+    [only] = history.closed_waits()
+    assert (only.begin, only.end) == (NOW - 3.0, NOW + 0.5)
+    other = stored(2, 1.5, seconds=3.5, id="m2")
+    history.add_stored(NOW + 2, [other])
+    assert len(history.closed_waits()) == 2, "another member's is another one"
+
+
+def test_stored_waits_join_those_that_were_added_before_and_are_bounded() -> None:
+    history = LaneHistory()
+    newest_first = [stored(number, 600.0 - number) for number in range(MAX_STORED, 0, -1)]
+    assert not history.add_stored(NOW, newest_first)
+    assert history.add_stored(NOW, [stored(MAX_STORED + 1, 0.0), *newest_first[:3]])
+    assert not history.add_stored(NOW + 9, [stored(MAX_STORED + 9, 0.0)])
+    assert len(history.closed_waits()) == MAX_STORED
+    assert history.newest == NOW + 9

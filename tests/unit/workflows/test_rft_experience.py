@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from trinity.common.experience import EID, CustomField, Experience, group_by
 from trinity.types import FinishReason, Pair
+
+torch = pytest.importorskip("torch", reason="these experiences hold its tensors")
 
 
 def built(**changes: object) -> Experience:

@@ -10,6 +10,7 @@ from trinity.common.experience import Experience
 from trinity.common.models.model import ModelWrapper
 from trinity.errors import UserError
 
+pytest.importorskip("torch", reason="Trinity-RFT's experiences hold its tensors")
 Messages = list[dict[str, str]]
 
 

@@ -4,6 +4,7 @@ import string
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,8 +23,11 @@ from trinity.workflows.generation import Generation, ModelLimits, OnDelta, Score
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task
 
-pytestmark = pytest.mark.filterwarnings("ignore:Ray state API:DeprecationWarning")
-"""veRL imports it by its older path."""
+pytestmark = [
+    # veRL imports it by its older path.
+    pytest.mark.filterwarnings("ignore:Ray state API:DeprecationWarning"),
+    pytest.mark.skipif(find_spec("verl") is None, reason="these are veRL's own agent loops"),
+]
 SPECIALS = ("<end>", "<system>", "<user>", "<assistant>", "<tool>")
 TEMPLATE = (
     "{% if tools %}<system>{{ tools | length }}<end>{% endif %}"

@@ -272,6 +272,32 @@ class Wait(_message.Message):
     deadline_seconds: float
     def __init__(self, owner: _Optional[str] = ..., waits_for: _Optional[str] = ..., reason: _Optional[str] = ..., waited_seconds: _Optional[float] = ..., deadline_seconds: _Optional[float] = ...) -> None: ...
 
+class ClosedWait(_message.Message):
+    __slots__ = ("number", "owner", "waits_for", "reason", "waited_seconds", "ended_seconds_ago", "experiment_id", "stage", "member_id", "role", "address")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WAITED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_SECONDS_AGO_FIELD_NUMBER: _ClassVar[int]
+    EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    owner: str
+    waits_for: str
+    reason: str
+    waited_seconds: float
+    ended_seconds_ago: float
+    experiment_id: str
+    stage: str
+    member_id: str
+    role: Role
+    address: str
+    def __init__(self, number: _Optional[int] = ..., owner: _Optional[str] = ..., waits_for: _Optional[str] = ..., reason: _Optional[str] = ..., waited_seconds: _Optional[float] = ..., ended_seconds_ago: _Optional[float] = ..., experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., member_id: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., address: _Optional[str] = ...) -> None: ...
+
 class Member(_message.Message):
     __slots__ = ("id", "role", "address", "experiment_id", "stage", "activity", "version", "pinned_versions", "waits", "silent_seconds", "is_shortened")
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -299,10 +325,12 @@ class Member(_message.Message):
     def __init__(self, id: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., address: _Optional[str] = ..., experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., activity: _Optional[str] = ..., version: _Optional[int] = ..., pinned_versions: _Optional[_Iterable[int]] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., silent_seconds: _Optional[float] = ..., is_shortened: _Optional[bool] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("member",)
+    __slots__ = ("member", "closed_waits")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_WAITS_FIELD_NUMBER: _ClassVar[int]
     member: Member
-    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ...) -> None: ...
+    closed_waits: _containers.RepeatedCompositeFieldContainer[ClosedWait]
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., closed_waits: _Optional[_Iterable[_Union[ClosedWait, _Mapping]]] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ("interval_seconds",)
@@ -391,21 +419,25 @@ class CancelExperimentResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusRequest(_message.Message):
-    __slots__ = ("experiment_id", "label")
+    __slots__ = ("experiment_id", "label", "max_closed_waits")
     EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
+    MAX_CLOSED_WAITS_FIELD_NUMBER: _ClassVar[int]
     experiment_id: str
     label: str
-    def __init__(self, experiment_id: _Optional[str] = ..., label: _Optional[str] = ...) -> None: ...
+    max_closed_waits: int
+    def __init__(self, experiment_id: _Optional[str] = ..., label: _Optional[str] = ..., max_closed_waits: _Optional[int] = ...) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("experiments", "members", "num_members_left_out", "num_experiments_left_out")
+    __slots__ = ("experiments", "members", "num_members_left_out", "num_experiments_left_out", "closed_waits")
     EXPERIMENTS_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     NUM_MEMBERS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     NUM_EXPERIMENTS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_WAITS_FIELD_NUMBER: _ClassVar[int]
     experiments: _containers.RepeatedCompositeFieldContainer[Experiment]
     members: _containers.RepeatedCompositeFieldContainer[Member]
     num_members_left_out: int
     num_experiments_left_out: int
-    def __init__(self, experiments: _Optional[_Iterable[_Union[Experiment, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., num_members_left_out: _Optional[int] = ..., num_experiments_left_out: _Optional[int] = ...) -> None: ...
+    closed_waits: _containers.RepeatedCompositeFieldContainer[ClosedWait]
+    def __init__(self, experiments: _Optional[_Iterable[_Union[Experiment, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., num_members_left_out: _Optional[int] = ..., num_experiments_left_out: _Optional[int] = ..., closed_waits: _Optional[_Iterable[_Union[ClosedWait, _Mapping]]] = ...) -> None: ...

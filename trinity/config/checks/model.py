@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jinja2 import Environment, TemplateSyntaxError, nodes
 from jinja2.ext import Extension
+from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -62,6 +63,12 @@ def check_template(template: str, whose: str) -> None:
             f"the chat template {whose} is not valid Jinja (line {error.lineno}: "
             f"{error.message}): correct it"
         ) from error
+
+
+def template_variables(template: str) -> frozenset[str]:
+    """Returns the variables that a template reads, those of every template among them."""
+    environment = Environment(extensions=TEMPLATE_EXTENSIONS)
+    return frozenset(find_undeclared_variables(environment.parse(template)))
 
 
 class _NamedTemplate(BaseModel):

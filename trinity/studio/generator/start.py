@@ -1,5 +1,6 @@
-"""Saves a configuration and starts its run, which outlives Studio."""
+"""Saves a configuration, and starts its run here or submits it to services; it outlives Studio."""
 
+import asyncio
 import os
 import re
 import subprocess
@@ -7,11 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
+
+from trinity.config.loading.load import load_config
+from trinity.config.planning import plan_experiment
+from trinity.deploy.submission import ExperimentSubmission, refuse_local_modes
 from trinity.errors import UserError
 from trinity.interpreter import module_command
+from trinity.rpc.errors import error_of
+from trinity.studio.system import System
 
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 SUFFIXES = (".yaml", ".yml")
+SUBMIT_SECONDS = 10.0
+"""Time that the synchronizer may take to answer each call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +30,15 @@ class StartedRun:
 
     pid: int
     log: Path
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedRun:
+    """An experiment that services run now."""
+
+    experiment_id: str
+    told: tuple[str, ...]
+    """What the submission said; may quote users' data."""
 
 
 def file_name(project: str, name: str) -> str:
@@ -80,6 +99,29 @@ _started: list["subprocess.Popen[bytes]"] = []
 def reap_started() -> None:
     """Collects the exit codes of runs that have ended."""
     _started[:] = [process for process in _started if process.poll() is None]
+
+
+async def submit_run(config: Path, system: System) -> SubmittedRun:
+    """Submits the run of a configuration to services, as `trinity deploy submit` does.
+
+    Raises: TrinityError, with what to do.
+    """
+    plan = await asyncio.to_thread(lambda: plan_experiment(load_config(config)))
+    refuse_local_modes(plan)
+    submission = ExperimentSubmission(
+        plan=plan,
+        synchronizer=system.synchronizer,
+        buffer=system.buffer,
+        accept_command="trinity deploy submit --accept-changes",
+        security=system.security,
+        answer_seconds=SUBMIT_SECONDS,
+    )
+    told: list[str] = []
+    try:
+        experiment = await submission.submit(told.append)
+    except grpc.aio.AioRpcError as error:
+        raise error_of(error) from error
+    return SubmittedRun(experiment_id=experiment.id, told=tuple(told))
 
 
 def last_lines(log: Path, num_lines: int = 8) -> str:

@@ -33,8 +33,10 @@ from trinity.studio.generator.start import (
     reap_started,
     save,
     start_run,
+    submit_run,
 )
 from trinity.studio.plain_text import plain_text
+from trinity.studio.system import System
 from trinity.studio.widgets import show_long_text, show_problem
 
 BEGINNER_MODE, EXPERT_MODE = "Beginner", "Expert"
@@ -42,6 +44,11 @@ MODES = (BEGINNER_MODE, EXPERT_MODE)
 FIELDS_A_ROW = 2
 STARTED_KEY = "_form_started"
 PROGRESS_SECONDS = 2.0
+WAIT_FOR_SUBMISSION_SECONDS = 60.0
+SUBMIT_HELP = (
+    "The services at `--buffer` and `--synchronizer` run it. Paths in it are those of their "
+    "machines: the checkpoint root, the model, the tasksets."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,10 @@ def _require_owner() -> None:
     if not studio_context().visitor().is_owner:
         raise UserError(
             "This page writes files and starts programs on Studio's machine, so a token does not "
-            "open it: run `trinity studio` on your own machine."
+            "open it: run `trinity studio` on your own machine, with `--buffer` and "
+            "`--synchronizer` to submit from there, or type `trinity deploy render FILE` and "
+            "`trinity deploy submit --plan deployment/plan.json --synchronizer HOST:PORT "
+            "--buffer HOST:PORT`."
         )
 
 
@@ -160,7 +170,8 @@ def _show_result(report: FormReport) -> None:
 def _show_start(report: FormReport, name: str, *, is_ready: bool) -> None:
     path = st.text_input("Save as", value=name, key=f"_form_path_{name}")
     may_replace = st.checkbox("Replace the file if it exists")
-    saving, starting = st.columns(2)
+    system = studio_context().system()
+    saving, starting, *submitting = st.columns(2 if system is None else 3)
     try:
         if saving.button("Save", width="stretch"):
             saved = save(report.yaml, Path(path), may_replace=may_replace)
@@ -168,10 +179,23 @@ def _show_start(report: FormReport, name: str, *, is_ready: bool) -> None:
         if starting.button("Save and start the run", disabled=not is_ready, width="stretch"):
             saved = save(report.yaml, Path(path), may_replace=may_replace)
             st.session_state[STARTED_KEY] = start_run(saved)
-    except TrinityError as error:
+        if system is not None and submitting[0].button(
+            "Save and submit", disabled=not is_ready, width="stretch", help=SUBMIT_HELP
+        ):
+            saved = save(report.yaml, Path(path), may_replace=may_replace)
+            _submit(saved, system)
+    except (TrinityError, TimeoutError) as error:
         show_problem(error)
     if STARTED_KEY in st.session_state:
         st.fragment(_show_started, run_every=PROGRESS_SECONDS)(st.session_state[STARTED_KEY])
+
+
+def _submit(config: Path, system: System) -> None:
+    """Submits the run to the services by address, and says how it is called there."""
+    submitted = studio_context().wait_for(submit_run(config, system), WAIT_FOR_SUBMISSION_SECONDS)
+    for line in submitted.told:
+        st.text(plain_text(line))
+    st.success("The services run it now. It goes on without this page, and stands under Runs.")
 
 
 def _show_started(started: StartedRun) -> None:

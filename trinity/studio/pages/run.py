@@ -58,8 +58,10 @@ CLOSED_COLUMNS = (
     Column("for", "number"),
 )
 MAX_CLOSED_WAITS = 100
-NO_LANES = "Nothing was seen yet. What members do is shown from the first look at a running run on."
-NO_CLOSED = "No wait ended since this run was opened here."
+NO_LANES = "Nothing was seen yet. Members of a running run appear within seconds."
+NO_CLOSED = "No wait of a second or more has ended yet."
+LAST_SEEN = "the last that is known"
+"""The end of the lanes of a run that has stopped."""
 VALUE_COLUMNS = (Column("curve"), Column("step", "number"), Column("newest value", "number"))
 
 
@@ -89,7 +91,7 @@ def _live(context: StudioContext, viewed: ViewedRun) -> None:
     else:
         _show_verdict(context, viewed.connection, services)
     _show_stages(viewed.history, state)
-    _show_lanes(viewed)
+    _show_lanes(viewed, is_live=state is not None)
     if state is not None:
         _show_live(state)
     _show_events(viewed.history)
@@ -176,10 +178,17 @@ def _show_samples(stage: StageHistory) -> None:
             show_long_text(sample.response)
 
 
-def _show_lanes(viewed: ViewedRun) -> None:
+def _show_lanes(viewed: ViewedRun, *, is_live: bool) -> None:
     """Shows who did and waited for what, as a picture and as a table."""
     st.subheader("Who did what", anchor=False)
-    show_lanes("Members over time", viewed.lanes.shown(time.time()), key="lanes", empty=NO_LANES)
+    newest = None if is_live else viewed.lanes.newest
+    show_lanes(
+        "Members over time",
+        viewed.lanes.shown(newest or time.time()),
+        key="lanes",
+        empty=NO_LANES,
+        end="now" if is_live else LAST_SEEN,
+    )
     with st.expander("Waits that ended"):
         rows = [
             Row(

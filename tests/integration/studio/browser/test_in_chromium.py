@@ -42,6 +42,15 @@ def test_a_live_run_is_followed(viewer: Viewer) -> None:
     ).first.wait_for()
 
 
+def test_a_run_is_opened_from_the_list(viewer: Viewer) -> None:
+    viewer.open("runs")
+    page = viewer.page
+    page.locator("tr.choice").first.click()
+    page.get_by_role("heading", level=1, name="Run", exact=True).wait_for()
+    page.get_by_text("Who did what").wait_for()
+    page.get_by_text("Newest values as a table").wait_for()
+
+
 def test_a_sample_is_found_and_its_tokens_are_read(viewer: Viewer) -> None:
     first_sample(viewer).click()
     page = viewer.page
