@@ -75,7 +75,7 @@ class GpuClaims:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """Those of the locks, to be inherited by what must not outlive them."""
+        """The descriptors of the locks, to be inherited by what must not outlive them."""
         return tuple(self._descriptors)
 
     def take(self) -> None:

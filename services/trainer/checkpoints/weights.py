@@ -25,7 +25,7 @@ from trinity.config.plan.rope import with_rope
 from trinity.config.schema.model import ModelConfig
 from trinity.errors import ManifestError
 from trinity.runtime.life import UNWATCHED, LifeSigns
-from trinity.weights.identity import compare_weights, identity_of, root_of
+from trinity.weights.identity import TensorHash, compare_weights, identity_of, root_of
 from trinity.weights.ledger import LedgerEntry, WeightsLedger
 from trinity.weights.manifest import (
     MANIFEST_NAME,
@@ -328,7 +328,7 @@ class WeightsStore:
         """Returns the hashes of a version; one that an earlier release wrote is given its root."""
         if old.weights_root:
             return _hashes_in(old)
-        found = []
+        found: list[TensorHash] = []
         for path in sorted(directory.glob("*.safetensors")):
             with self.life.on_disk(path.stat().st_size):
                 found += tensor_hashes_in(path)
