@@ -107,10 +107,11 @@ class DealtPart:
         path = self._directory / name
         with self._life.on_disk(num_bytes):
             make_durable(path)
-            return WeightsFile(name, describe(path), _hashes_in(path), num_bytes)
+            return WeightsFile(name, describe(path), tensor_hashes_in(path), num_bytes)
 
 
-def _hashes_in(path: Path) -> tuple[TensorHash, ...]:
+def tensor_hashes_in(path: Path) -> tuple[TensorHash, ...]:
+    """Returns the hashes of the tensors in a safetensors file."""
     digest = RootDigest()
     with safe_open(path, framework="pt") as file:
         for name in file.keys():  # noqa: SIM118  # it is no mapping

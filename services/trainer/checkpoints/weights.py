@@ -17,6 +17,7 @@ from services.trainer.checkpoints.dealt import (
     gather_files,
     name_files,
     root_of_files,
+    tensor_hashes_in,
 )
 from services.trainer.collectives import NamedTensors, Ranks
 from services.trainer.types import WeightsOnDisk
@@ -24,7 +25,7 @@ from trinity.config.plan.rope import with_rope
 from trinity.config.schema.model import ModelConfig
 from trinity.errors import ManifestError
 from trinity.runtime.life import UNWATCHED, LifeSigns
-from trinity.weights.identity import compare_weights, identity_of
+from trinity.weights.identity import TensorHash, compare_weights, identity_of, root_of
 from trinity.weights.ledger import LedgerEntry, WeightsLedger
 from trinity.weights.manifest import (
     MANIFEST_NAME,
@@ -158,7 +159,6 @@ class WeightHashes:
     sha256: bytes
     """The root again, unless the stage began with an earlier release."""
     root: bytes
-    """Empty for a copy of what an earlier release wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +321,18 @@ class WeightsStore:
         temporary = self.create_directory(name)
         for file in manifest.files:
             os.link(old.path / file, temporary / file)
-        return self._seal(temporary, name, _hashes_in(old), frozenset(manifest.files))
+        hashes = self._with_root(old, temporary)
+        return self._seal(temporary, name, hashes, frozenset(manifest.files))
+
+    def _with_root(self, old: WeightsOnDisk, directory: Path) -> WeightHashes:
+        """Returns the hashes of a version; one that an earlier release wrote is given its root."""
+        if old.weights_root:
+            return _hashes_in(old)
+        found: list[TensorHash] = []
+        for path in sorted(directory.glob("*.safetensors")):
+            with self.life.on_disk(path.stat().st_size):
+                found += tensor_hashes_in(path)
+        return WeightHashes(old.weights_sha256, root_of(found))
 
     def _temporary(self, name: WeightsName) -> Path:
         return self._root / f"{name.directory}{TEMPORARY_SUFFIX}"
