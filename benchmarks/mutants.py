@@ -344,12 +344,15 @@ class MutantOutcomes:
 
 
 class MutantRunner:
-    """Runs the collected tests once, then those that reach a mutant for each mutant."""
+    """Runs the collected tests once, then those that reach a mutant for each mutant.
+
+    Tests that reach few functions come first: they are about the mutant's own.
+    """
 
     def __init__(self, mutants: Sequence[Mutant], outcomes: "MutantOutcomes") -> None:
         self._mutants = mutants
         self._outcomes = outcomes
-        self._reached: dict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
+        self._reached: dict[tuple[str, int], list[tuple[int, float, int]]] = defaultdict(list)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -379,7 +382,7 @@ class MutantRunner:
             sys.setprofile(None)
         assert not failed, f"{item.nodeid} fails on sound code"
         for place in reached:
-            self._reached[place].append((time.monotonic() - started, number))
+            self._reached[place].append((len(reached), time.monotonic() - started, number))
 
     def _try(self, mutant: Mutant, items: Sequence[pytest.Item]) -> None:
         module = importlib.import_module(mutant.module)
@@ -387,7 +390,7 @@ class MutantRunner:
         found = [self._reached.get((str(module.__file__), line), []) for line in lines]
         tests = sorted(test for reached in found for test in reached)[:MOST_TESTS]
         with Applied(mutant):
-            is_found = any(fails(items[number]) for _, number in tests)
+            is_found = any(fails(items[number]) for *_, number in tests)
         self._outcomes.add(mutant, is_found=is_found)
         if not is_found and mutant.name not in EQUIVALENT:
             print(f"survived {len(tests)} tests: {mutant.name}", flush=True)
