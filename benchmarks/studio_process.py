@@ -80,7 +80,7 @@ def measure(root: Path, seconds: float, num_viewers: int) -> list[PerformanceCla
         studio.process.kill()
         studio.process.communicate()
         browser.close()
-    print(f"until its first page is drawn Studio takes {page_cpu:.1f} processor seconds")  # noqa: T201
+    print(f"until its first page is drawn Studio takes {page_cpu:.1f} processor seconds")
     return [
         PerformanceClaim("first page after the address, s", wall_seconds, FIRST_PAGE_SECONDS, "<="),
         PerformanceClaim("a live page, of a processor of the run", share, MOST_SHARE, "<="),
