@@ -14,6 +14,7 @@ call, which another load on the machine changes less.
 
 import argparse
 import asyncio
+import functools
 import json
 import tempfile
 import time
@@ -249,7 +250,7 @@ async def _measure_all(
         "state and reward": lambda _: ("state=filtered", "reward=0.95.."),
     }
     found = [
-        await _timed(name, num_calls, lambda call, words=words: _page(opened, key, words(call)))
+        await _timed(name, num_calls, functools.partial(_asked, opened, key, words))
         for name, words in filters.items()
     ]
     step = last - NEWEST // GROUP // GROUPS_A_STEP
@@ -281,8 +282,10 @@ async def _measure_all(
     return found
 
 
-async def _page(opened: OpenRun, key: buffer_pb2.StageKey, words: Sequence[str]) -> int:
-    return len((await list_experiences(opened, key, words)).rows)
+async def _asked(
+    opened: OpenRun, key: buffer_pb2.StageKey, words: Callable[[int], Sequence[str]], call: int
+) -> int:
+    return len((await list_experiences(opened, key, words(call))).rows)
 
 
 async def _newest_with_text(
