@@ -1,6 +1,6 @@
 """`trinity certs`: a development authority, and a folder of credentials for each part."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -35,7 +35,10 @@ TenantOption = Annotated[
 NameOption = Annotated[
     str | None, typer.Option("--name", help="Make one further folder of this name only.")
 ]
-RoleOption = Annotated[str, typer.Option("--role", help="Role of the part of --name.")]
+USUAL_ROLE = "operator"
+RoleOption = Annotated[
+    str, typer.Option("--role", help=f"Role of the part of --name, else {USUAL_ROLE}.")
+]
 MAX_DAYS = 36_500
 DaysOption = Annotated[
     int,
@@ -54,7 +57,7 @@ def certs(
     host: HostOption = None,
     tenant: TenantOption = None,
     name: NameOption = None,
-    role: RoleOption = "operator",
+    role: RoleOption = "",
     days: DaysOption = 30,
     force: ForceOption = False,
 ) -> None:
@@ -63,9 +66,12 @@ def certs(
     An existing authority is kept, and what it has signed stays valid until it expires.
     """
     lifetime = timedelta(days=days)
-    hosts = _hosts(host or [], {*PARTS, *([name] if name else [])})
+    if role and name is None:
+        raise UserError(f"--role {role} is the role of a further part: name it with --name")
+    hosts = _hosts(host or [], PARTS if name is None else [name])
     parts = parts_of(hosts, tenant or DEFAULT_TENANT)
     if name is not None:
+        role = role or USUAL_ROLE
         if role not in ROLE_SCOPES:
             raise UserError(f"--role: there is no {role!r}; there are {', '.join(ROLE_SCOPES)}")
         parts = (_further(name, role, tenant, hosts.get(name, ())),)
@@ -81,7 +87,7 @@ def _further(name: str, role: str, tenant: str | None, hosts: Sequence[str]) -> 
     return CredentialRole(name=name, hosts=hosts, tenant=tenant or usual, scopes=ROLE_SCOPES[role])
 
 
-def _hosts(options: list[str], parts: set[str]) -> dict[str, list[str]]:
+def _hosts(options: list[str], parts: Collection[str]) -> dict[str, list[str]]:
     hosts: dict[str, list[str]] = {}
     for option in options:
         part, equals, host = option.partition("=")

@@ -155,6 +155,7 @@ def init(
         str | None, typer.Option(help="Split to evaluate on, such as test.")
     ] = None,
     gpus: Annotated[int, typer.Option(min=0, help="GPUs of the machine.")] = 0,
+    plugin_dir: PluginDirOption = None,
 ) -> None:
     """Write a configuration with a comment behind each key; asks for missing options.
 
@@ -178,7 +179,8 @@ def init(
         eval_split=eval_split,
         gpus=gpus,
     )
-    write_draft(file or output or Path("trinity.yaml"), options)
+    use_plugins(plugin_dir)
+    write_draft(file or output or Path("trinity.yaml"), options, plugin_dir)
 
 
 def _asked(question: str, option: str, default: str | None) -> str:

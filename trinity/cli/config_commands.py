@@ -1,6 +1,7 @@
 """Output of `trinity config`: check, show, diff, explain, schema and init."""
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,7 @@ from trinity.config.checks.runtime import check_local_data, check_package
 from trinity.config.docs.explain import (
     MAX_EXPLAINED_KEYS,
     explain_key_lines,
+    explain_verl_key,
     find_keys,
     json_schema,
 )
@@ -187,6 +189,13 @@ def _resolved(report: CheckReport) -> ResolvedConfig:
 
 def explain_key(asked: str) -> None:
     """Prints the explanation of a key; if many keys end that way, only their names."""
+    if (of_verl := explain_verl_key(asked)) is not None:
+        what, ours = of_verl
+        print(f"{asked}\n  {what}")
+        if ours is None:
+            return
+        print()
+        asked = ours
     found = find_keys(asked)
     if len(found) > MAX_EXPLAINED_KEYS:
         print(f"{len(found)} keys end with `{asked}`:")
@@ -206,7 +215,7 @@ def print_schema() -> None:
     print(json.dumps(json_schema(), indent=1))
 
 
-def write_draft(output: Path, given: GivenOptions) -> None:
+def write_draft(output: Path, given: GivenOptions, plugin_dir: Path | None = None) -> None:
     """Writes the file, unless it exists, and prints what was found and what is to be fixed."""
     if output.exists():
         raise UserError(f"{output} exists: give another FILE")
@@ -217,4 +226,6 @@ def write_draft(output: Path, given: GivenOptions) -> None:
         print(f"found: {sentence}")
     for error in check_on_machine(output, {}).errors:
         print(f"fix: {error}")
-    print(f"wrote {output}; next: trinity run --config {output} --dry-run")
+    plugins = ["--plugin-dir", str(plugin_dir)] if plugin_dir is not None else []
+    command = shlex.join(["trinity", "run", "--config", str(output), *plugins, "--dry-run"])
+    print(f"wrote {output}; next: {command}")

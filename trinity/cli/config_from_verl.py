@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from trinity.cli.output import write_errors
-from trinity.cli.overrides import FilesOption
+from trinity.cli.overrides import FilesOption, refuse_ignored
 from trinity.errors import UserError
 from trinity.verl.back import verl_command
 from trinity.verl.convert import Converted, convert
@@ -74,8 +74,12 @@ def from_verl(
     sources = [*map(str, config or []), *(words or [])]
     if (to_verl is None) == (not sources):
         raise UserError("give either sources to convert, or --to-verl and a YAML file")
+    if output is None and force:
+        raise UserError("--force overwrites a file: add `--output`")
     if to_verl is not None:
-        sys.stdout.write(verl_command(_read(to_verl)))
+        of_sources = {"--env": env, "--line": line, "--engine-num": engine_num}
+        refuse_ignored("--to-verl", {**of_sources, "--sync-offset": sync_offset})
+        _write_command(verl_command(_read(to_verl)), output, force=force)
         return
     settings = read_sources(sources, _environment(env or []), line)
     converted = convert(settings, ConversionOptions(engine_num=engine_num, sync_offset=sync_offset))
@@ -100,11 +104,23 @@ def _read(path: Path) -> str:
         raise UserError(f"cannot read {path}: give a YAML file of this system") from error
 
 
-def _write(path: Path, converted: Converted, *, force: bool) -> None:
+def _write_command(command: str, output: Path | None, *, force: bool) -> None:
+    if output is None:
+        sys.stdout.write(command)
+        return
+    _write_text(output, command, force=force)
+    print(f"wrote {output}")
+
+
+def _write_text(path: Path, text: str, *, force: bool) -> None:
     if path.exists() and not force:
         raise UserError(f"{path} exists: give another name, or --force to overwrite it")
     with write_errors(path, "give another `--output`"):
-        path.write_text(converted.yaml, encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
+
+
+def _write(path: Path, converted: Converted, *, force: bool) -> None:
+    _write_text(path, converted.yaml, force=force)
     for text in converted.report:
         print(text)
     print(f"\nwrote {path}; check it with: trinity config check {path}")

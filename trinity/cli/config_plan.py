@@ -9,6 +9,7 @@ from pydantic import JsonValue
 
 from trinity.cli.output import pluralize
 from trinity.cli.overrides import FileOption, WordsArgument, parse_overrides, split_words
+from trinity.cli.run import PluginDirOption, use_plugins
 from trinity.config.check import check_file
 from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import count_rows
@@ -218,11 +219,13 @@ def plan(
     gpu_memory: GpuMemoryOption = None,
     model_config: ModelConfigOption = None,
     rows: RowsOption = None,
+    plugin_dir: PluginDirOption = None,
 ) -> None:
     """Show what would run where; starts nothing, and reads only the config.json of the model.
 
     Memory is an estimate, not a measurement.
     """
+    use_plugins(plugin_dir)
     file, overrides = split_words(words, config, "trinity config plan")
     experiment = _planned(file, parse_overrides(overrides))
     print(f"{experiment.label} in {experiment.job_dir}")

@@ -10,7 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from trinity.cli.overrides import FileOption, WordsArgument, parse_overrides, split_words
+from trinity.cli.overrides import (
+    FileOption,
+    WordsArgument,
+    parse_overrides,
+    refuse_ignored,
+    split_words,
+)
 from trinity.cli.run import PluginDirOption, use_plugins
 from trinity.cli.studio import DEFAULT_PORT, studio
 from trinity.interpreter import module_command
@@ -49,10 +55,16 @@ OutputDirOption = Annotated[
         "--output-dir", "--output_dir", "-o", help=f"The same in a folder, as {OUTPUT_NAME}."
     ),
 ]
+NUM_TASKS = 2
 NumTasksOption = Annotated[
-    int, typer.Option("--num-tasks", "-n", min=1, help="Tasks to run, from --first-row on.")
+    int | None,
+    typer.Option(
+        "--num-tasks", "-n", min=1, help=f"Tasks to run, from --first-row on; else {NUM_TASKS}."
+    ),
 ]
-FirstRowOption = Annotated[int, typer.Option("--first-row", min=0, help="Row of the first task.")]
+FirstRowOption = Annotated[
+    int | None, typer.Option("--first-row", min=0, help="Row of the first task, else 0.")
+]
 RepeatOption = Annotated[
     int | None,
     typer.Option("--repeat-times", min=1, help="Runs of a task; without it at most two."),
@@ -64,7 +76,13 @@ StageOption = Annotated[
     str, typer.Option("--stage", help="Name of the stage; without it the first with a workflow.")
 ]
 PortOption = Annotated[
-    int, typer.Option("--port", min=0, max=65_535, help="The port of the viewer; 0 for any.")
+    int | None,
+    typer.Option(
+        "--port",
+        min=0,
+        max=65_535,
+        help=f"The port of the viewer, else {DEFAULT_PORT}; 0 for any.",
+    ),
 ]
 
 
@@ -75,24 +93,37 @@ def debug(
     output_file: OutputFileOption = None,
     output_dir: OutputDirOption = None,
     plugin_dir: PluginDirOption = None,
-    num_tasks: NumTasksOption = 2,
-    first_row: FirstRowOption = 0,
+    num_tasks: NumTasksOption = None,
+    first_row: FirstRowOption = None,
     repeat_times: RepeatOption = None,
     taskset: TasksetOption = "",
     stage: StageOption = "",
-    port: PortOption = DEFAULT_PORT,
+    port: PortOption = None,
 ) -> None:
     """Try a workflow without a run: start the engine once, then the workflow as often as needed.
 
     Nothing is trained or stored; both use the same file, and need no database and no broker.
     """
     file, overrides = split_words(words, config, "trinity debug")
-    if module is DebugModule.VIEWER:
-        _view(file, parse_overrides(overrides), port)
-        return
-    if output_dir is not None:
-        output_file = output_file or output_dir / OUTPUT_NAME
+    of_workflow = {
+        "--output-file": output_file,
+        "--output-dir": output_dir,
+        "--num-tasks": num_tasks,
+        "--first-row": first_row,
+        "--repeat-times": repeat_times,
+        "--taskset": taskset,
+    }
     use_plugins(plugin_dir)
+    if module is not DebugModule.WORKFLOW:
+        refuse_ignored(f"--module {module}", of_workflow)
+    if module is DebugModule.VIEWER:
+        refuse_ignored(f"--module {module}", {"--stage": stage})
+        _view(file, parse_overrides(overrides), DEFAULT_PORT if port is None else port)
+        return
+    refuse_ignored(f"--module {module}", {"--port": port})
+    if output_dir is not None:
+        refuse_ignored("--output-dir", {"--output-file": output_file})
+        output_file = output_dir / OUTPUT_NAME
     common = _words(file, overrides, stage)
     plugins = ["--plugin-dir", str(plugin_dir)] if plugin_dir is not None else []
     asked = {
@@ -104,8 +135,8 @@ def debug(
         "engine_command": shlex.join([*_command(DebugModule.INFERENCE_MODEL), *common]),
         "trial": {
             "taskset": taskset,
-            "first_row": first_row,
-            "num_tasks": num_tasks,
+            "first_row": first_row or 0,
+            "num_tasks": num_tasks or NUM_TASKS,
             "repeat_times": repeat_times,
             "output_file": str(output_file or ""),
         },

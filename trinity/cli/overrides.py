@@ -1,6 +1,6 @@
 """Words after a command: its configuration file, and `key=value` that overrides its values."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -71,6 +71,21 @@ def split_words(
         return config, given
     files = [Path(word) for word in given if not is_override(word)]
     return single_file(files, command), [word for word in given if is_override(word)]
+
+
+def refuse_ignored(beside: str, options: Mapping[str, object]) -> None:
+    """Raises UserError if an option is given that has no effect beside `beside`.
+
+    refuse_ignored("--population", {"--sort": sort, "--oldest": oldest})
+    """
+    given = [
+        name
+        for name, value in options.items()
+        if value is not None and value is not False and value != ""
+    ]
+    if given:
+        verb = "have" if len(given) > 1 else "has"
+        raise UserError(f"{' and '.join(given)} {verb} no effect beside {beside}: leave one out")
 
 
 def _is_file(word: str) -> bool:

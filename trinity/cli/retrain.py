@@ -1,11 +1,13 @@
 """`trinity retrain`: trains again on the batches that a run has stored."""
 
+import shlex
 from typing import Annotated
 
 import typer
 
 from trinity.cli.experiment import follow_run, print_results
 from trinity.cli.overrides import FileArgument, FileOption, single_file
+from trinity.cli.run import PluginDirOption, use_plugins
 from trinity.config.checks.runtime import check_inputs
 from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
@@ -31,6 +33,7 @@ def retrain(
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the result's directory.")
     ] = None,
+    plugin_dir: PluginDirOption = None,
 ) -> None:
     """Train again on the batches that a run has stored, without an explorer.
 
@@ -39,6 +42,7 @@ def retrain(
     the checkpoint before the first step. The run itself is not changed.
     """
     path = single_file([path for path in (config, file) if path is not None], "trinity retrain")
+    use_plugins(plugin_dir)
     plan = plan_experiment(load_config(path))
     check_inputs(plan)
     made = retraining_plan(plan, stage=stage, steps=parse_steps(steps), name=name)
@@ -55,10 +59,10 @@ def retrain(
         services=without_explorer,
         complete=RetrainSource(plan=plan).complete_plan,
     )
-    again = f"trinity retrain --config {path} --steps {steps}"
-    follow_run(
-        run, again + (f" --stage {stage}" if stage else "") + (f" --name {name}" if name else "")
-    )
+    again = ["trinity", "retrain", "--config", str(path), "--steps", steps]
+    for option, value in (("--stage", stage), ("--name", name), ("--plugin-dir", plugin_dir)):
+        again += [option, str(value)] if value else []
+    follow_run(run, shlex.join(again))
 
 
 def parse_steps(text: str) -> RetrainSteps:

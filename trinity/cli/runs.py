@@ -10,10 +10,10 @@ import typer
 from pydantic import BaseModel, ValidationError
 
 from trinity.config.loading.load import load_config
-from trinity.config.planning import plan_experiment
-from trinity.config.schema.experiment import Config
+from trinity.config.planning import starts_new_run, usual_job_dir
+from trinity.config.schema.experiment import Config, stages_of
 from trinity.errors import UserError
-from trinity.launch.modes import SUFFIX, is_serve, serve_plan
+from trinity.launch.modes import SUFFIX
 from trinity.launch.resume import PLAN_FILE, has_run
 from trinity.local.addresses import stack_directory_of
 from trinity.local.reaper import LOCK_FILE, lock_owner_pid, viewer_pid
@@ -210,6 +210,8 @@ def _why_not(directory: Path) -> str:
 
 
 def _job_dir(config: Path | None, job_dir: Path | None) -> Path:
+    if config is not None and job_dir is not None:
+        raise UserError(f"--config {config} and --job-dir {job_dir} both name a run: leave one out")
     if job_dir is not None:
         if job_dir.is_file():
             raise UserError(f"{job_dir} is a file: give the run's directory as `--job-dir`")
@@ -225,16 +227,31 @@ def default_root() -> Path:
 
 
 def _run_of(config: Config) -> Path:
-    """The directory of a configuration's run, or of one made from it, such as a trial."""
-    plan = plan_experiment(config)
-    if is_serve(plan):
-        return serve_plan(plan).job_path
-    own = plan.job_path
-    derived = [path.parent for path in own.parent.glob(f"{config.name}-*/{RUN_FILE}")]
-    found = [path for path in (own, *sorted(derived)) if _running(path) is not None]
+    """The directory of a configuration's run, or of one made from it, such as a trial.
+
+    Its stages are not planned: the run has begun, and the parts of one's own that a file names are
+    not needed to find it.
+    """
+    own = usual_job_dir(config)
+    if any(stage.config.mode == "serve" for stage in stages_of(config)):
+        return own.with_name(f"{own.name}{SUFFIX}")
+    renewed = [path for path in own.parent.glob(f"{own.name}_*") if _is_renewed(own, path)]
+    derived = [path.parent for path in own.parent.glob(f"{own.name}-*/{RUN_FILE}")]
+    found = [
+        path for path in (own, *sorted(renewed), *sorted(derived)) if _running(path) is not None
+    ]
     if len(found) > 1:  # a file that trains means the run, not the one that serves it
         found = [path for path in found if path.name != f"{own.name}{SUFFIX}"]
+    if not found and starts_new_run(config) and has_run(own):
+        return max((own, *renewed), key=_began)
     return _single(found) if found else own
+
+
+def _is_renewed(own: Path, directory: Path) -> bool:
+    """True for the directory of a later start of a run that never continues an earlier one."""
+    return re.fullmatch(r"_\d{14}", directory.name[len(own.name) :]) is not None and has_run(
+        directory
+    )
 
 
 def _default_run(root: Path) -> Path:

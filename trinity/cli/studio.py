@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from trinity.cli.run import PluginDirOption, use_plugins
 from trinity.cli.runs import default_root
 from trinity.errors import UserError
 
@@ -63,6 +64,7 @@ def studio(
     buffer: BufferOption = "",
     synchronizer: SynchronizerOption = "",
     tls_folder: TlsFolderOption = None,
+    plugin_dir: PluginDirOption = None,
     allow_changes: Annotated[
         bool,
         typer.Option(
@@ -79,6 +81,7 @@ def studio(
     service, and ends no run when it ends.
     """
     require_extra()
+    use_plugins(plugin_dir)
     from trinity.security.credentials import Credentials
     from trinity.studio.context import StudioOptions
     from trinity.studio.listening import Listening

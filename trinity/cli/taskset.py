@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from trinity.cli.output import pluralize
+from trinity.cli.overrides import refuse_ignored
 from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir, running_stack
 from trinity.client import AsyncTasksets, SubmitResult, TasksetInfo
 from trinity.errors import UserError
@@ -183,6 +184,7 @@ async def _tasksets(
     buffer: str, tenant: str, config: Path | None, job_dir: Path | None
 ) -> AsyncIterator[AsyncTasksets]:
     if buffer:
+        refuse_ignored("--buffer", {"--config": config, "--job-dir": job_dir})
         async with AsyncTasksets(buffer, tenant=tenant) as tasksets:
             yield tasksets
         return

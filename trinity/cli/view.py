@@ -12,6 +12,7 @@ import typer
 
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
+from trinity.cli.overrides import refuse_ignored
 from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir
 from trinity.errors import UserError
 from trinity.inspect.conditions import HELP, parse_conditions
@@ -63,8 +64,11 @@ def view(
     job_dir: JobDirOption = None,
     stage: StageOption = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, help="Most samples; 0 for all.")
-    ] = DEFAULT_LIMIT,
+        int | None,
+        typer.Option(
+            "--limit", "-n", min=0, help=f"Most samples, else {DEFAULT_LIMIT}; 0 for all."
+        ),
+    ] = None,
     sort: Annotated[
         SortKey | None,
         typer.Option("--sort", help="Begin with the highest, of all samples that satisfy."),
@@ -86,20 +90,24 @@ def view(
     A stopped run's database is opened for the command, and closed again.
     """
     asked = words or []
-    directory = find_job_dir(config, job_dir)
+    of_many = {"--limit": limit, "--sort": sort, "--lowest": lowest, "--oldest": oldest}
     if population:
-        if asked or as_json:
+        if asked:
             raise UserError("--population looks at all samples: it takes no conditions")
-        asyncio.run(_show_population(directory, stage))
+        refuse_ignored("--population", {**of_many, "--json": as_json})
+        asyncio.run(_show_population(find_job_dir(config, job_dir), stage))
         return
     if len(asked) == 1 and "=" not in asked[0]:
         require_sample_id(asked[0])
-        asyncio.run(_show_one(directory, stage, asked[0], as_json))
-    else:
-        if lowest and sort is None:
-            raise UserError("--lowest says where --sort begins: add `--sort reward`")
-        order = ShownOrder(latest_first=not oldest, sort=sort, lowest_first=lowest)
-        asyncio.run(_show_many(directory, stage, parse_conditions(asked), limit, order, as_json))
+        refuse_ignored("the id of a sample", of_many)
+        asyncio.run(_show_one(find_job_dir(config, job_dir), stage, asked[0], as_json))
+        return
+    if lowest and sort is None:
+        raise UserError("--lowest says where --sort begins: add `--sort reward`")
+    order = ShownOrder(latest_first=not oldest, sort=sort, lowest_first=lowest)
+    wanted, most = parse_conditions(asked), DEFAULT_LIMIT if limit is None else limit
+    directory = find_job_dir(config, job_dir)
+    asyncio.run(_show_many(directory, stage, wanted, most, order, as_json))
 
 
 def require_sample_id(word: str) -> None:

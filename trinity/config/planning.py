@@ -423,20 +423,19 @@ def _lr_schedule(optimizer: OptimizerConfig, begins_after: int = 0) -> LearningR
 def plan_experiment(config: Config, *, now: datetime | None = None) -> ExperimentPlan:
     """Returns the plan; `now` names a run that must not continue an old one."""
     stages = _plan_stages(config)
-    parts = [part for part in (config.project, config.group) if part]
-    parent = Path(absolute(config.checkpoint_root_dir)).joinpath(*parts)
+    directory = usual_job_dir(config)
     uses_run = any(
         stage.mode == "serve" or (stage.mode == "bench" and stage.needs_training)
         for stage in stages
     )
     name = config.name
-    if _starts_new_run(config) and not uses_run and _is_used(parent / name):
+    if starts_new_run(config) and not uses_run and _is_used(directory):
         name = f"{name}_{now or datetime.now():%Y%m%d%H%M%S}"
     return ExperimentPlan(
         tenant=config.tenant,
-        label="/".join([*parts, name]),
+        label="/".join([*_folders(config), name]),
         seed=config.seed,
-        job_dir=str(parent / name),
+        job_dir=str(directory.with_name(name)),
         stages=stages,
     )
 
@@ -477,7 +476,17 @@ def _on_one_gpu(stages: tuple[StagePlan, ...]) -> tuple[StagePlan, ...]:
     )
 
 
-def _starts_new_run(config: Config) -> bool:
+def usual_job_dir(config: Config) -> Path:
+    """Returns the directory of a run; one that must not continue an old one gets another name."""
+    return Path(absolute(config.checkpoint_root_dir)).joinpath(*_folders(config), config.name)
+
+
+def _folders(config: Config) -> list[str]:
+    return [part for part in (config.project, config.group) if part]
+
+
+def starts_new_run(config: Config) -> bool:
+    """True if a file never continues a run that is there."""
     return not config.continue_from_checkpoint or config.trainer.resume_mode == "disable"
 
 

@@ -23,6 +23,7 @@ from services.trainer.types import WeightsOnDisk
 from trinity.config.plan.rope import with_rope
 from trinity.config.schema.model import ModelConfig
 from trinity.errors import ManifestError
+from trinity.runtime.life import UNWATCHED, LifeSigns
 from trinity.weights.identity import compare_weights, identity_of
 from trinity.weights.ledger import LedgerEntry, WeightsLedger
 from trinity.weights.manifest import (
@@ -191,12 +192,14 @@ class WeightsStore:
         dtype: torch.dtype,
         ledger: WeightsLedger | None = None,
         hashes_streams: bool = False,
+        life: LifeSigns = UNWATCHED,
     ) -> None:
         """A `ledger` lets announced versions be recognised without the synchronizer.
 
         With `hashes_streams`, versions also have the hash by which earlier releases knew them.
         """
         self.hashes_streams = hashes_streams
+        self.life = life
         self._root = root
         self._stage = stage
         self._files = files
@@ -236,7 +239,7 @@ class WeightsStore:
 
     def new_part(self, name: WeightsName, ranks: Ranks) -> DealtPart:
         """Returns a rank's part of a version, whose directory the first rank has created."""
-        return DealtPart(self._temporary(name), ranks, dtype=self._dtype)
+        return DealtPart(self._temporary(name), ranks, dtype=self._dtype, life=self.life)
 
     def seal_files(
         self, name: WeightsName, files: tuple[WeightsFile, ...], whole: WeightTensors | None = None
@@ -246,7 +249,8 @@ class WeightsStore:
         All weights are given as a `whole` where earlier releases' hash is wanted as well.
         """
         root = root_of_files(files)
-        hashes = WeightHashes(root if whole is None else stream_hash(whole), root)
+        with self.life.on_disk(sum(file.num_bytes for file in files)):
+            hashes = WeightHashes(root if whole is None else stream_hash(whole), root)
         return self._seal_files(name, files, hashes)
 
     def _seal_files(
@@ -262,7 +266,7 @@ class WeightsStore:
         if ranks.is_first:
             directory.mkdir()
         ranks.barrier()
-        part = DealtPart(directory, ranks, dtype=self._dtype)
+        part = DealtPart(directory, ranks, dtype=self._dtype, life=self.life)
         part.write_tensors(tensors)
         files = gather_files(part.finish_files(), ranks)
         if ranks.is_first:
@@ -344,7 +348,7 @@ class WeightsStore:
             incarnation=name.incarnation,
             weights_sha256=hashes.sha256.hex(),
         )
-        manifest = seal(temporary, head, durable, described or {})
+        manifest = seal(temporary, head, durable, described or {}, life=self.life)
         final = temporary.with_suffix("")
         remove_tree(final)
         move_into_place(temporary, final)

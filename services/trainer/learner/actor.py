@@ -199,7 +199,7 @@ class Actor:
 
     def save(self, directory: Path, step: int) -> None:
         """Writes this rank's part of the full state: weights, optimizer, random states."""
-        save_checkpoint(self.worker, directory, step, self._calls.ranks, self._contents.saved)
+        save_checkpoint(self.worker, directory, step, self._calls, self._contents.saved)
         if self.adapter is not None:
             with on_device(self.worker):
                 self.adapter.save(

@@ -128,7 +128,7 @@ class Critic:
     def save(self, directory: Path, step: int) -> None:
         """Writes this rank's part of its full state into a checkpoint."""
         save_checkpoint(
-            self._worker, directory / DIRECTORY, step, self._calls.ranks, self._contents.saved
+            self._worker, directory / DIRECTORY, step, self._calls, self._contents.saved
         )
 
     def load(self, directory: Path) -> None:

@@ -80,7 +80,8 @@ class MovingReference(Reference):
         folder = directory / REFERENCE_DIRECTORY
         folder.mkdir(exist_ok=True)
         with on_device(self._worker):
-            save_weights(self._worker.engine.module, folder, self._calls.ranks.rank)
+            module, calls = self._worker.engine.module, self._calls
+            save_weights(module, folder, calls.ranks.rank, calls.life)
 
     def load(self, directory: Path) -> None:
         """Reads what `save` wrote; a stage whose reference did not move until now has nothing."""

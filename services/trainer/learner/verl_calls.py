@@ -23,6 +23,7 @@ from services.trainer.learner.microbatches import (
 from services.trainer.learner.prepared_batch import MicroBatch, PreparedBatch, ResponseLayout
 from services.trainer.types import TrainRow
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
+from trinity.runtime.life import LifeSigns
 
 PAD = 0
 """Any token does: it is never attended to."""
@@ -181,6 +182,11 @@ class WorkerCalls:
     inferring: MicroBatchLimits
     """Limits of passes without gradients."""
     on_micro_batch: Callable[[], None]
+
+    @property
+    def life(self) -> LifeSigns:
+        """The signs of life of work without micro-batches, such as a checkpoint."""
+        return LifeSigns(self.on_micro_batch)
 
     def limited_to(self, limits: MicroBatchLimits) -> "WorkerCalls":
         """Returns calls that cut all passes by these limits."""

@@ -1,184 +1,199 @@
-"""Keys, commands and imports of Trinity-RFT's FAQ and guides are known, or in one table."""
+"""Keys, commands, snippets and paths of Trinity-RFT's guides act here, or stand in one table."""
 
 import importlib
+import re
 from pathlib import Path
 
 import pytest
+import yaml
+from pydantic import JsonValue
 from typer.testing import CliRunner
 
+from tests.unit.config.guide_meanings import BASES, KeyMeaning, meanings
+from trinity.cli.config_commands import explain_key
 from trinity.cli.main import make_app
+from trinity.config.check import CheckReport, check_file
 from trinity.config.docs.explain import find_keys
+from trinity.config.schema.base import KeyStatus
 from trinity.errors import UserError
 
 ROOT = Path(__file__).parents[3]
 TABLE = (ROOT / "docs/moving-in.md").read_text().partition("## What the guides tell people")[2]
-KEYS = [
-    "project",
-    "name",
-    "mode",
-    "checkpoint_root_dir",
-    "continue_from_checkpoint",
-    "ray_namespace",
-    "algorithm.algorithm_type",
-    "algorithm.repeat_times",
-    "algorithm.sample_strategy",
-    "algorithm.advantage_fn",
-    "algorithm.advantage_fn_args",
-    "algorithm.kl_penalty_fn",
-    "algorithm.kl_penalty_fn_args",
-    "algorithm.kl_loss_fn",
-    "algorithm.kl_loss_fn_args",
-    "algorithm.entropy_loss_fn",
-    "algorithm.entropy_loss_fn_args",
-    "algorithm.optimizer.lr",
-    "algorithm.optimizer.lr_warmup_steps_ratio",
-    "algorithm.optimizer.weight_decay",
-    "monitor.monitor_type",
-    "monitor.monitor_args",
-    "monitor.enable_ray_timeline",
-    "model.model_path",
-    "model.critic_model_path",
-    "model.max_model_len",
-    "model.max_prompt_tokens",
-    "model.max_response_tokens",
-    "model.min_response_tokens",
-    "model.enable_prompt_truncation",
-    "model.temperature",
-    "model.top_p",
-    "model.top_k",
-    "model.custom_chat_template",
-    "cluster.node_num",
-    "cluster.gpu_per_node",
-    "buffer.batch_size",
-    "buffer.train_batch_size",
-    "buffer.total_epochs",
-    "buffer.total_steps",
-    "buffer.default_workflow_type",
-    "buffer.default_reward_fn_type",
-    "buffer.explorer_input.default_workflow_type",
-    "buffer.explorer_input.default_reward_fn_type",
-    "buffer.explorer_input.taskset.name",
-    "buffer.explorer_input.taskset.storage_type",
-    "buffer.explorer_input.taskset.path",
-    "buffer.explorer_input.taskset.split",
-    "buffer.explorer_input.taskset.subset_name",
-    "buffer.explorer_input.taskset.repeat_times",
-    "buffer.explorer_input.taskset.rollout_args.temperature",
-    "buffer.explorer_input.taskset.rollout_args.top_p",
-    "buffer.explorer_input.taskset.default_workflow_type",
-    "buffer.explorer_input.taskset.default_reward_fn_type",
-    "buffer.explorer_input.taskset.workflow_args",
-    "buffer.explorer_input.taskset.format.prompt_key",
-    "buffer.explorer_input.taskset.format.response_key",
-    "buffer.explorer_input.taskset.format.prompt_type",
-    "buffer.explorer_input.taskset.format.system_prompt_key",
-    "buffer.explorer_input.taskset.format.system_prompt",
-    "buffer.explorer_input.taskset.format.messages_key",
-    "buffer.explorer_input.taskset.format.tools_key",
-    "buffer.explorer_input.taskset.format.chosen_key",
-    "buffer.explorer_input.taskset.format.rejected_key",
-    "buffer.explorer_input.taskset.format.enable_concatenated_multi_turn",
-    "buffer.explorer_input.taskset.format.chat_template",
-    "buffer.explorer_input.taskset.task_selector.selector_type",
-    "buffer.explorer_input.tasksets.path",
-    "buffer.explorer_input.eval_tasksets.path",
-    "buffer.explorer_input.eval_tasksets.repeat_times",
-    "buffer.trainer_input.experience_buffer.name",
-    "buffer.trainer_input.experience_buffer.storage_type",
-    "buffer.trainer_input.experience_buffer.path",
-    "buffer.trainer_input.experience_buffer.max_read_timeout",
-    "buffer.trainer_input.experience_buffer.use_priority_queue",
-    "buffer.trainer_input.experience_buffer.reuse_cooldown_time",
-    "buffer.trainer_input.auxiliary_buffers.path",
-    "explorer.name",
-    "explorer.runner_per_model",
-    "explorer.max_timeout",
-    "explorer.max_retry_times",
-    "explorer.env_vars",
-    "explorer.rollout_model.engine_type",
-    "explorer.rollout_model.engine_num",
-    "explorer.rollout_model.tensor_parallel_size",
-    "explorer.rollout_model.enable_history",
-    "explorer.rollout_model.gpu_memory_utilization",
-    "explorer.auxiliary_models.model_path",
-    "explorer.auxiliary_models.tensor_parallel_size",
-    "explorer.auxiliary_models.max_model_len",
-    "explorer.eval_interval",
-    "explorer.eval_on_startup",
-    "synchronizer.sync_method",
-    "synchronizer.sync_interval",
-    "synchronizer.sync_offset",
-    "synchronizer.sync_timeout",
-    "synchronizer.sync_style",
-    "trainer.name",
-    "trainer.trainer_type",
-    "trainer.save_interval",
-    "trainer.total_steps",
-    "trainer.save_strategy",
-    "trainer.trainer_config",
-    "trainer.trainer_config_path",
-    "trainer.use_dynamic_bsz",
-    "trainer.max_token_len_per_gpu",
-    "trainer.ppo_max_token_len_per_gpu",
-    "trainer.ulysses_sequence_parallel_size",
-    "trainer.grad_clip",
-    "service.data_juicer.server_url",
-    "service.data_juicer.auto_start",
-    "service.data_juicer.port",
-    "data_processor.task_pipeline.num_process",
-    "data_processor.task_pipeline.operators",
-    "data_processor.task_pipeline.inputs",
-    "data_processor.task_pipeline.target_fields",
-    "data_processor.experience_pipeline.operators",
-    "log.level",
-    "log.group_by_node",
-    "stages.stage_name",
-    "stages.mode",
-]
 COMMANDS = {
     "trinity studio --port 8080": ("studio",),
     "trinity run --config grpo_gsm8k/gsm8k.yaml": ("run",),
     "trinity debug --config c --module inference_model": ("debug",),
+    "trinity debug --config c --module workflow --output-file o --plugin-dir p": ("debug",),
     "trinity debug --config c --module viewer --port 8502": ("debug",),
 }
 IMPORTS = {
     "trinity.common.schema.sql_schema": "ExperienceModel",
     "trinity.common.models.utils": "load_fsdp_state_dict_from_verl_checkpoint",
+    "trinity.manager.config_registry.config_registry": "CONFIG_GENERATORS",
 }
+WALKED = "tests/e2e/test_guides_walked.py"
+TYPED = {
+    "trinity studio": f"{WALKED}::look_at_studio",
+    "trinity run": f"{WALKED}::test_the_faq_is_walked_from_top_to_bottom",
+    "trinity debug, both modules": f"{WALKED}::look_at_debug",
+    "explorer.log, trainer.log, explorer_runner_<n>.log": f"{WALKED}::look_at_logs",
+    "log.level=debug": f"{WALKED}::look_at_logs",
+    "remedies for out-of-memory": f"{WALKED}::goes_on_with_remedies",
+    "experiences by SQLAlchemy": f"{WALKED}::COUNT_EXPERIENCES",
+    "global_step_<n>/actor": f"{WALKED}::LOAD_CHECKPOINT",
+    "monitor/tensorboard": f"{WALKED}::test_the_faq_is_walked_from_top_to_bottom",
+    "log/<node_ip>": "tests/unit/local/test_log_folders.py::",
+    "the first file of the guide": "tests/unit/config/test_guide_files.py::GUIDE",
+    "the first file, section by section": "tests/unit/config/guide/everything.yaml::stage_name",
+    "the file of the PPO example": "tests/unit/config/guide/ppo.yaml::algorithm_type: ppo",
+    "the file of the GRPO example": "tests/unit/config/guide/grpo.yaml::algorithm_type: grpo",
+    "the section of veRL": "tests/unit/config/guide/verl.yaml::actor_rollout_ref",
+    "both scripts of veRL": "tests/unit/verl/test_guide_scripts.py::",
+    "the tables of veRL's keys": "tests/unit/verl/test_guide_table.py::",
+    "set_train_batch_size, check_train_batch_size": "tests/unit/studio/test_generator.py"
+    "::test_the_guides_example_works_as_it_is_written",
+}
+"""What the guides have people type, and the test that does: a file, and words in it."""
+IN_TABLE = (
+    "ray stop",
+    "ray start --head",
+    "pip install flash-attn==2.8.1",
+    "export WANDB_API_KEY=...",
+    "RAY_DEDUP_LOGS=0",
+    "huggingface-cli download",
+    "python3 -m verl.trainer.main_ppo",
+    "def update_policy",
+    "trinity/trainer/verl/dp_actor.py",
+    "trinity/common/verl_config.py",
+    "rubric_judge_workflow.py",
+    "examples/grpo_rubric_as_reward",
+    "grpo_gsm8k/gsm8k.yaml",
+    "examples/grpo_gsm8k_experience_pipeline/dj_scoring_exp.yaml",
+    "timeline.json",
+    "chrome://tracing",
+    "set_train_batch_size",
+    "buffer_config_manager.py",
+    "explorer_config_manager.py",
+    "model_config_manager.py",
+    "trainer_config_manager.py",
+    "config_manager.py",
+    "_gen_buffer_config",
+    "eval_taskset",
+    "prompt_type: `plaintext`",
+    "stage_name",
+    "taskset.repeat_times",
+    "trainer.trainer_config",
+)
+"""What differs, as the table names it."""
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_a_key_of_the_guides_is_known_or_in_the_table(key: str) -> None:
-    in_table = f"`{key}`" in TABLE or f"`{key.rpartition('.')[2]}`" in TABLE
-    assert in_table or is_known(key)
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The files that keys are added to."""
+    folder = tmp_path_factory.mktemp("guide")
+    for name, tree in BASES.items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(dict(tree)))
+    return {name: folder / f"{name}.yaml" for name in BASES}
 
 
-def is_known(key: str) -> bool:
-    """True for a key, and for one below an older name of a section."""
-    try:
-        return bool(find_keys(key))
-    except UserError:
-        above = find_keys(key.rpartition(".")[0])
-        return all(found.field is None for found in above)
+@pytest.mark.parametrize("meaning", [*meanings()], ids=lambda found: f"{found.key}={found.value}")
+def test_a_key_of_the_guides_acts_as_they_say_or_stands_in_the_table(
+    meaning: KeyMeaning, plain: dict[str, Path]
+) -> None:
+    report = check_file(plain[meaning.base], {meaning.key: meaning.value})
+    assert report.reading is not None
+    if meaning.place is None:
+        assert not written(report, meaning), "it acts"
+        assert [notice.key for notice in report.notices] != []
+        assert is_in_table(meaning.key)
+        return
+    assert all(error.startswith("unknown key") is False for error in report.reading.errors)
+    assert written(report, meaning)
+    renamed = [notice for notice in report.notices if notice.status is KeyStatus.RENAMED]
+    assert len(renamed) == len(report.notices), "it is told that it does not act"
+
+
+def written(report: CheckReport, meaning: KeyMeaning) -> bool:
+    """True if the configuration has the value at its place; sections may have more than it."""
+    assert report.reading is not None and report.reading.config is not None
+    value: JsonValue = report.reading.config.model_dump(mode="json")
+    for part in (meaning.place or meaning.key).split("."):
+        if not isinstance(value, dict) or part not in value:
+            return False
+        value = value[part]
+    return has(value, meaning.value)
+
+
+def has(found: JsonValue, wanted: JsonValue) -> bool:
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        return all(name in found and has(found[name], value) for name, value in wanted.items())
+    if isinstance(wanted, list) and isinstance(found, list):
+        return len(found) == len(wanted) and all(map(has, found, wanted))
+    return found == wanted
+
+
+def is_in_table(key: str) -> bool:
+    """True if the table names a key, the end of it, or the section that it is in."""
+    parts = key.split(".")
+    ends = {".".join(parts[first:]) for first in range(len(parts))}
+    above = {f"{end}.*" for end in (".".join(parts[:last]) for last in range(1, len(parts)))}
+    sections = {name for end in above for name in endings(end)}
+    return any(f"`{name}`" in TABLE for name in ends | sections)
+
+
+def endings(key: str) -> set[str]:
+    parts = key.split(".")
+    return {".".join(parts[first:]) for first in range(len(parts) - 1)}
+
+
+def test_a_key_that_the_table_does_not_name_would_be_noticed() -> None:
+    assert is_in_table("trainer.save_strategy")
+    assert not is_in_table("trainer.save_interval")
+    assert not is_in_table("trainer.trainer_config.actor_rollout_ref.actor.grad_clip")
+
+
+@pytest.mark.parametrize("key", sorted({meaning.key for meaning in meanings()}))
+def test_a_key_of_the_guides_is_explained(key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    explain_key(key)
+    assert len(capsys.readouterr().out.splitlines()) > 1
 
 
 def test_an_unknown_key_would_be_noticed() -> None:
     with pytest.raises(UserError):
         find_keys("buffer.trainer_input.experience_buffer.max_read_time")
+    with pytest.raises(UserError):
+        explain_key("trainer.trainer_config.actor_rollout_ref.actor.no_such_key")
+
+
+@pytest.mark.parametrize("section", ["actor_rollout_ref", "critic"])
+def test_a_section_of_verl_at_the_top_is_sent_to_its_place(
+    section: str, plain: dict[str, Path]
+) -> None:
+    report = check_file(plain["grpo"], {f"{section}.optim": {"lr": 1e-5}})
+    assert "belongs below `trainer.trainer_config`" in "".join(report.errors)
+
+
+@pytest.mark.parametrize("words", IN_TABLE)
+def test_what_differs_stands_in_the_table(words: str) -> None:
+    assert re.search(rf"(?<![\w/]){re.escape(words)}(?!\w)", TABLE), words
+
+
+@pytest.mark.parametrize("what", TYPED)
+def test_what_the_guides_type_is_typed_by_a_test(what: str) -> None:
+    file, _, words = TYPED[what].partition("::")
+    assert words in (ROOT / file).read_text()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_of_the_guides_is_there_or_in_the_table(command: str) -> None:
+def test_a_command_of_the_guides_is_there_with_its_options(command: str) -> None:
     words = COMMANDS[command]
     app = make_app(words)
-    known = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*words, "--help"]).exit_code == 0
-    assert known != (f"`{command}`" in TABLE)
-    if known:
-        options = [word for word in command.split() if word.startswith("--")]
-        told = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*words, "--help"]).stdout
-        assert all(option in told for option in options)
+    told = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*words, "--help"])
+    assert told.exit_code == 0
+    options = [word for word in command.split() if word.startswith("--")]
+    assert all(option in told.stdout for option in options)
 
 
 @pytest.mark.parametrize("module", IMPORTS)
-def test_an_import_of_the_faq_is_there(module: str) -> None:
+def test_an_import_of_the_guides_is_there(module: str) -> None:
     assert IMPORTS[module] in vars(importlib.import_module(module))

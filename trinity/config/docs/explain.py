@@ -1,7 +1,7 @@
 """Explains single keys, and makes the JSON Schema of a file."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,17 @@ from trinity.config.error_collector import closest_match
 from trinity.config.key_modes import ALL, modes_of
 from trinity.config.loading.keys import documented_key, parse_key
 from trinity.config.loading.source import sections_below
+from trinity.config.loading.verl_keys import (
+    NOT_PASSED,
+    PREFIX,
+    SECTIONS,
+    DefaultBehavior,
+    key_treatment,
+)
 from trinity.config.schema.base import (
     KeyStatus,
+    PlannedKey,
+    RenamedKey,
     Section,
     choices_of,
     format_value,
@@ -30,6 +39,10 @@ READERS = Path(__file__).with_name("readers.json")
 MAX_EXPLAINED_KEYS = 12
 
 Line = tuple[str, str]
+
+VERL_SECTION = "trainer.trainer_config"
+WRITTEN = "a value of your own"
+"""Stands for a value that is not veRL's default."""
 
 INTERPOLATION = {"type": "string", "pattern": r"\$\{.+\}"}
 """An expression that OmegaConf replaces by a value."""
@@ -47,11 +60,46 @@ def find_keys(asked: str) -> tuple[ConfigKey, ...]:
     ending = tuple(key for path, key in keys.items() if path.endswith(f".{wanted}"))
     if ending:
         return tuple(sorted(ending, key=lambda key: key.status is not KeyStatus.ACTS))
+    if (newer := _below_newer_name(wanted, keys)) is not None:
+        return find_keys(newer)
     near = closest_match(wanted, keys) or closest_match(
         wanted, {path.split(".")[-1] for path in keys}
     )
     advice = f": did you mean `{near}`?" if near else ": `trinity config schema` has all of them"
     raise UserError(f"there is no key `{asked}`{advice}")
+
+
+def _below_newer_name(wanted: str, keys: Mapping[str, ConfigKey]) -> str | None:
+    """Returns a key below the newer name of a section that is written with its older one."""
+    parts = wanted.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        above = keys.get(".".join(parts[:end]))
+        if above is not None and above.status is KeyStatus.RENAMED:
+            return ".".join((above.reason, *parts[end:]))
+    return None
+
+
+def explain_verl_key(asked: str) -> tuple[str, str | None] | None:
+    """Says what becomes of a key below `trainer.trainer_config`, and which key has its value.
+
+    explain_verl_key("actor_rollout_ref.actor.grad_clip")
+    # ("a key of veRL; its value is used as `trainer.grad_clip`", "trainer.grad_clip")
+
+    None for other keys.
+    """
+    key = asked.removeprefix(f"{VERL_SECTION}.")
+    if key == asked and not key.startswith(f"{PREFIX}."):
+        return None
+    plain = key.removeprefix(f"{PREFIX}.")
+    free = next((section for section in SECTIONS if plain.startswith(f"{section}.")), None)
+    found = key_treatment(free or plain, WRITTEN)
+    if isinstance(found, RenamedKey):
+        ours = found.to.removeprefix("/")
+        return f"a key of veRL; its value is used as `{ours}`", ours
+    if isinstance(found, PlannedKey) and found.reason == NOT_PASSED:
+        return None
+    assert not isinstance(found, DefaultBehavior), "the value is none of veRL's"
+    return f"a key of veRL that does not act here: {found.reason}", None
 
 
 def explain_key_lines(key: ConfigKey, in_verl: Sequence[str] = ()) -> Iterator[Line]:

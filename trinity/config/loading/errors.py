@@ -14,6 +14,9 @@ from trinity.config.loading.source import COMMAND_LINE, ConfigSource, section_at
 from trinity.config.schema.base import KeyStatus, Section, redact_secrets, status_of
 from trinity.config.schema.experiment import Config
 
+OF_VERL: tuple[Location, ...] = (("actor_rollout_ref",), ("critic",))
+"""Sections that guides print on their own."""
+
 
 def similar_key(section: type[Section], prefix: str, name: str) -> str | None:
     """The valid key that was probably meant: one like it here, or the same name elsewhere."""
@@ -83,6 +86,11 @@ def _at_nearest(location: Location, source: ConfigSource) -> str:
 
 def _unknown_key(location: Location, where: str) -> str:
     key, name = to_dotted(location), str(location[-1])
+    if location in OF_VERL:
+        return (
+            f"unknown key `{key}` {where}: it is a section of veRL, which belongs below "
+            "`trainer.trainer_config`, or into a file that `trainer.trainer_config_path` names"
+        )
     valid = section_at(location[:-1], Config)
     similar = similar_key(valid, to_dotted(location[:-1]), name) if valid else None
     advice = f"did you mean `{similar}`?" if similar else "remove it"

@@ -251,6 +251,9 @@ that is the default needs no notice."""
 
 NOT_PASSED = "verl's engine is not given this key"
 PLANNED_REASONS: Mapping[str, str] = {
+    "actor.fsdp_config.wrap_policy.transformer_layer_cls_to_wrap": (
+        "sharded are the layers that the model itself names"
+    ),
     "trainer.default_hdfs_dir": (
         "checkpoints are written below `checkpoint_root_dir` alone: have HDFS mounted there"
     ),
