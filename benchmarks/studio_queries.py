@@ -157,8 +157,8 @@ def _groups_sql() -> str:
     own = {
         "assignment_id": "gen_random_uuid()",
         "explore_step": f"{FIRST_STEP} + g / {GROUPS_A_STEP}",
-        "position": f"g % {GROUPS_A_STEP}",
-        "task_index": "g % 4096",
+        "position": f"g %% {GROUPS_A_STEP}",
+        "task_index": "g %% 4096",
         "repeat_times": f"{GROUP}",
     }
     names = [column.name for column in assignment.c if column.computed is None]
@@ -178,11 +178,11 @@ def _samples_sql() -> str:
         "explore_step": "a.explore_step",
         "position": "a.position",
         "run": "r",
-        "reward": "abs(hashint8(a.explore_step * 512 + a.position * 8 + r) % 1001) / 1000.0",
+        "reward": "abs(hashint8(a.explore_step * 512 + a.position * 8 + r) %% 1001) / 1000.0",
         "version_min": "a.explore_step",
         "version_max": "a.explore_step",
-        "state": "CASE WHEN a.position % 16 = 15 THEN 'filtered' ELSE 'batched' END",
-        "finish_reason": "CASE WHEN a.position % 32 = 7 THEN 'length' ELSE e.finish_reason END",
+        "state": "CASE WHEN a.position %% 16 = 15 THEN 'filtered' ELSE 'batched' END",
+        "finish_reason": "CASE WHEN a.position %% 32 = 7 THEN 'length' ELSE e.finish_reason END",
     }
     names = [column.name for column in experience.c if column.name != "ready_number"]
     values = ", ".join(own.get(name, f"e.{name}") for name in names)
