@@ -62,8 +62,8 @@ STREAM_BATCH = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """How long calls of one kind took."""
+class MeasuredCalls:
+    """Times of calls of one kind."""
 
     name: str
     num_rows: int
@@ -109,7 +109,7 @@ def main() -> None:
         arguments.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
-async def measure(num_rows: int, num_calls: int) -> tuple[list[Measured], float]:
+async def measure(num_rows: int, num_calls: int) -> tuple[list[MeasuredCalls], float]:
     """Stores the experiences and asks for them; returns the figures, and how long storing took."""
     with tempfile.TemporaryDirectory(prefix="studio-queries-") as folder:
         root = Path(folder)
@@ -233,7 +233,7 @@ def _opened(buffer: Buffer, address: str, channel: object) -> OpenRun:
 
 async def _measure_all(
     opened: OpenRun, buffer: Buffer, num_rows: int, num_calls: int
-) -> list[Measured]:
+) -> list[MeasuredCalls]:
     key = stage_key_to_proto(buffer.key)
     last = FIRST_STEP + num_rows // GROUP // GROUPS_A_STEP - 1
     middle = (FIRST_STEP + last) // 2
@@ -310,7 +310,7 @@ async def _strip(opened: OpenRun, key: buffer_pb2.StageKey, sample: str) -> int:
     return len(token_strip(whole, None, color=colors_of(whole)[0]).tokens)
 
 
-async def _timed(name: str, num_calls: int, ask: Callable[[int], Awaitable[int]]) -> Measured:
+async def _timed(name: str, num_calls: int, ask: Callable[[int], Awaitable[int]]) -> MeasuredCalls:
     """Asks so often, after one call that is not counted."""
     num_rows = await ask(0)
     times, before = [], _cpu_seconds()
@@ -319,7 +319,7 @@ async def _timed(name: str, num_calls: int, ask: Callable[[int], Awaitable[int]]
         num_rows = await ask(call)
         times.append(time.monotonic() - begun)
     times.sort()
-    return Measured(
+    return MeasuredCalls(
         name=name,
         num_rows=num_rows,
         p50_seconds=times[len(times) // 2],
