@@ -67,12 +67,25 @@ ALLOWED = (
         "folders of Trinity-RFT",
     ),
     Allowed(
-        r"(async_gsm8k/trainer|bots/ref_eval_collect)\.yaml|trinity/common/workflows/envs"
-        r"|config_manager\.py|examples/grpo_rubric_as_reward"
+        r"(async_gsm8k/trainer|bots/ref_eval_collect|grpo_gsm8k/gsm8k)\.yaml"
+        r"|trinity/common/workflows/envs|(\w+_)?config_manager\.py"
+        r"|examples/(grpo_rubric_as_reward|grpo_gsm8k_experience_pipeline/dj_scoring_exp\.yaml)"
         r"|trinity/(common/verl_config|trainer/verl/dp_actor)\.py",
         "docs/moving-in.md",
         "files of Trinity-RFT",
     ),
+    Allowed(
+        r"examples/(grpo_rubric_as_reward|grpo_gsm8k_experience_pipeline/dj_scoring_exp\.yaml)"
+        r"|trinity/(common/verl_config|trainer/verl/dp_actor)\.py",
+        "tests/unit/config/test_words_of_the_guides.py",
+        "files of Trinity-RFT",
+    ),
+    Allowed(
+        r"verl/tools/gsm8k_tool\.py|run_qwen2\.5-3b_gsm8k_multiturn_vllm_fsdp\.sh",
+        "docs/*.md",
+        "files of veRL's",
+    ),
+    Allowed(r"trinity/rft", "tests/unit/studio/*", "a label that an experiment is submitted with"),
     Allowed(
         r"examples/own.*", "tests/unit/benchmarks/test_trinity_rft_examples.py", "made by the test"
     ),
@@ -103,7 +116,7 @@ ALLOWED = (
     Allowed(r"trinity/api/v1/\w+\.proto", "*", "a file as protos import it, under proto/"),
     Allowed(r"benchmarks/results/gpu\.json", "benchmarks/*", "written where there is a GPU"),
     Allowed(
-        r"benchmarks/results/(experience_sink|mutants|packing|user_processes)\.json",
+        r"benchmarks/results/(experience_sink|packing|studio_queries|user_processes)\.json",
         "benchmarks/*",
         "written where it is run",
     ),

@@ -1,7 +1,7 @@
 """Starts an experiment on running services, and follows it to its end."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -55,7 +55,7 @@ class ExperimentSubmission:
     """The command that accepts them, for messages."""
     security: Credentials | None = None
     """Of the calls; None for those of the environment."""
-    answer_seconds: float = START_SECONDS
+    answer_seconds: float = field(default_factory=lambda: START_SECONDS)
     """Time that the services may take to answer."""
 
     async def submit(self, say: Callable[[str], None]) -> synchronizer_pb2.Experiment:
