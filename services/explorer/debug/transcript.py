@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 
 from services.explorer.types import AttemptResult
-from trinity.runtime.logs import ESCAPED
+from trinity.control_characters import ESCAPED
 from trinity.types import Experience, Pair, Sequence
 
 MAX_TOKENS = 40
