@@ -5,6 +5,7 @@ from pathlib import Path
 
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
+from trinity.local.gpu_claims import GpuClaims
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 THREADS = "OMP_NUM_THREADS"
@@ -56,6 +57,19 @@ def share_gpus(plan: ExperimentPlan) -> dict[str, dict[str, str]]:
         "explorer": {VISIBLE: ",".join(devices[:num_rollout])},
         "trainer": {VISIBLE: ",".join(left)},
     }
+
+
+def claimed_gpus(plan: ExperimentPlan) -> GpuClaims | None:
+    """Returns the claims on the GPUs that a run uses; a run by turns has its own for itself."""
+    if not plan.stages[0].config.cluster.gpu_per_node:
+        return None
+    num_used = 1 if plan.takes_turns else plan.num_rollout_gpus + plan.num_rank_gpus
+    return GpuClaims(
+        _devices(plan)[:num_used],
+        alone=plan.takes_turns,
+        label=plan.label,
+        job_dir=plan.job_path,
+    )
 
 
 def take_turns(plan: ExperimentPlan) -> ExperimentPlan:

@@ -1,5 +1,6 @@
 """Addresses and directory of a local stack: free loopback ports, service addresses, secrets."""
 
+import os
 import random
 import socket
 from dataclasses import dataclass
@@ -12,22 +13,25 @@ _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST_PORT = 10_240
 _RANDOM = random.SystemRandom()
 """Not the shared generator: programs with the same seed would pick the same ports at once."""
-_handed_out: set[int] = set()
+_MAX_RESERVED = 256
+_reserved: dict[int, int] = {}
+"""Ports that were handed out, oldest first, and a socket of this process that is bound to each."""
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 _NAME = "home.txt"
 
 
 def free_port() -> int:
-    """Returns an unused loopback port.
+    """Returns an unused loopback port, for a server that sets SO_REUSEADDR, as servers do.
 
     It is below the kernel's range for outgoing connections: otherwise a service that restarts on
-    its old port could find it taken by a client that kept retrying.
+    its old port could find it taken by a client that kept retrying. This process stays bound to it
+    without listening, so that no other launcher chooses it before, or between two starts of, its
+    server.
     """
     ports = _candidates()
     for _ in range(1_000):
         port = _RANDOM.choice(ports)
-        if port not in _handed_out and _is_free(port):
-            _handed_out.add(port)
+        if port not in _reserved and _reserve(port):
             return port
     raise RuntimeError(f"no free loopback port between {ports.start} and {ports.stop - 1}")
 
@@ -39,13 +43,18 @@ def _candidates() -> range:
     return range(_LOWEST_PORT, ephemeral_start)
 
 
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
+def _reserve(port: int) -> bool:
+    """Binds a port that no other socket is bound to; a server with SO_REUSEADDR may bind it too."""
+    own = socket.socket()
+    try:
+        own.bind(("127.0.0.1", port))
+    except OSError:
+        own.close()
+        return False
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # only now: the bind was exclusive
+    _reserved[port] = own.detach()
+    if len(_reserved) > _MAX_RESERVED:
+        os.close(_reserved.pop(next(iter(_reserved))))
     return True
 
 

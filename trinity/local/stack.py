@@ -13,6 +13,7 @@ from typing import Self
 from trinity.errors import RunFailed, TrinityError, UserError
 from trinity.local.addresses import ServiceAddresses
 from trinity.local.files import OPERATOR, StackCredentials, make_socket_folder, remove_socket_folder
+from trinity.local.gpu_claims import GpuClaims
 from trinity.local.infrastructure import ExternalServers, Infrastructure, ProcessWithProbe
 from trinity.local.process_spec import USER_ERROR_EXIT_CODE, EventKind, StackEvent
 from trinity.local.reaper import JobLock, kill_orphans_of_job
@@ -75,9 +76,11 @@ class LocalStack:
         secure: bool = False,
         tenant: str = "default",
         only_views: bool = False,
+        gpus: GpuClaims | None = None,
     ) -> None:
         self._job_dir = job_dir.resolve()
         self._only_views = only_views
+        self._gpus = gpus
         self._log_level = log_level
         self._log_folder = log_folder
         self._externals = externals or ExternalServers.from_environment()
@@ -146,6 +149,8 @@ class LocalStack:
         if self._lock is not None:
             remove_run_file(self._job_dir)
             remove_socket_folder(self._job_dir)
+            if self._gpus is not None:
+                self._gpus.release()
             self._lock.release()
             self._lock = None
             self._events.put_nowait(None)
@@ -156,6 +161,8 @@ class LocalStack:
             JobLock.acquire, self._job_dir, only_views=self._only_views
         )
         await asyncio.to_thread(kill_orphans_of_job, self._job_dir)
+        if self._gpus is not None:
+            self._gpus.take()
         await asyncio.to_thread(make_socket_folder, self._job_dir)
         await asyncio.to_thread(self._security.issue_credentials)
         infrastructure = Infrastructure(
@@ -163,7 +170,7 @@ class LocalStack:
         )
         await self._externals.check_reachable()
         self._supervisor = await SupervisorClient.start(
-            self._job_dir, self._lock.descriptor, self._on_event
+            self._job_dir, self._locks(self._lock), self._on_event
         )
         await self._unless_failed(infrastructure.start_embedded(self._launch))
         self._addresses = ServiceAddresses.with_free_ports(
@@ -183,6 +190,10 @@ class LocalStack:
         await self._unless_failed(self._launch_together(self._services(surroundings)))
         self._is_up = True
         self._write_run_file()
+
+    def _locks(self, lock: JobLock) -> list[int]:
+        """Returns the descriptors of the locks that last as long as the supervisor."""
+        return [lock.descriptor, *(self._gpus.descriptors if self._gpus is not None else ())]
 
     async def _launch_together(self, services: list[ProcessWithProbe]) -> None:
         async with asyncio.TaskGroup() as tasks:

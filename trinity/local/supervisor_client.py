@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -49,8 +49,9 @@ class SupervisorClient:
 
     @classmethod
     async def start(
-        cls, job_dir: Path, lock_descriptor: int, on_event: Callable[[StackEvent], None]
+        cls, job_dir: Path, locks: Sequence[int], on_event: Callable[[StackEvent], None]
     ) -> "SupervisorClient":
+        """Starts it; it inherits the descriptors of `locks`, which last as long as it does."""
         with (job_dir / "log" / "supervisor.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *module_command("trinity.local.supervisor"),
@@ -59,7 +60,7 @@ class SupervisorClient:
                 stderr=log,
                 env=_without_secrets(os.environ) | job_environment(job_dir),
                 start_new_session=True,  # Ctrl-C is the launcher's to handle
-                pass_fds=(lock_descriptor,),
+                pass_fds=tuple(locks),
                 limit=_LONGEST_EVENT_BYTES,
             )
         return cls(process=process, job_dir=job_dir, on_event=on_event)

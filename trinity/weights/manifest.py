@@ -17,6 +17,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trinity.errors import ManifestError
+from trinity.runtime.life import UNWATCHED, LifeSigns
 
 MANIFEST_NAME = "manifest.json"
 MAX_MANIFEST_BYTES = 64 * 2**20
@@ -62,6 +63,8 @@ def seal(
     head: ManifestHead,
     durable: frozenset[str] = frozenset(),
     described: Mapping[str, ManifestFile] = MappingProxyType({}),
+    *,
+    life: LifeSigns = UNWATCHED,
 ) -> bytes:
     """Makes all files durable, writes the manifest after them and returns its SHA-256.
 
@@ -74,9 +77,10 @@ def seal(
         if name in described:
             files[name] = described[name]
             continue
-        if name not in durable:
-            make_durable(path)
-        files[name] = describe(path)
+        with life.on_disk(path.stat().st_size):
+            if name not in durable:
+                make_durable(path)
+            files[name] = describe(path)
     manifest = Manifest(**head.model_dump(), files=files)
     content = manifest.model_dump_json(indent=1).encode()
     target = directory / MANIFEST_NAME

@@ -37,6 +37,7 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
+from trinity.runtime.life import UNWATCHED, LifeSigns
 from trinity.weights.manifest import make_durable
 
 SUFFIX = ".safetensors"
@@ -54,7 +55,9 @@ class TensorShape:
     size: torch.Size
 
 
-def write_shards(tensors: Mapping[str, torch.Tensor], directory: Path, rank: int) -> None:
+def write_shards(
+    tensors: Mapping[str, torch.Tensor], directory: Path, rank: int, life: LifeSigns = UNWATCHED
+) -> None:
     """Writes this rank's pieces, side by side with the other ranks; waits for none of them.
 
     What several ranks hold alike is written by the first of them.
@@ -62,9 +65,8 @@ def write_shards(tensors: Mapping[str, torch.Tensor], directory: Path, rank: int
     directory.mkdir(exist_ok=True, parents=True)
     own = {name: tensor for name, tensor in tensors.items() if _is_writer(tensor, rank)}
     with _quietly():
-        dcp.save(
-            own, storage_writer=_ShardWriter(directory, rank), planner=_OwnPieces(), no_dist=True
-        )
+        writer = _ShardWriter(directory, rank, life)
+        dcp.save(own, storage_writer=writer, planner=_OwnPieces(), no_dist=True)
 
 
 def read_shards(tensors: Mapping[str, torch.Tensor], directory: Path) -> None:
@@ -126,9 +128,10 @@ class _OwnPieces(DefaultSavePlanner):  # type: ignore[misc]  # torch gives it no
 class _ShardWriter(StorageWriter):  # type: ignore[misc]  # torch gives it no types
     """Writes the pieces of one rank into files of a limited size."""
 
-    def __init__(self, directory: Path, rank: int) -> None:
+    def __init__(self, directory: Path, rank: int, life: LifeSigns) -> None:
         self._directory = directory
         self._rank = rank
+        self._life = life
 
     def reset(self, checkpoint_id: object = None) -> None:
         """Does nothing: a writer writes once."""
@@ -150,8 +153,9 @@ class _ShardWriter(StorageWriter):  # type: ignore[misc]  # torch gives it no ty
             path = self._directory / f"{self._rank}-{number}{SUFFIX}"
             pieces = {item.index.fqn: _on_cpu(planner.resolve_data(item)) for item in items}
             places = {item.index.fqn: _place_of(item) for item in items}
-            save_file(pieces, path, metadata={PIECES: json.dumps(places)})
-            make_durable(path)
+            with self._life.on_disk(sum(_bytes_of(item) for item in items)):
+                save_file(pieces, path, metadata={PIECES: json.dumps(places)})
+                make_durable(path)
         return _done([])
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:

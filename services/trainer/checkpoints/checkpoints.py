@@ -18,6 +18,7 @@ from services.trainer.checkpoints.weights import (
 from services.trainer.collectives import NamedTensors, Ranks, hash_on_rank_0
 from services.trainer.types import StageLearner, WrittenCheckpoint
 from trinity.errors import UserError
+from trinity.runtime.life import UNWATCHED, LifeSigns
 from trinity.weights.manifest import MANIFEST_NAME, Manifest, ManifestHead, move_into_place, seal
 from trinity.weights.tensors import StreamDigest
 
@@ -33,9 +34,16 @@ class CheckpointStore:
     """
 
     def __init__(
-        self, *, root: Path, stage: str, ranks: Ranks, models: WeightsStore | None = None
+        self,
+        *,
+        root: Path,
+        stage: str,
+        ranks: Ranks,
+        models: WeightsStore | None = None,
+        life: LifeSigns = UNWATCHED,
     ) -> None:
         """Creates the store; with `models`, checkpoints also have a whole model."""
+        self._life = life
         self._models = models
         self._root = root
         self._stage = stage
@@ -63,7 +71,7 @@ class CheckpointStore:
         self._ranks.barrier()
         manifest = b""
         if self._ranks.is_first:
-            manifest = _seal_as(final, temporary, self._head(step, incarnation, digest), base)
+            manifest = self._seal_as(final, temporary, self._head(step, incarnation, digest), base)
         return WrittenCheckpoint(
             step=step, incarnation=incarnation, path=final, manifest_sha256=manifest
         )
@@ -95,12 +103,22 @@ class CheckpointStore:
                 remove_tree(path)
 
     def _hash_of(self, learner: StageLearner) -> bytes:
-        return root_on_all_ranks(learner.weights(), self._ranks)
+        return root_on_all_ranks(learner.weights(), self._ranks, self._life)
 
     def _stream_hash_of(self, learner: StageLearner) -> bytes:
         return hash_on_rank_0(
             learner.weights(), lambda tensors: stream_hash(dict(tensors)), self._ranks
         )
+
+    def _seal_as(
+        self, final: Path, temporary: Path, head: ManifestHead, base: bytes | None
+    ) -> bytes:
+        """Gives a directory its final name once it is whole; returns the hash of its manifest."""
+        if base is not None:
+            write_base_hash(temporary, base)
+        manifest = seal(temporary, head, life=self._life)
+        move_into_place(temporary, final)
+        return manifest
 
     def _head(self, step: int, incarnation: int, digest: bytes) -> ManifestHead:
         return ManifestHead(
@@ -111,15 +129,6 @@ class CheckpointStore:
             weights_sha256=digest.hex(),
             num_ranks=self._ranks.num_ranks,
         )
-
-
-def _seal_as(final: Path, temporary: Path, head: ManifestHead, base: bytes | None) -> bytes:
-    """Gives a directory its final name once it is whole; returns the hash of its manifest."""
-    if base is not None:
-        write_base_hash(temporary, base)
-    manifest = seal(temporary, head)
-    move_into_place(temporary, final)
-    return manifest
 
 
 def base_hash(parts: NamedTensors) -> bytes:

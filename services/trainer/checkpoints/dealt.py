@@ -17,6 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from services.trainer.collectives import NamedTensors, Ranks
+from trinity.runtime.life import UNWATCHED, LifeSigns
 from trinity.weights.identity import TensorHash, root_of
 from trinity.weights.manifest import ManifestFile, describe, make_durable
 from trinity.weights.tensors import RootDigest
@@ -66,10 +67,12 @@ class DealtPart:
         *,
         dtype: torch.dtype,
         max_bytes: int | None = None,
+        life: LifeSigns = UNWATCHED,
     ) -> None:
         self._directory = directory
         self._ranks = ranks
         self._dtype = dtype
+        self._life = life
         self._max_bytes = MAX_BUCKET_BYTES if max_bytes is None else max_bytes
         self._bucket: dict[str, torch.Tensor] = {}
         self._num_bytes = 0
@@ -80,6 +83,7 @@ class DealtPart:
         for name, tensor in dealt_to(self._ranks, tensors):
             own = tensor.to(self._dtype).contiguous()
             del tensor
+            self._life.show()
             if self._bucket and self._num_bytes + own.nbytes > self._max_bytes:
                 self._write_bucket()
             self._bucket[name] = own
@@ -90,7 +94,8 @@ class DealtPart:
 
     def _write_bucket(self) -> None:
         name = f"{self._ranks.rank:05d}-{len(self._written):05d}.safetensors"
-        save_file(self._bucket, self._directory / name, metadata={"format": "pt"})
+        with self._life.on_disk(self._num_bytes):
+            save_file(self._bucket, self._directory / name, metadata={"format": "pt"})
         self._written.append((name, self._num_bytes))
         self._bucket, self._num_bytes = {}, 0
 
@@ -100,11 +105,13 @@ class DealtPart:
 
     def _finish(self, name: str, num_bytes: int) -> WeightsFile:
         path = self._directory / name
-        make_durable(path)
-        return WeightsFile(name, describe(path), _hashes_in(path), num_bytes)
+        with self._life.on_disk(num_bytes):
+            make_durable(path)
+            return WeightsFile(name, describe(path), tensor_hashes_in(path), num_bytes)
 
 
-def _hashes_in(path: Path) -> tuple[TensorHash, ...]:
+def tensor_hashes_in(path: Path) -> tuple[TensorHash, ...]:
+    """Returns the hashes of the tensors in a safetensors file."""
     digest = RootDigest()
     with safe_open(path, framework="pt") as file:
         for name in file.keys():  # noqa: SIM118  # it is no mapping
@@ -143,12 +150,13 @@ def _index_of(files: list[WeightsFile]) -> str:
     return json.dumps(index, indent=2, sort_keys=True)
 
 
-def root_on_all_ranks(tensors: NamedTensors, ranks: Ranks) -> bytes:
+def root_on_all_ranks(tensors: NamedTensors, ranks: Ranks, life: LifeSigns = UNWATCHED) -> bytes:
     """Returns the identity of the weights; each rank hashes what is dealt to it. Collective."""
     digest = RootDigest()
     for name, tensor in dealt_to(ranks, tensors):
         digest.add_tensor(name, tensor)
         del tensor
+        life.show()
     found = ranks.gather_bytes(_HASHES.dump_json(tuple(digest.hashes)))
     root = root_of(hash_ for part in found for hash_ in _HASHES.validate_json(part))
     return ranks.broadcast_bytes(root)

@@ -239,7 +239,8 @@ class WeightsPublisher:
                 lambda tensors: stream_hash(self._store.to_published_dtype(tensors)),
                 self._ranks,
             )
-        return root_on_all_ranks(self._store.published_tensors(learner.weights()), self._ranks)
+        tensors = self._store.published_tensors(learner.weights())
+        return root_on_all_ranks(tensors, self._ranks, self._store.life)
 
     def set_evaluation_pins(self, pinned: set[int]) -> None:
         """Records the versions that open evaluations need; deletes those no longer needed."""

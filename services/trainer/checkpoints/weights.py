@@ -17,13 +17,15 @@ from services.trainer.checkpoints.dealt import (
     gather_files,
     name_files,
     root_of_files,
+    tensor_hashes_in,
 )
 from services.trainer.collectives import NamedTensors, Ranks
 from services.trainer.types import WeightsOnDisk
 from trinity.config.plan.rope import with_rope
 from trinity.config.schema.model import ModelConfig
 from trinity.errors import ManifestError
-from trinity.weights.identity import compare_weights, identity_of
+from trinity.runtime.life import UNWATCHED, LifeSigns
+from trinity.weights.identity import TensorHash, compare_weights, identity_of, root_of
 from trinity.weights.ledger import LedgerEntry, WeightsLedger
 from trinity.weights.manifest import (
     MANIFEST_NAME,
@@ -157,7 +159,6 @@ class WeightHashes:
     sha256: bytes
     """The root again, unless the stage began with an earlier release."""
     root: bytes
-    """Empty for a copy of what an earlier release wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +192,14 @@ class WeightsStore:
         dtype: torch.dtype,
         ledger: WeightsLedger | None = None,
         hashes_streams: bool = False,
+        life: LifeSigns = UNWATCHED,
     ) -> None:
         """A `ledger` lets announced versions be recognised without the synchronizer.
 
         With `hashes_streams`, versions also have the hash by which earlier releases knew them.
         """
         self.hashes_streams = hashes_streams
+        self.life = life
         self._root = root
         self._stage = stage
         self._files = files
@@ -236,7 +239,7 @@ class WeightsStore:
 
     def new_part(self, name: WeightsName, ranks: Ranks) -> DealtPart:
         """Returns a rank's part of a version, whose directory the first rank has created."""
-        return DealtPart(self._temporary(name), ranks, dtype=self._dtype)
+        return DealtPart(self._temporary(name), ranks, dtype=self._dtype, life=self.life)
 
     def seal_files(
         self, name: WeightsName, files: tuple[WeightsFile, ...], whole: WeightTensors | None = None
@@ -246,7 +249,8 @@ class WeightsStore:
         All weights are given as a `whole` where earlier releases' hash is wanted as well.
         """
         root = root_of_files(files)
-        hashes = WeightHashes(root if whole is None else stream_hash(whole), root)
+        with self.life.on_disk(sum(file.num_bytes for file in files)):
+            hashes = WeightHashes(root if whole is None else stream_hash(whole), root)
         return self._seal_files(name, files, hashes)
 
     def _seal_files(
@@ -262,7 +266,7 @@ class WeightsStore:
         if ranks.is_first:
             directory.mkdir()
         ranks.barrier()
-        part = DealtPart(directory, ranks, dtype=self._dtype)
+        part = DealtPart(directory, ranks, dtype=self._dtype, life=self.life)
         part.write_tensors(tensors)
         files = gather_files(part.finish_files(), ranks)
         if ranks.is_first:
@@ -317,7 +321,18 @@ class WeightsStore:
         temporary = self.create_directory(name)
         for file in manifest.files:
             os.link(old.path / file, temporary / file)
-        return self._seal(temporary, name, _hashes_in(old), frozenset(manifest.files))
+        hashes = self._with_root(old, temporary)
+        return self._seal(temporary, name, hashes, frozenset(manifest.files))
+
+    def _with_root(self, old: WeightsOnDisk, directory: Path) -> WeightHashes:
+        """Returns the hashes of a version; one that an earlier release wrote is given its root."""
+        if old.weights_root:
+            return _hashes_in(old)
+        found: list[TensorHash] = []
+        for path in sorted(directory.glob("*.safetensors")):
+            with self.life.on_disk(path.stat().st_size):
+                found += tensor_hashes_in(path)
+        return WeightHashes(old.weights_sha256, root_of(found))
 
     def _temporary(self, name: WeightsName) -> Path:
         return self._root / f"{name.directory}{TEMPORARY_SUFFIX}"
@@ -344,7 +359,7 @@ class WeightsStore:
             incarnation=name.incarnation,
             weights_sha256=hashes.sha256.hex(),
         )
-        manifest = seal(temporary, head, durable, described or {})
+        manifest = seal(temporary, head, durable, described or {}, life=self.life)
         final = temporary.with_suffix("")
         remove_tree(final)
         move_into_place(temporary, final)

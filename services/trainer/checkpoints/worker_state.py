@@ -23,6 +23,7 @@ from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 
 from services.trainer.collectives import Ranks
 from trinity.config.schema.trainer import WHOLE_STATE
+from trinity.runtime.life import LifeSigns
 from trinity.weights.layout import OPTIMIZER, SHARDS, STATE_NAME, WEIGHT
 from trinity.weights.shards import TensorShape, read_shards, shapes_of, write_shards
 
@@ -40,7 +41,12 @@ State = dict[str, Any]
 
 
 def save_state(
-    worker: TinkerTrainingWorker, directory: Path, step: int, ranks: Ranks, contents: Contents
+    worker: TinkerTrainingWorker,
+    directory: Path,
+    step: int,
+    ranks: Ranks,
+    contents: Contents,
+    life: LifeSigns,
 ) -> None:
     """Writes this rank's part. Collective, though no rank waits for another one."""
     engine = worker.engine
@@ -48,7 +54,7 @@ def save_state(
     moments, scalars = (
         _optimizer_tensors(engine.module, engine.optimizer) if OPTIMIZER_PART in contents else EMPTY
     )
-    write_shards(_prefixed(WEIGHT, weights) | moments, directory / SHARDS, ranks.rank)
+    write_shards(_prefixed(WEIGHT, weights) | moments, directory / SHARDS, ranks.rank, life)
     if EXTRA_PART in contents:
         folder = directory / RANDOM
         folder.mkdir(exist_ok=True)
@@ -68,10 +74,10 @@ def save_state(
         (directory / STATE_NAME).write_text(json.dumps(state))
 
 
-def save_weights(module: nn.Module, directory: Path, rank: int) -> None:
+def save_weights(module: nn.Module, directory: Path, rank: int, life: LifeSigns) -> None:
     """Writes this rank's part of the weights alone, for `load_weights`."""
     weights, _ = _weights_of(module)
-    write_shards(_prefixed(WEIGHT, weights), directory / SHARDS, rank)
+    write_shards(_prefixed(WEIGHT, weights), directory / SHARDS, rank, life)
 
 
 def load_state(

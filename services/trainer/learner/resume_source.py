@@ -22,7 +22,7 @@ from services.trainer.checkpoints.worker_state import (
     saved_contents,
 )
 from services.trainer.collectives import Ranks
-from services.trainer.learner.verl_calls import on_device
+from services.trainer.learner.verl_calls import WorkerCalls, on_device
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import KEY
 from trinity.errors import UserError
@@ -54,11 +54,11 @@ class CheckpointContents:
 
 
 def save_checkpoint(
-    worker: TinkerTrainingWorker, directory: Path, step: int, ranks: Ranks, contents: Contents
+    worker: TinkerTrainingWorker, directory: Path, step: int, calls: WorkerCalls, contents: Contents
 ) -> None:
     """Writes this rank's part of the state: weights, optimizer, scheduler, random states."""
     directory.mkdir(exist_ok=True)
-    save_state(worker, directory, step, ranks, contents)
+    save_state(worker, directory, step, calls.ranks, contents, calls.life)
 
 
 def load_own_checkpoint(

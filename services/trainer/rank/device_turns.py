@@ -14,6 +14,7 @@ from services.trainer.clients import TrainerSynchronizerClient
 from services.trainer.retry import StopRequested
 from services.trainer.types import RankTurnState, StageLearner
 from trinity.runtime.device_lock import POLL_SECONDS, DeviceLock, Holder, HolderWatch, describe_wait
+from trinity.runtime.life import LIFE_SECONDS
 from trinity.runtime.retry import WaitReporter
 
 logger = logging.getLogger(__name__)
@@ -21,8 +22,6 @@ logger = logging.getLogger(__name__)
 ROLE = "trainer"
 WAIT_NAME = "device"
 SHOWN_AFTER_SECONDS = 1.0
-LIFE_SECONDS = 1.0
-"""Signs of life are at least this far apart."""
 
 
 class RankTurns(Protocol):

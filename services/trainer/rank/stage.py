@@ -39,6 +39,7 @@ from trinity.errors import ManifestError, RunFailed, Superseded, UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.rpc.channel import open_sync_channel
 from trinity.runtime.device_lock import device_lock_path
+from trinity.runtime.life import LifeSigns
 from trinity.runtime.retry import WaitReporter
 from trinity.security.model_code import trusts_model_code
 from trinity.types import StageKey
@@ -101,6 +102,7 @@ class RankStageSetup:
             channel=synchronizer_channel, key=key, retry=self._retry("synchronizer")
         )
         self._turns = self._device_turns()
+        self._life = LifeSigns(self._report_alive)
 
     def run_order(self) -> RankStageEnded:
         """Resumes and trains, unless an earlier life had only to report that it was done."""
@@ -189,11 +191,8 @@ class RankStageSetup:
         return TrainingLoop(dependencies).train_to_end()
 
     def _telemetry(self, life: Incarnation) -> StepTelemetry:
-        return StepTelemetry(
-            key=self._key,
-            incarnation=life.number,
-            algorithm=self._plan.algorithm_type,
-        )
+        algorithm = self._plan.algorithm_type
+        return StepTelemetry(key=self._key, incarnation=life.number, algorithm=algorithm)
 
     def _starting_directory(self, path: str, manifest_sha256: str = "") -> Path:
         return starting_directory(path, manifest_sha256, ranks=self._ranks, waits=self._link.waits)
@@ -298,7 +297,6 @@ class RankStageSetup:
         return watch
 
     def _weights_store(self, life: Incarnation, start: Path) -> WeightsStore:
-        root = self._directory / "weights"
         dtype = self._plan.config.trainer.dtype
         files = ModelFiles(
             copy=self._directory / "model_files",
@@ -307,12 +305,13 @@ class RankStageSetup:
             model=self._plan.config.model,
         )
         store = WeightsStore(
-            root=root,
+            root=self._directory / "weights",
             stage=self._order.stage,
             files=files,
             dtype=getattr(torch, dtype),
             ledger=self._ledger(),
             hashes_streams=life.hashes_streams,
+            life=self._life,
         )
         if self._ranks.is_first:
             files.copy_from(start)
@@ -340,12 +339,12 @@ class RankStageSetup:
         return server
 
     def _checkpoints(self, life: Incarnation, models: WeightsStore) -> CheckpointStore:
-        has_models = "hf_model" in self._plan.config.trainer.save_contents
         store = CheckpointStore(
             root=self._directory / "checkpoints",
             stage=self._order.stage,
             ranks=self._ranks,
-            models=models if has_models else None,
+            models=models if "hf_model" in self._plan.config.trainer.save_contents else None,
+            life=self._life,
         )
         if self._ranks.is_first:
             store.remove_uncommitted(life.committed, life.number)

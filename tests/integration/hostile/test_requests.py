@@ -45,7 +45,9 @@ async def test_malformed_requests_end_with_the_right_code_and_do_no_harm(arena: 
     for name in SERVICES:
         warm, now = findings.vitals["warm"][name], findings.vitals["after"][name]
         assert now.mebibytes < warm.mebibytes + GROWTH_MEBIBYTES, report(findings)
-        # What was accepted may be told line by line; what was refused may not.
+        # What was accepted may be told line by line; what was refused may not. A slow machine
+        # gives up calls that the service takes.
         num_lines = now.num_log_lines - findings.vitals["before"][name].num_log_lines
-        accepted = findings.codes[name, grpc.StatusCode.OK]
+        codes = grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED
+        accepted = sum(findings.codes[name, code] for code in codes)
         assert num_lines < 2 * accepted + NUM_LIMITED_LINES, report(findings)

@@ -19,6 +19,8 @@ from trinity.workflows.messages import Message
 
 RUN_SECONDS_VARIABLE = "TRINITY_TEST_RUN_SECONDS"
 """How long a generation takes."""
+SPREAD_VARIABLE = "TRINITY_TEST_SPREADS_RUNS"
+"""Set to 1, generations take up to twice as long or less, each its own time, as a model's do."""
 HOLD_VARIABLE = "TRINITY_TEST_HOLD"
 """A file: while it is there, no generation ends."""
 NUM_TOKENS = 4
@@ -31,6 +33,7 @@ class HashEngine:
     def __init__(self, options: EngineOptions) -> None:
         self._digest = read_digest(Path(options.model_path))
         self._seconds = float(os.environ.get(RUN_SECONDS_VARIABLE, "0"))
+        self._spreads = os.environ.get(SPREAD_VARIABLE) == "1"
         self._hold = os.environ.get(HOLD_VARIABLE, "")
         folder = device_folder(options.model_path)
         self._device = SimulatedDevice(folder, "engine") if options.sleeps else None
@@ -49,18 +52,22 @@ class HashEngine:
         digest = self._digest
         if self._device is not None:
             self._device.check_awake()
-        await asyncio.sleep(self._seconds)
+        hashed = self._hash_of(digest, prompt_token_ids, sampling.seed)
+        await asyncio.sleep(self._seconds * (hashed[-1] / 128 if self._spreads else 1.0))
         while self._hold and os.path.exists(self._hold):  # noqa: ASYNC110, ASYNC240 (of a test)
             await asyncio.sleep(0.05)
         assert digest == self._digest, "weights changed under a run"
-        seen = f"{digest.hex()}{prompt_token_ids}{sampling.seed}".encode()
-        letters = [97 + byte % 26 for byte in hashlib.sha256(seen).digest()[: NUM_TOKENS - 1]]
+        letters = [97 + byte % 26 for byte in hashed[: NUM_TOKENS - 1]]
         tokens = [*letters, END_TOKEN][: max(sampling.max_tokens, 1)]
         reason = FinishReason.STOP if tokens[-1] == END_TOKEN else FinishReason.LENGTH
         if on_delta is not None:
             for token in tokens:
                 on_delta(GenerationDelta(token_ids=[token], logprobs=[-0.5]))
         return Generation(token_ids=tokens, logprobs=[-0.5] * len(tokens), finish_reason=reason)
+
+    @staticmethod
+    def _hash_of(digest: bytes, prompt: Sequence[int], seed: int | None) -> bytes:
+        return hashlib.sha256(f"{digest.hex()}{list(prompt)}{seed}".encode()).digest()
 
     async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
         """Follows from the weights and the tokens before."""

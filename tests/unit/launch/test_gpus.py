@@ -11,7 +11,13 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.launch import gpus as launched
-from trinity.launch.gpus import check_gpus, share_gpus, share_processors, take_turns
+from trinity.launch.gpus import (
+    check_gpus,
+    claimed_gpus,
+    share_gpus,
+    share_processors,
+    take_turns,
+)
 
 
 def plan_with(gpus: int, tensor_parallel: int = 1, **changes: object) -> ExperimentPlan:
@@ -144,3 +150,23 @@ def test_engine_and_trainer_that_take_turns_have_the_same_gpu(
         "explorer": {"CUDA_VISIBLE_DEVICES": "3"},
         "trainer": {"CUDA_VISIBLE_DEVICES": "3"},
     }
+
+
+def test_a_run_by_turns_claims_its_gpu_and_one_without_gpus_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    folder = tmp_path / "claims"
+    monkeypatch.setattr("trinity.local.gpu_claims.claims_folder", lambda: folder)
+    by_turns = claimed_gpus(plan_with(1, mode="colocate", stages=[]))
+    apart = claimed_gpus(plan_with(2))
+    assert claimed_gpus(plan_with(0)) is None
+    assert by_turns is not None and apart is not None
+    by_turns.take()
+    assert [path.name for path in folder.iterdir()] == ["5.lock"]
+    with pytest.raises(UserError, match="GPU 5 is used by the run "):
+        apart.take()
+    by_turns.release()
+    apart.take()
+    assert sorted(path.name for path in folder.iterdir()) == ["5.lock", "7.lock"]
+    apart.release()

@@ -11,6 +11,7 @@ import pytest
 from services.trainer.types import WeightsOnDisk
 from tests.support.model_free.damage import FAULTS, flip_a_bit, lead_elsewhere
 from tests.support.model_free.model import write_model
+from trinity.weights.identity import compare_weights
 from trinity.weights.ledger import LedgerKey, WeightsLedger
 from trinity.weights.manifest import verify
 
@@ -242,15 +243,21 @@ def test_damaged_weights_are_handed_over_once(
     assert wait_for_damage(weights) == 1
 
 
-def test_weights_of_an_earlier_release_are_taken_over_by_its_hash(store: "WeightsStore") -> None:
-    from services.trainer.checkpoints.weights import stream_hash
+def test_weights_of_an_earlier_release_are_taken_over_by_its_hash_and_given_a_root(
+    store: "WeightsStore",
+) -> None:
+    from services.trainer.checkpoints.weights import stream_hash, weights_hash
 
     written = store.write(tensors(), version=2, incarnation=1)
     old = replace(written, weights_sha256=stream_hash(tensors()), weights_root=b"")
     store.load_announced([old], incarnation=2)
     adopted = store.republish(2, incarnation=2)
     assert adopted is not None and intact(adopted)
-    assert (adopted.weights_sha256, adopted.weights_root) == (old.weights_sha256, b"")
+    assert adopted.weights_sha256 == old.weights_sha256
+    assert adopted.weights_root == weights_hash(tensors())
+    assert compare_weights(adopted, old) is True
+    other = replace(adopted, weights_root=weights_hash(tensors(2.0)))
+    assert compare_weights(adopted, other) is False
 
 
 def test_a_stage_that_an_earlier_release_began_has_both_hashes(tmp_path: Path) -> None:
