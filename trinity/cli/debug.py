@@ -18,7 +18,6 @@ from trinity.cli.overrides import (
     split_words,
 )
 from trinity.cli.run import PluginDirOption, use_plugins
-from trinity.cli.studio import DEFAULT_PORT, studio
 from trinity.interpreter import module_command
 
 SERVICE = "services.explorer.debug"
@@ -81,7 +80,7 @@ PortOption = Annotated[
         "--port",
         min=0,
         max=65_535,
-        help=f"The port of the viewer, else {DEFAULT_PORT}; 0 for any.",
+        help="The port of the viewer, else that of `trinity studio`; 0 for any.",
     ),
 ]
 
@@ -118,7 +117,7 @@ def debug(
         refuse_ignored(f"--module {module}", of_workflow)
     if module is DebugModule.VIEWER:
         refuse_ignored(f"--module {module}", {"--stage": stage})
-        _view(file, parse_overrides(overrides), DEFAULT_PORT if port is None else port)
+        _view(file, parse_overrides(overrides), port)
         return
     refuse_ignored(f"--module {module}", {"--port": port})
     if output_dir is not None:
@@ -146,15 +145,16 @@ def debug(
     os.execv(argv[0], argv)  # the terminal is the workflow's: a breakpoint works
 
 
-def _view(config: Path, overrides: dict[str, Any], port: int) -> None:
+def _view(config: Path, overrides: dict[str, Any], port: int | None) -> None:
     """Opens Studio on the file's run and those beside it."""
-    from trinity.config.check import plan_config, raise_errors  # slow to import
+    from trinity.cli.studio import DEFAULT_PORT, studio  # slow to import, as the next ones
+    from trinity.config.check import plan_config, raise_errors
     from trinity.config.loading.load import read_config, require_runnable
 
     reading = read_config(config, overrides)
     raise_errors(reading)
     plan = plan_config(require_runnable(reading), reading.source)
-    studio([plan.job_path.parent], port)
+    studio([plan.job_path.parent], DEFAULT_PORT if port is None else port)
 
 
 def _command(module: DebugModule) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from trinity.cli.runs import ConfigOption, JobDirOption, RunArgument, find_job_dir, place_of
+from trinity.control_characters import ESCAPED
 from trinity.errors import UserError
 from trinity.inspect.logs import (
     LEVELS,
@@ -23,7 +24,6 @@ from trinity.inspect.logs import (
     since_of,
 )
 from trinity.local.addresses import stack_directory_of
-from trinity.runtime.logs import ESCAPED
 
 COLORS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31;1", "DEBUG": "2"}
 SERVICE_COLOR = "36"

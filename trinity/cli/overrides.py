@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import JsonValue
 
 from trinity.errors import UserError
+from trinity.json_values import JsonValue
 
 WordsArgument = Annotated[
     list[str] | None,

@@ -4,7 +4,7 @@ import io
 import re
 import sys
 
-from trinity.runtime.logs import ESCAPED
+from trinity.control_characters import ESCAPED
 
 _OWN_SEQUENCES = r"\x1b\[(?:[0-9;]*[mABCDGHJK]|\?(?:25|1049)[hl])"
 """Colours, moves of the cursor and erasures, with which live tables are drawn."""

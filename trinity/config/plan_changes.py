@@ -14,10 +14,11 @@ from trinity.config.change_rules import (
     rule_of,
 )
 from trinity.config.key_modes import modes_of
+from trinity.config.plan.experience_sink import experience_sink
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.base import format_value, redact_secrets
-from trinity.config.schema.choices import LearningRateSchedule
+from trinity.config.schema.choices import BY_TURNS, LearningRateSchedule
 from trinity.json_values import JsonValue
 
 DataSource = ResolvedTaskset | ResolvedExperienceBuffer
@@ -111,6 +112,8 @@ TASK_DEFAULTS = (f"{TASKSETS}default_workflow_type", f"{TASKSETS}default_reward_
 ROWS = "buffer.trainer_input.experience_buffer."
 RANKS = "trainer.rank_num"
 ADVANTAGE_PLACE = "the rows that wait were made for the service that computed the advantages"
+BY_TURNS_WHY = "engine and trainer work side by side, or by turns, with the same results"
+SINK_WHY = "experiences are also written there, all those of the stage, and no longer elsewhere"
 OTHER_MODELS = "its checkpoints hold other models than these: with a critic, or without one"
 
 
@@ -267,7 +270,23 @@ def _derived_changes(before: StagePlan, now: StagePlan) -> Iterator[PlanChange]:
         if old != new:
             change = _algorithm_change(before, now)
             yield replace(change, kind=ChangeKind.IMPOSSIBLE, why=why, instead=NEW_RUN)
-            return
+            break
+    yield from _place_changes(before, now)
+
+
+def _place_changes(before: StagePlan, now: StagePlan) -> Iterator[PlanChange]:
+    """Yields changes of where and when the parts work, which change no result."""
+    modes = [BY_TURNS if plan.takes_turns else plan.mode for plan in (before, now)]
+    if before.mode == now.mode and modes[0] != modes[1]:
+        yield _free_change("mode", modes[0], modes[1], BY_TURNS_WHY)
+    places = [sink.shown if (sink := experience_sink(plan)) else None for plan in (before, now)]
+    if places[0] != places[1]:
+        yield _free_change(f"{ROWS}path", places[0], places[1], SINK_WHY)
+
+
+def _free_change(key: str, before: JsonValue, now: JsonValue, why: str) -> PlanChange:
+    changed = _change(key, before, now, rule_of(key))
+    return replace(changed, kind=ChangeKind.FREE, why=why, instead="", rounds=False)
 
 
 def _algorithm_change(before: StagePlan, now: StagePlan) -> PlanChange:
@@ -296,6 +315,10 @@ def _source_changes(
     before: StagePlan, now: StagePlan, same_content: SameContent
 ) -> Iterator[PlanChange]:
     """Yields tasksets and files of other rows; a stage keeps the rows that it has under a name."""
+    orders = [[taskset.name for taskset in plan.tasksets] for plan in (before, now)]
+    if orders[0] != orders[1] and sorted(orders[0]) == sorted(orders[1]):
+        key = f"{TASKSETS}tasksets"  # tasks are dealt to them in their order
+        yield _change(key, ", ".join(orders[0]), ", ".join(orders[1]), rule_of(key))
     known = dict(_sources(before))
     names = {source.name: source for source in known.values()}
     for key, source in _sources(now):
@@ -348,14 +371,22 @@ def _sources(plan: StagePlan) -> Iterator[tuple[str, DataSource]]:
 def _change(key: str, before: JsonValue, now: JsonValue, rule: ChangeRule) -> PlanChange:
     return PlanChange(
         key=key,
-        before=format_value(key, before),
-        now=format_value(key, now),
+        before=format_value(key, _names_of(before)),
+        now=format_value(key, _names_of(now)),
         kind=rule.kind,
         why=rule.why,
         instead=rule.instead,
         rounds=rule.rounds,
         holds_from=rule.holds_from,
     )
+
+
+def _names_of(value: JsonValue) -> JsonValue:
+    """Returns the names of the sections of a list, which tell more than their beginnings."""
+    if not isinstance(value, list) or not value:
+        return value
+    names = [item.get("name") for item in value if isinstance(item, dict)]
+    return ", ".join(map(str, names)) if len(names) == len(value) and all(names) else value
 
 
 def differing_values(

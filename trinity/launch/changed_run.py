@@ -1,6 +1,6 @@
 """A run that goes on with a changed file: what differs, in which stages, and what it may do."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,14 +70,24 @@ def compare_plans(
         ]
         for old, new in zip(before.stages, now.stages, strict=True)
     }
-    changes = [change for name in names[1] if name not in over for change in found[name]]
+    ahead = {name: found[name] for name in names[1] if name not in over}
+    changes = [change for of_stage in ahead.values() for change in of_stage]
     open_keys = {(change.key, change.now) for change in changes}
     for name in over:
         only_there = (change for change in found[name] if (change.key, change.now) not in open_keys)
         changes += [_in_finished(name, change) for change in only_there]
     lengths = [ExperimentLengths.model_validate(plan.model_dump()) for plan in (before, now)]
     is_longer = now.stages[-1].name in lengths[1].longer_than(lengths[0])
-    return ChangedRun(changes=tuple(dict.fromkeys(changes)), is_longer=is_longer)
+    told = tuple(_with_stages(change, ahead) for change in dict.fromkeys(changes))
+    return ChangedRun(changes=told, is_longer=is_longer)
+
+
+def _with_stages(change: PlanChange, ahead: Mapping[str, Sequence[PlanChange]]) -> PlanChange:
+    """Returns a change that names its stages, where it is not one of all that are ahead."""
+    stages = [f"`{name}`" for name, changes in ahead.items() if change in changes]
+    if len(stages) in (0, len(ahead)):
+        return change
+    return replace(change, why=f"{change.why}, in stage {' and '.join(stages)}")
 
 
 def _other_stages(before: Sequence[str], now: Sequence[str]) -> PlanChange:

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from trinity import telemetry
 from trinity.errors import UserError
 from trinity.interpreter import check_interpreter
 from trinity.runtime.logs import configure_logging
 from trinity.runtime.proxies import reach_loopback_directly
 from trinity.runtime.settings import ServiceSettings
+from trinity.telemetry import lifecycle
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def run_service(name: str, settings_type: type[SettingsT], main: ServiceMain[Set
         check_interpreter()
         settings = settings_type.from_environment()
         configure_logging(name, settings.log_level, settings.log_format)
-        telemetry.start(f"trinity-{name}")
+        lifecycle.start(f"trinity-{name}")
         asyncio.run(_run(settings, main))
     except UserError as error:
         sys.stderr.write(f"{name}: {error}\n")
@@ -49,7 +49,7 @@ def run_service(name: str, settings_type: type[SettingsT], main: ServiceMain[Set
         logger.critical("crashed", extra={"reason": f"{type(cause).__name__}: {cause}"})
         return CRASH
     finally:
-        telemetry.stop()
+        lifecycle.stop()
     logger.info("stopped")
     return 0
 

@@ -1,6 +1,5 @@
 """Log output of a process: text or JSON lines without passwords, and logs limited in rate."""
 
-import asyncio
 import json
 import logging
 import os
@@ -14,15 +13,11 @@ from functools import cache
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
+from trinity.control_characters import ESCAPED
 from trinity.redact import redact_passwords
 from trinity.runtime.folded_log import STANDARD_FIELDS, extras_of, folded
 from trinity.telemetry import tracing
 
-# Text from other parties may appear in a line; it must not start another line or send terminal
-# control codes, nor change the order in which the characters of a line are shown.
-_BIDIRECTIONAL = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-_CONTROLS = (*range(32), *range(127, 160), 0x2028, 0x2029, *_BIDIRECTIONAL)
-ESCAPED = {code: repr(chr(code))[1:-1] for code in _CONTROLS}
 INTERVAL_SECONDS = 10.0
 MAX_BURSTS = 1_000
 NO_SUBJECT: Mapping[str, str] = MappingProxyType({})
@@ -208,6 +203,8 @@ class RateLimitedLog:
 
     def _begin(self, burst: _Burst) -> None:
         self._bursts[burst.key] = burst
+        import asyncio  # a short command logs nothing and need not wait for it
+
         asyncio.get_running_loop().call_later(self._interval_seconds, self._end, burst.key)
 
     def _end(self, key: _Key) -> None:

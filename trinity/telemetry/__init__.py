@@ -1,10 +1,7 @@
 """Tracing and metrics by OpenTelemetry, switched on by its standard `OTEL_*` variables.
 
-When off, nothing of OpenTelemetry is imported and every call here checks one global. When on, no
-call here waits, raises or accumulates: spans go to a bounded queue that drops, and drops are
-counted.
+`lifecycle.start` switches them on. When off, nothing of OpenTelemetry is imported and every call
+here checks one global. When on, no call here waits, raises or accumulates: spans go to a bounded
+queue that drops, and drops are counted. Nothing is imported by this package itself: logs need
+`tracing` alone, in short commands too.
 """
-
-from trinity.telemetry.lifecycle import start, stop
-
-__all__ = ["start", "stop"]

@@ -26,11 +26,11 @@ from services.trainer.rank.model_parts import (
     load_model_parts,
 )
 from services.trainer.retry import StopRequested
-from trinity import telemetry
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import InvalidRequest, NotFound, PreconditionFailed, RunFailed, UserError
 from trinity.runtime.logs import configure_logging
 from trinity.sizing.remedies import is_out_of_memory, trainer_remedies
+from trinity.telemetry import lifecycle
 
 if TYPE_CHECKING:  # it imports torch
     from services.trainer.collectives import Ranks
@@ -81,11 +81,11 @@ def main(load_parts: Callable[[], ModelParts] = load_model_parts) -> int:
     ranks = join_gang(GANG_TIMEOUT)
     link.send_event(RankReady())
     if ranks.is_first:
-        telemetry.start("trinity-trainer", {"trinity.rank": "0"})
+        lifecycle.start("trinity-trainer", {"trinity.rank": "0"})
     try:
         return _serve(link, ranks, parts)
     finally:
-        telemetry.stop()
+        lifecycle.stop()
 
 
 def _prepare_process() -> None:

@@ -13,10 +13,10 @@ from tests.integration.telemetry.receiver import Receiver, SeenSpan, receiver
 from trinity.telemetry import metrics, names, tracing
 
 PROGRAM = """
-from trinity import telemetry
+from trinity.telemetry import lifecycle
 from trinity.telemetry import metrics, names, tracing
 
-telemetry.start("trinity-test")
+lifecycle.start("trinity-test")
 about = {"text": "a", "count": 3, "share": 0.5, "is": True}
 with tracing.span("around", own=tracing.task_span("a")):
     span = tracing.begin("inside", attributes=about, links=[tracing.task_span("b")])
@@ -24,7 +24,7 @@ with tracing.span("around", own=tracing.task_span("a")):
     span.end()
 metrics.STORED.add(2, {names.FATE: "committed"})
 metrics.STORED.add(3, {names.FATE: "committed"})
-telemetry.stop()
+lifecycle.stop()
 """
 HEADERS = {"authorization": "Basic c3Vtcw==", "x-scope-orgid": "sums"}
 GIVEN = "authorization=Basic%20c3Vtcw%3D%3D,X-Scope-OrgID=sums"

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 from tests.unit.config.builders import GRPO
-from trinity.cli import debug
+from trinity.cli import studio
 from trinity.cli.main import COMMANDS, GROUPS, IN_GROUPS, make_app
 from trinity.cli.overrides import refuse_ignored
 from trinity.cli.runs import find_job_dir
@@ -137,7 +137,7 @@ def test_the_viewer_plans_a_file_with_its_plug_ins(
 ) -> None:
     monkeypatch.setenv("TRINITY_PLUGIN_DIRS", "")
     opened: list[list[Path]] = []
-    monkeypatch.setattr(debug, "studio", lambda places, _: opened.append(places))
+    monkeypatch.setattr(studio, "studio", lambda places, _: opened.append(places))
     words = ["debug", str(own), "--module", "viewer", "--plugin-dir", str(own.parent / "plugins")]
     done = CliRunner().invoke(make_app(words), words, catch_exceptions=False)
     assert done.exit_code == 0, done.output

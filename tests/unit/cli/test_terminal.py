@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from trinity.cli.terminal import escape_steering
+from trinity.control_characters import ESCAPED
 from trinity.inspect.tables import sanitize_terminal
-from trinity.runtime.logs import ESCAPED, TextFormatter
+from trinity.runtime.logs import TextFormatter
 
 BIDIRECTIONAL = [
     chr(code) for code in (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))

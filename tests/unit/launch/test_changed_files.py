@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from trinity.config.planning import plan_experiment
 from trinity.config.schema.base import KeyStatus
 from trinity.config.schema.experiment import deep_merge
 from trinity.errors import UserError
-from trinity.launch.changed_run import ChangedRun
+from trinity.launch.changed_run import ChangedRun, compare_plans
 from trinity.launch.resume import changed_run, check_resumable, store_plan
 
 FREE, EXPERIMENT, IMPOSSIBLE = ChangeKind
@@ -405,3 +406,47 @@ def test_a_damaged_record_of_content_is_as_none(tmp_path: Path) -> None:
     changed = changed_run(planned(tmp_path, nested("model.model_path", "/models/other")))
     assert changed is not None
     assert changed.impossible
+
+
+def changed(before: ExperimentPlan, now: ExperimentPlan) -> dict[str, tuple[str, str, str]]:
+    """What is told of each key: its kind, the value now, and why."""
+    told = compare_plans(before, now, lambda *_: False, finished=()).changes
+    return {change.key: (change.kind, change.now, change.why) for change in told}
+
+
+def from_tree(tree: Mapping[str, object], **changes: object) -> ExperimentPlan:
+    return plan_experiment(config(deep_merge(tree, changes)))
+
+
+def test_a_change_of_one_stage_names_it() -> None:
+    quick = deep_merge(IMITATION, {"algorithm": {"optimizer": {"lr": 0.5}}})
+    was = from_tree(GRPO, stages=[IMITATION, REINFORCEMENT])
+    told = changed(was, from_tree(GRPO, stages=[quick, REINFORCEMENT]))
+    assert told[f"{OPTIMIZER}.lr"][2].endswith("the optimizer, in stage `sft`")
+    both = [
+        deep_merge(stage, {"trainer": {"grad_clip": 0.5}}) for stage in (IMITATION, REINFORCEMENT)
+    ]
+    assert not changed(was, from_tree(GRPO, stages=both))["trainer.grad_clip"][2].endswith("`")
+
+
+def test_the_order_of_tasksets_is_data_and_their_names_are_told() -> None:
+    first, second = {"name": "a", "path": "/a"}, {"name": "b", "path": "/b"}
+    was, swapped = several(first, second), several(second, first)
+    key = "buffer.explorer_input.tasksets"
+    assert changed(was, swapped)[key][:2] == (EXPERIMENT, "b, a")
+    assert changed(was, was) == {}
+    assert changed(was, several(first))[key][:2] == (EXPERIMENT, "a")
+
+
+def several(*tasksets: object) -> ExperimentPlan:
+    explorer_input = {"default_workflow_type": "simple_workflow", "tasksets": list(tasksets)}
+    buffer = {"batch_size": 4, "total_steps": 10, "explorer_input": explorer_input}
+    return plan_experiment(config({**GRPO, "buffer": buffer}))
+
+
+def test_turns_and_the_place_of_experiences_are_free_and_are_told() -> None:
+    turns = changed(from_tree(GRPO), from_tree(GRPO, mode="colocate"))
+    assert turns["mode"][:2] == (FREE, "colocate")
+    rows = {"experience_buffer": {"path": "sqlite:////data/x.db"}}
+    sunk = changed(from_tree(GRPO), from_tree(GRPO, buffer={"trainer_input": rows}))
+    assert sunk["buffer.trainer_input.experience_buffer.path"][:2] == (FREE, "sqlite:////data/x.db")

@@ -6,9 +6,8 @@ import sys
 
 PROGRAM = """
 import time
-from trinity import telemetry
 from trinity.telemetry import lifecycle, metrics, tracing
-telemetry.start("trinity-test")
+lifecycle.start("trinity-test")
 begun = time.perf_counter()
 for number in range(5_000):
     with tracing.span("span", attributes={"number": number}):
@@ -17,7 +16,7 @@ spent = time.perf_counter() - begun
 processor = lifecycle._running.stops[0].args[0]
 kept = len(processor._batch_processor._queue)
 begun = time.perf_counter()
-telemetry.stop()
+lifecycle.stop()
 print(spent, kept, time.perf_counter() - begun)
 """
 

@@ -15,9 +15,9 @@ PROGRAM = """
 import sys
 import services.buffer.__main__, services.explorer.__main__, services.explorer.control.explorer
 import services.synchronizer.__main__, services.trainer.__main__, services.trainer.telemetry
-from trinity import telemetry
-telemetry.start("trinity-test")
-telemetry.stop()
+from trinity.telemetry import lifecycle
+lifecycle.start("trinity-test")
+lifecycle.stop()
 print([name for name in sys.modules if name.startswith("opentelemetry")])
 """
 

@@ -62,7 +62,9 @@ def _error_message(location: Location, errors: Sequence[ErrorDetails], source: C
         case "extra_forbidden":
             return _unknown_key(location, where)
         case "invalid_key":
-            return f"unknown key `{details['input']}` {where}: remove it"
+            section = to_dotted(details["loc"][:-1])
+            within = f"of `{section}` {source.at(section)}" if section else where
+            return f"unknown key `{details['input']}` {within}: remove it"
         case "missing":
             return f"`{key}` is missing {_at_nearest(location, source)}: give it"
     if details["loc"][-1:] == ("[key]",):

@@ -75,6 +75,14 @@ def drop(tree: Any, location: Location) -> None:
         del get(tree, location[:-1])[location[-1]]
 
 
+def cut_list(tree: Any, location: Location) -> None:
+    """Ends a list before the item at the location, if there is one."""
+    if location and isinstance(location[-1], int) and has(tree, location):
+        items = get(tree, location[:-1])
+        if isinstance(items, list):
+            del items[location[-1] :]
+
+
 def leaves(tree: Any, at: Location = ()) -> Iterator[tuple[Location, Any]]:
     """Yields every value that is not a section with keys."""
     if isinstance(tree, dict) and tree:

@@ -23,6 +23,8 @@ from trinity.config.schema.base import KeyStatus
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 
+MAX_DROPS = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedConfig:
@@ -72,12 +74,24 @@ def _validated(tree: dict[str, Any], source: ConfigSource) -> tuple[Config | Non
         return Config.model_validate(tree), ()
     except ValidationError as error:
         errors = tuple(validation_errors(error, tree, source))
-        for details in error.errors(include_url=False):
-            keys.drop(tree, keys.existing_prefix(tree, details["loc"]))
-    try:
-        return Config.model_validate(tree), errors
-    except ValidationError:
-        return None, errors
+        _drop_wrong(tree, error)
+    for _ in range(MAX_DROPS):
+        try:
+            return Config.model_validate(tree), errors
+        except ValidationError as error:  # what is left lacks what was dropped
+            _drop_wrong(tree, error)
+    return None, errors
+
+
+def _drop_wrong(tree: dict[str, Any], error: ValidationError) -> None:
+    """Drops wrong keys, and of lists wrong items with those behind them: places stay the same."""
+    wrong = [
+        keys.existing_prefix(tree, details["loc"]) for details in error.errors(include_url=False)
+    ]
+    for location in wrong:
+        keys.drop(tree, location)
+    for location in wrong:
+        keys.cut_list(tree, location)
 
 
 def load_config(path: str | Path, overrides: Mapping[str, JsonValue] | None = None) -> Config:

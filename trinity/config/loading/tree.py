@@ -69,6 +69,8 @@ def _interpolation_reason(error: "OmegaConfBaseException") -> str:
             f"there is no key `{absent[1]}` to take the value from: name one from the top of the "
             "file, as in ${model.model_path}, or a variable, as in ${oc.env:NAME}"
         )
+    if text.startswith("Recursive interpolation"):
+        return "it takes its value from itself: write a value, or take it from another key"
     if text.startswith("Missing mandatory value"):
         return "`???` stands for a value that is still to be given: write it"
     if isinstance(error, GrammarParseError):
@@ -185,6 +187,9 @@ def _yaml_error_message(error: yaml.YAMLError, source: ConfigSource) -> str:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return f"{source.path} is not valid YAML: {' '.join(str(error).split())}"
     what = ", ".join(part for part in (error.context, error.problem) if part)
+    begun = error.context_mark
+    if begun is not None and begun.line != error.problem_mark.line:
+        what += f" (it begins in line {begun.line + 1})"
     return f"{source.path}:{error.problem_mark.line + 1} is not valid YAML: {what}"
 
 
