@@ -20,10 +20,10 @@ FOCUSED = """() => {
 """The class of the element with the focus, also inside of components."""
 FOCUSED_NAME = """() => {
   const at = document.activeElement;
-  const isControl = at.matches("input, textarea, button");
-  return at.getAttribute("aria-label") || (isControl ? (at.closest("label") || at).textContent.trim() : "");
+  if (at.hasAttribute("aria-label")) return at.getAttribute("aria-label");
+  return at.matches("input, textarea, button") ? (at.closest("label") || at).textContent.trim() : "";
 }"""
-"""The name of the field or button with the focus; empty for anything else, such as the whole page."""
+"""The name of the field or button with the focus; empty for others, such as the whole page."""
 
 
 def first_sample(viewer: Viewer) -> Any:
