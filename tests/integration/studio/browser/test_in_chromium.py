@@ -21,7 +21,8 @@ FOCUSED = """() => {
 FOCUSED_NAME = """() => {
   const at = document.activeElement;
   if (at.hasAttribute("aria-label")) return at.getAttribute("aria-label");
-  return at.matches("input, textarea, button") ? (at.closest("label") || at).textContent.trim() : "";
+  if (!at.matches("input, textarea, button")) return "";
+  return (at.closest("label") || at).textContent.trim();
 }"""
 """The name of the field or button with the focus; empty for others, such as the whole page."""
 
