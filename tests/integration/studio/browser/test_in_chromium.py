@@ -20,9 +20,11 @@ FOCUSED = """() => {
 """The class of the element with the focus, also inside of components."""
 FOCUSED_NAME = """() => {
   const at = document.activeElement;
-  return at.getAttribute("aria-label") || (at.closest("label") || at).textContent.trim();
+  if (at.hasAttribute("aria-label")) return at.getAttribute("aria-label");
+  if (!at.matches("input, textarea, button")) return "";
+  return (at.closest("label") || at).textContent.trim();
 }"""
-"""The name of the field or button with the focus."""
+"""The name of the field or button with the focus; empty for others, such as the whole page."""
 
 
 def first_sample(viewer: Viewer) -> Any:
