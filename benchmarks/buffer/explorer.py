@@ -10,8 +10,7 @@ from collections import deque
 from benchmarks.buffer.made import outcomes_of
 from benchmarks.buffer.worker import serve
 from services.explorer.clients.buffer import ExplorerBufferClient
-from services.explorer.delivery.commits import CommitReportWatcher
-from services.explorer.delivery.outbox import Outbox
+from services.explorer.delivery.outbox import CommitReportWatcher, Outbox
 from services.explorer.delivery.publisher import NatsBroker, ResultPublisher
 from services.explorer.types import (
     Assignment,

@@ -7,9 +7,9 @@ from services.buffer.domain.group import GroupOutcome
 from services.buffer.domain.stage import TasksetKind
 from services.buffer.store.experiences import DerivedExperience
 from services.buffer.store.pipeline import Claim
-from trinity.ids import name_uuid
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 from trinity.training_rows import RowCheck
+from trinity.types import name_uuid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,23 @@ SCREEN = {"width": 1280, "height": 900}
 COLORS = 96
 """Of a picture: texts and lines stay sharp, and files small."""
 SETTLE_MILLIS = 2_000
+NUM_STILL = 2
+"""Looks at a page that must find nothing in motion."""
+ROWS = "tr.row"
+AWAITED = {
+    "runs": ROWS,
+    "run": "[data-testid='stVegaLiteChart'] canvas, [data-testid='stVegaLiteChart'] svg",
+    "experiences": ROWS,
+    "tasks": ROWS,
+    "evaluations": ROWS,
+    "step": ROWS,
+    "compare": ROWS,
+    "tasksets": ROWS,
+    "configure": "code",
+}
+"""What a page shows once its data is there."""
+CHOSEN = {"experiences": ".token", "tasks": ROWS, "evaluations": ROWS, "tasksets": ROWS}
+"""What a page shows after its first row was chosen."""
 OPEN_MILLIS = 240_000
 SCHEMES = ("light", "dark")
 
@@ -93,21 +110,24 @@ def take(
 
 
 def wait_until_drawn(page: Any) -> None:
-    """Waits for the run's services, the page and its charts."""
-    page.wait_for_timeout(SETTLE_MILLIS)
+    """Waits for the run's services, the page and its charts, until nothing changes any more."""
     page.get_by_text("its database is being opened").wait_for(state="hidden")
-    page.wait_for_function(DRAWN)
-    page.wait_for_timeout(SETTLE_MILLIS)
+    for _ in range(NUM_STILL):
+        page.wait_for_timeout(SETTLE_MILLIS)
+        page.wait_for_function(DRAWN)
 
 
 def bring(page: Any, name: str) -> None:
-    """Chooses what a page is for."""
+    """Chooses what a page is for, and waits for what it shows then."""
+    if name in AWAITED:
+        page.locator(AWAITED[name]).first.wait_for()
     if name == "compare":
         for row in range(min(2, page.locator("tr.choice").count())):
             page.locator("tr.choice").nth(row).click()
             wait_until_drawn(page)
-    elif name in ("experiences", "tasks", "evaluations", "tasksets"):
+    elif name in CHOSEN:
         page.locator("tr.choice").first.click()
+        page.locator(CHOSEN[name]).first.wait_for()
         wait_until_drawn(page)
 
 

@@ -13,12 +13,11 @@ from typing import Unpack
 from trinity.isolation.calls import CallChannel, Json, OnDelta, Reply
 from trinity.isolation.values import experience_from_text
 from trinity.types import Experience, JsonObject, SamplingParams
-from trinity.workflows.attempt_calls import AttemptCalls
+from trinity.workflows.experience_builder import SamplingOverrides
 from trinity.workflows.generation import GenerationDelta, Likeliest, ModelLimits, Prompt, Scores
 from trinity.workflows.messages import Message
 from trinity.workflows.model import ModelWrapper, OnIndexedDelta
-from trinity.workflows.openai_clients import ApiAccess
-from trinity.workflows.sampling import SamplingOverrides
+from trinity.workflows.openai_clients import ApiAccess, AttemptCalls
 
 
 @cache

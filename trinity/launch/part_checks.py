@@ -12,6 +12,7 @@ from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.data_sources import row_reward
 from trinity.errors import UserError
+from trinity.launch.agent_checks import check_agents
 from trinity.plugins import (
     REWARDS,
     WORKFLOWS,
@@ -29,7 +30,13 @@ def check_part_names(stages: Sequence[StagePlan]) -> None:
     Raises: UserError with a line for each name that is not known.
     """
     load_plugins(plugin_dirs_from_environment())
-    checks = (_check_workflow, _check_reward, check_row_workflows, check_row_rewards)
+    checks = (
+        _check_workflow,
+        check_agents,
+        _check_reward,
+        check_row_workflows,
+        check_row_rewards,
+    )
     check_tasksets(stages, checks)
 
 

@@ -19,6 +19,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.planning import PlanErrors
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
+from trinity.launch.agent_checks import check_agents
 from trinity.launch.begun import continue_as_begun, kept_defaults
 from trinity.launch.changed_run import ChangedRun
 from trinity.launch.gpus import take_turns
@@ -59,7 +60,13 @@ def check_names(plan: ExperimentPlan) -> None:
 
 def check_parts(stages: Sequence[StagePlan]) -> None:
     """Checks the names of some stages after the plugins are loaded."""
-    checks = (_check_workflow, _check_reward, check_row_workflows, _check_row_rewards)
+    checks = (
+        _check_workflow,
+        check_agents,
+        _check_reward,
+        check_row_workflows,
+        _check_row_rewards,
+    )
     check_tasksets(stages, checks)
 
 

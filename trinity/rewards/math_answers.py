@@ -17,6 +17,7 @@ _THOUSANDS = r"\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+"
 NUMBER = re.compile(rf"(?:[-+] ?)?(?:(?:\d+|{_THOUSANDS})(?:\.\d*)?|\.\d+){_END}")
 """Commas and blanks only separate thousands: any other comma may separate list items."""
 
+_DEGREES = r"\^\s*\{?\s*\\circ\s*\}?|\\degree|°"
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _REPLACED = (
     (re.compile(r"\\(?:left|right|big|Big|bigg|Bigg|displaystyle|limits)(?![a-zA-Z])"), ""),
@@ -31,7 +32,7 @@ _REPLACED = (
     (re.compile(r"(?<![\\a-zA-Z])(?:infinity|inf)(?![a-zA-Z])"), r"\\infty"),
     (re.compile(r"^\s*[a-zA-Z]\s*\\in(?![a-zA-Z])"), ""),
     (re.compile(r"\\\\\s*$|[€£¥]|\\(?:euro|pounds)(?![a-zA-Z])"), " "),
-    (re.compile(r"\\\$|\\?%|\^\s*\{?\s*\\circ\s*\}?|\\degree"), " "),
+    (re.compile(rf"\\\$|\\?%|{_DEGREES}"), " "),
     (re.compile(r"\\(?:leq?|leqslant)(?![a-zA-Z])"), "≤"),
     (re.compile(r"\\(?:geq?|geqslant)(?![a-zA-Z])"), "≥"),
     (re.compile(r"\\(?:lt)(?![a-zA-Z])"), "<"),
@@ -43,23 +44,41 @@ _REPLACED = (
 )
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mbox|operatorname)\s*\{")
 _JOINED = re.compile(r"\\(?:lor|land|vee|wedge)(?![a-zA-Z])|(?<![a-zA-Z\\])(?:or|and)(?![a-zA-Z])")
-_UNIT = re.compile(r"(?<=[\d})])\s+[a-zA-Z]{2,}[a-zA-Z. /]*(?:\^\{?\d\}?)?$")
+_AFTER_A_NUMBER = r"(?:(?<=[\d})])|(?<=\\pi))"
+_UNIT = re.compile(_AFTER_A_NUMBER + r"\s+[a-zA-Z]{2,}[a-zA-Z. /]*(?:\^\{?\d\}?)?$")
 _SET_UNIT = re.compile(
-    r"(?<=[\d})])(?:\s|~|\\[,;:!> ])*"
+    _AFTER_A_NUMBER + r"(?:\s|~|\\[,;:!> ])*"
     r"\\(?:text|mathrm|textrm)\s*\{[a-zA-Z. /~]+\}\s*(?:\^\{?\d\}?)?$"
 )
+_JUDGEMENT = re.compile(r"(?<![a-zA-Z])(?:is|are|was|not|no|or|if)(?![a-zA-Z])")
+"""A word that makes what follows a number no unit."""
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
 _FUNCTIONS = {"sin", "cos", "tan", "cot", "sec", "csc", "ln", "log", "exp", "max", "min", "gcd"}
 _SHORT_WORDS = {
     *("an", "as", "at", "be", "by", "if", "in", "is", "it", "no", "of", "on", "so", "to", "we"),
 }
-_CHOICE = re.compile(r"\(?([A-Z])\)?[.:]?")
+_ANGLE = re.compile(rf"(\d+(?:\.\d+)?)\s*(?:{_DEGREES})")
+_ANGULAR = re.compile(r"\\?(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
+_SIGNS = (
+    (re.compile(rf"(?:{_DEGREES})$"), "degree"),
+    (re.compile(r"%$"), "percent"),
+    (re.compile(r"^[-+]?\s*\\\$"), "dollar"),
+    (re.compile(r"^[-+]?\s*(?:€|\\euro)|€$"), "euro"),
+    (re.compile(r"^[-+]?\s*(?:£|\\pounds)"), "pound"),
+)
+"""Signs that are units."""
+_CHOICE = re.compile(r"(?:[Oo]ption|[Cc]hoice)?\s*\(?([A-Z])\)?[.:]?")
+_CHOICE_WITH_VALUE = re.compile(r"(?:\(([A-Z])\)[.:]?|([A-Z])[).:])\s*(?![A-Z])[^A-Z,;]+")
 _RELATION = re.compile(r"[<>≤≥]")
 _FLIPPED = {"<": ">", ">": "<", "≤": "≥", "≥": "≤"}
+_SIGN = re.compile(rf"%|{_DEGREES}")
+_NUMERIC = re.compile(r"(?:[\d\s.+*/^(){}!-]|\\(?:frac|sqrt|cdot|times|div|pi)(?![a-zA-Z]))*")
+_UNFINISHED = re.compile(r"'|\\(?:[lc]?dots|prime)(?![a-zA-Z])|\.\.")
 _OPENING, _CLOSING = "([{", ")]}"
 _PERCENT = re.compile(r"\\?%\s*$")
-_BASE = re.compile(r"_\{?\d+\}?$")
+_BASE = re.compile(r"_\{?(\d+)\}?$")
 _RECURRING = re.compile(r"(-?)(\d*)\.(\d*)\\overline\s*\{?(\d+)\}?")
+_FRACTION = re.compile(r"-?(?:\d+\s*/\s*\d+|\\frac\s*\{?\s*\d+\s*\}?\s*\{?\s*\d+\s*\}?)")
 _MIXED = re.compile(r"(-?)(\d+)\s*\\frac\s*\{?(\d+)\}?\s*\{?(\d+)\}?")
 
 
@@ -69,34 +88,54 @@ def is_same_answer(answer: str, truth: str, equal: Equal) -> bool:
     units = _unit_of(answer), _unit_of(truth)
     if not given or not expected or (all(units) and units[0] != units[1]):
         return False
-    if _compact(given) == _compact(expected) or _is_same(given, expected, equal):
+    if _compact(given) == _compact(expected):
         return True
-    return _is_same_share(answer, truth, (given, expected))
-
-
-def _is_same_share(answer: str, truth: str, normalized: tuple[str, str]) -> bool:
-    r"""Returns true if one is a number of per cent, and the other the number that it stands for."""
-    have_sign = [_PERCENT.search(_undelimited(text.strip())) for text in (answer, truth)]
-    numbers = [number_of(text) for text in normalized]
-    if all(have_sign) or not any(have_sign) or numbers[0] is None or numbers[1] is None:
+    if _UNFINISHED.search(given) and not _UNFINISHED.search(expected):
         return False
-    factors = [Decimal("0.01") if sign else Decimal(1) for sign in have_sign]
-    return numbers[0] * factors[0] == numbers[1] * factors[1]
+    if not _SIGN.search(answer) and any(_contradicts_itself(i, equal) for i in _items(given)):
+        return False
+    if _is_same(given, expected, equal):
+        return True
+    have_sign = [bool(_PERCENT.search(_undelimited(text.strip()))) for text in (answer, truth)]
+    if have_sign[0] == have_sign[1]:
+        return False
+    percent, other = (given, expected) if have_sign[0] else (expected, given)
+    return _is_same_share(percent, other, equal)
+
+
+def _is_same_share(percent: str, other: str, equal: Equal) -> bool:
+    """Returns true if a number of per cent stands for the other number."""
+    numbers = number_of(percent), number_of(other)
+    if numbers[0] is not None and numbers[1] is not None:
+        return numbers[0] * Decimal("0.01") == numbers[1]
+    plain = [_plain(text) for text in (percent, other)]
+    is_rational = all(number_of(text) or _FRACTION.fullmatch(text) for text in plain)
+    return is_rational and equal(rf"\frac{{1}}{{100}} \cdot {plain[0]}", plain[1])
 
 
 def normalize(text: str) -> str:
     """Returns the text without delimiters, fonts, sizes, units, per cent and degree signs."""
     text = _undelimited(text.strip())
-    text = _SET_UNIT.sub("", text.rstrip("."))
+    text = _without_unit(_SET_UNIT, text.rstrip("."))
+    if _ANGULAR.search(text):
+        text = _ANGLE.sub(r"{\\frac{\1 \\pi}{180}}", text)
     for pattern, replacement in _REPLACED:
         text = pattern.sub(replacement, text)
     text = _JOINED.sub(",", _without_fonts(text)).strip().rstrip(".").strip()
-    return re.sub(r",\s*(?=,)", "", _UNIT.sub("", text)).strip()
+    return re.sub(r",\s*(?=,)", "", _without_unit(_UNIT, text)).strip()
+
+
+def _without_unit(pattern: re.Pattern[str], text: str) -> str:
+    found = pattern.search(text)
+    return text if found is None or _JUDGEMENT.search(found[0]) else text[: found.start()]
 
 
 def _unit_of(text: str) -> str:
-    """Returns the letters of the unit behind a number; empty if there is none."""
-    text = text.strip().rstrip(".")
+    """Returns the unit of a number, its letters or the name of its sign; empty if it has none."""
+    text = _undelimited(text.strip()).rstrip(".")
+    for sign, name in _SIGNS:
+        if sign.search(text):
+            return name
     found = _SET_UNIT.search(text) or _UNIT.search(text)
     letters = re.sub(r"\\[a-z]+|[^a-zA-Z/]", "", found[0]) if found else ""
     return letters.lower().removesuffix("s")
@@ -156,11 +195,13 @@ def _is_same(given: str, expected: str, equal: Equal) -> bool:
     choice = _CHOICE.fullmatch(expected)
     if choice and (own := _CHOICE.fullmatch(given)):
         return own[1] == choice[1]
+    if choice and (own := _CHOICE_WITH_VALUE.fullmatch(given)) and not is_prose(given):
+        return (own[1] or own[2]) == choice[1]
     if is_prose(given) or is_prose(expected):
         return False
     if _RELATION.search(given) or _RELATION.search(expected):
         return _is_same_relation(given, expected, equal)
-    if "=" in given or "=" in expected:
+    if len(_split(given, "=")) > 1 or len(_split(expected, "=")) > 1:
         return _is_same_equation(given, expected, equal)
     return _is_same_value(given, expected, equal)
 
@@ -185,7 +226,8 @@ def _is_same_relation(given: str, expected: str, equal: Equal) -> bool:
 
 def _is_same_equation(given: str, expected: str, equal: Equal) -> bool:
     r"""Compares right sides: `x = 5` answers `5`, and `y = 2x` only an equation of `y`."""
-    names = [_compact(text.partition("=")[0]) for text in (given, expected) if "=" in text]
+    sides = _split(given, "="), _split(expected, "=")
+    names = [_compact(parts[0]) for parts in sides if len(parts) > 1]
     values = [[_right_side(item) for item in _items(text)] for text in (given, expected)]
     if len(set(names)) == 2 and "," not in given + expected:
         return equal(given, expected)
@@ -193,7 +235,13 @@ def _is_same_equation(given: str, expected: str, equal: Equal) -> bool:
 
 
 def _right_side(text: str) -> str:
-    return re.split(r"=|\\approx", text)[-1].strip()
+    return _split(text, "=")[-1].rpartition(r"\approx")[2].strip()
+
+
+def _contradicts_itself(text: str, equal: Equal) -> bool:
+    """Returns true for an equation of different numbers, such as `6 = 5`."""
+    sides = [side for side in _split(text, "=") if _NUMERIC.fullmatch(side)]
+    return any(not _is_same_value(side, sides[-1], equal) for side in sides[:-1])
 
 
 def _is_same_value(given: str, expected: str, equal: Equal) -> bool:
@@ -202,8 +250,11 @@ def _is_same_value(given: str, expected: str, equal: Equal) -> bool:
         return False
     if _compact(given) == _compact(expected):
         return True
-    if _BASE.findall(given.strip()) != _BASE.findall(expected.strip()):
+    bases = [_BASE.findall(text.strip()) for text in (given, expected)]
+    if bases[0] != bases[1]:
         return False
+    if bases[0]:
+        given, expected = (_BASE.sub("", text.strip()) for text in (given, expected))
     if r"\cup" in given + expected:
         return _is_permutation(given.split(r"\cup"), expected.split(r"\cup"), equal)
     given, expected = _out_of_brackets(_out_of_set(given)), _out_of_brackets(_out_of_set(expected))
@@ -277,12 +328,12 @@ def _alternatives(text: str) -> list[str]:
     return found
 
 
-def _split(text: str) -> list[str]:
-    """Splits at commas outside of brackets."""
+def _split(text: str, separators: str = ",;") -> list[str]:
+    """Splits outside of brackets."""
     parts, depth, begin = [], 0, 0
     for index, character in enumerate(text):
         depth += (character in _OPENING) - (character in _CLOSING)
-        if character in ",;" and depth == 0:
+        if character in separators and depth == 0:
             parts.append(text[begin:index].strip())
             begin = index + 1
     return [*parts, text[begin:].strip()]

@@ -1,12 +1,19 @@
 """The grading process: reads [response, truth, is_whole] as JSON lines and answers 1 or 0.
 
 python -m trinity.rewards.math_grader
+
+Its limits are processor seconds: on a busy machine an answer takes longer, and is as right.
 """
 
 import json
 import logging
+import math
 import re
+import resource
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
@@ -14,36 +21,67 @@ from trinity.rewards.math_answers import is_same_answer
 
 IN_TEXT = (LatexExtractionConfig(), ExprExtractionConfig())
 FORMULA = (LatexExtractionConfig(),)
-PARSE_SECONDS = 4
-VERIFY_SECONDS = 4
+GRADE_SECONDS = 8
+LAST_SECONDS = 12
+"""Ends the process: some expressions keep Python in one call that no signal interrupts."""
 LOAD_SECONDS = 50
 _HUGE = re.compile(r"\^\s*\{?\s*-?\d{5,}|\^\s*\{[^{}]*\^|\d{4,}\s*!|!\s*!|\^\s*\d\s*\^")
 """Powers and factorials that take Python longer than anyone waits."""
 
 
+class OutOfTime(BaseException):
+    """An expression takes too long; no exception, so that the parser does not catch it."""
+
+
 def main() -> None:
     """Grades until the parent closes the pipe."""
     logging.disable(logging.WARNING)
-    _load_parser()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with limited(LOAD_SECONDS, LOAD_SECONDS):
+        _load_parser()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:
         response, truth, is_whole = json.loads(line)
-        is_right = (
-            is_same_answer(response, truth, is_equal)
-            if is_whole
-            else matches_truth(response, truth)
-        )
-        sys.stdout.write("1\n" if is_right else "0\n")
+        sys.stdout.write("1\n" if _is_right(response, truth, is_whole) else "0\n")
         sys.stdout.flush()
+
+
+def _is_right(response: str, truth: str, is_whole: bool) -> bool:
+    try:
+        with limited(GRADE_SECONDS, LAST_SECONDS):
+            if is_whole:
+                return is_same_answer(response, truth, is_equal)
+            return matches_truth(response, truth)
+    except OutOfTime:
+        return False
+
+
+@contextmanager
+def limited(seconds: float, last_seconds: float) -> Iterator[None]:
+    """Raises OutOfTime after so many processor seconds; later the kernel ends the process."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    last = math.ceil(used.ru_utime + used.ru_stime + last_seconds)
+    limits = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (last, limits[1]))
+    before = signal.signal(signal.SIGPROF, _give_up)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+        resource.setrlimit(resource.RLIMIT_CPU, limits)
+
+
+def _give_up(*_: object) -> None:
+    raise OutOfTime
 
 
 def _load_parser() -> None:
     """Parses once: the first formula takes far longer than others, and would not be graded."""
-    half = parse(r"$\frac{1}{2}$", FORMULA, parsing_timeout=LOAD_SECONDS)
-    verify(
-        half, parse("$0.5$", FORMULA, parsing_timeout=LOAD_SECONDS), timeout_seconds=LOAD_SECONDS
-    )
+    half, point_five = (_parse_formula(text) for text in (r"\frac{1}{2}", "0.5"))
+    verify(half, point_five, timeout_seconds=None)
 
 
 def is_equal(answer: str, truth: str) -> bool:
@@ -51,14 +89,14 @@ def is_equal(answer: str, truth: str) -> bool:
     if _HUGE.search(answer) or _HUGE.search(truth):
         return False
     given, expected = _parse_formula(answer), _parse_formula(truth)
-    return bool(given and expected) and verify(expected, given, timeout_seconds=VERIFY_SECONDS)
+    return bool(given and expected) and verify(expected, given, timeout_seconds=None)
 
 
 def matches_truth(response: str, truth: str) -> bool:
     """Returns true if any parse of the truth equals the answer found in the response."""
     answer = [] if _HUGE.search(response) else _parse(response)
     return bool(answer) and any(
-        verify(gold, answer, timeout_seconds=VERIFY_SECONDS) for gold in _parse_truth(truth)
+        verify(gold, answer, timeout_seconds=None) for gold in _parse_truth(truth)
     )
 
 
@@ -70,7 +108,7 @@ def _parse_truth(truth: str) -> list[list[object]]:
 
 
 def _parse(text: str) -> list[object]:
-    return list(parse(text, IN_TEXT, parsing_timeout=PARSE_SECONDS))
+    return list(parse(text, IN_TEXT, parsing_timeout=None))
 
 
 def _parse_formula(text: str) -> list[object]:
@@ -81,7 +119,7 @@ def _parse_formula(text: str) -> list[object]:
             FORMULA,
             fallback_mode="no_fallback",
             extraction_mode="first_match",
-            parsing_timeout=PARSE_SECONDS,
+            parsing_timeout=None,
         )
     )
 

@@ -8,12 +8,12 @@ import inspect
 import logging
 import math
 import numbers
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from functools import cached_property, lru_cache, partial
 from typing import ClassVar, Literal, SupportsFloat, cast
 
 from trinity.errors import UserError
-from trinity.isolation.failures import text_of
+from trinity.isolation.values import text_of
 from trinity.rewards.awaiting import complete
 from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.threads import DaemonThreads
@@ -49,8 +49,17 @@ KNOWN = frozenset(
     }
 )
 """Parameters that a reward may name; the last three are veRL's, for functions written for it."""
-TRUTHS = frozenset({"truth", "ground_truth"})
+TRUTHS = frozenset({"truth", "ground_truth", "ground_truths"})
 """Parameters that a row may lack."""
+OF_VERL = frozenset({"data_source", "solution_str", "ground_truth", "extra_info"})
+"""All that veRL calls a function with, which may name some and take the rest by `**kwargs`."""
+OF_VERLS_BATCHES: Mapping[str, str] = {
+    "data_sources": "data_source",
+    "solution_strs": "solution_str",
+    "ground_truths": "ground_truth",
+    "extra_infos": "extra_info",
+}
+"""The lists that veRL's reward manager `batch` calls a function with; here they have one value."""
 
 
 class RewardFn:
@@ -120,6 +129,7 @@ class BoundReward:
         self._sums_all = _sums_all(source)
         hashable = cast(Hashable, source if source.__hash__ else type(source))
         self._wanted, demanded = _parameters(hashable, name)
+        self._takes_lists = self._wanted is not None and "solution_strs" in self._wanted
         self.needs_truth = not demanded.isdisjoint(TRUTHS)
 
     @cached_property
@@ -160,9 +170,9 @@ class BoundReward:
         return {SCORE: numbers[SCORE]} if has_score else dict(numbers)
 
     def _named(self, known: Mapping[str, object]) -> dict[str, object]:
-        """Returns the values that the reward names."""
+        """Returns the values that the reward names; in its own process they are `known` already."""
         wanted = self._wanted
-        every = {**known, **_verl_arguments(known)}
+        every = {**_verl_arguments(known), **known}
         return every if wanted is None else {k: v for k, v in every.items() if k in wanted}
 
     def _failed(self, error: Exception) -> dict[str, float]:
@@ -178,6 +188,8 @@ class BoundReward:
         return {SCORE: 0.0, REWARD_FAILED: 1.0}
 
     def _numbers(self, parts: object) -> dict[str, float]:
+        if self._takes_lists:
+            parts = self._only(parts)
         if isinstance(parts, SupportsFloat) and not isinstance(parts, Mapping):
             name = self._name.rpartition(".")[2]
             return {name: self._finite(name, self._float(name, parts))}
@@ -197,6 +209,19 @@ class BoundReward:
             for name, value in parts.items()
             if not has_score or name == SCORE or isinstance(value, SupportsFloat)
         }
+
+    def _only(self, scores: object) -> object:
+        """Returns the score of one answer, which a function of lists was asked about."""
+        try:
+            if isinstance(scores, Mapping):
+                raise TypeError("it is no list")
+            (score,) = cast(Iterable[object], scores)
+        except (TypeError, ValueError) as error:
+            raise BadReward(
+                f"the reward {self._name} takes lists (`solution_strs`) and returned "
+                f"{type(scores).__name__} for one answer: return a list with a score for each"
+            ) from error
+        return score
 
     def _number(self, name: str, value: object, *, is_part: bool) -> float:
         if not isinstance(value, SupportsFloat):
@@ -243,7 +268,12 @@ def _verl_arguments(known: Mapping[str, object]) -> dict[str, object]:
     row = known.get("task")
     columns = row if isinstance(row, Mapping) else {}
     found: dict[str, object] = {name: columns.get(name) for name in ("data_source", "extra_info")}
-    return found | ({"solution_str": known["response"]} if "response" in known else {})
+    if "response" in known:
+        found["solution_str"] = known["response"]
+    every = {**found, **known}
+    return found | {
+        lists: [every[single]] for lists, single in OF_VERLS_BATCHES.items() if single in every
+    }
 
 
 def check_reward(source: RewardSource, args: Mapping[str, JsonValue], name: str) -> None:
@@ -262,7 +292,8 @@ def check_reward(source: RewardSource, args: Mapping[str, JsonValue], name: str)
         return
     called = signature if not isinstance(source, type) else _call_signature(source, name)
     parameters = [p for p in called.parameters.values() if p.name not in {"self", *args}]
-    unknown = [p.name for p in parameters if _is_required(p) and p.name not in KNOWN]
+    known = KNOWN | OF_VERLS_BATCHES.keys()
+    unknown = [p.name for p in parameters if _is_required(p) and p.name not in known]
     if unknown:
         raise UserError(
             f"the reward {name} wants {', '.join(unknown)}, which it is not given: it may name "
@@ -272,7 +303,9 @@ def check_reward(source: RewardSource, args: Mapping[str, JsonValue], name: str)
 
 @lru_cache
 def _parameters(source: Hashable, name: str) -> tuple[frozenset[str] | None, frozenset[str]]:
-    """Returns the parameters that it names, None for all, and those without a default.
+    """Returns the parameters that it is given, None for all, and those without a default.
+
+    A function of veRL's that has `**kwargs` gets what veRL gives, which it may pass on.
 
     The result is cached, because a reward is made for every run.
     """
@@ -283,6 +316,11 @@ def _parameters(source: Hashable, name: str) -> tuple[frozenset[str] | None, fro
     parameters = called.parameters.values()
     demanded = frozenset(p.name for p in parameters if _is_required(p))
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        named = {p.name for p in parameters}
+        if "solution_str" in named:
+            return OF_VERL | named, demanded
+        if "solution_strs" in named:
+            return frozenset(OF_VERLS_BATCHES) | named, demanded
         return None, demanded
     return frozenset(p.name for p in parameters if p.kind is not p.VAR_POSITIONAL), demanded
 

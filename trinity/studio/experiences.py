@@ -14,7 +14,8 @@ from trinity.studio.history import cut_text
 from trinity.types import Experience, Pair, Sequence
 
 PAGE_ROWS = 50
-GROUP_ROWS = 64
+GROUP_ROWS = 1_000
+"""Samples of a task's group that are read: each turn of a conversation is one."""
 MAX_PREVIEW_CHARS = 120
 MAX_TEXT_CHARS = 200_000
 NOT_RECORDED = "not recorded"

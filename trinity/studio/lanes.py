@@ -142,8 +142,8 @@ class LaneHistory:
         """Returns the name of a lane."""
         return self._names.get(lane, (0, lane))[1]
 
-    def shown(self, now: float) -> Lanes:
-        """Returns the lanes over the newest minutes."""
+    def shown(self, now: float, *, ago: str = "ago") -> Lanes:
+        """Returns the lanes over the minutes before `now`; `ago` says before what that is."""
         with self._lock:
             spans = [*self._closed_spans(), *self._open.values()]
             names = dict(self._names)
@@ -161,7 +161,7 @@ class LaneHistory:
                 Lane(
                     name=names[lane][1],
                     spans=tuple(
-                        _shown(span, start, window)
+                        _shown(span, start, window, ago)
                         for span in sorted(of_lane[lane], key=lambda span: span.begin)
                     ),
                 )
@@ -266,7 +266,7 @@ def _spans(
         )
 
 
-def _shown(span: LaneSpan, start: float, window: float) -> ShownSpan:
+def _shown(span: LaneSpan, start: float, window: float, ago: str) -> ShownSpan:
     begin = max(span.begin, start)
     what = f"waits for {span.waits_for}" if span.is_wait else span.text
     lasted = seconds_text(span.seconds)
@@ -274,7 +274,7 @@ def _shown(span: LaneSpan, start: float, window: float) -> ShownSpan:
         ("waits for" if span.is_wait else "does", span.waits_for if span.is_wait else span.text),
         *([("because", span.text)] if span.is_wait else []),
         ("for", f"{lasted} so far" if span.is_open else lasted),
-        ("began", f"{seconds_text(start + window - span.begin)} ago"),
+        ("began", f"{seconds_text(start + window - span.begin)} {ago}"),
     ]
     return ShownSpan(
         id=f"{span.lane}/{span.waits_for}/{span.begin:.0f}",

@@ -20,7 +20,7 @@ from trinity.studio.experiences import NOT_RECORDED, WholeExperience
 from trinity.studio.plain_text import visible_text
 from trinity.types import Alignment, Experience, FloatArray
 from trinity.types import Sequence as TokenSequence
-from trinity.workflows.sampling import LIKELIEST_LOGPROBS, LIKELIEST_TOKENS
+from trinity.workflows.experience_builder import LIKELIEST_LOGPROBS, LIKELIEST_TOKENS
 
 WINDOW_TOKENS = 1_024
 """Tokens that are shown at once."""

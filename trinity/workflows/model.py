@@ -14,9 +14,13 @@ import numpy as np
 from trinity.errors import UserError
 from trinity.telemetry import tracing
 from trinity.types import Experience, FloatArray, JsonObject, SamplingParams
-from trinity.workflows.attempt_calls import AttemptCalls, T
-from trinity.workflows.attempt_calls import AttemptOver as AttemptOver  # workflows may catch it
-from trinity.workflows.experience_builder import CallHistory, ExperienceBuilder
+from trinity.workflows.experience_builder import (
+    CallHistory,
+    ExperienceBuilder,
+    RatioWarnings,
+    SamplingOverrides,
+    apply_overrides,
+)
 from trinity.workflows.generation import (
     ChatTokenizer,
     Generation,
@@ -26,11 +30,11 @@ from trinity.workflows.generation import (
     OnDelta,
     Prompt,
     Scores,
+    trace_generation,
 )
 from trinity.workflows.messages import Message, as_mapping, for_template
-from trinity.workflows.openai_clients import HttpModelAccess
-from trinity.workflows.sampling import RatioWarnings, SamplingOverrides, apply_overrides
-from trinity.workflows.telemetry import trace_generation
+from trinity.workflows.openai_clients import AttemptCalls, HttpModelAccess, T
+from trinity.workflows.openai_clients import AttemptOver as AttemptOver  # workflows may catch it
 
 logger = logging.getLogger(__name__)
 

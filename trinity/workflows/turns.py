@@ -16,7 +16,7 @@ import numpy as np
 
 from trinity.types import Alignment, Array, Experience, VersionSpan
 from trinity.types import Sequence as TokenSequence
-from trinity.workflows.sampling import distribution_of
+from trinity.workflows.experience_builder import distribution_of
 
 Quoted = TypeVar("Quoted")
 Answer = TypeVar("Answer")

@@ -17,7 +17,7 @@ from trinity.types import (
     VersionSpan,
 )
 from trinity.types import Sequence as TokenSequence
-from trinity.workflows.sampling import distribution_of
+from trinity.workflows.experience_builder import distribution_of
 from trinity.workflows.simple_workflow import SimpleWorkflow
 from trinity.workflows.verl_agents import (
     AGENT,
@@ -25,6 +25,7 @@ from trinity.workflows.verl_agents import (
     AgentRun,
     PolicyClient,
     PromptTooLongError,
+    read_section,
     run_agent,
 )
 
@@ -81,13 +82,11 @@ class VerlAgentWorkflow(SimpleWorkflow):
 
         Raises: UserError for a key that veRL's loops do not know.
         """
-        given = self.task.workflow_args.get(name) or {}
-        where = f"taskset {self.task.taskset!r}: {type(self).__name__}: workflow_args.{name}"
-        if not isinstance(given, dict):
-            raise UserError(f"{where} is {given!r}: give a section with {', '.join(usual)}")
-        if unknown := sorted(given.keys() - usual.keys()):
-            raise UserError(f"{where} has no {', '.join(unknown)}: it has {', '.join(usual)}")
-        return {**usual, **given}
+        try:
+            return read_section(self.task.workflow_args, name, usual)
+        except UserError as error:
+            where = f"taskset {self.task.taskset!r}: {type(self).__name__}"
+            raise UserError(f"{where}: {error}") from error
 
 
 def _row_after(row: JsonObject, num_turns: int, fields: Mapping[str, Any]) -> JsonObject:

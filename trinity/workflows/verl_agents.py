@@ -21,8 +21,8 @@ from typing import Any, Protocol, runtime_checkable
 from trinity.errors import UserError
 from trinity.plugins import plugin_dirs_from_environment
 from trinity.types import Experience, FinishReason, JsonObject, JsonValue, SamplingParams
+from trinity.workflows.experience_builder import SamplingOverrides
 from trinity.workflows.model import ModelWrapper
-from trinity.workflows.sampling import SamplingOverrides
 
 MULTI_TURN: JsonObject = {
     "enable": True,
@@ -44,6 +44,20 @@ _LENGTHS = ("max_tokens", "max_new_tokens")
 _SAME = ("temperature", "top_p", "top_k", "repetition_penalty", "min_p", "stop")
 """Sampling parameters that a loop may change."""
 _IGNORED = ("logprobs", *_LENGTHS)
+
+
+def read_section(arguments: JsonObject, name: str, usual: JsonObject) -> JsonObject:
+    """Returns a section of `workflow_args` with veRL's defaults.
+
+    Raises: UserError for a key that veRL's loops do not know.
+    """
+    given = arguments.get(name) or {}
+    where = f"workflow_args.{name}"
+    if not isinstance(given, dict):
+        raise UserError(f"{where} is {given!r}: give a section with {', '.join(usual)}")
+    if unknown := sorted(given.keys() - usual.keys()):
+        raise UserError(f"{where} has no {', '.join(unknown)}: it has {', '.join(usual)}")
+    return {**usual, **given}
 
 
 @runtime_checkable
@@ -300,9 +314,16 @@ def _tools(tool_config_path: str, function_tool_path: str) -> tuple[Any, ...]:
 
 
 def _look_in_plugin_folders() -> None:
-    """Appends the current and plugin folders to Python's path, where veRL looks for classes."""
+    """Appends the current and plugin folders to Python's path, where veRL looks for classes.
+
+    A tool that an earlier veRL had, and this one has no more, is that of a copy in such a folder.
+    """
+    import verl.tools
+
     folders = [os.getcwd(), *map(str, plugin_dirs_from_environment())]
     sys.path += [folder for folder in folders if folder not in sys.path]
+    places = [os.path.join(folder, "verl", "tools") for folder in folders]
+    verl.tools.__path__ += [place for place in places if place not in verl.tools.__path__]
 
 
 def _unreadable(what: str, path: str, error: Exception) -> UserError:

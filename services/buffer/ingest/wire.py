@@ -15,10 +15,9 @@ from trinity.api.v1 import experience_pb2 as pb
 from trinity.codec import finish_reason_of
 from trinity.codec_checks import check_experience_message
 from trinity.errors import InvalidRequest
-from trinity.ids import CANONICAL_UUID
 from trinity.rpc.bounds import check_bounds
 from trinity.subjects import runs_subject
-from trinity.types import StageKey, experience_id
+from trinity.types import CANONICAL_UUID, StageKey, experience_id
 
 FIXED_BYTES = {1: 8, 5: 4}
 """Length of a fixed-size value by wire type, which is in the lowest bits of a field's tag."""

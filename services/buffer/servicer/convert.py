@@ -11,11 +11,10 @@ from services.buffer.store.training import Checkpoint, RecordedVersion
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import taskset_pb2
 from trinity.errors import InvalidRequest, TooLarge
-from trinity.ids import CANONICAL_UUID, are_canonical
 from trinity.rpc.answers import first_within
 from trinity.rpc.bounds import clip_text
 from trinity.rpc.limits import MAX_WAIT_SECONDS
-from trinity.types import StageKey
+from trinity.types import CANONICAL_UUID, StageKey, are_canonical
 
 T = TypeVar("T")
 

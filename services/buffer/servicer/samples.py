@@ -24,7 +24,14 @@ from services.buffer.store.batches import BatchUse, TokenValues
 from services.buffer.store.changes import RecordedChange
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.experiences import StateCount, find_bodies
-from services.buffer.store.queries import PageRequest, StoredExperience, list_page, sizes_of
+from services.buffer.store.queries import (
+    GROUPS_AT_ONCE,
+    MOST_GROUPS_AT_ONCE,
+    PageRequest,
+    StoredExperience,
+    list_page,
+    sizes_of,
+)
 from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
 from trinity.codec import FINISH_REASON_NAMES, FINISH_REASONS
 from trinity.errors import InvalidRequest, TooLarge
@@ -254,23 +261,31 @@ class SamplePages:
     latest_first: bool = False
 
     async def read_pages(self, after: SampleCursor | None = None) -> AsyncIterator[SamplePage]:
-        """Yields the samples in order, starting after a place."""
+        """Yields the samples in order, starting after a place.
+
+        Each page that is not full is followed by a look into twice as many groups, so that a search
+        for rare samples takes few round trips.
+        """
+        num_groups = GROUPS_AT_ONCE
         while True:
             async with self.database.transaction() as connection:
-                page = await list_page(connection, self._look(after))
+                page = await list_page(connection, self._look(after, num_groups))
             async for part in self._parts_of(page.rows):
                 yield part
             if page.end is None:
                 return
             after = page.end
+            if len(page.rows) < ROWS_PER_PAGE:
+                num_groups = min(2 * num_groups, MOST_GROUPS_AT_ONCE)
 
-    def _look(self, after: SampleCursor | None) -> PageRequest:
+    def _look(self, after: SampleCursor | None, num_groups: int) -> PageRequest:
         return PageRequest(
             key=self.key,
             wanted=self.wanted,
             after=after,
             size=ROWS_PER_PAGE,
             latest_first=self.latest_first,
+            num_groups=num_groups,
         )
 
     async def _parts_of(self, rows: Sequence[StoredExperience]) -> AsyncIterator[SamplePage]:

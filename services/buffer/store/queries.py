@@ -16,6 +16,8 @@ from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
 GROUPS_AT_ONCE = 256
+"""Groups that the first page of a search looks into."""
+MOST_GROUPS_AT_ONCE = 2_048
 E, A = experience.c, assignment.c
 
 
@@ -69,6 +71,8 @@ class PageRequest:
     size: int
     latest_first: bool = False
     """Descending by explore step and position; samples of a group stay in ascending order."""
+    num_groups: int = GROUPS_AT_ONCE
+    """Groups that the page looks into."""
 
 
 async def list_page(connection: Connection, request: PageRequest) -> Page:
@@ -81,7 +85,7 @@ async def list_page(connection: Connection, request: PageRequest) -> Page:
     rows = await _of_groups(connection, request, groups)
     if len(rows) == request.size:
         return Page(rows=rows, end=rows[-1].cursor)
-    if len(groups) < GROUPS_AT_ONCE:
+    if len(groups) < request.num_groups:
         return Page(rows=rows, end=None)
     return Page(rows=rows, end=_end_of(groups[-1]))
 
@@ -99,7 +103,7 @@ async def _groups(connection: Connection, request: PageRequest) -> list[Row]:
         sa.select(A.assignment_id, A.taskset, A.task_index, A.explore_step, A.position)
         .where(*conditions)
         .order_by(*(column.desc() for column in order) if request.latest_first else order)
-        .limit(GROUPS_AT_ONCE)
+        .limit(request.num_groups)
     )
     return await connection.fetch(statement)
 

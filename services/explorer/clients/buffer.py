@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterable
 
 import grpc
 
-from services.explorer.clients.streams import iterate_until_deadline, translate_rpc_errors
+from services.explorer.retry import iterate_until_deadline, translate_rpc_errors
 from services.explorer.types import (
     Assignment,
     CommitOutcome,

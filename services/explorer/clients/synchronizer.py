@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 from pydantic import ValidationError
 
-from services.explorer.clients.streams import iterate_until_deadline, translate_rpc_errors
+from services.explorer.retry import iterate_until_deadline, translate_rpc_errors
 from services.explorer.types import EngineTurnState, LostWeights, WeightsId, WeightsVersion
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub

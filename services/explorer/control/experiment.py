@@ -5,7 +5,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from services.explorer.clients.streams import WatchFeed
 from services.explorer.clients.synchronizer import (
     ExplorerExperimentState,
     ExplorerStageState,
@@ -21,7 +20,7 @@ from services.explorer.engine.turns import (
     TurnSettings,
 )
 from services.explorer.engines import EngineManager, LoadedStageModels
-from services.explorer.retry import RetryPolicy, RolloutStageFailed, user_message
+from services.explorer.retry import RetryPolicy, RolloutStageFailed, WatchFeed, user_message
 from services.explorer.rollout.scheduler import StageScheduler
 from services.explorer.serving.work import ServingRunner
 from services.explorer.types import (

@@ -11,7 +11,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.explorer.clients import buffer
 from services.explorer.clients.buffer import ExplorerBufferClient
-from services.explorer.clients.streams import WatchFeed, iterate_until_deadline
 from services.explorer.clients.synchronizer import (
     ExplorerExperimentState,
     ExplorerSynchronizerClient,
@@ -19,11 +18,10 @@ from services.explorer.clients.synchronizer import (
 from services.explorer.control.experiment import ExperimentRunner
 from services.explorer.control.stage import RolloutStageFactory
 from services.explorer.counters import RolloutCounters
-from services.explorer.delivery.commits import CommitReportWatcher
-from services.explorer.delivery.outbox import Outbox
+from services.explorer.delivery.outbox import CommitReportWatcher, Outbox
 from services.explorer.delivery.publisher import NatsBroker, ResultPublisher
 from services.explorer.engines import EngineManager, StartEngine
-from services.explorer.retry import RetryPolicy
+from services.explorer.retry import RetryPolicy, WatchFeed, iterate_until_deadline
 from services.explorer.rollout.loop_watchdog import LoopWatchdog
 from services.explorer.settings import ExplorerSettings
 from services.explorer.telemetry import register_gauges

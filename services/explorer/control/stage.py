@@ -7,15 +7,19 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from services.explorer.clients.buffer import ExplorerBufferClient
-from services.explorer.clients.streams import WatchFeed
 from services.explorer.clients.synchronizer import ExplorerSynchronizerClient, WatchedExperiment
-from services.explorer.counters import AbandonedCallReporter, CountingGenerator, RolloutCounters
+from services.explorer.counters import (
+    AbandonedCallReporter,
+    CountingGenerator,
+    ExploreStepLog,
+    RolloutCounters,
+)
 from services.explorer.delivery.outbox import Outbox
 from services.explorer.engine.interface import EngineDied
 from services.explorer.engine.turns import EngineOwnDevice, EngineTurns
 from services.explorer.engine.weight_transfer import EngineWeightReceiver
 from services.explorer.engines import LoadedStageModels
-from services.explorer.retry import RetryPolicy, RolloutStageFailed, deadline, leaves_of
+from services.explorer.retry import RetryPolicy, RolloutStageFailed, WatchFeed, deadline, leaves_of
 from services.explorer.rollout.run import LongRunReporter, RunExecutor
 from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
 from services.explorer.rollout.scheduler import IdleTimeout, RolloutLimits, StageScheduler
@@ -25,7 +29,6 @@ from services.explorer.rollout.workflow_factory import WorkflowFactory
 from services.explorer.serving.setup import build_serving_runner
 from services.explorer.serving.work import ServingRunner
 from services.explorer.settings import ExplorerSettings
-from services.explorer.step_log import ExploreStepLog
 from services.explorer.telemetry import load_span
 from services.explorer.types import LostWeights, WeightsVersion
 from trinity.config.plan.stage_plan import StagePlan

@@ -23,9 +23,9 @@ from services.explorer.openai_api.tools import ForcedCalls, ResponseParsers, rea
 from trinity.config.plan.model import TAKEN_TEMPLATE_KWARGS
 from trinity.json_values import parse_untrusted
 from trinity.types import Experience, JsonObject, JsonValue
+from trinity.workflows.experience_builder import SamplingOverrides
 from trinity.workflows.generation import ChatTokenizer, ReadsTemplate, Scores
 from trinity.workflows.messages import Message
-from trinity.workflows.sampling import SamplingOverrides
 
 logger = logging.getLogger(__name__)
 MAX_TOLD_VARIABLES = 32

@@ -14,9 +14,9 @@ from services.explorer.openai_api.response import (
     weights_fingerprint,
 )
 from trinity.types import Experience, JsonObject
+from trinity.workflows.experience_builder import SamplingOverrides, truncate_at_stop
 from trinity.workflows.generation import GenerationDelta
 from trinity.workflows.model import ModelWrapper, OnIndexedDelta
-from trinity.workflows.sampling import SamplingOverrides, truncate_at_stop
 
 
 class TextStream:

@@ -24,9 +24,9 @@ from services.explorer.openai_api.response import (
     weights_fingerprint,
 )
 from trinity.types import Experience, JsonObject, JsonValue
+from trinity.workflows.experience_builder import SamplingOverrides
 from trinity.workflows.generation import ChatTokenizer, GenerationDelta, Likeliest, Prompt, Scores
 from trinity.workflows.model import ModelWrapper, OnIndexedDelta
-from trinity.workflows.sampling import SamplingOverrides
 
 UNSUPPORTED_KEYS = ("suffix", "logit_bias", "use_beam_search", "prompt_embeds")
 """Keys besides those in `fields` that would change the answer but are not supported."""

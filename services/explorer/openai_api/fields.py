@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from services.explorer.openai_api.errors import InvalidApiRequest
+from trinity.workflows.experience_builder import SamplingOverrides
 from trinity.workflows.generation import ANY_OBJECT
-from trinity.workflows.sampling import SamplingOverrides
 
 MAX_CHOICES = 128
 MAX_LOGPROBS = 20

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from services.explorer.openai_api.errors import InvalidApiRequest
+from trinity.workflows.experience_builder import SamplingOverrides
 from trinity.workflows.generation import Prompt
 from trinity.workflows.model import ModelWrapper
-from trinity.workflows.sampling import SamplingOverrides
 
 
 def fill_lengths(

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from services.explorer.engine.tokenizer import MAX_CACHED_TOKENS
 from services.explorer.openai_api.errors import InvalidApiRequest
 from trinity.types import Experience, FinishReason, JsonObject
+from trinity.workflows.experience_builder import LIKELIEST_LOGPROBS, LIKELIEST_TOKENS
 from trinity.workflows.generation import ChatTokenizer, Likeliest, Prompt, Scores
-from trinity.workflows.sampling import LIKELIEST_LOGPROBS, LIKELIEST_TOKENS
 
 MIN_LOGPROB = -9999.0
 """Used instead of minus infinity, which JSON does not have."""

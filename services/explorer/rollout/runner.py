@@ -17,7 +17,7 @@ from services.explorer.rollout.workflow_specs import Made, WorkflowSpec
 from services.explorer.types import Assignment, Attempt, AttemptResult, RolloutKind, WeightsId
 from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig
-from trinity.isolation.failures import UserCodeFailed, place_of
+from trinity.isolation.values import UserCodeFailed, place_of
 from trinity.redact import redact_passwords
 from trinity.runtime.asyncio_internals import abandon_task
 from trinity.runtime.logs import RateLimitedLog

@@ -20,9 +20,9 @@ from typing import IO, Any
 
 import trinity
 from trinity.interpreter import module_command
-from trinity.isolation.failures import UserProcessDied
-from trinity.isolation.log_lines import log_line
+from trinity.isolation.values import UserProcessDied
 from trinity.runtime.child_process import end_child, start_child
+from trinity.runtime.runner_logs import log_line
 
 logger = logging.getLogger(__name__)
 WORKER = "trinity.isolation.worker"

@@ -7,8 +7,13 @@ from dataclasses import dataclass, replace
 
 from services.explorer.engines import LoadedModel
 from services.explorer.openai_api.server import AttemptApiServer
-from services.explorer.rollout.isolated_rewards import IsolatedReward, needs_process
-from services.explorer.rollout.isolated_workflows import IsolatedSpec, Message, workflow_request
+from services.explorer.rollout.isolated_workflows import (
+    IsolatedReward,
+    IsolatedSpec,
+    Message,
+    needs_process,
+    workflow_request,
+)
 from services.explorer.rollout.user_processes import UserProcessPool
 from services.explorer.rollout.workflow_specs import (
     HostedSpec,
@@ -25,9 +30,9 @@ from trinity.errors import UserError
 from trinity.isolation.parts import PartRef, is_of_user
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.types import JsonObject, SamplingParams
+from trinity.workflows.experience_builder import RatioWarnings
 from trinity.workflows.generation import ChatTokenizer, Generator, ModelLimits
 from trinity.workflows.model import ModelWrapper
-from trinity.workflows.sampling import RatioWarnings
 from trinity.workflows.task import Task
 from trinity.workflows.trinity_rft.experience import preload_tensors
 from trinity.workflows.trinity_rft.hosting import HostedRuns, IdleWorkflows, ModelPaths

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import ClassVar, Protocol
 
-from services.explorer.rollout.isolated_rewards import IsolatedReward
+from services.explorer.rollout.isolated_workflows import IsolatedReward
 from trinity.isolation.parts import PartRef
 from trinity.rewards.reward import (
     REWARD_POOL,

@@ -17,7 +17,7 @@ from verl.utils.ulysses import (
     get_ulysses_sequence_parallel_group,
 )
 
-from services.trainer.backend.packed_rows import PackedRows
+from services.trainer.backend.packed_attention import PackedRows
 
 SEQUENCE_DIM, HEAD_DIM = 1, 2
 

@@ -18,7 +18,6 @@ from services.trainer.checkpoints.lora import (
     lora_adapter_of,
 )
 from services.trainer.learner.loss import BatchLoss, LossFunctions
-from services.trainer.learner.metrics import mean_over_passes
 from services.trainer.learner.microbatches import OutputGatherer, work_metrics
 from services.trainer.learner.prepared_batch import MicroBatch, PreparedBatch, with_tokens
 from services.trainer.learner.resume_source import (
@@ -27,15 +26,15 @@ from services.trainer.learner.resume_source import (
     load_own_checkpoint,
     save_checkpoint,
 )
-from services.trainer.learner.teacher import VocabularyTeacher
 from services.trainer.learner.verl_calls import (
     EngineOutputs,
     Matrix,
+    VocabularyTeacher,
     WorkerCalls,
     as_array,
     on_device,
 )
-from services.trainer.types import Metrics
+from services.trainer.types import Metrics, mean_over_passes
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix, IntVector
 from trinity.config.plan.stage_plan import StagePlan
 

@@ -9,9 +9,15 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from services.trainer.types import TrainBatch, TrainRow
+from services.trainer.types import RowStatistics, TrainBatch, TrainedTokens, TrainRow
 from trinity.algorithm.aggregation import BatchTotals
-from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix, IntVector
+from trinity.algorithm.token_advantage.token_batch import (
+    BoolMatrix,
+    FloatMatrix,
+    FloatVector,
+    IntVector,
+)
+from trinity.types import FloatArray
 
 MicroBatch = Sequence[int]
 """The row numbers of a micro-batch."""
@@ -250,3 +256,40 @@ def with_tokens(
     An optimizer's momentum would move the weights without a gradient, too.
     """
     return [part for part in parts if mask_of(part.prepared).any()] or list(parts[:1])
+
+
+MAX_RECORDED_TOKENS = 2**17
+"""Of a step: 1 MiB of values."""
+
+
+def with_token_values(
+    statistics: Mapping[int, RowStatistics],
+    prepared: PreparedBatch,
+    logprobs_BT: FloatMatrix,
+    share: float,
+) -> dict[int, RowStatistics]:
+    """Adds the values of each token to a share of the rows, spread evenly over the batch."""
+    found, num_left = dict(statistics), MAX_RECORDED_TOKENS
+    for number, row in enumerate(prepared.rows):
+        length = row.response_length
+        is_recorded = is_recorded_row(row.position, prepared.batch.step, share)
+        if not is_recorded or row.position not in found or length > num_left:
+            continue
+        num_left -= length
+        mask_T = prepared.mask_BT[number, :length]
+        tokens = TrainedTokens(
+            logprobs_T=_of_trained(mask_T, logprobs_BT[number, :length]),
+            advantages_T=_of_trained(mask_T, prepared.advantages_BT[number, :length]),
+        )
+        found[row.position] = replace(found[row.position], tokens=tokens)
+    return found
+
+
+def _of_trained(mask_T: BoolVector, values_T: FloatVector) -> FloatArray:
+    return np.where(mask_T, values_T, np.nan).astype(np.float32)
+
+
+def is_recorded_row(position: int, step: int, share: float) -> bool:
+    """Returns True for a share of the rows: evenly spread, and other ones in the next step."""
+    place = position + step
+    return int((place + 1) * share) > int(place * share)

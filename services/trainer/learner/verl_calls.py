@@ -4,6 +4,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,8 @@ from verl.utils import tensordict_utils
 from verl.utils.device import get_device_name, get_torch_device
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 
-from services.trainer.backend.verl_worker import packs_rows
+from services.trainer.backend.row_engine import Lesson
+from services.trainer.backend.verl_worker import build_teacher, packs_rows
 from services.trainer.collectives import Ranks
 from services.trainer.learner.microbatches import (
     MicroBatchLimits,
@@ -23,6 +25,8 @@ from services.trainer.learner.microbatches import (
 from services.trainer.learner.prepared_batch import MicroBatch, PreparedBatch, ResponseLayout
 from services.trainer.types import TrainRow
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.errors import UserError
 from trinity.runtime.life import LifeSigns
 
 PAD = 0
@@ -294,3 +298,33 @@ def free_device_memory() -> None:
     device.synchronize()
     gc.collect()
     device.empty_cache()
+
+
+class VocabularyTeacher:
+    """A model whose weights stay as they are. Collective.
+
+    teacher = VocabularyTeacher(plan, directory)
+    teacher.teach(data, actor.worker)
+    actor.worker.forward_backward(data)
+    """
+
+    def __init__(self, plan: StagePlan, model_directory: Path) -> None:
+        self._direction = plan.config.algorithm.distillation.divergence
+        self.worker = build_teacher(plan, model_directory)
+        self.worker.engine.shows_top_k = plan.config.algorithm.distillation.top_k
+        self.worker.set_loss_fn(OutputRecorder(()))
+
+    def check_rows(self, student: TinkerTrainingWorker) -> None:
+        """Raises: UserError if only one of the two models can take rows without padding."""
+        if packs_rows(self.worker) != packs_rows(student):
+            raise UserError(
+                "`algorithm.distillation.model_path` and the policy take rows in different forms, "
+                "with and without padding: give `trainer.use_remove_padding: false`"
+            )
+
+    def teach(self, data: TensorDict, student: TinkerTrainingWorker) -> None:
+        """Hands the student what it is to be compared with in its next pass over the same rows."""
+        self.worker.infer_batch(data)
+        shown, self.worker.engine.shown = self.worker.engine.shown, None
+        assert shown is not None
+        student.engine.lesson = Lesson(teacher=shown, direction=self._direction)

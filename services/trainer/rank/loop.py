@@ -12,13 +12,11 @@ from services.trainer.checkpoints.publisher import WeightsPublisher, WrittenWeig
 from services.trainer.clients import BatchResult, NoBatchReason, TrainerBufferClient
 from services.trainer.collectives import Ranks
 from services.trainer.data.batches import BatchSource
-from services.trainer.learner.metrics import batch_metrics
 from services.trainer.messages import RankStageEnded
-from services.trainer.rank.anomaly_checks import AnomalyChecks, has_trained_tokens
 from services.trainer.rank.device_turns import OwnDevice, RankTurns
 from services.trainer.rank.incarnation import Incarnation
-from services.trainer.telemetry import StepTelemetry
-from services.trainer.types import StageLearner, StepOutcome, TrainBatch
+from services.trainer.telemetry import AnomalyChecks, StepTelemetry, has_trained_tokens
+from services.trainer.types import StageLearner, StepOutcome, TrainBatch, batch_metrics
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.runtime.logs import as_fields
 from trinity.telemetry import tracing

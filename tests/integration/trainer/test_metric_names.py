@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.trainer.learner.metrics import batch_metrics
-from services.trainer.types import TrainBatch
+from services.trainer.types import TrainBatch, batch_metrics
 from tests.integration.trainer.learners import Build, stepped
 from tests.integration.trainer.test_experts import mixed_batch, mixed_plan
 from tests.unit.trainer.builders import make_plan, random_batch, random_pairs

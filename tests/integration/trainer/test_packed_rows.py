@@ -62,7 +62,7 @@ def test_a_row_that_sees_its_neighbour_is_found(
     """The control: the comparison above fails if attention does not stop where a row begins."""
     padded = gradients_of(learner_of(plan_of(model, GRPO, packed=False)), BATCH)
     monkeypatch.setattr(
-        "services.trainer.backend.packed_rows.runs_of", lambda lengths: ((sum(lengths), 1),)
+        "services.trainer.backend.packed_attention.runs_of", lambda lengths: ((sum(lengths), 1),)
     )
     mixed = gradients_of(learner_of(plan_of(model, GRPO, packed=True)), BATCH)
     with pytest.raises(AssertionError, match="Not equal"):

@@ -152,7 +152,7 @@ def test_a_teacher_in_another_form_of_rows_is_refused(
     ranks: "Ranks", model: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of(model, teacher)
-    import services.trainer.learner.teacher as module
+    import services.trainer.learner.verl_calls as module
 
     answers = iter([True, False])
     monkeypatch.setattr(module, "packs_rows", lambda _: next(answers))

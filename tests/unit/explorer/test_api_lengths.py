@@ -7,8 +7,8 @@ import openai
 import pytest
 
 from tests.unit.explorer.offering import Offered
+from trinity.workflows.experience_builder import RatioWarnings
 from trinity.workflows.generation import ModelLimits
-from trinity.workflows.sampling import RatioWarnings
 
 HEAD = len("user:\n")
 MAX_PROMPT, MAX_MODEL = 120, 200

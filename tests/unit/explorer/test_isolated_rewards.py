@@ -10,17 +10,18 @@ from typing import cast
 
 import pytest
 
-from services.explorer.rollout.isolated_rewards import IsolatedReward, needs_process
+from services.explorer.rollout.isolated_workflows import IsolatedReward, needs_process
 from services.explorer.rollout.user_processes import UserProcess, UserProcessPool
 from services.explorer.types import AttemptResult
 from tests.unit.explorer.runs import outcome_of
 from tests.unit.explorer.users import LoopLag, plugin_folder, user_processes
 from trinity.errors import UserError
-from trinity.isolation.failures import UserCodeFailed, UserProcessDied
+from trinity.isolation.values import UserCodeFailed, UserProcessDied
 from trinity.plugins import REWARDS
-from trinity.rewards.reward import REWARD_FAILED
+from trinity.rewards.reward import REWARD_FAILED, BoundReward
 from trinity.runtime.logs import LEVEL_VARIABLE, TextFormatter
 from trinity.runtime.runner_logs import RunnerNumbers, RunnerRouter
+from trinity.types import JsonObject
 
 FILE = """
 import asyncio, logging, os, re, time
@@ -96,6 +97,10 @@ def sees(response_token, finish_reason, task, messages, truth, response_length, 
         "truth": float(truth),
         "variable": float(os.environ.get("TRINITY_TEST_SEEN", "0")),
     }
+
+def of_verl(data_source, solution_str, ground_truth, extra_info, **kwargs):
+    right = data_source == "gsm8k" and extra_info == {"index": 3} and kwargs == {"bonus": 2}
+    return {"score": float(right and solution_str == ground_truth), "pred": solution_str}
 
 def logs(response):
     logger.info("%s is read", response, extra={"where": STATE, "length": len(response)})
@@ -299,6 +304,19 @@ async def test_a_reward_gets_what_it_names(tmp_path: Path, monkeypatch: pytest.M
         "truth": 2.0,
         "variable": 7.0,
     }
+
+
+async def test_a_function_of_verls_gets_its_arguments_in_its_process_too() -> None:
+    async with user_processes() as pool:
+        source = REWARDS.get("isolated_file.of_verl")
+        args: JsonObject = {"bonus": 2}
+        elsewhere = IsolatedReward(
+            pool=pool, source=source, args=args, name="isolated_file.of_verl"
+        )
+        reward = BoundReward(source, args, "of_verl", elsewhere=elsewhere)
+        row = {"data_source": "gsm8k", "extra_info": {"index": 3}}
+        numbers = await reward.score(response="7", truth="7", ground_truth="7", task=row)
+    assert numbers == {"score": 1.0}
 
 
 async def test_a_reward_that_cannot_be_made_is_said_when_the_stage_opens() -> None:

@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.explorer.clients.streams import WatchFeed
-from services.explorer.retry import RetryPolicy, RolloutStageFailed, user_message
+from services.explorer.retry import RetryPolicy, RolloutStageFailed, WatchFeed, user_message
 from services.explorer.rollout.scheduler import IdleTimeout
 from trinity.errors import NotFound, Unavailable, UserError
 from trinity.runtime.presence import WaitRegistry
@@ -74,7 +73,7 @@ async def test_a_stream_that_stays_closed_ends_with_a_sentence(waits: WaitRegist
 async def test_a_stream_that_opens_and_says_nothing_is_away(
     waits: WaitRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.explorer.clients.streams.FIRST_RESPONSE_SECONDS", 0.02)
+    monkeypatch.setattr("services.explorer.retry.FIRST_RESPONSE_SECONDS", 0.02)
 
     async def silent() -> AsyncIterator[int]:
         await asyncio.Event().wait()

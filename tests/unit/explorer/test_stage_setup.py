@@ -12,7 +12,6 @@ import pytest
 from pydantic import SecretStr
 
 from services.explorer.clients.buffer import ExplorerBufferClient
-from services.explorer.clients.streams import WatchFeed
 from services.explorer.clients.synchronizer import ExplorerSynchronizerClient, WatchedExperiment
 from services.explorer.control.stage import RolloutStageFactory, StageJob
 from services.explorer.counters import RolloutCounters
@@ -21,7 +20,7 @@ from services.explorer.engine.interface import EngineDied
 from services.explorer.engine.turns import EngineOwnDevice, EngineTurns
 from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.engines import LoadedModel, LoadedStageModels
-from services.explorer.retry import RetryPolicy, RolloutStageFailed
+from services.explorer.retry import RetryPolicy, RolloutStageFailed, WatchFeed
 from services.explorer.settings import ExplorerSettings
 from tests.unit.explorer.builders import (
     KEY,

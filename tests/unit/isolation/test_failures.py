@@ -2,7 +2,7 @@
 
 import pytest
 
-from trinity.isolation.failures import MAX_SENTENCE_CHARACTERS, Failure
+from trinity.isolation.values import MAX_SENTENCE_CHARACTERS, Failure
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,15 @@
 """Mathematical equality, in a process that can be killed."""
 
+import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from trinity.rewards.math_answers import NUMBER, normalize
+from trinity.rewards.math_grader import OutOfTime, limited
 from trinity.rewards.math_grading import GraderProcess, is_equivalent
 
 NEVER_ENDS = "$9^{9^{9^{9}}}$"
@@ -77,3 +81,21 @@ def test_an_expression_that_never_ends_is_wrong_and_the_next_is_graded() -> None
         assert grader.grade("$0.75$", r"\frac{3}{4}")
     finally:
         grader.stop_process()
+
+
+def test_waiting_for_the_processor_takes_none_of_a_graders_time() -> None:
+    with limited(0.05, 60):
+        time.sleep(0.2)
+    with pytest.raises(OutOfTime), limited(0.05, 60):
+        while True:
+            pass
+
+
+def test_one_long_call_ends_the_process_and_nothing_else() -> None:
+    begin = (
+        "import signal, sys; from trinity.rewards.math_grader import limited\n"
+        "signal.signal(signal.SIGPROF, signal.SIG_IGN)\n"
+        "with limited(50, 0.1): 3 ** (3 ** 17)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", begin], timeout=60)
+    assert ended.returncode == -signal.SIGXCPU

@@ -164,6 +164,60 @@ def test_a_function_of_verls_gets_verls_arguments() -> None:
     assert seen == {"source": None, "extra": None}
 
 
+def test_the_arguments_that_a_process_is_sent_are_those_of_the_call() -> None:
+    """A reward in its own process gets the values that it names, and is called with them."""
+
+    def compute_score(data_source: str, solution_str: str, extra_info: JsonObject) -> float:
+        return float((data_source, solution_str, extra_info) == ("a", "72", {"index": 3}))
+
+    reward = BoundReward(compute_score, {}, "compute_score")
+    row: JsonObject = {"data_source": "a", "extra_info": {"index": 3}}
+    values = reward._named({"response": "72", "task": row})
+    assert reward(**values) == {"compute_score": 1.0}
+
+
+def test_a_function_of_verls_may_pass_on_what_else_it_is_given() -> None:
+    def inner(right: bool, extra_info: JsonObject, bonus: float) -> float:
+        return len(extra_info) + bonus if right else 0.0
+
+    def compute_score(solution_str: str, ground_truth: str, **kwargs: Any) -> float:
+        assert kwargs.pop("data_source") == "a"
+        return inner(solution_str == ground_truth, **kwargs)
+
+    reward = BoundReward(compute_score, {"bonus": 0.5}, "compute_score")
+    row: JsonObject = {"data_source": "a", "extra_info": {"index": 3}}
+    known = {"response": "72", "truth": "72", "ground_truth": "72", "prompt": "", "task": row}
+    assert reward(**known) == {"compute_score": 1.5}
+
+
+async def test_a_function_of_lists_is_asked_about_one_answer() -> None:
+    """As veRL's reward manager `batch` calls it."""
+
+    def compute_score(
+        data_sources: list[str],
+        solution_strs: list[str],
+        ground_truths: list[str],
+        extra_infos: list[JsonObject],
+        **kwargs: Any,
+    ) -> Any:
+        assert (data_sources, extra_infos, kwargs) == (["a"], [{"index": 3}], {"bonus": 2})
+        right = [a == b for a, b in zip(solution_strs, ground_truths, strict=True)]
+        return {"score": 1.0} if right == [False] else [{"score": 1.0, "pred": solution_strs[0]}]
+
+    args: JsonObject = {"bonus": 2}
+    check_reward(compute_score, args, "compute_score")
+    reward = BoundReward(compute_score, args, "compute_score")
+    assert reward.needs_truth
+    row: JsonObject = {"data_source": "a", "extra_info": {"index": 3}}
+    known = {"response": "72", "ground_truth": "72", "task": row}
+    assert reward(**known) == {"score": 1.0}
+    assert await reward.score(**known) == {"score": 1.0}
+    with pytest.raises(
+        TypeError, match=r"takes lists \(`solution_strs`\) and returned dict for one"
+    ):
+        reward(**{**known, "response": "1"})
+
+
 async def test_an_asynchronous_reward_is_awaited_and_waited_for() -> None:
     async def compute_score(solution_str: str) -> float:
         await asyncio.sleep(0)

@@ -37,6 +37,8 @@ BANNED = {
 MARKDOWN_KEYWORDS = {"label", "help", "caption", "captions", "body", "title", "icon", "text"}
 MARKDOWN_OPTIONS = {"radio", "pills", "segmented_control", "multiselect"}
 """Their options are read as Markdown, too; those of a selectbox are not."""
+LOGS = {"_limited"}
+"""Names of loggers: what is written to a log is not read as Markdown."""
 OF_THE_SCHEMA = {"label_of", "help_of"}
 """Functions whose text is that of the configuration's schema."""
 PAGES = sorted(STUDIO.rglob("*.py"))
@@ -72,7 +74,7 @@ def hazards(source: str) -> Iterator[str]:
             yield f"{where}: code without language=None"
         if name in PLAIN:
             yield from (f"{where}: {k.arg}" for k in node.keywords if k.arg == "help")
-        if name not in READS_MARKDOWN:
+        if name not in READS_MARKDOWN or (is_streamlit and node.func.value.id in LOGS):  # type: ignore[attr-defined]
             continue
         shown = node.args[:2] if name in MARKDOWN_OPTIONS else node.args[:1]
         shown += [k.value for k in node.keywords if k.arg in MARKDOWN_KEYWORDS]

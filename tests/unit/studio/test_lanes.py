@@ -154,6 +154,8 @@ def test_waits_of_the_time_before_the_first_look_are_shown() -> None:
     [lane] = shown.lanes
     assert (lane.name, shown.window_seconds) == ("explorer 127.0.0.1:7001", 64.0)
     assert len([span for span in lane.spans if span.is_wait]) == 2
+    [stopped] = history.shown(NOW - 10, ago="before the end").lanes
+    assert stopped.spans[0].facts[-1] == ("began", "54 s before the end")
 
 
 def test_a_wait_that_was_seen_and_is_stored_is_shown_once() -> None:

@@ -2,12 +2,6 @@
 
 import uuid
 
-from services.synchronizer.answers import (
-    experiment_response,
-    experiments_response,
-    shorten,
-    status_response,
-)
 from services.synchronizer.domain import (
     Experiment,
     PlannedStage,
@@ -17,6 +11,12 @@ from services.synchronizer.domain import (
 )
 from services.synchronizer.members import Member, MemberWait
 from services.synchronizer.operations import ExperimentUpdate, SystemState
+from services.synchronizer.servicer import (
+    experiment_response,
+    experiments_response,
+    shorten,
+    status_response,
+)
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.rpc.limits import MAX_REQUEST_BYTES
 

@@ -11,11 +11,12 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 from services.trainer.backend.packed_attention import (
     PACKED_ATTENTION,
     RUNS_ARGUMENT,
+    PackedRows,
+    RowExtents,
     attend,
     register,
     runs_of,
 )
-from services.trainer.backend.packed_rows import PackedRows, RowExtents
 from trinity.errors import UserError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*")

@@ -9,10 +9,9 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
-from services.trainer.learner.metrics import batch_metrics
-from services.trainer.rank.anomaly_checks import AnomalyChecks, has_trained_tokens
 from services.trainer.rank.loop import TrainingLoop
-from services.trainer.types import RunReward, StepOutcome, TrainBatch
+from services.trainer.telemetry import AnomalyChecks, has_trained_tokens
+from services.trainer.types import RunReward, StepOutcome, TrainBatch, batch_metrics
 from tests.unit.config.builders import config
 from tests.unit.trainer.builders import random_batch
 from trinity.config.planning import plan_experiment

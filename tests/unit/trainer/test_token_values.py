@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
-from services.trainer.learner import token_values
-from services.trainer.learner.prepared_batch import PreparedBatch
-from services.trainer.learner.token_values import is_recorded_row, with_tokens
+from services.trainer.learner import prepared_batch
+from services.trainer.learner.prepared_batch import (
+    PreparedBatch,
+    is_recorded_row,
+    with_token_values,
+)
 from services.trainer.types import RowStatistics
 from tests.unit.trainer.builders import random_batch
 
@@ -15,7 +18,7 @@ LOGPROBS_BT = PREPARED.rollout_logprobs_BT - 0.25
 
 
 def recorded(share: float) -> dict[int, RowStatistics]:
-    return with_tokens(MEANS, PREPARED, LOGPROBS_BT, share)
+    return with_token_values(MEANS, PREPARED, LOGPROBS_BT, share)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.25, 0.5, 1.0])
@@ -38,11 +41,11 @@ def test_values_stand_where_the_tokens_do_and_masked_ones_have_none() -> None:
 
 def test_rows_without_statistics_have_no_tokens_either() -> None:
     few = {PREPARED.rows[0].position: MEANS[PREPARED.rows[0].position]}
-    assert with_tokens(few, PREPARED, LOGPROBS_BT, 1.0).keys() == few.keys()
+    assert with_token_values(few, PREPARED, LOGPROBS_BT, 1.0).keys() == few.keys()
 
 
 def test_a_step_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
     most = PREPARED.rows[0].response_length
-    monkeypatch.setattr(token_values, "MAX_RECORDED_TOKENS", most)
+    monkeypatch.setattr(prepared_batch, "MAX_RECORDED_TOKENS", most)
     kept = [row.tokens for row in recorded(1.0).values() if row.tokens is not None]
     assert 0 < sum(len(tokens.logprobs_T) for tokens in kept) <= most

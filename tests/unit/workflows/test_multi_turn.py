@@ -7,9 +7,9 @@ from tests.unit.workflows.scripted import ScriptedEngine, scripted_model, task_o
 from trinity.codec import check_experience
 from trinity.errors import UserError
 from trinity.types import Experience, JsonObject
+from trinity.workflows.experience_builder import SamplingOverrides, distribution_of
 from trinity.workflows.messages import Message
 from trinity.workflows.multi_turn import MultiTurnWorkflow
-from trinity.workflows.sampling import SamplingOverrides, distribution_of
 
 ROW: JsonObject = {"question": "guess", "answer": "7"}
 

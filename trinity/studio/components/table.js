@@ -3,6 +3,10 @@ export default function (component) {
   const { data, parentElement, setTriggerValue } = component;
   const root = parentElement.querySelector(".table");
   const focused = root.dataset.current;
+  // A page that looks again every few seconds must not take a row away between press and release.
+  const shown = JSON.stringify(data);
+  if (root.dataset.shown === shown) return;
+  root.dataset.shown = shown;
   root.dataset.theme = data.dark ? "dark" : "light";
   root.replaceChildren();
   if (!data.rows.length) {

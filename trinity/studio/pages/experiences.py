@@ -65,6 +65,8 @@ COLUMNS = (
 TABLE_HEIGHT = 360
 """In pixels: ten rows, so that the chosen experience is seen below them."""
 TABS = ("Tokens", "Conversation", "Group", "Details")
+SIDE_BY_SIDE = 64
+"""Samples of a group on one page."""
 TABS_WITH_CHANGES = ("Tokens", "Conversation", "Group", "Details", "Change")
 NO_ROWS = "No experience satisfies these conditions. Experiences come with the first explore step."
 
@@ -232,8 +234,10 @@ def _show_group(group: tuple[ExperienceRow, ...], chosen: ExperienceRow) -> None
     if group:
         st.text("Prompt")
         show_long_text(group[0].prompt or NOT_RECORDED)
+    if len(group) > SIDE_BY_SIDE:
+        st.text(f"{SIDE_BY_SIDE} of {len(group):,} samples are shown.")
     columns = st.columns(2)
-    for place, row in enumerate(group):
+    for place, row in enumerate(group[:SIDE_BY_SIDE]):
         with columns[place % 2]:
             mark = "this one" if row.id == chosen.id else ""
             turn = f"turn {row.turn}" if row.turn else ""

@@ -60,6 +60,7 @@ CLOSED_COLUMNS = (
 MAX_CLOSED_WAITS = 100
 NO_LANES = "Nothing was seen yet. Members of a running run appear within seconds."
 NO_CLOSED = "No wait of a second or more has ended yet."
+BEFORE_IT = "before the last that is known"
 LAST_SEEN = "the last that is known"
 """The end of the lanes of a run that has stopped."""
 VALUE_COLUMNS = (Column("curve"), Column("step", "number"), Column("newest value", "number"))
@@ -184,7 +185,7 @@ def _show_lanes(viewed: ViewedRun, *, is_live: bool) -> None:
     newest = None if is_live else viewed.lanes.newest
     show_lanes(
         "Members over time",
-        viewed.lanes.shown(newest or time.time()),
+        viewed.lanes.shown(newest or time.time(), ago="ago" if is_live else BEFORE_IT),
         key="lanes",
         empty=NO_LANES,
         end="now" if is_live else LAST_SEEN,

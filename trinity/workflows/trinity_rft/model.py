@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trinity import types
 from trinity.errors import UserError
+from trinity.workflows.experience_builder import SamplingOverrides
 from trinity.workflows.model import ModelWrapper as OurModel
-from trinity.workflows.sampling import SamplingOverrides
 from trinity.workflows.trinity_rft.experience import Experience
 from trinity.workflows.trinity_rft.transcript import Transcript, transcript_samples
 

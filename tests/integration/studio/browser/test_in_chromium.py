@@ -5,10 +5,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.integration.studio.browser.conftest import HOSTILE, Viewer
+from tests.integration.studio.browser.conftest import HOSTILE, LiveStudio, Viewer
 from tests.support.browser import PAGES
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
+MOST_TAB_STOPS = 200
 PHONE = {"width": 390, "height": 844}
 OWN_SCHEMES_HAVE_NO_HOST = ""
 FOCUSED = """() => {
@@ -17,6 +18,11 @@ FOCUSED = """() => {
   return at ? at.className : "";
 }"""
 """The class of the element with the focus, also inside of components."""
+FOCUSED_NAME = """() => {
+  const at = document.activeElement;
+  return at.getAttribute("aria-label") || (at.closest("label") || at).textContent.trim();
+}"""
+"""The name of the field or button with the focus."""
 
 
 def first_sample(viewer: Viewer) -> Any:
@@ -131,6 +137,52 @@ def test_lanes_are_reached_and_read_by_the_keyboard(viewer: Viewer) -> None:
     assert "began" in told
     page.wait_for_timeout(5_000)  # the page is drawn again meanwhile
     assert str(page.evaluate(FOCUSED)).startswith("span")
+
+
+def tab_to(page: Any, name: str) -> None:
+    """Presses Tab until the element of this name has the focus."""
+    for _ in range(MOST_TAB_STOPS):
+        page.keyboard.press("Tab")
+        if name in page.evaluate(FOCUSED_NAME):
+            return
+    pytest.fail(f"{name} cannot be reached")
+
+
+def test_a_configuration_is_written_and_saved_by_the_keyboard(
+    viewer: Viewer, studio: LiveStudio
+) -> None:
+    viewer.open("configure")
+    viewer.wait_until_drawn()
+    page = viewer.page
+    page.locator("code", has_text="name: rft").first.wait_for()
+    tab_to(page, "`name`")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("by-keyboard")
+    tab_to(page, "`buffer.batch_size`")
+    page.locator("code", has_text="name: by-keyboard").first.wait_for()
+    page.keyboard.type("24")
+    page.keyboard.press("Enter")
+    page.locator("code", has_text="batch_size: 24").first.wait_for()
+    tab_to(page, "Save")
+    while page.evaluate(FOCUSED_NAME) != "Save":  # the field `Save as` comes before the button
+        tab_to(page, "Save")
+    page.keyboard.press("Enter")
+    page.get_by_text("saved ").first.wait_for()
+    [saved] = studio.root.glob("*by-keyboard.yaml")
+    assert "batch_size: 24" in saved.read_text()
+
+
+def test_the_modes_and_sections_of_configure_are_changed_by_the_keyboard(viewer: Viewer) -> None:
+    viewer.open("configure")
+    viewer.wait_until_drawn()
+    page = viewer.page
+    tab_to(page, "Beginner")
+    page.keyboard.press("ArrowRight")
+    page.get_by_label("Section").wait_for()
+    tab_to(page, "Section")
+    page.keyboard.type("Trainer")
+    page.keyboard.press("Enter")
+    page.get_by_label("`trainer.save_interval`", exact=True).wait_for()
 
 
 def test_the_browser_asks_nothing_of_other_hosts(viewer: Viewer) -> None:

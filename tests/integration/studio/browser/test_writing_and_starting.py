@@ -16,11 +16,11 @@ import pytest
 from examples.addition.prepare import prepare
 from tests.integration.studio.browser.conftest import LiveStudio, Viewer
 
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(2400)]
 NUM_STEPS = 16
 NUM_TASKS = 256
 NUM_CELLS = 3
-START_SECONDS = 180.0
+START_SECONDS = 600.0
 """Until the run has read its file, on a machine that does other things as well."""
 RUN_SECONDS = 600.0
 END_SECONDS = 60.0
@@ -112,6 +112,7 @@ def test_a_configuration_is_written_from_nothing_and_its_curve_rises(
         viewer.open("runs")
         row = page.locator("tr.choice", has_text=f"written/{NAME}")
         row.click(timeout=START_SECONDS * 1000)
+        page.get_by_role("heading", level=1, name="Run", exact=True).wait_for()
         seen = rewards(viewer)
     first = [value for step, value in seen.items() if step <= NUM_STEPS // 3]
     last = [value for step, value in seen.items() if step > NUM_STEPS * 2 // 3]

@@ -28,7 +28,7 @@ from tests.unit.algorithm.token_advantage import test_against_formula as token_f
 from tests.unit.algorithm.token_advantage import test_runs_and_references
 from tests.unit.algorithm.token_advantage.batches import random_batch
 from tests.unit.trainer import test_batch_rows as batch_rows
-from tests.unit.trainer import test_cut_batches, test_layout
+from tests.unit.trainer import test_cut_batches, test_layout, test_lessons
 from tests.unit.trainer import test_rollouts as rollouts
 from trinity.algorithm.aggregation import token_weights
 from trinity.algorithm.policy_loss.ppo import ppo
@@ -160,6 +160,11 @@ def _tools_trained(sound: Function, self: Any, arrays: Any, dtype: type) -> Any:
 def _kept_instead(sound: Function, advantages: Any, *args: Any, **kwargs: Any) -> Any:
     found = sound(advantages, *args, **kwargs)
     return found if found.left_out is None else replace(found, left_out=~found.left_out)
+
+
+def _shifted(sound: Function, self: Any, size: int) -> Iterator[Any]:
+    rolled = replace(self, logprobs_SK=self.logprobs_SK.roll(1, 0))
+    yield from sound(rolled, size)
 
 
 def _own_teacher(sound: Function, self: Any, need: str) -> Any:
@@ -334,6 +339,34 @@ DEFECTS: dict[str, Defect] = {
         target=f"{TOKEN}.token_batch.TokenBatch.needed",
         broken=_own_teacher,
         found_by=of_tokens(token_formulas.test_on_policy_distillation_pulls_towards_the_teacher),
+    ),
+    "teacher's shift": Defect(
+        what="the policy is compared with the teacher's distribution at the token before",
+        target="trinity.algorithm.teacher_divergence.TeacherTokens.split",
+        broken=_shifted,
+        found_by=called(
+            test_lessons.test_each_token_is_compared_with_what_the_teacher_shows_there, "reverse"
+        ),
+    ),
+    "teacher's direction": Defect(
+        what="forward and reverse divergence are exchanged",
+        target="trinity.algorithm.teacher_divergence.divergence",
+        broken=lambda sound, logprobs_SV, teacher, direction: sound(
+            logprobs_SV, teacher, "forward" if direction == "reverse" else "reverse"
+        ),
+        found_by=called(
+            test_lessons.test_each_token_is_compared_with_what_the_teacher_shows_there, "forward"
+        ),
+    ),
+    "teacher's temperature": Defect(
+        what="the policy at temperature 1 is compared with the teacher at the rollout's",
+        target=f"{TRAINER}.backend.token_head.TokenHead._outputs",
+        broken=lambda sound, self, hidden, labels_S, temperatures_S, *rest: sound(
+            self, hidden, labels_S, torch.ones_like(temperatures_S), *rest
+        ),
+        found_by=called(
+            test_lessons.test_each_token_is_compared_with_what_the_teacher_shows_there, "reverse"
+        ),
     ),
     "correction": Defect(
         what="importance weights are measured, and do not weigh",
