@@ -1,4 +1,4 @@
-"""What publishing by a gang costs over publishing by one process.
+"""The cost of publishing by a gang, over publishing by one process.
 
     python -m benchmarks.publishing [--parameters 494e6] [--ranks 4] [--repeats 5] [--json FILE]
 
@@ -115,9 +115,9 @@ def published_by(num_ranks: int, parameters: float) -> dict[str, float]:
         told = [json.loads(process.communicate()[0]) for process in processes]
         assert all(process.returncode == 0 for process in processes)
     return {
-        "processor_seconds": sum(one["processor_seconds"] for one in told),
-        "seconds": max(one["seconds"] for one in told),
-        "peak_mib_above_shards": max(one["peak_mib"] for one in told),
+        "processor_seconds": sum(measured["processor_seconds"] for measured in told),
+        "seconds": max(measured["seconds"] for measured in told),
+        "peak_mib_above_shards": max(measured["peak_mib"] for measured in told),
     }
 
 
