@@ -1,24 +1,23 @@
 """The learner: the models of a stage on one rank, and the order of work in a train step."""
 
-import json
-import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import PretrainedConfig
-from verl.utils.flops_counter import ESTIMATE_FUNC, FlopsCounter
 
 from services.trainer.collectives import Ranks
 from services.trainer.learner.actor import ActorUpdate
+from services.trainer.learner.advantages import row_means
+from services.trainer.learner.kl_control import KlCoefficients
 from services.trainer.learner.microbatches import MicroBatchLimits, MicroBatchSplitter
-from services.trainer.learner.preparation import BatchPreparation, row_means
+from services.trainer.learner.preparation import BatchPreparation
 from services.trainer.learner.prepared_batch import PreparedBatch, with_token_values
 from services.trainer.learner.roles import Roles
 from services.trainer.learner.rollouts import staleness_of
+from services.trainer.learner.utilization import Utilization
 from services.trainer.learner.verl_calls import (
     WorkerCalls,
     enter_device,
@@ -26,112 +25,11 @@ from services.trainer.learner.verl_calls import (
     leave_device,
 )
 from services.trainer.types import Metrics, RowStatistics, StepOutcome, TrainBatch
-from trinity.algorithm.kl.controller import KlController, kl_controller
 from trinity.algorithm.rollout_correction.metrics import off_policy_metrics
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 from trinity.config.plan.arithmetic import PACKED
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import StartCheckpoint
-from trinity.config.schema.base import Args
-
-BACKWARD_AND_FORWARD = 3
-"""A training pass takes this many times the operations of a forward pass."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Utilization:
-    """The policy's utilization; no metrics where verl does not know the model or the GPU."""
-
-    config: PretrainedConfig
-    num_ranks: int
-    num_passes: int
-
-    def mfu_metrics(self, lengths: Sequence[int], times: Mapping[str, float]) -> dict[str, float]:
-        """Returns the metrics, from the tokens of each row and the seconds of a step's parts."""
-        shares = {
-            "perf/mfu/actor": self._share(lengths, times.get("time/update_actor"), self.num_passes),
-            "perf/mfu/actor_infer": self._share(
-                lengths, times.get("time/old_log_prob"), 1 / BACKWARD_AND_FORWARD
-            ),
-        }
-        return {name: share for name, share in shares.items() if share is not None}
-
-    def _share(
-        self, lengths: Sequence[int], seconds: float | None, num_passes: float
-    ) -> float | None:
-        is_known = torch.cuda.is_available() and self.config.model_type in ESTIMATE_FUNC
-        if not seconds or not is_known:
-            return None
-        try:
-            done, peak = FlopsCounter(self.config).estimate_flops(list(lengths), seconds)
-        except (AttributeError, TypeError):  # a model of that kind with parts of its own
-            return None
-        return float(done * num_passes / (peak * self.num_ranks)) if math.isfinite(peak) else None
-
-
-FILE_NAME = "kl.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KlCoefficients:
-    """Coefficients of the penalty on rewards and of the term in the loss.
-
-    control = KlCoefficients.from_plan(plan)
-    control = control.after_step(penalised=0.02, in_loss=None, num_rows=64)
-    """
-
-    penalty: KlController
-    loss: KlController
-
-    @classmethod
-    def from_plan(cls, plan: StagePlan) -> "KlCoefficients":
-        """Returns the coefficients at the beginning of the stage.
-
-        Raises: UserError when an argument that adaptation needs is missing.
-        """
-        algorithm = plan.algorithm
-        return cls(
-            penalty=_controller(algorithm.kl_penalty_fn_args),
-            loss=_controller(algorithm.kl_loss_fn_args),
-        )
-
-    def after_step(
-        self, *, penalised: float | None, in_loss: float | None, num_rows: int
-    ) -> "KlCoefficients":
-        """Returns the coefficients after a step that measured these divergences; None: not
-        measured.
-        """
-        return KlCoefficients(
-            penalty=_updated(self.penalty, penalised, num_rows),
-            loss=_updated(self.loss, in_loss, num_rows),
-        )
-
-    def save(self, directory: Path) -> None:
-        """Writes the state into a checkpoint."""
-        state = {"penalty": self.penalty.state(), "loss": self.loss.state()}
-        (directory / FILE_NAME).write_text(json.dumps(state, indent=1, sort_keys=True))
-
-    def load(self, directory: Path) -> "KlCoefficients":
-        """Returns the saved state; checkpoints from before KL control have no such file."""
-        path = directory / FILE_NAME
-        if not path.exists():
-            return self
-        state = json.loads(path.read_text())
-        return replace(
-            self,
-            penalty=self.penalty.from_state(state["penalty"]),
-            loss=self.loss.from_state(state["loss"]),
-        )
-
-
-def _controller(arguments: Args) -> KlController:
-    make: Callable[..., KlController] = kl_controller
-    return make(**arguments)
-
-
-def _updated(controller: KlController, kl: float | None, num_rows: int) -> KlController:
-    return controller if kl is None else controller.updated(kl=kl, batch_size=num_rows)
-
 
 MAX_LOG_RATIO = 20.0
 
