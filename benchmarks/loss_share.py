@@ -24,7 +24,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.gang import join_alone
 from benchmarks.table import PerformanceClaim, print_claims
-from services.trainer.learner.preparation import select_tokens
+from services.trainer.learner.advantages import select_tokens
 from services.trainer.learner.prepared_batch import PreparedBatch
 from services.trainer.types import TrainBatch, TrainRow
 from tests.unit.trainer.builders import make_plan

@@ -10,9 +10,10 @@ import torch
 
 from services.trainer.collectives import Ranks
 from services.trainer.learner.actor import ActorUpdate
+from services.trainer.learner.advantages import row_means
 from services.trainer.learner.kl_control import KlCoefficients
 from services.trainer.learner.microbatches import MicroBatchLimits, MicroBatchSplitter
-from services.trainer.learner.preparation import BatchPreparation, row_means
+from services.trainer.learner.preparation import BatchPreparation
 from services.trainer.learner.prepared_batch import PreparedBatch, with_token_values
 from services.trainer.learner.roles import Roles
 from services.trainer.learner.rollouts import staleness_of

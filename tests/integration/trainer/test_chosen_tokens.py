@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from services.trainer.learner.preparation import select_tokens, token_selection
+from services.trainer.learner.advantages import select_tokens, token_selection
 from services.trainer.types import TrainBatch
 from tests.integration.trainer.learners import Build, assert_close, gradients_of, stepped
 from tests.unit.trainer.builders import make_plan, random_batch

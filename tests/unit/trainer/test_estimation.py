@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from services.trainer.learner.preparation import EstimationFunctions, estimate_advantages
+from services.trainer.estimation import EstimationFunctions
+from services.trainer.learner.advantages import estimate_advantages
 from services.trainer.learner.prepared_batch import PreparedBatch
 from services.trainer.learner.rollouts import RolloutRows
 from tests.unit.trainer.builders import random_batch

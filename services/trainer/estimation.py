@@ -1,0 +1,63 @@
+"""The functions that estimate advantages in the trainer, and the outputs that they need."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from trinity.algorithm.rollout_correction.settings import CorrectionSettings
+from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES, needs_of
+from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
+from trinity.config.plan.stage_plan import StagePlan
+
+DISTRIBUTION_NEEDS = ("collision", "discriminator")
+"""Further data that advantages may need, besides entropies, which are nearly free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimationFunctions:
+    """The functions and settings that turn rollouts into advantages."""
+
+    bypass: bool
+    """True if ratios are taken to the rollout policy; otherwise to the proximal one."""
+    correction: CorrectionSettings | None
+    penalty: str
+    """Name of the divergence's estimator, or none."""
+    advantage: Callable[[TokenBatch], TokenAdvantages] | None
+    """None where the buffer has computed advantages."""
+
+    @classmethod
+    def from_plan(cls, plan: StagePlan) -> "EstimationFunctions":
+        """Chooses the functions from the plan.
+
+        Raises: UserError when a function given by its path cannot be loaded.
+        """
+        algorithm = plan.algorithm
+        advantage = None
+        if algorithm.advantage_in_trainer:
+            function = TOKEN_ADVANTAGES.get(algorithm.advantage_fn)
+            advantage = partial(function, **algorithm.advantage_fn_args)
+        settings = algorithm.rollout_correction
+        return cls(
+            bypass=algorithm.bypass_old_logprobs,
+            correction=settings if settings.is_on else None,
+            penalty=algorithm.kl_penalty_fn,
+            advantage=advantage,
+        )
+
+
+def actor_outputs(plan: StagePlan) -> tuple[str, ...]:
+    """Returns the names of the outputs to compute before the policy changes; empty if none."""
+    if not plan.has_rollouts:
+        return ()
+    algorithm = plan.algorithm
+    needs = needs_of(algorithm.advantage_fn) if algorithm.advantage_in_trainer else frozenset()
+    wanted = [name for name in DISTRIBUTION_NEEDS if name in needs]
+    if not wanted and "entropies" not in needs and not algorithm.needs_proximal:
+        return ()
+    return ("logprobs", "entropies", *wanted)
+
+
+def has_teacher(plan: StagePlan) -> bool:
+    """Returns true if the advantage compares the policy with a teacher's log-probabilities."""
+    algorithm = plan.algorithm
+    return algorithm.advantage_in_trainer and "teacher" in needs_of(algorithm.advantage_fn)
