@@ -29,6 +29,11 @@ class AcceptancePart:
 
 def parts_of(size: str, folder: Path) -> tuple[AcceptancePart, ...]:
     """Returns all parts, in order; `folder` takes what they leave."""
+    return (*_tested_parts(), *_run_parts(size, folder))
+
+
+def _tested_parts() -> tuple[AcceptancePart, ...]:
+    """Returns the parts that tests of the repository show."""
     return (
         _tests(
             "engine",
@@ -56,6 +61,12 @@ def parts_of(size: str, folder: Path) -> tuple[AcceptancePart, ...]:
             "tests/integration/trainer/test_two_ranks.py",
             num_gpus=2,
         ),
+    )
+
+
+def _run_parts(size: str, folder: Path) -> tuple[AcceptancePart, ...]:
+    """Returns the parts that run the system."""
+    return (
         AcceptancePart(
             name="turns",
             promise="engine and trainer use one GPU by turns; the peak of its memory is measured",

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -140,6 +141,10 @@ def debug(
             "output_file": str(output_file or ""),
         },
     }
+    _become_service(asked)
+
+
+def _become_service(asked: Mapping[str, object]) -> None:
     argv = module_command(SERVICE, json.dumps(asked))
     sys.stdout.flush()
     os.execv(argv[0], argv)  # the terminal is the workflow's: a breakpoint works

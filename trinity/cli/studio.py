@@ -97,21 +97,29 @@ def studio(
             "--host as well, or leave it out"
         )
     system = system_at(buffer=buffer, synchronizer=synchronizer, security=security)
-    if listening.is_secure and system is None:
-        raise UserError(
-            f"Studio on {host} shows the experiments of a deployment: give --buffer and "
-            "--synchronizer, or leave --host out"
-        )
-    if listening.is_secure and allow_changes and not security.is_on:
-        raise UserError(
-            "--allow-changes needs services that check tokens, and without TRINITY_SECURITY_DIR "
-            "these check none: leave it out, or give --host out and let this machine's user change"
+    if listening.is_secure:
+        _check_deployment(
+            host, has_system=system is not None, is_unchecked=allow_changes and not security.is_on
         )
     usual = () if system is not None else (default_root(),)
     options = StudioOptions(
         places=tuple(places or usual), system=system, allows_changes=allow_changes
     )
     serve(options, listening, security=served, say=_say)
+
+
+def _check_deployment(host: str, *, has_system: bool, is_unchecked: bool) -> None:
+    """Raises UserError for what may not be served to other machines."""
+    if not has_system:
+        raise UserError(
+            f"Studio on {host} shows the experiments of a deployment: give --buffer and "
+            "--synchronizer, or leave --host out"
+        )
+    if is_unchecked:
+        raise UserError(
+            "--allow-changes needs services that check tokens, and without TRINITY_SECURITY_DIR "
+            "these check none: leave it out, or leave --host out and let this machine's user change"
+        )
 
 
 def require_extra() -> None:

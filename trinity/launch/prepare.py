@@ -124,9 +124,7 @@ def prepare_run(
     config = require_runnable(reading)
     notes: list[str] = []
     if max_steps is not None:
-        name = f"{config.name}-max-steps-{max_steps}"
-        notes.append(f"a trial of at most {max_steps} train steps a stage, kept as {name}")
-        config = config.model_copy(update={"name": name})
+        config = _trial_of(config, max_steps, notes)
     plan = _plan_of(config, reading)
     if kept := kept_defaults(plan):
         reading = _read(path, {**(overrides or {}), **kept})
@@ -135,9 +133,8 @@ def prepare_run(
         said = ", ".join(f"`{key}: {value}`" for key, value in kept.items())
         notes.append(f"{said} as it was when the run began, though the default is another one now")
     if plan.job_path.name != config.name:
-        why = "trainer.resume_mode is disable"
-        if not config.continue_from_checkpoint:
-            why = "continue_from_checkpoint is false"
+        is_asked = not config.continue_from_checkpoint
+        why = "continue_from_checkpoint is false" if is_asked else "trainer.resume_mode is disable"
         notes.append(f"{why}: starting over as {plan.label}")
     if is_bench_of_model(plan):
         notes.append(f"{plan.job_dir} holds no run: the model is evaluated as it is")
@@ -165,6 +162,13 @@ def prepare_run(
         sources=SourceRuns.from_plan(plan),
         changed=changed,
     )
+
+
+def _trial_of(config: Config, max_steps: int, notes: list[str]) -> Config:
+    """Returns the configuration of a short trial under a name of its own."""
+    name = f"{config.name}-max-steps-{max_steps}"
+    notes.append(f"a trial of at most {max_steps} train steps a stage, kept as {name}")
+    return config.model_copy(update={"name": name})
 
 
 def _read(path: Path, overrides: Mapping[str, JsonValue] | None) -> ParsedConfig:
