@@ -173,7 +173,7 @@ def test_a_death_while_writing_leaves_no_visible_checkpoint(
     learner = learner_of(grpo_plan(model))
     root = store.write(learner, step=1, incarnation=1).path.parent
 
-    def die(*_: object) -> None:
+    def die(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("services.trainer.checkpoints.checkpoints.seal", die)
