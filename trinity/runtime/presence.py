@@ -213,8 +213,8 @@ class WaitRegistry:
 
     def to_proto(self) -> list[pb.Wait]:
         """Describes every wait, the longest first."""
-        now = time.monotonic()
         with self._lock:
+            now = time.monotonic()  # under the lock: none of them began after it
             waits = [*self._open, *self._named.values()]
         return [wait.to_proto(now) for wait in sorted(waits, key=lambda wait: wait.since)]
 
@@ -225,8 +225,8 @@ class WaitRegistry:
 
     def closed_to_proto(self) -> list[pb.ClosedWait]:
         """Describes the waits that have ended and are not forgotten yet, the oldest first."""
-        now = time.monotonic()
         with self._lock:
+            now = time.monotonic()  # under the lock: none of them ended after it
             ended = tuple(self._closed)
         told = [closed.wait.to_closed_proto(now, closed.ended, closed.number) for closed in ended]
         for message, closed in zip(told, ended, strict=True):
