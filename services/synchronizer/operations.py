@@ -243,9 +243,9 @@ class Operations:
         """
         async with self._database.autocommit() as connection:
             if member.activity == GONE:
-                if closed:
+                is_own = await members.delete_member(connection, member, tenant)
+                if is_own and closed:  # they are known by the member's id
                     await closed_waits.add_closed_waits(connection, closed, tenant)
-                await members.delete_member(connection, member, tenant)
                 return True
             if time.monotonic() >= self._next_cleanup_at:
                 self._next_cleanup_at = time.monotonic() + MEMBER_CLEANUP_SECONDS

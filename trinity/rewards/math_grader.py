@@ -63,7 +63,10 @@ def limited(seconds: float, last_seconds: float) -> Iterator[None]:
     used = resource.getrusage(resource.RUSAGE_SELF)
     last = math.ceil(used.ru_utime + used.ru_stime + last_seconds)
     limits = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (last, limits[1]))
+    most = limits[1]
+    if most != resource.RLIM_INFINITY:  # a limit of the machine's, such as `ulimit -t`
+        last = min(last, most)
+    resource.setrlimit(resource.RLIMIT_CPU, (last, most))
     before = signal.signal(signal.SIGPROF, _give_up)
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:

@@ -20,7 +20,8 @@ from trinity.rewards.math_answers import is_prose, number_of
 logger = logging.getLogger(__name__)
 
 
-START_SECONDS = 60.0
+START_SECONDS = 300.0
+"""By the clock, like `GRADE_SECONDS`: the grader gives up after fewer processor seconds."""
 GRADE_SECONDS = 90.0
 MAX_PROCESSES = 4
 MAX_CHARACTERS = 4000

@@ -202,19 +202,19 @@ class WaitRegistry:
             self._named[name] = wait
         self._on_change()
 
-    def clear(self, name: str) -> None:
-        """Ends the wait of this name, if it is active."""
+    def clear(self, name: str, *, told_from: float = CLOSED_WAIT_SECONDS) -> None:
+        """Ends the wait of this name, if it is active; one of fewer seconds is then forgotten."""
         with self._lock:
             ended = self._named.pop(name, None)
             if ended is not None:
-                self._close(ended)
+                self._close(ended, told_from)
         if ended is not None:
             self._on_change()
 
     def to_proto(self) -> list[pb.Wait]:
         """Describes every wait, the longest first."""
-        now = time.monotonic()
         with self._lock:
+            now = time.monotonic()  # under the lock: none of them began after it
             waits = [*self._open, *self._named.values()]
         return [wait.to_proto(now) for wait in sorted(waits, key=lambda wait: wait.since)]
 
@@ -225,8 +225,8 @@ class WaitRegistry:
 
     def closed_to_proto(self) -> list[pb.ClosedWait]:
         """Describes the waits that have ended and are not forgotten yet, the oldest first."""
-        now = time.monotonic()
         with self._lock:
+            now = time.monotonic()  # under the lock: none of them ended after it
             ended = tuple(self._closed)
         told = [closed.wait.to_closed_proto(now, closed.ended, closed.number) for closed in ended]
         for message, closed in zip(told, ended, strict=True):
@@ -239,10 +239,10 @@ class WaitRegistry:
             while self._closed and self._closed[0].number <= last_number:
                 self._closed.popleft()
 
-    def _close(self, wait: ActiveWait) -> None:
+    def _close(self, wait: ActiveWait, told_from: float = CLOSED_WAIT_SECONDS) -> None:
         """Keeps a wait that has ended, if it was long; requires the lock."""
         now = time.monotonic()
-        if now - wait.since >= CLOSED_WAIT_SECONDS:
+        if now - wait.since >= told_from:
             self._num_closed += 1
             self._closed.append(_EndedWait(self._num_closed, wait, now, self._work))
 

@@ -88,11 +88,13 @@ async def delete_silent(connection: Connection) -> None:
     )
 
 
-async def delete_member(connection: Connection, member: Member, tenant: str = "") -> None:
-    """Deletes a member that shuts down, if the row is its own."""
+async def delete_member(connection: Connection, member: Member, tenant: str = "") -> bool:
+    """Deletes a member that shuts down, if the row is its own; False if it is that of another."""
     is_role = _member.role == member.role
     own = _same(is_role, sa.literal(tenant)) if tenant else is_role
     await connection.execute(sa.delete(tables.member).where(_member.id == member.id, own))
+    left = sa.select(_member.id).where(_member.id == member.id)
+    return await connection.fetch_first(left) is None
 
 
 def _has_room() -> sa.ColumnElement[bool]:

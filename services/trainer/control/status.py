@@ -10,7 +10,7 @@ from services.trainer import messages
 from services.trainer.control.hosts import Hosts
 from trinity.api.v1 import trainer_pb2, trainer_pb2_grpc
 from trinity.errors import PreconditionFailed
-from trinity.runtime.presence import Heartbeats
+from trinity.runtime.presence import CLOSED_WAIT_SECONDS, Heartbeats
 
 STAND_BY = "stand by"
 
@@ -106,10 +106,10 @@ class TrainerState:
                 waited_seconds=waited_seconds,
             )
 
-    def clear_wait(self, name: str) -> None:
-        """Records that a wait is over."""
+    def clear_wait(self, name: str, *, told_from: float = CLOSED_WAIT_SECONDS) -> None:
+        """Records that a wait is over, as `WaitRegistry.clear` does."""
         if self.heartbeats is not None:
-            self.heartbeats.waits.clear(name)
+            self.heartbeats.waits.clear(name, told_from=told_from)
 
     def _set_activity(self, activity: str) -> None:
         self.activity = activity

@@ -31,6 +31,8 @@ START_SECONDS = 600.0
 """Least time limit for importing and joining, on slow disks too."""
 SILENCE_WAIT = "silence"
 SHOWN_SILENCE_SECONDS = 2.0
+TOLD_SILENCE_SECONDS = 30.0
+"""Shorter silences are micro-batches: after their end they would push all other waits out."""
 MIN_LISTEN_SECONDS = 0.1
 """Least time to listen: what ranks sent while the service was held up counts, however late."""
 RETRY_WAIT = "retry"
@@ -182,7 +184,7 @@ class StageAttempt:
             return await self._await_event_or_end(watchdog)
         finally:
             shown.cancel()
-            self._state.clear_wait(SILENCE_WAIT)
+            self._state.clear_wait(SILENCE_WAIT, told_from=TOLD_SILENCE_SECONDS)
 
     def _show_silence_wait(self, watchdog: Watchdog) -> None:
         """Shows a wait for ranks that have not said what they wait for themselves."""

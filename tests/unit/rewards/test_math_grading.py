@@ -99,3 +99,16 @@ def test_one_long_call_ends_the_process_and_nothing_else() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", begin], timeout=60)
     assert ended.returncode == -signal.SIGXCPU
+
+
+def test_a_limit_of_the_machine_on_processor_seconds_is_kept() -> None:
+    begin = (
+        "import resource; from trinity.rewards.math_grader import limited\n"
+        "resource.setrlimit(resource.RLIMIT_CPU, (400, 500))\n"
+        "with limited(50, 10_000): print(resource.getrlimit(resource.RLIMIT_CPU))\n"
+        "print(resource.getrlimit(resource.RLIMIT_CPU))\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", begin], timeout=60, capture_output=True, text=True
+    )
+    assert ended.stdout.splitlines() == ["(500, 500)", "(400, 500)"], ended.stderr

@@ -1,6 +1,8 @@
 """A process's waits: how long they have gone on, and when others are told."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -121,3 +123,33 @@ def test_of_very_many_waits_the_newest_are_kept(waits: WaitRegistry, clock: Cloc
     assert len(told) == MAX_CLOSED_WAITS and told[-1].number == MAX_CLOSED_WAITS + 5
     size = sum(wait.ByteSize() for wait in told)
     assert size < LIST_BYTES, "a heartbeat with all of them is taken"
+
+
+class SlowLock:
+    """A lock that another thread has first, for a second, in which it does something."""
+
+    def __init__(self, clock: Clock, meanwhile: Callable[[], object]) -> None:
+        self._clock = clock
+        self._meanwhile: Callable[[], object] = meanwhile
+
+    def __enter__(self) -> None:
+        self._clock.now += 1
+        meanwhile, self._meanwhile = self._meanwhile, lambda: None
+        meanwhile()
+
+    def __exit__(self, *_: object) -> None:
+        """Does nothing."""
+
+
+def test_what_begins_or_ends_while_a_heartbeat_is_made_has_no_time_before_it(
+    waits: WaitRegistry, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = waits.begin(for_="trainer", reason="version 3")
+    clock.now += 4
+    monkeypatch.setattr(waits, "_lock", SlowLock(clock, lambda: waits.end(ended)))
+    (closed,) = waits.closed_to_proto()
+    assert closed.ended_seconds_ago >= 0, "the synchronizer refuses a heartbeat with such a time"
+    begin = partial(waits.begin, for_="buffer", reason="to lease work")
+    monkeypatch.setattr(waits, "_lock", SlowLock(clock, begin))
+    (shown,) = waits.to_proto()
+    assert shown.waited_seconds >= 0
