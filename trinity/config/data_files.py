@@ -134,6 +134,20 @@ def _of_one_place(directory: Path, files: tuple[Path, ...], split: str) -> tuple
     return files
 
 
+def files_beside_shards(
+    found: tuple[Path, ...], path: str, split: str, subset_name: str | None = None
+) -> tuple[Path, ...]:
+    """Returns the files of a split that are not read, as `found` are its shards in `data`."""
+    directory = Path(path, subset_name or "")
+    if not found or any(file.parent != directory / "data" for file in found):
+        return ()
+    return tuple(
+        file
+        for file in _data_files_below(directory)
+        if file.parent == directory and split.lower() in _words(file.stem)
+    )
+
+
 def _kind(file: Path) -> str:
     kind = file_kind(file.name)
     return "json" if kind in JSON_LINES else kind

@@ -2,10 +2,9 @@
 
 import ast
 import importlib.util
-import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,8 @@ from trinity.errors import UserError
 from trinity.plugins import plugin_dirs_from_environment
 
 WORKFLOW = "verl_agent_workflow"
+TOOL_LOOP = "tool_agent"
+"""The one of veRL's loops that reads `multi_turn.format`."""
 _LOOPS = "verl.experimental.agent_loop"
 _REGISTERED = re.compile(r"^@register\(\s*[\"']([\w-]+)[\"']", re.MULTILINE)
 _PARSERS = re.compile(r"^@ToolParser\.register\(\s*[\"']([\w-]+)[\"']", re.MULTILINE)
@@ -34,19 +35,22 @@ def check_agents(taskset: ResolvedTaskset) -> None:
 
     tools = read_section(taskset.workflow_args, "multi_turn", MULTI_TURN)
     agent = read_section(taskset.workflow_args, "agent", AGENT)
+    sources: list[Path] = []
     if file := _named_file(tools, "multi_turn.tool_config_path"):
-        _check_tools(file)
+        sources += _check_tools(file)
     if file := _named_file(tools, "multi_turn.function_tool_path"):
         _parsed(file)
-    parsers = _names_in_verl(_PARSERS)
-    if parsers and tools["format"] not in parsers:
-        raise UserError(
-            f"`multi_turn.format: {tools['format']}` is none of veRL's formats of tool calls: give "
-            f"{', '.join(sorted(parsers))}"
-        )
-    loops = _named_file(agent, "agent.agent_loop_config_path")
-    own = set() if loops is None else set(_check_loops(loops))
-    _check_names(taskset, str(agent["default_agent_loop"]), own)
+        sources.append(file)
+    own: set[str] = set()
+    if file := _named_file(agent, "agent.agent_loop_config_path"):
+        for name, places in _check_loops(file):
+            own.add(name)
+            sources += places
+    default = str(agent["default_agent_loop"])
+    used = _used_loops(taskset, default)
+    _check_names(used, own)
+    if TOOL_LOOP in (used or [default]):
+        _check_format(str(tools["format"]), sources)
 
 
 def _named_file(section: dict[str, Any], key: str) -> Path | None:
@@ -62,7 +66,23 @@ def _named_file(section: dict[str, Any], key: str) -> Path | None:
     return found
 
 
-def _check_tools(file: Path) -> None:
+def _check_format(name: str, sources: Iterable[Path]) -> None:
+    """Checks a format of tool calls, unless one of the user's files may register it."""
+    known = _names_in_verl(_PARSERS)
+    loaded = sys.modules.get(f"{_LOOPS}.tool_parser")
+    registered = set(loaded.ToolParser._registry) if loaded is not None else set()  # noqa: SLF001
+    if not known or name in known | registered:
+        return
+    if any("ToolParser" in file.read_text(encoding="utf-8") for file in sources):
+        return
+    raise UserError(
+        f"`multi_turn.format: {name}` is none of veRL's formats of tool calls: give "
+        f"{', '.join(sorted(known | registered))}"
+    )
+
+
+def _check_tools(file: Path) -> Iterator[Path]:
+    """Checks the classes of a file of tools; yields the files that hold them."""
     entries = _yaml(file)
     listed = entries.get("tools") if isinstance(entries, dict) else None
     if not isinstance(listed, list):
@@ -80,11 +100,11 @@ def _check_tools(file: Path) -> None:
                 f"{where}: `config.type: {config.get('type')}` is none that veRL's loops run: they "
                 "run `native`"
             )
-        _check_class(named, where)
+        yield from _check_class(named, where)
 
 
-def _check_loops(file: Path) -> Iterator[str]:
-    """Checks the classes of a file of loops; yields their names."""
+def _check_loops(file: Path) -> Iterator[tuple[str, list[Path]]]:
+    """Checks the classes of a file of loops; yields names with the files that hold them."""
     entries = _yaml(file)
     if not isinstance(entries, list):
         raise UserError(f"{file} is no list of loops: write a `name` and a `_target_` each")
@@ -92,16 +112,21 @@ def _check_loops(file: Path) -> Iterator[str]:
         where = f"{file}, entry {number}"
         if not isinstance(entry, dict) or not {"name", "_target_"} <= entry.keys():
             raise UserError(f"{where} has no `name` or no `_target_`: write both")
-        _check_class(str(entry["_target_"]), where)
-        yield str(entry["name"])
+        yield str(entry["name"]), _check_class(str(entry["_target_"]), where)
 
 
-def _check_names(taskset: ResolvedTaskset, default: str, own: set[str]) -> None:
+def _used_loops(taskset: ResolvedTaskset, default: str) -> list[str]:
+    """Returns the loops of the first rows; none where the rows are not known here."""
+    rows = () if taskset.task_pipeline is not None else sample_rows(taskset)
+    names = (str(optional_column(row, "agent_name") or default) for row in rows)
+    return list(dict.fromkeys(names))
+
+
+def _check_names(used: Iterable[str], own: set[str]) -> None:
     known = own | _registered_loops()
     if not known - own:  # veRL is not here, and explorers may run elsewhere
         return
-    rows = () if taskset.task_pipeline is not None else sample_rows(taskset)
-    for name in dict.fromkeys(str(optional_column(row, "agent_name") or default) for row in rows):
+    for name in used:
         if name not in known:
             raise UserError(
                 f"there is no agent loop {name!r}, which a row (`agent_name`) or "
@@ -123,24 +148,31 @@ def _names_in_verl(pattern: re.Pattern[str]) -> set[str]:
     return {name for file in files for name in pattern.findall(file.read_text(encoding="utf-8"))}
 
 
-def _check_class(dotted: str, where: str) -> None:
-    """Raises UserError if no module of this name is found, or it has no such class."""
+def _check_class(dotted: str, where: str) -> list[Path]:
+    """Returns the files that may hold a class.
+
+    Raises: UserError if no module of this name is found, or none has such a class.
+    """
     module, _, name = dotted.rpartition(".")
+    if not module:
+        raise UserError(f"{where}: `{dotted}` names no module: write it as my_file.{dotted}")
     first, *rest = module.split(".")
-    folders = [os.getcwd(), *map(str, plugin_dirs_from_environment())]
-    places = [place for folder in folders if (place := _below(Path(folder), [first, *rest]))]
-    if not places and (package := _package_folder(first)) is not None:
-        places = [place] if (place := _below(package, rest)) else []
-    elif not places and _is_importable(first) and not rest:
-        return
+    folders = [Path.cwd(), *plugin_dirs_from_environment()]
+    found = [_below(folder, [first, *rest]) for folder in folders]
+    found += [_below(package, rest) for package in _package_folders(first)]
+    places = [place for place in found if place is not None]
     if not places:
+        if _is_importable(first) and not rest:
+            return []
         file = f"{first}/{'/'.join(rest)}.py" if rest else f"{first}.py"
         raise UserError(
             f"{where}: there is no module {module} among Python's packages, in the current folder "
-            f"or in plugin folders: put the file with {name or dotted} there, as {file}"
+            f"or in plugin folders: put the file with {name} there, as {file}"
         )
-    if places[0].suffix == ".py" and name not in _defined(places[0]):
-        raise UserError(f"{where}: {places[0]} defines no {name}: correct `{dotted}`")
+    files = [place for place in places if place.suffix == ".py"]
+    if len(files) == len(places) and not any(_may_define(file, name) for file in files):
+        raise UserError(f"{where}: {files[0]} defines no {name}: correct `{dotted}`")
+    return files
 
 
 def _below(folder: Path, parts: list[str]) -> Path | None:
@@ -152,13 +184,14 @@ def _below(folder: Path, parts: list[str]) -> Path | None:
     return place if place.is_dir() or any(place.parent.glob(f"{place.name}.*.so")) else None
 
 
+def _package_folders(name: str) -> list[Path]:
+    """Returns the folders of an installed package, without importing it."""
+    spec = importlib.util.find_spec(name) if _is_importable(name) else None
+    return [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+
+
 def _package_folder(name: str) -> Path | None:
-    """Returns the folder of an installed package, without importing it."""
-    if not _is_importable(name):
-        return None
-    spec = importlib.util.find_spec(name)
-    locations = list(spec.submodule_search_locations or ()) if spec is not None else []
-    return Path(locations[0]) if locations else None
+    return next(iter(_package_folders(name)), None)
 
 
 def _is_importable(name: str) -> bool:
@@ -166,6 +199,11 @@ def _is_importable(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except ValueError:  # imported by other means, without a specification
         return False
+
+
+def _may_define(file: Path, name: str) -> bool:
+    """Returns true if a module defines or imports a name, or may take it from elsewhere."""
+    return not {name, "*", "__getattr__"}.isdisjoint(_defined(file))
 
 
 def _defined(file: Path) -> set[str]:

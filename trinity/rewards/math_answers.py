@@ -8,6 +8,15 @@ are compared by the function that the caller gives.
 import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+
+from trinity.rewards.math_units import (
+    DEGREES,
+    are_different,
+    unit_of,
+    without_bare_unit,
+    without_set_unit,
+)
 
 Equal = Callable[[str, str], bool]
 """Compares two expressions in LaTeX."""
@@ -17,7 +26,6 @@ _THOUSANDS = r"\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+"
 NUMBER = re.compile(rf"(?:[-+] ?)?(?:(?:\d+|{_THOUSANDS})(?:\.\d*)?|\.\d+){_END}")
 """Commas and blanks only separate thousands: any other comma may separate list items."""
 
-_DEGREES = r"\^\s*\{?\s*\\circ\s*\}?|\\degree|°"
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _REPLACED = (
     (re.compile(r"\\(?:left|right|big|Big|bigg|Bigg|displaystyle|limits)(?![a-zA-Z])"), ""),
@@ -32,7 +40,7 @@ _REPLACED = (
     (re.compile(r"(?<![\\a-zA-Z])(?:infinity|inf)(?![a-zA-Z])"), r"\\infty"),
     (re.compile(r"^\s*[a-zA-Z]\s*\\in(?![a-zA-Z])"), ""),
     (re.compile(r"\\\\\s*$|[€£¥]|\\(?:euro|pounds)(?![a-zA-Z])"), " "),
-    (re.compile(rf"\\\$|\\?%|{_DEGREES}"), " "),
+    (re.compile(rf"\\\$|\\?%|{DEGREES}"), " "),
     (re.compile(r"\\(?:leq?|leqslant)(?![a-zA-Z])"), "≤"),
     (re.compile(r"\\(?:geq?|geqslant)(?![a-zA-Z])"), "≥"),
     (re.compile(r"\\(?:lt)(?![a-zA-Z])"), "<"),
@@ -44,53 +52,39 @@ _REPLACED = (
 )
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mbox|operatorname)\s*\{")
 _JOINED = re.compile(r"\\(?:lor|land|vee|wedge)(?![a-zA-Z])|(?<![a-zA-Z\\])(?:or|and)(?![a-zA-Z])")
-_AFTER_A_NUMBER = r"(?:(?<=[\d})])|(?<=\\pi))"
-_UNIT = re.compile(_AFTER_A_NUMBER + r"\s+[a-zA-Z]{2,}[a-zA-Z. /]*(?:\^\{?\d\}?)?$")
-_SET_UNIT = re.compile(
-    _AFTER_A_NUMBER + r"(?:\s|~|\\[,;:!> ])*"
-    r"\\(?:text|mathrm|textrm)\s*\{[a-zA-Z. /~]+\}\s*(?:\^\{?\d\}?)?$"
-)
-_JUDGEMENT = re.compile(r"(?<![a-zA-Z])(?:is|are|was|not|no|or|if)(?![a-zA-Z])")
-"""A word that makes what follows a number no unit."""
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
 _FUNCTIONS = {"sin", "cos", "tan", "cot", "sec", "csc", "ln", "log", "exp", "max", "min", "gcd"}
 _SHORT_WORDS = {
     *("an", "as", "at", "be", "by", "if", "in", "is", "it", "no", "of", "on", "so", "to", "we"),
 }
-_ANGLE = re.compile(rf"(\d+(?:\.\d+)?)\s*(?:{_DEGREES})")
-_ANGULAR = re.compile(r"\\?(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
-_SIGNS = (
-    (re.compile(rf"(?:{_DEGREES})$"), "degree"),
-    (re.compile(r"%$"), "percent"),
-    (re.compile(r"^[-+]?\s*\\\$"), "dollar"),
-    (re.compile(r"^[-+]?\s*(?:€|\\euro)|€$"), "euro"),
-    (re.compile(r"^[-+]?\s*(?:£|\\pounds)"), "pound"),
-)
-"""Signs that are units."""
+_ANGLE = re.compile(rf"(\d+(?:\.\d+)?)\s*(?:{DEGREES})")
+_ANGULAR = re.compile(r"(?<![a-zA-Z])\\?(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
 _CHOICE = re.compile(r"(?:[Oo]ption|[Cc]hoice)?\s*\(?([A-Z])\)?[.:]?")
 _CHOICE_WITH_VALUE = re.compile(r"(?:\(([A-Z])\)[.:]?|([A-Z])[).:])\s*(?![A-Z])[^A-Z,;]+")
 _RELATION = re.compile(r"[<>≤≥]")
 _FLIPPED = {"<": ">", ">": "<", "≤": "≥", "≥": "≤"}
-_SIGN = re.compile(rf"%|{_DEGREES}")
+_SIGN = re.compile(rf"%|{DEGREES}")
 _NUMERIC = re.compile(r"(?:[\d\s.+*/^(){}!-]|\\(?:frac|sqrt|cdot|times|div|pi)(?![a-zA-Z]))*")
 _UNFINISHED = re.compile(r"'|\\(?:[lc]?dots|prime)(?![a-zA-Z])|\.\.")
 _OPENING, _CLOSING = "([{", ")]}"
 _PERCENT = re.compile(r"\\?%\s*$")
 _BASE = re.compile(r"_\{?(\d+)\}?$")
 _RECURRING = re.compile(r"(-?)(\d*)\.(\d*)\\overline\s*\{?(\d+)\}?")
-_FRACTION = re.compile(r"-?(?:\d+\s*/\s*\d+|\\frac\s*\{?\s*\d+\s*\}?\s*\{?\s*\d+\s*\}?)")
+_FRACTION = re.compile(r"-?(?:(\d+)\s*/\s*(\d+)|\\frac\s*\{?\s*(\d+)\s*\}?\s*\{?\s*(\d+)\s*\}?)")
+_INEXACT = re.compile(r"\\(?:pi|sqrt|frac)(?![a-zA-Z])|/")
+"""What may make an expression no decimal number."""
 _MIXED = re.compile(r"(-?)(\d+)\s*\\frac\s*\{?(\d+)\}?\s*\{?(\d+)\}?")
 
 
 def is_same_answer(answer: str, truth: str, equal: Equal) -> bool:
     """Returns true if the whole of the answer is the truth."""
     given, expected = normalize(answer), normalize(truth)
-    units = _unit_of(answer), _unit_of(truth)
-    if not given or not expected or (all(units) and units[0] != units[1]):
+    units = [unit_of(_undelimited(text.strip()).rstrip(".")) for text in (answer, truth)]
+    if not given or not expected or are_different(*units):
         return False
     if _compact(given) == _compact(expected):
         return True
-    if _UNFINISHED.search(given) and not _UNFINISHED.search(expected):
+    if _is_unfinished(given) and not _is_unfinished(expected):
         return False
     if not _SIGN.search(answer) and any(_contradicts_itself(i, equal) for i in _items(given)):
         return False
@@ -116,29 +110,18 @@ def _is_same_share(percent: str, other: str, equal: Equal) -> bool:
 def normalize(text: str) -> str:
     """Returns the text without delimiters, fonts, sizes, units, per cent and degree signs."""
     text = _undelimited(text.strip())
-    text = _without_unit(_SET_UNIT, text.rstrip("."))
+    text = without_set_unit(text.rstrip("."))
     if _ANGULAR.search(text):
         text = _ANGLE.sub(r"{\\frac{\1 \\pi}{180}}", text)
     for pattern, replacement in _REPLACED:
         text = pattern.sub(replacement, text)
     text = _JOINED.sub(",", _without_fonts(text)).strip().rstrip(".").strip()
-    return re.sub(r",\s*(?=,)", "", _without_unit(_UNIT, text)).strip()
+    return re.sub(r",\s*(?=,)", "", without_bare_unit(text)).strip()
 
 
-def _without_unit(pattern: re.Pattern[str], text: str) -> str:
-    found = pattern.search(text)
-    return text if found is None or _JUDGEMENT.search(found[0]) else text[: found.start()]
-
-
-def _unit_of(text: str) -> str:
-    """Returns the unit of a number, its letters or the name of its sign; empty if it has none."""
-    text = _undelimited(text.strip()).rstrip(".")
-    for sign, name in _SIGNS:
-        if sign.search(text):
-            return name
-    found = _SET_UNIT.search(text) or _UNIT.search(text)
-    letters = re.sub(r"\\[a-z]+|[^a-zA-Z/]", "", found[0]) if found else ""
-    return letters.lower().removesuffix("s")
+def _is_unfinished(text: str) -> bool:
+    """Returns true if a value has dots or a prime; names in front of it, as `f'(x)`, may."""
+    return any(_UNFINISHED.search(_right_side(item)) for item in _items(text))
 
 
 def number_of(text: str) -> Decimal | None:
@@ -240,8 +223,34 @@ def _right_side(text: str) -> str:
 
 def _contradicts_itself(text: str, equal: Equal) -> bool:
     """Returns true for an equation of different numbers, such as `6 = 5`."""
-    sides = [side for side in _split(text, "=") if _NUMERIC.fullmatch(side)]
-    return any(not _is_same_value(side, sides[-1], equal) for side in sides[:-1])
+    sides = [side for side in _split(text, "=") if side and _NUMERIC.fullmatch(side)]
+    return any(
+        not _is_same_value(side, sides[-1], equal) and not _rounds_to(side, sides[-1])
+        for side in sides[:-1]
+    )
+
+
+def _rounds_to(exact: str, rounded: str) -> bool:
+    r"""Returns true for `\frac{2}{3}` and `0.67` or `0.66`; for `\pi` and any decimal number."""
+    decimal = number_of(rounded)
+    digits = decimal.as_tuple().exponent if decimal is not None else 0
+    if decimal is None or not isinstance(digits, int) or digits >= 0:
+        return False
+    value = _rational(exact)
+    if value is None:
+        return _INEXACT.search(exact) is not None
+    return abs(value - Fraction(decimal)) < Fraction(10) ** digits
+
+
+def _rational(text: str) -> Fraction | None:
+    """Returns the value of a number or fraction; None for anything else."""
+    plain = _plain(text).strip()
+    if (number := number_of(plain)) is not None:
+        return Fraction(number)
+    if (found := _FRACTION.fullmatch(plain)) is None:
+        return None
+    top, under = (int(group) for group in found.groups() if group is not None)
+    return Fraction(-top if plain.startswith("-") else top, under) if under else None
 
 
 def _is_same_value(given: str, expected: str, equal: Equal) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from services.explorer.openai_api import fields
-from services.explorer.openai_api.errors import InvalidApiRequest
+from services.explorer.openai_api.errors import MAX_SHOWN_CHARACTERS, InvalidApiRequest
 from services.explorer.openai_api.fields import MAX_CHOICES, MAX_LOGPROBS
 from services.explorer.openai_api.response import (
     answer_fingerprint,
@@ -222,6 +222,7 @@ class ResponseWriter:
 
     def _tell_unread(self, name: str) -> None:
         """Warns once of a variable; clients choose the names, so of a limited number of them."""
+        name = name[:MAX_SHOWN_CHARACTERS]
         if name in self.told_variables or len(self.told_variables) >= MAX_TOLD_VARIABLES:
             return
         self.told_variables.add(name)

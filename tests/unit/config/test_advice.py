@@ -38,6 +38,18 @@ def test_rows_that_the_run_will_give_up_are_told(tmp_path: Path) -> None:
     assert said(buffer={"explorer_input": {"taskset": {"path": file}}}) == ()
 
 
+def test_files_that_are_not_read_beside_shards_are_told(tmp_path: Path) -> None:
+    row = {"prompt": "a", "response": "1"}
+    rows = tmp_path / "data"
+    rows.mkdir()
+    write_rows(rows / "train-00000-of-00001.jsonl", row)
+    write_rows(tmp_path / "train.jsonl", row)
+    write_rows(tmp_path / "test.jsonl", row)
+    (unread,) = said(buffer={"explorer_input": {"taskset": {"path": str(tmp_path)}}})
+    assert f"train.jsonl in {tmp_path} is not read, as the folder has shards" in unread
+    assert said(buffer={"explorer_input": {"taskset": {"path": str(rows)}}}) == ()
+
+
 def test_training_on_truncated_sampling_is_told() -> None:
     (top_p,) = said(model={"top_p": 0.9})
     assert top_p.startswith("stage `main`: training on samples of a truncated distribution")

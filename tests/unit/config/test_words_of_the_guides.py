@@ -158,6 +158,14 @@ def test_a_key_of_the_guides_is_explained(key: str, capsys: pytest.CaptureFixtur
     assert len(capsys.readouterr().out.splitlines()) > 1
 
 
+@pytest.mark.parametrize("above", ["", "trainer.trainer_config."])
+def test_a_section_of_verl_is_explained_as_one(
+    above: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    explain_key(f"{above}actor_rollout_ref")
+    assert "a section of veRL below `trainer.trainer_config`" in capsys.readouterr().out
+
+
 def test_an_unknown_key_would_be_noticed() -> None:
     with pytest.raises(UserError):
         find_keys("buffer.trainer_input.experience_buffer.max_read_time")

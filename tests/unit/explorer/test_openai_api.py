@@ -9,7 +9,7 @@ import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
 from services.explorer.openai_api.chat import ResponseWriter, read_request
-from services.explorer.openai_api.errors import InvalidApiRequest
+from services.explorer.openai_api.errors import MAX_SHOWN_CHARACTERS, InvalidApiRequest
 from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
 from services.explorer.rollout.workflow_factory import WorkflowFactory
@@ -277,6 +277,9 @@ def test_a_variable_that_the_template_does_not_read_is_warned_of_once(
         writer.check_supported(asked)
     (told,) = caplog.records
     assert "does not read" in told.message and told.__dict__["variable"] == "enable_thinking"
+    long = read_request({"messages": QUESTION, "chat_template_kwargs": {"x" * 9999: 1}})
+    writer.check_supported(long)
+    assert max(map(len, writer.told_variables)) == MAX_SHOWN_CHARACTERS
     for name in ("effort", "add_generation_prompt"):
         asked = read_request({"messages": QUESTION, "chat_template_kwargs": {name: False}})
         with pytest.raises(InvalidApiRequest, match="is the run's, not a request's"):

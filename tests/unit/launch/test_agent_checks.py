@@ -1,7 +1,9 @@
 """Files of veRL's agents that no run could use are named before it starts."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -17,6 +19,7 @@ tools:
   - class_name: {name}
     config: {{type: {kind}}}
 """
+TOOL_LOOP: JsonObject = {"default_agent_loop": "tool_agent"}
 LOOPS = "[{name: my_loop, _target_: my_loops.Loop}]"
 
 
@@ -77,6 +80,7 @@ def test_a_tool_of_an_earlier_verl_is_that_of_a_copy_in_a_plugin_folder(
         ("no_tools.Adds", "native", "no module no_tools among .* as no_tools.py"),
         ("my_tools.Adds", "mcp", "`config.type: mcp` is none that veRL's loops run"),
         ("", "native", r"tools\[0\] has no `class_name`"),
+        ("Adds", "native", r"`Adds` names no module: write it as my_file\.Adds"),
     ],
 )
 def test_a_tool_that_would_not_be_found_is_named(
@@ -94,7 +98,7 @@ def test_a_tool_that_would_not_be_found_is_named(
         ({"function_tool_path": "broken.py"}, r"broken\.py, line 1 cannot be read as Python"),
         ({"tool_config_path": "broken.py"}, "has no list `tools`"),
         ({"tool_config_path": "broken.yaml"}, "cannot be read as YAML"),
-        ({"format": "hermit"}, "`multi_turn.format: hermit` is none .*hermes"),
+        ({"format": "hermit", "agent": TOOL_LOOP}, "`multi_turn.format: hermit` is none .*hermes"),
         ({"max_turns": 3}, "multi_turn has no max_turns: it has enable"),
         ({"agent": {"default_agent_loop": "tools"}}, "no agent loop 'tools', .* tool_agent"),
         ({"agent": {"agent_loop_config_path": "loops.yaml"}}, "defines no Lop: correct"),
@@ -113,3 +117,41 @@ def test_what_no_run_could_use_is_said(
 def test_rows_of_an_unknown_loop_are_named(check: Check) -> None:
     with pytest.raises(UserError, match=r"no agent loop 'mine', which a row \(`agent_name`\)"):
         check(rows='{"question": "1", "answer": "2", "agent_name": "mine"}\n')
+
+
+def test_a_format_of_ones_own_and_one_that_no_loop_reads_are_taken(
+    tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(format="hermit")
+    (tmp_path / "my_tools.py").write_text('@ToolParser.register("hermit")\nclass Adds: ...\n')
+    write_tools(tmp_path, "my_tools.Adds")
+    check(agent=TOOL_LOOP, format="hermit", tool_config_path="tools.yaml")
+    parser = ModuleType("tool_parser")
+    vars(parser)["ToolParser"] = SimpleNamespace(_registry={"of_a_plugin": object})
+    monkeypatch.setitem(sys.modules, "verl.experimental.agent_loop.tool_parser", parser)
+    check(agent=TOOL_LOOP, format="of_a_plugin")
+    with pytest.raises(UserError, match=r"give .*of_a_plugin"):
+        check(agent=TOOL_LOOP, format="hermit")
+
+
+@pytest.mark.parametrize("text", ["from .others import *\n", "def __getattr__(name): ...\n"])
+def test_a_class_that_a_module_takes_from_elsewhere_is_no_mistake(
+    tmp_path: Path, check: Check, text: str
+) -> None:
+    (tmp_path / "some_tools.py").write_text(text)
+    write_tools(tmp_path, "some_tools.Adds")
+    check(tool_config_path="tools.yaml")
+
+
+def test_a_class_is_found_behind_another_module_of_the_same_name(
+    tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_tools.py").write_text("class Others: ...\n")
+    write_tools(tmp_path, "my_tools.Adds")
+    check(tool_config_path="tools.yaml")
+    for place in ("one", "two"):
+        (tmp_path / place / "spread_tools").mkdir(parents=True)
+        monkeypatch.syspath_prepend(tmp_path / place)
+    (tmp_path / "one" / "spread_tools" / "sums.py").write_text("class Adds: ...\n")
+    write_tools(tmp_path, "spread_tools.sums.Adds")
+    check(tool_config_path="tools.yaml")

@@ -70,8 +70,8 @@ def test_a_power_that_nobody_can_wait_for_is_wrong_at_once(answer: str) -> None:
 
 
 def test_many_open_boxes_are_read_once() -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     assert last_boxed("\\boxed{" * 200_000) is None
     assert last_boxed("\\boxed{" * 100_000 + "}" * 100_000) == ""
     assert last_boxed("\\boxed{a\\boxed{b}} \\boxed{") == "b"
-    assert time.monotonic() - begun < 5
+    assert time.process_time() - begun < 5

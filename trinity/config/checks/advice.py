@@ -8,7 +8,7 @@ from trinity.algorithm.rollout_correction.settings import PRESETS
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.algorithm.units import UNIT_ARGUMENT
 from trinity.config.checks.algorithm import staleness_cause
-from trinity.config.checks.data import sample_rows
+from trinity.config.checks.data import sample_rows, unread_beside_shards
 from trinity.config.checks.rows import single_bad_rows
 from trinity.config.checks.unread_keys import (
     arguments_without_effect,
@@ -28,7 +28,7 @@ from trinity.config.checks.unread_keys import (
     storage_type_ignored,
 )
 from trinity.config.plan.arithmetic import model_keys, packing_obstacle
-from trinity.config.plan.model import missing_from_cache
+from trinity.config.plan.model import Rows, missing_from_cache
 from trinity.config.plan.model_code import model_code
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.choices import EXPLORING
@@ -354,6 +354,12 @@ def _rows_given_up(stage: StagePlan) -> Iterator[str]:
             yield f"taskset `{taskset.name}`: {sentence}"
 
 
+def _unread_files(stage: StagePlan) -> Iterator[str]:
+    """Shards as on the hub are read alone; earlier releases read what was beside them, too."""
+    sources: list[Rows] = [*stage.tasksets, *stage.eval_tasksets, stage.experience_buffer]
+    yield from dict.fromkeys(filter(None, map(unread_beside_shards, sources)))
+
+
 ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _truncated_sampling,
     _greedy_rollouts,
@@ -383,6 +389,7 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _batches_follow_the_clock,
     min_response_lowered,
     _rows_given_up,
+    _unread_files,
     eval_name_is_taken,
     _samples_of_runs_are_counted,
     _steps_are_explore_steps,

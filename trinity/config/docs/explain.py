@@ -88,6 +88,8 @@ def explain_verl_key(asked: str) -> tuple[str, str | None] | None:
     None for other keys.
     """
     key = asked.removeprefix(f"{VERL_SECTION}.")
+    if key == PREFIX:
+        return f"a section of veRL below `{VERL_SECTION}`: ask for one of its keys", None
     if key == asked and not key.startswith(f"{PREFIX}."):
         return None
     plain = key.removeprefix(f"{PREFIX}.")
