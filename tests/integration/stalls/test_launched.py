@@ -61,9 +61,10 @@ def without_model(
     secure: bool,
     tenant: str,
     log_folder: str,
+    gpus: object,
 ) -> LocalStack:
     """A stack whose parts are not started again."""
-    del log_level, services, secure, tenant, log_folder
+    del log_level, services, secure, tenant, log_folder, gpus
     return model_free_stack(job_dir, environment=environment, max_restarts=0)
 
 
