@@ -202,7 +202,7 @@ class WaitRegistry:
             self._named[name] = wait
         self._on_change()
 
-    def clear(self, name: str, *, told_from: float = CLOSED_WAIT_SECONDS) -> None:
+    def clear(self, name: str, *, told_from: float | None = None) -> None:
         """Ends the wait of this name, if it is active; one of fewer seconds is then forgotten."""
         with self._lock:
             ended = self._named.pop(name, None)
@@ -239,10 +239,10 @@ class WaitRegistry:
             while self._closed and self._closed[0].number <= last_number:
                 self._closed.popleft()
 
-    def _close(self, wait: ActiveWait, told_from: float = CLOSED_WAIT_SECONDS) -> None:
+    def _close(self, wait: ActiveWait, told_from: float | None = None) -> None:
         """Keeps a wait that has ended, if it was long; requires the lock."""
         now = time.monotonic()
-        if now - wait.since >= told_from:
+        if now - wait.since >= (CLOSED_WAIT_SECONDS if told_from is None else told_from):
             self._num_closed += 1
             self._closed.append(_EndedWait(self._num_closed, wait, now, self._work))
 

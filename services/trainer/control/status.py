@@ -10,7 +10,7 @@ from services.trainer import messages
 from services.trainer.control.hosts import Hosts
 from trinity.api.v1 import trainer_pb2, trainer_pb2_grpc
 from trinity.errors import PreconditionFailed
-from trinity.runtime.presence import CLOSED_WAIT_SECONDS, Heartbeats
+from trinity.runtime.presence import Heartbeats
 
 STAND_BY = "stand by"
 
@@ -106,7 +106,7 @@ class TrainerState:
                 waited_seconds=waited_seconds,
             )
 
-    def clear_wait(self, name: str, *, told_from: float = CLOSED_WAIT_SECONDS) -> None:
+    def clear_wait(self, name: str, *, told_from: float | None = None) -> None:
         """Records that a wait is over, as `WaitRegistry.clear` does."""
         if self.heartbeats is not None:
             self.heartbeats.waits.clear(name, told_from=told_from)
