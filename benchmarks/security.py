@@ -9,7 +9,6 @@ Runs with and without alternate, so that what else the machine does meets both.
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import statistics
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.processor_time import cpu_seconds
 from benchmarks.table import PerformanceClaim, print_claims
 from tests.support.model_free.engine import RUN_SECONDS_VARIABLE
 from tests.support.model_free.experiment import experiment_plan, run_to_end
@@ -166,10 +166,7 @@ def _processor_seconds(stack: LocalStack) -> float:
     total = 0.0
     for pid in stack.pids.values():
         root = psutil.Process(pid)
-        for process in (root, *root.children(recursive=True)):
-            with contextlib.suppress(psutil.Error):
-                times = process.cpu_times()
-                total += times.user + times.system
+        total += cpu_seconds((root, *root.children(recursive=True)))
     return total
 
 

@@ -22,6 +22,7 @@ from urllib.parse import quote, urlsplit
 
 import psutil
 
+from benchmarks.processor_time import cpu_seconds
 from benchmarks.table import PerformanceClaim, print_claims
 from tests.support.browser import (
     DRAWN,
@@ -42,7 +43,7 @@ NUM_TURNS = 2
 DRAW_MILLIS = 300_000
 SAMPLE_SECONDS = 0.25
 PAGES = ("run", "experiences", "tasks", "run", "compare")
-"""What viewers look at, one after another."""
+"""The pages of the viewers; the first viewer opens the first one."""
 MIB = 1024 * 1024
 
 
@@ -178,18 +179,6 @@ def peak_mb(browser: Any, studio: StudioProcess, run: Path, num_viewers: int) ->
         ended.set()
         watcher.join()
     return max(peaks)
-
-
-def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
-    """Returns the processor seconds of processes so far."""
-    total = 0.0
-    for process in processes:
-        try:
-            used = process.cpu_times()
-        except psutil.Error:
-            continue
-        total += used.user + used.system
-    return total
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.own_buffer import own_buffer
+from benchmarks.processor_time import cpu_seconds
 from benchmarks.table import PerformanceClaim, print_claims
 from services.buffer.store.schema import assignment, experience, payload
 from tests.integration.buffer.harness import Buffer, talk_to
@@ -313,7 +314,7 @@ async def _strip(opened: OpenRun, key: buffer_pb2.StageKey, sample: str) -> int:
 async def _timed(name: str, num_calls: int, ask: Callable[[int], Awaitable[int]]) -> MeasuredCalls:
     """Asks so often, after one call that is not counted."""
     num_rows = await ask(0)
-    times, before = [], _cpu_seconds()
+    times, before = [], _cpu_seconds_below()
     for call in range(num_calls):
         begun = time.monotonic()
         num_rows = await ask(call)
@@ -324,20 +325,13 @@ async def _timed(name: str, num_calls: int, ask: Callable[[int], Awaitable[int]]
         num_rows=num_rows,
         p50_seconds=times[len(times) // 2],
         p95_seconds=times[min(len(times) - 1, int(len(times) * 0.95))],
-        cpu_seconds=(_cpu_seconds() - before) / num_calls,
+        cpu_seconds=(_cpu_seconds_below() - before) / num_calls,
     )
 
 
-def _cpu_seconds() -> float:
+def _cpu_seconds_below() -> float:
     """Returns the processor seconds of all processes below this one."""
-    total = 0.0
-    for process in psutil.Process().children(recursive=True):
-        try:
-            used = process.cpu_times()
-        except psutil.Error:
-            continue
-        total += used.user + used.system
-    return total
+    return cpu_seconds(psutil.Process().children(recursive=True))
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ _BASE = re.compile(r"_\{?(\d+)\}?$")
 _RECURRING = re.compile(r"(-?)(\d*)\.(\d*)\\overline\s*\{?(\d+)\}?")
 _FRACTION = re.compile(r"-?(?:(\d+)\s*/\s*(\d+)|\\frac\s*\{?\s*(\d+)\s*\}?\s*\{?\s*(\d+)\s*\}?)")
 _INEXACT = re.compile(r"\\(?:pi|sqrt|frac)(?![a-zA-Z])|/")
-"""What may make an expression no decimal number."""
+"""Signs of an exact value, which a decimal number may round."""
 _MIXED = re.compile(r"(-?)(\d+)\s*\\frac\s*\{?(\d+)\}?\s*\{?(\d+)\}?")
 
 

@@ -76,7 +76,7 @@ class ReportPlace:
     """The place of a report about a device among those of its role."""
 
     clock: str
-    """One start of this machine: a later one counts anew."""
+    """Identifies this boot of the machine; after the next boot, counting begins at zero again."""
     sequence: int
 
 

@@ -17,8 +17,8 @@ from grpc_health.v1 import health_pb2_grpc
 from examples.addition.model import save_model
 from tests.chaos.hosts.network import Direction, Network, network_of, why_not
 from tests.integration.trainer.peers import Peers, serve_peers
-from tests.integration.trainer.service import peers_of, plan_in, running_service
-from trinity.api.v1 import buffer_pb2_grpc, synchronizer_pb2
+from tests.integration.trainer.service import final_weights, peers_of_four, running_service
+from trinity.api.v1 import buffer_pb2_grpc
 from trinity.api.v1 import synchronizer_pb2_grpc as synchronizer_grpc
 from trinity.local.files import StackCredentials
 from trinity.security.certificates import CredentialIssuer, parts_of
@@ -34,7 +34,6 @@ OPERATOR = "198.18.0.2"
 """The address of this process, which all hosts reach."""
 HOSTS = ("leader", "other")
 LOST = "a host of the gang is lost"
-DONE = synchronizer_pb2.STAGE_STATE_FINISHED
 
 
 @dataclass
@@ -141,36 +140,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def peers_in(directory: Path, model: Path) -> Peers:
-    directory.mkdir()
-    return peers_of(plan_in(directory, model, rank_num=4, save_interval=2))
-
-
-async def final_weights(peers: Peers) -> bytes:
-    await peers.until(
-        lambda: peers.experiment.stages[0].state == DONE or bool(peers.failure), SECONDS
-    )
-    assert peers.failure == ""
-    return peers.experiment.stages[0].final_version.weights_sha256
-
-
 async def until_step(peers: Peers, step: int) -> None:
     await peers.until(lambda: peers.stages["sft"].recorded_step >= step, SECONDS)
 
 
 async def on_one_host(directory: Path, model: Path) -> bytes:
-    alone = peers_in(directory, model)
+    alone = peers_of_four(directory, model)
     async with serve_peers(alone) as address, running_service(address):
-        return await final_weights(alone)
+        return await final_weights(alone, SECONDS)
 
 
 async def test_two_hosts_end_in_the_weights_of_one(
     hosts: Hosts, tmp_path: Path, model: Path
 ) -> None:
     expected = await on_one_host(tmp_path / "one", model)
-    calm = peers_in(tmp_path / "calm", model)
+    calm = peers_of_four(tmp_path / "calm", model)
     async with hosts.peers(calm), hosts.trainer(0), hosts.trainer(1):
-        assert await final_weights(calm) == expected
+        assert await final_weights(calm, SECONDS) == expected
     assert calm.stages["sft"].incarnation == 1, "nothing was lost"
 
 
@@ -178,7 +164,7 @@ async def test_so_they_do_when_a_host_is_cut_off_in_any_way_and_killed(
     hosts: Hosts, tmp_path: Path, model: Path
 ) -> None:
     expected = await on_one_host(tmp_path / "one", model)
-    rough = peers_in(tmp_path / "rough", model)
+    rough = peers_of_four(tmp_path / "rough", model)
     there, back = ("leader", "other"), ("other", "leader")
     async with hosts.peers(rough), hosts.trainer(0) as leader:
         async with hosts.trainer(1) as other:
@@ -192,5 +178,5 @@ async def test_so_they_do_when_a_host_is_cut_off_in_any_way_and_killed(
             since = time.monotonic()
             assert await leader.said(LOST, since, SECONDS) <= NAMED_SECONDS
         async with hosts.trainer(1):
-            assert await final_weights(rough) == expected
+            assert await final_weights(rough, SECONDS) == expected
     assert rough.stages["sft"].incarnation == 5, "each loss was a life"

@@ -13,12 +13,14 @@ import psutil
 
 from tests.integration.trainer.peer_rows import rollout_rows, text_rows
 from tests.integration.trainer.peers import Peers
+from trinity.api.v1 import synchronizer_pb2
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.config.schema.experiment import Config
 from trinity.local.addresses import free_port
 
 ROWS, VOCABULARY, STEPS = 16, 256, 6
+FINISHED = synchronizer_pb2.STAGE_STATE_FINISHED
 Disturb = Callable[[Peers, asyncio.subprocess.Process], Awaitable[None]]
 
 
@@ -85,6 +87,21 @@ def peers_of(plan: ExperimentPlan, vocabulary: int = VOCABULARY) -> Peers:
             "rft": lambda step: rollout_rows(step, ROWS, vocabulary),
         },
     )
+
+
+def peers_of_four(directory: Path, model: Path) -> Peers:
+    """Peers of a trainer with four ranks, whose experiment gets a new directory."""
+    directory.mkdir()
+    return peers_of(plan_in(directory, model, rank_num=4, save_interval=2))
+
+
+async def final_weights(peers: Peers, seconds: float) -> bytes:
+    """Waits until the stage is finished; returns the hash of its last weights."""
+    await peers.until(
+        lambda: peers.experiment.stages[0].state == FINISHED or bool(peers.failure), seconds
+    )
+    assert peers.failure == ""
+    return peers.experiment.stages[0].final_version.weights_sha256
 
 
 @asynccontextmanager

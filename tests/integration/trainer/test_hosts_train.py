@@ -9,14 +9,17 @@ import pytest
 
 from examples.addition.model import save_model
 from tests.integration.trainer.peers import Peers, serve_peers
-from tests.integration.trainer.service import peers_of, plan_in, ranks_of, running_service
-from trinity.api.v1 import synchronizer_pb2
+from tests.integration.trainer.service import (
+    final_weights,
+    peers_of_four,
+    ranks_of,
+    running_service,
+)
 from trinity.local.addresses import free_port
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough]
 
 SECONDS = 600.0
-DONE = synchronizer_pb2.STAGE_STATE_FINISHED
 Process = asyncio.subprocess.Process
 Disturb = Callable[[Peers, Process], Awaitable[None]]
 
@@ -28,22 +31,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def peers_in(directory: Path, model: Path) -> Peers:
-    directory.mkdir()
-    return peers_of(plan_in(directory, model, rank_num=4, save_interval=2))
-
-
-async def final_weights(peers: Peers) -> bytes:
-    await peers.until(
-        lambda: peers.experiment.stages[0].state == DONE or bool(peers.failure), SECONDS
-    )
-    assert peers.failure == ""
-    return peers.experiment.stages[0].final_version.weights_sha256
-
-
 async def on_one_host(peers: Peers) -> bytes:
     async with serve_peers(peers) as address, running_service(address):
-        return await final_weights(peers)
+        return await final_weights(peers, SECONDS)
 
 
 async def on_two_hosts(peers: Peers, disturb: Disturb | None = None) -> bytes:
@@ -56,10 +46,10 @@ async def on_two_hosts(peers: Peers, disturb: Disturb | None = None) -> bytes:
     ):
         async with running_service(address, **other) as (process, _):
             if disturb is None:
-                return await final_weights(peers)
+                return await final_weights(peers, SECONDS)
             await disturb(peers, process)
         async with running_service(address, **other):
-            return await final_weights(peers)
+            return await final_weights(peers, SECONDS)
 
 
 async def kill_a_host(peers: Peers, process: Process) -> None:
@@ -73,8 +63,8 @@ async def kill_a_host(peers: Peers, process: Process) -> None:
 async def test_two_by_two_ranks_end_in_the_weights_of_four_also_when_a_host_is_lost(
     tmp_path: Path, model: Path
 ) -> None:
-    expected = await on_one_host(peers_in(tmp_path / "one", model))
-    assert await on_two_hosts(peers_in(tmp_path / "two", model)) == expected
-    rough = peers_in(tmp_path / "rough", model)
+    expected = await on_one_host(peers_of_four(tmp_path / "one", model))
+    assert await on_two_hosts(peers_of_four(tmp_path / "two", model)) == expected
+    rough = peers_of_four(tmp_path / "rough", model)
     assert await on_two_hosts(rough, kill_a_host) == expected
     assert rough.stages["sft"].incarnation == 2

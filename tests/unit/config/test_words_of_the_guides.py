@@ -53,7 +53,7 @@ TYPED = {
     "set_train_batch_size, check_train_batch_size": "tests/unit/studio/test_generator.py"
     "::test_the_guides_example_works_as_it_is_written",
 }
-"""What the guides have people type, and the test that does: a file, and words in it."""
+"""Each command of the guides, with the test that runs it: a file, and words in it."""
 IN_TABLE = (
     "ray stop",
     "ray start --head",

@@ -409,7 +409,7 @@ def test_a_damaged_record_of_content_is_as_none(tmp_path: Path) -> None:
 
 
 def changed(before: ExperimentPlan, now: ExperimentPlan) -> dict[str, tuple[str, str, str]]:
-    """What is told of each key: its kind, the value now, and why."""
+    """Returns the sentences about each key: its kind, the value now, and why."""
     told = compare_plans(before, now, lambda *_: False, finished=()).changes
     return {change.key: (change.kind, change.now, change.why) for change in told}
 

@@ -82,7 +82,7 @@ def test_more_idle_connections_than_files_keep_no_browser_out() -> None:
         assert _answer(address, SECONDS) == "here"
 
 
-def test_a_control_without_bounds_answers_nobody() -> None:
+def test_a_control_without_bounds_gives_no_answer() -> None:
     with served("plain") as address, contextlib.ExitStack() as stack:
         assert _answer(address, SECONDS) == "here"
         _hold_connections(address, stack)

@@ -240,7 +240,7 @@ A_TURN = [
 def test_a_wish_that_arrives_after_its_turn_changes_nothing() -> None:
     turn = turn_after(*A_TURN)
     assert turn.after(A_TURN[0], 9.0) == turn
-    assert turn.after(TRAINER_WANTS_IT, 9.0).wishes, "without numbers it would stay for ever"
+    assert turn.after(TRAINER_WANTS_IT, 9.0).wishes, "without numbers it would stay"
     again = turn.after(numbered(TRAINER_WANTS_IT, 4), 9.0)
     assert [wish.role for wish in again.wishes] == [Role.TRAINER], "a new wish counts"
 

@@ -44,7 +44,7 @@ class Watcher:
         return True
 
     async def wait_for_update(self, _: int) -> None:
-        """Waits for ever."""
+        """Waits until it is cancelled."""
         await asyncio.Event().wait()
 
 

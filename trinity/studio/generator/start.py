@@ -38,7 +38,7 @@ class SubmittedRun:
 
     experiment_id: str
     told: tuple[str, ...]
-    """What the submission said; may quote users' data."""
+    """The services' messages about the submission; they may quote users' data."""
 
 
 def file_name(project: str, name: str) -> str:
