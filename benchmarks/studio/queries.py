@@ -1,6 +1,6 @@
 """Measures what Studio's page Experiences waits for, over a million stored experiences.
 
-python -m benchmarks.studio_queries [--rows 1000000] [--calls 20] [--json FILE]
+python -m benchmarks.studio.queries [--rows 1000000] [--calls 20] [--json FILE]
 
 A buffer of its own, on real Postgres, gets one explore step through its broker. SQL then multiplies
 an assignment and an experience of it within the real tables, with their indexes: groups of eight,
@@ -50,7 +50,7 @@ from trinity.studio.experiences import (
 )
 from trinity.studio.tokens import colors_of, token_strip
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks/results/studio_queries.json"
 LIMIT_SECONDS = 0.5
 GROUP, GROUPS_A_STEP = 8, 64

@@ -1,6 +1,6 @@
 """Measures Studio: its first page, its memory with five viewers, and what it costs a run.
 
-python -m benchmarks.studio_process [--seconds 60] [--viewers 5] [--json FILE]
+python -m benchmarks.studio.process [--seconds 60] [--viewers 5] [--json FILE]
 
 A stack without a model holds a run that waits for rewards. Studio looks at it, and Chromium at
 Studio (`make browser`; TRINITY_TEST_BROWSER names Playwright's folder). The cost for the run is the
