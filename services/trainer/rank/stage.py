@@ -67,6 +67,7 @@ def run_stage(
         except Superseded as error:
             return RankStageEnded(outcome="superseded", reason=str(error))
         finally:
+            gc.unfreeze()
             gc.collect()
 
 
@@ -137,7 +138,10 @@ class RankStageSetup:
             ),
             on_micro_batch=self._report_alive,
         )
-        return self._turns.build(make)
+        learner = self._turns.build(make)
+        gc.collect()
+        gc.freeze()  # else each full collection, as at the end of a turn, walks all of verl
+        return learner
 
     def _report_alive(self) -> None:
         self._link.report_alive()
