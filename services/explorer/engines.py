@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.explorer.engine.external import ByteTokenizer, ExternalEngine, read_external_access
-from services.explorer.engine.interface import Engine, EngineOptions
-from services.explorer.engine.pool import EnginePool, SlowCallReporter
+from services.explorer.engine.interface import Engine, EngineOptions, EnginePool, SlowCallReporter
 from services.explorer.engine.tokenizer import (
     MAX_CACHED_TOKENS,
     HuggingFaceTokenizer,

@@ -15,8 +15,7 @@ from functools import partial
 from typing import Any
 
 from trinity.isolation.calls import CallChannel
-from trinity.isolation.parts import PartRef
-from trinity.isolation.values import Failure, decode_known
+from trinity.isolation.values import Failure, PartRef, decode_known
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import BoundReward, RewardSource
 from trinity.runtime.worker_process import serve_requests

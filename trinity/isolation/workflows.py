@@ -8,8 +8,7 @@ from trinity.config.plan.parts import ResolvedSampling
 from trinity.config.schema.data import FormatConfig
 from trinity.isolation.calls import CallChannel
 from trinity.isolation.model import RemoteModel
-from trinity.isolation.parts import PartRef
-from trinity.isolation.values import experience_to_text
+from trinity.isolation.values import PartRef, experience_to_text
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.rewards.reward import BoundReward
 from trinity.types import Experience, JsonObject

@@ -10,10 +10,10 @@ from pathlib import Path
 import trinity
 from trinity.errors import RunFailed
 from trinity.interpreter import module_command
-from trinity.local.identity import OWN_IDENTITY
 from trinity.local.infrastructure import ProcessWithProbe
 from trinity.local.process_spec import ProcessSpec
 from trinity.local.services import StackContext
+from trinity.runtime.child_process import OWN_IDENTITY
 
 NAME = "data-juicer"
 _READY_SECONDS = 600.0

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from services.buffer.domain.population import SamplePopulation, population_metrics
 from services.buffer.domain.stage import AssignmentKind, Stage, StageState
 from services.buffer.domain.tasks import NoticeEvent, StepTrained
-from services.buffer.operations.evaluation import open_evaluations
+from services.buffer.operations.evaluation import finish_if_done, open_evaluations
 from services.buffer.operations.retrain import compare_with_source, starting_checkpoints
-from services.buffer.operations.stage_end import finish_if_done
 from services.buffer.store.assignments import cancel_open
 from services.buffer.store.batches import (
     RowFeedback,

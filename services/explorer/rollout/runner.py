@@ -18,10 +18,8 @@ from services.explorer.types import Assignment, Attempt, AttemptResult, RolloutK
 from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig
 from trinity.isolation.values import UserCodeFailed, place_of
-from trinity.redact import redact_passwords
-from trinity.runtime.asyncio_internals import abandon_task
-from trinity.runtime.logs import RateLimitedLog
-from trinity.runtime.threads import MAX_ABANDONED, DaemonThreads, is_being_cancelled
+from trinity.runtime.logs import RateLimitedLog, redact_passwords
+from trinity.runtime.threads import MAX_ABANDONED, DaemonThreads, abandon_task, is_being_cancelled
 from trinity.telemetry import tracing
 from trinity.types import EID, Experience
 from trinity.workflows.experience_builder import AUXILIARY_MODEL

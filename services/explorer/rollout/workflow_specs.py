@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import ClassVar, Protocol
 
 from services.explorer.rollout.isolated_workflows import IsolatedReward
-from trinity.isolation.parts import PartRef
+from trinity.isolation.values import PartRef
 from trinity.rewards.reward import (
     REWARD_POOL,
     BoundReward,
