@@ -18,8 +18,12 @@ from services.buffer.store.batches import (
 )
 from services.buffer.store.database import RETENTION_TOPIC, notify, stage_topics
 from services.buffer.store.leases import pinned_versions
-from services.buffer.store.population import compared_step, last_settled_step, load_population
 from services.buffer.store.reports import log_event
+from services.buffer.store.sample_statistics import (
+    compared_step,
+    last_settled_step,
+    load_population,
+)
 from services.buffer.store.stages import lock_stage, update_stage
 from services.buffer.store.training import (
     Checkpoint,

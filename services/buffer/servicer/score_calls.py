@@ -14,14 +14,14 @@ from services.buffer.servicer.convert import (
 )
 from services.buffer.servicer.samples import KINDS, MAX_FILTER_TEXT, MOST
 from services.buffer.store.database import BufferDatabase
-from services.buffer.store.stages import get_stage
-from services.buffer.store.task_scores import (
+from services.buffer.store.sample_statistics import (
     DrawFilter,
     count_draws,
     draws_by_task,
     newest_draws,
     scores_of_runs,
 )
+from services.buffer.store.stages import get_stage
 from trinity.api.v1 import query_pb2 as pb
 from trinity.errors import InvalidRequest
 from trinity.types import StageKey
