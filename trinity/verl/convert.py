@@ -9,7 +9,6 @@ from trinity.verl.key_table import find_row
 from trinity.verl.row import TRAINER_CONFIG, KeyConversion, KeyRow
 from trinity.verl.rules.agents import convert_agents
 from trinity.verl.rules.algorithm import convert_algorithm, convert_old_logprobs
-from trinity.verl.rules.back_end import convert_back_end
 from trinity.verl.rules.batches import (
     convert_batches,
     convert_schedules,
@@ -22,6 +21,7 @@ from trinity.verl.rules.placement import convert_placement
 from trinity.verl.rules.ranks import VerlMachines, limit_supervised_ranks
 from trinity.verl.rules.rewards import convert_rewards
 from trinity.verl.rules.running import (
+    convert_back_end,
     convert_own_configuration,
     convert_program,
     convert_running,

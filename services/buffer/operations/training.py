@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.buffer.domain.population import SamplePopulation, population_metrics
+from services.buffer.domain.sample_statistics import SamplePopulation, population_metrics
 from services.buffer.domain.stage import AssignmentKind, Stage, StageState
 from services.buffer.domain.tasks import NoticeEvent, StepTrained
 from services.buffer.operations.evaluation import finish_if_done, open_evaluations

@@ -6,7 +6,12 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from services.buffer.domain.population import GeneratedSample, SamplePopulation, Task
+from services.buffer.domain.sample_statistics import (
+    GeneratedSample,
+    SamplePopulation,
+    Task,
+    TaskDraw,
+)
 from services.buffer.domain.stage import (
     UNFINISHED_SCOPE,
     UNTRAINED,
@@ -14,7 +19,6 @@ from services.buffer.domain.stage import (
     ExperienceState,
     Stage,
 )
-from services.buffer.domain.task_scores import TaskDraw
 from services.buffer.store.database import count_rows, id_in, in_stage, number_in, of_stage, one_of
 from services.buffer.store.runs import won_runs
 from services.buffer.store.schema import assignment, batch_item, experience, pipeline_scope

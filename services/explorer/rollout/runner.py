@@ -11,9 +11,14 @@ from typing import Any, TypeVar
 
 from services.explorer.engine.interface import Engine
 from services.explorer.rollout.isolated_workflows import IsolatedSpec
-from services.explorer.rollout.loop_watchdog import LoopBlocked, RunOnLoop, watched_run
+from services.explorer.rollout.workflow_execution import (
+    LoopBlocked,
+    Made,
+    RunOnLoop,
+    WorkflowSpec,
+    watched_run,
+)
 from services.explorer.rollout.workflow_factory import WorkflowFactory
-from services.explorer.rollout.workflow_specs import Made, WorkflowSpec
 from services.explorer.types import Assignment, Attempt, AttemptResult, RolloutKind, WeightsId
 from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig

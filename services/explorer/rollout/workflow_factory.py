@@ -15,7 +15,7 @@ from services.explorer.rollout.isolated_workflows import (
     workflow_request,
 )
 from services.explorer.rollout.user_processes import UserProcessPool
-from services.explorer.rollout.workflow_specs import (
+from services.explorer.rollout.workflow_execution import (
     HostedSpec,
     NativeSpec,
     RewardSpec,
