@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from pydantic import JsonValue
 
-from trinity.cli.config_init import GivenOptions, look_into
 from trinity.cli.output import STATUS_LABELS, write_errors
 from trinity.cli.overrides import parse_overrides
 from trinity.config.change_rules import ChangeKind
@@ -24,7 +24,6 @@ from trinity.config.docs.explain import (
     json_schema,
 )
 from trinity.config.docs.resolved import ResolvedConfig, resolve_config
-from trinity.config.docs.template import draft_config
 from trinity.config.loading.yaml import yaml_text
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.plan_changes import PlanChange
@@ -32,6 +31,9 @@ from trinity.config.schema.base import KeyStatus, format_value, redact_secrets
 from trinity.errors import UserError
 from trinity.launch.part_checks import check_part_names
 from trinity.verl.key_table import verl_names
+
+if TYPE_CHECKING:
+    from trinity.cli.config_init import GivenOptions
 
 USER_ERROR = 2
 LABEL_WIDTH = 11
@@ -215,8 +217,11 @@ def print_schema() -> None:
     print(json.dumps(json_schema(), indent=1))
 
 
-def write_draft(output: Path, given: GivenOptions, plugin_dir: Path | None = None) -> None:
+def write_draft(output: Path, given: "GivenOptions", plugin_dir: Path | None = None) -> None:
     """Writes the file, unless it exists, and prints what was found and what is to be fixed."""
+    from trinity.cli.config_init import look_into
+    from trinity.config.docs.template import draft_config
+
     if output.exists():
         raise UserError(f"{output} exists: give another FILE")
     options, found = look_into(given)

@@ -16,7 +16,8 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from trinity.columns import column_names, has_column, optional_column
-from trinity.config.checks.model import TEMPLATE_EXTENSIONS, own_template
+from trinity.config.checks.chat_template import TEMPLATE_EXTENSIONS
+from trinity.config.checks.model import own_template
 from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import Row, count_rows, first_rows
 from trinity.config.docs.template import IS_MATHS, DraftOptions

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.columns import column_names, column_value, has_column
-from trinity.config.checks.model import check_template
 from trinity.config.checks.rows import check_task_rows, check_training_rows
 from trinity.config.data_files import files_beside_shards, find_data_files
 from trinity.config.data_rows import Row, count_rows, first_rows
@@ -149,6 +148,8 @@ def check_auxiliary_buffer(buffer: ResolvedExperienceBuffer) -> None:
 
 def _files_to_train_on(buffer: ResolvedExperienceBuffer) -> tuple[Path, ...]:
     if buffer.format.chat_template is not None:
+        from trinity.config.checks.chat_template import check_template
+
         check_template(buffer.format.chat_template, "of `format`")
     _check_fetchable(buffer)
     return _files_here(buffer)
