@@ -1,17 +1,21 @@
 """Handle for the process that reads the rows of a taskset."""
 
 import asyncio
+import logging
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from services.buffer.tasksets.read_rows import UNREAD_MARK
 from services.buffer.tasksets.row_sources import RowSource
 from services.buffer.workers.process import reader_environment
 from trinity.errors import PreconditionFailed
 from trinity.interpreter import module_command
 from trinity.runtime.child_process import end_child, start_child
 from trinity.training_rows import SkippedRows
+
+logger = logging.getLogger(__name__)
 
 MODULE = "services.buffer.tasksets.read_rows"
 CHUNK_BYTES = 256 * 1024
@@ -40,9 +44,15 @@ class TasksetRowReader:
     async def wait_for_exit(self, name: str) -> SkippedRows | None:
         """Waits for the exit of the reader; returns the rows that it left out, if any.
 
+        Files that it left out are logged.
+
         Raises: PreconditionFailed with the reader's error about the data.
         """
         errors = (await self.stderr).decode(errors="replace").strip()
+        for line in errors.splitlines():
+            if line.startswith(UNREAD_MARK):
+                extra = {"taskset": name, "detail": line.removeprefix(UNREAD_MARK)}
+                logger.warning("files beside the shards of a taskset are not read", extra=extra)
         if await self.child.wait() == 0:
             return SkippedRows.from_lines(errors)
         reason = (
