@@ -84,7 +84,7 @@ def main() -> None:
 
 async def _run_pairs(num_pairs: int, path: Path) -> None:
     """Runs the pairs and writes all results after each."""
-    pairs: list[Pair] = []
+    pairs: list[RunPair] = []
     with tempfile.TemporaryDirectory() as directory:
         async with model_free_stack(Path(directory) / "stack") as stack:
             warm = Runs(stack.addresses, Path(directory) / "warm")
@@ -92,14 +92,14 @@ async def _run_pairs(num_pairs: int, path: Path) -> None:
             for number in range(num_pairs):
                 ways = (WITH, WITHOUT) if number % 2 == 0 else (WITHOUT, WITH)
                 runs = Runs(stack.addresses, Path(directory) / str(number))
-                pairs.append(Pair(ways[0], {way: await runs.measured(way) for way in ways}))
+                pairs.append(RunPair(ways[0], {way: await runs.measured(way) for way in ways}))
                 ratio = pairs[-1].ratio(beginning_of(pairs))
                 print(f"pair {number}: {ratio:.3f} {pairs[-1]}", flush=True)
                 _report(pairs, path)
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class RunPair:
     """Two runs that follow one another."""
 
     first: str
@@ -111,13 +111,13 @@ class Pair:
         return with_it / without
 
 
-def beginning_of(pairs: Sequence[Pair]) -> float:
+def beginning_of(pairs: Sequence[RunPair]) -> float:
     """Returns the processor seconds of a run's beginning: one number for all."""
     runs = [run for pair in pairs for run in pair.runs.values()]
     return statistics.median(run.beginning_cpu_seconds for run in runs)
 
 
-def balanced_ratio(pairs: Sequence[Pair]) -> float:
+def balanced_ratio(pairs: Sequence[RunPair]) -> float:
     """Returns the ratio in which an effect of the order cancels; of one order alone, its median."""
     beginning = beginning_of(pairs)
     of_orders = [
@@ -127,7 +127,7 @@ def balanced_ratio(pairs: Sequence[Pair]) -> float:
     return statistics.geometric_mean(statistics.median(some) for some in of_orders if some)
 
 
-def _report(pairs: list[Pair], path: Path) -> None:
+def _report(pairs: list[RunPair], path: Path) -> None:
     claim = PerformanceClaim(
         "a step with the sink, over one without", balanced_ratio(pairs), MOST, "<="
     )
