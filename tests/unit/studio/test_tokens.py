@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from streamlit.testing.v1 import AppTest
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel
 from tokenizers.models import BPE
@@ -23,6 +24,7 @@ from trinity.studio.experiences import (
     split_conditions,
 )
 from trinity.studio.models import model_of
+from trinity.studio.pages import experiences
 from trinity.studio.tokens import (
     ADVANTAGES,
     LOG_RATIOS,
@@ -220,6 +222,36 @@ def test_a_conversation_shows_each_message_once_by_its_role() -> None:
     roles = (SYSTEM, QUESTION, ("assistant", "<a>f()"), ("tool", "<t>7"))
     second = turn(f"{prompt}it is 7", *roles, prompt=prompt)
     assert shown(FIRST, second) == [("tool", "<t>7"), ("policy", "it is 7")]
+
+
+def draw_conversation(folder: str) -> None:
+    """The page of a run of two turns; of the second no roles were recorded."""
+    first = replace(experience_row(record()), content=FIRST)
+    second = replace(experience_row(record()), turn=1, prompt="all of it")
+    experiences._show_conversation((first, second), Path(folder) if folder else None)
+
+
+def conversation_page(folder: str) -> AppTest:
+    script = f"from tests.unit.studio import test_tokens\ntest_tokens.draw_conversation({folder!r})"
+    page = AppTest.from_string(script, default_timeout=60).run()
+    assert not page.exception
+    return page
+
+
+def test_messages_have_roles_and_turns_without_them_say_so(tmp_path: Path) -> None:
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    page = conversation_page(str(tmp_path))
+    texts = [str(text.value) for text in page.text]
+    assert "user, 8 tokens" in texts and "policy, 3 tokens" in texts
+    assert "Prompt; roles of its messages: not recorded" in texts
+    assert [box.label for box in page.expander] == ["system"]
+    said = [block.value for block in page.code]
+    assert said[:3] == ["<s>brief", "<u>what?", "f()"] and "all of it" in said
+
+
+def test_without_a_tokenizer_a_turn_is_shown_whole() -> None:
+    texts = [str(text.value) for text in conversation_page("").text]
+    assert any("recorded, but there is no tokenizer here" in text for text in texts)
 
 
 def test_an_answer_that_the_template_has_rewritten_is_shown_again() -> None:
