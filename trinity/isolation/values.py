@@ -17,7 +17,7 @@ import numpy as np
 import trinity
 from trinity.errors import UserError
 from trinity.plugins import Registry
-from trinity.runtime.logs import is_of_user
+from trinity.runtime.logs import is_users_file
 from trinity.types import (
     EID,
     Array,
@@ -156,13 +156,13 @@ def place_of(error: BaseException) -> str:
     What the user called there may have raised it, in a library or here.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    users = [frame for frame in frames if _is_of_user(frame.filename)]
+    users = [frame for frame in frames if _is_in_users_file(frame.filename)]
     last = (users or frames)[-1:]
     return "".join(f" ({frame.filename}, line {frame.lineno})" for frame in last)
 
 
-def _is_of_user(path: str) -> bool:
-    return is_of_user(path) and not path.startswith(_OURS)
+def _is_in_users_file(path: str) -> bool:
+    return is_users_file(path) and not path.startswith(_OURS)
 
 
 _TOKENS = "response_token"
