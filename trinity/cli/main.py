@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 import trinity
-from trinity.cli.terminal import guard_terminal
+from trinity.control_characters import guard_terminal
 from trinity.errors import ServiceNotReady, TrinityError, UserError
 from trinity.runtime.proxies import reach_loopback_directly
 

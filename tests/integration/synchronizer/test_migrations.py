@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.dialects import postgresql
 
 from services.synchronizer.__main__ import MIGRATIONS
-from services.synchronizer.store.closed_waits import newest_query
+from services.synchronizer.store.members import newest_waits_query
 from trinity.errors import UserError
 
 
@@ -75,7 +75,7 @@ def test_the_newest_waits_that_ended_of_all_experiments_are_found_without_sortin
 ) -> None:
     MIGRATIONS.upgrade(synchronizer_dsn)
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
-    query = newest_query(None, "").limit(20).compile(dialect=dialect)
+    query = newest_waits_query(None, "").limit(20).compile(dialect=dialect)
     with psycopg.connect(synchronizer_dsn) as connection:
         connection.execute(
             "INSERT INTO closed_wait SELECT gen_random_uuid(), n, NULL, 'a', 'trainer', '', '',"

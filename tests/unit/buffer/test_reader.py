@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from services.buffer.tasksets import reader
-from services.buffer.tasksets.reader import open_taskset_row_reader
+from services.buffer.tasksets import task_pipeline
 from services.buffer.tasksets.row_sources import RowSource
+from services.buffer.tasksets.task_pipeline import open_taskset_row_reader
 from trinity.errors import PreconditionFailed
 
 SOON_SECONDS = 20.0
 
 
 async def test_a_reader_that_says_much_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "MODULE", "tests.unit.buffer.says_much")
+    monkeypatch.setattr(task_pipeline, "READER_MODULE", "tests.unit.buffer.says_much")
     source = RowSource(kind="file", place="rows.jsonl", roots=("/",))
     async with asyncio.timeout(SOON_SECONDS), open_taskset_row_reader(source) as child:
         rows = b"".join([lines async for lines in child.read_lines()])
