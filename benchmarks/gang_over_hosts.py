@@ -4,7 +4,7 @@
 
 Both train the model of the addition example on rows of a file, by trainer services on this
 machine, whose ranks talk over gloo on loopback. They take turns. Counted are the processor seconds
-of services and ranks from the end of the first step until the stage is finished, checkpoints and the
+of services and ranks from the end of the first step until the stage is finished, checkpoints and
 published weights included; their weights are compared bit for bit.
 """
 
