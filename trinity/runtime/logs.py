@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import sys
 import sysconfig
 import time
@@ -14,9 +15,18 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from trinity.control_characters import ESCAPED
-from trinity.redact import redact_passwords
 from trinity.runtime.folded_log import STANDARD_FIELDS, extras_of, folded
 from trinity.telemetry import tracing
+
+HIDDEN = "***"
+
+_IN_ADDRESS = re.compile(r"(?P<user>://[^\s:/@]*):[^\s/@]+@")
+
+
+def redact_passwords(text: str) -> str:
+    """Returns the text with `***` in place of the password of each address in it."""
+    return _IN_ADDRESS.sub(rf"\g<user>:{HIDDEN}@", text) if "://" in text else text
+
 
 INTERVAL_SECONDS = 10.0
 MAX_BURSTS = 1_000

@@ -29,7 +29,7 @@ Sha256Hex = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 class ManifestHead(BaseModel):
     """The description of a directory's content."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     kind: Literal["weights", "checkpoint"]
     stage: str
@@ -46,7 +46,7 @@ class ManifestHead(BaseModel):
 class ManifestFile(BaseModel):
     """One file of the directory."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     sha256: Sha256Hex
     size: int = Field(ge=0)

@@ -65,6 +65,7 @@ def run_stage(
         except Superseded as error:
             return RankStageEnded(outcome="superseded", reason=str(error))
         finally:
+            gc.unfreeze()
             gc.collect()
 
 
@@ -144,7 +145,10 @@ class RankStageSetup:
             with self._life.on_disk(bytes_below(start)):
                 return make()
 
-        return self._turns.build(make_watched)
+        learner = self._turns.build(make_watched)
+        gc.collect()
+        gc.freeze()  # else each full collection, as at the end of a turn, walks all of verl
+        return learner
 
     def _report_alive(self) -> None:
         self._link.report_alive()
