@@ -50,11 +50,11 @@ class RemoteTokenizer:
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
         """Encodes a chat."""
         made = self._call("encode_chat", messages=list(messages), tools=list(tools)).result()
-        return Prompt(**made)
+        return Prompt.from_json(made)
 
     def encode(self, text: str) -> Prompt:
         """Encodes a text."""
-        return Prompt(**self._call("encode", text=text).result())
+        return Prompt.from_json(self._call("encode", text=text).result())
 
     def decode(self, token_ids: list[int]) -> str:
         """Decodes tokens."""

@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from trinity.config.plan.arithmetic import HEAD_CHUNK_TOKENS, head_settings
+from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.parts import AuxiliaryModel
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.explorer import EngineConfig
+from trinity.errors import UserError
 from trinity.sizing.memory import (
     GIB,
     EngineSplit,
@@ -23,7 +26,7 @@ from trinity.sizing.memory import (
     reference_terms,
     teacher_terms,
 )
-from trinity.sizing.model_shape import ModelShape, count_adapter
+from trinity.sizing.model_shape import ModelShape, count_adapter, read_shape
 
 MARKS = ("out of memory", "outofmemory", "kv cache", "free memory on device", "bad_alloc")
 """Parts of the texts with which torch, vLLM and the allocator say that memory ran out."""
@@ -140,6 +143,18 @@ class EngineMemory:
     """Bytes for the cache; below 0 the engine does not start."""
     cached_tokens: int
     """Tokens in the cache of the whole engine."""
+
+
+def local_shape(model_path: str, model_config: Path | None = None) -> ModelShape | None:
+    """Returns the shape of a model; None where this machine has no `config.json` of it."""
+    if model_config is not None:
+        return read_shape(model_config)
+    try:
+        directory = local_model_directory(model_path)
+    except UserError:
+        return None
+    file = None if directory is None else directory / "config.json"
+    return read_shape(file) if file is not None and file.exists() else None
 
 
 def training_settings_of(stage: StagePlan) -> TrainingSettings:

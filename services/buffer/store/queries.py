@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import eq, ge, le
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -140,6 +141,13 @@ class Page:
     end: SampleCursor | None
 
 
+class StepRange(NamedTuple):
+    """Explore steps from `first` to `last`."""
+
+    first: int
+    last: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
     """The request for a page of samples."""
@@ -154,6 +162,8 @@ class PageRequest:
     """Descending by explore step and position; samples of a group stay in ascending order."""
     num_groups: int = GROUPS_AT_ONCE
     """Groups that the page looks into."""
+    steps: StepRange | None = None
+    """Explore steps that alone have samples of the wanted weights; None where that is not known."""
 
 
 async def list_page(connection: Connection, request: PageRequest) -> Page:
@@ -179,6 +189,8 @@ async def _groups(connection: Connection, request: PageRequest) -> list[Row]:
         place = sa.tuple_(A.explore_step, A.position)
         here = (request.after.explore_step, request.after.position)
         conditions.append(place <= here if request.latest_first else place >= here)
+    if request.steps is not None:
+        conditions.append(A.explore_step.between(*request.steps))
     order = (A.explore_step, A.position)
     statement = (
         sa.select(A.assignment_id, A.taskset, A.task_index, A.explore_step, A.position)
@@ -187,6 +199,29 @@ async def _groups(connection: Connection, request: PageRequest) -> list[Row]:
         .limit(request.num_groups)
     )
     return await connection.fetch(statement)
+
+
+async def steps_of_versions(
+    connection: Connection, key: StageKey, wanted: SampleFilter
+) -> StepRange | None:
+    """Returns the explore steps that have samples of the wanted weights; None if no step has.
+
+    A block range index finds the parts of the table that can have some.
+    """
+    statement = sa.select(sa.func.min(E.explore_step), sa.func.max(E.explore_step)).where(
+        in_stage(experience, key), *_version_conditions(wanted)
+    )
+    [(first, last)] = await connection.fetch(statement)
+    return None if first is None else StepRange(first, last)
+
+
+def _version_conditions(wanted: SampleFilter) -> list[sa.ColumnElement[bool]]:
+    found: list[sa.ColumnElement[bool]] = []
+    if wanted.version_min is not None:
+        found.append(E.version_max >= wanted.version_min)
+    if wanted.version_max is not None:
+        found.append(E.version_min <= wanted.version_max)
+    return found
 
 
 def _group_conditions(wanted: SampleFilter) -> list[sa.ColumnElement[bool]]:
@@ -256,12 +291,11 @@ def _conditions(key: StageKey, wanted: SampleFilter) -> list[sa.ColumnElement[bo
     for column, holds, bound in (
         (E.reward, ge, wanted.reward_min),
         (E.reward, le, wanted.reward_max),
-        (E.version_max, ge, wanted.version_min),
-        (E.version_min, le, wanted.version_max),
         (E.finish_reason, eq, wanted.finish_reason or None),
     ):
         if bound is not None:
             found.append(holds(column, bound))
+    found += _version_conditions(wanted)
     if wanted.experience_ids:
         ids = wanted.experience_ids
         found.append(sa.or_(id_in(E.experience_id, ids), id_in(E.parent_id, ids)))

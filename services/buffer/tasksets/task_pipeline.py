@@ -18,6 +18,7 @@ from services.buffer.store.tasksets import (
     insert_pipeline,
     insert_source_rows,
 )
+from services.buffer.tasksets.read_rows import UNREAD_MARK
 from services.buffer.tasksets.row_sources import RowSource
 from services.buffer.tenants import SHARES_ALL, WorkerIsolation
 from services.buffer.workers.process import reader_environment
@@ -55,9 +56,15 @@ class TasksetRowReader:
     async def wait_for_exit(self, name: str) -> SkippedRows | None:
         """Waits for the exit of the reader; returns the rows that it left out, if any.
 
+        Files that it left out are logged.
+
         Raises: PreconditionFailed with the reader's error about the data.
         """
         errors = (await self.stderr).decode(errors="replace").strip()
+        for line in errors.splitlines():
+            if line.startswith(UNREAD_MARK):
+                extra = {"taskset": name, "detail": line.removeprefix(UNREAD_MARK)}
+                logger.warning("files beside the shards of a taskset are not read", extra=extra)
         if await self.child.wait() == 0:
             return SkippedRows.from_lines(errors)
         reason = (

@@ -101,6 +101,12 @@ async def newest_closed_waits(
 
     With a tenant, only its own.
     """
+    found = await connection.fetch(newest_waits_query(experiment_id, tenant).limit(limit))
+    return tuple(map(_wait_from_row, found))
+
+
+def newest_waits_query(experiment_id: uuid.UUID | None, tenant: str) -> sa.Select[Any]:
+    """Returns the query of waits that ended, the newest first."""
     ago: sa.ColumnElement[Any] = sa.extract("epoch", _now - _wait.ended_at)
     query = sa.select(
         tables.closed_wait,
@@ -111,8 +117,7 @@ async def newest_closed_waits(
         query = query.where(sa.or_(_wait.experiment_id == experiment_id, of_idle))
     if tenant:
         query = query.where(_wait.tenant == tenant)
-    newest = query.order_by(_wait.ended_at.desc(), _wait.member_id, _wait.number.desc())
-    return tuple(map(_wait_from_row, await connection.fetch(newest.limit(limit))))
+    return query.order_by(_wait.ended_at.desc(), _wait.member_id, _wait.number.desc())
 
 
 def _wait_from_row(row: Row) -> ClosedWait:
