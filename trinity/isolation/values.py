@@ -17,7 +17,7 @@ import numpy as np
 import trinity
 from trinity.errors import UserError
 from trinity.plugins import Registry
-from trinity.runtime.logs import is_of_user
+from trinity.runtime.logs import is_of_user as is_file_of_user
 from trinity.types import (
     EID,
     Array,
@@ -162,7 +162,7 @@ def place_of(error: BaseException) -> str:
 
 
 def _is_of_user(path: str) -> bool:
-    return is_of_user(path) and not path.startswith(_OURS)
+    return is_file_of_user(path) and not path.startswith(_OURS)
 
 
 _TOKENS = "response_token"
