@@ -220,9 +220,13 @@ def root_of_learner(
     split = learner.split_weights()
     if split is not None:
         return _root_of_dealt(_gathered(ranks, split, dtype), ranks, life)
-    whole = learner.weights()
-    tensors = whole if dtype is None else ((name, tensor.to(dtype)) for name, tensor in whole)
-    return root_on_all_ranks(tensors, ranks, life)
+    return root_on_all_ranks(_in_type(learner.weights(), dtype), ranks, life)
+
+
+def _in_type(tensors: NamedTensors, dtype: torch.dtype | None) -> NamedTensors:
+    for name, tensor in tensors:
+        yield name, tensor if dtype is None else tensor.to(dtype)
+        del tensor
 
 
 def root_on_all_ranks(tensors: NamedTensors, ranks: Ranks, life: LifeSigns = UNWATCHED) -> bytes:
