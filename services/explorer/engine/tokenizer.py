@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from jinja2 import TemplateError
 
 from services.explorer.engine.chat_roles import ChatPart, ChatRoles, role_spans
-from trinity.config.checks.model import template_variables
+from trinity.config.checks.chat_template import template_variables
 from trinity.errors import UserError
 from trinity.types import JsonObject
 from trinity.workflows.generation import Prompt

@@ -89,6 +89,14 @@ def test_what_the_user_set_in_the_environment_stays(monkeypatch: pytest.MonkeyPa
     assert "HF_HUB_OFFLINE" not in os.environ
 
 
+def test_a_question_for_gpus_does_not_start_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's process is forked, and CUDA that was started before cannot be used in it."""
+    for hardware, expected in ((GPU, "1"), (CPU, None)):
+        monkeypatch.setattr(os, "environ", {})
+        prepare_environment("model", hardware)
+        assert os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK") == expected
+
+
 def test_each_of_several_engines_has_gpus_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {"CUDA_VISIBLE_DEVICES": "4,5,6,7"})
     pair = options(engine_num=2, tensor_parallel_size=2)
