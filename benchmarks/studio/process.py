@@ -69,7 +69,7 @@ def measure(root: Path, seconds: float, num_viewers: int) -> list[PerformanceCla
     with waiting_run(root) as run, playwright_driver().sync_playwright() as playwright:
         own = psutil.Process().children(recursive=True)
         browser = start_chromium(playwright)
-        stack = [process for process in own if "playwright" not in " ".join(process.cmdline())]
+        stack = [process for process in own if is_of_the_run(process)]
         studio = StudioProcess.start([str(run)], root)
         address = studio.address()
         begun = time.monotonic()
@@ -87,6 +87,14 @@ def measure(root: Path, seconds: float, num_viewers: int) -> list[PerformanceCla
         PerformanceClaim("a live page, of a processor of the run", share, MOST_SHARE, "<="),
         PerformanceClaim(f"Studio with {num_viewers} viewers, MiB", peak, MOST_MB, "<="),
     ]
+
+
+def is_of_the_run(process: psutil.Process) -> bool:
+    """Returns false for the browser's driver, and for a process that has ended."""
+    try:
+        return "playwright" not in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
 
 
 @contextmanager

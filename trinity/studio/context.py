@@ -5,17 +5,16 @@ fetched with the token of another one.
 """
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 import grpc
 
-from trinity.api.v1 import buffer_pb2
+from trinity.api.v1 import buffer_pb2, synchronizer_pb2
 from trinity.cli.runs import default_root
 from trinity.errors import TrinityError, UserError
 from trinity.launch.follow import StreamRetry
@@ -23,16 +22,41 @@ from trinity.studio.background import ANSWER_SECONDS, BackgroundLoop
 from trinity.studio.connection import OpenRun, RunConnection, ServiceConnection
 from trinity.studio.history import RunHistory
 from trinity.studio.lanes import MAX_STORED, LaneHistory
-from trinity.studio.live import members_of
+from trinity.studio.live import LiveState, Verdict, members_of
 from trinity.studio.system import System, SystemConnection
 from trinity.studio.visitors import OWNER, Visitor
 
 T = TypeVar("T")
 RETRY_SECONDS = 0.5
+STATE_SECONDS = 1.9
+"""Less than the pause between two drawings of a page, so that each is new for one viewer."""
+VERDICT_SECONDS = 10.0
+"""What holds a run up is asked of all its parts, over connections of their own."""
 MEMBER_SECONDS = 2.0
 """Pause between two looks at the members: as often as they tell of themselves."""
 NEW_CLOSED_WAITS = 20
 """Ended waits that each look asks for; all, where every one of these is new."""
+
+
+@dataclass(slots=True)
+class KeptAnswer(Generic[T]):
+    """The last answer of services about a run, shared by all pages of a visitor for some seconds.
+
+    Pages are drawn again every two seconds, and each answer costs the run some processor time.
+    """
+
+    seconds: float
+    _answer: T | None = None
+    _opened: OpenRun | None = None
+    _until: float = 0.0
+
+    def get(self, opened: OpenRun, ask: Callable[[], T]) -> T:
+        """Returns the kept answer, or a new one where it is old or other services gave it."""
+        now = time.monotonic()
+        if self._answer is None or self._opened is not opened or now >= self._until:
+            self._answer = ask()
+            self._opened, self._until = opened, now + self.seconds
+        return self._answer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,6 +66,10 @@ class ViewedRun:
     connection: ServiceConnection
     history: RunHistory = field(default_factory=RunHistory)
     lanes: LaneHistory = field(default_factory=LaneHistory)
+    state: KeptAnswer[LiveState] = field(default_factory=lambda: KeptAnswer(STATE_SECONDS))
+    verdict: KeptAnswer[Verdict] = field(default_factory=lambda: KeptAnswer(VERDICT_SECONDS))
+    members: list[synchronizer_pb2.Member] = field(default_factory=list)
+    """Those of the last look; empty before it."""
 
     async def follow(self, opened: OpenRun) -> None:
         """Applies the run's events, from the last one seen on, until cancelled."""
@@ -70,8 +98,12 @@ class ViewedRun:
         num_closed = MAX_STORED
         try:
             while True:
-                with contextlib.suppress(TrinityError):
+                try:
                     members, closed = await members_of(opened, num_closed)
+                except TrinityError:
+                    self.members = []  # so that pages ask themselves, and say why there is none
+                else:
+                    self.members = members
                     joins = self.lanes.add_stored(time.time(), closed)
                     is_whole = joins or len(closed) < num_closed
                     num_closed = NEW_CLOSED_WAITS if is_whole else MAX_STORED
@@ -80,6 +112,7 @@ class ViewedRun:
                     self.lanes.observe(time.time(), members)
                 await asyncio.sleep(MEMBER_SECONDS)
         finally:
+            self.members = []
             self.lanes.end()
 
 

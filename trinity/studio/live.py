@@ -1,5 +1,6 @@
 """The members of a running run, what each waits for, and the verdict of `trinity why`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
@@ -90,12 +91,13 @@ async def members_of(
     return members, list(status.closed_waits)
 
 
-async def live_state(opened: OpenRun) -> LiveState:
-    """Asks the synchronizer and the buffer about one experiment.
+async def live_state(opened: OpenRun, members: Sequence[synchronizer_pb2.Member] = ()) -> LiveState:
+    """Asks the buffer about one experiment, and the synchronizer where no members are known.
 
     Raises: TrinityError.
     """
-    members, _ = await members_of(opened)
+    if not members:
+        members, _ = await members_of(opened)
     work: buffer_pb2.GetBufferStatusResponse = await answer_of(
         opened.buffer.GetBufferStatus(
             buffer_pb2.GetBufferStatusRequest(

@@ -6,7 +6,7 @@ import streamlit as st
 
 from trinity.errors import TrinityError
 from trinity.progress.figures import format_clock
-from trinity.studio.connection import OpenRun, ServiceConnection, require_open
+from trinity.studio.connection import OpenRun, require_open
 from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.curves import GROUPS, HEIGHT, curve_chart, curve_rows, evaluation_charts
 from trinity.studio.history import RunHistory, StageHistory
@@ -85,12 +85,12 @@ def _live(context: StudioContext, viewed: ViewedRun) -> None:
         return
     try:
         services = require_open(viewed.connection)
-        state = context.wait_for(live_state(services)) if services.is_live else None
+        state = _state(context, viewed, services) if services.is_live else None
     except (TrinityError, TimeoutError) as error:
         show_problem(viewed.connection.state.detail or error)
         state = None
     else:
-        _show_verdict(context, viewed.connection, services)
+        _show_verdict(context, viewed, services)
     _show_stages(viewed.history, state)
     _show_lanes(viewed, is_live=state is not None)
     if state is not None:
@@ -98,12 +98,20 @@ def _live(context: StudioContext, viewed: ViewedRun) -> None:
     _show_events(viewed.history)
 
 
-def _show_verdict(context: StudioContext, connection: ServiceConnection, services: OpenRun) -> None:
+def _state(context: StudioContext, viewed: ViewedRun, services: OpenRun) -> LiveState:
+    return viewed.state.get(
+        services, lambda: context.wait_for(live_state(services, viewed.members))
+    )
+
+
+def _show_verdict(context: StudioContext, viewed: ViewedRun, services: OpenRun) -> None:
     if not services.is_live:
         st.info("The run has stopped. What it stored is open to be looked at.")
         return
     try:
-        verdict = context.wait_for(verdict_of(connection))
+        verdict = viewed.verdict.get(
+            services, lambda: context.wait_for(verdict_of(viewed.connection))
+        )
     except (TrinityError, TimeoutError, OSError) as error:
         show_problem(error)
         return

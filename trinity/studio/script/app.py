@@ -1,21 +1,34 @@
 """The script that Streamlit runs for each page and click: `trinity studio` names it."""
 
+import importlib
+from collections.abc import Callable
+
 import streamlit as st
 
-from trinity.studio.pages import (
-    compare,
-    configure,
-    evaluations,
-    experiences,
-    run,
-    runs,
-    step,
-    tasks,
-    tasksets,
+PAGES = (
+    "runs",
+    "run",
+    "experiences",
+    "tasks",
+    "evaluations",
+    "step",
+    "compare",
+    "tasksets",
+    "configure",
 )
+"""The modules of the pages, in the order of the menu; the first one is shown at the start."""
 
 STYLE = "<style>[data-testid='stMainBlockContainer'] {padding-top: 1.5rem;}</style>"
 """Streamlit leaves a wide empty band below a menu at the top."""
+
+
+def _shower(name: str) -> Callable[[], None]:
+    """Returns a function that shows a page; its module is imported when it is first shown."""
+
+    def show() -> None:
+        importlib.import_module(f"trinity.studio.pages.{name}").show()
+
+    return show
 
 
 def main() -> None:
@@ -23,15 +36,8 @@ def main() -> None:
     st.set_page_config(page_title="Trinity Studio", layout="wide")
     st.html(STYLE)
     pages = [
-        st.Page(runs.show, title="Runs", url_path="runs", default=True),
-        st.Page(run.show, title="Run", url_path="run"),
-        st.Page(experiences.show, title="Experiences", url_path="experiences"),
-        st.Page(tasks.show, title="Tasks", url_path="tasks"),
-        st.Page(evaluations.show, title="Evaluations", url_path="evaluations"),
-        st.Page(step.show, title="Step", url_path="step"),
-        st.Page(compare.show, title="Compare", url_path="compare"),
-        st.Page(tasksets.show, title="Tasksets", url_path="tasksets"),
-        st.Page(configure.show, title="Configure", url_path="configure"),
+        st.Page(_shower(name), title=name.title(), url_path=name, default=name == PAGES[0])
+        for name in PAGES
     ]
     st.navigation(pages, position="top").run()
 

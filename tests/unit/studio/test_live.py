@@ -1,0 +1,43 @@
+"""What pages show of a running run costs it little: answers are kept for some seconds."""
+
+from typing import cast
+
+import pytest
+
+from trinity.studio.connection import OpenRun
+from trinity.studio.context import KeptAnswer
+
+HERE, AFTER_A_RESTART = cast(OpenRun, object()), cast(OpenRun, object())
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that the first element says."""
+    now = [100.0]
+    monkeypatch.setattr("trinity.studio.context.time.monotonic", lambda: now[0])
+    return now
+
+
+def test_an_answer_is_asked_for_once_in_its_time(clock: list[float]) -> None:
+    kept, asked = KeptAnswer[int](10.0), iter(range(9))
+
+    def get(opened: OpenRun = HERE) -> int:
+        return kept.get(opened, lambda: next(asked))
+
+    assert [get(), get()] == [0, 0]
+    clock[0] += 9.9
+    assert get() == 0
+    clock[0] += 0.2
+    assert get() == 1
+    assert get(AFTER_A_RESTART) == 2, "other services may answer otherwise"
+
+
+def test_an_answer_that_fails_is_asked_for_again() -> None:
+    kept = KeptAnswer[int](10.0)
+    with pytest.raises(TimeoutError):
+        kept.get(HERE, _fail)
+    assert kept.get(HERE, lambda: 7) == 7
+
+
+def _fail() -> int:
+    raise TimeoutError
