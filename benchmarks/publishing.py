@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import torch
 
     from services.trainer.checkpoints.publisher import WeightsPublisher
+    from services.trainer.checkpoints.split import NamedSplits
     from services.trainer.clients import TrainerBufferClient, TrainerSynchronizerClient
     from services.trainer.collectives import Ranks
     from services.trainer.types import StageLearner
@@ -155,6 +156,7 @@ class ShardedModel:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.tensor import DTensor, Shard
 
+        self._ranks = ranks
         draws = torch.Generator().manual_seed(SEED + ranks.rank)
         mesh = init_device_mesh("cpu", (ranks.num_ranks,)) if ranks.num_ranks > 1 else None
         self._tensors: dict[str, torch.Tensor] = {}
@@ -169,6 +171,15 @@ class ShardedModel:
 
         for name, tensor in self._tensors.items():
             yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+    def split_weights(self) -> "NamedSplits | None":
+        """Yields the tensors as the ranks hold them; None for one process."""
+        from services.trainer.checkpoints.split import SplitTensor
+
+        if self._ranks.num_ranks == 1:
+            return None
+        tensors = self._tensors.items()
+        return ((name, SplitTensor.of(tensor, self._ranks)) for name, tensor in tensors)
 
 
 def publish_as_rank(folder: Path, parameters: float) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import yaml
 
-from trinity.cli.config_commands import check_on_machine
+from trinity.cli.config_check import check_on_machine
 from trinity.errors import UserError
 from trinity.launch.prepare import check_names
 from trinity.plugins import PLUGIN_DIRS_VARIABLE

@@ -1,7 +1,7 @@
 """Converts experiences, sequences and arrays to protobuf and back; refuses invalid ones."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from trinity.types import (
     Experience,
     FinishReason,
     Pair,
+    RoleSpan,
     SamplingParams,
     Sequence,
     StageKey,
@@ -215,6 +216,19 @@ def _set_sequence(message: experience_pb2.Sequence, sequence: Sequence) -> None:
     set_tensor(message.rollout_logprobs, Array(logprobs, Alignment.RESPONSE))
     message.prompt_text = sequence.prompt_text
     message.response_text = sequence.response_text
+    for span in _fitting(sequence.role_spans, len(tokens)):
+        message.role_spans.add(role=span.role, start=span.start, end=span.end)
+
+
+def _fitting(
+    spans: Iterable[RoleSpan | experience_pb2.RoleSpan], num_tokens: int
+) -> Iterator[RoleSpan]:
+    """Yields the spans in order that lie within the tokens: a workflow may have cut these."""
+    end = 0
+    for span in spans:
+        if end <= span.start < span.end <= num_tokens:
+            yield RoleSpan(role=span.role, start=span.start, end=span.end)
+            end = span.end
 
 
 def sequence_from_proto(message: experience_pb2.Sequence) -> Sequence:
@@ -230,6 +244,7 @@ def sequence_from_proto(message: experience_pb2.Sequence) -> Sequence:
         prompt_text=message.prompt_text,
         response_text=message.response_text,
     )
+    sequence.role_spans = tuple(_fitting(message.role_spans, len(sequence.tokens)))
     check_sequence(sequence)
     return sequence
 

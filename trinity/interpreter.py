@@ -63,8 +63,9 @@ def hiding_files(path: "Sequence[str]" = sys.path) -> "Iterator[str]":
             return
         if folder == _OWN_FOLDER or folder.startswith(installed) or not os.path.isdir(folder):
             continue
+        later = [other for other in path[place + 1 :] if os.path.abspath(other or ".") != folder]
         for name in sorted(filter(None, map(_module_name, os.scandir(folder)))):
-            hidden = PathFinder.find_spec(name, list(path[place + 1 :]))
+            hidden = PathFinder.find_spec(name, later)
             if hidden is not None and hidden.origin is not None:
                 yield _sentence(os.path.join(folder, name), name, hidden.origin)
 

@@ -138,12 +138,22 @@ class Array:
     alignment: Alignment = Alignment.SAMPLE
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleSpan:
+    """Tokens [start, end) of a sequence that came from a message of this role."""
+
+    role: str
+    start: int
+    end: int
+
+
 @dataclass(slots=True, kw_only=True)
 class Sequence:
     """A prompt and its continuation, with exactly the engine's token ids.
 
     tokens [L] int32; action_mask [R] is true where the policy chose the token; rollout_logprobs [R]
-    float32, after temperature and truncation, natural log.
+    float32, after temperature and truncation, natural log. role_spans are those of the messages
+    that a chat template wrote; without any, roles are not known.
     """
 
     tokens: IntArray
@@ -152,6 +162,7 @@ class Sequence:
     rollout_logprobs: FloatArray
     prompt_text: str = ""
     response_text: str = ""
+    role_spans: tuple[RoleSpan, ...] = ()
 
     @property
     def response_length(self) -> int:

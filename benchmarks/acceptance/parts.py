@@ -44,6 +44,7 @@ def _tested_parts() -> tuple[AcceptancePart, ...]:
             "attention",
             "packed rows give the outputs and gradients of padded ones, by the GPU's attention",
             "tests/integration/trainer/test_packed_rows.py",
+            "tests/integration/trainer/test_gpu_attention.py",
         ),
         _tests(
             "head",
@@ -99,9 +100,13 @@ def _run_parts(size: str, folder: Path) -> tuple[AcceptancePart, ...]:
     )
 
 
-def _tests(name: str, promise: str, path: str, *, num_gpus: int = 1) -> AcceptancePart:
-    """Returns a part that is tests which pass on processors, run where there is a GPU."""
-    argv = (sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", path)
+def _tests(name: str, promise: str, *paths: str, num_gpus: int = 1) -> AcceptancePart:
+    """Returns a part that is tests which pass on processors, run where there is a GPU.
+
+    Warnings are no failures there: those of libraries for GPUs are others than the suite knows.
+    """
+    options = ("-n", "0", "-q", "-W", "ignore", "-p", "no:cacheprovider")
+    argv = (sys.executable, "-m", "pytest", *options, *paths)
     return AcceptancePart(name=name, promise=promise, argv=argv, num_gpus=num_gpus)
 
 

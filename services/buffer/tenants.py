@@ -14,8 +14,8 @@ from trinity.config.plan.experience_sink import ExperienceSink
 from trinity.config.plan.task_storage import without_password
 from trinity.config.schema.base import Args
 from trinity.errors import UserError
-from trinity.local.identity import OFFLINE_IDENTITY, OWN_IDENTITY, Identity
 from trinity.plugins import PLUGIN_DIRS_VARIABLE
+from trinity.runtime.child_process import OFFLINE_IDENTITY, OWN_IDENTITY, Identity
 from trinity.runtime.logs import LEVEL_VARIABLE
 from trinity.security.authorization import EVERY_TENANT
 from trinity.task_operators import BUILT_IN as TASK_OPERATORS

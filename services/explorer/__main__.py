@@ -1,12 +1,14 @@
 """Starts the explorer: python -m services.explorer"""
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
 from services.explorer.control.explorer import Explorer
 from services.explorer.delivery.publisher import NatsBroker
 from services.explorer.engine.vllm import start_vllm
+from services.explorer.engine.vllm_options import GPU_ENVIRONMENT
 from services.explorer.settings import ExplorerSettings
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.rpc.runner import run_service
@@ -30,7 +32,9 @@ async def serve_until(settings: ExplorerSettings, stop: asyncio.Event) -> None:
 
 
 def main() -> None:
-    """Entry point of the process."""
+    """Entry point of the process; plug-ins, which may ask for GPUs, are loaded later."""
+    for name, value in GPU_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     sys.exit(run_service("explorer", ExplorerSettings, serve_until))
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.explorer.engine.external import ByteTokenizer, ExternalEngine, read_external_access
-from services.explorer.engine.interface import Engine, EngineOptions
-from services.explorer.engine.pool import EnginePool, SlowCallReporter
+from services.explorer.engine.interface import Engine, EngineOptions, EnginePool, SlowCallReporter
 from services.explorer.engine.tokenizer import (
     MAX_CACHED_TOKENS,
     HuggingFaceTokenizer,
@@ -37,7 +36,7 @@ from trinity.runtime.http_connections import ConnectionTable, HttpLimits
 from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.threads import in_daemon_thread
 from trinity.security.model_code import trusts_model_code
-from trinity.sizing.remedies import engine_remedies, is_out_of_memory
+from trinity.sizing.stage_sizes import engine_remedies, is_out_of_memory
 from trinity.workflows.generation import ChatTokenizer
 
 logger = logging.getLogger(__name__)

@@ -1,16 +1,239 @@
-"""The explorer's telemetry: spans and metrics of runs and of results."""
+"""The explorer's telemetry: counts of its work for logs and heartbeats, and spans and metrics."""
 
+import logging
+import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from services.explorer.counters import RolloutCounters
-from services.explorer.types import Attempt, AttemptResult, ResultReport, WeightsId, WeightsVersion
+from services.explorer.types import (
+    Assignment,
+    Attempt,
+    AttemptResult,
+    ResultReport,
+    RolloutKind,
+    WeightsId,
+    WeightsVersion,
+)
 from trinity.api.v1.experience_pb2 import RunResult
+from trinity.runtime.logs import as_fields
+from trinity.runtime.presence import Heartbeats
 from trinity.telemetry import metrics, names, tracing
 from trinity.telemetry.tracing import Span
-from trinity.types import StageKey
+from trinity.types import Experience, SamplingParams, StageKey
+from trinity.types import Sequence as TokenSequence
+from trinity.workflows.generation import Generation, Generator, OnDelta, Scores
+
+logger = logging.getLogger(__name__)
+
+DIGITS = 4
+_Place = tuple[RolloutKind, int, str]
+
+
+@dataclass(slots=True)
+class _OpenStep:
+    """An explore step or an evaluation of which this explorer has had work."""
+
+    began: float = field(default_factory=time.monotonic)
+    last_end: float = 0.0
+    num_open: int = 0
+    num_tasks: int = 0
+    num_failed: int = 0
+    rewards: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+
+    def add_experience(self, experience: Experience) -> None:
+        if experience.reward is not None:
+            self.rewards.append(experience.reward)
+        if isinstance(experience.body, TokenSequence):
+            self.tokens.append(experience.body.response_length)
+        for name, value in experience.metrics.items():
+            self.metrics.setdefault(name, []).append(value)
+
+    def figures(self) -> dict[str, float | int]:
+        """Returns the metrics of the runs that ended here."""
+        figures: dict[str, float | int] = {
+            "seconds": round((self.last_end or time.monotonic()) - self.began, 2),
+            "tasks": self.num_tasks,
+            "experiences": len(self.tokens),
+            "failed_attempts": self.num_failed,
+        }
+        if self.rewards:
+            figures |= {
+                "reward_mean": round(statistics.fmean(self.rewards), DIGITS),
+                "reward_std": round(statistics.pstdev(self.rewards), DIGITS),
+                "reward_min": round(min(self.rewards), DIGITS),
+                "reward_max": round(max(self.rewards), DIGITS),
+            }
+        if self.tokens:
+            figures["response_tokens_mean"] = round(statistics.fmean(self.tokens), 1)
+        means = {name: statistics.fmean(values) for name, values in sorted(self.metrics.items())}
+        return figures | as_fields({name: round(mean, DIGITS) for name, mean in means.items()})
+
+
+class ExploreStepLog:
+    """Follows the work of a stage, and logs each step's begin and end.
+
+    steps = ExploreStepLog(tasks_per_step=32)
+    steps.begin(assignment)       # "explore step began", with the first of its tasks
+    steps.record(result)
+    steps.end(assignment)         # "explore step ended", with the last of its tasks
+    steps.end_all_but(granted)    # ... or when the buffer grants work of other steps alone
+
+    Where several explorers share a step, each logs its own part.
+    """
+
+    def __init__(self, tasks_per_step: int = 0) -> None:
+        self._tasks_per_step = tasks_per_step
+        self._open: dict[_Place, _OpenStep] = {}
+
+    def begin(self, assignment: Assignment) -> None:
+        """Records that the work on a task begins."""
+        place = _place(assignment)
+        if place not in self._open:
+            self._open[place] = _OpenStep()
+            logger.info("%s began", _name(place), extra=_about(place))
+        step = self._open[place]
+        step.num_open += 1
+        step.num_tasks += 1
+        logger.debug(
+            "work on a task began",
+            extra={
+                **_about(place),
+                "assignment": assignment.id,
+                "row": assignment.task_index,
+                "runs": len(assignment.runs),
+            },
+        )
+
+    def record(self, result: AttemptResult) -> None:
+        """Records the result of one attempt at a run."""
+        step = self._open.get(_place(result.attempt.assignment))
+        if step is None:
+            return
+        step.num_failed += not result.is_complete
+        for experience in result.experiences:
+            step.add_experience(experience)
+        logger.debug(
+            "a run ended",
+            extra={
+                "assignment": result.attempt.assignment.id,
+                "run": result.attempt.run,
+                "attempt": result.attempt.number,
+                "seconds": round(result.duration_seconds, 3),
+                "rewards": [experience.reward for experience in result.experiences],
+                **({"failure": result.failure} if result.failure else {}),
+            },
+        )
+
+    def end(self, assignment: Assignment) -> None:
+        """Records that the work on a task is over, whatever its outcome."""
+        place = _place(assignment)
+        step = self._open[place]
+        step.num_open -= 1
+        step.last_end = time.monotonic()
+        is_whole = place[0] is RolloutKind.TRAIN and step.num_tasks >= self._tasks_per_step > 0
+        if is_whole and not step.num_open:
+            self._end(place)
+
+    def end_all_but(self, granted: Iterable[Assignment] = ()) -> None:
+        """Ends the steps of which nothing is open, except those of work that was granted now."""
+        kept = {_place(assignment) for assignment in granted}
+        for place in [place for place, step in self._open.items() if not step.num_open]:
+            if place not in kept:
+                self._end(place)
+
+    def _end(self, place: _Place) -> None:
+        step = self._open.pop(place)
+        logger.info("%s ended", _name(place), extra={**_about(place), **step.figures()})
+
+
+def _place(assignment: Assignment) -> _Place:
+    is_train = assignment.kind is RolloutKind.TRAIN
+    return assignment.kind, assignment.explore_step, "" if is_train else assignment.taskset
+
+
+def _name(place: _Place) -> str:
+    return "explore step" if place[0] is RolloutKind.TRAIN else "evaluation"
+
+
+def _about(place: _Place) -> dict[str, object]:
+    kind, number, taskset = place
+    if kind is RolloutKind.TRAIN:
+        return {"step": number}
+    return {"version": number, "taskset": taskset}
+
+
+EXPLORING = "exploring"
+
+
+@dataclass(slots=True)
+class RolloutCounters:
+    """Counters that the rollout work writes and the servicer reads."""
+
+    num_running: int = 0
+    num_generated_tokens: int = 0
+
+
+class CountingGenerator:
+    """Wraps a generator and counts the tokens that it generates, whether or not they are used.
+
+    Samples cannot give this count: their tokens between turns are not generated, and some samples
+    are never handed in.
+    """
+
+    def __init__(self, generator: Generator, counters: RolloutCounters) -> None:
+        self._generator = generator
+        self._counters = counters
+
+    async def generate(
+        self,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        *,
+        min_tokens: int = 0,
+        on_delta: OnDelta | None = None,
+    ) -> Generation:
+        """Continues the prompt."""
+        generation = await self._generator.generate(
+            prompt_token_ids, sampling, min_tokens=min_tokens, on_delta=on_delta
+        )
+        self._counters.num_generated_tokens += len(generation.token_ids)
+        return generation
+
+    async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
+        """Scores given tokens, which are not counted."""
+        return await self._generator.score(token_ids, num_likeliest=num_likeliest)
+
+
+class AbandonsCalls(Protocol):
+    """Runs calls that may go on after the wait for their result has ended."""
+
+    @property
+    def num_abandoned(self) -> int: ...
+
+
+class AbandonedCallReporter:
+    """Keeps the activity shown in heartbeats up to date."""
+
+    def __init__(self, *, heartbeats: Heartbeats, sources: Sequence[AbandonsCalls]) -> None:
+        self._heartbeats = heartbeats
+        self._sources = sources
+        self._num_abandoned = 0
+
+    def report(self) -> None:
+        """Updates the activity with the number of calls of users' code that outlive their run."""
+        num_abandoned = sum(source.num_abandoned for source in self._sources)
+        if num_abandoned > self._num_abandoned:
+            logger.warning(
+                "calls of users' code outlive their runs", extra={"calls": num_abandoned}
+            )
+        self._num_abandoned = num_abandoned
+        note = f"; {num_abandoned} calls of users' code outlive their runs" if num_abandoned else ""
+        self._heartbeats.set_activity(EXPLORING + note)
 
 
 @contextmanager

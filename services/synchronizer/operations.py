@@ -24,7 +24,7 @@ from services.synchronizer.plan import (
     keep_arithmetic,
     longer_stages,
 )
-from services.synchronizer.store import closed_waits, experiments, members, versions
+from services.synchronizer.store import experiments, members, versions
 from services.synchronizer.store.database import SynchronizerDatabase, notify
 from trinity.rpc.quotas import TenantQuota
 
@@ -245,7 +245,7 @@ class Operations:
             if member.activity == GONE:
                 is_own = await members.delete_member(connection, member, tenant)
                 if is_own and closed:  # they are known by the member's id
-                    await closed_waits.add_closed_waits(connection, closed, tenant)
+                    await members.add_closed_waits(connection, closed, tenant)
                 return True
             if time.monotonic() >= self._next_cleanup_at:
                 self._next_cleanup_at = time.monotonic() + MEMBER_CLEANUP_SECONDS
@@ -256,7 +256,7 @@ class Operations:
                 self._member_quota.check(tenant, used=limit, more=1)
             is_recorded = outcome is members.HeartbeatOutcome.RECORDED
             if is_recorded and closed:
-                await closed_waits.add_closed_waits(connection, closed, tenant)
+                await members.add_closed_waits(connection, closed, tenant)
             return is_recorded
 
     async def tenant_of(self, experiment_id: str) -> str | None:
@@ -292,7 +292,7 @@ class Operations:
             heard = await members.recently_heard(connection, experiment_id, tenant)
             closed: tuple[ClosedWait, ...] = ()
             if max_closed_waits:
-                closed = await closed_waits.newest_closed_waits(
+                closed = await members.newest_closed_waits(
                     connection, experiment_id, tenant, max_closed_waits
                 )
             return SystemState(experiments=listed, members=heard, closed_waits=closed)

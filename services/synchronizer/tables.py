@@ -133,5 +133,6 @@ closed_wait = sa.Table(
         ["experiment_id", "tenant"], ["experiment.id", "experiment.tenant"], ondelete="CASCADE"
     ),
     sa.Index(None, "experiment_id", "ended_at"),
+    sa.Index(None, "ended_at"),
     sa.CheckConstraint(_one_of("role", Role), name="role"),
 )

@@ -28,6 +28,8 @@ class Ranks:
     num_ranks: int
     num_sharing: int = 1
     """Neighbouring ranks that share each sequence, and so have the same rows and results."""
+    num_per_host: int | None = None
+    """Neighbouring ranks on each host; None where all are on this one."""
     group: torch.distributed.ProcessGroup | None = field(default=None, compare=False)
     """The group that the collectives run in; None for the gang's own."""
 
@@ -39,6 +41,10 @@ class Ranks:
             return self
         group = torch.distributed.new_group(timeout=OWN_GROUP_TIMEOUT, backend="gloo")
         return replace(self, group=group)
+
+    def are_on_one_host(self, rank: int, other: int) -> bool:
+        """Returns True if two ranks share a host."""
+        return self.num_per_host is None or rank // self.num_per_host == other // self.num_per_host
 
     @property
     def is_first(self) -> bool:
@@ -147,7 +153,7 @@ def join_gang(timeout: timedelta) -> Ranks:
     torch.distributed.init_process_group(
         backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout
     )
-    return Ranks(rank, num_ranks)
+    return Ranks(rank, num_ranks, num_per_host=_ranks_here(num_ranks))
 
 
 def _open_store(rank: int, num_ranks: int, timeout: timedelta) -> torch.distributed.TCPStore:

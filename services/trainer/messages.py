@@ -13,7 +13,7 @@ LOG_FORMAT_VARIABLE = "TRINITY_RANK_LOG_FORMAT"
 
 
 class _Message(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class StageOrder(_Message):

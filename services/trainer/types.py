@@ -15,6 +15,8 @@ from trinity.weights.offer import OfferAddress
 if TYPE_CHECKING:
     import torch
 
+    from services.trainer.checkpoints.split import NamedSplits
+
 
 PairSide = Literal["chosen", "rejected"]
 Metrics = dict[str, float]
@@ -150,6 +152,9 @@ class StageLearner(Protocol):
 
     def weights(self) -> "Iterator[tuple[str, torch.Tensor]]":
         """Yields whole tensors by their Hugging Face names."""
+
+    def split_weights(self) -> "NamedSplits | None":
+        """Yields the same tensors as the ranks hold them; None where they are only had whole."""
 
     def adapter_base(self) -> bytes | None:
         """Returns the hash of the weights below the adapter; None without one."""

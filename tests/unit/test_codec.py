@@ -1,5 +1,7 @@
 """Experiences cross the wire unchanged, and what cannot be is refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from trinity.codec import (
     check_experience,
     experience_from_proto,
     experience_to_proto,
+    sequence_from_proto,
     tensor_from_proto,
     tensor_to_proto,
 )
@@ -19,6 +22,7 @@ from trinity.types import (
     Experience,
     FinishReason,
     Pair,
+    RoleSpan,
     SamplingParams,
     Sequence,
     VersionSpan,
@@ -41,6 +45,7 @@ def a_sequence() -> Sequence:
         rollout_logprobs=np.array([-0.25, 0.0], np.float32),
         prompt_text="1+1=",
         response_text="2",
+        role_spans=(RoleSpan(role="user", start=0, end=1), RoleSpan(role="tool", start=3, end=4)),
     )
 
 
@@ -78,6 +83,23 @@ def test_an_experience_crosses_the_wire_unchanged() -> None:
     assert received.info == sent.info
     np.testing.assert_array_equal(received.sequence.tokens, sent.sequence.tokens)
     np.testing.assert_array_equal(received.arrays["teacher"].data, sent.arrays["teacher"].data)
+
+
+def test_the_round_trip_covers_every_field_of_a_sequence() -> None:
+    message = experience_to_proto(an_experience(), REF).sequence
+    in_contract = {field.name for field in message.DESCRIPTOR.fields}
+    assert in_contract == {field.name for field, _ in message.ListFields()}
+    assert sequence_from_proto(message).role_spans == a_sequence().role_spans
+
+
+def test_roles_of_tokens_that_a_workflow_has_cut_off_are_left_out() -> None:
+    sent = an_experience()
+    spans = sent.sequence.role_spans
+    beyond = RoleSpan(role="tool", start=3, end=5)
+    backwards = RoleSpan(role="user", start=0, end=1)
+    sent.body = replace(sent.sequence, role_spans=(spans[0], beyond, backwards))
+    received = experience_from_proto(experience_to_proto(sent, REF))
+    assert received.sequence.role_spans == spans[:1]
 
 
 def test_the_round_trip_covers_every_field_of_the_contract() -> None:

@@ -85,6 +85,15 @@ def test_a_file_that_hides_a_module_from_the_commands_is_named(tmp_path: Path, n
     assert "Traceback" not in done.stderr
 
 
+def test_a_folder_that_is_named_twice_hides_nothing_of_itself(tmp_path: Path) -> None:
+    (tmp_path / "of_mine.py").write_text("")
+    (tmp_path / "other").mkdir()
+    assert list(hiding_files([str(tmp_path), str(tmp_path / "other"), str(tmp_path)])) == []
+    (tmp_path / "other" / "of_mine.py").write_text("")
+    [sentence] = hiding_files([str(tmp_path), str(tmp_path / "other")])
+    assert str(tmp_path / "other" / "of_mine.py") in sentence, "the control"
+
+
 def test_an_empty_part_of_the_path_is_the_current_folder(tmp_path: Path) -> None:
     (tmp_path / "random.py").write_text("")
     done = ended([*module_command("trinity"), "config", "--help"], tmp_path, "")

@@ -53,7 +53,7 @@ def check(
 
     Exit code 0: they can be run, now or once planned features are supported. 2: they cannot.
     """
-    from trinity.cli.config_commands import check_files
+    from trinity.cli.config_check import check_files
 
     use_plugins(plugin_dir)
     paths, overrides = _split(words, config)
@@ -162,8 +162,7 @@ def init(
     A model and data that are here are looked into: lengths, columns, the reward that fits, a split
     to evaluate on.
     """
-    from trinity.cli.config_commands import write_draft
-    from trinity.cli.config_init import GivenOptions
+    from trinity.cli.config_init import GivenOptions, write_draft
 
     if file is not None and output is not None:
         raise UserError(f"{file} and --output {output} are both given: name one file to write")

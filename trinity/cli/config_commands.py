@@ -1,21 +1,12 @@
-"""Output of `trinity config`: check, show, diff, explain, schema and init."""
+"""Output of `trinity config`: show, diff, explain and schema."""
 
 import json
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import typer
-from pydantic import JsonValue
-
-from trinity.cli.config_init import GivenOptions, look_into
-from trinity.cli.output import STATUS_LABELS, write_errors
 from trinity.cli.overrides import parse_overrides
 from trinity.config.change_rules import ChangeKind
-from trinity.config.check import CheckReport, check_file, locate_errors
-from trinity.config.checks.runtime import check_local_data, check_package
+from trinity.config.check import CheckReport, check_file
 from trinity.config.docs.explain import (
     MAX_EXPLAINED_KEYS,
     explain_key_lines,
@@ -24,87 +15,20 @@ from trinity.config.docs.explain import (
     json_schema,
 )
 from trinity.config.docs.resolved import ResolvedConfig, resolve_config
-from trinity.config.docs.template import draft_config
 from trinity.config.loading.yaml import yaml_text
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.plan_changes import PlanChange
 from trinity.config.schema.base import KeyStatus, format_value, redact_secrets
 from trinity.errors import UserError
-from trinity.launch.part_checks import check_part_names
 from trinity.verl.key_table import verl_names
 
 USER_ERROR = 2
-LABEL_WIDTH = 11
-
 TERM_WIDTH = 9
 KIND_TITLES = {
     ChangeKind.FREE: "free:",
     ChangeKind.EXPERIMENT: "changes the experiment, `trinity run --accept-changes` goes on:",
     ChangeKind.IMPOSSIBLE: "impossible:",
 }
-
-
-def check_files(paths: Sequence[Path], overrides: Sequence[str], *, strict: bool) -> None:
-    """Prints the report of each file; exits with 2 if one cannot be run."""
-    if not paths:
-        raise UserError("no file is named: give one or more YAML files")
-    values = parse_overrides(overrides)
-    are_good = [_check(path, check_on_machine(path, values), strict) for path in paths]
-    if not all(are_good):
-        raise typer.Exit(USER_ERROR)
-
-
-def check_on_machine(path: Path, overrides: Mapping[str, JsonValue]) -> CheckReport:
-    """Checks a file, and that its packages and names exist on this machine."""
-    report = check_file(path, overrides)
-    if not report.stages or report.reading is None:
-        return report
-    errors = list(report.errors)
-    for check in (
-        partial(check_package, report.stages[0].config.monitor),
-        partial(check_part_names, report.stages),
-        partial(check_local_data, report.stages),
-    ):
-        try:
-            check()
-        except UserError as error:
-            errors.extend(locate_errors(str(error), report.stages, report.reading))
-    return replace(report, errors=tuple(dict.fromkeys(errors)))
-
-
-def _check(path: Path, report: CheckReport, strict: bool) -> bool:
-    lines = list(_lines(report))
-    print(f"{path}: {_summary_line(report)}")
-    for word, text in lines:
-        print(f"  {word:{LABEL_WIDTH}}{text}")
-    return not report.errors and not (strict and report.notices)
-
-
-def _lines(report: CheckReport) -> Iterator[tuple[str, str]]:
-    for error in report.errors:
-        yield "error", error
-    for status in (KeyStatus.PLANNED, KeyStatus.NO_EFFECT, KeyStatus.RENAMED):
-        for notice in (notice for notice in report.notices if notice.status is status):
-            place = f"line {notice.line}" if notice.line else "command line"
-            yield STATUS_LABELS[status], f"{place}: {notice}"
-    for text in report.advice:
-        yield "advice", text
-
-
-def _summary_line(report: CheckReport) -> str:
-    counted = [
-        _count(len(report.errors), "error"),
-        *(
-            _count(sum(notice.status is status for notice in report.notices), word, word)
-            for status, word in STATUS_LABELS.items()
-        ),
-        _count(len(report.advice), "advice", "advice"),
-    ]
-    return ", ".join(text for text in counted if text) or "ok"
-
-
-def _count(number: int, word: str, plural: str = "") -> str:
-    return f"{number} {word if number == 1 else plural or word + 's'}" if number else ""
 
 
 def show_file(file: Path, overrides: Sequence[str], *, with_origin: bool) -> None:
@@ -213,19 +137,3 @@ def explain_key(asked: str) -> None:
 def print_schema() -> None:
     """Prints the schema as JSON."""
     print(json.dumps(json_schema(), indent=1))
-
-
-def write_draft(output: Path, given: GivenOptions, plugin_dir: Path | None = None) -> None:
-    """Writes the file, unless it exists, and prints what was found and what is to be fixed."""
-    if output.exists():
-        raise UserError(f"{output} exists: give another FILE")
-    options, found = look_into(given)
-    with write_errors(output, "give another FILE"), output.open("x", encoding="utf-8") as file:
-        file.write(draft_config(options))
-    for sentence in found:
-        print(f"found: {sentence}")
-    for error in check_on_machine(output, {}).errors:
-        print(f"fix: {error}")
-    plugins = ["--plugin-dir", str(plugin_dir)] if plugin_dir is not None else []
-    command = shlex.join(["trinity", "run", "--config", str(output), *plugins, "--dry-run"])
-    print(f"wrote {output}; next: {command}")

@@ -8,6 +8,7 @@ What is given is kept. Models and data on the hub are not looked into.
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +16,14 @@ from pathlib import Path
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from trinity.cli.config_check import check_on_machine
+from trinity.cli.output import write_errors
 from trinity.columns import column_names, has_column, optional_column
-from trinity.config.checks.model import TEMPLATE_EXTENSIONS, own_template
+from trinity.config.checks.chat_template import TEMPLATE_EXTENSIONS
+from trinity.config.checks.model import own_template
 from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import Row, count_rows, first_rows
-from trinity.config.docs.template import IS_MATHS, DraftOptions
+from trinity.config.docs.template import IS_MATHS, DraftOptions, draft_config
 from trinity.data_sources import row_reward
 from trinity.errors import UserError
 from trinity.json_values import JsonValue
@@ -345,3 +349,19 @@ def _renderer(
             return count(plain) + TEMPLATE_TOKENS
 
     return num_tokens
+
+
+def write_draft(output: Path, given: GivenOptions, plugin_dir: Path | None = None) -> None:
+    """Writes the file, unless it exists, and prints what was found and what is to be fixed."""
+    if output.exists():
+        raise UserError(f"{output} exists: give another FILE")
+    options, found = look_into(given)
+    with write_errors(output, "give another FILE"), output.open("x", encoding="utf-8") as file:
+        file.write(draft_config(options))
+    for sentence in found:
+        print(f"found: {sentence}")
+    for error in check_on_machine(output, {}).errors:
+        print(f"fix: {error}")
+    plugins = ["--plugin-dir", str(plugin_dir)] if plugin_dir is not None else []
+    command = shlex.join(["trinity", "run", "--config", str(output), *plugins, "--dry-run"])
+    print(f"wrote {output}; next: {command}")

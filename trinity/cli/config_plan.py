@@ -13,7 +13,6 @@ from trinity.cli.run import PluginDirOption, use_plugins
 from trinity.config.check import check_file
 from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import count_rows
-from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.parts import AuxiliaryModel
 from trinity.config.plan.placement import GpuAssignment, assign_gpus, cluster_gpus_of, gpu_demand_of
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
@@ -22,12 +21,13 @@ from trinity.config.schema.choices import BY_TURNS
 from trinity.errors import UserError
 from trinity.runtime.host_port import join_address
 from trinity.sizing.memory import GIB, MemoryTerm
-from trinity.sizing.model_shape import ModelShape, count_adapter, count_parameters, read_shape
+from trinity.sizing.model_shape import ModelShape, count_adapter, count_parameters
 from trinity.sizing.stage_sizes import (
     USABLE,
     auxiliary_memory,
     engine_advice,
     engine_memory,
+    local_shape,
     rank_advice,
     rank_memory,
     turn_memory,
@@ -74,7 +74,7 @@ def memory_lines(
         yield f"  rollout model: none, `{stage.external_model.model_name}` is served elsewhere"
         yield from _all_auxiliary_lines(stage, gpu_bytes)
         return
-    shape = _shape(stage.model_path, model_config)
+    shape = local_shape(stage.model_path, model_config)
     if shape is None:
         yield f"  there is no config.json of {stage.model_path} here: give --model-config FILE"
         yield from _all_auxiliary_lines(stage, gpu_bytes)
@@ -83,7 +83,7 @@ def memory_lines(
     yield f"  model            {count_parameters(shape):,} parameters{about}"
     if stage.lora is not None:
         yield f"  adapter          A = {count_adapter(shape, stage.lora):,} parameters, which learn"
-    critic = None if stage.critic_model_path is None else _shape(stage.critic_model_path, None)
+    critic = None if stage.critic_model_path is None else local_shape(stage.critic_model_path)
     if stage.needs_rollout:
         yield from _engine_lines(stage, shape, gpu_bytes)
         yield from _all_auxiliary_lines(stage, gpu_bytes)
@@ -93,17 +93,6 @@ def memory_lines(
         yield from _turn_lines(stage, shape, critic)
     if gpu_bytes is None and cluster_gpus_of(stage).total:
         yield "  --gpu-memory GIB shows whether it fits"
-
-
-def _shape(model_path: str, model_config: Path | None) -> ModelShape | None:
-    if model_config is not None:
-        return read_shape(model_config)
-    try:
-        directory = local_model_directory(model_path)
-    except UserError:
-        return None
-    file = None if directory is None else directory / "config.json"
-    return read_shape(file) if file is not None and file.exists() else None
 
 
 def _engine_lines(stage: StagePlan, shape: ModelShape, gpu_bytes: int | None) -> Iterator[str]:
@@ -137,7 +126,7 @@ def _auxiliary_lines(
     if model.external is not None:
         yield "    none: it is served elsewhere"
         return
-    shape = _shape(model.model_path, None)
+    shape = local_shape(model.model_path)
     if shape is None:
         yield f"    there is no config.json of {model.model_path} here"
         return
@@ -169,7 +158,7 @@ def _rank_lines(
     stage: StagePlan, shape: ModelShape, critic: ModelShape | None, gpu_bytes: int | None
 ) -> Iterator[str]:
     path = stage.teacher_model_path
-    teacher = None if path is None else _shape(path, None)
+    teacher = None if path is None else local_shape(path)
     memory = rank_memory(stage, shape, critic, teacher=teacher)
     for role, terms in memory.terms:
         yield f"  {role:16} on each of {pluralize(stage.trainer_rank_num, 'GPU')}"

@@ -18,18 +18,15 @@ from trinity.config.plan.model import missing_from_cache
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import without_password
-from trinity.data_juicer.environment import data_juicer_python
 from trinity.errors import UserError
-from trinity.launch.disk import check_disk
-from trinity.launch.gpus import check_gpus
+from trinity.launch.machine import check_disk, check_gpus, what_is_missing
 from trinity.launch.modes import BenchSource, check_reach, started_data_juicer
 from trinity.launch.prepare import PreparedRun, check_hub, prepare_run
 from trinity.launch.retrain import without_explorer
 from trinity.launch.run import LocalRun, RunInterrupted
-from trinity.launch.servers import what_is_missing
 from trinity.launch.stored_runs import StoredRun, with_source_runs
 from trinity.local.addresses import stack_directory_of
-from trinity.local.data_juicer import with_data_juicer
+from trinity.local.data_juicer import data_juicer_python, with_data_juicer
 from trinity.local.reaper import refuse_if_locked
 from trinity.progress.reporter import make_reporter
 from trinity.progress.summary import RunSummary, read_finished

@@ -1,9 +1,11 @@
 """`trinity export`: stored samples as a Parquet file or a `datasets` directory."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+import shutil
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -12,9 +14,158 @@ from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir
 from trinity.errors import UserError
 from trinity.inspect.conditions import HELP, parse_conditions
 from trinity.inspect.open import StoredExperiment, open_stored_experiment
-from trinity.inspect.parquet import WRITERS, load_pyarrow
 from trinity.inspect.samples import sample_row, samples
 from trinity.types import JsonObject
+
+ROWS_A_GROUP = 1024
+BYTES_A_GROUP = 32 * 1024 * 1024
+"""Uncompressed bytes in memory at once."""
+AS_JSON = ("metrics", "reward_parts", "info", "arrays")
+"""Columns with a workflow's own structure: each a JSON object."""
+Writer = Callable[[Path, AsyncIterator[JsonObject]], Any]
+
+
+def load_pyarrow() -> Any:
+    """Imports pyarrow.
+
+    Raises: UserError when it is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UserError(
+            f"an export needs pyarrow, which cannot be imported ({error}): "
+            "install `trinity-services[export]`"
+        ) from error
+    return pyarrow
+
+
+def schema(pa: Any) -> Any:
+    """Returns the columns, in order."""
+    text, whole, real = pa.string(), pa.int64(), pa.float64()
+    sequence = [
+        ("prompt", text),
+        ("response", text),
+        ("prompt_length", whole),
+        ("tokens", pa.list_(pa.int32())),
+        ("action_mask", pa.list_(pa.bool_())),
+        ("rollout_logprobs", pa.list_(pa.float32())),
+    ]
+    span = pa.struct([(name, whole) for name in ("start", "end", "version", "incarnation")])
+    sampling = pa.struct(
+        [
+            ("temperature", real),
+            ("top_p", real),
+            ("top_k", whole),
+            ("max_tokens", whole),
+            ("seed", whole),
+            ("min_p", real),
+            ("repetition_penalty", real),
+            ("presence_penalty", real),
+            ("frequency_penalty", real),
+            ("stop", pa.list_(text)),
+            ("logprobs", whole),
+            ("json_schema", text),
+        ]
+    )
+    texts = ("id", "stage", "suffix", "parent_id", "assignment_id", "taskset", "state", "reason")
+    places = ("explore_step", "position", "run", "attempt", "step", "revision", "task_index")
+    counts = ("version_min", "version_max", "num_tokens", "response_length", "train_step", "place")
+    reals = ("reward", "advantage", "weight", "mean_ratio", "trained_advantage")
+    return pa.schema(
+        [
+            *((name, text) for name in texts),
+            *((name, whole) for name in (*places, *counts)),
+            *((name, real) for name in reals),
+            ("finish_reason", text),
+            ("created_at", text),
+            *sequence,
+            ("rejected", pa.struct(sequence)),
+            ("version_spans", pa.list_(span)),
+            ("sampling", sampling),
+            *((name, text) for name in AS_JSON),
+            ("trace_id", text),
+        ]
+    )
+
+
+async def write_parquet(path: Path, rows: AsyncIterator[JsonObject]) -> int:
+    """Writes a file atomically; returns the number of samples in it."""
+    pa = load_pyarrow()
+    partial = _cleared(path)
+    columns = schema(pa)
+    count = 0
+    try:
+        with pa.parquet.ParquetWriter(partial, columns, compression="zstd") as writer:
+            async for group in _groups(rows):
+                writer.write_table(pa.Table.from_pylist(group, schema=columns))
+                count += len(group)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return count
+
+
+def _cleared(path: Path) -> Path:
+    """Returns the temporary path, after removing what a killed export left there."""
+    partial = path.with_name(f".{path.name}.partial")
+    if partial.is_dir():
+        shutil.rmtree(partial)
+    else:
+        partial.unlink(missing_ok=True)
+    return partial
+
+
+async def _groups(rows: AsyncIterator[JsonObject]) -> AsyncIterator[list[JsonObject]]:
+    group: list[JsonObject] = []
+    num_bytes = 0
+    async for row in rows:
+        flat = {**row, **{name: json.dumps(row[name]) for name in AS_JSON if name in row}}
+        group.append(flat)
+        num_bytes += _size(flat)
+        if len(group) >= ROWS_A_GROUP or num_bytes >= BYTES_A_GROUP:
+            yield group
+            group, num_bytes = [], 0
+    if group:
+        yield group
+
+
+def _size(row: JsonObject) -> int:
+    """Estimates the bytes that a row takes."""
+    return sum(len(value) * 8 for value in row.values() if isinstance(value, str | list))
+
+
+async def write_dataset(path: Path, rows: AsyncIterator[JsonObject]) -> int:
+    """Writes a directory for `datasets.load_from_disk`; returns the number of its samples."""
+    dataset_class = _load_datasets()
+    work = _cleared(path)
+    work.mkdir(parents=True)
+    try:
+        count = await write_parquet(work / "samples.parquet", rows)
+        dataset = dataset_class.from_parquet(
+            str(work / "samples.parquet"), cache_dir=str(work / "cache")
+        )
+        dataset.save_to_disk(str(work / "dataset"))
+        (work / "dataset").replace(path)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return count
+
+
+def _load_datasets() -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise UserError(
+            f"this export needs `datasets`, which cannot be imported ({error}): "
+            "install `trinity-services[export]`, or write a .parquet file"
+        ) from error
+    datasets.disable_progress_bars()
+    return datasets.Dataset
+
+
+WRITERS: dict[str, Writer] = {"parquet": write_parquet, "datasets": write_dataset}
 
 
 def export(

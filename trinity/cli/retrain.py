@@ -12,7 +12,7 @@ from trinity.config.checks.runtime import check_inputs
 from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
-from trinity.launch.gpus import check_gpus
+from trinity.launch.machine import check_gpus
 from trinity.launch.resume import has_run
 from trinity.launch.retrain import RetrainSource, RetrainSteps, retraining_plan, without_explorer
 from trinity.launch.run import LocalRun

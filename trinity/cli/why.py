@@ -17,7 +17,7 @@ from trinity.cli.runs import (
 )
 from trinity.diagnosis.diagnose import diagnose
 from trinity.diagnosis.gather import gather
-from trinity.diagnosis.selection import gather_from_services
+from trinity.diagnosis.remote import gather_from_services
 from trinity.diagnosis.snapshot import SystemSnapshot
 from trinity.errors import UserError
 from trinity.local.addresses import stack_directory_of

@@ -17,6 +17,8 @@ SUFFIXES = (
 )
 FILE_KINDS = ".jsonl or .json or .csv or .tsv or .parquet or .arrow file (texts also as .gz)"
 _SPLIT_WORDS = {"train", "test", "validation", "valid", "val", "dev", "eval"}
+MOST_NAMED = 8
+"""Files that a sentence names."""
 _NO_DATA = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
 
 
@@ -110,7 +112,7 @@ def _files_of_split(root: Path, directory: Path, split: str) -> tuple[Path, ...]
     if not chosen and is_split and not any(named.values()):
         chosen = files
     if not chosen:
-        names = _or(sorted(file.name for file in files)[:8])
+        names = _or(sorted(file.name for file in files)[:MOST_NAMED])
         raise UserError(f"no file of {directory} belongs to split `{split}`: it has {names}")
     return _each_once(_of_one_place(directory, chosen, split))
 
@@ -145,6 +147,21 @@ def files_beside_shards(
         file
         for file in _data_files_below(directory)
         if file.parent == directory and split.lower() in _words(file.stem)
+    )
+
+
+def unread_sentence(
+    found: tuple[Path, ...], path: str, split: str, subset_name: str | None = None
+) -> str:
+    """Returns a sentence about files beside shards that are not read; empty without any."""
+    unread = files_beside_shards(found, path, split, subset_name)
+    if not unread:
+        return ""
+    names = ", ".join(file.name for file in unread[:MOST_NAMED])
+    more = f" and {len(unread) - MOST_NAMED} more files" if len(unread) > MOST_NAMED else ""
+    return (
+        f"{names}{more} in {unread[0].parent} {'is' if len(unread) == 1 else 'are'} not read, as "
+        f"the folder has shards of the split `{split}` (data/{found[0].name})"
     )
 
 

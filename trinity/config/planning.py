@@ -15,8 +15,8 @@ from trinity.config.checks.runtime import (
     check_serve_is_single_stage,
     check_serving,
     check_tool_calls,
+    check_turns,
 )
-from trinity.config.checks.turns import check_turns
 from trinity.config.error_collector import ErrorCollector
 from trinity.config.plan.algorithm import resolve_algorithm
 from trinity.config.plan.arithmetic import PACKED, Arithmetic

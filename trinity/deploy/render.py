@@ -1,5 +1,6 @@
 """Renders the manifests of a deployment for compose, Kubernetes or Nomad, with notes."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,15 +8,131 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
+from pydantic import JsonValue
 
 import trinity
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.deploy.compose import compose_override
-from trinity.deploy.deployment import MODELS, ExperimentDeployment
+from trinity.deploy.deployment import MODELS, ExperimentDeployment, MountedFolder
 from trinity.deploy.kubernetes import Overlay, kubernetes_files
-from trinity.deploy.nomad import nomad_variables
 from trinity.errors import UserError
 from trinity.launch.part_checks import check_part_names
+
+SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
+
+
+def compose_override(deployment: ExperimentDeployment) -> dict[str, JsonValue]:
+    """Returns the content of compose.override.yaml.
+
+    Raises: UserError when one node cannot do it.
+    """
+    if deployment.explorers > 1:
+        raise UserError(
+            f"`--explorers {deployment.explorers}`: on one node the services share their loopback, "
+            "so there is one explorer: use `--target k8s` or `nomad` for more"
+        )
+    services: dict[str, JsonValue] = {name: _service(deployment, name) for name in SERVICES}
+    for job, service in (
+        ("accounts", "synchronizer"),
+        ("migrate-synchronizer", "synchronizer"),
+        ("migrate-buffer", "buffer"),
+    ):
+        services[job] = {"image": deployment.images.full(service, deployment.variant)}
+    services["experiment"] = _experiment(deployment)
+    return {"services": services, "configs": {"plan": {"file": "./plan.json"}}}
+
+
+def _service(deployment: ExperimentDeployment, name: str) -> dict[str, JsonValue]:
+    rendered: dict[str, JsonValue] = {
+        "image": deployment.images.full(name, deployment.variant),
+        "environment": {**deployment.environment(name)},
+    }
+    if name == "explorer" and (variables := deployment.model_variables):
+        # Without a value, compose takes the variable from its caller's environment.
+        rendered["environment"] = {**deployment.environment(name), **dict.fromkeys(variables)}
+    if folders := deployment.folders(name):
+        rendered["volumes"] = [_bind(folder) for folder in folders]
+    if devices := _devices(deployment, name):
+        wanted: JsonValue = {"driver": "nvidia", "device_ids": devices, "capabilities": ["gpu"]}
+        rendered["deploy"] = {"resources": {"reservations": {"devices": [wanted]}}}
+    if name == "explorer" and not deployment.needs_explorer:
+        rendered["deploy"] = {"replicas": 0}
+    return rendered
+
+
+def _bind(folder: MountedFolder) -> JsonValue:
+    """Mounts a folder; a missing one is an error, since the engine would create it as root."""
+    return {
+        "type": "bind",
+        "source": folder.path,
+        "target": folder.path,
+        "read_only": not folder.is_writable,
+        "bind": {"create_host_path": False},
+    }
+
+
+def _devices(deployment: ExperimentDeployment, name: str) -> list[JsonValue]:
+    """Returns GPU ids: rollout takes the first GPUs, training the next ones."""
+    first = deployment.gpus("explorer") if name == "trainer" else 0
+    return [str(first + i) for i in range(deployment.gpus(name))]
+
+
+def _experiment(deployment: ExperimentDeployment) -> JsonValue:
+    """Returns a container that ends with the experiment."""
+    return {
+        "image": deployment.images.full("synchronizer", deployment.variant),
+        "entrypoint": ["trinity", "deploy", "submit"],
+        "command": [
+            "--plan=/etc/trinity/plan.json",
+            "--synchronizer=127.0.0.1:50051",
+            "--buffer=127.0.0.1:50052",
+        ],
+        "configs": [{"source": "plan", "target": "/etc/trinity/plan.json"}],
+        "network_mode": "service:network",
+        "depends_on": {
+            name: {"condition": "service_healthy"} for name in ("synchronizer", "buffer")
+        },
+        "user": "${TRINITY_UID:-10001}:${TRINITY_GID:-10001}",
+        "init": True,
+        "read_only": True,
+        "tmpfs": ["/tmp"],
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+        "restart": "no",
+    }
+
+
+CACHE = "/alloc/data/huggingface"
+"""Shared by the tasks of a group, and kept while they stay on a node."""
+PLAN_FROM_JOBS = "../plan.json"
+"""Nomad resolves paths relative to the job file."""
+
+
+def nomad_variables(deployment: ExperimentDeployment) -> str:
+    """Returns the content of the variables file; Nomad interpolates its strings."""
+    text = json.dumps(_values(deployment), indent=2, ensure_ascii=False)
+    return text.replace("${", "$${").replace("%{", "%%{") + "\n"
+
+
+def _values(deployment: ExperimentDeployment) -> dict[str, JsonValue]:
+    return {
+        "plan_file": PLAN_FROM_JOBS,
+        "images": {
+            name: deployment.images.full(name, deployment.variant) for name in (*SERVICES, "studio")
+        },
+        "environment": {name: {**deployment.environment(name, CACHE)} for name in SERVICES},
+        "volumes": {
+            name: [
+                f"{folder.path}:{folder.path}:{'rw' if folder.is_writable else 'ro'}"
+                for folder in deployment.folders(name)
+            ]
+            for name in SERVICES
+        },
+        "explorers": deployment.explorers if deployment.needs_explorer else 0,
+        "trainers": deployment.trainer_hosts,
+        "explorer_gpus": deployment.gpus("explorer"),
+        "trainer_gpus": deployment.gpus("trainer"),
+    }
+
 
 Target = Literal["compose", "k8s", "nomad"]
 COPIED: dict[Target, tuple[str, ...]] = {

@@ -1,10 +1,7 @@
-"""A snapshot of one experiment from the addresses of its services alone.
-
-Nothing is known of processes, logs, the broker and the database: the buffer and the synchronizer
-say themselves when these do not answer them.
-"""
+"""A snapshot of one experiment from the addresses of its services, which is chosen there."""
 
 import asyncio
+import re
 from collections.abc import Awaitable
 from typing import TypeVar
 
@@ -22,8 +19,11 @@ from trinity.diagnosis.gather import (
     probe_service,
 )
 from trinity.diagnosis.snapshot import ComponentSnapshot, ProcessState, SystemSnapshot
+from trinity.errors import UserError
 from trinity.rpc.channel import open_channel
-from trinity.security.credentials import Credentials
+from trinity.runtime.host_port import split_address
+from trinity.security.credentials import VARIABLE, Credentials
+from trinity.security.plaintext_policy import refuse_plain_service
 
 T = TypeVar("T")
 
@@ -93,3 +93,79 @@ async def _answer_or_reason(call: Awaitable[T]) -> T | str:
         return await call
     except grpc.aio.AioRpcError as error:
         return str(error.details() or error.code().name)
+
+
+REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+RUNNING = synchronizer_pb2.EXPERIMENT_STATE_RUNNING
+MAX_NAMED = 5
+"""Most experiments that a message lists."""
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+async def gather_from_services(
+    *, synchronizer: str, buffer: str, security: Credentials, experiment: str = ""
+) -> SystemSnapshot:
+    """Asks both services about an experiment, by its id or label; else about the one that runs.
+
+    Where the synchronizer does not answer, the snapshot says so. Raises: UserError if an address is
+    none or may not be used in plaintext, if the token is refused, or if it is not clear which
+    experiment is meant.
+    """
+    for address in (synchronizer, buffer):
+        split_address(address)
+        if not security.is_on:
+            refuse_plain_service(address)
+    known = await _experiments(synchronizer, security, experiment)
+    meant = None if known is None else _meant(known, experiment, synchronizer)
+    return await gather_by_address(
+        synchronizer=synchronizer,
+        buffer=buffer,
+        security=security,
+        experiment_id=meant.id if meant else "",
+        tenant=meant.tenant if meant else "",
+    )
+
+
+async def _experiments(
+    address: str, security: Credentials, experiment: str
+) -> list[synchronizer_pb2.Experiment] | None:
+    """Returns what the synchronizer knows, the newest first; None if it does not answer."""
+    request = synchronizer_pb2.GetStatusRequest()
+    if _UUID.fullmatch(experiment):
+        request.experiment_id = experiment
+    else:
+        request.label = experiment
+    async with open_channel(address, security, CHANNEL_OPTIONS) as channel:
+        try:
+            status = await SynchronizerServiceStub(channel).GetStatus(
+                request, timeout=ANSWER_SECONDS
+            )
+        except grpc.aio.AioRpcError as error:
+            if error.code() in REFUSALS:
+                raise UserError(
+                    f"the synchronizer at {address} refuses ({error.details()}): put a token with "
+                    f"the scope `read` (`trinity token --scope read`) into the folder of {VARIABLE}"
+                ) from error
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                return []
+            return None
+    return list(status.experiments)
+
+
+def _meant(
+    known: list[synchronizer_pb2.Experiment], named: str, synchronizer: str
+) -> synchronizer_pb2.Experiment | None:
+    """Returns the only one that runs, or else the newest; None if there is none at all."""
+    if named and not known:
+        raise UserError(
+            f"the synchronizer at {synchronizer} knows no experiment {named}: leave --experiment "
+            "out for the one that runs, or give the label or the id of another"
+        )
+    running = [found for found in known if found.state == RUNNING]
+    if len(running) > 1:
+        listed = ", ".join(f"{found.label} ({found.id})" for found in running[:MAX_NAMED])
+        more = f" and {len(running) - MAX_NAMED} more" if len(running) > MAX_NAMED else ""
+        raise UserError(
+            f"several experiments run there: give one's label or id as --experiment: {listed}{more}"
+        )
+    return next(iter(running or known), None)

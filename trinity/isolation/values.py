@@ -1,17 +1,23 @@
-"""Values and failures that travel between the explorer and a process of users' code, as JSON."""
+"""Values, failures and references to parts that pass between explorer and users' processes."""
 
 import base64
+import importlib
 import os
+import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
 from pathlib import Path
-from typing import Any
+from types import FunctionType
+from typing import Any, Generic, Self, TypeVar, cast
 
 import numpy as np
 
+import trinity
 from trinity.errors import UserError
-from trinity.runtime.logs import is_of_user
+from trinity.plugins import Registry
+from trinity.runtime.logs import is_users_file
 from trinity.types import (
     EID,
     Array,
@@ -21,6 +27,59 @@ from trinity.types import (
     Pair,
     Sequence,
 )
+
+T = TypeVar("T")
+_OUR_FOLDER = Path(trinity.__file__).resolve().parent
+
+
+@dataclass(frozen=True, slots=True)
+class PartRef(Generic[T]):
+    """A part by the name that the configuration has for it, and by where it is defined."""
+
+    name: str
+    module: str
+    qualname: str
+
+    @classmethod
+    def of(cls, name: str, part: T) -> Self:
+        """Returns the reference to a part."""
+        named = _named(part)
+        return cls(name, named.__module__, named.__qualname__)
+
+    def resolve(self, registry: Registry[T]) -> T:
+        """Returns the part, with users' files loaded.
+
+        Raises: UserError when this process has none.
+        """
+        try:
+            return registry.get(self.name)
+        except UserError:
+            found = self._imported()
+            if found is None:
+                raise
+            return found
+
+    def _imported(self) -> T | None:
+        """Returns a part that was registered by code alone, from its module."""
+        if "<" in self.qualname or self.module == "__main__":
+            return None
+        try:
+            module = importlib.import_module(self.module)
+            return cast(T, reduce(getattr, self.qualname.split("."), module))
+        except (ImportError, AttributeError):
+            return None
+
+
+def is_of_user(part: Callable[..., object]) -> bool:
+    """Returns true for a class or function in a file that does not come with Trinity."""
+    file = getattr(sys.modules.get(_named(part).__module__), "__file__", None)
+    return file is None or not Path(file).resolve().is_relative_to(_OUR_FOLDER)
+
+
+def _named(part: object) -> type | FunctionType:
+    """Returns what the part is defined by: itself, or the class of an object."""
+    return part if isinstance(part, type | FunctionType) else type(part)
+
 
 _OURS = tuple(str(Path(__file__).parents[2] / name) + os.sep for name in ("trinity", "services"))
 MAX_TRACEBACK_CHARACTERS = 20_000
@@ -97,13 +156,13 @@ def place_of(error: BaseException) -> str:
     What the user called there may have raised it, in a library or here.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    users = [frame for frame in frames if _is_of_user(frame.filename)]
+    users = [frame for frame in frames if _is_in_users_file(frame.filename)]
     last = (users or frames)[-1:]
     return "".join(f" ({frame.filename}, line {frame.lineno})" for frame in last)
 
 
-def _is_of_user(path: str) -> bool:
-    return is_of_user(path) and not path.startswith(_OURS)
+def _is_in_users_file(path: str) -> bool:
+    return is_users_file(path) and not path.startswith(_OURS)
 
 
 _TOKENS = "response_token"

@@ -15,8 +15,7 @@ from functools import partial
 from typing import Any
 
 from trinity.isolation.calls import CallChannel
-from trinity.isolation.parts import PartRef
-from trinity.isolation.values import Failure, decode_known
+from trinity.isolation.values import Failure, PartRef, decode_known
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import BoundReward, RewardSource
 from trinity.runtime.worker_process import serve_requests
@@ -57,7 +56,7 @@ def _load(request: Message) -> JsonObject:
     for reward in request["rewards"]:
         bound_reward(reward)
     for workflow in request["workflows"]:
-        from trinity.isolation.workflows import load_workflow  # imports more than rewards need
+        from trinity.isolation.model import load_workflow  # imports more than rewards need
 
         load_workflow(workflow)
     return {}
@@ -69,7 +68,7 @@ def _score(request: Message) -> JsonObject:
 
 
 def _run(channel: CallChannel, request: Message) -> JsonObject:
-    from trinity.isolation.workflows import run_workflow
+    from trinity.isolation.model import run_workflow
 
     return run_workflow(channel, request)
 

@@ -22,7 +22,7 @@ from trinity.errors import UserError
 from trinity.launch.agent_checks import check_agents
 from trinity.launch.begun import continue_as_begun, kept_defaults
 from trinity.launch.changed_run import ChangedRun
-from trinity.launch.gpus import take_turns
+from trinity.launch.machine import take_turns
 from trinity.launch.modes import (
     bench_plan,
     is_bench,

@@ -23,7 +23,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.schema.experiment import LogConfig
 from trinity.errors import RunFailed
 from trinity.launch.follow import FINISHED, ExperimentFollower, watched
-from trinity.launch.gpus import claimed_gpus, share_gpus, share_processors
+from trinity.launch.machine import claimed_gpus, share_gpus, share_processors
 from trinity.launch.messages import report_stalls, report_startup
 from trinity.launch.resume import cancel_stale_experiments, store_plan
 from trinity.local.addresses import write_stack_directory

@@ -86,6 +86,13 @@ class GpuClaims:
         try:
             for gpu in dict.fromkeys(self._gpus):
                 self._take(gpu)
+        except OSError as error:
+            self.release()
+            raise UserError(
+                f"{error.filename or self._folder} keeps which run has a GPU, and cannot be "
+                f"written ({error.strerror}): make room in {self._folder.parent}, or make it yours "
+                "to write"
+            ) from error
         except BaseException:
             self.release()
             raise

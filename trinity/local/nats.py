@@ -11,8 +11,8 @@ from pathlib import Path
 
 from trinity.errors import RunFailed, UserError
 from trinity.local import binaries
-from trinity.local.identity import OWN_IDENTITY
 from trinity.local.process_spec import ProcessSpec
+from trinity.runtime.child_process import OWN_IDENTITY
 from trinity.security.broker import (
     ADMIN,
     BrokerUser,

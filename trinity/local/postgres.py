@@ -16,8 +16,8 @@ from psycopg import sql
 
 from trinity.errors import RunFailed, UserError
 from trinity.local import binaries
-from trinity.local.identity import Identity, database_identity
 from trinity.local.process_spec import ProcessSpec
+from trinity.runtime.child_process import Identity, database_identity
 from trinity.security.secret_files import SecretFiles, write_private
 
 logger = logging.getLogger(__name__)

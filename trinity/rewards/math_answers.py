@@ -13,8 +13,10 @@ from fractions import Fraction
 from trinity.rewards.math_units import (
     DEGREES,
     are_different,
+    multiplied_out,
     unit_of,
     without_bare_unit,
+    without_lone_unit,
     without_set_unit,
 )
 
@@ -78,10 +80,13 @@ _MIXED = re.compile(r"(-?)(\d+)\s*\\frac\s*\{?(\d+)\}?\s*\{?(\d+)\}?")
 
 def is_same_answer(answer: str, truth: str, equal: Equal) -> bool:
     """Returns true if the whole of the answer is the truth."""
+    answer, truth = multiplied_out(answer), multiplied_out(truth)
     given, expected = normalize(answer), normalize(truth)
     units = [unit_of(_undelimited(text.strip()).rstrip(".")) for text in (answer, truth)]
     if not given or not expected or are_different(*units):
         return False
+    if units[0] == units[1]:
+        given, expected = without_lone_unit(given), without_lone_unit(expected)
     if _compact(given) == _compact(expected):
         return True
     if _is_unfinished(given) and not _is_unfinished(expected):

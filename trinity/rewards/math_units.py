@@ -1,6 +1,7 @@
-r"""Units of answers: bare, in `\text{}`, and as signs such as `%` and `^\circ`."""
+r"""Units of answers: bare, in `\text{}`, as signs such as `%`, and words that multiply a number."""
 
 import re
+from decimal import Decimal
 
 DEGREES = r"\^\s*\{?\s*\\circ\s*\}?|\\degree|°"
 _AFTER_A_NUMBER = r"(?:(?<=[\d})])|(?<=\\pi))"
@@ -18,6 +19,8 @@ _SET_UNIT = re.compile(
     _AFTER_A_NUMBER + r"(?:\s|~|\\[,;:!> ])*"
     r"\\(?:text|mathrm|textrm)\s*\{[a-zA-Z. /~]+\}\s*(?:\^\{?\d\}?)?$"
 )
+_LONE_UNIT = re.compile(r"(?<=\d)\s+[mglLsh]$")
+"""A single letter is a unit beside the same one, or beside another one: else it is a factor."""
 _JUDGEMENT = re.compile(r"(?<![a-zA-Z])(?:is|are|was|not|no|or|if)(?![a-zA-Z])")
 """A word that makes what follows a number no unit."""
 _SIGNS = (
@@ -41,6 +44,64 @@ _SAME_UNITS = {
 """How units in words begin that a sign or a longer word may stand for."""
 
 
+_METRIC = {
+    f"{short}{unit}": f"{long}{name}"
+    for short, long in (("k", "kilo"), ("d", "deci"), ("c", "centi"), ("m", "milli"), ("", ""))
+    for unit, name in (("m", "meter"), ("g", "gram"), ("l", "liter"))
+}
+_NAMES = _METRIC | dict(
+    pair.split(":")
+    for pair in """
+    s:second sec:second ms:millisecond min:minute h:hour hr:hour wk:week yr:year
+    in:inch ft:foot feet:foot yd:yard mi:mile oz:ounce lb:pound
+    sq:square cu:cubic cc:cubiccentimeter hz:hertz kw:kilowatt kj:kilojoule pa:pascal
+    mph:mile/hour kph:kilometer/hour kmh:kilometer/hour per:/
+    """.split()  # noqa: SIM905 (a name a line would be a page)
+)
+"""Full names of units by their abbreviations and other forms, in small letters."""
+_POWERS = {"2": "square", "3": "cubic"}
+_POWER = re.compile(r"\^\s*\{?\s*([23])\s*\}?\s*$")
+_FACTORS = {
+    "dozen": Decimal(12),
+    "hundred": Decimal(100),
+    "thousand": Decimal(1_000),
+    "million": Decimal(1_000_000),
+    "billion": Decimal(1_000_000_000),
+    "trillion": Decimal(1_000_000_000_000),
+    "tenth": Decimal("0.1"),
+    "hundredth": Decimal("0.01"),
+    "thousandth": Decimal("0.001"),
+    "millionth": Decimal("0.000001"),
+}
+_FACTOR = (
+    r"(?P<between>(?:\s|~|\\[,;:!> ])*(?:\\(?:text|mathrm|textrm|mbox)\s*\{[\s~]*)?)"
+    rf"(?P<word>{'|'.join(sorted(_FACTORS, key=len, reverse=True))})s?(?![a-zA-Z])"
+)
+_MULTIPLIED = re.compile(rf"(?<![\d.,])(?P<number>\d[\d,]*(?:\.\d+)?){_FACTOR}", re.IGNORECASE)
+_MULTIPLIED_TERM = re.compile(rf"(?<=[}})]){_FACTOR}", re.IGNORECASE)
+_MOST_DIGITS = 25
+
+
+def multiplied_out(text: str) -> str:
+    """Returns the text with numbers for those that a word multiplies: `5 million`, `3 dozen`."""
+    before = ""
+    while text != before:
+        before, text = text, _MULTIPLIED.sub(_product, text)
+    return _MULTIPLIED_TERM.sub(_factor, text)
+
+
+def _product(found: re.Match[str]) -> str:
+    number = found["number"].replace(",", "")
+    if len(number) > _MOST_DIGITS:
+        return f"{number}{_factor(found)}"
+    value = f"{Decimal(number) * _FACTORS[found['word'].lower()]:f}"
+    return (value.rstrip("0").rstrip(".") if "." in value else value) + found["between"]
+
+
+def _factor(found: re.Match[str]) -> str:
+    return rf" \cdot {_FACTORS[found['word'].lower()]:f} {found['between']}"
+
+
 def are_different(unit: str, other: str) -> bool:
     """Returns true for two units of which neither stands for the other."""
     return (
@@ -54,12 +115,26 @@ def are_different(unit: str, other: str) -> bool:
 
 
 def unit_of(text: str) -> str:
-    """Returns the unit of a number, its letters or the name of its sign; empty if it has none."""
-    found = _SET_UNIT.search(text) or _UNIT.search(text)
-    letters = re.sub(r"\\[a-z]+|[^a-zA-Z/]", "", found[0]) if found else ""
-    word = letters.lower().removesuffix("s")
+    """Returns the unit of a number, its name or the name of its sign; empty if it has none."""
+    found = _SET_UNIT.search(text) or _UNIT.search(text) or _LONE_UNIT.search(text)
+    word = _full_name(found[0]) if found else ""
     sign = next((name for sign, name in _SIGNS if sign.search(text)), "")
     return _CURRENCY.sub("", word) or word or sign
+
+
+def _full_name(written: str) -> str:
+    """Returns the name of a unit, in one spelling for all ways to write it."""
+    power = _POWER.search(written)
+    words = re.sub(r"\\[a-z]+", "", written).lower().replace("per cent", "percent")
+    names = [_name(word) for word in re.findall(r"[a-z]+|/", words)]
+    return "".join([*([_POWERS[power[1]]] if power and names else []), *names])
+
+
+def _name(word: str) -> str:
+    if word in _NAMES:
+        return _NAMES[word]
+    single = re.sub(r"(?<=ch|sh)es$|(?<=[xs])es$|(?<!s)s$", "", word)
+    return re.sub(r"(?<=met|lit)re$", "er", _NAMES.get(single, single))
 
 
 def without_set_unit(text: str) -> str:
@@ -70,6 +145,11 @@ def without_set_unit(text: str) -> str:
 def without_bare_unit(text: str) -> str:
     """Returns a number without the unit that stands behind it as mere letters."""
     return _without(_UNIT, text)
+
+
+def without_lone_unit(text: str) -> str:
+    """Returns a number without the single letter of its unit."""
+    return _LONE_UNIT.sub("", text)
 
 
 def _without(pattern: re.Pattern[str], text: str) -> str:

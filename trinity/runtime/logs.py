@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import sys
 import sysconfig
 import time
@@ -14,9 +15,18 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from trinity.control_characters import ESCAPED
-from trinity.redact import redact_passwords
 from trinity.runtime.folded_log import STANDARD_FIELDS, extras_of, folded
 from trinity.telemetry import tracing
+
+HIDDEN = "***"
+
+_IN_ADDRESS = re.compile(r"(?P<user>://[^\s:/@]*):[^\s/@]+@")
+
+
+def redact_passwords(text: str) -> str:
+    """Returns the text with `***` in place of the password of each address in it."""
+    return _IN_ADDRESS.sub(rf"\g<user>:{HIDDEN}@", text) if "://" in text else text
+
 
 INTERVAL_SECONDS = 10.0
 MAX_BURSTS = 1_000
@@ -111,12 +121,12 @@ class LibraryFilter(logging.Filter):
         return (
             record.levelno >= logging.WARNING
             or record.name.partition(".")[0] in OWN_PACKAGES
-            or is_of_user(record.pathname)
+            or is_users_file(record.pathname)
         )
 
 
 @cache
-def is_of_user(path: str) -> bool:
+def is_users_file(path: str) -> bool:
     """Returns true for a file of Python that is neither of Python itself nor installed."""
     is_installed = path.startswith(_LIBRARIES) or any(part in path for part in _INSTALLED)
     return path.endswith(".py") and not is_installed

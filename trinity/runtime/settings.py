@@ -20,9 +20,7 @@ class ServiceSettings(BaseSettings):
     Any field may instead be read from a file that holds its value: `<PREFIX><FIELD>_FILE=path`.
     """
 
-    model_config = SettingsConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True
-    )
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     listen: str = "127.0.0.1:0"
     """Address the gRPC server binds, host:port; port 0 picks a free one."""

@@ -1,4 +1,8 @@
-"""Blocking calls in daemon threads, which never keep a process from exiting; cancellation."""
+"""Blocking calls in daemon threads, which never keep a process from exiting; cancellation.
+
+This file uses one of asyncio's insides, `tasks._unregister_task`, as Python 3.11 to 3.14 have it;
+tests/unit/runtime/test_library_internals.py fails with another version.
+"""
 
 import asyncio
 import contextlib
@@ -172,3 +176,11 @@ def is_being_cancelled() -> bool:
 async def in_daemon_thread(function: Callable[[], T]) -> T:
     """Runs `function`, such as an import of many seconds, in its own thread."""
     return await DaemonThreads(name="call", max_threads=1).run_in_thread(function)
+
+
+def abandon_task(task: asyncio.Task[Any]) -> None:
+    """Makes the closing event loop ignore a task that does not end when it is cancelled.
+
+    `asyncio.run` would never stop waiting for it, and there is no public way to remove a task.
+    """
+    asyncio.tasks._unregister_task(task)

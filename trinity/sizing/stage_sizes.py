@@ -1,11 +1,15 @@
-"""GPU memory of a stage's ranks and engines, advice where it is short, and Trinity-RFT's rule."""
+"""GPU memory of a stage's ranks and engines, advice where it is short, settings that save it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from trinity.config.plan.arithmetic import HEAD_CHUNK_TOKENS, head_settings
+from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.parts import AuxiliaryModel
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.explorer import EngineConfig
+from trinity.errors import UserError
 from trinity.sizing.memory import (
     GIB,
     EngineSplit,
@@ -22,7 +26,85 @@ from trinity.sizing.memory import (
     reference_terms,
     teacher_terms,
 )
-from trinity.sizing.model_shape import ModelShape, count_adapter
+from trinity.sizing.model_shape import ModelShape, count_adapter, read_shape
+
+MARKS = ("out of memory", "outofmemory", "kv cache", "free memory on device", "bad_alloc")
+"""Parts of the texts with which torch, vLLM and the allocator say that memory ran out."""
+UTILIZATION_STEP = 0.1
+LEAST_UTILIZATION = 0.2
+HALVED_SEQUENCES = 128
+"""`max_num_seqs` to begin with where none is set."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Returns true for an error of torch, vLLM or Python that says that memory ran out."""
+    is_named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    text = str(error).lower()
+    return is_named or any(mark in text for mark in MARKS)
+
+
+def trainer_remedies(plan: StagePlan) -> str:
+    """Returns what may help this stage's trainer, numbered, the cheapest first."""
+    return _numbered(_of_trainer(plan))
+
+
+def engine_remedies(rollout: EngineConfig, max_len: int) -> str:
+    """Returns what may help an engine, numbered, the cheapest first."""
+    return _numbered(_of_engine(rollout, max_len))
+
+
+def _numbered(remedies: Iterator[str]) -> str:
+    return "; ".join(f"({number}) {remedy}" for number, remedy in enumerate(remedies, 1))
+
+
+def _of_trainer(plan: StagePlan) -> Iterator[str]:
+    trainer, sharing = plan.config.trainer, plan.sequence_parallel_size
+    longest = -(-plan.max_model_len // sharing)
+    if (tokens := plan.max_token_len_per_gpu) > longest:
+        yield (
+            f"`trainer.max_token_len_per_gpu: {max(tokens // 2, longest)}` (now {tokens}, and a "
+            f"sequence has up to {longest} tokens{' on each GPU' if sharing > 1 else ''})"
+        )
+    if not trainer.enable_gradient_checkpointing:
+        yield "`trainer.enable_gradient_checkpointing: true`, for about a third more time"
+    if not (trainer.optimizer_offload or trainer.offload_policy):
+        yield "`trainer.optimizer_offload: true`"
+    if not (trainer.param_offload or trainer.offload_policy):
+        yield "`trainer.param_offload: true`"
+    if not trainer.offload_policy:
+        yield "`trainer.offload_policy: true`, which keeps only the layers that compute"
+    ranks = plan.trainer_rank_num
+    if ranks % (2 * sharing) == 0:
+        yield (
+            f"`trainer.ulysses_sequence_parallel_size: {2 * sharing}` (now {sharing}), with which "
+            "ranks share each sequence"
+        )
+    yield f"more GPUs for the trainer (`trainer.rank_num`, now {ranks}), over which it is spread"
+    yield (
+        f"shorter answers: `model.max_response_tokens` (now {plan.max_response_tokens}), which "
+        "changes the experiment"
+    )
+
+
+def _of_engine(rollout: EngineConfig, max_len: int) -> Iterator[str]:
+    used = rollout.gpu_memory_utilization
+    lower = round(max(used - UTILIZATION_STEP, LEAST_UTILIZATION), 2)
+    if lower < used:
+        yield (
+            f"`gpu_memory_utilization: {lower:g}` (now {used:g}) where others use the GPU, or more "
+            "than now where the cache is too small"
+        )
+    number = rollout.extra_engine_args.get("max_num_seqs")
+    if not isinstance(number, int):
+        yield f"`extra_engine_args: {{max_num_seqs: {HALVED_SEQUENCES}}}`"
+    elif number > 1:
+        yield f"`extra_engine_args: {{max_num_seqs: {number // 2}}}` (now {number})"
+    if not rollout.enforce_eager:
+        yield "`enforce_eager: true`, which keeps no compiled graphs"
+    size = rollout.tensor_parallel_size
+    yield f"`tensor_parallel_size: {2 * size}` (now {size}), which spreads the weights over GPUs"
+    yield f"shorter sequences: `model.max_model_len` (now {max_len})"
+
 
 MOMENTS = {"adam": 2, "sgd": 0}
 """By type of optimizer."""
@@ -61,6 +143,18 @@ class EngineMemory:
     """Bytes for the cache; below 0 the engine does not start."""
     cached_tokens: int
     """Tokens in the cache of the whole engine."""
+
+
+def local_shape(model_path: str, model_config: Path | None = None) -> ModelShape | None:
+    """Returns the shape of a model; None where this machine has no `config.json` of it."""
+    if model_config is not None:
+        return read_shape(model_config)
+    try:
+        directory = local_model_directory(model_path)
+    except UserError:
+        return None
+    file = None if directory is None else directory / "config.json"
+    return read_shape(file) if file is not None and file.exists() else None
 
 
 def training_settings_of(stage: StagePlan) -> TrainingSettings:

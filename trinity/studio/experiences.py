@@ -1,17 +1,20 @@
 """Experiences of a run as pages show them: rows, groups, conversations, one in full."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from trinity.api.v1 import buffer_pb2, query_pb2
-from trinity.codec import experience_from_proto
+from trinity.codec import experience_from_proto, sequence_from_proto
 from trinity.inspect.conditions import parse_conditions
 from trinity.inspect.samples import finish_reason_name, samples, state_name
 from trinity.inspect.tables import versions
 from trinity.rpc.limits import CALL_SECONDS
 from trinity.studio.connection import OpenRun, answer_of, own_errors
 from trinity.studio.history import cut_text
-from trinity.types import Experience, Pair, Sequence
+from trinity.types import Experience, IntArray, Pair, RoleSpan
+from trinity.types import Sequence as TokenSequence
 
 PAGE_ROWS = 50
 GROUP_ROWS = 1_000
@@ -19,6 +22,31 @@ GROUP_ROWS = 1_000
 MAX_PREVIEW_CHARS = 120
 MAX_TEXT_CHARS = 200_000
 NOT_RECORDED = "not recorded"
+
+
+ASSISTANT, POLICY, TEMPLATE = "assistant", "policy", "template"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnTokens:
+    """The tokens of a sample, and the messages that its chat template made of them."""
+
+    tokens: IntArray
+    prompt_length: int
+    spans: tuple[RoleSpan, ...]
+
+    def slice_of(self, span: RoleSpan) -> IntArray:
+        """Returns the tokens of a span."""
+        return self.tokens[span.start : span.end]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownMessage:
+    """One message of a conversation; its text is untrusted."""
+
+    role: str
+    num_tokens: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +73,8 @@ class ExperienceRow:
     train_steps: tuple[int, ...]
     prompt: str
     response: str
+    content: TurnTokens | None = field(default=None, compare=False, repr=False)
+    """None where the content is gone, or its roles were not recorded."""
 
     @property
     def preview(self) -> str:
@@ -75,7 +105,7 @@ class WholeExperience:
     why_no_content: str = ""
 
     @property
-    def sequence(self) -> Sequence | None:
+    def sequence(self) -> TokenSequence | None:
         """The response, or the chosen one of a pair."""
         if self.sample is None:
             return None
@@ -198,7 +228,66 @@ def experience_row(record: query_pb2.ExperienceRecord) -> ExperienceRow:
         train_steps=tuple(use.step for use in record.uses),
         prompt=prompt,
         response=response,
+        content=_turn_tokens(record),
     )
+
+
+def _turn_tokens(record: query_pb2.ExperienceRecord) -> TurnTokens | None:
+    if not record.HasField("content") or not record.content.HasField("sequence"):
+        return None
+    if not record.content.sequence.role_spans:
+        return None
+    sequence = sequence_from_proto(record.content.sequence)
+    return TurnTokens(
+        tokens=sequence.tokens,
+        prompt_length=sequence.prompt_length,
+        spans=sequence.role_spans,
+    )
+
+
+def new_messages(
+    before: TurnTokens | None, turn: TurnTokens, decode: Callable[[Sequence[int]], str]
+) -> Iterator[ShownMessage]:
+    """Yields the messages of a turn that the turn before it did not have.
+
+    The answer of the turn before comes again in the prompt; it is left out where its tokens are
+    the same.
+    """
+    spans = turn.spans[_num_shared(before, turn) :]
+    if before is not None and spans and _quotes(turn.slice_of(spans[0]), before, spans[0]):
+        spans = spans[1:]
+    at = turn.prompt_length
+    for span in spans:
+        is_policy = span.role == ASSISTANT and span.start >= turn.prompt_length
+        yield _message(POLICY if is_policy else span.role, turn.slice_of(span), decode)
+        at = max(at, span.end)
+    if at < len(turn.tokens):
+        yield _message(POLICY, turn.tokens[at:], decode)
+
+
+def _message(role: str, tokens: IntArray, decode: Callable[[Sequence[int]], str]) -> ShownMessage:
+    text = cut_text(decode(tokens.tolist()), MAX_TEXT_CHARS)
+    return ShownMessage(role=role, num_tokens=len(tokens), text=text.strip())
+
+
+def _num_shared(before: TurnTokens | None, turn: TurnTokens) -> int:
+    """Returns how many first messages both turns have."""
+    if before is None:
+        return 0
+    number = 0
+    for old, new in zip(before.spans, turn.spans, strict=False):
+        if old != new or not np.array_equal(before.slice_of(old), turn.slice_of(new)):
+            break
+        number += 1
+    return number
+
+
+def _quotes(message: IntArray, before: TurnTokens, span: RoleSpan) -> bool:
+    """Returns true if a message of a prompt is the answer of the turn before, with its header."""
+    answer = before.tokens[before.prompt_length :]
+    place = before.prompt_length - span.start
+    quoted = message[place : place + len(answer)] if place >= 0 else message[:0]
+    return span.role == ASSISTANT and len(answer) > 0 and np.array_equal(quoted, answer)
 
 
 def _texts(record: query_pb2.ExperienceRecord) -> tuple[str, str]:

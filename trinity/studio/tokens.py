@@ -16,7 +16,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-from trinity.studio.experiences import NOT_RECORDED, WholeExperience
+from trinity.studio.experiences import NOT_RECORDED, TEMPLATE, WholeExperience
 from trinity.studio.plain_text import visible_text
 from trinity.types import Alignment, Experience, FloatArray
 from trinity.types import Sequence as TokenSequence
@@ -267,6 +267,7 @@ class _StripMaker:
         yield f"#{place}", f"{shown} (token {token})"
         if not is_chosen:
             yield "masked", "the policy did not choose it; it is not trained on"
+            yield "role", self._role(place)
             return
         logprob = float(self._sequence.rollout_logprobs[place])
         yield "rollout", f"{logprob:.3f} nats, {math.exp(min(logprob, 0.0)):.1%}"
@@ -279,6 +280,14 @@ class _StripMaker:
             yield name, _signed_text(float(self._values(name)[place]))
         if likeliest := ", ".join(self._likeliest(place)):
             yield "likeliest", likeliest
+
+    def _role(self, place: int) -> str:
+        """Returns the role of the message that a masked token came from."""
+        at = self._sequence.prompt_length + place
+        spans = self._sequence.role_spans
+        if not spans:
+            return NOT_RECORDED
+        return next((span.role for span in spans if span.start <= at < span.end), TEMPLATE)
 
     def _likeliest(self, place: int) -> Iterator[str]:
         """Yields the likeliest tokens there, where they were stored."""

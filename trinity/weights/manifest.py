@@ -29,7 +29,7 @@ Sha256Hex = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 class ManifestHead(BaseModel):
     """The description of a directory's content."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     kind: Literal["weights", "checkpoint"]
     stage: str
@@ -46,7 +46,7 @@ class ManifestHead(BaseModel):
 class ManifestFile(BaseModel):
     """One file of the directory."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     sha256: Sha256Hex
     size: int = Field(ge=0)
@@ -144,14 +144,14 @@ def file_signature(directory: Path) -> FileSignature:
     return tuple(found)
 
 
-def verify(directory: Path, manifest_sha256: bytes) -> Manifest:
+def verify(directory: Path, manifest_sha256: bytes, *, life: LifeSigns = UNWATCHED) -> Manifest:
     """Returns the manifest if the directory holds exactly the files it names, bit for bit.
 
     Raises: ManifestError, naming the first thing that differs.
     """
     manifest = read(directory, manifest_sha256)
     try:
-        _compare(directory, manifest)
+        _compare(directory, manifest, life)
     except OSError as error:  # a damaged disk, or files that are removed at this moment
         raise ManifestError(
             f"{error.filename or directory} cannot be read: {error.strerror}"
@@ -159,14 +159,16 @@ def verify(directory: Path, manifest_sha256: bytes) -> Manifest:
     return manifest
 
 
-def _compare(directory: Path, manifest: Manifest) -> None:
+def _compare(directory: Path, manifest: Manifest, life: LifeSigns) -> None:
     present = {path.relative_to(directory).as_posix() for path in _files_of(directory)}
     for name in sorted(present ^ manifest.files.keys()):
         state = "is missing" if name in manifest.files else "is not in the manifest"
         raise ManifestError(f"{directory / name} {state}")
     for name, expected in manifest.files.items():
-        if describe(directory / name) != expected:
-            raise ManifestError(f"{directory / name} has changed: it does not match its manifest")
+        path = directory / name
+        with life.on_disk(path.stat().st_size):
+            if describe(path) != expected:
+                raise ManifestError(f"{path} has changed: it does not match its manifest")
 
 
 def make_durable(path: Path) -> None:
@@ -181,6 +183,11 @@ def make_durable(path: Path) -> None:
 def _files_of(directory: Path) -> list[Path]:
     paths = directory.rglob("*")
     return sorted(path for path in paths if path.is_file() and path != directory / MANIFEST_NAME)
+
+
+def bytes_below(directory: Path) -> int:
+    """Returns the size of all files of a directory."""
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
 def describe(path: Path) -> ManifestFile:

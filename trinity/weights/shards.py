@@ -69,12 +69,14 @@ def write_shards(
         dcp.save(own, storage_writer=writer, planner=_OwnPieces(), no_dist=True)
 
 
-def read_shards(tensors: Mapping[str, torch.Tensor], directory: Path) -> None:
+def read_shards(
+    tensors: Mapping[str, torch.Tensor], directory: Path, life: LifeSigns = UNWATCHED
+) -> None:
     """Reads into these tensors what of them this rank holds, no matter which ranks wrote it.
 
     Raises: ValueError if the files lack a tensor, a part of one, or have another shape of it.
     """
-    reader = _ShardReader(directory)
+    reader = _ShardReader(directory, life)
     known = reader.read_metadata().state_dict_metadata
     for name, tensor in tensors.items():
         _check(name, tensor, known.get(name))
@@ -170,8 +172,9 @@ class _ShardWriter(StorageWriter):  # type: ignore[misc]  # torch gives it no ty
 class _ShardReader(StorageReader):  # type: ignore[misc]  # torch gives it no types
     """Reads parts of tensors from the files of all ranks."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, life: LifeSigns = UNWATCHED) -> None:
         self._directory = directory
+        self._life = life
         self._files: dict[MetadataIndex, Path] = {}
 
     def reset(self, checkpoint_id: object = None) -> None:
@@ -209,7 +212,8 @@ class _ShardReader(StorageReader):  # type: ignore[misc]  # torch gives it no ty
         for item in plan.items:
             by_file.setdefault(self._files[item.storage_index], []).append(item)
         for path, items in by_file.items():
-            with safe_open(path, framework="pt") as file:
+            # Slices are read by pages of the file, so together they may need all of it.
+            with self._life.on_disk(path.stat().st_size), safe_open(path, framework="pt") as file:
                 for item in items:
                     _read_slice(file, item, planner)
         return _done(None)

@@ -194,6 +194,7 @@ class ExperienceBuilder:
             rollout_logprobs=np.array(logprobs, dtype=np.float32),
             prompt_text=prompt.text,
             response_text=truncate_at_stop(response, sampling.stop),
+            role_spans=prompt.role_spans,
         )
         experience = self._wrap(body, generation.finish_reason, sampling)
         experience.arrays |= likeliest_arrays(generation, sampling.logprobs)
@@ -216,6 +217,7 @@ class ExperienceBuilder:
             action_mask=np.zeros(1, dtype=np.bool_),
             rollout_logprobs=np.zeros(1, dtype=np.float32),
             prompt_text=prompt.text,
+            role_spans=prompt.role_spans,
         )
         experience = self._wrap(body, FinishReason.PROMPT_TRUNCATED, sampling)
         experience.reward = 0.0

@@ -1,14 +1,14 @@
 """Interfaces that the model wrapper uses: a token generator, a tokenizer, and limits."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 from trinity.telemetry import metrics, names, tracing
 from trinity.telemetry.tracing import SpanContextRef
-from trinity.types import ArrayData, FinishReason, JsonObject, SamplingParams
+from trinity.types import ArrayData, FinishReason, JsonObject, RoleSpan, SamplingParams
 from trinity.workflows.messages import Message
 
 ANY_OBJECT = '{"type": "object"}'
@@ -23,6 +23,14 @@ class Prompt:
 
     text: str
     token_ids: list[int]
+    role_spans: tuple[RoleSpan, ...] = ()
+    """Spans of the messages that the chat template wrote; without any, roles are not known."""
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Returns the prompt that `dataclasses.asdict` has written; earlier ones lack roles."""
+        spans = tuple(RoleSpan(**span) for span in values.get("role_spans", ()))
+        return cls(text=values["text"], token_ids=values["token_ids"], role_spans=spans)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,7 @@ def _merge(turns: Sequence[Experience]) -> Experience:
         rollout_logprobs=logprobs,
         prompt_text=first.prompt_text,
         response_text=last.prompt_text[len(first.prompt_text) :] + last.response_text,
+        role_spans=last.sequence.role_spans,
     )
     return replace(
         first,

@@ -35,6 +35,7 @@ from services.buffer.operations.batch_sources import (
     sampling_metrics,
     select_candidates,
 )
+from services.buffer.operations.evaluation import end_stage
 from services.buffer.operations.explore_steps import explored_rows, requested_version
 from services.buffer.operations.retrain import compose_stored
 from services.buffer.operations.shortfall import (
@@ -43,7 +44,6 @@ from services.buffer.operations.shortfall import (
     why_not_begun,
     why_not_whole,
 )
-from services.buffer.operations.stage_end import end_stage
 from services.buffer.store.assignments import count_refills
 from services.buffer.store.batches import BatchHead, BatchItem, load_tasks
 from services.buffer.store.experiences import load_bodies

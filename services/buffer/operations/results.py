@@ -22,9 +22,8 @@ from services.buffer.domain.stage import (
     Stage,
 )
 from services.buffer.domain.tasks import NoticeEvent
-from services.buffer.operations.evaluation import close_evaluation
+from services.buffer.operations.evaluation import close_evaluation, finish_if_done
 from services.buffer.operations.feedback import split_awaiting_reward
-from services.buffer.operations.stage_end import finish_if_done
 from services.buffer.store.assignments import end_assignments
 from services.buffer.store.database import SCOPES_TOPIC, notify, stage_topics
 from services.buffer.store.experiences import insert_experiences

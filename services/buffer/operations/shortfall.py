@@ -18,8 +18,8 @@ from services.buffer.domain.stage import (
     refilled_explore_step,
 )
 from services.buffer.operations.batch_sources import version_for_refill
+from services.buffer.operations.evaluation import end_stage
 from services.buffer.operations.leasing import describe_rollouts, describe_scopes, draw_assignments
-from services.buffer.operations.stage_end import end_stage
 from services.buffer.store.assignments import count_refills
 from services.buffer.store.database import notify, work_topic
 from services.buffer.store.feedback import count_held

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.buffer.domain.population import SamplePopulation, population_metrics
+from services.buffer.domain.sample_statistics import SamplePopulation, population_metrics
 from services.buffer.domain.stage import AssignmentKind, Stage, StageState
 from services.buffer.domain.tasks import NoticeEvent, StepTrained
-from services.buffer.operations.evaluation import open_evaluations
+from services.buffer.operations.evaluation import finish_if_done, open_evaluations
 from services.buffer.operations.retrain import compare_with_source, starting_checkpoints
-from services.buffer.operations.stage_end import finish_if_done
 from services.buffer.store.assignments import cancel_open
 from services.buffer.store.batches import (
     RowFeedback,
@@ -19,8 +18,12 @@ from services.buffer.store.batches import (
 )
 from services.buffer.store.database import RETENTION_TOPIC, notify, stage_topics
 from services.buffer.store.leases import pinned_versions
-from services.buffer.store.population import compared_step, last_settled_step, load_population
 from services.buffer.store.reports import log_event
+from services.buffer.store.sample_statistics import (
+    compared_step,
+    last_settled_step,
+    load_population,
+)
 from services.buffer.store.stages import lock_stage, update_stage
 from services.buffer.store.training import (
     Checkpoint,

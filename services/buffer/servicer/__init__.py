@@ -1,9 +1,8 @@
 """RPC methods of the buffer: convert requests, call the handlers, convert responses."""
 
-from services.buffer.servicer.curation_calls import CurationRpcs
+from services.buffer.servicer.curation_calls import CurationRpcs, ScoreRpcs
 from services.buffer.servicer.explorer_calls import CommitRpcs, LeaseRpcs
 from services.buffer.servicer.query_calls import QueryRpcs
-from services.buffer.servicer.score_calls import ScoreRpcs
 from services.buffer.servicer.stage_calls import StageRpcs
 from services.buffer.servicer.taskset_calls import TasksetRpcs
 from services.buffer.servicer.trainer_calls import ProgressRpcs, TrainerRpcs

@@ -6,7 +6,7 @@ import json
 import math
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from services.buffer.domain.stage import AssignmentKind, ExperienceState
@@ -25,12 +25,12 @@ from services.buffer.store.changes import RecordedChange
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.experiences import StateCount, find_bodies
 from services.buffer.store.queries import (
-    GROUPS_AT_ONCE,
     MOST_GROUPS_AT_ONCE,
     PageRequest,
     StoredExperience,
     list_page,
     sizes_of,
+    steps_of_versions,
 )
 from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
 from trinity.codec import FINISH_REASON_NAMES, FINISH_REASONS
@@ -238,6 +238,8 @@ def contains_text(body: bytes, text: str) -> bool:
 
 
 ROWS_PER_PAGE = 256
+MOST_ROWS_PER_PAGE = 2_048
+"""Samples that a search for a rare text looks at in one page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,30 +265,44 @@ class SamplePages:
     async def read_pages(self, after: SampleCursor | None = None) -> AsyncIterator[SamplePage]:
         """Yields the samples in order, starting after a place.
 
-        Each page that is not full is followed by a look into twice as many groups, so that a search
-        for rare samples takes few round trips.
+        Each page that is not full is followed by a look into twice as many groups, or where only
+        the text was missing at twice as many samples, so that a search for rare ones takes few
+        round trips. Where weights are named, it first finds out which explore steps have any.
         """
-        num_groups = GROUPS_AT_ONCE
-        while True:
-            async with self.database.transaction() as connection:
-                page = await list_page(connection, self._look(after, num_groups))
-            async for part in self._parts_of(page.rows):
-                yield part
-            if page.end is None:
-                return
-            after = page.end
-            if len(page.rows) < ROWS_PER_PAGE:
-                num_groups = min(2 * num_groups, MOST_GROUPS_AT_ONCE)
-
-    def _look(self, after: SampleCursor | None, num_groups: int) -> PageRequest:
-        return PageRequest(
+        look = PageRequest(
             key=self.key,
             wanted=self.wanted,
             after=after,
             size=ROWS_PER_PAGE,
             latest_first=self.latest_first,
-            num_groups=num_groups,
         )
+        while True:
+            async with self.database.transaction() as connection:
+                page = await list_page(connection, look)
+            num_found = 0
+            async for part in self._parts_of(page.rows):
+                num_found += len(part.rows)
+                yield part
+            if page.end is None:
+                return
+            look = replace(look, after=page.end)
+            if num_found < ROWS_PER_PAGE:
+                wider = await self._wider(look, has_text_only=len(page.rows) == look.size)
+                if wider is None:
+                    return
+                look = wider
+
+    async def _wider(self, look: PageRequest, *, has_text_only: bool) -> PageRequest | None:
+        """Returns a look into more at once; None where no sample has the wanted weights."""
+        wanted = self.wanted
+        names_weights = wanted.version_min is not None or wanted.version_max is not None
+        if look.steps is None and names_weights:
+            async with self.database.transaction() as connection:
+                steps = await steps_of_versions(connection, self.key, wanted)
+            return None if steps is None else replace(look, steps=steps)
+        if has_text_only:
+            return replace(look, size=min(2 * look.size, MOST_ROWS_PER_PAGE))
+        return replace(look, num_groups=min(2 * look.num_groups, MOST_GROUPS_AT_ONCE))
 
     async def _parts_of(self, rows: Sequence[StoredExperience]) -> AsyncIterator[SamplePage]:
         if not rows:

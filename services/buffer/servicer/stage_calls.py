@@ -16,7 +16,7 @@ from services.buffer.domain.stage import (
 )
 from services.buffer.ingest.wire import subject_of
 from services.buffer.operations.batch_sources import NUM_DROPPED
-from services.buffer.operations.stage_end import end_stage
+from services.buffer.operations.evaluation import end_stage
 from services.buffer.operations.stages import MAX_STEPS, needed_tasksets, open_stage
 from services.buffer.servicer.common import BufferServicerBase, Context
 from services.buffer.servicer.convert import (

@@ -4,16 +4,98 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import eq, ge, le
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from services.buffer.domain.stage import ExperienceState
 from services.buffer.domain.tasks import SampleCursor, SampleFilter
-from services.buffer.store.database import decode_numbers, id_in, in_stage, of_stage, one_of
+from services.buffer.store.database import (
+    decode_numbers,
+    id_in,
+    in_stage,
+    of_stage,
+    one_of,
+    stage_params,
+)
+from services.buffer.store.experiences import PLACE, bodies_at, has_content
 from services.buffer.store.schema import assignment, batch_item, experience, stage
 from services.buffer.store.segments import payloads_of, retired_segments, unavailable_if_dropped
+from services.buffer.store.stages import lock_stage
 from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
+
+SINK_LOCK_PREFIX = "experience sink"
+C = experience.c
+_LEFT_OUT = [
+    ExperienceState.EVAL,
+    ExperienceState.SUPERSEDED,
+    ExperienceState.LATE,
+    ExperienceState.DELETED,
+]
+_NEWEST = sa.select(sa.func.coalesce(sa.func.max(C.ready_number), 0)).where(
+    of_stage(experience), C.ready_number > sa.bindparam("after", type_=sa.BigInteger)
+)
+_NEXT = (
+    sa.select(C.experience_id, C.ready_number, *PLACE)
+    .where(
+        has_content(),
+        C.revision == 0,
+        C.ready_number > sa.bindparam("after", type_=sa.BigInteger),
+        C.ready_number <= sa.bindparam("until", type_=sa.BigInteger),
+        sa.not_(one_of(C.state, _LEFT_OUT)),
+    )
+    .order_by(C.ready_number)
+    .limit(sa.bindparam("most", type_=sa.Integer))
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedExperience:
+    """A sample as its run gave it, with its place in the order of commits."""
+
+    number: int
+    experience_id: str
+    body: bytes
+
+
+async def newest_committed(connection: Connection, key: StageKey, after: int) -> int:
+    """Returns the number of the stage's newest committed sample; 0 if none is above `after`.
+
+    The stage is locked alone, so that no transaction is open that has taken a lower number: every
+    sample up to this number is committed, and later ones get higher numbers.
+    """
+    await lock_stage(connection, key)
+    return int(await connection.fetch_value(_NEWEST, stage_params(key, after=after)))
+
+
+async def committed_after(
+    connection: Connection, key: StageKey, *, after: int, until: int, most: int
+) -> Sequence[CommittedExperience]:
+    """Returns the next samples of training runs that won, in the order of their commits.
+
+    Deleted ones, and those whose contents are removed by `buffer.keep_steps`, are left out.
+    """
+    values = stage_params(key, after=after, until=until, most=most)
+    rows = await connection.fetch(_NEXT, values)
+    bodies = await bodies_at(connection, key, rows)
+    return [
+        CommittedExperience(
+            number=row.ready_number,
+            experience_id=str(row.experience_id),
+            body=bodies[row.experience_id],
+        )
+        for row in rows
+        if row.experience_id in bodies
+    ]
+
+
+async def try_sink_lock(connection: Connection, key: StageKey) -> bool:
+    """Tries to become the stage's only writer until the transaction ends."""
+    name = f"{SINK_LOCK_PREFIX} {key.tenant} {key.experiment_id} {key.stage}"
+    asked = sa.select(sa.func.pg_try_advisory_xact_lock(sa.func.hashtextextended(name, 0)))
+    return bool(await connection.fetch_value(asked))
+
 
 GROUPS_AT_ONCE = 256
 """Groups that the first page of a search looks into."""
@@ -59,6 +141,13 @@ class Page:
     end: SampleCursor | None
 
 
+class StepRange(NamedTuple):
+    """Explore steps from `first` to `last`."""
+
+    first: int
+    last: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
     """The request for a page of samples."""
@@ -73,6 +162,8 @@ class PageRequest:
     """Descending by explore step and position; samples of a group stay in ascending order."""
     num_groups: int = GROUPS_AT_ONCE
     """Groups that the page looks into."""
+    steps: StepRange | None = None
+    """Explore steps that alone have samples of the wanted weights; None where that is not known."""
 
 
 async def list_page(connection: Connection, request: PageRequest) -> Page:
@@ -98,6 +189,8 @@ async def _groups(connection: Connection, request: PageRequest) -> list[Row]:
         place = sa.tuple_(A.explore_step, A.position)
         here = (request.after.explore_step, request.after.position)
         conditions.append(place <= here if request.latest_first else place >= here)
+    if request.steps is not None:
+        conditions.append(A.explore_step.between(*request.steps))
     order = (A.explore_step, A.position)
     statement = (
         sa.select(A.assignment_id, A.taskset, A.task_index, A.explore_step, A.position)
@@ -106,6 +199,29 @@ async def _groups(connection: Connection, request: PageRequest) -> list[Row]:
         .limit(request.num_groups)
     )
     return await connection.fetch(statement)
+
+
+async def steps_of_versions(
+    connection: Connection, key: StageKey, wanted: SampleFilter
+) -> StepRange | None:
+    """Returns the explore steps that have samples of the wanted weights; None if no step has.
+
+    A block range index finds the parts of the table that can have some.
+    """
+    statement = sa.select(sa.func.min(E.explore_step), sa.func.max(E.explore_step)).where(
+        in_stage(experience, key), *_version_conditions(wanted)
+    )
+    [(first, last)] = await connection.fetch(statement)
+    return None if first is None else StepRange(first, last)
+
+
+def _version_conditions(wanted: SampleFilter) -> list[sa.ColumnElement[bool]]:
+    found: list[sa.ColumnElement[bool]] = []
+    if wanted.version_min is not None:
+        found.append(E.version_max >= wanted.version_min)
+    if wanted.version_max is not None:
+        found.append(E.version_min <= wanted.version_max)
+    return found
 
 
 def _group_conditions(wanted: SampleFilter) -> list[sa.ColumnElement[bool]]:
@@ -175,12 +291,11 @@ def _conditions(key: StageKey, wanted: SampleFilter) -> list[sa.ColumnElement[bo
     for column, holds, bound in (
         (E.reward, ge, wanted.reward_min),
         (E.reward, le, wanted.reward_max),
-        (E.version_max, ge, wanted.version_min),
-        (E.version_min, le, wanted.version_max),
         (E.finish_reason, eq, wanted.finish_reason or None),
     ):
         if bound is not None:
             found.append(holds(column, bound))
+    found += _version_conditions(wanted)
     if wanted.experience_ids:
         ids = wanted.experience_ids
         found.append(sa.or_(id_in(E.experience_id, ids), id_in(E.parent_id, ids)))

@@ -207,6 +207,12 @@ sa.Index(
 )
 sa.Index("experience_number_ix", experience.c.ready_number, postgresql_using="brin")
 sa.Index(
+    "experience_version_ix",
+    *(experience.c[name] for name in ("version_min", "version_max")),
+    postgresql_using="brin",
+    postgresql_with={"pages_per_range": 32, "autosummarize": "true"},
+)
+sa.Index(
     "experience_assignment_ix", *(experience.c[name] for name in ("assignment_id", *STAGE_KEY))
 )
 

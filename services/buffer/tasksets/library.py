@@ -23,7 +23,6 @@ from services.buffer.store.tasksets import (
     skipped_counts,
 )
 from services.buffer.tasksets.background_jobs import BackgroundJobs, TasksetJob
-from services.buffer.tasksets.reader import open_taskset_row_reader
 from services.buffer.tasksets.row_sources import (
     SQLITE,
     RowSource,
@@ -31,7 +30,12 @@ from services.buffer.tasksets.row_sources import (
     is_allowed,
     newest_revision,
 )
-from services.buffer.tasksets.task_pipeline import PipelineLimits, TaskPipelineRun, copy_kept_rows
+from services.buffer.tasksets.task_pipeline import (
+    PipelineLimits,
+    TaskPipelineRun,
+    copy_kept_rows,
+    open_taskset_row_reader,
+)
 from services.buffer.tenants import TenantGrants, TenantPolicy, WorkerIsolation
 from services.buffer.types import NeededTaskset
 from trinity.config.data_files import find_data_files

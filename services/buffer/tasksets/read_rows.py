@@ -5,8 +5,8 @@
 
 The buffer itself never loads the parquet library, and this starts for every stage that opens: it
 imports what a source needs and no more. If the data are wrong, the exit code is 2 and
-standard error has one sentence that says why. Else it has a line of JSON on the rows that were left
-out, if any.
+standard error has one sentence that says why. Else it has a line on files that were left out, and a
+line of JSON on the rows that were, if any.
 """
 
 import json
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from services.buffer.tasksets.row_sources import RowSource, check_path, open_allowed
-from trinity.config.data_files import find_data_files
+from trinity.config.data_files import find_data_files, unread_sentence
 from trinity.errors import UserError
 from trinity.rows import read_rows, row_to_json
 from trinity.rpc.limits import MAX_MESSAGE_BYTES
@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # it takes the schema of the configuration along
 
 USER_MISTAKE = 2
 MAX_NAMED_ROWS = 3
+UNREAD_MARK = "files left out: "
 MAX_ROW_BYTES = MAX_MESSAGE_BYTES // 2
 """A row is sent to an explorer, or to the trainer, in a single message."""
 WRITE_LENGTH = 64 * 1024
@@ -131,6 +132,8 @@ def _of_files(source: RowSource, path: str, roots: tuple[str, ...]) -> Iterator[
     files = find_data_files(
         path, source.split, source.subset_name, check=lambda place: check_path(str(place), roots)
     )
+    if sentence := unread_sentence(files, path, source.split, source.subset_name):
+        sys.stderr.write(f"{UNREAD_MARK}{sentence}\n")
     for file in files:
         with _opened(file, roots) as stream:
             for number, row in enumerate(read_rows(stream, str(file))):

@@ -12,7 +12,6 @@ from services.explorer.clients.synchronizer import (
     WatchedExperiment,
 )
 from services.explorer.control.stage import RolloutStageFactory, StageJob
-from services.explorer.counters import EXPLORING
 from services.explorer.engine.turns import (
     EngineOwnDevice,
     EngineSharedDevice,
@@ -23,6 +22,7 @@ from services.explorer.engines import EngineManager, LoadedStageModels
 from services.explorer.retry import RetryPolicy, RolloutStageFailed, WatchFeed, user_message
 from services.explorer.rollout.scheduler import StageScheduler
 from services.explorer.serving.work import ServingRunner
+from services.explorer.telemetry import EXPLORING
 from services.explorer.types import (
     EngineTurnState,
     StageCancelled,

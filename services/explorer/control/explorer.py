@@ -17,14 +17,13 @@ from services.explorer.clients.synchronizer import (
 )
 from services.explorer.control.experiment import ExperimentRunner
 from services.explorer.control.stage import RolloutStageFactory
-from services.explorer.counters import RolloutCounters
 from services.explorer.delivery.outbox import CommitReportWatcher, Outbox
 from services.explorer.delivery.publisher import NatsBroker, ResultPublisher
 from services.explorer.engines import EngineManager, StartEngine
 from services.explorer.retry import RetryPolicy, WatchFeed, iterate_until_deadline
-from services.explorer.rollout.loop_watchdog import LoopWatchdog
+from services.explorer.rollout.workflow_execution import LoopWatchdog
 from services.explorer.settings import ExplorerSettings
-from services.explorer.telemetry import register_gauges
+from services.explorer.telemetry import RolloutCounters, register_gauges
 from trinity.api.v1 import explorer_pb2 as pb
 from trinity.api.v1.explorer_pb2_grpc import (
     ExplorerServiceServicer,

@@ -8,12 +8,6 @@ from functools import partial
 
 from services.explorer.clients.buffer import ExplorerBufferClient
 from services.explorer.clients.synchronizer import ExplorerSynchronizerClient, WatchedExperiment
-from services.explorer.counters import (
-    AbandonedCallReporter,
-    CountingGenerator,
-    ExploreStepLog,
-    RolloutCounters,
-)
 from services.explorer.delivery.outbox import Outbox
 from services.explorer.engine.interface import EngineDied
 from services.explorer.engine.turns import EngineOwnDevice, EngineTurns
@@ -26,10 +20,15 @@ from services.explorer.rollout.scheduler import IdleTimeout, RolloutLimits, Stag
 from services.explorer.rollout.user_processes import UserProcessPool
 from services.explorer.rollout.weight_gate import DamageChannel, WeightGate
 from services.explorer.rollout.workflow_factory import WorkflowFactory
-from services.explorer.serving.setup import build_serving_runner
-from services.explorer.serving.work import ServingRunner
+from services.explorer.serving.work import ServingRunner, build_serving_runner
 from services.explorer.settings import ExplorerSettings
-from services.explorer.telemetry import load_span
+from services.explorer.telemetry import (
+    AbandonedCallReporter,
+    CountingGenerator,
+    ExploreStepLog,
+    RolloutCounters,
+    load_span,
+)
 from services.explorer.types import LostWeights, WeightsVersion
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.launch.prepare import check_parts

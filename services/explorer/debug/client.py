@@ -196,11 +196,11 @@ class DebugTokenizer:
     ) -> Prompt:
         """Applies the chat template."""
         request = {"call": "encode_chat", "messages": list(messages), "tools": list(tools)}
-        return Prompt(**self._request(request))
+        return Prompt.from_json(self._request(request))
 
     def encode(self, text: str) -> Prompt:
         """Encodes plain text."""
-        return Prompt(**self._request({"call": "encode", "text": text}))
+        return Prompt.from_json(self._request({"call": "encode", "text": text}))
 
     def decode(self, token_ids: list[int]) -> str:
         """Decodes tokens to text without special tokens."""

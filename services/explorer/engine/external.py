@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from services.explorer.retry import RetryPolicy, RolloutStageFailed
 from trinity.config.plan.parts import ExternalAccess
 from trinity.errors import UserError
-from trinity.redact import HIDDEN
+from trinity.runtime.logs import HIDDEN
 from trinity.types import FinishReason, JsonObject, SamplingParams
 from trinity.weights.offer import Receivers, ReceiverSlot
 from trinity.workflows.generation import (

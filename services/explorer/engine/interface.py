@@ -1,5 +1,9 @@
-"""The interface of a rollout engine."""
+"""The interface of a rollout engine, and its wrappers: a pool, and a reporter of slow calls."""
 
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -7,8 +11,10 @@ from typing import Protocol, runtime_checkable
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import TrinityError
 from trinity.json_values import JsonObject
-from trinity.weights.offer import Receivers, ReceiverSlot
-from trinity.workflows.generation import Generator
+from trinity.runtime.presence import WaitRegistry
+from trinity.types import SamplingParams
+from trinity.weights.offer import Receivers, ReceiverSlot, next_slot
+from trinity.workflows.generation import Generation, Generator, OnDelta, Scores
 
 
 class EngineDied(TrinityError):
@@ -105,3 +111,184 @@ class SleepingEngine(Engine, Protocol):
         Returns False, and sleeps on, if another process has the device for all that time.
         """
         ...
+
+
+SHOWN_AFTER_SECONDS = 2.0
+
+
+class EnginePool:
+    """Sends each call to the engine with the fewest calls, in turn among equals.
+
+    The choice does not affect the response, which follows from weights, prompt and seed. All
+    engines have the same weights whenever nothing is being loaded. If one dies, the pool fails.
+    """
+
+    def __init__(self, engines: Sequence[Engine]) -> None:
+        self._engines = list(engines)
+        self._num_calls = [0] * len(engines)
+        self._last = -1
+
+    async def generate(
+        self,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        *,
+        min_tokens: int = 0,
+        on_delta: OnDelta | None = None,
+    ) -> Generation:
+        """Continues the prompt on the least busy engine."""
+        with self._checked_out() as engine:
+            return await engine.generate(
+                prompt_token_ids, sampling, min_tokens=min_tokens, on_delta=on_delta
+            )
+
+    async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
+        """Scores tokens on the least busy engine."""
+        with self._checked_out() as engine:
+            return await engine.score(token_ids, num_likeliest=num_likeliest)
+
+    async def load_weights(self, directory: Path) -> None:
+        """Loads the same weights into all engines at the same time."""
+        async with asyncio.TaskGroup() as tasks:
+            for engine in self._engines:
+                tasks.create_task(engine.load_weights(directory))
+
+    @property
+    def receivers(self) -> Receivers:
+        """The receivers of all engines, in the engines' order; all are of one kind."""
+        parts = [engine.receivers for engine in self._engines]
+        return Receivers(
+            count=sum(part.count for part in parts), have_gpu=all(part.have_gpu for part in parts)
+        )
+
+    async def receive_weights(self, slot: ReceiverSlot) -> str:
+        """Receives in all engines at once, as one group; if one fails, none may use the weights."""
+        async with asyncio.TaskGroup() as tasks:
+            receiving = []
+            for engine in self._engines:
+                receiving.append(tasks.create_task(engine.receive_weights(slot)))
+                slot = next_slot(slot, engine.receivers.count)
+        return next((task.result() for task in receiving if task.result()), "")
+
+    async def check(self) -> None:
+        """Raises EngineDied if any engine has died."""
+        for engine in self._engines:
+            await engine.check()
+
+    async def close(self) -> None:
+        """Closes all engines."""
+        await asyncio.gather(*(engine.close() for engine in self._engines))
+
+    @contextmanager
+    def _checked_out(self) -> Iterator[Engine]:
+        """Yields the least busy engine and counts a call on it until the block ends."""
+        chosen = self._least_busy()
+        self._num_calls[chosen] += 1
+        try:
+            yield self._engines[chosen]
+        finally:
+            self._num_calls[chosen] -= 1
+
+    def _least_busy(self) -> int:
+        """Returns the index of the next engine in turn among those with the fewest calls."""
+        count = len(self._engines)
+        in_turn = [(self._last + 1 + i) % count for i in range(count)]
+        self._last = min(in_turn, key=self._num_calls.__getitem__)
+        return self._last
+
+
+class SlowCallReporter:
+    """Wraps an engine and shows a wait for slow answers, so that `trinity why` names the model.
+
+    The policy's engine needs no wrapper: its slow calls are part of runs, which are shown.
+    """
+
+    def __init__(self, engine: Engine, *, name: str, waits: WaitRegistry) -> None:
+        self._engine = engine
+        self._name = name
+        self._waits = waits
+        self._open: dict[object, float] = {}
+        """Start times of the calls in progress, in order."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def generate(
+        self,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        *,
+        min_tokens: int = 0,
+        on_delta: OnDelta | None = None,
+    ) -> Generation:
+        """Continues the prompt."""
+        with self._track_call():
+            return await self._engine.generate(
+                prompt_token_ids, sampling, min_tokens=min_tokens, on_delta=on_delta
+            )
+
+    async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
+        """Scores given tokens."""
+        with self._track_call():
+            return await self._engine.score(token_ids, num_likeliest=num_likeliest)
+
+    async def load_weights(self, directory: Path) -> None:
+        """Never called: the weights do not change."""
+        raise AssertionError(f"{self._name} takes no new weights, not those of {directory}")
+
+    @property
+    def receivers(self) -> Receivers:
+        """The engine's receivers, which are never used."""
+        return self._engine.receivers
+
+    async def receive_weights(self, slot: ReceiverSlot) -> str:
+        """Never called: the weights do not change."""
+        raise AssertionError(f"{self._name} takes no new weights, not those of {slot}")
+
+    async def check(self) -> None:
+        """Raises EngineDied if the engine has died."""
+        await self._engine.check()
+
+    async def close(self) -> None:
+        """Releases the engine's resources."""
+        await self._engine.close()
+
+    @contextmanager
+    def _track_call(self) -> Iterator[None]:
+        """Tracks a call until the block ends."""
+        token = object()
+        self._open[token] = time.monotonic()
+        self._schedule_report()
+        try:
+            yield
+        finally:
+            del self._open[token]
+            self._schedule_report()
+
+    def _schedule_report(self) -> None:
+        """Schedules a look at the oldest call; one timer at a time is enough."""
+        oldest = next(iter(self._open.values()), None)
+        waited = 0.0 if oldest is None else time.monotonic() - oldest
+        if oldest is None or waited < SHOWN_AFTER_SECONDS:
+            self._waits.clear(self._name)
+        if oldest is None:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = None
+        elif self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(SHOWN_AFTER_SECONDS - waited, 0.0), self._report)
+
+    def _report(self) -> None:
+        self._timer = None
+        oldest = next(iter(self._open.values()), None)
+        if oldest is None:
+            return
+        waited = time.monotonic() - oldest
+        if waited < SHOWN_AFTER_SECONDS:
+            self._schedule_report()
+            return
+        self._waits.set(
+            self._name,
+            waits_for="engine",
+            reason=f"to answer as {self._name}",
+            waited_seconds=waited,
+        )

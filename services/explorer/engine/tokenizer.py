@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
 
-from trinity.config.checks.model import template_variables
+from services.explorer.engine.chat_roles import ChatPart, ChatRoles, role_spans
+from trinity.config.checks.chat_template import template_variables
 from trinity.errors import UserError
 from trinity.types import JsonObject
 from trinity.workflows.generation import Prompt
@@ -92,6 +93,7 @@ class HuggingFaceTokenizer:
         """Further variables of the template."""
         switched = "".join(f"\0{name}={value}" for name, value in self.template_kwargs.items())
         self.template_sha256 = hashlib.sha256((self._template + switched).encode()).digest()
+        self._roles = ChatRoles(self._template)
         self.prompt_cache = PromptCache(max_cached_tokens)
 
     @property
@@ -116,19 +118,25 @@ class HuggingFaceTokenizer:
     def _encode_chat(self, chat_json: str) -> Prompt:
         messages, tools = json.loads(chat_json)
         continues = messages[-1]["role"] == "assistant"
+        variables: JsonObject = {
+            "tools": tools or None,
+            "add_generation_prompt": not continues,
+            **self.template_kwargs,
+        }
         try:
             text = self._tokenizer.apply_chat_template(
                 messages,
-                tools=tools or None,
                 chat_template=self._template,
                 tokenize=False,
-                add_generation_prompt=not continues,
                 continue_final_message=continues,
-                **self.template_kwargs,
+                **variables,
             )
         except NOT_RENDERED as error:
             raise UserError(f"the chat template does not take these messages: {error}") from error
-        return self._encode(str(text), add_special_tokens=False)
+        text = str(text)
+        variables = {**self._tokenizer.special_tokens_map, **variables, "tools": tools}
+        parts = self._roles.parts(text, messages, **variables)
+        return self._encode(text, add_special_tokens=False, parts=parts)
 
     def encode(self, text: str) -> Prompt:
         """Encodes plain text, with the special tokens that the tokenizer adds."""
@@ -143,9 +151,15 @@ class HuggingFaceTokenizer:
         """Decodes tokens to text without special tokens."""
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
 
-    def _encode(self, text: str, *, add_special_tokens: bool) -> Prompt:
-        token_ids = self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
-        return Prompt(text=text, token_ids=list(token_ids))
+    def _encode(
+        self, text: str, *, add_special_tokens: bool, parts: Sequence[ChatPart] = ()
+    ) -> Prompt:
+        encoding = self._tokenizer(text, add_special_tokens=add_special_tokens)
+        return Prompt(
+            text=text,
+            token_ids=list(encoding["input_ids"]),
+            role_spans=role_spans(parts, encoding),
+        )
 
 
 def load_tokenizer(

@@ -14,6 +14,9 @@ CPU_KV_CACHE_BYTES = 256 << 20
 MAX_BATCHED_TOKENS = 8192
 MAX_SEQUENCES = 256
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+GPU_ENVIRONMENT = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+"""An engine's process is forked, and CUDA cannot start in it once `torch.cuda.is_available()` was
+asked before; with this variable torch asks the driver instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,7 @@ def prepare_environment(model_path: str, hardware: Hardware, num_engines: int = 
     defaults = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     if Path(model_path).is_dir():
         defaults["HF_HUB_OFFLINE"] = "1"
-    if not hardware.has_gpu:
-        defaults |= _cpu_environment(hardware, num_engines)
+    defaults |= GPU_ENVIRONMENT if hardware.has_gpu else _cpu_environment(hardware, num_engines)
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
 

@@ -3,10 +3,10 @@
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from services.explorer.openai_api.chat import ChatRequest, ResponseWriter, logprobs_of
-from services.explorer.openai_api.lengths import fill_lengths
+from services.explorer.openai_api.errors import InvalidApiRequest
 from services.explorer.openai_api.response import (
     check_cacheable,
     prompt_tokens,
@@ -15,8 +15,34 @@ from services.explorer.openai_api.response import (
 )
 from trinity.types import Experience, JsonObject
 from trinity.workflows.experience_builder import SamplingOverrides, truncate_at_stop
-from trinity.workflows.generation import GenerationDelta
+from trinity.workflows.generation import GenerationDelta, Prompt
 from trinity.workflows.model import ModelWrapper, OnIndexedDelta
+
+
+def fill_lengths(
+    sampling: SamplingOverrides, model: ModelWrapper, prompts: Iterable[Prompt], *, param: str
+) -> SamplingOverrides:
+    """Returns the parameters of a call whose only limit is the model's length, as vLLM has it.
+
+    Without `max_tokens` an answer may take all that its prompt leaves.
+
+    Raises: InvalidApiRequest when a prompt leaves no room for an answer.
+    """
+    limits = model.limits
+    if not limits.is_known:
+        return sampling
+    longest = max(len(prompt.token_ids) for prompt in prompts)
+    if longest >= limits.max_model_len:
+        raise InvalidApiRequest(
+            f"this model's maximum context length is {limits.max_model_len} tokens, and the prompt "
+            f"has {longest}: shorten it",
+            param=param,
+            code="context_length_exceeded",
+        )
+    filled = SamplingOverrides(
+        max_tokens=limits.max_model_len, min_tokens=0, max_prompt_tokens=limits.max_model_len - 1
+    )
+    return {**filled, **sampling}
 
 
 class TextStream:

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 from services.explorer.openai_api import fields
 from services.explorer.openai_api.chat import ResponseWriter
-from services.explorer.openai_api.chat_completions import TextStream
+from services.explorer.openai_api.chat_completions import TextStream, fill_lengths
 from services.explorer.openai_api.errors import InvalidApiRequest
 from services.explorer.openai_api.fields import MAX_CHOICES, MAX_LOGPROBS, Body
-from services.explorer.openai_api.lengths import fill_lengths
 from services.explorer.openai_api.response import (
     check_cacheable,
     finish_reason,

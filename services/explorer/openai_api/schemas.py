@@ -11,8 +11,7 @@ from contextlib import suppress
 
 from services.explorer.openai_api.errors import InvalidApiRequest
 from trinity.interpreter import module_command
-from trinity.local.identity import OWN_IDENTITY
-from trinity.runtime.asyncio_internals import close_pipes
+from trinity.runtime.child_process import OWN_IDENTITY, close_pipes
 from trinity.workflows.generation import ANY_OBJECT
 
 WORKER = "services.explorer.openai_api.schema_worker"

@@ -10,12 +10,13 @@ from typing import Any
 from services.explorer.rollout.user_processes import UserProcess, UserProcessPool
 from trinity.errors import UserError
 from trinity.isolation.model import facts_of
-from trinity.isolation.parts import PartRef, is_of_user
 from trinity.isolation.values import (
+    PartRef,
     UserCodeFailed,
     encode_known,
     experience_from_text,
     experience_to_text,
+    is_of_user,
 )
 from trinity.rewards.reward import BadReward, RewardSource
 from trinity.types import Experience, JsonObject

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NoReturn
 
-from services.explorer.counters import AbandonedCallReporter, ExploreStepLog
 from services.explorer.delivery.outbox import Outbox
 from services.explorer.retry import RolloutStageFailed
 from services.explorer.rollout.runner import AttemptRunner, RunTimeLimit
 from services.explorer.rollout.weight_gate import WeightGate, WeightsLost
-from services.explorer.telemetry import record_run, run_span
+from services.explorer.telemetry import AbandonedCallReporter, ExploreStepLog, record_run, run_span
 from services.explorer.types import (
     Assignment,
     Attempt,

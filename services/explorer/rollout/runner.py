@@ -11,17 +11,20 @@ from typing import Any, TypeVar
 
 from services.explorer.engine.interface import Engine
 from services.explorer.rollout.isolated_workflows import IsolatedSpec
-from services.explorer.rollout.loop_watchdog import LoopBlocked, RunOnLoop, watched_run
+from services.explorer.rollout.workflow_execution import (
+    LoopBlocked,
+    Made,
+    RunOnLoop,
+    WorkflowSpec,
+    watched_run,
+)
 from services.explorer.rollout.workflow_factory import WorkflowFactory
-from services.explorer.rollout.workflow_specs import Made, WorkflowSpec
 from services.explorer.types import Assignment, Attempt, AttemptResult, RolloutKind, WeightsId
 from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig
 from trinity.isolation.values import UserCodeFailed, place_of
-from trinity.redact import redact_passwords
-from trinity.runtime.asyncio_internals import abandon_task
-from trinity.runtime.logs import RateLimitedLog
-from trinity.runtime.threads import MAX_ABANDONED, DaemonThreads, is_being_cancelled
+from trinity.runtime.logs import RateLimitedLog, redact_passwords
+from trinity.runtime.threads import MAX_ABANDONED, DaemonThreads, abandon_task, is_being_cancelled
 from trinity.telemetry import tracing
 from trinity.types import EID, Experience
 from trinity.workflows.experience_builder import AUXILIARY_MODEL

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from services.explorer.clients.buffer import ExplorerBufferClient
-from services.explorer.counters import ExploreStepLog, RolloutCounters
 from services.explorer.delivery.outbox import CommitDeadline, Outbox
 from services.explorer.retry import RetryPolicy
 from services.explorer.rollout.run import LongRunReporter, RunExecutor
 from services.explorer.rollout.weight_gate import WeightGate
+from services.explorer.telemetry import ExploreStepLog, RolloutCounters
 from services.explorer.types import (
     Assignment,
     ExplorerStopped,

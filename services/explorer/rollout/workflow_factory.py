@@ -15,7 +15,7 @@ from services.explorer.rollout.isolated_workflows import (
     workflow_request,
 )
 from services.explorer.rollout.user_processes import UserProcessPool
-from services.explorer.rollout.workflow_specs import (
+from services.explorer.rollout.workflow_execution import (
     HostedSpec,
     NativeSpec,
     RewardSpec,
@@ -27,7 +27,7 @@ from trinity.config.plan.parts import AuxiliaryModel, ResolvedSampling, Resolved
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.data_sources import row_reward
 from trinity.errors import UserError
-from trinity.isolation.parts import PartRef, is_of_user
+from trinity.isolation.values import PartRef, is_of_user
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.types import JsonObject, SamplingParams
 from trinity.workflows.experience_builder import RatioWarnings

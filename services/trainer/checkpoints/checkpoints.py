@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from services.trainer.checkpoints.dealt import root_on_all_ranks
+from services.trainer.checkpoints.dealt import root_of_learner
 from services.trainer.checkpoints.weights import (
     TEMPORARY_SUFFIX,
     WeightsStore,
@@ -65,7 +65,7 @@ class CheckpointStore:
         self._ranks.barrier()
         learner.save(temporary, step)
         if self._models is not None:
-            self._models.write_model(learner.weights(), temporary / MODEL_FOLDER, self._ranks)
+            self._models.write_model(learner, temporary / MODEL_FOLDER, self._ranks)
         digest = self._hash_of(learner)
         base = learner.adapter_base()
         self._ranks.barrier()
@@ -103,7 +103,7 @@ class CheckpointStore:
                 remove_tree(path)
 
     def _hash_of(self, learner: StageLearner) -> bytes:
-        return root_on_all_ranks(learner.weights(), self._ranks, self._life)
+        return root_of_learner(learner, self._ranks, self._life)
 
     def _stream_hash_of(self, learner: StageLearner) -> bytes:
         return hash_on_rank_0(

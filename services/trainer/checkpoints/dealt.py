@@ -7,7 +7,7 @@ index = name_files(directory, files)
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,9 @@ from pydantic import TypeAdapter
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from services.trainer.checkpoints.split import NamedSplits, PlannedFile, SplitTensor, write_files
 from services.trainer.collectives import NamedTensors, Ranks
+from services.trainer.types import StageLearner
 from trinity.runtime.life import UNWATCHED, LifeSigns
 from trinity.weights.identity import TensorHash, root_of
 from trinity.weights.manifest import ManifestFile, describe, make_durable
@@ -48,13 +50,34 @@ def dealt_to(ranks: Ranks, tensors: NamedTensors) -> Iterator[tuple[str, torch.T
 
     All ranks see all tensors in the same order, so they agree without a word.
     """
-    num_bytes = [0] * ranks.num_ranks
+    deal = Deal(ranks.num_ranks)
     for name, tensor in tensors:
-        chosen = num_bytes.index(min(num_bytes))
-        num_bytes[chosen] += tensor.nbytes
-        if chosen == ranks.rank:
+        if deal.next_rank(tensor.nbytes) == ranks.rank:
             yield name, tensor
         del tensor  # or two whole tensors would be there while the next one is gathered
+
+
+def _gathered(ranks: Ranks, tensors: NamedSplits, dtype: torch.dtype | None) -> NamedTensors:
+    """Yields the tensors of this rank, which the others send to it in pieces. Collective."""
+    deal = Deal(ranks.num_ranks)
+    for name, tensor in tensors:
+        whole = tensor.gather_to(deal.next_rank(tensor.num_bytes), ranks, dtype)
+        if whole is not None:
+            yield name, whole
+        del whole
+
+
+class Deal:
+    """Deals tensors to ranks by their bytes."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self._num_bytes = [0] * num_ranks
+
+    def next_rank(self, num_bytes: int) -> int:
+        """Returns the rank with the fewest bytes so far, which gets the next tensor."""
+        chosen = self._num_bytes.index(min(self._num_bytes))
+        self._num_bytes[chosen] += num_bytes
+        return chosen
 
 
 class DealtPart:
@@ -92,8 +115,16 @@ class DealtPart:
         if self._bucket:
             self._write_bucket()
 
+    def write_split(self, tensors: NamedSplits) -> None:
+        """Writes tensors that ranks hold in pieces: the same files. Collective."""
+        split = dict(tensors)
+        files = plan_files(split, self._ranks.num_ranks, self._dtype, self._max_bytes)
+        write_files(self._directory, files, split, self._ranks, self._life)
+        own = (file for file in files if file.writer == self._ranks.rank)
+        self._written += [(file.name, file.num_bytes) for file in own]
+
     def _write_bucket(self) -> None:
-        name = f"{self._ranks.rank:05d}-{len(self._written):05d}.safetensors"
+        name = _file_name(self._ranks.rank, len(self._written))
         with self._life.on_disk(self._num_bytes):
             save_file(self._bucket, self._directory / name, metadata={"format": "pt"})
         self._written.append((name, self._num_bytes))
@@ -108,6 +139,32 @@ class DealtPart:
         with self._life.on_disk(num_bytes):
             make_durable(path)
             return WeightsFile(name, describe(path), tensor_hashes_in(path), num_bytes)
+
+
+def _file_name(rank: int, number: int) -> str:
+    return f"{rank:05d}-{number:05d}.safetensors"
+
+
+def plan_files(
+    tensors: Mapping[str, SplitTensor], num_ranks: int, dtype: torch.dtype, max_bytes: int
+) -> list[PlannedFile]:
+    """Returns all ranks' files, of the tensors that `dealt_to` gives them, a bucket each."""
+    deal = Deal(num_ranks)
+    buckets: list[list[dict[str, tuple[int, ...]]]] = [[] for _ in range(num_ranks)]
+    room = [0] * num_ranks
+    for name, tensor in tensors.items():
+        writer = deal.next_rank(tensor.num_bytes)
+        size = tensor.num_elements * dtype.itemsize
+        if not buckets[writer] or size > room[writer]:
+            buckets[writer].append({})
+            room[writer] = max_bytes
+        buckets[writer][-1][name] = tensor.shape
+        room[writer] -= size
+    return [
+        PlannedFile(_file_name(writer, number), writer, dtype, shapes)
+        for writer, own in enumerate(buckets)
+        for number, shapes in enumerate(own)
+    ]
 
 
 def tensor_hashes_in(path: Path) -> tuple[TensorHash, ...]:
@@ -150,10 +207,36 @@ def _index_of(files: list[WeightsFile]) -> str:
     return json.dumps(index, indent=2, sort_keys=True)
 
 
+def root_of_learner(
+    learner: StageLearner,
+    ranks: Ranks,
+    life: LifeSigns = UNWATCHED,
+    dtype: torch.dtype | None = None,
+) -> bytes:
+    """Returns the identity of the learner's weights, in a type or in their own. Collective.
+
+    Each rank hashes what is dealt to it.
+    """
+    split = learner.split_weights()
+    if split is not None:
+        return _root_of_dealt(_gathered(ranks, split, dtype), ranks, life)
+    return root_on_all_ranks(_in_type(learner.weights(), dtype), ranks, life)
+
+
+def _in_type(tensors: NamedTensors, dtype: torch.dtype | None) -> NamedTensors:
+    for name, tensor in tensors:
+        yield name, tensor if dtype is None else tensor.to(dtype)
+        del tensor
+
+
 def root_on_all_ranks(tensors: NamedTensors, ranks: Ranks, life: LifeSigns = UNWATCHED) -> bytes:
     """Returns the identity of the weights; each rank hashes what is dealt to it. Collective."""
+    return _root_of_dealt(dealt_to(ranks, tensors), ranks, life)
+
+
+def _root_of_dealt(tensors: NamedTensors, ranks: Ranks, life: LifeSigns) -> bytes:
     digest = RootDigest()
-    for name, tensor in dealt_to(ranks, tensors):
+    for name, tensor in tensors:
         digest.add_tensor(name, tensor)
         del tensor
         life.show()

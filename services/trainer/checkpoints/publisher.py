@@ -12,7 +12,7 @@ from services.trainer.checkpoints.dealt import (
     DealtPart,
     WeightsFile,
     gather_files,
-    root_on_all_ranks,
+    root_of_learner,
 )
 from services.trainer.checkpoints.weights import (
     WeightsName,
@@ -114,6 +114,8 @@ class WeightsPublisher:
         self._sealing_ranks = ranks.with_own_group()
         self._incarnation = incarnation
         self._server = server
+        keeps = server is not None or store.hashes_streams
+        self._keeps_whole = ranks.broadcast_ints([keeps]) == [1]
         self._damage = damage
         self._pinned_by_members: set[int] = set()
         self._pinned_by_evaluations: set[int] = set()
@@ -133,8 +135,10 @@ class WeightsPublisher:
             self._store.create_directory(name)
         self._ranks.barrier()
         part = self._store.new_part(name, self._ranks)
-        keeps = self._server is not None or self._store.hashes_streams
-        whole: WeightTensors | None = {} if keeps and self._ranks.is_first else None
+        if not self._keeps_whole and (split := learner.split_weights()) is not None:
+            part.write_split(split)
+            return WrittenWeights(name=name, part=part, whole=None)
+        whole: WeightTensors | None = {} if self._keeps_whole and self._ranks.is_first else None
         tensors = learner.weights()
         part.write_tensors(tensors if whole is None else self._kept_in(whole, tensors))
         return WrittenWeights(name=name, part=part, whole=whole)
@@ -239,8 +243,7 @@ class WeightsPublisher:
                 lambda tensors: stream_hash(self._store.to_published_dtype(tensors)),
                 self._ranks,
             )
-        tensors = self._store.published_tensors(learner.weights())
-        return root_on_all_ranks(tensors, self._ranks, self._store.life)
+        return root_of_learner(learner, self._ranks, self._store.life, self._store.dtype)
 
     def set_evaluation_pins(self, pinned: set[int]) -> None:
         """Records the versions that open evaluations need; deletes those no longer needed."""

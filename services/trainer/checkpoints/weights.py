@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from services.trainer.checkpoints.dealt import (
     root_of_files,
     tensor_hashes_in,
 )
-from services.trainer.collectives import NamedTensors, Ranks
-from services.trainer.types import WeightsOnDisk
+from services.trainer.collectives import Ranks
+from services.trainer.types import StageLearner, WeightsOnDisk
 from trinity.config.plan.rope import with_rope
 from trinity.config.schema.model import ModelConfig
 from trinity.errors import ManifestError
@@ -203,7 +203,7 @@ class WeightsStore:
         self._root = root
         self._stage = stage
         self._files = files
-        self._dtype = dtype
+        self.dtype = dtype
         self._ledger = ledger
         self._published: list[WeightsOnDisk] = []
 
@@ -239,7 +239,7 @@ class WeightsStore:
 
     def new_part(self, name: WeightsName, ranks: Ranks) -> DealtPart:
         """Returns a rank's part of a version, whose directory the first rank has created."""
-        return DealtPart(self._temporary(name), ranks, dtype=self._dtype, life=self.life)
+        return DealtPart(self._temporary(name), ranks, dtype=self.dtype, life=self.life)
 
     def seal_files(
         self, name: WeightsName, files: tuple[WeightsFile, ...], whole: WeightTensors | None = None
@@ -261,13 +261,16 @@ class WeightsStore:
         durable = self._files.link_into(temporary)
         return self._seal(temporary, name, hashes, durable, described)
 
-    def write_model(self, tensors: NamedTensors, directory: Path, ranks: Ranks) -> None:
+    def write_model(self, learner: StageLearner, directory: Path, ranks: Ranks) -> None:
         """Writes a Hugging Face directory that is no version, without a manifest. Collective."""
         if ranks.is_first:
             directory.mkdir()
         ranks.barrier()
-        part = DealtPart(directory, ranks, dtype=self._dtype, life=self.life)
-        part.write_tensors(tensors)
+        part = DealtPart(directory, ranks, dtype=self.dtype, life=self.life)
+        if (split := learner.split_weights()) is not None:
+            part.write_split(split)
+        else:
+            part.write_tensors(learner.weights())
         files = gather_files(part.finish_files(), ranks)
         if ranks.is_first:
             name_files(directory, files)
@@ -314,7 +317,7 @@ class WeightsStore:
     def _link_intact(self, old: WeightsOnDisk, name: WeightsName) -> WeightsOnDisk | None:
         """Links an earlier version's files under another name; None if they are damaged."""
         try:
-            manifest = verify(old.path, old.manifest_sha256)
+            manifest = verify(old.path, old.manifest_sha256, life=self.life)
         except ManifestError as error:
             logger.warning("published weights are damaged", extra={"reason": str(error)})
             return None
@@ -380,13 +383,7 @@ class WeightsStore:
         self, tensors: Iterable[tuple[str, torch.Tensor]], *, copied: bool = False
     ) -> WeightTensors:
         """Converts to the published dtype; unless copied, float32 tensors alias their source."""
-        return {name: tensor.to(self._dtype, copy=copied).contiguous() for name, tensor in tensors}
-
-    def published_tensors(self, tensors: NamedTensors) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yields the tensors in the published dtype, one at a time."""
-        for name, tensor in tensors:
-            yield name, tensor.to(self._dtype)
-            del tensor
+        return {name: tensor.to(self.dtype, copy=copied).contiguous() for name, tensor in tensors}
 
     def _parent_of(self, version: int) -> int:
         """Returns the parent of an earlier incarnation's copy, else the newest older version."""

@@ -86,17 +86,18 @@ def load_state(
     ranks: Ranks,
     of_the_plan: tuple[str, ...],
     contents: Contents,
+    life: LifeSigns,
 ) -> None:
     """Continues from a checkpoint of any number of ranks, with those `contents` that it has.
 
     Raises: ValueError if it is of another model or optimizer.
     """
     state = read_state(directory)
-    load_weights(worker.engine.module, directory)
+    load_weights(worker.engine.module, directory, life)
     found = frozenset(contents) & saved_contents(state)
     log_fresh(found, directory)
     if OPTIMIZER_PART in found:
-        load_optimizer(worker, directory, state, of_the_plan)
+        load_optimizer(worker, directory, state, of_the_plan, life)
     if EXTRA_PART not in found:
         return
     worker.engine.lr_scheduler.load_state_dict(state["scheduler"])
@@ -128,7 +129,7 @@ def read_state(directory: Path) -> State:
     return state
 
 
-def load_weights(module: nn.Module, directory: Path) -> None:
+def load_weights(module: nn.Module, directory: Path, life: LifeSigns) -> None:
     """Loads the weights; a checkpoint of an adapter holds the adapter's alone.
 
     Raises: ValueError if names or shapes differ.
@@ -139,11 +140,15 @@ def load_weights(module: nn.Module, directory: Path) -> None:
     if differing := saved ^ named.keys():
         raise ValueError(f"names differ: {min(differing).removeprefix(WEIGHT)}")
     with torch.no_grad():
-        read_shards(named, directory / SHARDS)
+        read_shards(named, directory / SHARDS, life)
 
 
 def load_optimizer(
-    worker: TinkerTrainingWorker, directory: Path, state: State, of_the_plan: tuple[str, ...]
+    worker: TinkerTrainingWorker,
+    directory: Path,
+    state: State,
+    of_the_plan: tuple[str, ...],
+    life: LifeSigns,
 ) -> None:
     """Loads the optimizer's state; settings `of_the_plan` stay those of this run."""
     optimizer, module = worker.engine.optimizer, worker.engine.module
@@ -157,7 +162,7 @@ def load_optimizer(
         for name, own in entries.items()
         for key, tensor in own.items()
     }
-    read_shards(tensors, directory / SHARDS)
+    read_shards(tensors, directory / SHARDS, life)
     for name, own in state["scalars"].items():
         entries[name] |= {key: torch.tensor(value) for key, value in own.items()}
     own_state = optimizer.state_dict()

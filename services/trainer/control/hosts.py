@@ -138,12 +138,13 @@ class Hosts:
 
     async def _next_message(self, link: HostLink) -> pb.JoinGangResponse:
         """Returns what the host is told next, a sign of life where there is nothing to tell."""
+        left = link.heard_at + LOST_SECONDS - time.monotonic()
         try:
-            async with asyncio.timeout(BEAT_SECONDS):
+            async with asyncio.timeout(min(BEAT_SECONDS, left)):
                 message = await link.outgoing.get()
         except TimeoutError:
             message = pb.JoinGangResponse(gang=link.gang)
-        if time.monotonic() - link.heard_at > LOST_SECONDS:
+        if time.monotonic() - link.heard_at >= LOST_SECONDS:
             link.lose(f"has not answered for {LOST_SECONDS:.0f} s")
         return message
 

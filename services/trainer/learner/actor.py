@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 from transformers import PretrainedConfig
+from verl.utils.model import convert_weight_keys
 
 from services.trainer.backend.verl_worker import build_actor, packs_rows
 from services.trainer.checkpoints.lora import (
@@ -17,6 +18,7 @@ from services.trainer.checkpoints.lora import (
     check_checkpoint_kind,
     lora_adapter_of,
 )
+from services.trainer.checkpoints.split import NamedSplits, SplitTensor, experts_apart
 from services.trainer.learner.loss import BatchLoss, LossFunctions
 from services.trainer.learner.microbatches import OutputGatherer, work_metrics
 from services.trainer.learner.prepared_batch import MicroBatch, PreparedBatch, with_tokens
@@ -176,8 +178,7 @@ class Actor:
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields all weights whole, by their Hugging Face names; they alias the live ones."""
-        module = self.worker.engine.module
-        tied = set(module.all_tied_weights_keys) if module.config.tie_word_embeddings else set()
+        tied = self._tied_names()
         parameters = (
             self.worker.engine.get_per_tensor_param()[0]
             if self.adapter is None
@@ -186,6 +187,27 @@ class Actor:
         for name, tensor in parameters:
             if name not in tied:
                 yield name, tensor.detach().cpu()
+
+    def split_weights(self) -> NamedSplits | None:
+        """Yields the same tensors as the ranks hold them; None for one rank, and for an adapter,
+        which is merged into whole weights.
+        """
+        if self._calls.ranks.num_ranks == 1 or self.adapter is not None:
+            return None
+        return self._split_weights()
+
+    def _split_weights(self) -> NamedSplits:
+        module, tied = self.worker.engine.module, self._tied_names()
+        for key, tensor in convert_weight_keys(module.state_dict(), module).items():
+            split = SplitTensor.of(tensor, self._calls.ranks)
+            for name, part in experts_apart(key, split, module.config.model_type):
+                if name not in tied:
+                    yield name, part
+
+    def _tied_names(self) -> set[str]:
+        """Returns the names that stand for tensors of other names."""
+        module = self.worker.engine.module
+        return set(module.all_tied_weights_keys) if module.config.tie_word_embeddings else set()
 
     def _loss_of(self, prepared: PreparedBatch, kl_coef: float) -> BatchLoss:
         return BatchLoss(
@@ -214,11 +236,11 @@ class Actor:
         reverse.
         """
         check_checkpoint_kind(directory, self.adapter)
-        load_own_checkpoint(self.worker, directory, self._calls.ranks, self._contents.loaded)
+        load_own_checkpoint(self.worker, directory, self._calls, self._contents.loaded)
 
     def load_former_run(self, directory: Path) -> None:
         """Loads the policy of a former run."""
-        load_former_run(self.worker, directory, self._calls.ranks, self._contents.loaded)
+        load_former_run(self.worker, directory, self._calls, self._contents.loaded)
 
 
 def _matrices(prepared: PreparedBatch) -> dict[str, Matrix]:

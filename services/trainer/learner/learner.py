@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from services.trainer.checkpoints.split import NamedSplits
 from services.trainer.collectives import Ranks
 from services.trainer.learner.actor import ActorUpdate
-from services.trainer.learner.advantages import row_means
-from services.trainer.learner.kl_control import KlCoefficients
+from services.trainer.learner.advantages import KlCoefficients, row_means
 from services.trainer.learner.microbatches import MicroBatchLimits, MicroBatchSplitter
 from services.trainer.learner.preparation import BatchPreparation
 from services.trainer.learner.prepared_batch import PreparedBatch, with_token_values
@@ -109,6 +109,10 @@ class Learner:
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields the actor's weights whole, by Hugging Face name; they alias the live ones."""
         return self._roles.actor.weights()
+
+    def split_weights(self) -> NamedSplits | None:
+        """Yields the same tensors as the ranks hold them; None where they are only had whole."""
+        return self._roles.actor.split_weights()
 
     def adapter_base(self) -> bytes | None:
         """Hashes what the actor's adapter is trained on, on all ranks; None without an adapter."""

@@ -20,8 +20,7 @@ from trinity.algorithm.kl import DIVERGENCES
 from trinity.algorithm.kl.estimators import KlEstimator
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
-from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
-from trinity.algorithm.policy_loss.validation import validate_policy_loss
+from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss, validate_policy_loss
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.plan.stage_plan import StagePlan
 

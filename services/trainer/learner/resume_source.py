@@ -21,12 +21,13 @@ from services.trainer.checkpoints.worker_state import (
     save_state,
     saved_contents,
 )
-from services.trainer.collectives import Ranks
 from services.trainer.learner.verl_calls import WorkerCalls, on_device
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import KEY
 from trinity.errors import UserError
+from trinity.runtime.life import LifeSigns
 from trinity.weights.layout import is_sharded
+from trinity.weights.manifest import bytes_below
 
 logger = logging.getLogger(__name__)
 NOT_LOADED = "the optimizer starts fresh: `trainer.load_contents` leaves it out"
@@ -62,7 +63,7 @@ def save_checkpoint(
 
 
 def load_own_checkpoint(
-    worker: TinkerTrainingWorker, directory: Path, ranks: Ranks, contents: Contents
+    worker: TinkerTrainingWorker, directory: Path, calls: WorkerCalls, contents: Contents
 ) -> None:
     """Loads a checkpoint of this stage; the optimizer's settings stay those of the plan.
 
@@ -71,7 +72,7 @@ def load_own_checkpoint(
     """
     if is_sharded(directory):
         with on_device(worker):
-            load_state(worker, directory, ranks, OF_THE_PLAN, contents)
+            load_state(worker, directory, calls.ranks, OF_THE_PLAN, contents, calls.life)
         _offload_optimizer(worker)
         return
     optimizer = worker.engine.optimizer
@@ -81,13 +82,14 @@ def load_own_checkpoint(
     ]
     worker.engine.checkpoint_manager.checkpoint_load_contents = sorted(contents)
     log_fresh(contents, directory)
-    worker.load_checkpoint(str(directory))
+    with calls.life.on_disk(bytes_below(directory)):
+        worker.load_checkpoint(str(directory))
     for group, settings in zip(optimizer.param_groups, planned, strict=True):
         group.update(settings)
 
 
 def load_former_run(
-    worker: TinkerTrainingWorker, directory: Path, ranks: Ranks, contents: Contents
+    worker: TinkerTrainingWorker, directory: Path, calls: WorkerCalls, contents: Contents
 ) -> None:
     """Loads this rank's part; rates, decay and random states stay those of the new run.
 
@@ -100,10 +102,11 @@ def load_former_run(
     is_ours = is_sharded(directory)
     try:
         if is_ours:
-            _load_shards(worker, directory, contents)
+            _load_shards(worker, directory, contents, calls.life)
         else:
-            part = f"world_size_{ranks.num_ranks}_rank_{ranks.rank}.pt"
-            _load_part(worker, directory, part, contents)
+            part = f"world_size_{calls.ranks.num_ranks}_rank_{calls.ranks.rank}.pt"
+            with calls.life.on_disk(bytes_below(directory)):
+                _load_part(worker, directory, part, contents)
     except Exception as error:  # torch raises many kinds for files of another model
         fits = "" if is_ours else ", with as many ranks and the same `trainer.fsdp_size`"
         raise UserError(
@@ -119,16 +122,18 @@ def _offload_optimizer(worker: TinkerTrainingWorker) -> None:
         worker.engine.to(device="cpu", model=False, optimizer=True, grad=False)
 
 
-def _load_shards(worker: TinkerTrainingWorker, directory: Path, contents: Contents) -> None:
+def _load_shards(
+    worker: TinkerTrainingWorker, directory: Path, contents: Contents, life: LifeSigns
+) -> None:
     with on_device(worker):
-        load_weights(worker.engine.module, directory)
+        load_weights(worker.engine.module, directory, life)
         state = read_state(directory)
         if OPTIMIZER_PART not in contents:
             logger.warning(NOT_LOADED)
         elif OPTIMIZER_PART not in saved_contents(state):
             logger.warning("the optimizer starts fresh: it was not saved")
         elif has_kind_of(worker.engine.optimizer, state):
-            load_optimizer(worker, directory, state, of_the_plan=tuple(state["groups"][0]))
+            load_optimizer(worker, directory, state, tuple(state["groups"][0]), life)
         else:
             _log_fresh_optimizer(directory)
 

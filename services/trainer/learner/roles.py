@@ -145,13 +145,11 @@ class Critic:
 
     def load(self, directory: Path) -> None:
         """Reads what `save` wrote."""
-        load_own_checkpoint(
-            self._worker, directory / DIRECTORY, self._calls.ranks, self._contents.loaded
-        )
+        load_own_checkpoint(self._worker, directory / DIRECTORY, self._calls, self._contents.loaded)
 
     def load_former_run(self, directory: Path) -> None:
         """Loads the critic of a former run."""
-        load_former_run(self._worker, directory, self._calls.ranks, self._contents.loaded)
+        load_former_run(self._worker, directory, self._calls, self._contents.loaded)
 
 
 def _critic_mask(prepared: PreparedBatch) -> BoolMatrix:
@@ -231,7 +229,7 @@ class MovingReference(Reference):
             )
             return
         with on_device(self._worker):
-            load_weights(self._worker.engine.module, folder)
+            load_weights(self._worker.engine.module, folder, self._calls.life)
 
 
 def _own_parts(worker: TinkerTrainingWorker) -> dict[str, torch.Tensor]:

@@ -29,7 +29,7 @@ from services.trainer.retry import StopRequested
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import InvalidRequest, NotFound, PreconditionFailed, RunFailed, UserError
 from trinity.runtime.logs import configure_logging
-from trinity.sizing.remedies import is_out_of_memory, trainer_remedies
+from trinity.sizing.stage_sizes import is_out_of_memory, trainer_remedies
 from trinity.telemetry import lifecycle
 
 if TYPE_CHECKING:  # it imports torch

@@ -9,6 +9,7 @@ from services.trainer.clients import TrainerBufferClient
 from services.trainer.collectives import Ranks
 from trinity.api.v1 import buffer_pb2
 from trinity.errors import ManifestError, UserError
+from trinity.runtime.life import UNWATCHED, LifeSigns
 from trinity.weights.layout import is_sharded
 from trinity.weights.manifest import verify
 
@@ -53,7 +54,12 @@ class Incarnation:
 
 
 def begin_incarnation(
-    buffer: TrainerBufferClient, trainer_id: str, ranks: Ranks, *, resumes: bool = True
+    buffer: TrainerBufferClient,
+    trainer_id: str,
+    ranks: Ranks,
+    *,
+    resumes: bool = True,
+    life: LifeSigns = UNWATCHED,
 ) -> Incarnation:
     """Fences off the previous life and chooses the newest checkpoint that verifies. Collective.
 
@@ -64,7 +70,7 @@ def begin_incarnation(
         answer = buffer.begin_incarnation(trainer_id)
         message = answer.SerializeToString()
         if resumes:
-            chosen = _newest_intact(answer.checkpoints, ranks.num_ranks)
+            chosen = _newest_intact(answer.checkpoints, ranks.num_ranks, life)
     message = ranks.broadcast_bytes(message)
     (chosen,) = ranks.broadcast_ints([chosen])
     return _incarnation(buffer_pb2.BeginIncarnationResponse.FromString(message), chosen)
@@ -87,7 +93,9 @@ def _incarnation(answer: buffer_pb2.BeginIncarnationResponse, chosen: int) -> In
     )
 
 
-def _newest_intact(checkpoints: Iterable[buffer_pb2.Checkpoint], num_ranks: int) -> int:
+def _newest_intact(
+    checkpoints: Iterable[buffer_pb2.Checkpoint], num_ranks: int, life: LifeSigns = UNWATCHED
+) -> int:
     """Returns the index of the first checkpoint that verifies.
 
     Raises: UserError if it is of an earlier release and of another number of ranks: training again
@@ -95,7 +103,7 @@ def _newest_intact(checkpoints: Iterable[buffer_pb2.Checkpoint], num_ranks: int)
     """
     for index, row in enumerate(checkpoints):
         try:
-            manifest = verify(Path(row.path), row.manifest_sha256)
+            manifest = verify(Path(row.path), row.manifest_sha256, life=life)
         except ManifestError as error:
             logger.error("skipped a checkpoint", extra={"reason": str(error)})
             continue

@@ -23,6 +23,7 @@ from services.trainer.rank.incarnation import Incarnation, begin_incarnation, ch
 from services.trainer.rank.link import RankLink
 from services.trainer.rank.loop import LoopDependencies, TrainingLoop
 from services.trainer.rank.model_parts import LoadFormatter, ModelParts, default_num_threads
+from services.trainer.rank.start_model import starting_directory
 from services.trainer.retry import RpcRetry
 from services.trainer.telemetry import StepTelemetry
 from services.trainer.types import StageLearner, WeightsOnDisk
@@ -35,21 +36,18 @@ from trinity.config.plan.start_checkpoint import (
     find_start_checkpoint,
     verify_start_checkpoint,
 )
-from trinity.errors import ManifestError, RunFailed, Superseded, UserError
+from trinity.errors import ManifestError, RunFailed, Superseded
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.rpc.channel import open_sync_channel
 from trinity.runtime.device_lock import device_lock_path
 from trinity.runtime.life import LifeSigns
-from trinity.runtime.retry import WaitReporter
 from trinity.security.model_code import trusts_model_code
 from trinity.types import StageKey
 from trinity.weights.ledger import LedgerKey, WeightsLedger
-from trinity.weights.manifest import verify
+from trinity.weights.manifest import bytes_below, verify
 from trinity.weights.offer import TransferTimeouts
 
 logger = logging.getLogger(__name__)
-
-MODEL_FILE_PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py")
 
 
 def run_stage(
@@ -67,6 +65,7 @@ def run_stage(
         except Superseded as error:
             return RankStageEnded(outcome="superseded", reason=str(error))
         finally:
+            gc.unfreeze()
             gc.collect()
 
 
@@ -112,7 +111,11 @@ class RankStageSetup:
         total_steps = self._total_steps()
         is_bench = self._plan.benched is not None
         life = begin_incarnation(
-            self._buffer, self._order.trainer_id, self._ranks, resumes=not is_bench
+            self._buffer,
+            self._order.trainer_id,
+            self._ranks,
+            resumes=not is_bench,
+            life=self._life,
         )
         self._link.set_incarnation(life.number)
         if self._was_finished(life):
@@ -137,7 +140,15 @@ class RankStageSetup:
             ),
             on_micro_batch=self._report_alive,
         )
-        return self._turns.build(make)
+
+        def make_watched() -> StageLearner:
+            with self._life.on_disk(bytes_below(start)):
+                return make()
+
+        learner = self._turns.build(make_watched)
+        gc.collect()
+        gc.freeze()  # else each full collection, as at the end of a turn, walks all of verl
+        return learner
 
     def _report_alive(self) -> None:
         self._link.report_alive()
@@ -166,6 +177,7 @@ class RankStageSetup:
             learner=learner,
             buffer=self._buffer,
             publisher=self._publisher(life, self._weights_store(life, start)),
+            signs=self._life,
         )
         return evaluation.publish_all()
 
@@ -195,7 +207,9 @@ class RankStageSetup:
         return StepTelemetry(key=self._key, incarnation=life.number, algorithm=algorithm)
 
     def _starting_directory(self, path: str, manifest_sha256: str = "") -> Path:
-        return starting_directory(path, manifest_sha256, ranks=self._ranks, waits=self._link.waits)
+        return starting_directory(
+            path, manifest_sha256, ranks=self._ranks, waits=self._link.waits, life=self._life
+        )
 
     def _retry(self, peer: str) -> RpcRetry:
         return RpcRetry(
@@ -242,7 +256,7 @@ class RankStageSetup:
         for weights in sorted(self._synchronizer.versions(), reverse=True):
             if weights.version == version:
                 try:
-                    verify(weights.path, weights.manifest_sha256)
+                    verify(weights.path, weights.manifest_sha256, life=self._life)
                 except ManifestError as error:
                     logger.warning("the final version is damaged", extra={"reason": str(error)})
                     continue
@@ -370,6 +384,7 @@ class CheckpointEvaluation:
     learner: StageLearner
     buffer: TrainerBufferClient
     publisher: WeightsPublisher
+    signs: LifeSigns
 
     def publish_all(self) -> RankStageEnded:
         """Publishes the versions in order; the buffer has each evaluated.
@@ -395,53 +410,13 @@ class CheckpointEvaluation:
         Raises: RunFailed, or UserError if it fits only another number of ranks.
         """
         try:
-            manifest = verify(Path(checkpoint.path), checkpoint.manifest_sha256)
+            path = Path(checkpoint.path)
+            manifest = verify(path, checkpoint.manifest_sha256, life=self.signs)
         except ManifestError as error:
             raise RunFailed(
                 f"the checkpoint of step {checkpoint.step} is damaged: {error}"
             ) from error
-        check_size(Path(checkpoint.path), manifest.num_ranks, self.ranks.num_ranks)
-
-
-def starting_directory(
-    path: str, manifest_sha256: str, *, ranks: Ranks, waits: WaitReporter
-) -> Path:
-    """Returns the local directory, verified by its manifest, or fetched from the hub. Collective.
-
-    Raises: RunFailed when an earlier stage's weights are damaged, UserError when there is no model.
-    """
-    if ranks.is_first:
-        if manifest_sha256:
-            directory = _verify(Path(path), manifest_sha256)
-        else:
-            directory = Path(path) if Path(path).is_dir() else _download(path, waits)
-        ranks.broadcast_bytes(str(directory).encode())
-        return directory
-    return Path(ranks.broadcast_bytes(b"").decode())
-
-
-def _verify(directory: Path, manifest_sha256: str) -> Path:
-    try:
-        verify(directory, bytes.fromhex(manifest_sha256))
-    except ManifestError as error:
-        raise RunFailed(f"the final weights of the previous stage are damaged: {error}") from error
-    return directory
-
-
-def _download(path: str, waits: WaitReporter) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    waits.set("model", waits_for="the model hub", reason=f"{path} is being fetched")
-    try:
-        return Path(snapshot_download(path, allow_patterns=list(MODEL_FILE_PATTERNS)))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise UserError(
-            f"`model.model_path: {path}` is neither a directory nor a model on the hub: "
-            f"{str(error).splitlines()[0]}"
-        ) from error
-    finally:
-        waits.clear("model")
+        check_size(path, manifest.num_ranks, self.ranks.num_ranks)
 
 
 def resume_source(plan: StagePlan, *, has_checkpoint: bool, ranks: Ranks) -> StartCheckpoint | None:

@@ -13,10 +13,10 @@ import psycopg
 
 from trinity.local.addresses import SERVICES
 from trinity.local.files import OPERATOR, StackCredentials
-from trinity.local.identity import Identity, database_identity
 from trinity.local.nats import NatsServer
 from trinity.local.postgres import DATABASE, SCHEMA_OWNERS, SUPERUSER, set_up_roles, set_up_schemas
 from trinity.local.process_spec import ProcessSpec
+from trinity.runtime.child_process import Identity, database_identity
 from trinity.security.credentials import AUTHORITY, CERTIFICATE, KEY
 from trinity.security.secret_files import SecretFiles, write_private
 

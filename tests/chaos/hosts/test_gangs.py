@@ -11,14 +11,20 @@ from datetime import timedelta
 from pathlib import Path
 
 import grpc
+import psutil
 import pytest
 from grpc_health.v1 import health_pb2_grpc
 
 from examples.addition.model import save_model
 from tests.chaos.hosts.network import Direction, Network, network_of, why_not
 from tests.integration.trainer.peers import Peers, serve_peers
-from tests.integration.trainer.service import final_weights, peers_of_four, running_service
-from trinity.api.v1 import buffer_pb2_grpc
+from tests.integration.trainer.service import (
+    STEPS,
+    final_weights,
+    peers_of_four,
+    running_service,
+)
+from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
 from trinity.api.v1 import synchronizer_pb2_grpc as synchronizer_grpc
 from trinity.local.files import StackCredentials
 from trinity.security.certificates import CredentialIssuer, parts_of
@@ -29,11 +35,14 @@ pytestmark = [pytest.mark.timeout(3600), pytest.mark.thorough]
 SECONDS = 1200.0
 NAMED_SECONDS = 10.0
 CUT_SECONDS = 30.0
+LONG_CUT_SECONDS = 300.0
 PORT, PEERS_PORT = 50_050, 50_051
 OPERATOR = "198.18.0.2"
 """The address of this process, which all hosts reach."""
 HOSTS = ("leader", "other")
 LOST = "a host of the gang is lost"
+DIED = "on host 1 (198.18.2.2)"
+THERE, BACK = ("leader", "other"), ("other", "leader")
 
 
 @dataclass
@@ -44,8 +53,8 @@ class Service:
     lines: list[tuple[float, str]] = field(default_factory=list)
 
     async def follow(self) -> None:
-        assert self.process.stderr is not None
-        async for line in self.process.stderr:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
             self.lines.append((time.monotonic(), line.decode(errors="replace")))
             sys.stderr.buffer.write(line)
 
@@ -85,8 +94,8 @@ class Hosts:
         process = await asyncio.create_subprocess_exec(
             *argv,
             env=os.environ | environment | {"OMP_NUM_THREADS": "1", VARIABLE: str(folder)},
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
         )
         service = Service(process)
         following = asyncio.create_task(service.follow())
@@ -140,8 +149,39 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-async def until_step(peers: Peers, step: int) -> None:
-    await peers.until(lambda: peers.stages["sft"].recorded_step >= step, SECONDS)
+class HeldPeers(Peers):
+    """Peers that hand out batches up to a step, and those after it when they are let to."""
+
+    def __init__(self, directory: Path, model: Path) -> None:
+        four = peers_of_four(directory, model)
+        super().__init__(four.plan, {name: s.rows_of for name, s in four.stages.items()})
+        self.last_step = 1
+
+    async def GetBatch(
+        self, request: buffer_pb2.GetBatchRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[buffer_pb2.GetBatchResponse]:
+        await self.until(lambda: request.step <= self.last_step, SECONDS)
+        async for part in super().GetBatch(request, context):
+            yield part
+
+    async def until_life(self, number: int) -> None:
+        """Has this life train the step of its number, which no life before it had."""
+        self.last_step = number
+        await self.note()
+        stage = self.stages["sft"]
+
+        def is_trained() -> bool:
+            reported = [report.step for report in stage.reports]
+            return stage.incarnation == number and number in reported
+
+        await self.until(lambda: is_trained() or bool(self.failure), SECONDS)
+        assert self.failure == ""
+
+    async def to_end(self) -> bytes:
+        """Hands out all batches; returns the hash of the last weights."""
+        self.last_step = STEPS
+        await self.note()
+        return await final_weights(self, SECONDS)
 
 
 async def on_one_host(directory: Path, model: Path) -> bytes:
@@ -160,23 +200,40 @@ async def test_two_hosts_end_in_the_weights_of_one(
     assert calm.stages["sft"].incarnation == 1, "nothing was lost"
 
 
-async def test_so_they_do_when_a_host_is_cut_off_in_any_way_and_killed(
+async def test_so_they_do_when_a_host_is_cut_off_in_any_way_and_its_processes_are_killed(
     hosts: Hosts, tmp_path: Path, model: Path
 ) -> None:
     expected = await on_one_host(tmp_path / "one", model)
-    rough = peers_of_four(tmp_path / "rough", model)
-    there, back = ("leader", "other"), ("other", "leader")
+    rough = HeldPeers(tmp_path / "rough", model)
     async with hosts.peers(rough), hosts.trainer(0) as leader:
         async with hosts.trainer(1) as other:
-            for step, ways in ((1, (there, back)), (2, (back,)), (3, (there,))):
-                await until_step(rough, step)
+            for life, ways in enumerate(((THERE, BACK), (BACK,), (THERE,)), start=1):
+                await rough.until_life(life)
                 with hosts.cut(*ways) as since:
                     assert await leader.said(LOST, since, SECONDS) <= NAMED_SECONDS
                     await asyncio.sleep(CUT_SECONDS)
-            await until_step(rough, 4)
+            await rough.until_life(4)
+            since = time.monotonic()
+            psutil.Process(other.process.pid).children()[-1].kill()
+            assert await leader.said(DIED, since, SECONDS) <= NAMED_SECONDS, "a rank is named"
+            await rough.until_life(5)
             other.process.kill()
             since = time.monotonic()
             assert await leader.said(LOST, since, SECONDS) <= NAMED_SECONDS
         async with hosts.trainer(1):
-            assert await final_weights(rough, SECONDS) == expected
-    assert rough.stages["sft"].incarnation == 5, "each loss was a life"
+            assert await rough.to_end() == expected
+    assert rough.stages["sft"].incarnation == 6, "each loss was a life"
+
+
+async def test_a_cut_of_five_minutes_is_waited_for(
+    hosts: Hosts, tmp_path: Path, model: Path
+) -> None:
+    expected = await on_one_host(tmp_path / "one", model)
+    rough = HeldPeers(tmp_path / "rough", model)
+    async with hosts.peers(rough), hosts.trainer(0) as leader, hosts.trainer(1):
+        await rough.until_life(1)
+        with hosts.cut(THERE, BACK) as since:
+            assert await leader.said(LOST, since, SECONDS) <= NAMED_SECONDS
+            await asyncio.sleep(LONG_CUT_SECONDS)
+        assert await rough.to_end() == expected
+    assert rough.stages["sft"].incarnation == 2

@@ -7,8 +7,11 @@ import grpc
 import psycopg
 import pytest
 
+from services.buffer.domain.tasks import SampleFilter
+from services.buffer.store.queries import StepRange, steps_of_versions
 from tests.integration.buffer.calls import CALL_SECONDS
 from tests.integration.buffer.harness import Buffer
+from tests.integration.buffer.impatient import impatient_database
 from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import data_plan, mixed_plan, rollout_plan
@@ -265,3 +268,30 @@ async def test_what_is_not_there_is_said_so(
         await looking.step(2)
     with pytest.raises(grpc.aio.AioRpcError, match="holds no sample 00000000"):
         await looking.get("00000000")
+
+
+async def test_the_steps_of_wanted_weights_are_found_by_their_index(
+    buffer: Buffer, shared_dsn: str, tmp_path: Path
+) -> None:
+    await first_step(buffer, tmp_path)
+    async with await psycopg.AsyncConnection.connect(shared_dsn, autocommit=True) as connection:
+        await connection.execute(
+            "UPDATE buffer.experience SET version_min = position, version_max = position + 1, "
+            "explore_step = 10 + position WHERE experiment_id = %s",
+            [buffer.key.experiment_id],
+        )
+        await connection.execute("SET enable_seqscan TO off")
+        plan = await connection.execute(
+            "EXPLAIN SELECT 1 FROM buffer.experience WHERE version_max >= 1 AND version_min <= 1"
+        )
+        assert "experience_version_ix" in str(await plan.fetchall())
+
+    async def steps(least: int | None, most: int | None) -> StepRange | None:
+        wanted = SampleFilter(version_min=least, version_max=most)
+        async with impatient_database(shared_dsn) as database, database.transaction() as work:
+            return await steps_of_versions(work, buffer.key, wanted)
+
+    assert await steps(3, None) == (12, 12)
+    assert await steps(1, 1) == (10, 11)
+    assert await steps(None, 1) == (10, 11)
+    assert await steps(4, None) is None

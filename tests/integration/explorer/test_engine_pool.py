@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from services.explorer.engine.interface import EngineDied
-from services.explorer.engine.pool import EnginePool
+from services.explorer.engine.interface import EngineDied, EnginePool
 from services.explorer.engine.vllm import start_vllm
 from tests.integration.explorer.conftest import SharedEngines, engine_options
 from tests.integration.explorer.test_engine import PROMPT, sampling

@@ -16,7 +16,7 @@ from services.explorer.engine.interface import Engine
 from services.explorer.engine.tokenizer import load_tokenizer
 from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.engines import LoadedModel, LoadedStageModels
-from services.explorer.serving.setup import build_serving_runner
+from services.explorer.serving.work import build_serving_runner
 from tests.integration.explorer.conftest import END, MAX_MODEL_LEN, SharedEngines
 from tests.unit.explorer.builders import build_plan, unheard_beats
 from trinity.launch.modes import serve_plan

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trinity.interpreter import module_command
-from trinity.local.identity import Identity
+from trinity.runtime.child_process import Identity
 
 pytestmark = pytest.mark.timeout(300)
 

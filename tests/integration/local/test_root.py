@@ -11,8 +11,8 @@ from tests.support.infra_fixtures import running
 from trinity.local import postgres as postgres_module
 from trinity.local.addresses import free_port
 from trinity.local.binaries import postgres_programs
-from trinity.local.identity import Identity
 from trinity.local.postgres import PostgresServer
+from trinity.runtime.child_process import Identity
 from trinity.security.secret_files import SecretFiles
 
 pytestmark = pytest.mark.skipif(

@@ -8,8 +8,7 @@ import pytest
 
 from tests.integration.security.secured import STEPS, Secured
 from trinity.diagnosis.diagnose import diagnose
-from trinity.diagnosis.remote import gather_by_address
-from trinity.diagnosis.selection import gather_from_services
+from trinity.diagnosis.remote import gather_by_address, gather_from_services
 from trinity.diagnosis.snapshot import SystemSnapshot
 from trinity.errors import TrinityError, UserError
 from trinity.security.authorization import EVERY_TENANT, Scope

@@ -8,12 +8,13 @@ import sqlalchemy as sa
 
 from services.synchronizer import operations, tables, wire
 from services.synchronizer.operations import Operations
-from services.synchronizer.store import closed_waits as closed_waits_store
-from services.synchronizer.store.closed_waits import add_closed_waits, newest_closed_waits
+from services.synchronizer.store import members as closed_waits_store
 from services.synchronizer.store.database import SynchronizerDatabase
 from services.synchronizer.store.members import (
     HeartbeatOutcome,
+    add_closed_waits,
     delete_member,
+    newest_closed_waits,
     recently_heard,
     record_heartbeat,
 )

@@ -1,12 +1,15 @@
 """The schema's revisions on a real database."""
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import alembic.command
 import psycopg
 import pytest
+from sqlalchemy.dialects import postgresql
 
 from services.synchronizer.__main__ import MIGRATIONS
+from services.synchronizer.store.members import newest_waits_query
 from trinity.errors import UserError
 
 
@@ -65,3 +68,27 @@ def test_an_unknown_revision_is_refused(synchronizer_dsn: str) -> None:
 def test_a_schema_that_was_never_migrated_is_refused(synchronizer_dsn: str) -> None:
     with pytest.raises(UserError, match=r"run `python -m services\.synchronizer migrate`"):
         MIGRATIONS.check_newest(synchronizer_dsn)
+
+
+def test_the_newest_waits_that_ended_of_all_experiments_are_found_without_sorting_all(
+    synchronizer_dsn: str,
+) -> None:
+    MIGRATIONS.upgrade(synchronizer_dsn)
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+    query = newest_waits_query(None, "").limit(20).compile(dialect=dialect)
+    with psycopg.connect(synchronizer_dsn) as connection:
+        connection.execute(
+            "INSERT INTO closed_wait SELECT gen_random_uuid(), n, NULL, 'a', 'trainer', '', '',"
+            " '', '', '', 1, now() - n * interval '1 second' FROM generate_series(1, 5000) n"
+        )
+        connection.execute("ANALYZE closed_wait")
+        plan = explained(connection, str(query), query.params)
+        assert "closed_wait_ended_at_index" in plan and "Seq Scan" not in plan, plan
+        connection.execute("DROP INDEX closed_wait_ended_at_index")
+        assert "Seq Scan" in explained(connection, str(query), query.params)
+        connection.rollback()
+
+
+def explained(connection: psycopg.Connection, text: str, values: Mapping[str, object]) -> str:
+    found = connection.execute(f"EXPLAIN {text}".encode(), values)
+    return "\n".join(row[0] for row in found)

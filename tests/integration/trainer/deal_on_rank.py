@@ -15,21 +15,43 @@ from tests.unit.trainer.test_dealt import Tensors, tensors_of
 if TYPE_CHECKING:
     import torch
 
+    from services.trainer.checkpoints.split import NamedSplits
     from services.trainer.checkpoints.weights import WeightsStore
     from services.trainer.clients import TrainerBufferClient, TrainerSynchronizerClient
+    from services.trainer.collectives import Ranks
     from services.trainer.types import StageLearner
 
 NUM_VERSIONS = 3
 
 
-class Learns:
-    """Its weights change with each step."""
+SPLIT = "split"
 
-    def __init__(self) -> None:
+
+class Learns:
+    """Its weights change with each step; with ranks, each of them has a part of the rows."""
+
+    def __init__(self, ranks: "Ranks | None" = None) -> None:
         self.tensors = tensors_of()
+        self._ranks = ranks
 
     def weights(self) -> "Iterator[tuple[str, torch.Tensor]]":
         yield from self.tensors.items()
+
+    def split_weights(self) -> "NamedSplits | None":
+        return None if self._ranks is None else self._split(self._ranks)
+
+    def _split(self, ranks: "Ranks") -> "NamedSplits":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import DTensor, Shard
+
+        from services.trainer.checkpoints.split import SplitTensor
+
+        mesh = init_device_mesh("cpu", (ranks.num_ranks,))
+        for name, tensor in self.tensors.items():
+            own = tensor.chunk(ranks.num_ranks)[ranks.rank].clone()
+            shape, stride = tensor.shape, tensor.stride()
+            sharded = DTensor.from_local(own, mesh, [Shard(0)], shape=shape, stride=stride)
+            yield name, SplitTensor.of(sharded, ranks)
 
     def step(self) -> None:
         for tensor in self.tensors.values():
@@ -72,13 +94,13 @@ def _store(folder: Path, *, is_first: bool) -> "WeightsStore":
     return store
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, *, is_split: bool) -> None:
     """Publishes in a thread, while the gang goes on with collectives of its own."""
     from services.trainer.checkpoints.publisher import WeightsPublisher
     from services.trainer.collectives import join_gang
 
     ranks = join_gang(timedelta(seconds=60))
-    announced, learner = Announced(), Learns()
+    announced, learner = Announced(), Learns(ranks if is_split else None)
     publisher = WeightsPublisher(
         store=_store(folder, is_first=ranks.is_first),
         buffer=cast("TrainerBufferClient", announced),
@@ -110,4 +132,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), is_split=SPLIT in sys.argv[2:])

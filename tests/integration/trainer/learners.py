@@ -20,14 +20,14 @@ RATE = 1e-3
 
 
 def weights_of(learner: "Learner") -> Arrays:
-    return {name: tensor.clone().numpy() for name, tensor in learner.weights()}
+    return {name: tensor.detach().cpu().clone().numpy() for name, tensor in learner.weights()}
 
 
 def critic_weights_of(learner: "Learner") -> Arrays:
     critic = learner._roles.critic
     assert critic is not None
     parameters, _ = critic._worker.engine.get_per_tensor_param()
-    return {name: tensor.detach().clone().numpy() for name, tensor in parameters}
+    return {name: tensor.detach().cpu().clone().numpy() for name, tensor in parameters}
 
 
 def stepped(learner: "Learner", batch: TrainBatch, rate: float = RATE) -> dict[str, float]:
@@ -81,7 +81,7 @@ def state_of(learner: "Learner") -> dict[str, npt.NDArray[np.generic]]:
 
 def _whole(tensor: torch.Tensor) -> npt.NDArray[np.generic]:
     whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    array: npt.NDArray[np.generic] = whole.detach().clone().numpy()
+    array: npt.NDArray[np.generic] = whole.detach().cpu().clone().numpy()
     return array
 
 
@@ -92,7 +92,7 @@ def _watch(role: str, engine: object, found: Arrays) -> None:
         for name, parameter in engine.module.named_parameters():  # type: ignore[attr-defined]
             if not parameter.requires_grad:  # below an adapter
                 continue
-            found[f"{role}/{name}"] = parameter.grad.full_tensor().clone().numpy()
+            found[f"{role}/{name}"] = parameter.grad.full_tensor().cpu().clone().numpy()
         norm: float = take_step()
         return norm
 

@@ -212,6 +212,7 @@ def _train_twice(
     case: Case, model: Path, directory: Path, ranks: "Ranks"
 ) -> dict[str, npt.NDArray[np.generic]]:
     from services.trainer.checkpoints.checkpoints import CheckpointStore
+    from services.trainer.checkpoints.dealt import root_of_learner
     from services.trainer.checkpoints.weights import weights_hash
     from services.trainer.learner.learner import Learner
 
@@ -227,6 +228,7 @@ def _train_twice(
     for step in range(SAVED_STEP + 1, NUM_STEPS + 1):
         outcome = resumed.train_step(case.batch(step), RATE, RATE)
     is_same = weights_hash(dict(resumed.weights())) == weights_hash(weights)
+    assert root_of_learner(resumed, ranks) == weights_hash(dict(resumed.weights()))
     return {
         **{name: np.array(values) for name, values in figures.items()},
         "rows": np.array(sorted(outcome.rows)),

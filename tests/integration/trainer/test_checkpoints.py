@@ -201,6 +201,9 @@ class LargeLearner:
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         return iter(self.made)
 
+    def split_weights(self) -> None:
+        return None
+
     def adapter_base(self) -> None:
         return None
 

@@ -67,6 +67,9 @@ class Learner:
         self._check_device()
         yield TENSOR, torch.from_numpy(as_array(self._digest))
 
+    def split_weights(self) -> None:
+        """It has them whole."""
+
     def adapter_base(self) -> bytes | None:
         """There is no adapter."""
         return None

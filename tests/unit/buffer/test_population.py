@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from services.buffer.domain.population import (
+from services.buffer.domain.sample_statistics import (
     GeneratedSample,
     SamplePopulation,
     distribution_shifts,

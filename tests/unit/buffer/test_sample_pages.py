@@ -8,9 +8,15 @@ import pytest
 
 from services.buffer.domain.tasks import SampleCursor, SampleFilter
 from services.buffer.servicer import samples
-from services.buffer.servicer.samples import ROWS_PER_PAGE, SamplePages
+from services.buffer.servicer.samples import MOST_ROWS_PER_PAGE, ROWS_PER_PAGE, SamplePages
 from services.buffer.store.database import BufferDatabase
-from services.buffer.store.queries import GROUPS_AT_ONCE, MOST_GROUPS_AT_ONCE, Page, PageRequest
+from services.buffer.store.queries import (
+    GROUPS_AT_ONCE,
+    MOST_GROUPS_AT_ONCE,
+    Page,
+    PageRequest,
+    StepRange,
+)
 from trinity.types import StageKey
 
 CURSOR = SampleCursor(
@@ -33,25 +39,44 @@ class Row:
     experience_id = "e"
 
 
-async def looked_into(monkeypatch: pytest.MonkeyPatch, found: list[int]) -> list[int]:
-    """Numbers of groups that pages look into, which find so many samples each."""
-    asked: list[int] = []
+async def looks(
+    monkeypatch: pytest.MonkeyPatch,
+    found: list[int],
+    *,
+    wanted: SampleFilter | None = None,
+    steps: StepRange | None = None,
+) -> list[PageRequest]:
+    """The pages of a search that find so many samples each, before a text is looked for."""
+    asked: list[PageRequest] = []
 
     async def list_page(_: object, request: PageRequest) -> Page:
-        asked.append(request.num_groups)
+        asked.append(request)
         rows = cast(Any, [Row()] * found[len(asked) - 1])
         return Page(rows=rows, end=CURSOR if len(asked) < len(found) else None)
 
+    async def steps_of_versions(*_: object) -> StepRange | None:
+        return steps
+
+    async def sizes_of(*_: object, **__: object) -> dict[str, int]:
+        return {}
+
     monkeypatch.setattr(samples, "list_page", list_page)
+    monkeypatch.setattr(samples, "steps_of_versions", steps_of_versions)
+    monkeypatch.setattr(samples, "sizes_of", sizes_of)
     pages = SamplePages(
         database=cast(BufferDatabase, NoDatabase()),
         key=StageKey(tenant="default", experiment_id="x", stage="rft"),
-        wanted=SampleFilter(),
+        wanted=wanted or SampleFilter(),
         with_content=False,
     )
     async for _ in pages.read_pages():
         pass
     return asked
+
+
+async def looked_into(monkeypatch: pytest.MonkeyPatch, found: list[int]) -> list[int]:
+    """Numbers of groups that pages look into, which find so many samples each."""
+    return [look.num_groups for look in await looks(monkeypatch, found)]
 
 
 async def test_pages_that_are_not_full_grow_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,3 +88,37 @@ async def test_pages_that_are_not_full_grow_up_to_a_bound(monkeypatch: pytest.Mo
 async def test_full_pages_do_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: what is frequent is found in few groups."""
     assert await looked_into(monkeypatch, [ROWS_PER_PAGE] * 3) == [GROUPS_AT_ONCE] * 3
+
+
+OF_WEIGHTS = SampleFilter(version_min=5)
+
+
+async def test_a_search_for_weights_looks_into_the_steps_that_have_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    range_of_steps = StepRange(3, 9)
+    found = await looks(monkeypatch, [0, 1, 0], wanted=OF_WEIGHTS, steps=range_of_steps)
+    assert [look.steps for look in found] == [None, range_of_steps, range_of_steps]
+    assert [look.num_groups for look in found] == [GROUPS_AT_ONCE, GROUPS_AT_ONCE, 512]
+
+
+async def test_a_search_for_weights_that_no_sample_has_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert len(await looks(monkeypatch, [0, 0, 0], wanted=OF_WEIGHTS)) == 1
+
+
+async def test_frequent_weights_are_found_without_asking_for_their_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The control: that would read all rows that have them."""
+    found = await looks(monkeypatch, [ROWS_PER_PAGE] * 2, wanted=OF_WEIGHTS)
+    assert [look.steps for look in found] == [None, None]
+
+
+async def test_a_text_that_no_sample_has_is_looked_for_in_ever_more_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = [ROWS_PER_PAGE * 2**number for number in range(4)]
+    found = await looks(monkeypatch, [*sizes, sizes[-1], 0], wanted=SampleFilter(text="x"))
+    assert [look.size for look in found] == [*sizes, MOST_ROWS_PER_PAGE, MOST_ROWS_PER_PAGE]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from services.buffer.sink.targets import SinkFailed, SinkFenced
-from services.buffer.sink.task_backup import BackupTable
+from services.buffer.sink.writer import BackupTable
 from services.buffer.tasksets.row_sources import RowSource
 from services.buffer.tasksets.row_tables import read_table
 from tests.unit.config.builders import stage

@@ -2,7 +2,7 @@
 
 import math
 
-from services.buffer.domain.task_scores import TaskDraw, task_scores
+from services.buffer.domain.sample_statistics import TaskDraw, task_scores
 
 
 def draw(name: str, index: int, version: int) -> TaskDraw:

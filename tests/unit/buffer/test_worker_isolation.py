@@ -22,7 +22,7 @@ from services.buffer.workers.functions import (
 from services.buffer.workers.process import MAX_WORKERS, reader_environment
 from trinity.algorithm.advantage.samples import Samples
 from trinity.algorithm.priority.candidate import Candidate
-from trinity.local.identity import OFFLINE_IDENTITY, OWN_IDENTITY, Identity
+from trinity.runtime.child_process import OFFLINE_IDENTITY, OWN_IDENTITY, Identity
 
 PEEKING = "tests.unit.buffer.peeking"
 ONE = [Candidate(model_version=3, use_count=1, reward=1.0, advantage=0.5, normal=0.0)]

@@ -65,10 +65,10 @@ def missing(lines: list[str]) -> list[str]:
 def test_gpus_that_this_machine_does_not_have_are_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("trinity.launch.gpus.DRIVER", tmp_path / "none")
+    monkeypatch.setattr("trinity.launch.machine.DRIVER", tmp_path / "none")
     [line] = missing(said(capsys, GRPO, cluster={"gpu_per_node": 4}))
     assert "`cluster.gpu_per_node: 4` needs GPUs" in line
-    monkeypatch.setattr("trinity.launch.gpus.DRIVER", tmp_path)
+    monkeypatch.setattr("trinity.launch.machine.DRIVER", tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     [line] = missing(said(capsys, GRPO, cluster={"gpu_per_node": 4}))
     assert "CUDA_VISIBLE_DEVICES names 1 GPUs" in line

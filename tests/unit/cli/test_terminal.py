@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trinity.cli.terminal import escape_steering
-from trinity.control_characters import ESCAPED
+from trinity.control_characters import ESCAPED, escape_steering
 from trinity.inspect.tables import sanitize_terminal
 from trinity.runtime.logs import TextFormatter
 

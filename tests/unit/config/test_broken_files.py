@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trinity.cli.config_commands import check_on_machine
+from trinity.cli.config_check import check_on_machine
 
 PLAIN = """
 model: {model_path: /m, max_model_len: 24}

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from tests.unit.config.builders import load
 from trinity.config.loading.load import load_config
+from trinity.config.loading.yaml import load_yaml
 from trinity.errors import UserError
 
 
@@ -181,6 +183,37 @@ def test_a_file_that_is_no_configuration_gets_a_sentence(
     assert len(answer.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("yes", "on"),
+        ("off", "false"),
+        ("1", "1.0"),
+        ("0x1", "true"),
+        ("0", "no"),
+        ("null", "~"),
+        ("1e3", "1000"),
+        ("010", "8"),
+        (".nan", ".nan"),
+        ("a", "'a'"),
+        ("<<: {x: 1}\n  1", "true"),
+    ],
+)
+def test_keys_that_yaml_takes_for_one_are_refused_with_both_lines(first: str, second: str) -> None:
+    text = f"m:\n  {first}: a\n  other: b\n  {second}: c\n"
+    line = 2 + first.count("\n")
+    with pytest.raises(yaml.YAMLError, match=rf"(?s)line {line}\b.*line {line + 2}\b"):
+        load_yaml(text)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("yes", "'yes'"), ("1", "'1'"), ("1", "2"), ("a", "A"), ("<<: {a: 1}\n  b", "a")],
+)
+def test_keys_that_differ_to_yaml_stay(first: str, second: str) -> None:
+    assert len(load_yaml(f"m:\n  {first}: a\n  {second}: c\n")["m"]) >= 2
+
+
 def test_a_missing_file_gets_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read the configuration .*none.yaml: No such file"):
         load_config(tmp_path / "none.yaml")
@@ -192,7 +225,13 @@ def test_a_missing_file_gets_a_sentence(tmp_path: Path) -> None:
         ("", "DIR/x.yaml is empty: write `key: value` lines"),
         (
             "name: a\nname: b\n",
-            "DIR/x.yaml:2 is not valid YAML: the key `name` is given twice",
+            "DIR/x.yaml:2 is not valid YAML: the key `name` is given twice, first in line 1: "
+            "keep one of them",
+        ),
+        (
+            "name: a\nexplorer:\n  env_vars:\n    1: a\n    b: c\n    true: d\n",
+            "DIR/x.yaml:6 is not valid YAML: the keys `1` (line 4) and `true` are the same to "
+            "YAML: put them in quotes, or keep one of them",
         ),
         (
             "name: ${oc.env:TRINITY_NOT_SET}\n",

@@ -12,13 +12,12 @@ import pytest
 from tests.unit.config.builders import GRPO, config
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
-from trinity.data_juicer import environment
-from trinity.data_juicer.environment import data_juicer_python
 from trinity.deploy.submission import refuse_local_modes
 from trinity.errors import UserError
 from trinity.launch.modes import started_data_juicer
+from trinity.local import data_juicer
 from trinity.local.addresses import InfrastructureFiles, ServiceAddresses, free_port
-from trinity.local.data_juicer import with_data_juicer
+from trinity.local.data_juicer import data_juicer_python, with_data_juicer
 from trinity.local.infrastructure import ProcessWithProbe
 from trinity.local.process_spec import USER_ERROR_EXIT_CODE
 from trinity.local.services import StackContext
@@ -60,12 +59,12 @@ def test_a_deployment_says_that_it_starts_none() -> None:
 def test_the_environment_is_made_once_and_a_failure_leaves_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(environment.CACHE_VARIABLE, str(tmp_path / "a cache"))
-    monkeypatch.setattr(environment, "REQUIREMENTS", ("py-x==1", "--no-index"))
+    monkeypatch.setenv(data_juicer.CACHE_VARIABLE, str(tmp_path / "a cache"))
+    monkeypatch.setattr(data_juicer, "REQUIREMENTS", ("py-x==1", "--no-index"))
     told: list[str] = []
     with pytest.raises(UserError, match=r"No matching distribution.*x-1-python.*\.log"):
         data_juicer_python(told.append)
-    monkeypatch.setattr(environment, "_make", lambda folder, _: (folder / ".complete").touch())
+    monkeypatch.setattr(data_juicer, "_make", lambda folder, _: (folder / ".complete").touch())
     python = data_juicer_python(told.append)
     assert python.exists() and "a cache" in str(python)
     assert data_juicer_python(told.append) == python
@@ -73,9 +72,9 @@ def test_the_environment_is_made_once_and_a_failure_leaves_none(
 
 
 def test_a_python_that_has_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(environment.PYTHON_VARIABLE, sys.executable)
+    monkeypatch.setenv(data_juicer.PYTHON_VARIABLE, sys.executable)
     assert data_juicer_python(print) == Path(sys.executable)
-    monkeypatch.setenv(environment.PYTHON_VARIABLE, "/no/python")
+    monkeypatch.setenv(data_juicer.PYTHON_VARIABLE, "/no/python")
     with pytest.raises(UserError, match="/no/python is no program"):
         data_juicer_python(print)
 

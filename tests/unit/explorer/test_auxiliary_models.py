@@ -236,7 +236,7 @@ async def test_a_judge_that_does_not_start_is_named_and_nothing_is_left(world: W
 async def test_a_judge_that_is_slow_is_what_the_explorer_says_it_waits_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.explorer.engine.pool.SHOWN_AFTER_SECONDS", 0.05)
+    monkeypatch.setattr("services.explorer.engine.interface.SHOWN_AFTER_SECONDS", 0.05)
     models = await world.engines.ensure(world.plan.stages[0])
     gate = asyncio.Event()
     for _, judge in world.started[1:]:

@@ -8,8 +8,7 @@ import pytest
 
 from services.explorer import engines
 from services.explorer.control.stage import _num_runners
-from services.explorer.engine.interface import EngineDied, EngineOptions
-from services.explorer.engine.pool import EnginePool
+from services.explorer.engine.interface import EngineDied, EngineOptions, EnginePool
 from services.explorer.engines import EngineManager
 from tests.support.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import ArithmeticEngine, build_plan

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import pytest
 
-from services.explorer.rollout.loop_watchdog import LoopWatchdog
 from services.explorer.rollout.runner import DeadlineTasks
+from services.explorer.rollout.workflow_execution import LoopWatchdog
 from tests.unit.explorer.runs import outcome_of
 from trinity.plugins import WORKFLOWS
 from trinity.types import Experience

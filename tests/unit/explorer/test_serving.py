@@ -16,8 +16,7 @@ from services.explorer.engine.interface import EngineDied
 from services.explorer.serving.access import ServingAccessPolicy, read_or_create_key
 from services.explorer.serving.pool import ServingPool
 from services.explorer.serving.server import ModelServer
-from services.explorer.serving.setup import access_policy
-from services.explorer.serving.work import ServingRunner, announced_weights
+from services.explorer.serving.work import ServingRunner, access_policy, announced_weights
 from services.explorer.types import WeightsId, WeightsVersion, model_weights
 from tests.integration.explorer.peers import write_weights
 from tests.support.model_free.damage import FAULTS

@@ -14,7 +14,6 @@ from pydantic import SecretStr
 from services.explorer.clients.buffer import ExplorerBufferClient
 from services.explorer.clients.synchronizer import ExplorerSynchronizerClient, WatchedExperiment
 from services.explorer.control.stage import RolloutStageFactory, StageJob
-from services.explorer.counters import RolloutCounters
 from services.explorer.delivery.outbox import Outbox
 from services.explorer.engine.interface import EngineDied
 from services.explorer.engine.turns import EngineOwnDevice, EngineTurns
@@ -22,6 +21,7 @@ from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.engines import LoadedModel, LoadedStageModels
 from services.explorer.retry import RetryPolicy, RolloutStageFailed, WatchFeed
 from services.explorer.settings import ExplorerSettings
+from services.explorer.telemetry import RolloutCounters
 from tests.unit.explorer.builders import (
     KEY,
     ArithmeticEngine,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from services.explorer.counters import ExploreStepLog
+from services.explorer.telemetry import ExploreStepLog
 from services.explorer.types import Assignment, Attempt, AttemptResult, RolloutKind
 from tests.unit.explorer.builders import KEY, build_assignment
 from tests.unit.test_codec import an_experience
@@ -13,7 +13,7 @@ from tests.unit.test_codec import an_experience
 
 @pytest.fixture(autouse=True)
 def info(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="services.explorer.counters")
+    caplog.set_level(logging.INFO, logger="services.explorer.telemetry")
 
 
 def task(step: int, position: int, kind: RolloutKind = RolloutKind.TRAIN) -> Assignment:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.explorer.engine.pool import EnginePool
+from services.explorer.engine.interface import EnginePool
 from services.explorer.engine.weight_transfer import EngineWeightReceiver, WeightLoader
 from services.explorer.types import WeightsVersion
 from tests.support.offers import offering

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.inspect.builders import content, record, sequence
 from trinity.api.v1 import experience_pb2
-from trinity.inspect.parquet import AS_JSON, ROWS_A_GROUP, write_dataset, write_parquet
+from trinity.cli.export import AS_JSON, ROWS_A_GROUP, write_dataset, write_parquet
 from trinity.inspect.samples import sample_row
 from trinity.types import JsonObject, Pair, SamplingParams
 

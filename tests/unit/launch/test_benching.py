@@ -11,7 +11,7 @@ from trinity.config.plan.placement import assign_gpus, cluster_gpus_of, gpu_dema
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
-from trinity.launch.gpus import share_gpus
+from trinity.launch.machine import share_gpus
 from trinity.launch.modes import bench_plan, is_bench_of_model, model_bench_plan
 from trinity.launch.resume import check_resumable, store_plan
 

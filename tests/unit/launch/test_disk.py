@@ -9,8 +9,8 @@ import pytest
 from tests.unit.config.builders import GRPO, stage
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
-from trinity.launch import disk
-from trinity.launch.disk import INFRASTRUCTURE_BYTES, check_disk
+from trinity.launch import machine
+from trinity.launch.machine import INFRASTRUCTURE_BYTES, check_disk
 
 MIB = 2**20
 SHAPE = {
@@ -61,11 +61,11 @@ def test_what_an_earlier_start_has_written_is_not_needed_again(
     data = plan.job_path / "infra" / "postgres"
     data.mkdir(parents=True)
     (data / "block").write_bytes(b"x" * (2 * MIB))
-    monkeypatch.setattr(disk, "INFRASTRUCTURE_BYTES", 3 * MIB)
+    monkeypatch.setattr(machine, "INFRASTRUCTURE_BYTES", 3 * MIB)
     free_is(monkeypatch, 350)
     check_disk(plan)
     shutil.rmtree(plan.job_path / "infra")
-    monkeypatch.setattr(disk, "INFRASTRUCTURE_BYTES", 300 * MIB)
+    monkeypatch.setattr(machine, "INFRASTRUCTURE_BYTES", 300 * MIB)
     with pytest.raises(UserError):
         check_disk(plan)
 

@@ -10,8 +10,8 @@ from tests.unit.config.builders import IMITATION, REINFORCEMENT, config
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
-from trinity.launch import gpus as launched
-from trinity.launch.gpus import (
+from trinity.launch import machine as launched
+from trinity.launch.machine import (
     check_gpus,
     claimed_gpus,
     share_gpus,

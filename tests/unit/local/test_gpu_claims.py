@@ -1,5 +1,7 @@
 """A run by turns has its GPU for itself, whatever other runs of the machine call it."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,23 @@ def test_a_run_by_turns_and_another_one_exclude_each_other(
     with pytest.raises(UserError, match=r"colocate.*CUDA_VISIBLE_DEVICES"):
         second.take()
     first.release()
+
+
+@pytest.mark.parametrize("call", ["open", "pwrite"])
+def test_a_full_disk_is_told_in_a_sentence(
+    tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    refused = claims(tmp_path, "0", alone=True)
+    with monkeypatch.context() as full:
+        full.setattr(os, call, refuse)
+        with pytest.raises(UserError, match=r"cannot be written \(No space left.*make room in"):
+            refused.take()
+    assert refused.descriptors == ()
+    refused.take()
+    refused.release()
 
 
 def test_runs_with_gpus_for_each_role_share_them_as_before(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from trinity.config.planning import plan_experiment
 from trinity.progress import figures
 from trinity.progress.curves import change_lines, draw_curves, limits, smooth
 from trinity.progress.lines import LineReporter, evaluation_line, step_line
-from trinity.progress.screen import render
+from trinity.progress.reporter import render
 from trinity.progress.summary import read_finished, summarize, write_summary
 from trinity.progress.view import TIME_PARTS, RunView
 

@@ -29,6 +29,8 @@ NEVER_ENDS = "$9^{9^{9^{9}}}$"
         (".5", "0.50"),
         ("5.", "+5"),
         ("1E3", "1000"),
+        ("So there are 5 million people.", "5000000"),
+        ("It takes 45 min.", "45"),
         ("2, 1", "1, 2"),
         ("1, 2", "1,2"),
         ("-1, 0.5", "$0.5, -1$"),
@@ -52,6 +54,7 @@ def test_the_same_value_in_another_form_is_right(response: str, truth: str) -> N
         ("1 2", "12"),
         ("1,2,3", "1,2"),
         ("1,0000", "10000"),
+        ("So there are 5 million people.", "5"),
     ],
 )
 def test_another_value_is_wrong(response: str, truth: str) -> None:

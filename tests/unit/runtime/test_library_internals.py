@@ -40,7 +40,7 @@ def test_the_installed_version_is_one_whose_insides_are_known(
     assert release(package) in known, f"{package} {version(package)} is new to {file}"
 
 
-def test_python_has_what_asyncio_internals_uses() -> None:
+def test_python_has_what_threads_and_child_processes_use() -> None:
     assert (3, 11) <= sys.version_info[:2] <= (3, 14)
     assert parameters(asyncio.tasks._unregister_task) == ("task",)
     assert "self._transport = transport" in inspect.getsource(asyncio.subprocess.Process.__init__)

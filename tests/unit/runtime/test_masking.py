@@ -5,8 +5,7 @@ import logging
 
 import pytest
 
-from trinity.redact import redact_passwords
-from trinity.runtime.logs import JsonFormatter, TextFormatter
+from trinity.runtime.logs import JsonFormatter, TextFormatter, redact_passwords
 
 PASSWORD = "hunter2"
 ADDRESS = f"postgresql://me:{PASSWORD}@db.example:5432/facts"

@@ -1,5 +1,6 @@
 """The page Configure as Streamlit runs it, with the plug-in of the documentation."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,19 +11,33 @@ import yaml
 from streamlit.testing.v1 import AppTest
 
 from trinity.api.v1 import synchronizer_pb2, synchronizer_pb2_grpc
+from trinity.config.check import check_file
 from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.launch.resume import store_plan
 from trinity.plugins import PLUGIN_DIRS_VARIABLE
 from trinity.security.credentials import Credentials
 from trinity.studio.context import StudioContext, StudioOptions, set_context
 from trinity.studio.generator.form import MODE_KEY, register_entries
 from trinity.studio.generator.registry import CONFIG_GENERATORS
-from trinity.studio.pages.configure import EXPERT_MODE
+from trinity.studio.pages.configure import EXPERT_MODE, GPU_KEY, SECTION_KEY
 from trinity.studio.system import System
 from trinity.studio.visitors import Visitor
 
 SCRIPT = "from trinity.studio.pages import configure\nconfigure.show()\n"
 DOCUMENT = Path(__file__).parents[3] / "docs" / "studio.md"
 SECONDS = 120
+ROOT = Path(__file__).parents[3]
+SMALL_MODEL = {
+    "model_type": "qwen2",
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "vocab_size": 151936,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 32768,
+}
 EXPERIMENT = "6d1c7d0e-98a9-4dc5-93a3-0f2f5b5d0f11"
 
 
@@ -84,11 +99,81 @@ def test_a_form_is_filled_and_becomes_a_right_file() -> None:
     assert tree(shown)["buffer"]["batch_size"] == 8  # type: ignore[index]
 
 
+def press(shown: AppTest, label: str) -> AppTest:
+    next(button for button in shown.button if button.label == label).click().run()
+    assert not shown.exception
+    return shown
+
+
+def choose(shown: AppTest, label: str, value: object) -> AppTest:
+    next(box for box in shown.selectbox if box.label == label).set_value(value).run()
+    assert not shown.exception
+    return shown
+
+
+def test_a_form_starts_from_an_example() -> None:
+    shown = press(choose(page(), "Example", "gsm8k"), "Use this example")
+    written = yaml.safe_load((ROOT / "examples/gsm8k/gsm8k.yaml").read_text())
+    assert tree(shown) == written, "also its variables, which no number field can show"
+    assert shown.text_input(key="exp_name").value == "gsm8k"
+    shown.number_input(key="gpu_per_node").set_value(4).run()
+    assert tree(shown)["cluster"] == {**written["cluster"], "gpu_per_node": 4}
+    assert "root of the repository" in texts(shown)
+
+
+def test_a_form_starts_from_a_run_under_a_name_of_its_own(tmp_path: Path) -> None:
+    plan = check_file(ROOT / "examples/gsm8k/gsm8k.yaml").plan
+    assert plan is not None
+    plan = plan.model_copy(update={"job_dir": str(tmp_path / "examples" / "gsm8k")})
+    plan.job_path.mkdir(parents=True)
+    store_plan(plan)
+    made = StudioContext(StudioOptions(places=(tmp_path,)))
+    set_context(made)
+    try:
+        shown = press(choose(page(), "Run", 0), "Use this run")
+    finally:
+        made.close()
+    assert tree(shown)["name"] == "gsm8k-copy"
+    assert "go on with the old one" in texts(shown)
+
+
+def test_a_run_that_cannot_be_read_leaves_the_form_usable(tmp_path: Path) -> None:
+    (tmp_path / "old" / "run").mkdir(parents=True)
+    (tmp_path / "old" / "run" / "config.json").write_text('{"schema": 1}')
+    made = StudioContext(StudioOptions(places=(tmp_path,)))
+    set_context(made)
+    try:
+        shown = press(choose(page(), "Run", 0), "Use this run")
+    finally:
+        made.close()
+    assert "is not a plan of this release" in texts(shown)
+    assert tree(shown) == {"project": "trinity", "name": "rft"}
+
+
+def test_gpus_and_memory_are_shown_once_there_are_gpus(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SMALL_MODEL))
+    shown = page()
+    shown.text_input(key="model_path").set_value(str(tmp_path))
+    shown.text_input(key="taskset_path").set_value("/data/train.jsonl")
+    shown.selectbox(key="default_workflow_type").set_value("math_workflow")
+    shown.number_input(key="max_model_len").set_value(2048)
+    shown.number_input(key="explore_batch_size").set_value(8)
+    shown.number_input(key="total_steps").set_value(20).run()
+    assert "GPUs of stage" not in texts(shown)
+    shown.number_input(key="gpu_per_node").set_value(4).run()
+    assert not shown.exception
+    assert "GPUs of stage main" in texts(shown)
+    assert re.search(r"rollout engine: .* of 72.0 GiB: fits", texts(shown))
+    assert re.search(r"trainer: .* of 64.0 GiB: fits", texts(shown))
+    shown.number_input(key=GPU_KEY).set_value(1).run()
+    assert "does not fit: " in texts(shown)
+
+
 def test_every_section_of_the_expert_mode_can_be_shown() -> None:
     shown = page()
     shown.radio(key=MODE_KEY).set_value(EXPERT_MODE).run()
     for section in ("Buffer", "Explorer and Synchronizer", "Trainer", "Model"):
-        shown.selectbox[0].set_value(section).run()
+        shown.selectbox(key=SECTION_KEY).set_value(section).run()
         assert not shown.exception, section
         assert tree(shown) == {"project": "trinity", "name": "rft"}
 
@@ -110,7 +195,7 @@ def test_the_plugin_of_the_documentation_works(
     assert not shown.exception
     assert shown.session_state["_train_batch_size_per_gpu"] == 10
     shown.radio(key=MODE_KEY).set_value(EXPERT_MODE).run()
-    shown.selectbox[0].set_value("Our lab").run()
+    shown.selectbox(key=SECTION_KEY).set_value("Our lab").run()
     shown.number_input(key="tau").set_value(0.5).run()
     assert tree(shown)["algorithm"] == {"policy_loss_fn_args": {"tau": 0.5}}
 

@@ -14,7 +14,11 @@ import psutil
 import pytest
 import yaml
 
+from trinity.config.check import check_file
+from trinity.config.loading.yaml import yaml_text
 from trinity.errors import UserError
+from trinity.launch.resume import store_plan
+from trinity.sizing.memory import GIB
 from trinity.studio.generator.document import (
     check_tree,
     document_from_verl,
@@ -31,6 +35,12 @@ from trinity.studio.generator.fields import (
     to_widget,
 )
 from trinity.studio.generator.registry import ConfigEntry, ConfigGenerators
+from trinity.studio.generator.sizes import MemoryBar, gpu_grid, memory_bars, memory_chart
+from trinity.studio.generator.sources import (
+    document_of_plan,
+    document_of_run,
+    example_files,
+)
 from trinity.studio.generator.start import file_name, save, start_run
 
 ROOT = Path(__file__).parents[3]
@@ -303,3 +313,61 @@ def test_the_name_of_a_field_never_means_another_key() -> None:
     """Plug-ins and stored forms use these names: new keys come with names of their own."""
     recorded = json.loads((Path(__file__).parent / "field_names.json").read_text())
     assert {name: spec.path for name, spec in field_specs().items()} == recorded
+
+
+@pytest.mark.parametrize("path", example_files().values(), ids=example_files())
+def test_the_document_of_a_plan_plans_the_same(path: Path, tmp_path: Path) -> None:
+    """Also of several stages, whose shared keys stand above them."""
+    plan = check_file(path).plan
+    assert plan is not None
+    again = tmp_path / path.name
+    again.write_text(yaml_text(document_of_plan(plan)))
+    assert check_file(again).plan == plan
+
+
+def test_a_document_of_a_run_has_no_secrets_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "with_key.yaml"
+    tree = yaml.safe_load((ROOT / "examples/gsm8k/gsm8k.yaml").read_text())
+    tree["explorer"] |= {"rollout_model": {"api_key": "sk-secret"}}
+    path.write_text(yaml_text(tree))
+    report = check_file(path)
+    assert report.plan is not None, report.errors
+    plan = report.plan.model_copy(update={"job_dir": str(tmp_path / "run")})
+    plan.job_path.mkdir()
+    store_plan(plan)
+    found, remarks = document_of_run(plan.job_path)
+    assert "api_key" not in str(found) and found["buffer"]["batch_size"] == 96
+    assert "sk-secret" not in str(found)
+    assert any("give them again" in remark for remark in remarks)
+
+
+def test_gpus_are_told_by_process_and_a_role_that_does_not_fit_has_a_remedy(
+    tmp_path: Path,
+) -> None:
+    shape = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336}
+    shape |= {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8}
+    (tmp_path / "config.json").write_text(json.dumps({**shape, "vocab_size": 128256}))
+    tree = yaml.safe_load((ROOT / "examples/gsm8k/gsm8k.yaml").read_text())
+    tree["model"]["model_path"] = str(tmp_path)
+    tree["cluster"] = {"gpu_per_node": 8}
+    tree["explorer"] |= {"rollout_model": {"engine_num": 1, "tensor_parallel_size": 2}}
+    [stage] = check_tree(tree).stages
+    grid = gpu_grid(stage)
+    assert grid is not None
+    assert grid.rows[0][:3] == ("rollout engine 0", "rollout engine 0", "rank 0")
+    assert grid.rows[0][-1] == "rank 5"
+    engine, trainer = memory_bars(stage, 80 * GIB)
+    assert (engine.role, trainer.role) == ("rollout engine", "trainer")
+    assert trainer.used < sum(term.bytes for term in trainer.terms), "terms that never meet"
+    small = [bar.remedy for bar in memory_bars(stage, 8 * GIB)]
+    assert all(small), "8 billion parameters do not fit into 8 GiB"
+
+
+def test_the_chart_of_memory_has_a_part_for_each_term() -> None:
+    chart = memory_chart([MemoryBar(role="r", terms=(), used=0, limit=1)], GIB)
+    assert chart["data"] == {"values": []}
+
+
+def test_a_stage_on_processors_has_no_gpus() -> None:
+    tree = yaml.safe_load((ROOT / "examples/addition/addition.yaml").read_text())
+    assert [gpu_grid(stage) for stage in check_tree(tree).stages] == [None, None]

@@ -15,20 +15,19 @@ import pytest
 STUDIO = Path(__file__).parents[3] / "trinity" / "studio"
 PLAIN = {"text", "code"}
 """Calls whose first argument Streamlit shows as it is."""
-READS_MARKDOWN = frozenset(
+READS_MARKUP = frozenset(
     """
     title header subheader caption error warning info success toast badge metric button
     download_button link_button page_link checkbox toggle radio selectbox multiselect pills
     segmented_control slider select_slider text_input text_area number_input date_input
     file_uploader expander popover tabs status spinner progress form_submit_button
-    set_page_config chat_input chat_message dialog feedback data_editor
+    set_page_config chat_input chat_message dialog feedback data_editor html
     """.split()  # noqa: SIM905  # a list of forty lines would hide the rest
 )
 BANNED = {
     "markdown",
     "write",
     "write_stream",
-    "html",
     "latex",
     "iframe",
     "exception",
@@ -74,7 +73,7 @@ def hazards(source: str) -> Iterator[str]:
             yield f"{where}: code without language=None"
         if name in PLAIN:
             yield from (f"{where}: {k.arg}" for k in node.keywords if k.arg == "help")
-        if name not in READS_MARKDOWN or (is_streamlit and node.func.value.id in LOGS):  # type: ignore[attr-defined]
+        if name not in READS_MARKUP or (is_streamlit and node.func.value.id in LOGS):  # type: ignore[attr-defined]
             continue
         shown = node.args[:2] if name in MARKDOWN_OPTIONS else node.args[:1]
         shown += [k.value for k in node.keywords if k.arg in MARKDOWN_KEYWORDS]
@@ -83,7 +82,7 @@ def hazards(source: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(STUDIO)))
-def test_only_own_text_is_read_as_markdown(path: Path) -> None:
+def test_only_own_text_is_read_as_markup(path: Path) -> None:
     assert list(hazards(path.read_text())) == []
 
 
@@ -95,6 +94,7 @@ def test_only_own_text_is_read_as_markdown(path: Path) -> None:
         "column.caption(row.response)",
         "st.markdown('literal')",
         "st.write(text)",
+        "st.html(f'<b>{text}</b>')",
         "st.button(label=name)",
         "st.text_input('Name', help=describe(field))",
         "st.text('ok', help=name)",

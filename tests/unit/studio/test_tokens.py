@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from streamlit.testing.v1 import AppTest
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel
 from tokenizers.models import BPE
@@ -15,8 +16,15 @@ from tokenizers.models import BPE
 from tests.unit.inspect.builders import content, record, sequence
 from trinity.api.v1 import query_pb2
 from trinity.codec import experience_from_proto
-from trinity.studio.experiences import WholeExperience, experience_row, split_conditions
+from trinity.studio.experiences import (
+    TurnTokens,
+    WholeExperience,
+    experience_row,
+    new_messages,
+    split_conditions,
+)
 from trinity.studio.models import model_of
+from trinity.studio.pages import experiences
 from trinity.studio.tokens import (
     ADVANTAGES,
     LOG_RATIOS,
@@ -27,7 +35,7 @@ from trinity.studio.tokens import (
     token_strip,
     token_texts,
 )
-from trinity.types import Alignment, Array, Experience
+from trinity.types import Alignment, Array, Experience, RoleSpan
 
 RAINBOW = "\N{RAINBOW}"
 
@@ -79,7 +87,7 @@ def test_masked_tokens_have_no_colour_and_no_values(tmp_path: Path) -> None:
     first, masked, last = strip.tokens
     assert (first.is_chosen, masked.is_chosen) == (True, False)
     assert masked.level is None
-    assert [name for name, _ in masked.facts] == ["#1", "masked"]
+    assert [name for name, _ in masked.facts] == ["#1", "masked", "role"]
     assert dict(first.facts)["rollout"] == "-0.500 nats, 60.7%"
     assert (first.level, last.level) == (1, 2)
 
@@ -186,6 +194,98 @@ def test_the_tokenizer_is_the_runs_own_before_the_models_it_started_from(tmp_pat
     own.mkdir(parents=True)
     (own / "tokenizer.json").write_text("{}")
     assert model_of(tmp_path, "rft") == own
+
+
+def turn(text: str, *roles: tuple[str, str], prompt: str) -> TurnTokens:
+    """A sample of one byte a token, with these messages in it."""
+    tokens = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+    spans, at = [], 0
+    for role, said in roles:
+        at = text.index(said, at)
+        spans.append(RoleSpan(role=role, start=at, end=at + len(said)))
+        at += len(said)
+    return TurnTokens(tokens=tokens, prompt_length=len(prompt), spans=tuple(spans))
+
+
+def shown(before: TurnTokens | None, now: TurnTokens) -> list[tuple[str, str]]:
+    found = new_messages(before, now, lambda ids: bytes(ids).decode())
+    return [(message.role, message.text) for message in found]
+
+
+SYSTEM, QUESTION = ("system", "<s>brief"), ("user", "<u>what?")
+FIRST = turn("<s>brief<u>what?<a>f()", SYSTEM, QUESTION, prompt="<s>brief<u>what?<a>")
+
+
+def test_a_conversation_shows_each_message_once_by_its_role() -> None:
+    assert shown(None, FIRST) == [SYSTEM, QUESTION, ("policy", "f()")]
+    prompt = "<s>brief<u>what?<a>f()<t>7<a>"
+    roles = (SYSTEM, QUESTION, ("assistant", "<a>f()"), ("tool", "<t>7"))
+    second = turn(f"{prompt}it is 7", *roles, prompt=prompt)
+    assert shown(FIRST, second) == [("tool", "<t>7"), ("policy", "it is 7")]
+
+
+def draw_conversation(folder: str) -> None:
+    """The page of a run of two turns; of the second no roles were recorded."""
+    first = replace(experience_row(record()), content=FIRST)
+    second = replace(experience_row(record()), turn=1, prompt="all of it")
+    experiences._show_conversation((first, second), Path(folder) if folder else None)
+
+
+def conversation_page(folder: str) -> AppTest:
+    script = f"from tests.unit.studio import test_tokens\ntest_tokens.draw_conversation({folder!r})"
+    page = AppTest.from_string(script, default_timeout=60).run()
+    assert not page.exception
+    return page
+
+
+def test_messages_have_roles_and_turns_without_them_say_so(tmp_path: Path) -> None:
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    page = conversation_page(str(tmp_path))
+    texts = [str(text.value) for text in page.text]
+    assert "user, 8 tokens" in texts and "policy, 3 tokens" in texts
+    assert "Prompt; roles of its messages: not recorded" in texts
+    assert [box.label for box in page.expander] == ["system"]
+    said = [block.value for block in page.code]
+    assert said[:3] == ["<s>brief", "<u>what?", "f()"] and "all of it" in said
+
+
+def test_without_a_tokenizer_a_turn_is_shown_whole() -> None:
+    texts = [str(text.value) for text in conversation_page("").text]
+    assert any("recorded, but there is no tokenizer here" in text for text in texts)
+
+
+def test_an_answer_that_the_template_has_rewritten_is_shown_again() -> None:
+    prompt = "<s>brief<u>what?<a>g()<t>7<a>"
+    roles = (SYSTEM, QUESTION, ("assistant", "<a>g()"), ("tool", "<t>7"))
+    second = turn(f"{prompt}ok", *roles, prompt=prompt)
+    assert [role for role, _ in shown(FIRST, second)] == ["assistant", "tool", "policy"]
+
+
+def test_turns_in_one_sample_are_told_apart() -> None:
+    text = "<u>what?<a>f()<t>7<a>ok"
+    roles = (QUESTION, ("assistant", "f()"), ("tool", "<t>7"))
+    whole = turn(text, *roles, prompt="<u>what?<a>")
+    assert shown(None, whole)[1:] == [("policy", "f()"), ("tool", "<t>7"), ("policy", "<a>ok")]
+
+
+def test_a_masked_token_names_its_role_where_it_was_recorded(tmp_path: Path) -> None:
+    sample = experience_from_proto(content())
+    masked = token_strip(whole(sample), tmp_path, color="surprise").tokens[1]
+    assert ("role", "not recorded") in masked.facts
+    sample.body = replace(sequence(), role_spans=(RoleSpan(role="tool", start=3, end=4),))
+    masked = token_strip(whole(sample), tmp_path, color="surprise").tokens[1]
+    assert ("role", "tool") in masked.facts
+    sample.body = replace(sequence(), role_spans=(RoleSpan(role="user", start=0, end=2),))
+    masked = token_strip(whole(sample), tmp_path, color="surprise").tokens[1]
+    assert ("role", "template") in masked.facts
+
+
+def test_a_record_without_roles_says_nothing_of_messages() -> None:
+    """Such are all of earlier releases."""
+    assert experience_row(record()).content is None
+    body = replace(sequence(), role_spans=(RoleSpan(role="user", start=0, end=2),))
+    kept = experience_row(record(body=body)).content
+    assert kept is not None and kept.spans == body.role_spans and kept.prompt_length == 2
 
 
 def test_a_text_in_a_filter_may_have_blanks() -> None:

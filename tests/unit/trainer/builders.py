@@ -45,13 +45,13 @@ def save_tiny_model(
     return directory
 
 
-def save_tiny_mixture(directory: Path, seed: int = 0) -> Path:
+def save_tiny_mixture(directory: Path, seed: int = 0, vocabulary: int = VOCABULARY) -> Path:
     """A random Qwen3-MoE: three layers, of which the second has no experts, two of five each."""
     import torch
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     config = Qwen3MoeConfig(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         hidden_size=64,
         intermediate_size=96,
         moe_intermediate_size=32,

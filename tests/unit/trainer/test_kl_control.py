@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.trainer.learner.kl_control import KlCoefficients
+from services.trainer.learner.advantages import KlCoefficients
 from tests.unit.trainer.builders import grpo_plan
 from trinity.algorithm.kl.controller import KlController, kl_controller
 from trinity.errors import UserError

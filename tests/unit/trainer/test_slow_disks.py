@@ -1,5 +1,6 @@
-"""A rank that writes slowly is left alone, by its service and by turns; one that hangs is not."""
+"""A rank with a slow disk is left alone, by its service and by turns; one that hangs is not."""
 
+import hashlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from services.trainer.messages import RankActivity, RankAlive
 from trinity.runtime import device_lock, life
 from trinity.runtime.device_lock import DeviceLock, Holder, HolderWatch
 from trinity.runtime.life import UNWATCHED, LifeSigns
-from trinity.weights.manifest import ManifestHead, seal
+from trinity.weights.manifest import ManifestFile, ManifestHead, seal, verify
 
 WAIT_SECONDS = 120.0
 SILENCE_SECONDS = 10.0
@@ -137,17 +138,38 @@ def seal_folder(folder: Path, signs: LifeSigns) -> None:
     seal(folder, HEAD, life=signs)
 
 
+def read_shards(folder: Path, signs: LifeSigns) -> None:
+    import torch
+
+    from trinity.weights.shards import read_shards
+
+    write_shards(folder, UNWATCHED)
+    found = torch.zeros(4)
+    read_shards({"weight": found}, folder, signs)
+    assert found.tolist() == [1, 1, 1, 1]
+
+
+def verify_folder(folder: Path, signs: LifeSigns) -> None:
+    folder.mkdir()
+    (folder / "shard").write_bytes(b"bytes")
+    content = ManifestFile(sha256=hashlib.sha256(b"bytes").hexdigest(), size=5)
+    manifest = seal(folder, HEAD, frozenset({"shard"}), {"shard": content})
+    verify(folder, manifest, life=signs)
+
+
 SLOW = {
     "shards of a checkpoint": (write_shards, "trinity.weights.shards.save_file"),
     "shards made durable": (write_shards, "trinity.weights.shards.make_durable"),
     "a version's file": (write_version, "services.trainer.checkpoints.dealt.save_file"),
     "its hash": (write_version, "services.trainer.checkpoints.dealt.describe"),
     "a checkpoint's hashes": (seal_folder, "trinity.weights.manifest.describe"),
+    "shards that are read": (read_shards, "trinity.weights.shards._read_slice"),
+    "a checkpoint that is verified": (verify_folder, "trinity.weights.manifest.describe"),
 }
 
 
 @pytest.mark.parametrize("name", SLOW)
-def test_a_slow_write_is_no_silence(
+def test_slow_work_with_a_disk_is_no_silence(
     name: str, disk: SlowDisk, limit: Limit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, slow = SLOW[name]

@@ -1,13 +1,16 @@
 """Transcripts become samples with the engine's very tokens."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.unit.workflows.scripted import ScriptedEngine, scripted_model, task_of
 from trinity.codec import check_experience
 from trinity.errors import UserError
-from trinity.types import Experience, JsonObject
+from trinity.types import Experience, JsonObject, RoleSpan
 from trinity.workflows.experience_builder import SamplingOverrides, distribution_of
+from trinity.workflows.generation import Prompt
 from trinity.workflows.messages import Message
 from trinity.workflows.multi_turn import MultiTurnWorkflow
 
@@ -51,6 +54,23 @@ async def test_turns_that_go_on_from_one_another_are_one_sample() -> None:
     (span,) = sample.version_spans
     assert (span.start, span.end, span.version) == (0, body.response_length, 4)
     check_experience(sample)
+
+
+async def test_a_joined_sample_keeps_the_roles_of_its_messages() -> None:
+    """Those of the last prompt, which has all earlier turns; here the template knows one."""
+    workflow = guesses()
+    encode = workflow.model.tokenizer.encode_chat
+
+    def with_roles(messages: list[Message], tools: list[JsonObject] | None = None) -> Prompt:
+        prompt = encode(messages, tools or [])
+        whole = RoleSpan(role=f"{len(messages)} messages", start=0, end=len(prompt.token_ids))
+        return replace(prompt, role_spans=(whole,))
+
+    workflow.model.tokenizer.encode_chat = with_roles  # type: ignore[method-assign, assignment]
+    (sample,) = await workflow.run_async()
+    [span] = sample.sequence.role_spans
+    assert span.role == "5 messages"
+    assert bytes(sample.sequence.tokens[: span.end].tolist()).endswith(b"<assistant>")
 
 
 async def test_turns_whose_template_forgets_answers_are_samples_of_their_own() -> None:

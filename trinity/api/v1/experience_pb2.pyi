@@ -134,21 +134,33 @@ class SamplingParams(_message.Message):
     json_schema: str
     def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., max_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., stop: _Optional[_Iterable[str]] = ..., logprobs: _Optional[int] = ..., json_schema: _Optional[str] = ...) -> None: ...
 
+class RoleSpan(_message.Message):
+    __slots__ = ("role", "start", "end")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    start: int
+    end: int
+    def __init__(self, role: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
 class Sequence(_message.Message):
-    __slots__ = ("tokens", "prompt_length", "action_mask", "rollout_logprobs", "prompt_text", "response_text")
+    __slots__ = ("tokens", "prompt_length", "action_mask", "rollout_logprobs", "prompt_text", "response_text", "role_spans")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LENGTH_FIELD_NUMBER: _ClassVar[int]
     ACTION_MASK_FIELD_NUMBER: _ClassVar[int]
     ROLLOUT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TEXT_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_TEXT_FIELD_NUMBER: _ClassVar[int]
+    ROLE_SPANS_FIELD_NUMBER: _ClassVar[int]
     tokens: Tensor
     prompt_length: int
     action_mask: Tensor
     rollout_logprobs: Tensor
     prompt_text: str
     response_text: str
-    def __init__(self, tokens: _Optional[_Union[Tensor, _Mapping]] = ..., prompt_length: _Optional[int] = ..., action_mask: _Optional[_Union[Tensor, _Mapping]] = ..., rollout_logprobs: _Optional[_Union[Tensor, _Mapping]] = ..., prompt_text: _Optional[str] = ..., response_text: _Optional[str] = ...) -> None: ...
+    role_spans: _containers.RepeatedCompositeFieldContainer[RoleSpan]
+    def __init__(self, tokens: _Optional[_Union[Tensor, _Mapping]] = ..., prompt_length: _Optional[int] = ..., action_mask: _Optional[_Union[Tensor, _Mapping]] = ..., rollout_logprobs: _Optional[_Union[Tensor, _Mapping]] = ..., prompt_text: _Optional[str] = ..., response_text: _Optional[str] = ..., role_spans: _Optional[_Iterable[_Union[RoleSpan, _Mapping]]] = ...) -> None: ...
 
 class Pair(_message.Message):
     __slots__ = ("chosen", "rejected")

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.columns import column_names, column_value, has_column
-from trinity.config.checks.model import check_template
 from trinity.config.checks.rows import check_task_rows, check_training_rows
-from trinity.config.data_files import files_beside_shards, find_data_files
+from trinity.config.data_files import find_data_files, unread_sentence
 from trinity.config.data_rows import Row, count_rows, first_rows
 from trinity.config.plan.model import HubReference, Rows, hub_dataset, require_online
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
@@ -34,16 +33,9 @@ def unread_beside_shards(rows: Rows) -> str:
     """Returns a sentence about files of a split that are not read; empty if there are none."""
     try:
         files = _files_here(rows)
-        unread = files_beside_shards(files, rows.path or "", rows.split, rows.subset_name)
+        return unread_sentence(files, rows.path or "", rows.split, rows.subset_name)
     except (UserError, OSError):
         return ""
-    if not unread:
-        return ""
-    names = ", ".join(file.name for file in unread)
-    return (
-        f"{names} in {unread[0].parent} {'is' if len(unread) == 1 else 'are'} not read, as the "
-        f"folder has shards of the split `{rows.split}` (data/{files[0].name})"
-    )
 
 
 def check_taskset(taskset: ResolvedTaskset) -> None:
@@ -149,6 +141,8 @@ def check_auxiliary_buffer(buffer: ResolvedExperienceBuffer) -> None:
 
 def _files_to_train_on(buffer: ResolvedExperienceBuffer) -> tuple[Path, ...]:
     if buffer.format.chat_template is not None:
+        from trinity.config.checks.chat_template import check_template
+
         check_template(buffer.format.chat_template, "of `format`")
     _check_fetchable(buffer)
     return _files_here(buffer)

@@ -5,10 +5,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from jinja2 import Environment, TemplateSyntaxError, nodes
-from jinja2.ext import Extension
-from jinja2.meta import find_undeclared_variables
-from jinja2.parser import Parser
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from trinity.config.plan.arithmetic import model_keys, packing_obstacle, sharing_obstacle
@@ -35,40 +31,6 @@ _BEYOND_LORA = (
     "target_parameters",
 )
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
-
-
-class _Generation(Extension):
-    """The tag that transformers puts around the assistant's text; parses its content only."""
-
-    tags = {"generation"}  # noqa: RUF012 (so declared by jinja2)
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-TEMPLATE_EXTENSIONS: list[str | type[Extension]] = ["jinja2.ext.loopcontrols", _Generation]
-
-
-def check_template(template: str, whose: str) -> None:
-    """Checks the syntax, and that every filter and test the template names exists.
-
-    Raises: UserError with the line of the first error.
-    """
-    environment = Environment(extensions=TEMPLATE_EXTENSIONS)
-    try:
-        environment.compile(template)
-    except TemplateSyntaxError as error:
-        raise UserError(
-            f"the chat template {whose} is not valid Jinja (line {error.lineno}: "
-            f"{error.message}): correct it"
-        ) from error
-
-
-def template_variables(template: str) -> frozenset[str]:
-    """Returns the variables that a template reads, those of every template among them."""
-    environment = Environment(extensions=TEMPLATE_EXTENSIONS)
-    return frozenset(find_undeclared_variables(environment.parse(template)))
 
 
 class _NamedTemplate(BaseModel):
@@ -112,12 +74,18 @@ class _ModelConfigJson(BaseModel):
         return self.hidden_size // self.num_attention_heads
 
 
+def _check_template(template: str, whose: str) -> None:
+    from trinity.config.checks.chat_template import check_template  # Jinja, for few files
+
+    check_template(template, whose)
+
+
 def check_model(stage: StagePlan) -> None:
     """Checks the policy's model; raises for the first thing that is missing or does not fit."""
     if stage.external_model is not None:
         return
     if stage.chat_template is not None:
-        check_template(stage.chat_template, "of `model`")
+        _check_template(stage.chat_template, "of `model`")
     directory = local_model_directory(stage.model_path)
     if directory is None:
         return
@@ -142,7 +110,7 @@ def check_auxiliary_model(stage: StagePlan, position: int) -> None:
     if model.external is not None:
         return
     if model.chat_template is not None:
-        check_template(model.chat_template, f"of `{at}`")
+        _check_template(model.chat_template, f"of `{at}`")
     directory = local_model_directory(model.model_path, f"{at}.model_path")
     if directory is None:
         return
@@ -285,7 +253,7 @@ def _check_tokenizer(directory: Path, chat_template: str | None, key: str) -> No
     if not template:
         raise UserError(f"the tokenizer of {directory} has no chat template: give `{key}`")
     for name, text in _templates_by_name(template, directory).items():
-        check_template(text, f"{name}of the tokenizer in {directory}")
+        _check_template(text, f"{name}of the tokenizer in {directory}")
 
 
 def _templates_by_name(template: object, directory: Path) -> dict[str, str]:

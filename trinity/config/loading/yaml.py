@@ -26,17 +26,32 @@ class _Loader(_BASE_LOADER):  # type: ignore[misc]  # one of two classes, chosen
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Rejects duplicate keys, which YAML allows and of which it would drop the first."""
-        seen: set[str] = set()
+        """Rejects duplicate keys, which YAML allows and of which it would drop the first.
+
+        Keys of different spelling may be the same: `1` and `true`, or `yes` and `on`.
+        """
+        seen: dict[Any, yaml.ScalarNode] = {}
         for key, _ in node.value:
-            name = f"{key.tag} {key.value}" if isinstance(key, yaml.ScalarNode) else ""
-            if name in seen:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+                continue
+            value = self.construct_object(key)
+            name = value if value == value else key.value  # NaN differs from itself
+            if (first := seen.setdefault(name, key)) is not key:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key `{key.value}` is given twice", key.start_mark
+                    None, None, _twice(first, key), key.start_mark
                 )
-            seen |= {name} if name and key.tag != _MERGE else set()
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
         return mapping
+
+
+def _twice(first: yaml.ScalarNode, second: yaml.ScalarNode) -> str:
+    line = first.start_mark.line + 1
+    if first.value == second.value:
+        return f"the key `{second.value}` is given twice, first in line {line}: keep one of them"
+    return (
+        f"the keys `{first.value}` (line {line}) and `{second.value}` are the same to YAML: "
+        "put them in quotes, or keep one of them"
+    )
 
 
 _Loader.add_implicit_resolver(

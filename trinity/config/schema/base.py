@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from trinity.redact import HIDDEN, redact_passwords
+from trinity.runtime.logs import HIDDEN, redact_passwords
 
 Args = dict[str, JsonValue]
 """Arguments passed on unread to a function that the user chose by name."""

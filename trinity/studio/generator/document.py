@@ -13,6 +13,7 @@ import yaml
 from trinity.config.check import CheckReport, check_file
 from trinity.config.loading.keys import documented_key, drop, get, has, parse_key, put
 from trinity.config.loading.yaml import load_yaml, yaml_text
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 from trinity.studio.generator.fields import FieldSpec, field_specs, from_widget, to_widget
 from trinity.studio.generator.registry import ConfigEntry
@@ -36,6 +37,8 @@ class FormReport:
     advice: tuple[str, ...] = ()
     plan: tuple[str, ...] = ()
     """The plan, if there are no errors."""
+    stages: tuple[StagePlan, ...] = ()
+    """The stages of that plan."""
 
     @property
     def num_errors(self) -> int:
@@ -99,6 +102,8 @@ def make_tree(base: Tree, values: Mapping[str, object], entries: Mapping[str, Co
         if not entry.path or name not in values:
             continue
         spec = specs.get(name)
+        if spec is not None and _is_untouched(tree, spec, entry, values[name]):
+            continue
         try:
             value = values[name] if spec is None else from_widget(spec, values[name])
             _write(tree, entry, spec, value)
@@ -109,6 +114,18 @@ def make_tree(base: Tree, values: Mapping[str, object], entries: Mapping[str, Co
                 f"`{entry.path}` cannot be written: something above it is no section"
             ) from None
     return tree
+
+
+def _is_untouched(tree: Tree, spec: FieldSpec, entry: ConfigEntry, shown: object) -> bool:
+    """Returns true if the widget shows what the document has.
+
+    A variable such as `${oc.env:GPUS}` in the place of a number is shown as nothing, and stays.
+    """
+    location = parse_key(entry.path)
+    try:
+        return has(tree, location) and shown == to_widget(spec, get(tree, location))
+    except KeyError:
+        return False  # `_write` says why
 
 
 def _write(tree: Tree, entry: ConfigEntry, spec: FieldSpec | None, value: object) -> None:
@@ -146,6 +163,7 @@ def check_tree(tree: Tree) -> FormReport:
         other_errors=tuple(others),
         advice=report.advice + tuple(str(notice) for notice in report.notices),
         plan=_plan_lines(report),
+        stages=() if report.plan is None else report.plan.stages,
     )
 
 

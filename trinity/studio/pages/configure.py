@@ -7,10 +7,13 @@ from typing import Any
 
 import streamlit as st
 
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import TrinityError, UserError
+from trinity.sizing.memory import GIB
 from trinity.studio.context import studio_context
 from trinity.studio.generator.document import (
     FormReport,
+    Tree,
     check_tree,
     document_from_verl,
     make_tree,
@@ -26,6 +29,22 @@ from trinity.studio.generator.form import (
     register_entries,
 )
 from trinity.studio.generator.registry import CONFIG_GENERATORS
+from trinity.studio.generator.sizes import (
+    AXIS_HEIGHT,
+    BAR_HEIGHT,
+    MAX_NODES,
+    GpuGrid,
+    MemoryBar,
+    gpu_grid,
+    memory_bars,
+    memory_chart,
+    unknown_models,
+)
+from trinity.studio.generator.sources import (
+    document_of_example,
+    document_of_run,
+    example_files,
+)
 from trinity.studio.generator.start import (
     StartedRun,
     file_name,
@@ -36,11 +55,17 @@ from trinity.studio.generator.start import (
     submit_run,
 )
 from trinity.studio.plain_text import plain_text
+from trinity.studio.runs import find_runs
 from trinity.studio.system import System
-from trinity.studio.widgets import show_long_text, show_problem
+from trinity.studio.widgets import Column, Row, show_long_text, show_problem, show_table
 
 BEGINNER_MODE, EXPERT_MODE = "Beginner", "Expert"
 MODES = (BEGINNER_MODE, EXPERT_MODE)
+SOURCES = ("Example", "File", "Run", "veRL")
+MAX_SOURCES = 200
+"""Most runs to choose from; the newest."""
+REMARKS_KEY, SECTION_KEY, GPU_KEY = "_form_remarks", "_form_section", "_form_gpu_gib"
+GPU_GIB = 80
 FIELDS_A_ROW = 2
 STARTED_KEY = "_form_started"
 PROGRESS_SECONDS = 2.0
@@ -104,19 +129,62 @@ def _report() -> FormReport:
 
 
 def _show_sources() -> None:
-    with st.expander("Start from a file, or from a script of veRL"):
-        file = st.file_uploader("YAML file", type=["yaml", "yml"])
-        if file is not None and st.button("Use this file"):
-            load_document(read_document(file.getvalue().decode(errors="replace")))
-            st.rerun()
-        script = st.text_area("Script of veRL", placeholder="python3 -m verl.trainer.main_ppo ...")
-        if script and st.button("Convert this script"):
-            tree, remarks = document_from_verl(script)
-            load_document(tree)
-            st.session_state["_form_remarks"] = remarks
-            st.rerun()
-        for remark in st.session_state.get("_form_remarks", ()):
-            st.text(plain_text(remark))
+    """Shows what a configuration can start from; what the last one left to say stays."""
+    with st.expander("Start from an example, a file, a run, or a script of veRL"):
+        offers = (_offer_examples, _offer_files, _offer_runs, _offer_scripts)
+        for tab, offer in zip(st.tabs(SOURCES), offers, strict=True):
+            with tab:
+                try:
+                    offer()
+                except TrinityError as error:
+                    show_problem(error)
+    for remark in st.session_state.get(REMARKS_KEY, ()):
+        st.text(plain_text(remark))
+
+
+def _start_from(tree: Tree, remarks: Sequence[str]) -> None:
+    load_document(tree)
+    st.session_state[REMARKS_KEY] = tuple(remarks)
+    st.rerun()
+
+
+def _offer_examples() -> None:
+    files = example_files()
+    if not files:
+        st.text("The examples are in the source repository, which is not beside this package.")
+        return
+    names = list(files)
+    name = st.selectbox("Example", names, index=None, placeholder="the name of a folder")
+    if st.button("Use this example", disabled=name is None) and name is not None:
+        _start_from(*document_of_example(files[name]))
+
+
+def _offer_files() -> None:
+    file = st.file_uploader("YAML file", type=["yaml", "yml"])
+    if st.button("Use this file", disabled=file is None) and file is not None:
+        _start_from(read_document(file.getvalue().decode(errors="replace")), ())
+
+
+def _offer_runs() -> None:
+    runs = find_runs(studio_context().places)[:MAX_SOURCES]
+    if not runs:
+        st.text("No run was started below the places that Studio looks at.")
+        return
+    place = st.selectbox(
+        "Run",
+        range(len(runs)),
+        index=None,
+        format_func=lambda place: plain_text("/".join(runs[place].parts[-2:])),
+        placeholder="the newest first",
+    )
+    if st.button("Use this run", disabled=place is None) and place is not None:
+        _start_from(*document_of_run(runs[place]))
+
+
+def _offer_scripts() -> None:
+    script = st.text_area("Script of veRL", placeholder="python3 -m verl.trainer.main_ppo ...")
+    if st.button("Convert this script", disabled=not script):
+        _start_from(*document_from_verl(script))
 
 
 def _show_form() -> Iterator[ErrorSlot]:
@@ -127,7 +195,7 @@ def _show_form() -> Iterator[ErrorSlot]:
         st.subheader("Important Configs", anchor=False)
         yield from _show_fields(BEGINNER[IMPORTANT])
         return
-    section = st.selectbox("Section", [*EXPERT_SECTIONS, *_sections_of_plugins()])
+    section = st.selectbox("Section", [*EXPERT_SECTIONS, *_sections_of_plugins()], key=SECTION_KEY)
     yield from _show_fields(CONFIG_GENERATORS.names_of(section))
 
 
@@ -161,10 +229,63 @@ def _show_result(report: FormReport) -> None:
         st.success("The configuration is right. Models and data are looked at when the run starts.")
     for text in (*report.other_errors, *report.advice, *report.plan):
         st.text(plain_text(text))
+    _show_sizes(report.stages)
     st.code(plain_text(report.yaml), language="yaml", wrap_lines=True)
     name = file_name(str(st.session_state["project"]), str(st.session_state["exp_name"]))
     st.download_button("Download", report.yaml, file_name=name, mime="application/yaml")
     _show_start(report, name, is_ready=not (report.num_errors or unfinished))
+
+
+def _show_sizes(stages: Sequence[StagePlan]) -> None:
+    """Shows the GPUs of each stage and how full they get; nothing where all runs on processors."""
+    grids = [(stage, grid) for stage in stages if (grid := gpu_grid(stage)) is not None]
+    if not grids:
+        return
+    size = st.number_input("GiB of each GPU", min_value=1, value=GPU_GIB, key=GPU_KEY)
+    for stage, grid in grids:
+        st.text(plain_text(f"GPUs of stage {stage.name}"))
+        _show_grid(stage.name, grid)
+        _show_memory(stage, size * GIB)
+
+
+def _show_grid(stage: str, grid: GpuGrid) -> None:
+    show_table(
+        "GPUs",
+        (Column("node", "number"), *(Column(f"GPU {gpu}") for gpu in range(len(grid.rows[0])))),
+        [Row(f"{node}", (f"{node}", *row)) for node, row in enumerate(grid.rows)],
+        key=f"gpus-{stage}",
+        empty="",
+    )
+    if grid.num_nodes > len(grid.rows):
+        st.text(f"The first {MAX_NODES} of {grid.num_nodes:,} nodes are shown.")
+
+
+def _show_memory(stage: StagePlan, gpu_bytes: int) -> None:
+    bars = memory_bars(stage, gpu_bytes)
+    for path in unknown_models(stage):
+        st.text(plain_text(f"Memory is not known: there is no config.json of {path} here."))
+    if not bars:
+        return
+    for bar in bars:
+        st.text(plain_text(f"{bar.role}: {bar.verdict}"))
+    height = BAR_HEIGHT * len(bars) + AXIS_HEIGHT
+    st.vega_lite_chart(memory_chart(bars, gpu_bytes), width="stretch", height=height)
+    st.text("An estimate, for one GPU of each role; the dashed line is the end of the GPU.")
+    with st.expander("Memory as a table"):
+        show_table(
+            "Memory",
+            (Column("role"), Column("part"), Column("GiB", "number"), Column("from", "wrap")),
+            list(_memory_rows(bars)),
+            key=f"memory-{stage.name}",
+            empty="",
+        )
+
+
+def _memory_rows(bars: Sequence[MemoryBar]) -> Iterator[Row]:
+    for bar in bars:
+        for term in bar.terms:
+            size = f"{term.bytes / GIB:.2f}"
+            yield Row(f"{bar.role} {term.name}", (bar.role, term.name, size, term.formula))
 
 
 def _show_start(report: FormReport, name: str, *, is_ready: bool) -> None:

@@ -1,5 +1,8 @@
 """The page Experiences: what the model wrote, what it got for it, token by token."""
 
+from functools import partial
+from pathlib import Path
+
 import streamlit as st
 
 from trinity.api.v1 import query_pb2
@@ -12,10 +15,13 @@ from trinity.studio.experiences import (
     NOT_RECORDED,
     PAGE_ROWS,
     ExperienceRow,
+    ShownMessage,
+    TurnTokens,
     WholeExperience,
     conversation_of,
     group_of,
     list_experiences,
+    new_messages,
     split_conditions,
     whole_experience,
 )
@@ -37,7 +43,7 @@ from trinity.studio.plain_text import (
     seconds_text,
     time_text,
 )
-from trinity.studio.tokens import WINDOW_TOKENS, colors_of, token_strip
+from trinity.studio.tokens import WINDOW_TOKENS, colors_of, read_tokenizer, token_strip
 from trinity.studio.widgets import (
     Column,
     Row,
@@ -62,6 +68,7 @@ COLUMNS = (
     Column("state"),
     Column("response", "text"),
 )
+SYSTEM = "system"
 TABLE_HEIGHT = 360
 """In pixels: ten rows, so that the chosen experience is seen below them."""
 TABS = ("Tokens", "Conversation", "Group", "Details")
@@ -161,7 +168,8 @@ def _show_sample(
     with tokens:
         _show_tokens(whole, viewed, stage.key.stage)
     with conversation:
-        _show_conversation(conversation_of(group, whole.row))
+        model = model_of(viewed.connection.job_dir, stage.key.stage)
+        _show_conversation(conversation_of(group, whole.row), model)
     with others:
         _show_group(group, whole.row)
     with details:
@@ -210,24 +218,48 @@ def _show_tokens(whole: WholeExperience, viewed: ViewedRun, stage: str) -> None:
     st.text(plain_text(f"{strip.scale}; dotted: not chosen by the policy, not trained on"))
 
 
-def _show_conversation(turns: tuple[ExperienceRow, ...]) -> None:
+def _show_conversation(turns: tuple[ExperienceRow, ...], model: Path | None) -> None:
+    """Shows each turn's messages by their roles; whole texts where roles or a tokenizer lack."""
+    tokenizer = read_tokenizer(model) if model is not None else None
+    before: TurnTokens | None = None
     for turn in turns:
-        st.text(
-            plain_text(
-                joined(
-                    [
-                        f"turn {turn.turn}",
-                        f"weights {turn.versions}",
-                        f"reward {number_text(turn.reward) or NOT_RECORDED}",
-                        f"advantage {number_text(turn.advantage, is_signed=True) or NOT_RECORDED}",
-                    ]
-                )
-            )
-        )
-        st.text("Prompt")
-        show_long_text(turn.prompt or NOT_RECORDED)
-        st.text("Response")
-        show_long_text(turn.response or NOT_RECORDED)
+        st.text(plain_text(_turn_head(turn)))
+        if turn.content is None or tokenizer is None:
+            _show_whole_turn(turn)
+        else:
+            decode = partial(tokenizer.decode, skip_special_tokens=False)
+            for message in new_messages(before, turn.content, decode):
+                _show_message(message)
+        before = turn.content
+
+
+def _turn_head(turn: ExperienceRow) -> str:
+    return joined(
+        [
+            f"turn {turn.turn}",
+            f"weights {turn.versions}",
+            f"reward {number_text(turn.reward) or NOT_RECORDED}",
+            f"advantage {number_text(turn.advantage, is_signed=True) or NOT_RECORDED}",
+        ]
+    )
+
+
+def _show_whole_turn(turn: ExperienceRow) -> None:
+    roles = NOT_RECORDED if turn.content is None else "recorded, but there is no tokenizer here"
+    st.text(plain_text(f"Prompt; roles of its messages: {roles}"))
+    show_long_text(turn.prompt or NOT_RECORDED)
+    st.text("Response")
+    show_long_text(turn.response or NOT_RECORDED)
+
+
+def _show_message(message: ShownMessage) -> None:
+    """Shows a message; that of the system is folded, as it is long and always the same."""
+    if message.role == SYSTEM:
+        with st.expander("system"):
+            show_long_text(message.text)
+        return
+    st.text(plain_text(f"{message.role}, {message.num_tokens:,} tokens"))
+    show_long_text(message.text)
 
 
 def _show_group(group: tuple[ExperienceRow, ...], chosen: ExperienceRow) -> None:

@@ -14,10 +14,14 @@ from trinity.studio.pages import (
     tasksets,
 )
 
+STYLE = "<style>[data-testid='stMainBlockContainer'] {padding-top: 1.5rem;}</style>"
+"""Streamlit leaves a wide empty band below a menu at the top."""
+
 
 def main() -> None:
     """Shows the menu and the page that the address names."""
     st.set_page_config(page_title="Trinity Studio", layout="wide")
+    st.html(STYLE)
     pages = [
         st.Page(runs.show, title="Runs", url_path="runs", default=True),
         st.Page(run.show, title="Run", url_path="run"),

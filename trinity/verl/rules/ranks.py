@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trinity.verl.rules.back_end import ULYSSES, sequence_parallel_size
+from trinity.verl.rules.running import ULYSSES, sequence_parallel_size
 from trinity.verl.values import as_count
 from trinity.verl.work import ACTOR, Conversion
 

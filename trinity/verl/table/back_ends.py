@@ -1,6 +1,6 @@
 """Sections of veRL's back ends other than FSDP: Megatron, VeOmni, TorchTitan.
 
-FSDP2 trains in their place. Parallel sizes are read by `trinity.verl.rules.back_end`, which names
+FSDP2 trains in their place. Parallel sizes are read by `trinity.verl.rules.running`, which names
 them in one warning.
 """
 

@@ -285,7 +285,8 @@ def _body(tokens: Any, prompt_length: int, fields: Mapping[str, Any]) -> Sequenc
         prompt_length=prompt_length,
         action_mask=_given(fields.get("action_mask"), np.full(size, is_trained, dtype=np.bool_)),
         rollout_logprobs=_given(fields.get("logprobs"), np.zeros(size, dtype=np.float32)),
-        **texts,
+        prompt_text=texts["prompt_text"],
+        response_text=texts["response_text"],
     )
 
 

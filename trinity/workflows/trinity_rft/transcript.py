@@ -92,5 +92,6 @@ async def _encoded(model: ModelWrapper, said: Transcript) -> Experience:
         rollout_logprobs=logprobs[first - 1 :],
         prompt_text=model.text_of(whole.token_ids[:first]),
         response_text=model.text_of(whole.token_ids[first:]),
+        role_spans=whole.role_spans,
     )
     return Experience(body=body)

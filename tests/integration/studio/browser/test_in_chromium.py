@@ -145,7 +145,7 @@ def tab_to(page: Any, name: str) -> None:
     """Presses Tab until the element of this name has the focus."""
     for _ in range(MOST_TAB_STOPS):
         page.keyboard.press("Tab")
-        if name in page.evaluate(FOCUSED_NAME):
+        if name == page.evaluate(FOCUSED_NAME):  # its help is called `Help for ...`
             return
     pytest.fail(f"{name} cannot be reached")
 
@@ -166,8 +166,6 @@ def test_a_configuration_is_written_and_saved_by_the_keyboard(
     page.keyboard.press("Enter")
     page.locator("code", has_text="batch_size: 24").first.wait_for()
     tab_to(page, "Save")
-    while page.evaluate(FOCUSED_NAME) != "Save":  # the field `Save as` comes before the button
-        tab_to(page, "Save")
     page.keyboard.press("Enter")
     page.get_by_text("saved ").first.wait_for()
     [saved] = studio.root.glob("*by-keyboard.yaml")

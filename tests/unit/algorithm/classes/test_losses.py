@@ -19,8 +19,7 @@ from trinity.algorithm.kl.penalty import kl_penalty
 from trinity.algorithm.kl_fn import KLFn
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
-from trinity.algorithm.policy_loss.inputs import PolicyInputs
-from trinity.algorithm.policy_loss.validation import validate_policy_loss
+from trinity.algorithm.policy_loss.inputs import PolicyInputs, validate_policy_loss
 from trinity.algorithm.policy_loss_fn import PolicyLossFn
 from trinity.algorithm.utils import aggregate_loss
 from trinity.errors import UserError

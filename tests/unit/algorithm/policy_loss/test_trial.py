@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from trinity.algorithm.policy_loss import POLICY_LOSSES
-from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
-from trinity.algorithm.policy_loss.validation import validate_policy_loss
+from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss, validate_policy_loss
 from trinity.errors import UserError
 
 

@@ -1,11 +1,72 @@
-"""Assigns this machine's GPUs, or its processors, to the services."""
+"""This machine for a run: room on its disk, GPUs or processors, and servers that a plan names."""
 
+import http.client
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
+from trinity.config.schema.base import Args
 from trinity.errors import UserError
 from trinity.local.gpu_claims import GpuClaims
+from trinity.sizing.model_shape import count_parameters, read_shape
+
+MEBIBYTE = 2**20
+INFRASTRUCTURE_BYTES = 640 * MEBIBYTE
+"""The database when it is new, its log of changes, and the least that the broker works with."""
+BYTES_PER_PARAMETER = 14
+"""A checkpoint with Adam's two moments, all in float32, and one version of the weights in half of
+that precision: the least that is there at the same time."""
+
+
+def check_disk(plan: ExperimentPlan) -> None:
+    """Checks the disk of the run's directory.
+
+    Raises: UserError when not even the first checkpoint would fit.
+    """
+    folder = plan.job_path
+    held = _size_of(folder / "infra")
+    needed = max(0, INFRASTRUCTURE_BYTES - held) + max(map(_checkpoint_bytes, plan.stages))
+    free = shutil.disk_usage(_existing(folder)).free
+    if free >= needed:
+        return
+    raise UserError(
+        f"the disk of {folder} has {free // MEBIBYTE:,} MiB free, and this run needs "
+        f"{-(-needed // MEBIBYTE):,} MiB at least, for its database, its broker and the first "
+        "checkpoint: make room there, or choose another `checkpoint_root_dir`"
+    )
+
+
+def _checkpoint_bytes(stage: StagePlan) -> int:
+    """Returns what a checkpoint takes; 0 where none is written or the model is not here yet."""
+    if not stage.needs_training or stage.lora is not None:
+        return 0
+    try:
+        directory = local_model_directory(stage.model_path)
+        if directory is None or not (directory / "config.json").exists():
+            return 0
+        return BYTES_PER_PARAMETER * count_parameters(read_shape(directory / "config.json"))
+    except UserError:
+        return 0
+
+
+def _existing(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def _size_of(folder: Path) -> int:
+    """Returns the bytes of all files below a directory; files may go meanwhile."""
+    total = 0
+    for path in folder.rglob("*") if folder.is_dir() else ():
+        try:
+            total += path.lstat().st_blocks * 512
+        except OSError:
+            continue
+    return total
+
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 THREADS = "OMP_NUM_THREADS"
@@ -121,3 +182,58 @@ def _devices(plan: ExperimentPlan) -> list[str]:
         return [str(i) for i in range(num_gpus)]
     named = [name.strip() for name in visible.split(",")]
     return [name for name in named if name not in ("", "-1")][:num_gpus]
+
+
+ANSWER_SECONDS = 3.0
+HEALTH = "/health"
+
+
+def what_is_missing(plan: ExperimentPlan) -> Iterator[str]:
+    """Yields a sentence for each thing that a start on this machine would lack now."""
+    try:
+        check_gpus(plan)
+    except UserError as error:
+        yield str(error)
+    for url in dict.fromkeys(url for stage in plan.stages for url in _data_juicer_urls(stage)):
+        if why := _why_no_answer(url):
+            yield (
+                f"Data-Juicer's server at {url} does not answer ({why}): start "
+                "`python -m trinity.data_juicer.server`, or correct "
+                "`service.data_juicer.server_url`"
+            )
+
+
+def _data_juicer_urls(stage: StagePlan) -> Iterator[str]:
+    """Yields the addresses of Data-Juicer that operators of a stage send rows to.
+
+    None of a server that the run starts itself.
+    """
+    service = stage.config.service.data_juicer
+    if service is not None and service.auto_start:
+        return
+    named: list[tuple[str, Args]] = [(operator.name, operator.args) for operator in stage.operators]
+    for pipeline in (
+        stage.experience_buffer.task_pipeline,
+        *(taskset.task_pipeline for taskset in stage.tasksets),
+    ):
+        if pipeline is not None:
+            named += [(operator.name, operator.args) for operator in pipeline.operators]
+    for name, args in named:
+        url = args.get("server_url")
+        if name == "data_juicer" and isinstance(url, str):
+            yield url
+
+
+def _why_no_answer(url: str) -> str:
+    """Returns why a server does not answer; empty if it does, whatever it says."""
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.netloc, timeout=ANSWER_SECONDS)
+    try:
+        connection.request("GET", f"{parts.path.rstrip('/')}{HEALTH}")
+        connection.getresponse().read()
+    except (OSError, http.client.HTTPException) as error:
+        return str(error) or type(error).__name__
+    finally:
+        connection.close()
+    return ""

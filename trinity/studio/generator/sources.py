@@ -1,0 +1,113 @@
+"""Documents to start a configuration from: the examples of the repository, and runs."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+import trinity
+from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.config.schema.experiment import SINGLE_STAGE
+from trinity.errors import UserError
+from trinity.launch.resume import PLAN_FILE
+from trinity.runtime.logs import HIDDEN
+from trinity.studio.generator.document import Tree, read_document
+
+EXAMPLES = Path(trinity.__file__).parents[1] / "examples"
+COPY_SUFFIX = "-copy"
+EXAMPLE_REMARK = (
+    "Its paths begin in the root of the repository, and its README says how its data is made."
+)
+COPY_REMARK = (
+    f"The name ends with `{COPY_SUFFIX}`, so that a start begins a run of its own; under its old "
+    "name it would go on with the old one."
+)
+SECRETS_REMARK = "API keys and passwords are not kept with a run: give them again."
+
+
+def example_files(folder: Path = EXAMPLES) -> dict[str, Path]:
+    """Returns the files of the examples by their names; none beside an installed package."""
+    return {path.stem: path for path in sorted(folder.glob("*/*.yaml"))}
+
+
+def document_of_example(path: Path) -> tuple[Tree, tuple[str, ...]]:
+    """Returns the document of an example, and what to know about it.
+
+    Raises: UserError if it cannot be read.
+    """
+    try:
+        return read_document(path.read_text(encoding="utf-8")), (EXAMPLE_REMARK,)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def document_of_run(directory: Path) -> tuple[Tree, tuple[str, ...]]:
+    """Returns a document that plans what the run of a directory was planned as.
+
+    Keys that have their default are left out, and secrets, which are not stored.
+    Raises: UserError if the plan of the run cannot be read.
+    """
+    path = directory / PLAN_FILE
+    try:
+        plan = ExperimentPlan.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValidationError:
+        raise UserError(
+            f"{path} is not a plan of this release: start from the run's YAML file instead"
+        ) from None
+    tree, has_secrets = _without_hidden(document_of_plan(plan))
+    assert isinstance(tree, dict), "a document is a mapping"
+    tree["name"] = f"{tree['name']}{COPY_SUFFIX}"
+    return tree, (COPY_REMARK, *((SECRETS_REMARK,) if has_secrets else ()))
+
+
+def document_of_plan(plan: ExperimentPlan) -> Tree:
+    """Returns a document of a plan: the keys of all stages above, the others in each stage."""
+    written = [stage.config.model_dump(mode="json", exclude_defaults=True) for stage in plan.stages]
+    if [stage.name for stage in plan.stages] == [SINGLE_STAGE]:
+        return written[0]
+    shared = _shared(written)
+    stages = [
+        {"stage_name": stage.name, **_beyond(tree, shared)}
+        for stage, tree in zip(plan.stages, written, strict=True)
+    ]
+    return {**shared, "stages": stages}
+
+
+def _shared(trees: Sequence[Mapping[str, object]]) -> Tree:
+    """Returns the keys that all trees have with the same value."""
+    found: Tree = {}
+    for key, value in trees[0].items():
+        others = [tree.get(key) for tree in trees]
+        if all(other == value for other in others):
+            found[key] = value
+        elif mappings := [other for other in others if isinstance(other, dict)]:
+            below = _shared(mappings) if len(mappings) == len(others) else {}
+            found |= {key: below} if below else {}
+    return found
+
+
+def _beyond(tree: Mapping[str, object], shared: Mapping[str, object]) -> Tree:
+    """Returns the keys of a tree that the shared part does not have."""
+    found: Tree = {}
+    for key, value in tree.items():
+        below = shared.get(key)
+        if isinstance(value, dict) and isinstance(below, dict):
+            rest = _beyond(value, below)
+            found |= {key: rest} if rest else {}
+        elif key not in shared:
+            found[key] = value
+    return found
+
+
+def _without_hidden(value: object) -> tuple[object, bool]:
+    """Returns the value without hidden secrets, and true if it had some."""
+    if isinstance(value, dict):
+        kept = {key: _without_hidden(item) for key, item in value.items() if item != HIDDEN}
+        had = len(kept) < len(value) or any(found for _, found in kept.values())
+        return {key: item for key, (item, _) in kept.items()}, had
+    if isinstance(value, list):
+        items = [_without_hidden(item) for item in value]
+        return [item for item, _ in items], any(found for _, found in items)
+    return value, False
