@@ -28,6 +28,8 @@ from trinity.types import StageKey
 POLL_SECONDS = 20.0
 REPORT_STREAM_SECONDS = 60.0
 """Time after which the stream of reports is opened again, so that none is missed for longer."""
+OPEN_SECONDS = 120.0
+"""More than the buffer takes to load users' files, which another call would begin anew."""
 TRANSFER_SECONDS = 60.0
 """Time limit for sending the rows of a batch once they are composed."""
 
@@ -84,7 +86,7 @@ class TrainerBufferClient:
         """Returns the train steps that plan and data allow, once known; None when unbounded."""
         request = buffer_pb2.OpenStageRequest(key=self._key, plan_json=plan_json, seed=seed)
         answer = self._retry.call_until_ready(
-            lambda: self._stub.OpenStage(request, timeout=TRANSFER_SECONDS), _not_open_reason
+            lambda: self._stub.OpenStage(request, timeout=OPEN_SECONDS), _not_open_reason
         )
         return answer.total_train_steps or None
 

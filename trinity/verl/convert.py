@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trinity.errors import UserError
-from trinity.verl.key_table import find_row
+from trinity.verl.key_table import find_row, near_key
 from trinity.verl.row import TRAINER_CONFIG, KeyConversion, KeyRow
 from trinity.verl.rules.agents import convert_agents
 from trinity.verl.rules.algorithm import convert_algorithm, convert_old_logprobs
@@ -299,7 +299,9 @@ def _convert_setting(work: Conversion, setting: VerlSetting) -> None:
     if setting.value == UNKNOWN:
         work.report.missing.append((setting, f"give {setting.key}=<value> behind the script"))
     elif row is None:
-        work.report.missing.append((setting, UNKNOWN_KEY))
+        near = near_key(setting.key, supervised=work.settings.is_supervised)
+        hint = f"; did you mean `{near}`?" if near else ""
+        work.report.missing.append((setting, UNKNOWN_KEY + hint))
     elif setting.value is None:
         work.report.not_needed.append((setting, "null leaves it to the default"))
     elif setting.value == {}:

@@ -1,5 +1,6 @@
 """The treatment of every key of veRL's, collected from all tables."""
 
+from difflib import get_close_matches
 from functools import cache
 
 from trinity.config.loading.keys import documented_key, parse_key
@@ -15,6 +16,8 @@ from trinity.verl.table import (
     trainer,
 )
 
+_CLOSE = 0.8
+"""Likeness of a misspelt word to the right one."""
 ROWS: tuple[KeyRow, ...] = (
     *algorithm.ROWS,
     *data.ROWS,
@@ -38,6 +41,16 @@ def find_row(key: str, *, supervised: bool = False) -> KeyRow | None:
     if key in exact:
         return exact[key]
     return next((row for row in patterns if _matches(key, row.verl)), None)
+
+
+def near_key(key: str, *, supervised: bool = False) -> str:
+    """A known key of the same section whose last word is close; empty if there is none."""
+    exact, _ = _index(SUPERVISED_ROWS if supervised else ROWS)
+    section, _, name = key.rpartition(".")
+    names = [known.rpartition(".") for known in exact]
+    beside = sorted(last for above, _, last in names if above == section)
+    near = get_close_matches(name, beside, n=1, cutoff=_CLOSE)
+    return f"{section}.{near[0]}".lstrip(".") if near else ""
 
 
 def verl_names(key: str) -> list[str]:

@@ -47,9 +47,10 @@ class BatchPreparation:
 
     def __init__(self, *, plan: StagePlan, roles: "Roles") -> None:
         self._has_rollout = plan.has_rollouts
+        # A class of a user's says what it needs once it is loaded.
+        self._functions = EstimationFunctions.from_plan(plan)
         self._actor_outputs = actor_outputs(plan)
         self._has_teacher = has_teacher(plan)
-        self._functions = EstimationFunctions.from_plan(plan)
         self._select_tokens = token_selection(plan.algorithm)
         self._seed = plan.config.seed
         self._roles = roles

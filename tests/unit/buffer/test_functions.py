@@ -8,6 +8,8 @@ import pytest
 from services.buffer.domain.operators import FunctionChain, PipelineFunction
 from services.buffer.workers import functions as functions_module
 from services.buffer.workers.functions import NEEDS_UNKNOWN, FunctionRunner, ServiceUnavailable
+from services.explorer.clients import buffer as explorer_buffer
+from services.trainer import clients as trainer_clients
 from trinity.algorithm.advantage.needs import Needs
 from trinity.algorithm.advantage.samples import Samples
 
@@ -75,3 +77,9 @@ async def test_what_was_computed_before_a_service_went_away_is_kept(
     else:
         with pytest.raises(ServiceUnavailable):
             await functions.call_function("a", juiced(), parts)
+
+
+@pytest.mark.parametrize("patience", [trainer_clients.OPEN_SECONDS, explorer_buffer.OPEN_SECONDS])
+def test_a_caller_that_opens_a_stage_waits_for_users_files_to_be_loaded(patience: float) -> None:
+    """A call that ends before would begin the loading anew, again and again."""
+    assert patience > functions_module.LOAD_SECONDS

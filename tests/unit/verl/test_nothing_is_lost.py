@@ -59,6 +59,23 @@ def test_a_key_that_is_not_known_is_reported() -> None:
     assert "this key of veRL's is not known here" in line
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("actor_rollout_ref.actor.grad_clp", "actor_rollout_ref.actor.grad_clip"),
+        ("algorithm.gama", "algorithm.gamma"),
+        ("data.max_promt_length", "data.max_prompt_length"),
+        ("trainer.test_frq", "trainer.test_freq"),
+        ("actor_rollout_ref.actor.brand_new", ""),
+        ("brand_new", ""),
+    ],
+)
+def test_a_misspelt_key_is_told_with_the_one_that_is_near(written: str, meant: str) -> None:
+    text = "\n".join(from_keys(f"{written}=1").report)
+    assert "this key of veRL's is not known here" in text
+    assert ("did you mean" in text) == bool(meant) and f"`{meant}`" * bool(meant) in text
+
+
 def test_a_key_is_listed_once() -> None:
     keys = [row.verl for row in ROWS]
     assert sorted(keys) == sorted(set(keys))

@@ -10,6 +10,7 @@ from trinity.algorithm.adapted_part import AdaptedPart
 from trinity.algorithm.advantage.needs import Needs, needs
 from trinity.algorithm.advantage.samples import Advantages, Samples
 from trinity.algorithm.advantage_fn import AdvantageFn
+from trinity.algorithm.token_advantage import NEEDS_OF_CLASSES
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix, TokenAdvantages, TokenBatch
 from trinity.buffer.experiences import ReturnedExperiences, experiences_of, group_metrics
 from trinity.errors import UserError
@@ -129,13 +130,22 @@ def adapt_advantage(name: str, source: type) -> AdaptedPart | type:
 
     Raises: UserError when it is asynchronous.
     """
-    del name
     if not issubclass(source, AdvantageFn):
         return source
     if source.compute_in_trainer():
+        if _names_column(source, "entropys"):
+            NEEDS_OF_CLASSES[name] = frozenset({"entropies"})
         return AdaptedTokenAdvantage(source)
     if inspect.iscoroutinefunction(source.__call__):
         raise UserError(f"`__call__` of {source.__name__} is asynchronous: write it without async")
     adapted = AdaptedGroupAdvantage(source)
     needs(WHOLE_STEP)(adapted)
     return adapted
+
+
+def _names_column(source: type, column: str) -> bool:
+    """Returns true if a method of the class or of its bases has the column's name in it."""
+    members = [member for base in source.__mro__ for member in vars(base).values()]
+    return any(
+        column in member.__code__.co_consts for member in members if inspect.isfunction(member)
+    )

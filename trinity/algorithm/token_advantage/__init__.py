@@ -75,6 +75,9 @@ NEEDS: "dict[str, frozenset[Need]]" = {
 
 NEEDS["mine"] = frozenset({"values"})"""
 
+NEEDS_OF_CLASSES: "dict[str, frozenset[Need]]" = {}
+"""The same for classes of Trinity-RFT, by their name without a module, once they are loaded."""
+
 COMPARES_POLICIES = frozenset({"gvpo", "kto", "online_dpo"})
 """Advantages that compare the policy before the step with another one, so that the trainer computes
 log-probabilities of its own."""
@@ -82,4 +85,5 @@ log-probabilities of its own."""
 
 def needs_of(name: str) -> "frozenset[Need]":
     """Returns the data that the trainer must compute or find for the advantage with this name."""
-    return NEEDS.get(name, frozenset())
+    own = NEEDS_OF_CLASSES.get(name.rpartition(".")[2], frozenset())
+    return NEEDS.get(name, frozenset()) | own

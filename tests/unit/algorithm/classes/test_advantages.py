@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from tests.unit.algorithm.classes import plugin
+from trinity.algorithm import token_advantage
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.advantage.needs import needs_of
 from trinity.algorithm.advantage.samples import Samples
-from trinity.algorithm.advantage_fn import GroupAdvantage
+from trinity.algorithm.advantage_fn import GroupAdvantage, adapting
 from trinity.algorithm.advantage_fn.adapting import adapt_advantage
 from trinity.algorithm.advantage_fn.built_in import group_class
 from trinity.algorithm.priority import PRIORITIES
@@ -228,6 +229,25 @@ def test_an_advantage_of_tokens_writes_into_a_batch() -> None:
     assert found.advantages_BT.tolist() == [[3.0, 3.0, 0.0], [1.5, 0.0, 0.0]]
     assert found.metrics == {"num_tasks": 2.0}
     assert found.returns_BT is None
+
+
+def test_a_class_that_reads_entropies_has_the_trainer_compute_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(token_advantage, "NEEDS_OF_CLASSES", {})
+    monkeypatch.setattr(adapting, "NEEDS_OF_CLASSES", token_advantage.NEEDS_OF_CLASSES)
+
+    class Spread(plugin.Tokens):
+        """Reads the policy's entropies, in a method beside the call."""
+
+        def spread(self, exps: Any) -> Any:
+            return exps.batch["entropys"].mean()
+
+    adapt_advantage("Spread", Spread)
+    adapt_advantage("Tokens", plugin.Tokens)
+    assert token_advantage.needs_of("Spread") == token_advantage.needs_of("mine.Spread")
+    assert token_advantage.needs_of("mine.Spread") == {"entropies"}
+    assert token_advantage.needs_of("mine.Tokens") == frozenset()
 
 
 def test_a_column_that_the_batch_lacks_is_named_with_those_it_has() -> None:
