@@ -64,7 +64,8 @@ async def compared(folder: Path, num_steps: int, repeats: int) -> dict[str, obje
     assert len(weights) == 1, "hosts change no bit"
     ratios = {
         name: statistics.median(
-            two[name] / one[name] for one, two in zip(found[1], found[2], strict=True)
+            over_two[name] / over_one[name]
+            for over_one, over_two in zip(found[1], found[2], strict=True)
         )
         for name in ("processor_seconds", "seconds")
     }

@@ -1,6 +1,7 @@
 """Makes the experiences that answers of the model are recorded as."""
 
 import logging
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
@@ -50,8 +51,14 @@ class SamplingOverrides(TypedDict, total=False):
 def apply_overrides(defaults: SamplingParams, overrides: SamplingOverrides) -> SamplingParams:
     """Returns `defaults` with the overrides of a call.
 
-    Raises: UserError for an empty stop text, or a schema that is not a text.
+    Raises: UserError for an empty stop text, a schema that is not a text, or a temperature that is
+        no number from 0 on.
     """
+    if not _is_temperature(value := overrides.get("temperature", 0.0)):
+        raise UserError(
+            f"`temperature` takes a number from 0 on, not {value!r}: leave it out for that of the "
+            "taskset"
+        )
     stop = overrides.get("stop", defaults.stop)
     if isinstance(stop, str) or not all(stop):
         raise UserError(f"`stop` takes a list of texts that are not empty, not {stop!r}")
@@ -61,6 +68,10 @@ def apply_overrides(defaults: SamplingParams, overrides: SamplingOverrides) -> S
     for of_lengths in ("min_tokens", "max_prompt_tokens"):
         changes.pop(of_lengths, None)
     return replace(defaults, **changes)
+
+
+def _is_temperature(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < math.inf
 
 
 def distribution_of(sampling: SamplingParams | None) -> SamplingParams | None:

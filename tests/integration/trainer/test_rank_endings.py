@@ -1,6 +1,7 @@
 """How a stage ends on a rank, by what the buffer answers."""
 
 import asyncio
+import gc
 import io
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -143,3 +144,21 @@ async def test_each_version_names_the_one_it_was_trained_from(
     parents = {version.version: version.parent_version for version in peers.published}
     assert parents == {0: -1, 2: 0, 4: 2, 6: 4}
     assert peers.experiment.stages[1].final_version.parent_version == 4
+
+
+async def test_collections_of_garbage_pass_over_the_libraries_only_while_it_trains(
+    peers: Peers, ranks: "Ranks", link: Link
+) -> None:
+    """A walk over verl takes longer than a small step; after a stage its model must go."""
+    stage = peers.stages[STAGE]
+    usual, kept = stage.rows_of, []
+
+    def watched(step: int) -> list[buffer_pb2.BatchRow]:
+        kept.append(gc.get_freeze_count())
+        return usual(step)
+
+    stage.rows_of = watched
+    async with stage_of(peers, ranks, link) as ending:
+        await ending
+    assert min(kept) > 100_000
+    assert gc.get_freeze_count() == 0

@@ -142,6 +142,12 @@ async def test_turns_that_differ_in_what_leaves_the_distribution_are_one_sample(
     assert trained(sample) == "5\n6\n7\n"
 
 
+@pytest.mark.parametrize("value", [None, "0.5", float("nan"), float("inf"), -1.0])
+async def test_a_temperature_that_nothing_can_be_drawn_at_is_refused(value: float) -> None:
+    with pytest.raises(UserError, match="`temperature` takes a number from 0 on"):
+        await tried({}, {"temperature": value}, {})
+
+
 async def test_only_what_the_model_answered_is_trained() -> None:
     workflow = guesses()
     await workflow.run_async()
