@@ -2,6 +2,7 @@
 
 import base64
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ import numpy as np
 import trinity
 from trinity.errors import UserError
 from trinity.plugins import Registry
+from trinity.runtime.logs import is_users_file
 from trinity.types import (
     EID,
     Array,
@@ -79,6 +81,7 @@ def _named(part: object) -> type | FunctionType:
     return part if isinstance(part, type | FunctionType) else type(part)
 
 
+_OURS = tuple(str(Path(__file__).parents[2] / name) + os.sep for name in ("trinity", "services"))
 MAX_TRACEBACK_CHARACTERS = 20_000
 MAX_TEXT_CHARACTERS = 2000
 """Of a message: some hold a whole response, or a file."""
@@ -148,9 +151,18 @@ def text_of(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """Returns file and line where an error was raised, in brackets."""
+    """Returns file and line of an error in brackets: the last of a user's files, if there is one.
+
+    What the user called there may have raised it, in a library or here.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    users = [frame for frame in frames if _is_in_users_file(frame.filename)]
+    last = (users or frames)[-1:]
+    return "".join(f" ({frame.filename}, line {frame.lineno})" for frame in last)
+
+
+def _is_in_users_file(path: str) -> bool:
+    return is_users_file(path) and not path.startswith(_OURS)
 
 
 _TOKENS = "response_token"

@@ -121,12 +121,13 @@ class LibraryFilter(logging.Filter):
         return (
             record.levelno >= logging.WARNING
             or record.name.partition(".")[0] in OWN_PACKAGES
-            or _is_of_user(record.pathname)
+            or is_users_file(record.pathname)
         )
 
 
 @cache
-def _is_of_user(path: str) -> bool:
+def is_users_file(path: str) -> bool:
+    """Returns true for a file of Python that is neither of Python itself nor installed."""
     is_installed = path.startswith(_LIBRARIES) or any(part in path for part in _INSTALLED)
     return path.endswith(".py") and not is_installed
 

@@ -28,7 +28,8 @@ from trinity.operators.kinds import USER_FUNCTION_KINDS
 from trinity.runtime.threads import in_daemon_thread
 
 OPERATOR_WORKER = "trinity.operators.worker"
-LOAD_SECONDS = 30.0
+LOAD_SECONDS = 90.0
+"""Time to import a user's file: torch alone may take a minute from a busy or slow disk."""
 TURN_SECONDS = 1.0
 """Time for calls on groups of one stage before another stage has its turn."""
 
@@ -173,7 +174,7 @@ class FunctionRunner:
         try:
             answer = await worker.receive(LOAD_SECONDS)
         except WorkerFailed as error:
-            raise FunctionFailed(str(error)) from error
+            raise FunctionFailed(f"while its file was loaded, {error}") from error
         if "error" in answer:
             raise FunctionFailed(first_line(answer["error"]))
         needs = self._needs[tenant, _asked(operator)] = Needs.from_json(answer)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jinja2 import TemplateError, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from trinity.config.checks.model import TEMPLATE_EXTENSIONS
+from trinity.config.checks.chat_template import TEMPLATE_EXTENSIONS
 from trinity.types import RoleSpan
 from trinity.workflows.messages import Message
 

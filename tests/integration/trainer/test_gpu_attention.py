@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ class Attended:
     gradients: tuple[torch.Tensor, ...]
 
 
-class CausalLayer(nn.Module):
+class CausalLayer(nn.Module):  # type: ignore[misc]  # torch is untyped here
     """What the function reads of a layer."""
 
     is_causal = True
@@ -47,8 +48,11 @@ def attended(
     from services.trainer.backend.packed_attention import RUNS_ARGUMENT, attend, runs_of
 
     inputs = [tensor.to(dtype).requires_grad_() for tensor in tensors]
-    runs = {RUNS_ARGUMENT: runs_of(lengths)}
-    output, _ = attend(CausalLayer(), *inputs, None, sliding_window=window, **runs)
+    runs: dict[str, Any] = {RUNS_ARGUMENT: runs_of(lengths)}
+    query, key, value = inputs
+    output, _ = attend(
+        CausalLayer(), query, key, value, None, None, 0.0, sliding_window=window, **runs
+    )
     weights = torch.linspace(-1, 1, output.numel(), device="cuda").view_as(output)
     gradients = torch.autograd.grad((output * weights.to(dtype)).sum(), inputs)
     return Attended(output[0].float(), tuple(gradient.float() for gradient in gradients))

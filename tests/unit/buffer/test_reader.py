@@ -34,7 +34,7 @@ async def test_files_beside_shards_are_logged_with_the_taskset(
         rows = b"".join([lines async for lines in child.read_lines()])
         assert await child.wait_for_exit("sums") is None
     assert rows == b'{"prompt": "shard"}\n'
-    (logged,) = (record for record in caplog.records if record.name == reader.__name__)
+    (logged,) = (record for record in caplog.records if record.name == task_pipeline.__name__)
     assert vars(logged)["taskset"] == "sums"
     assert vars(logged)["detail"] == (
         f"train.jsonl in {tmp_path} is not read, as the folder has shards of the split `train` "

@@ -1,8 +1,13 @@
 """Failures of users' code are told in one sentence."""
 
+import runpy
+from json import JSONDecodeError
+from pathlib import Path
+
 import pytest
 
-from trinity.isolation.values import MAX_SENTENCE_CHARACTERS, Failure
+from trinity.errors import UserError
+from trinity.isolation.values import MAX_SENTENCE_CHARACTERS, Failure, encode_known, place_of
 
 
 @pytest.mark.parametrize(
@@ -25,3 +30,34 @@ def test_the_sentence_begins_with_what_went_wrong(error: Exception, sentence: st
 def test_a_long_message_is_cut() -> None:
     sentence = Failure.of(ValueError("x" * 5000)).sentence
     assert len(sentence) == MAX_SENTENCE_CHARACTERS and sentence.startswith("ValueError: xxx")
+
+
+@pytest.mark.parametrize(
+    ("raises", "kind"),
+    [
+        ("json.loads('{')", JSONDecodeError),
+        ("encode({'a': object()}, 'r')", UserError),
+        ("1 / 0", ZeroDivisionError),
+    ],
+)
+def test_the_place_is_the_users_line_wherever_the_error_was_raised(
+    tmp_path: Path, raises: str, kind: type[Exception]
+) -> None:
+    file = tmp_path / "flow.py"
+    file.write_text(
+        "import json\n"
+        "from trinity.isolation.values import encode_known as encode\n"
+        "def run():\n"
+        f"    return {raises}\n"
+    )
+    names = runpy.run_path(str(file))
+    with pytest.raises(kind) as caught:
+        names["run"]()
+    assert place_of(caught.value) == f" ({file}, line 4)"
+
+
+def test_an_error_without_a_line_of_a_user_has_the_last_one() -> None:
+    with pytest.raises(UserError) as caught:
+        encode_known({"a": object()}, "r")
+    ours_alone = caught.value.with_traceback(caught.tb.tb_next)
+    assert "trinity/isolation/values.py" in place_of(ours_alone)

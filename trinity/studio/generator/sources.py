@@ -10,7 +10,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.schema.experiment import SINGLE_STAGE
 from trinity.errors import UserError
 from trinity.launch.resume import PLAN_FILE
-from trinity.redact import HIDDEN
+from trinity.runtime.logs import HIDDEN
 from trinity.studio.generator.document import Tree, read_document
 
 EXAMPLES = Path(trinity.__file__).parents[1] / "examples"
