@@ -4,7 +4,7 @@ from pathlib import Path
 
 from transformers.utils.logging import disable_progress_bar
 
-from benchmarks.untrained_model import write_untrained_model
+from benchmarks.overhead.untrained_model import write_untrained_model
 from examples.addition.model import MAX_LENGTH
 
 

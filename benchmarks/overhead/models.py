@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from benchmarks.untrained_model import write_untrained_model
+from benchmarks.overhead.untrained_model import write_untrained_model
 
 
 def write_big_model(directory: Path) -> Path:

@@ -1,15 +1,12 @@
 """The learner: the models of a stage on one rank, and the order of work in a train step."""
 
-import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import PretrainedConfig
-from verl.utils.flops_counter import ESTIMATE_FUNC, FlopsCounter
 
 from services.trainer.checkpoints.split import NamedSplits
 from services.trainer.collectives import Ranks
@@ -20,6 +17,7 @@ from services.trainer.learner.preparation import BatchPreparation
 from services.trainer.learner.prepared_batch import PreparedBatch, with_token_values
 from services.trainer.learner.roles import Roles
 from services.trainer.learner.rollouts import staleness_of
+from services.trainer.learner.utilization import Utilization
 from services.trainer.learner.verl_calls import (
     WorkerCalls,
     enter_device,
@@ -32,41 +30,6 @@ from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 from trinity.config.plan.arithmetic import PACKED
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import StartCheckpoint
-
-BACKWARD_AND_FORWARD = 3
-"""A training pass takes this many times the operations of a forward pass."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Utilization:
-    """The policy's utilization; no metrics where verl does not know the model or the GPU."""
-
-    config: PretrainedConfig
-    num_ranks: int
-    num_passes: int
-
-    def mfu_metrics(self, lengths: Sequence[int], times: Mapping[str, float]) -> dict[str, float]:
-        """Returns the metrics, from the tokens of each row and the seconds of a step's parts."""
-        shares = {
-            "perf/mfu/actor": self._share(lengths, times.get("time/update_actor"), self.num_passes),
-            "perf/mfu/actor_infer": self._share(
-                lengths, times.get("time/old_log_prob"), 1 / BACKWARD_AND_FORWARD
-            ),
-        }
-        return {name: share for name, share in shares.items() if share is not None}
-
-    def _share(
-        self, lengths: Sequence[int], seconds: float | None, num_passes: float
-    ) -> float | None:
-        is_known = torch.cuda.is_available() and self.config.model_type in ESTIMATE_FUNC
-        if not seconds or not is_known:
-            return None
-        try:
-            done, peak = FlopsCounter(self.config).estimate_flops(list(lengths), seconds)
-        except (AttributeError, TypeError):  # a model of that kind with parts of its own
-            return None
-        return float(done * num_passes / (peak * self.num_ranks)) if math.isfinite(peak) else None
-
 
 MAX_LOG_RATIO = 20.0
 

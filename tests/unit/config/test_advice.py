@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from tests.unit.config.builders import GRPO, SFT, config, write_rows
-from trinity.config.checks.advice import advise
+from trinity.config.checks.advice import LEAST_TEMPERATURE, advise
 from trinity.config.planning import plan_experiment
 
 
@@ -62,6 +62,13 @@ def test_greedy_rollouts_are_told() -> None:
     (greedy,) = said(model={"temperature": 0.0})
     assert "`temperature: 0` for training" in greedy
     assert said(model={"temperature": 0.1}) == ()
+
+
+def test_a_temperature_that_the_engine_does_not_draw_at_is_told() -> None:
+    low = {"rollout_args": {"temperature": 0.001}}
+    (told,) = said(buffer={"explorer_input": {"taskset": low}})
+    assert "`temperature: 0.001` for training: vLLM draws at 0.01 at least" in told
+    assert said(model={"temperature": LEAST_TEMPERATURE}) == ()
 
 
 def test_sampling_of_evaluations_alone_is_nobodys_business() -> None:

@@ -1,7 +1,9 @@
 """How vLLM is set up."""
 
+import importlib.util
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from services.explorer.engine.vllm_options import (
     temporary_environment,
     visible_devices,
 )
+from trinity.config.checks.advice import LEAST_TEMPERATURE
 from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.errors import UserError
 from trinity.types import JsonObject
@@ -135,3 +138,11 @@ def test_experts_are_those_of_the_pass_that_drew_a_token(
     for missing in (read[:4], None):
         with pytest.raises(UserError, match="and 5 were read: leave out"):
             drawn_by(missing, 3, 3, num_experts)
+
+
+def test_the_least_temperature_that_is_told_of_is_vllms() -> None:
+    package = importlib.util.find_spec("vllm")
+    assert package is not None and package.origin is not None
+    text = Path(package.origin).with_name("sampling_params.py").read_text()
+    assert "_MAX_TEMP = 1e-2\n" in text and LEAST_TEMPERATURE == 1e-2
+    assert "self.temperature = max(self.temperature, _MAX_TEMP)" in text

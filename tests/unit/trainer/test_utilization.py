@@ -6,7 +6,7 @@ import pytest
 from transformers import PretrainedConfig, Qwen2Config, Qwen2ForCausalLM
 from verl.utils import flops_counter
 
-from services.trainer.learner.learner import Utilization
+from services.trainer.learner.utilization import Utilization
 
 LENGTHS = [96, 160]
 TIMES = {"time/update_actor": 2.0, "time/old_log_prob": 0.5}

@@ -47,6 +47,9 @@ SEVERAL_TURNS = frozenset({"frozen_lake_workflow", "sudoku_workflow", "verl_agen
 LOOKED_AT_STEPS = 100
 """Explore steps after which nothing new is expected."""
 
+LEAST_TEMPERATURE = 0.01
+"""vLLM takes this in the place of less, but for 0."""
+
 
 def offload_without_gpus(stage: StagePlan) -> Iterator[str]:
     """Offloading without GPUs moves nothing: all memory is the host's."""
@@ -144,6 +147,12 @@ def _greedy_rollouts(stage: StagePlan) -> Iterator[str]:
             "nothing to compare, and their log-probabilities are taken at temperature 1; give "
             "more than 0"
         )
+    for low in sorted({t.sampling.temperature for t in stage.tasksets} - {0.0}):
+        if stage.needs_training and low < LEAST_TEMPERATURE:
+            yield (
+                f"`temperature: {low:g}` for training: vLLM draws at {LEAST_TEMPERATURE} at least, "
+                f"and log-probabilities are taken at {low:g}; give {LEAST_TEMPERATURE} or more"
+            )
 
 
 def _truncates(setting: str, off: str) -> str:
