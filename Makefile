@@ -99,9 +99,9 @@ bench: setup  ## Every benchmark that needs no GPU, some hours; the results go t
 	$(BIN)/python -m benchmarks.group_advantages
 	$(BIN)/python -m benchmarks.loss_share
 	$(BIN)/python -m benchmarks.packing
-	$(BIN)/python -m benchmarks.update
+	$(BIN)/python -m benchmarks.trainer.update
 	$(BIN)/python -m benchmarks.publishing
-	$(BIN)/python -m benchmarks.gang_over_hosts
+	$(BIN)/python -m benchmarks.trainer.gang_over_hosts
 	$(BIN)/python -m benchmarks.experience_sink
 	$(BIN)/python -m benchmarks.tracing
 	$(BIN)/python -m benchmarks.algorithms

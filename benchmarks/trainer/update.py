@@ -1,6 +1,6 @@
 """The trainer's update of 64 rows over a plain step of torch, for a model of 76 million parameters.
 
-    python -m benchmarks.update [--repeats 5] [--threads 2] [--json FILE]
+    python -m benchmarks.trainer.update [--repeats 5] [--threads 2] [--json FILE]
 
 Both take the same rows, in one process with as many threads as a run at `sync_offset: 0` gives a
 trainer without GPUs: the trainer's whole train step of GRPO, and forward, backward, clipping and
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 AIM = 1.1
 NUM_ROWS, PROMPT, RESPONSE = 64, 12, 8
 SEED = 0

@@ -1,6 +1,6 @@
 """A gang of two hosts with two ranks each, over one host with four, in processor seconds.
 
-    python -m benchmarks.gang_over_hosts [--steps 40] [--repeats 3] [--json FILE]
+    python -m benchmarks.trainer.gang_over_hosts [--steps 40] [--repeats 3] [--json FILE]
 
 Both train the model of the addition example on rows of a file, by trainer services on this
 machine, whose ranks talk over gloo on loopback. They take turns. Counted are the processor seconds
@@ -26,7 +26,7 @@ from examples.addition.model import save_model
 from tests.integration.trainer.peers import Peers, serve_peers
 from tests.integration.trainer.service import final_weights, peers_of, plan_in, running_service
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 AIM = 1.1
 SECONDS = 1200.0
 RANKS = 4
@@ -64,8 +64,7 @@ async def compared(folder: Path, num_steps: int, repeats: int) -> dict[str, obje
     assert len(weights) == 1, "hosts change no bit"
     ratios = {
         name: statistics.median(
-            over_two[name] / over_one[name]
-            for over_one, over_two in zip(found[1], found[2], strict=True)
+            of_two[name] / of_one[name] for of_one, of_two in zip(found[1], found[2], strict=True)
         )
         for name in ("processor_seconds", "seconds")
     }
