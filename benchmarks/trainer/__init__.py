@@ -1,1 +1,1 @@
-"""What training costs: an update beside plain torch, and a gang of several hosts."""
+"""Benchmarks of training alone."""
