@@ -1,6 +1,8 @@
 r"""Units of answers: bare, in `\text{}`, as signs such as `%`, and words that multiply a number."""
 
+import math
 import re
+from collections.abc import Iterable
 from decimal import Decimal
 
 DEGREES = r"\^\s*\{?\s*\\circ\s*\}?|\\degree|°"
@@ -21,8 +23,6 @@ _SET_UNIT = re.compile(
 )
 _LONE_UNIT = re.compile(r"(?<=\d)\s+[mglLsh]$")
 """A single letter is a unit beside the same one, or beside another one: else it is a factor."""
-_JUDGEMENT = re.compile(r"(?<![a-zA-Z])(?:is|are|was|not|no|or|if)(?![a-zA-Z])")
-"""A word that makes what follows a number no unit."""
 _SIGNS = (
     (re.compile(rf"(?:{DEGREES})$"), "degree"),
     (re.compile(r"%$"), "percent"),
@@ -73,33 +73,54 @@ _FACTORS = {
     "thousandth": Decimal("0.001"),
     "millionth": Decimal("0.000001"),
 }
+_WORD = rf"(?:{'|'.join(sorted(_FACTORS, key=len, reverse=True))})s?(?![a-zA-Z])"
 _FACTOR = (
-    r"(?P<between>(?:\s|~|\\[,;:!> ])*(?:\\(?:text|mathrm|textrm|mbox)\s*\{[\s~]*)?)"
-    rf"(?P<word>{'|'.join(sorted(_FACTORS, key=len, reverse=True))})s?(?![a-zA-Z])"
+    r"(?:\s|~|\\[,;:!> ])*(?:\\(?:text|mathrm|textrm|mbox|textbf|mathbf|textit|mathit)\s*\{[\s~]*)?"
+    + _WORD
 )
-_MULTIPLIED = re.compile(rf"(?<![\d.,])(?P<number>\d[\d,]*(?:\.\d+)?){_FACTOR}", re.IGNORECASE)
-_MULTIPLIED_TERM = re.compile(rf"(?<=[}})]){_FACTOR}", re.IGNORECASE)
-_MOST_DIGITS = 25
+_FACTORS_BEHIND = rf"(?P<factors>(?:{_FACTOR})++)(?![ ~]*\d)"
+_MULTIPLIED = re.compile(
+    r"(?<![\d.,/^_}~!;:>])(?<![\d/\\] )(?<!frac)"
+    r"(?P<number>(?:\d{1,3}(?:(?:,|\{,\})\d{3})++|\d++)(?:\.\d++)?)" + _FACTORS_BEHIND,
+    re.IGNORECASE,
+)
+"""A number that stands alone, and not under a fraction, in a power, or behind its thousands."""
+_MULTIPLIED_TERM = re.compile(rf"(?:(?<=[\d}})])|(?<=\\pi)){_FACTORS_BEHIND}", re.IGNORECASE)
+_JUDGEMENT = re.compile(
+    r"(?<![a-zA-Z])(?:is|are|was|not|no|or|if|zero|negative|squared|cubed|factorial|halves"
+    r"|(?:third|fourth|fifth|sixth|seventh|eighth|ninth)(?:s|\s*\}?$)"
+    rf"|k|bn|bil|mil|mln|mn|lakhs?|crores?|{_WORD})(?![a-zA-Z])"
+)
+"""A word that makes what follows a number no unit: it judges the number, or makes it another."""
+_FOUND_FACTOR = re.compile(_WORD, re.IGNORECASE)
+_MOST_DIGITS = 20
+_MOST_FACTORS = 4
 
 
 def multiplied_out(text: str) -> str:
     """Returns the text with numbers for those that a word multiplies: `5 million`, `3 dozen`."""
-    before = ""
-    while text != before:
-        before, text = text, _MULTIPLIED.sub(_product, text)
-    return _MULTIPLIED_TERM.sub(_factor, text)
+    return _MULTIPLIED_TERM.sub(_factor, _MULTIPLIED.sub(_product, text))
 
 
 def _product(found: re.Match[str]) -> str:
-    number = found["number"].replace(",", "")
-    if len(number) > _MOST_DIGITS:
-        return f"{number}{_factor(found)}"
-    value = f"{Decimal(number) * _FACTORS[found['word'].lower()]:f}"
-    return (value.rstrip("0").rstrip(".") if "." in value else value) + found["between"]
+    number = re.sub("[{},]", "", found["number"])
+    words = _FOUND_FACTOR.findall(found["factors"])
+    if len(number) > _MOST_DIGITS or len(words) > _MOST_FACTORS:
+        return found[0]
+    value = f"{_value(words, Decimal(number)):f}"
+    value = value.rstrip("0").rstrip(".") if "." in value else value
+    return value + _FOUND_FACTOR.sub("", found["factors"])
 
 
 def _factor(found: re.Match[str]) -> str:
-    return rf" \cdot {_FACTORS[found['word'].lower()]:f} {found['between']}"
+    words = _FOUND_FACTOR.findall(found["factors"])
+    if len(words) > _MOST_FACTORS:
+        return found[0]
+    return rf" \cdot {_value(words):f} {_FOUND_FACTOR.sub('', found['factors'])}"
+
+
+def _value(words: Iterable[str], number: Decimal = Decimal(1)) -> Decimal:
+    return math.prod((_FACTORS[word.lower().removesuffix("s")] for word in words), start=number)
 
 
 def are_different(unit: str, other: str) -> bool:
