@@ -226,6 +226,12 @@ def test_a_key_that_is_a_list_is_no_yaml_here() -> None:
         load_yaml("!!seq a: 1\n")
 
 
+@pytest.mark.parametrize("value", ["!!int abc", "!!int ''", "!!bool abc", "!!timestamp abc"])
+def test_a_value_that_is_not_of_its_tag_is_no_yaml(value: str) -> None:
+    with pytest.raises(yaml.YAMLError, match="leave the tag out"):
+        load_yaml(f"a: {value}\n")
+
+
 def test_a_missing_file_gets_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read the configuration .*none.yaml: No such file"):
         load_config(tmp_path / "none.yaml")

@@ -70,7 +70,13 @@ _Loader.add_implicit_resolver(
 
 def load_yaml(text: str) -> Any:
     """The text's value; raises yaml.YAMLError if it is not YAML, or if an alias is circular."""
-    return _without_aliases(yaml.load(text, Loader=_Loader), ())
+    try:
+        value = yaml.load(text, Loader=_Loader)
+    except (AttributeError, LookupError, ValueError) as error:
+        raise yaml.YAMLError(
+            "a value is not of the type that its tag, such as `!!int`, gives: leave the tag out"
+        ) from error
+    return _without_aliases(value, ())
 
 
 def _without_aliases(value: Any, around: tuple[int, ...]) -> Any:
