@@ -78,7 +78,7 @@ _FACTOR = (
     r"(?:\s|~|\\[,;:!> ])*(?:\\(?:text|mathrm|textrm|mbox|textbf|mathbf|textit|mathit)\s*\{[\s~]*)?"
     + _WORD
 )
-_FACTORS_BEHIND = rf"(?P<factors>(?:{_FACTOR})++)(?![ ~]*\d)"
+_FACTORS_BEHIND = rf"(?P<factors>\$?(?:{_FACTOR})++)(?![ ~]*\d)"
 _MULTIPLIED = re.compile(
     r"(?<![\d.,/^_}~!;:>])(?<![\d/\\] )(?<!frac)"
     r"(?P<number>(?:\d{1,3}(?:(?:,|\{,\})\d{3})++|\d++)(?:\.\d++)?)" + _FACTORS_BEHIND,
@@ -87,8 +87,8 @@ _MULTIPLIED = re.compile(
 """A number that stands alone, and not under a fraction, in a power, or behind its thousands."""
 _MULTIPLIED_TERM = re.compile(rf"(?:(?<=[\d}})])|(?<=\\pi)){_FACTORS_BEHIND}", re.IGNORECASE)
 _JUDGEMENT = re.compile(
-    r"(?<![a-zA-Z])(?:is|are|was|not|no|or|if|zero|negative|squared|cubed|factorial|halves"
-    r"|(?:third|fourth|fifth|sixth|seventh|eighth|ninth)(?:s|\s*\}?$)"
+    r"(?<![a-zA-Z])(?:is|are|was|not|no|or|if|zero|squared|cubed|factorial|halves"
+    r"|(?:third|fourth|fifth|sixth|seventh|eighth|ninth)(?:s|\s*\}?$)|negative\s*\}?$"
     rf"|k|bn|bil|mil|mln|mn|lakhs?|crores?|{_WORD})(?![a-zA-Z])"
 )
 """A word that makes what follows a number no unit: it judges the number, or makes it another."""

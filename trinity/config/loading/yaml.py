@@ -29,6 +29,18 @@ class _Loader(_BASE_LOADER):  # type: ignore[misc]  # one of two classes, chosen
         super().__init__(stream)
         self._checked: set[yaml.MappingNode] = set()
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Refuses a value that is not of its tag, such as `!!int abc`, with its place."""
+        try:
+            return super().construct_object(node, deep)
+        except (AttributeError, LookupError, ValueError) as error:
+            raise yaml.constructor.ConstructorError(
+                None,
+                None,
+                f"`{node.value}` is not of the type that its tag gives: leave the tag out",
+                node.start_mark,
+            ) from error
+
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Rejects duplicate keys, which YAML allows and of which it would drop the first.
 
@@ -70,13 +82,7 @@ _Loader.add_implicit_resolver(
 
 def load_yaml(text: str) -> Any:
     """The text's value; raises yaml.YAMLError if it is not YAML, or if an alias is circular."""
-    try:
-        value = yaml.load(text, Loader=_Loader)
-    except (AttributeError, LookupError, ValueError) as error:
-        raise yaml.YAMLError(
-            "a value is not of the type that its tag, such as `!!int`, gives: leave the tag out"
-        ) from error
-    return _without_aliases(value, ())
+    return _without_aliases(yaml.load(text, Loader=_Loader), ())
 
 
 def _without_aliases(value: Any, around: tuple[int, ...]) -> Any:
