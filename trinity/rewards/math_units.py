@@ -2,6 +2,7 @@ r"""Units of answers: bare, in `\text{}`, as signs such as `%`, and words that m
 
 import re
 from decimal import Decimal
+from math import prod
 
 DEGREES = r"\^\s*\{?\s*\\circ\s*\}?|\\degree|°"
 _AFTER_A_NUMBER = r"(?:(?<=[\d})])|(?<=\\pi))"
@@ -77,25 +78,38 @@ _FACTOR = (
     r"(?P<between>(?:\s|~|\\[,;:!> ])*(?:\\(?:text|mathrm|textrm|mbox)\s*\{[\s~]*)?)"
     rf"(?P<word>{'|'.join(sorted(_FACTORS, key=len, reverse=True))})s?(?![a-zA-Z])"
 )
-_MULTIPLIED = re.compile(rf"(?<![\d.,])(?P<number>\d[\d,]*(?:\.\d+)?){_FACTOR}", re.IGNORECASE)
-_MULTIPLIED_TERM = re.compile(rf"(?<=[}})]){_FACTOR}", re.IGNORECASE)
+_COMMA = r"(?:\{,\}|,(?:\\!)?)"
+_THOUSANDS = rf"[1-9]\d{{0,2}}(?:{_COMMA}\d{{3}})+(?![\d,])"
+_ANY_FACTOR = re.compile(_FACTOR, re.IGNORECASE)
+_MULTIPLIED = re.compile(
+    rf"(?<![\d.,])(?P<number>(?:{_THOUSANDS}|0|[1-9]\d*)(?:\.\d+)?)"
+    rf"(?P<factors>(?:{re.sub(r'[?]P<[a-z]+>', '?:', _FACTOR)})++)(?!\s*!)",
+    re.IGNORECASE,
+)
+"""Possessive: of `5 million million!`, a factorial, nothing is multiplied."""
+_MULTIPLIED_TERM = re.compile(rf"(?<=[}})]){_FACTOR}(?!\s*!)", re.IGNORECASE)
+_BINDS_TIGHTER = re.compile(r"[/^_]\s*$")
 _MOST_DIGITS = 25
+_MOST_FACTORS = 3
+"""More come from a text that repeats itself."""
 
 
 def multiplied_out(text: str) -> str:
     """Returns the text with numbers for those that a word multiplies: `5 million`, `3 dozen`."""
-    before = ""
-    while text != before:
-        before, text = text, _MULTIPLIED.sub(_product, text)
-    return _MULTIPLIED_TERM.sub(_factor, text)
+    return _MULTIPLIED_TERM.sub(_factor, _MULTIPLIED.sub(_product, text))
 
 
 def _product(found: re.Match[str]) -> str:
-    number = found["number"].replace(",", "")
+    before = found.string[max(found.start() - 4, 0) : found.start()]
+    factors = list(_ANY_FACTOR.finditer(found["factors"]))
+    if _BINDS_TIGHTER.search(before) or len(factors) > _MOST_FACTORS:
+        return found[0]
+    number = re.sub(_COMMA, "", found["number"])
     if len(number) > _MOST_DIGITS:
-        return f"{number}{_factor(found)}"
-    value = f"{Decimal(number) * _FACTORS[found['word'].lower()]:f}"
-    return (value.rstrip("0").rstrip(".") if "." in value else value) + found["between"]
+        return number + "".join(map(_factor, factors))
+    value = f"{prod((_FACTORS[f['word'].lower()] for f in factors), start=Decimal(number)):f}"
+    shortened = value.rstrip("0").rstrip(".") if "." in value else value
+    return shortened + "".join(f["between"] for f in factors)
 
 
 def _factor(found: re.Match[str]) -> str:
