@@ -37,6 +37,7 @@ _REPLACED = (
     (re.compile(r"(?<!\\)\\[,;:!> ]|~"), " "),
     (re.compile(r"\*\*"), "^"),
     (re.compile(r"\s*\*\s*"), r" \\cdot "),
+    (re.compile(r"(?<=\d)\s+secs?$"), " seconds"),
     (re.compile(r"(?<![\\a-zA-Z])(sin|cos|tan|cot|sec|csc|ln|log|exp|pi)(?![a-zA-Z])"), r"\\\1"),
     (re.compile(r"(?<![\\a-zA-Z])sqrt\s*\(([^()]*)\)"), r"\\sqrt{\1}"),
     (re.compile(r"(?<![\\a-zA-Z])(?:infinity|inf)(?![a-zA-Z])"), r"\\infty"),

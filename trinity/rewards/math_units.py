@@ -1,8 +1,9 @@
 r"""Units of answers: bare, in `\text{}`, as signs such as `%`, and words that multiply a number."""
 
+import math
 import re
+from collections.abc import Iterable
 from decimal import Decimal
-from math import prod
 
 DEGREES = r"\^\s*\{?\s*\\circ\s*\}?|\\degree|°"
 _AFTER_A_NUMBER = r"(?:(?<=[\d})])|(?<=\\pi))"
@@ -22,8 +23,6 @@ _SET_UNIT = re.compile(
 )
 _LONE_UNIT = re.compile(r"(?<=\d)\s+[mglLsh]$")
 """A single letter is a unit beside the same one, or beside another one: else it is a factor."""
-_JUDGEMENT = re.compile(r"(?<![a-zA-Z])(?:is|are|was|not|no|or|if)(?![a-zA-Z])")
-"""A word that makes what follows a number no unit."""
 _SIGNS = (
     (re.compile(rf"(?:{DEGREES})$"), "degree"),
     (re.compile(r"%$"), "percent"),
@@ -74,24 +73,29 @@ _FACTORS = {
     "thousandth": Decimal("0.001"),
     "millionth": Decimal("0.000001"),
 }
+_WORD = rf"(?:{'|'.join(sorted(_FACTORS, key=len, reverse=True))})s?(?![a-zA-Z])"
 _FACTOR = (
-    r"(?P<between>(?:\s|~|\\[,;:!> ])*(?:\\(?:text|mathrm|textrm|mbox)\s*\{[\s~]*)?)"
-    rf"(?P<word>{'|'.join(sorted(_FACTORS, key=len, reverse=True))})s?(?![a-zA-Z])"
+    r"(?:\s|~|\\[,;:!> ])*(?:\\(?:text|mathrm|textrm|mbox|textbf|mathbf|textit|mathit)\s*\{[\s~]*)?"
+    + _WORD
 )
-_COMMA = r"(?:\{,\}|,(?:\\!)?)"
-_THOUSANDS = rf"[1-9]\d{{0,2}}(?:{_COMMA}\d{{3}})+(?![\d,])"
-_ANY_FACTOR = re.compile(_FACTOR, re.IGNORECASE)
+_FACTORS_BEHIND = rf"(?P<factors>(?:{_FACTOR})++)(?![ ~]*\d)(?!\s*!)"
+"""Of `5 thousand!`, which reads as a factorial, nothing is multiplied."""
 _MULTIPLIED = re.compile(
-    rf"(?<![\d.,])(?P<number>(?:{_THOUSANDS}|0|[1-9]\d*)(?:\.\d+)?)"
-    rf"(?P<factors>(?:{re.sub(r'[?]P<[a-z]+>', '?:', _FACTOR)})++)(?!\s*!)",
+    r"(?<![\d.,/^_}~!;:>])(?<![\d/\\] )(?<!frac)"
+    r"(?P<number>(?:\d{1,3}(?:(?:,(?:\\!)?|\{,\})\d{3})++|\d++)(?:\.\d++)?)" + _FACTORS_BEHIND,
     re.IGNORECASE,
 )
-"""Possessive: of `5 million million!`, a factorial, nothing is multiplied."""
-_MULTIPLIED_TERM = re.compile(rf"(?<=[}})]){_FACTOR}(?!\s*!)", re.IGNORECASE)
-_BINDS_TIGHTER = re.compile(r"[/^_]\s*$")
-_MOST_DIGITS = 25
-_MOST_FACTORS = 3
-"""More come from a text that repeats itself."""
+"""A number that stands alone, and not under a fraction, in a power, or behind its thousands."""
+_MULTIPLIED_TERM = re.compile(rf"(?:(?<=[\d}})])|(?<=\\pi)){_FACTORS_BEHIND}", re.IGNORECASE)
+_JUDGEMENT = re.compile(
+    r"(?<![a-zA-Z])(?:is|are|was|not|no|or|if|zero|negative|squared|cubed|factorial|halves"
+    r"|(?:third|fourth|fifth|sixth|seventh|eighth|ninth)(?:s|\s*\}?$)"
+    rf"|k|bn|bil|mil|mln|mn|lakhs?|crores?|{_WORD})(?![a-zA-Z])"
+)
+"""A word that makes what follows a number no unit: it judges the number, or makes it another."""
+_FOUND_FACTOR = re.compile(_WORD, re.IGNORECASE)
+_MOST_DIGITS = 20
+_MOST_FACTORS = 4
 
 
 def multiplied_out(text: str) -> str:
@@ -100,20 +104,24 @@ def multiplied_out(text: str) -> str:
 
 
 def _product(found: re.Match[str]) -> str:
-    before = found.string[max(found.start() - 4, 0) : found.start()]
-    factors = list(_ANY_FACTOR.finditer(found["factors"]))
-    if _BINDS_TIGHTER.search(before) or len(factors) > _MOST_FACTORS:
+    number = re.sub(r"[{},]|\\!", "", found["number"])
+    words = _FOUND_FACTOR.findall(found["factors"])
+    if len(number) > _MOST_DIGITS or len(words) > _MOST_FACTORS:
         return found[0]
-    number = re.sub(_COMMA, "", found["number"])
-    if len(number) > _MOST_DIGITS:
-        return number + "".join(map(_factor, factors))
-    value = f"{prod((_FACTORS[f['word'].lower()] for f in factors), start=Decimal(number)):f}"
-    shortened = value.rstrip("0").rstrip(".") if "." in value else value
-    return shortened + "".join(f["between"] for f in factors)
+    value = f"{_value(words, Decimal(number)):f}"
+    value = value.rstrip("0").rstrip(".") if "." in value else value
+    return value + _FOUND_FACTOR.sub("", found["factors"])
 
 
 def _factor(found: re.Match[str]) -> str:
-    return rf" \cdot {_FACTORS[found['word'].lower()]:f} {found['between']}"
+    words = _FOUND_FACTOR.findall(found["factors"])
+    if len(words) > _MOST_FACTORS:
+        return found[0]
+    return rf" \cdot {_value(words):f} {_FOUND_FACTOR.sub('', found['factors'])}"
+
+
+def _value(words: Iterable[str], number: Decimal = Decimal(1)) -> Decimal:
+    return math.prod((_FACTORS[word.lower().removesuffix("s")] for word in words), start=number)
 
 
 def are_different(unit: str, other: str) -> bool:

@@ -214,6 +214,24 @@ def test_keys_that_differ_to_yaml_stay(first: str, second: str) -> None:
     assert len(load_yaml(f"m:\n  {first}: a\n  {second}: c\n")["m"]) >= 2
 
 
+def test_a_map_that_is_merged_before_it_is_read_has_its_keys_once() -> None:
+    text = "b: &b {x: 2}\nouter:\n  a: &a\n    <<: *b\n    x: 1\nc:\n  <<: *a\n  y: 3\n"
+    value = load_yaml(text)
+    assert value["outer"] == {"a": {"x": 1}}
+    assert value["c"] == {"x": 1, "y": 3}
+
+
+def test_a_key_that_is_a_list_is_no_yaml_here() -> None:
+    with pytest.raises(yaml.YAMLError, match="unhashable key"):
+        load_yaml("!!seq a: 1\n")
+
+
+@pytest.mark.parametrize("value", ["!!int abc", "!!int ''", "!!bool abc", "!!timestamp abc"])
+def test_a_value_that_is_not_of_its_tag_is_no_yaml(value: str) -> None:
+    with pytest.raises(yaml.YAMLError, match="leave the tag out"):
+        load_yaml(f"a: {value}\n")
+
+
 def test_a_missing_file_gets_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read the configuration .*none.yaml: No such file"):
         load_config(tmp_path / "none.yaml")

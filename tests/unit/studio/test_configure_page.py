@@ -167,6 +167,10 @@ def test_gpus_and_memory_are_shown_once_there_are_gpus(tmp_path: Path) -> None:
     assert re.search(r"trainer: .* of 64.0 GiB: fits", texts(shown))
     shown.number_input(key=GPU_KEY).set_value(1).run()
     assert "does not fit: " in texts(shown)
+    (tmp_path / "config.json").write_text("{")
+    shown.run()
+    assert not shown.exception
+    assert "config.json is no JSON" in texts(shown)
 
 
 def test_every_section_of_the_expert_mode_can_be_shown() -> None:

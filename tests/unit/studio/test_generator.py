@@ -341,6 +341,19 @@ def test_a_document_of_a_run_has_no_secrets_and_says_so(tmp_path: Path) -> None:
     assert any("give them again" in remark for remark in remarks)
 
 
+def test_a_document_of_a_run_without_a_name_of_its_own_is_a_copy_too(tmp_path: Path) -> None:
+    tree = yaml.safe_load((ROOT / "examples/gsm8k/gsm8k.yaml").read_text())
+    del tree["name"]
+    (tmp_path / "unnamed.yaml").write_text(yaml_text(tree))
+    report = check_file(tmp_path / "unnamed.yaml")
+    assert report.plan is not None, report.errors
+    plan = report.plan.model_copy(update={"job_dir": str(tmp_path / "run")})
+    plan.job_path.mkdir()
+    store_plan(plan)
+    found, _ = document_of_run(plan.job_path)
+    assert found["name"] == "rft-copy"
+
+
 def test_gpus_are_told_by_process_and_a_role_that_does_not_fit_has_a_remedy(
     tmp_path: Path,
 ) -> None:

@@ -1,7 +1,7 @@
 """Reads and writes YAML: plain values, the line of each key, text with comments."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,23 +25,32 @@ class _Loader(_BASE_LOADER):  # type: ignore[misc]  # one of two classes, chosen
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._checked: set[yaml.MappingNode] = set()
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Rejects duplicate keys, which YAML allows and of which it would drop the first.
 
-        Keys of different spelling may be the same: `1` and `true`, or `yes` and `on`.
+        Keys of different spelling may be the same: `1` and `true`, or `yes` and `on`. A map is
+        looked at once, before its `<<` puts the keys of other maps beside its own.
         """
+        if node not in self._checked:
+            self._checked.add(node)
+            self._refuse_twins(node)
+        super().flatten_mapping(node)
+
+    def _refuse_twins(self, node: yaml.MappingNode) -> None:
         seen: dict[Any, yaml.ScalarNode] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
                 continue
             value = self.construct_object(key)
-            name = value if value == value else key.value  # NaN differs from itself
-            if (first := seen.setdefault(name, key)) is not key:
+            is_itself = isinstance(value, Hashable) and value == value  # NaN differs from itself
+            if (first := seen.setdefault(value if is_itself else key.value, key)) is not key:
                 raise yaml.constructor.ConstructorError(
                     None, None, _twice(first, key), key.start_mark
                 )
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-        return mapping
 
 
 def _twice(first: yaml.ScalarNode, second: yaml.ScalarNode) -> str:
@@ -61,7 +70,13 @@ _Loader.add_implicit_resolver(
 
 def load_yaml(text: str) -> Any:
     """The text's value; raises yaml.YAMLError if it is not YAML, or if an alias is circular."""
-    return _without_aliases(yaml.load(text, Loader=_Loader), ())
+    try:
+        value = yaml.load(text, Loader=_Loader)
+    except (AttributeError, LookupError, ValueError) as error:
+        raise yaml.YAMLError(
+            "a value is not of the type that its tag, such as `!!int`, gives: leave the tag out"
+        ) from error
+    return _without_aliases(value, ())
 
 
 def _without_aliases(value: Any, around: tuple[int, ...]) -> Any:

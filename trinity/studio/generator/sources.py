@@ -22,6 +22,7 @@ COPY_REMARK = (
     f"The name ends with `{COPY_SUFFIX}`, so that a start begins a run of its own; under its old "
     "name it would go on with the old one."
 )
+_MISSING = object()
 SECRETS_REMARK = "API keys and passwords are not kept with a run: give them again."
 
 
@@ -58,7 +59,7 @@ def document_of_run(directory: Path) -> tuple[Tree, tuple[str, ...]]:
         ) from None
     tree, has_secrets = _without_hidden(document_of_plan(plan))
     assert isinstance(tree, dict), "a document is a mapping"
-    tree["name"] = f"{tree['name']}{COPY_SUFFIX}"
+    tree["name"] = f"{plan.stages[0].config.name}{COPY_SUFFIX}"
     return tree, (COPY_REMARK, *((SECRETS_REMARK,) if has_secrets else ()))
 
 
@@ -79,7 +80,7 @@ def _shared(trees: Sequence[Mapping[str, object]]) -> Tree:
     """Returns the keys that all trees have with the same value."""
     found: Tree = {}
     for key, value in trees[0].items():
-        others = [tree.get(key) for tree in trees]
+        others = [tree.get(key, _MISSING) for tree in trees]
         if all(other == value for other in others):
             found[key] = value
         elif mappings := [other for other in others if isinstance(other, dict)]:
@@ -102,7 +103,10 @@ def _beyond(tree: Mapping[str, object], shared: Mapping[str, object]) -> Tree:
 
 
 def _without_hidden(value: object) -> tuple[object, bool]:
-    """Returns the value without hidden secrets, and true if it had some."""
+    """Returns the value without hidden secrets, and true if it had some.
+
+    An address stays, with its password hidden.
+    """
     if isinstance(value, dict):
         kept = {key: _without_hidden(item) for key, item in value.items() if item != HIDDEN}
         had = len(kept) < len(value) or any(found for _, found in kept.values())
@@ -110,4 +114,4 @@ def _without_hidden(value: object) -> tuple[object, bool]:
     if isinstance(value, list):
         items = [_without_hidden(item) for item in value]
         return [item for item, _ in items], any(found for _, found in items)
-    return value, False
+    return value, isinstance(value, str) and f":{HIDDEN}@" in value

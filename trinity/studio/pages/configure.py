@@ -245,7 +245,10 @@ def _show_sizes(stages: Sequence[StagePlan]) -> None:
     for stage, grid in grids:
         st.text(plain_text(f"GPUs of stage {stage.name}"))
         _show_grid(stage.name, grid)
-        _show_memory(stage, size * GIB)
+        try:
+            _show_memory(stage, size * GIB)
+        except UserError as error:  # a `config.json` that cannot be read
+            show_problem(error)
 
 
 def _show_grid(stage: str, grid: GpuGrid) -> None:
