@@ -78,10 +78,11 @@ _FACTOR = (
     r"(?:\s|~|\\[,;:!> ])*(?:\\(?:text|mathrm|textrm|mbox|textbf|mathbf|textit|mathit)\s*\{[\s~]*)?"
     + _WORD
 )
-_FACTORS_BEHIND = rf"(?P<factors>\$?(?:{_FACTOR})++)(?![ ~]*\d)"
+_FACTORS_BEHIND = rf"(?P<factors>\$?(?:{_FACTOR})++)(?![ ~]*\d)(?!\s*!)"
+"""Of `5 thousand!`, which reads as a factorial, nothing is multiplied."""
 _MULTIPLIED = re.compile(
     r"(?<![\d.,/^_}~!;:>])(?<![\d/\\] )(?<!frac)"
-    r"(?P<number>(?:\d{1,3}(?:(?:,|\{,\})\d{3})++|\d++)(?:\.\d++)?)" + _FACTORS_BEHIND,
+    r"(?P<number>(?:\d{1,3}(?:(?:,(?:\\!)?|\{,\})\d{3})++|\d++)(?:\.\d++)?)" + _FACTORS_BEHIND,
     re.IGNORECASE,
 )
 """A number that stands alone, and not under a fraction, in a power, or behind its thousands."""
@@ -103,7 +104,7 @@ def multiplied_out(text: str) -> str:
 
 
 def _product(found: re.Match[str]) -> str:
-    number = re.sub("[{},]", "", found["number"])
+    number = re.sub(r"[{},]|\\!", "", found["number"])
     words = _FOUND_FACTOR.findall(found["factors"])
     if len(number) > _MOST_DIGITS or len(words) > _MOST_FACTORS:
         return found[0]

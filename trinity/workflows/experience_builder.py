@@ -4,7 +4,8 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from numbers import Real
+from typing import Any, TypedDict, TypeGuard
 
 import numpy as np
 
@@ -54,7 +55,8 @@ def apply_overrides(defaults: SamplingParams, overrides: SamplingOverrides) -> S
     Raises: UserError for an empty stop text, a schema that is not a text, or a temperature that is
         no number from 0 on.
     """
-    if not _is_temperature(value := overrides.get("temperature", 0.0)):
+    value: object = overrides.get("temperature", 0.0)
+    if not _is_temperature(value):
         raise UserError(
             f"`temperature` takes a number from 0 on, not {value!r}: leave it out for that of the "
             "taskset"
@@ -65,13 +67,15 @@ def apply_overrides(defaults: SamplingParams, overrides: SamplingOverrides) -> S
     if not isinstance(overrides.get("json_schema", ""), str):
         raise UserError("`json_schema` takes the text of a JSON Schema: give `json.dumps` of it")
     changes: dict[str, Any] = {**overrides, "stop": tuple(stop)}
+    if "temperature" in changes:
+        changes["temperature"] = float(value)  # NumPy's numbers too
     for of_lengths in ("min_tokens", "max_prompt_tokens"):
         changes.pop(of_lengths, None)
     return replace(defaults, **changes)
 
 
-def _is_temperature(value: object) -> bool:
-    return isinstance(value, int | float) and 0 <= value < math.inf
+def _is_temperature(value: object) -> TypeGuard[Real]:
+    return isinstance(value, Real) and 0 <= float(value) < math.inf
 
 
 def distribution_of(sampling: SamplingParams | None) -> SamplingParams | None:

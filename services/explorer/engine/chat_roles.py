@@ -5,7 +5,7 @@ what each pass of such a loop writes; without the marks its text must be the pro
 is not, as with a template that trims what its loop has written, roles are not known.
 
     roles = ChatRoles(template)
-    roles.parts(text, messages=messages, tools=None, add_generation_prompt=True)
+    roles.parts(text, messages, {"tools": None, "add_generation_prompt": True})
 """
 
 import json
@@ -52,12 +52,16 @@ class ChatRoles:
             environment, code, environment.make_globals(None)
         )
 
-    def parts(self, text: str, messages: Sequence[Message], **variables: object) -> list[ChatPart]:
+    def parts(
+        self, text: str, messages: Sequence[Message], variables: Mapping[str, object]
+    ) -> list[ChatPart]:
         """Returns the parts of a prompt; none where the marked template writes another one."""
         loops = _Loops()
-        variables |= {BEGIN: loops.begin, END: loops.end}
+        marks = {BEGIN: loops.begin, END: loops.end}
         try:
-            marked = self._template.render(messages=messages, documents=None, **variables)
+            marked = self._template.render(
+                {"documents": None, **variables, "messages": messages, **marks}
+            )
         except (TemplateError, TypeError, ValueError, LookupError):
             return []
         if not MARK.sub("", marked).startswith(text):
@@ -146,13 +150,13 @@ def _split(marked: str, roles: Sequence[str]) -> Iterator[ChatPart]:
 
 def _with_system(text: str, parts: list[ChatPart], messages: Sequence[Message]) -> list[ChatPart]:
     """Adds a first message of the system that the template wrote before its loop."""
-    first = messages[0] if messages else None
+    first: Mapping[str, object] = messages[0] if messages else {}
     begin = parts[0].start if parts else 0
-    if first is None or first["role"] not in SYSTEM_ROLES or begin == 0:
+    role, content = first.get("role"), first.get("content")  # a workflow may give others, or none
+    if role not in SYSTEM_ROLES or begin == 0:
         return parts
-    content = first.get("content")
     is_there = isinstance(content, str) and content.strip() and content.strip() in text[:begin]
-    return [ChatPart(first["role"], 0, begin), *parts] if is_there else parts
+    return [ChatPart(str(role), 0, begin), *parts] if is_there else parts
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

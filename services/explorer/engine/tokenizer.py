@@ -134,8 +134,8 @@ class HuggingFaceTokenizer:
         except NOT_RENDERED as error:
             raise UserError(f"the chat template does not take these messages: {error}") from error
         text = str(text)
-        variables = {**self._tokenizer.special_tokens_map, **variables, "tools": tools}
-        parts = self._roles.parts(text, messages, **variables)
+        variables = {**self._tokenizer.special_tokens_map, **variables}
+        parts = self._roles.parts(text, messages, variables)
         return self._encode(text, add_special_tokens=False, parts=parts)
 
     def encode(self, text: str) -> Prompt:

@@ -261,7 +261,7 @@ def write_files(
     ranks.barrier()
     transfers = [transfer for file in files for transfer in _transfers(file, tensors, ranks)]
     with ExitStack() as stack:
-        opened = _OpenFiles(directory, stack)
+        opened = _OpenFile(directory, stack)
         for transfer in _written_here(transfers, ranks):
             chunks = transfer.tensor.chunks(transfer.file.dtype)
             _write_chunks(opened, transfer, chunks, life)
@@ -296,29 +296,39 @@ def _written_here(transfers: Sequence[_Transfer], ranks: Ranks) -> list[_Transfe
     return sorted(own, key=lambda transfer: (transfer.file.writer - ranks.rank) % ranks.num_ranks)
 
 
-class _OpenFiles:
-    """Files that are opened when they are first written to."""
+class _OpenFile:
+    """The file that is written to; one at a time, as a large model has more than may be open."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         self._directory = directory
         self._stack = stack
-        self._opened: dict[str, int] = {}
+        self._name = ""
+        self._descriptor = -1
 
-    def descriptor(self, name: str) -> int:
-        """Returns the descriptor of a file that is there."""
-        if name not in self._opened:
-            self._opened[name] = os.open(self._directory / name, os.O_WRONLY)
-            self._stack.callback(os.close, self._opened[name])
-        return self._opened[name]
+    def write(self, name: str, data: memoryview, offset: int) -> None:
+        """Writes at a place in a file that is there.
+
+        Raises: OSError that names the file, such as that of a full disk.
+        """
+        path = self._directory / name
+        if name != self._name:
+            self._stack.close()
+            self._descriptor = os.open(path, os.O_WRONLY)
+            self._stack.callback(os.close, self._descriptor)
+            self._name = name
+        try:
+            write_at(self._descriptor, data, offset)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _write_chunks(
-    opened: _OpenFiles, transfer: _Transfer, chunks: Iterable[torch.Tensor], life: LifeSigns
+    opened: _OpenFile, transfer: _Transfer, chunks: Iterable[torch.Tensor], life: LifeSigns
 ) -> None:
     offset = transfer.offset
     for chunk in chunks:
         with life.on_disk(len(chunk)):
-            write_at(opened.descriptor(transfer.file.name), memoryview(chunk.numpy()), offset)
+            opened.write(transfer.file.name, memoryview(chunk.numpy()), offset)
         offset += len(chunk)
     life.show()
 

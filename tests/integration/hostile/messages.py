@@ -115,7 +115,9 @@ class Fuzzer:
                 values[name].CopyFrom(inner)  # type: ignore[index]
 
     def _value(self, field: FieldDescriptor, wildness: float) -> int | float | bool | str | bytes:
-        known = self._known.get(field.name)
+        # Fields of one name may have different types: a role is a number of an enum, or a text.
+        is_text = field.type == FieldDescriptor.TYPE_STRING
+        known = [v for v in self._known.get(field.name, ()) if isinstance(v, str) == is_text]
         if known and self._random.random() > wildness:
             return self._random.choice(known)
         return scalar(field, self._random)

@@ -11,6 +11,7 @@ import pytest
 from trinity.rewards.math_answers import NUMBER, normalize
 from trinity.rewards.math_grader import OutOfTime, limited
 from trinity.rewards.math_grading import GraderProcess, is_equivalent
+from trinity.rewards.math_units import multiplied_out
 
 NEVER_ENDS = "$9^{9^{9^{9}}}$"
 
@@ -30,6 +31,8 @@ NEVER_ENDS = "$9^{9^{9^{9}}}$"
         ("5.", "+5"),
         ("1E3", "1000"),
         ("So there are 5 million people.", "5000000"),
+        (r"I counted 5 thousand! So it is $42$", "42"),
+        (r"Of 2^5 million it is $42$", "42"),
         ("It takes 45 min.", "45"),
         ("2, 1", "1, 2"),
         ("1, 2", "1,2"),
@@ -67,6 +70,12 @@ def test_long_rows_of_numbers_take_no_time() -> None:
         assert NUMBER.fullmatch(text + "x") is None
         assert normalize(text + "x")
     assert time.monotonic() - started < 5
+
+
+def test_words_that_repeat_themselves_multiply_nothing() -> None:
+    """Each would be looked at once for each other one."""
+    text = "5" + " million" * 50_000
+    assert multiplied_out(text) == text
 
 
 def test_threads_may_grade_at_the_same_time() -> None:

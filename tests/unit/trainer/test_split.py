@@ -1,5 +1,6 @@
 """Ranks that hold pieces of tensors write, file by file, the bytes that one process would."""
 
+import errno
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -149,3 +150,42 @@ def test_the_kernel_may_take_fewer_bytes_at_a_time(
     with path.open("wb") as file:
         write_at(file.fileno(), memoryview(b"0123456789"), 2)
     assert path.read_bytes() == b"\0\x000123456789"
+
+
+def test_a_full_disk_is_told_of_with_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    split = SplitTensor.of(torch.ones(3), Ranks(0, 1))
+    part = DealtPart(tmp_path, Ranks(0, 1), dtype=torch.float32)
+    with pytest.raises(OSError, match=r"No space left on device: '.*00000-00000\.safetensors'"):
+        part.write_split([("a", split)])
+
+
+def test_a_rank_has_one_file_open_however_many_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_open: list[int] = []
+    most = 0
+    do_open, do_close = os.open, os.close
+
+    def opens(path: str, flags: int) -> int:
+        nonlocal most
+        is_open.append(do_open(path, flags))
+        most = max(most, len(is_open))
+        return is_open[-1]
+
+    def closes(descriptor: int) -> None:
+        is_open.remove(descriptor)
+        do_close(descriptor)
+
+    tensors = [(f"{n}", SplitTensor.of(torch.ones(3), Ranks(0, 1))) for n in range(20)]
+    part = DealtPart(tmp_path, Ranks(0, 1), dtype=torch.float32, max_bytes=12)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", opens)
+        patched.setattr(os, "close", closes)
+        part.write_split(tensors)
+    assert (len(part.finish_files()), most, is_open) == (20, 1, [])

@@ -1,6 +1,7 @@
 """Transcripts become samples with the engine's very tokens."""
 
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -146,6 +147,13 @@ async def test_turns_that_differ_in_what_leaves_the_distribution_are_one_sample(
 async def test_a_temperature_that_nothing_can_be_drawn_at_is_refused(value: float) -> None:
     with pytest.raises(UserError, match="`temperature` takes a number from 0 on"):
         await tried({}, {"temperature": value}, {})
+
+
+async def test_a_temperature_may_be_a_number_of_numpy() -> None:
+    (sample,) = await tried({}, {"temperature": cast("float", np.float32(1.0))}, {})
+    assert trained(sample) == "5\n6\n7\n"
+    assert sample.sampling is not None
+    assert type(sample.sampling.temperature) is float
 
 
 async def test_only_what_the_model_answered_is_trained() -> None:
