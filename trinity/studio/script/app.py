@@ -18,7 +18,7 @@ PAGES = (
 )
 """The modules of the pages, in the order of the menu; the first one is shown at the start."""
 
-STYLE = "<style>[data-testid='stMainBlockContainer'] {padding-top: 1.5rem;}</style>"
+STYLE = "<style>[data-testid='stMainBlockContainer'] {padding-top: 4rem;}</style>"
 """Streamlit leaves a wide empty band below a menu at the top."""
 
 

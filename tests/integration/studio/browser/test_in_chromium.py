@@ -106,6 +106,17 @@ def test_a_phone_shows_each_page_without_scrolling_sideways(viewer: Viewer, name
     assert width <= PHONE["width"]
 
 
+@pytest.mark.parametrize("size", [PHONE, {"width": 1280, "height": 900}], ids=["phone", "desk"])
+def test_the_menu_covers_no_heading(viewer: Viewer, size: dict[str, int]) -> None:
+    page = viewer.page
+    page.set_viewport_size(size)
+    viewer.open("runs")
+    viewer.wait_until_drawn()
+    menu = page.locator("[data-testid='stHeader']").bounding_box()
+    heading = page.locator("h1, h2").first.bounding_box()
+    assert menu["y"] + menu["height"] <= heading["y"]
+
+
 def test_the_keyboard_alone_is_enough(viewer: Viewer) -> None:
     first_sample(viewer)
     page = viewer.page
