@@ -29,7 +29,7 @@ POLL_SECONDS = 20.0
 REPORT_STREAM_SECONDS = 60.0
 """Time after which the stream of reports is opened again, so that none is missed for longer."""
 OPEN_SECONDS = 120.0
-"""More than the buffer takes to load users' files, which another call would begin anew."""
+"""Longer than the buffer takes to load users' files; a call cut off would load them again."""
 TRANSFER_SECONDS = 60.0
 """Time limit for sending the rows of a batch once they are composed."""
 

@@ -30,6 +30,8 @@ from trinity.types import (
 
 T = TypeVar("T")
 _OUR_FOLDER = Path(trinity.__file__).resolve().parent
+_OURS = tuple(str(Path(__file__).parents[2] / name) + os.sep for name in ("trinity", "services"))
+"""Folders of our files, as tracebacks name them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,6 @@ def _named(part: object) -> type | FunctionType:
     return part if isinstance(part, type | FunctionType) else type(part)
 
 
-_OURS = tuple(str(Path(__file__).parents[2] / name) + os.sep for name in ("trinity", "services"))
 MAX_TRACEBACK_CHARACTERS = 20_000
 MAX_TEXT_CHARACTERS = 2000
 """Of a message: some hold a whole response, or a file."""

@@ -31,7 +31,7 @@ RETRY_SECONDS = 0.5
 STATE_SECONDS = 1.9
 """Less than the pause between two drawings of a page, so that each is new for one viewer."""
 VERDICT_SECONDS = 10.0
-"""What holds a run up is asked of all its parts, over connections of their own."""
+"""Age of an answer why a run stands still; a new one asks all its parts."""
 MEMBER_SECONDS = 2.0
 """Pause between two looks at the members: as often as they tell of themselves."""
 NEW_CLOSED_WAITS = 20

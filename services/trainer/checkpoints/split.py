@@ -23,7 +23,7 @@ from services.trainer.collectives import Ranks
 from trinity.runtime.life import LifeSigns
 
 CHUNK_BYTES = 16 * 2**20
-"""What is converted, sent and written at a time."""
+"""Bytes that are converted, sent and written at a time."""
 DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 """As safetensors files call them."""
 HEADER_ALIGNMENT = 8

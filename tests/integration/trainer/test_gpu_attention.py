@@ -25,7 +25,7 @@ class Attended:
 
 
 class CausalLayer(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """What the function reads of a layer."""
+    """A layer, as far as the function looks at it."""
 
     is_causal = True
 

@@ -6,7 +6,7 @@ from benchmarks import user_processes
 from benchmarks.experience_sink import WITH, WITHOUT, Measured, RunPair, balanced_ratio
 
 MORE = 1.04
-"""What the measured thing costs."""
+"""The cost that the pairs are to find."""
 BEGINNING = 2.0
 
 

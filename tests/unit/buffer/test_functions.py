@@ -81,5 +81,5 @@ async def test_what_was_computed_before_a_service_went_away_is_kept(
 
 @pytest.mark.parametrize("patience", [trainer_clients.OPEN_SECONDS, explorer_buffer.OPEN_SECONDS])
 def test_a_caller_that_opens_a_stage_waits_for_users_files_to_be_loaded(patience: float) -> None:
-    """A call that ends before would begin the loading anew, again and again."""
+    """A call that is cut off before would load them again, and so would the next."""
     assert patience > functions_module.LOAD_SECONDS

@@ -16,7 +16,7 @@ MESSAGES: object = {"message": TURNS}
 
 
 def check(root: Path, base: dict[str, object] = GRPO, /, **changes: object) -> str:
-    """What `check_inputs` says, empty if it is content."""
+    """Returns what `check_inputs` finds; empty if all is right."""
     here: dict[str, object] = {"checkpoint_root_dir": str(root), **changes}
     try:
         check_inputs(plan_experiment(config(base, **here)))

@@ -1,4 +1,4 @@
-"""What is known of a model and its chat template to fail is said before any engine starts."""
+"""Models and chat templates that cannot work are refused before any engine starts."""
 
 import json
 from pathlib import Path

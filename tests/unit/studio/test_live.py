@@ -1,4 +1,4 @@
-"""What pages show of a running run costs it little: answers are kept for some seconds."""
+"""Pages cost a running run little: answers are kept for some seconds."""
 
 from typing import cast
 
