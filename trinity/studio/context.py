@@ -20,17 +20,20 @@ from trinity.errors import TrinityError, UserError
 from trinity.launch.follow import StreamRetry
 from trinity.studio.background import ANSWER_SECONDS, BackgroundLoop
 from trinity.studio.connection import OpenRun, RunConnection, ServiceConnection
+from trinity.studio.generator.drafts import Drafts
 from trinity.studio.history import RunHistory
 from trinity.studio.lanes import MAX_STORED, LaneHistory
-from trinity.studio.live import LiveState, Verdict, members_of
+from trinity.studio.live import Verdict, WorkRow, members_of
 from trinity.studio.system import System, SystemConnection
 from trinity.studio.visitors import OWNER, Visitor
 
 T = TypeVar("T")
 RETRY_SECONDS = 0.5
-STATE_SECONDS = 1.9
-"""Less than the pause between two drawings of a page, so that each is new for one viewer."""
-VERDICT_SECONDS = 10.0
+WORK_SECONDS = 10.0
+"""Age of an answer about open work; of the page's questions it costs a run most."""
+NEWS_SECONDS = 4.0
+"""Age after which an event of the run makes it be asked again."""
+VERDICT_SECONDS = 15.0
 """Age of an answer why a run stands still; a new one asks all its parts."""
 MEMBER_SECONDS = 2.0
 """Pause between two looks at the members: as often as they tell of themselves."""
@@ -46,16 +49,23 @@ class KeptAnswer(Generic[T]):
     """
 
     seconds: float
+    news_seconds: float = float("inf")
+    """Age from which news make it be asked again."""
+    _news: object = None
     _answer: T | None = None
     _opened: OpenRun | None = None
-    _until: float = 0.0
+    _asked_at: float = 0.0
 
-    def get(self, opened: OpenRun, ask: Callable[[], T]) -> T:
-        """Returns the kept answer, or a new one where it is old or other services gave it."""
-        now = time.monotonic()
-        if self._answer is None or self._opened is not opened or now >= self._until:
+    def get(self, opened: OpenRun, ask: Callable[[], T], *, news: object = None) -> T:
+        """Returns the kept answer, or a new one where it is old or other services gave it.
+
+        `news` names the newest thing that is known of the run: another one makes it old sooner.
+        """
+        age = time.monotonic() - self._asked_at
+        has_news = news != self._news and age >= self.news_seconds
+        if self._answer is None or self._opened is not opened or has_news or age >= self.seconds:
             self._answer = ask()
-            self._opened, self._until = opened, now + self.seconds
+            self._opened, self._news, self._asked_at = opened, news, time.monotonic()
         return self._answer
 
 
@@ -66,7 +76,9 @@ class ViewedRun:
     connection: ServiceConnection
     history: RunHistory = field(default_factory=RunHistory)
     lanes: LaneHistory = field(default_factory=LaneHistory)
-    state: KeptAnswer[LiveState] = field(default_factory=lambda: KeptAnswer(STATE_SECONDS))
+    work: KeptAnswer[tuple[WorkRow, ...]] = field(
+        default_factory=lambda: KeptAnswer(WORK_SECONDS, NEWS_SECONDS)
+    )
     verdict: KeptAnswer[Verdict] = field(default_factory=lambda: KeptAnswer(VERDICT_SECONDS))
     members: list[synchronizer_pb2.Member] = field(default_factory=list)
     """Those of the last look; empty before it."""
@@ -138,6 +150,7 @@ class StudioContext:
         self.options = options
         self.background = BackgroundLoop()
         self.visitor_now = visitor_now
+        self.drafts = Drafts()
         self._viewed: dict[tuple[str, str], ViewedRun] = {}
         self._lock = threading.Lock()
 

@@ -1,5 +1,7 @@
 """Serves Studio's pages: Streamlit under uvicorn, behind the gate."""
 
+import importlib
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,8 @@ from trinity.studio.visitors import Visitor
 
 SCRIPT = Path(__file__).parent / "script" / "app.py"
 """In a folder of its own: Streamlit would take files of a folder `pages` beside it for pages."""
+FIRST_PAGE = "trinity.studio.pages.runs"
+"""The module of the page that a browser sees first."""
 HEADING_SIZES = ["1.5rem", "1.25rem", "1.125rem"]
 """Set for each theme: a theme of its own would be light in browsers that ask for a dark one."""
 OPTIONS: Mapping[str, bool | int | str | list[str]] = {
@@ -106,6 +110,8 @@ def serve(
     )
     for line in _greeting(served):
         say(line)
+    # Meanwhile the browser loads its own scripts.
+    threading.Thread(target=importlib.import_module, args=(FIRST_PAGE,), daemon=True).start()
     try:
         server.serve_forever()
     finally:

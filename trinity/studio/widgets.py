@@ -13,6 +13,8 @@ from typing import Literal
 
 import streamlit as st
 
+from trinity.studio.conversation import ConversationTurn, is_folded, preview_of
+from trinity.studio.experiences import ShownMessage
 from trinity.studio.lanes import Lanes, ShownSpan
 from trinity.studio.plain_text import one_line, plain_text, seconds_text
 from trinity.studio.tokens import ShownToken, TokenColor, TokenStrip
@@ -29,6 +31,7 @@ LANES_HTML = (
     '<div class="lanes"><div class="rows" role="grid"></div>'
     '<dl class="facts" aria-live="polite"></dl></div>'
 )
+CONVERSATION_HTML = '<div class="conversation"></div>'
 CellKind = Literal["text", "number", "code", "state", "wrap", "plain", "heat"]
 
 
@@ -87,6 +90,23 @@ def show_tokens(name: str, strip: TokenStrip, color: str, *, key: str) -> None:
     _tokens()(data=data, key=key)
 
 
+def show_conversation(name: str, turns: Sequence[ConversationTurn], *, key: str) -> None:
+    """Shows the messages of turns by their roles; long ones are opened by a click or by Enter."""
+    data = {
+        "name": name,
+        "dark": st.context.theme.type == "dark",
+        "turns": [
+            {
+                "head": one_line(turn.head),
+                "note": one_line(turn.note),
+                "messages": [_message(message) for message in turn.messages],
+            }
+            for turn in turns
+        ],
+    }
+    _conversation()(data=data, key=key)
+
+
 def show_lanes(name: str, lanes: Lanes, *, key: str, empty: str, end: str = "now") -> None:
     """Shows what members did and waited for, over the same time, up to `end`."""
     data = {
@@ -136,6 +156,16 @@ def _token(token: ShownToken) -> dict[str, object]:
     }
 
 
+def _message(message: ShownMessage) -> dict[str, object]:
+    return {
+        "role": one_line(message.role),
+        "tokens": f"{message.num_tokens:,} tokens",
+        "text": plain_text(message.text),
+        "preview": one_line(preview_of(message)) if is_folded(message) else "",
+        "folded": is_folded(message),
+    }
+
+
 def _span(span: ShownSpan) -> dict[str, object]:
     return {
         "id": span.id,
@@ -154,6 +184,11 @@ def _nothing() -> None:
 @functools.cache
 def _table() -> Callable[..., object]:
     return _component("trinity_table", "table", TABLE_HTML)
+
+
+@functools.cache
+def _conversation() -> Callable[..., object]:
+    return _component("trinity_conversation", "conversation", CONVERSATION_HTML)
 
 
 @functools.cache

@@ -32,6 +32,23 @@ def test_an_answer_is_asked_for_once_in_its_time(clock: list[float]) -> None:
     assert get(AFTER_A_RESTART) == 2, "other services may answer otherwise"
 
 
+def test_news_of_the_run_make_an_answer_old_sooner(clock: list[float]) -> None:
+    kept, asked = KeptAnswer[int](10.0, 4.0), iter(range(9))
+
+    def get(news: int) -> int:
+        return kept.get(HERE, lambda: next(asked), news=news)
+
+    assert get(1) == 0
+    clock[0] += 3.9
+    assert get(2) == 0, "pages of several viewers share it"
+    clock[0] += 0.2
+    assert get(2) == 1
+    clock[0] += 9.0
+    assert get(2) == 1, "nothing is new"
+    clock[0] += 1.0
+    assert get(2) == 2
+
+
 def test_an_answer_that_fails_is_asked_for_again() -> None:
     kept = KeptAnswer[int](10.0)
     with pytest.raises(TimeoutError):
