@@ -71,7 +71,7 @@ def main() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstPage:
-    """How long a first page took; the processor times change less with other load."""
+    """The time of a first page; processor times change less with other load."""
 
     seconds: float
     studio_cpu_seconds: float
@@ -118,7 +118,9 @@ def first_page(browser: Any, run: Path, root: Path) -> FirstPage:
     address = studio.address()
     begun = time.monotonic()
     own = psutil.Process(studio.process.pid)
-    others = [one for one in psutil.Process().children(recursive=True) if is_browser(one)]
+    others = [
+        process for process in psutil.Process().children(recursive=True) if is_browser(process)
+    ]
     studio_before, browser_before = cpu_seconds([own]), cpu_seconds(others)
     page.goto(address)
     wait_until_drawn(page)

@@ -38,7 +38,9 @@ VERDICT_SECONDS = 15.0
 MEMBER_SECONDS = 2.0
 """Pause between two looks at the members: as often as they tell of themselves."""
 NEW_CLOSED_WAITS = 20
-"""Ended waits that each look asks for; all, where every one of these is new."""
+"""Ended waits that a look asks for; all, where every one of these is new."""
+CLOSED_SECONDS = 10.0
+"""Age after which they are asked for again though no wait was seen to end: some are short."""
 
 
 @dataclass(slots=True)
@@ -67,6 +69,32 @@ class KeptAnswer(Generic[T]):
             self._answer = ask()
             self._opened, self._news, self._asked_at = opened, news, time.monotonic()
         return self._answer
+
+
+@dataclass(slots=True)
+class DueWaits:
+    """Decides at which looks ended waits are asked for: not at each, as that costs the run."""
+
+    _asks_all: bool = True
+    _is_due: bool = True
+    _asked_at: float = 0.0
+    _open: frozenset[tuple[str, str]] = frozenset()
+
+    def number(self) -> int:
+        """Returns how many are asked for now; 0 where no wait that was seen has ended."""
+        if self._asks_all:
+            return MAX_STORED
+        is_old = time.monotonic() - self._asked_at >= CLOSED_SECONDS
+        return NEW_CLOSED_WAITS if self._is_due or is_old else 0
+
+    def observe(
+        self, members: Iterable[synchronizer_pb2.Member], num_asked: int, *, is_whole: bool
+    ) -> None:
+        """Takes an answer; `is_whole` is false if waits may have ended that it did not have."""
+        if num_asked:
+            self._asks_all, self._asked_at = not is_whole, time.monotonic()
+        now = frozenset((member.id, wait.waits_for) for member in members for wait in member.waits)
+        self._is_due, self._open = not self._open <= now, now
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,9 +135,10 @@ class ViewedRun:
 
         Of a stopped run it reads the waits that are stored.
         """
-        num_closed = MAX_STORED
+        due = DueWaits()
         try:
             while True:
+                num_closed = due.number()
                 try:
                     members, closed = await members_of(opened, num_closed)
                 except TrinityError:
@@ -117,8 +146,7 @@ class ViewedRun:
                 else:
                     self.members = members
                     joins = self.lanes.add_stored(time.time(), closed)
-                    is_whole = joins or len(closed) < num_closed
-                    num_closed = NEW_CLOSED_WAITS if is_whole else MAX_STORED
+                    due.observe(members, num_closed, is_whole=joins or len(closed) < num_closed)
                     if not opened.is_live:
                         return
                     self.lanes.observe(time.time(), members)

@@ -13,7 +13,9 @@ MAX_POINTS = 1_000
 """Points of a curve that a chart gets; more are thinned out evenly."""
 MAX_CURVES = 6
 """Tasksets of a chart: as many as there are colours, and as its legend has room for."""
-HEIGHT = 220
+HEIGHT, LEGEND_HEIGHT = 220, 48
+"""In pixels: of a chart, and of a legend above it."""
+LEGEND_COLUMNS = 2
 PALETTE = ("#2a6fae", "#b3591a", "#5c4492", "#19796d", "#8a6d00", "#a3325b")
 """Told apart in three kinds of colour blindness; lines have marks of their own, too."""
 
@@ -168,7 +170,13 @@ def _chart(
 ) -> JsonObject:
     """Builds a chart; `names` are those of its curves in the order of their colours."""
     found = dict.fromkeys(point["curve"] for point in points if isinstance(point, dict))
-    legend: JsonObject = {"orient": "top", "title": None, "labelLimit": 260}
+    legend: JsonObject = {
+        "orient": "top",
+        "title": None,
+        "labelLimit": 260,
+        "columns": LEGEND_COLUMNS,
+        "symbolType": "stroke",
+    }
     domain: JsonObject = {"domain": list(names)} if names else {}
     return {
         "data": {"values": points},
@@ -196,6 +204,12 @@ def _chart(
         },
         "layer": layers,
     }
+
+
+def has_legend(chart: JsonObject) -> bool:
+    """Returns true if a chart has several curves, whose names need room above them."""
+    encoding: Any = chart["encoding"]
+    return encoding["color"]["legend"] is not None
 
 
 def _x_axis(name: str) -> JsonObject:

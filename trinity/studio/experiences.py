@@ -162,7 +162,7 @@ async def list_experiences(
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How many experiences satisfy conditions; more than that, if not all were counted."""
+    """A number of experiences; there are more, if not all were counted."""
 
     number: int
     is_all: bool

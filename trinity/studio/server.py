@@ -9,6 +9,7 @@ from pathlib import Path
 import streamlit as st
 import uvicorn
 from starlette.middleware import Middleware
+from streamlit.components.v2.component_manager import BidiComponentManager
 from streamlit.starlette import App
 from streamlit.web import bootstrap
 
@@ -91,6 +92,7 @@ def serve(
     )
     site = Site(cookie_name=f"trinity-studio-{port}", names=names, is_secure=listening.is_secure)
     served = Served(port=port, listening=listening, admission=admission, site=site)
+    skip_foreign_components()
     _set_streamlit_options(port, listening.host, [*LOOPBACK_NAMES, *sorted(names)])
     context = StudioContext(options, visitor_now=served.visitor_now)
     set_context(context)
@@ -98,6 +100,7 @@ def serve(
     server = BoundedServer(
         uvicorn.Config(
             App(SCRIPT, middleware=[gate]),
+            http="h11",  # as BoundedProtocol
             log_config=None,
             access_log=False,
             server_header=False,
@@ -116,6 +119,18 @@ def serve(
         server.serve_forever()
     finally:
         context.close()
+
+
+def skip_foreign_components() -> None:
+    """Keeps Streamlit from reading the description of each installed package at its start.
+
+    It looks for components there, for 0.4 seconds with our packages; pages have their own.
+    """
+
+    def find_nothing(_: BidiComponentManager, **__: object) -> None:
+        """Takes the place of the search."""
+
+    BidiComponentManager.discover_and_register_components = find_nothing  # type: ignore[method-assign]
 
 
 def _greeting(served: Served) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ LOOK_AT = 10_000
 
 @dataclass(slots=True, kw_only=True)
 class TextSearch:
-    """What a search has found so far, the newest first; `go_on` continues it.
+    """A search with what it has found so far, the newest first; `go_on` continues it.
 
     search = TextSearch(conditions=("text=answer",))
     while not search.is_done and len(search.rows) < 50:

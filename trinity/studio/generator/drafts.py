@@ -1,4 +1,4 @@
-"""What was written on the page Configure last, for a page that is loaded again.
+"""The forms that were filled on the page Configure, for a page that is loaded again.
 
 A browser that loads the page again begins a new session, in which every field has its default.
 """

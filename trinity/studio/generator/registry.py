@@ -44,7 +44,7 @@ class ConfigEntry:
 
 
 class _PageState(threading.local):
-    """What belongs to the page that is made in this thread: several browsers may fill a form."""
+    """The state of the page that is made in this thread: several browsers may fill a form."""
 
     def __init__(self) -> None:
         self.unfinished: set[str] = set()

@@ -11,6 +11,7 @@ from trinity.inspect.samples import state_name
 from trinity.studio.connection import require_open, stages_of
 from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.conversation import conversation_line, conversation_turns
+from trinity.studio.drawings import show_conversation, show_tokens
 from trinity.studio.experiences import (
     NOT_RECORDED,
     PAGE_ROWS,
@@ -49,11 +50,9 @@ from trinity.studio.tokens import WINDOW_TOKENS, colors_of, token_strip
 from trinity.studio.widgets import (
     Column,
     Row,
-    show_conversation,
     show_long_text,
     show_problem,
     show_table,
-    show_tokens,
 )
 
 WHERE, SAMPLE = "where", "id"

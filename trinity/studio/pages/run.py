@@ -11,12 +11,15 @@ from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.curves import (
     GROUPS,
     HEIGHT,
+    LEGEND_HEIGHT,
     MAX_CURVES,
     curve_chart,
     curve_rows,
     evaluation_charts,
     evaluation_rows,
+    has_legend,
 )
+from trinity.studio.drawings import show_lanes
 from trinity.studio.history import RunHistory, StageHistory
 from trinity.studio.live import LiveState, live_state, members_of, verdict_of, work_of
 from trinity.studio.pages.common import REFRESH_SECONDS, open_page, show_waiting
@@ -25,7 +28,6 @@ from trinity.studio.plain_text import joined, number_text, plain_text, seconds_t
 from trinity.studio.widgets import (
     Column,
     Row,
-    show_lanes,
     show_long_text,
     show_problem,
     show_table,
@@ -179,11 +181,12 @@ def _show_curves(stage: StageHistory) -> None:
     if not charts:
         st.text(NO_CURVES)
     for first in range(0, len(charts), CHARTS_A_ROW):
-        columns = st.columns(CHARTS_A_ROW)
-        for column, (title, chart) in zip(columns, charts[first:], strict=False):
+        row = charts[first : first + CHARTS_A_ROW]
+        height = HEIGHT + LEGEND_HEIGHT * any(has_legend(chart) for _, chart in row)
+        for column, (title, chart) in zip(st.columns(CHARTS_A_ROW), row, strict=False):
             with column:
                 st.text(plain_text(title))
-                st.vega_lite_chart(chart, width="stretch", height=HEIGHT)
+                st.vega_lite_chart(chart, width="stretch", height=height)
     if len(stage.evaluations) > MAX_CURVES:
         st.text(
             f"{MAX_CURVES} of {len(stage.evaluations):,} tasksets are drawn; all stand in the "
