@@ -130,7 +130,7 @@ def skip_foreign_components() -> None:
     def find_nothing(_: BidiComponentManager, **__: object) -> None:
         """Takes the place of the search."""
 
-    BidiComponentManager.discover_and_register_components = find_nothing  # type: ignore[method-assign]
+    BidiComponentManager.discover_and_register_components = find_nothing
 
 
 def _greeting(served: Served) -> tuple[str, ...]:

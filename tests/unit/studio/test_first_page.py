@@ -53,11 +53,13 @@ def test_streamlit_looks_for_no_components_of_other_packages(
 ) -> None:
     """That reads what each installed package says of itself, before the first page."""
     kind = BidiComponentManager
-    looked: list[object] = []
-    monkeypatch.setattr(
-        "streamlit.components.v2.manifest_scanner.scan_component_manifests",
-        lambda: looked.append("all") or [],
-    )
+    looked: list[str] = []
+
+    def scan() -> list[object]:
+        looked.append("all")
+        return []
+
+    monkeypatch.setattr("streamlit.components.v2.manifest_scanner.scan_component_manifests", scan)
     monkeypatch.setattr(
         kind, "discover_and_register_components", kind.discover_and_register_components
     )
