@@ -114,8 +114,8 @@ def _refuse_misspelt(key: str) -> None:
     """Raises InvalidApiRequest for a key that means another; all others change nothing."""
     if key == "extra_body":
         raise InvalidApiRequest(
-            "`extra_body` is an argument of OpenAI's client, which puts its keys beside all others: "
-            "put them there",
+            "`extra_body` is an argument of OpenAI's client, which puts its keys beside the other "
+            "ones: put them there",
             param=key,
         )
     meant = get_close_matches(key[:_MAX_KEY_LENGTH], READ_KEYS, n=1, cutoff=_SIMILARITY)
