@@ -159,7 +159,7 @@ class Registry(Generic[T]):
 
     @property
     def modules(self) -> Mapping[str, T]:
-        """What files have registered, by name, as Trinity-RFT calls it."""
+        """The parts that files have registered, by name; Trinity-RFT calls them so."""
         return dict(self._sources)
 
     def names(self) -> list[str]:

@@ -81,6 +81,7 @@ class OverHttp(Workflow):
 
     def run(self) -> list[Experience]:
         answers = [self.agent.run(question) for question in ("a", "b")]
+        self.client.close()
         made = self.model.extract_experience_from_history()
         for experience in made:
             experience.reward = float(len(answers))
@@ -143,6 +144,7 @@ class Long(Workflow):
         client = self.model.get_openai_client()
         more = {"top_k": 20}
         client.chat.completions.create(model="m", messages=messages, extra_body=more)
+        client.close()
         self.model.chat(messages)
         made = self.model.extract_experience_from_history()
         for experience in made:
