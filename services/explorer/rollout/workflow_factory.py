@@ -22,10 +22,9 @@ from services.explorer.rollout.workflow_execution import (
     WorkflowSpec,
 )
 from services.explorer.types import Assignment, Attempt, WeightsId
-from trinity.columns import optional_column
+from trinity.columns import optional_column, row_reward
 from trinity.config.plan.parts import AuxiliaryModel, ResolvedSampling, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.data_sources import row_reward
 from trinity.errors import UserError
 from trinity.isolation.values import PartRef, is_of_user
 from trinity.plugins import REWARDS, WORKFLOWS
