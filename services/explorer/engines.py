@@ -8,13 +8,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.explorer.engine.external import ByteTokenizer, ExternalEngine, read_external_access
-from services.explorer.engine.interface import Engine, EngineOptions, EnginePool, SlowCallReporter
+from services.explorer.engine.interface import (
+    Engine,
+    EngineOptions,
+    EngineOwnDevice,
+    EnginePool,
+    EngineTurns,
+    SlowCallReporter,
+)
 from services.explorer.engine.tokenizer import (
     MAX_CACHED_TOKENS,
     HuggingFaceTokenizer,
     load_tokenizer,
 )
-from services.explorer.engine.turns import EngineOwnDevice, EngineTurns
 from services.explorer.engine.vllm_options import detect_hardware, prepare_environment
 from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.openai_api.schemas import SchemaChecker

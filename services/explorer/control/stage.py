@@ -9,8 +9,7 @@ from functools import partial
 from services.explorer.clients.buffer import ExplorerBufferClient
 from services.explorer.clients.synchronizer import ExplorerSynchronizerClient, WatchedExperiment
 from services.explorer.delivery.outbox import Outbox
-from services.explorer.engine.interface import EngineDied
-from services.explorer.engine.turns import EngineOwnDevice, EngineTurns
+from services.explorer.engine.interface import EngineDied, EngineOwnDevice, EngineTurns
 from services.explorer.engine.weight_transfer import EngineWeightReceiver
 from services.explorer.engines import LoadedStageModels
 from services.explorer.retry import RetryPolicy, RolloutStageFailed, WatchFeed, deadline, leaves_of

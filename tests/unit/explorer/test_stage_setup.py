@@ -15,8 +15,7 @@ from services.explorer.clients.buffer import ExplorerBufferClient
 from services.explorer.clients.synchronizer import ExplorerSynchronizerClient, WatchedExperiment
 from services.explorer.control.stage import RolloutStageFactory, StageJob
 from services.explorer.delivery.outbox import Outbox
-from services.explorer.engine.interface import EngineDied
-from services.explorer.engine.turns import EngineOwnDevice, EngineTurns
+from services.explorer.engine.interface import EngineDied, EngineOwnDevice, EngineTurns
 from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.engines import LoadedModel, LoadedStageModels
 from services.explorer.retry import RetryPolicy, RolloutStageFailed, WatchFeed
