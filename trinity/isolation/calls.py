@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from trinity.errors import UserError
+from trinity.isolation.values import LineSender
 from trinity.runtime.logs import LibraryFilter
-from trinity.runtime.runner_logs import LineSender
 from trinity.runtime.worker_process import RequestChannel
 
 Json = dict[str, Any]

@@ -26,6 +26,7 @@ from services.explorer.telemetry import (
     CountingGenerator,
     ExploreStepLog,
     RolloutCounters,
+    RunnerNumbers,
     load_span,
 )
 from services.explorer.types import LostWeights, WeightsVersion
@@ -33,7 +34,6 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.launch.prepare import check_parts
 from trinity.rewards.reward import REWARD_POOL
 from trinity.runtime.presence import Heartbeats
-from trinity.runtime.runner_logs import RunnerNumbers
 from trinity.runtime.threads import DaemonThreads, in_daemon_thread
 from trinity.sizing.volume import runs_per_runner
 from trinity.types import StageKey

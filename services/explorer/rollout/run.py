@@ -12,7 +12,13 @@ from services.explorer.delivery.outbox import Outbox
 from services.explorer.retry import RolloutStageFailed
 from services.explorer.rollout.runner import AttemptRunner, RunTimeLimit
 from services.explorer.rollout.weight_gate import WeightGate, WeightsLost
-from services.explorer.telemetry import AbandonedCallReporter, ExploreStepLog, record_run, run_span
+from services.explorer.telemetry import (
+    AbandonedCallReporter,
+    ExploreStepLog,
+    RunnerNumbers,
+    record_run,
+    run_span,
+)
 from services.explorer.types import (
     Assignment,
     Attempt,
@@ -25,7 +31,6 @@ from services.explorer.types import (
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.presence import WaitRegistry
-from trinity.runtime.runner_logs import RunnerNumbers
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
