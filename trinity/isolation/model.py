@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import cache
 from typing import Any, Unpack
 
@@ -180,18 +179,6 @@ def _scores(values: Json) -> Scores:
 
 def _likeliest(values: list[list[list[float]]]) -> Likeliest:
     return [[(int(token), float(logprob)) for token, logprob in place] for place in values]
-
-
-def facts_of(model: ModelWrapper) -> Json:
-    """Returns what a process must know of a model, for a line of JSON."""
-    return {
-        "limits": asdict(model.limits),
-        "sampling": asdict(model.sampling),
-        "weights": list(model.weights),
-        "name": model.name,
-        "template_sha256": model.tokenizer.template_sha256.hex(),
-        "api": asdict(model.api_access) if model.has_api else None,
-    }
 
 
 _IDLE = IdleWorkflows()
