@@ -20,8 +20,13 @@ from trinity.workflows.model import ModelWrapper, OnIndexedDelta
 from trinity.workflows.openai_clients import ApiAccess, AttemptCalls
 from trinity.workflows.task import Task
 from trinity.workflows.trinity_rft.experience import preload_tensors
-from trinity.workflows.trinity_rft.hosting import HostedRuns, IdleWorkflows, ModelPaths
-from trinity.workflows.trinity_rft.task import NamedReward, TaskInputs
+from trinity.workflows.trinity_rft.hosting import (
+    HostedRuns,
+    IdleWorkflows,
+    ModelPaths,
+    NamedReward,
+    TaskInputs,
+)
 from trinity.workflows.trinity_rft.workflow import Workflow as HostedWorkflow
 from trinity.workflows.workflow import Workflow
 

@@ -32,8 +32,7 @@ from trinity.runtime.threads import DaemonThreads
 from trinity.types import Experience, JsonObject
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task
-from trinity.workflows.trinity_rft.hosting import HostedRuns
-from trinity.workflows.trinity_rft.task import NamedReward
+from trinity.workflows.trinity_rft.hosting import HostedRuns, NamedReward
 from trinity.workflows.workflow import Workflow
 
 logger = logging.getLogger(__name__)

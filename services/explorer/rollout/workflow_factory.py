@@ -34,8 +34,7 @@ from trinity.workflows.generation import ChatTokenizer, Generator, ModelLimits
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task
 from trinity.workflows.trinity_rft.experience import preload_tensors
-from trinity.workflows.trinity_rft.hosting import HostedRuns, IdleWorkflows, ModelPaths
-from trinity.workflows.trinity_rft.task import TaskInputs
+from trinity.workflows.trinity_rft.hosting import HostedRuns, IdleWorkflows, ModelPaths, TaskInputs
 from trinity.workflows.trinity_rft.workflow import Workflow as HostedWorkflow
 from trinity.workflows.workflow import Workflow
 

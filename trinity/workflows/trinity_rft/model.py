@@ -11,7 +11,7 @@ from trinity.errors import UserError
 from trinity.workflows.experience_builder import SamplingOverrides
 from trinity.workflows.model import ModelWrapper as OurModel
 from trinity.workflows.trinity_rft.experience import Experience
-from trinity.workflows.trinity_rft.transcript import Transcript, transcript_samples
+from trinity.workflows.trinity_rft.samples import Transcript, transcript_samples
 
 if TYPE_CHECKING:
     import openai
