@@ -70,7 +70,7 @@ class CallChannel(RequestChannel):
     def _settle(self, message: Json) -> None:
         reply, _ = self._open.pop(message["reply"])
         if message.get("is_over"):
-            from trinity.workflows.openai_clients import AttemptOver
+            from trinity.workflows.generation import AttemptOver
 
             reply.set_exception(AttemptOver())
         elif "raised" in message:

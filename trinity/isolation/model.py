@@ -14,10 +14,17 @@ from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.rewards.reward import BoundReward
 from trinity.types import Experience, JsonObject, SamplingParams
 from trinity.workflows.experience_builder import SamplingOverrides
-from trinity.workflows.generation import GenerationDelta, Likeliest, ModelLimits, Prompt, Scores
+from trinity.workflows.generation import (
+    ApiAccess,
+    AttemptCalls,
+    GenerationDelta,
+    Likeliest,
+    ModelLimits,
+    Prompt,
+    Scores,
+)
 from trinity.workflows.messages import Message
 from trinity.workflows.model import ModelWrapper, OnIndexedDelta
-from trinity.workflows.openai_clients import ApiAccess, AttemptCalls
 from trinity.workflows.task import Task
 from trinity.workflows.trinity_rft.experience import preload_tensors
 from trinity.workflows.trinity_rft.hosting import (
