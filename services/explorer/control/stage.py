@@ -12,10 +12,21 @@ from services.explorer.delivery.outbox import Outbox
 from services.explorer.engine.interface import EngineDied, EngineOwnDevice, EngineTurns
 from services.explorer.engine.weight_transfer import EngineWeightReceiver
 from services.explorer.engines import LoadedStageModels
-from services.explorer.retry import RetryPolicy, RolloutStageFailed, WatchFeed, deadline, leaves_of
-from services.explorer.rollout.run import LongRunReporter, RunExecutor
+from services.explorer.retry import (
+    IdleTimeout,
+    RetryPolicy,
+    RolloutStageFailed,
+    WatchFeed,
+    deadline,
+    leaves_of,
+)
 from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
-from services.explorer.rollout.scheduler import IdleTimeout, RolloutLimits, StageScheduler
+from services.explorer.rollout.scheduler import (
+    LongRunReporter,
+    RolloutLimits,
+    RunExecutor,
+    StageScheduler,
+)
 from services.explorer.rollout.user_processes import UserProcessPool
 from services.explorer.rollout.weight_gate import DamageChannel, WeightGate
 from services.explorer.rollout.workflow_factory import WorkflowFactory
