@@ -23,7 +23,7 @@ from trinity.config.checks.chat_template import TEMPLATE_EXTENSIONS
 from trinity.config.checks.model import own_template
 from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import Row, count_rows, first_rows
-from trinity.config.docs.template import IS_MATHS, DraftOptions, draft_config
+from trinity.config.docs.catalog import IS_MATHS, DraftOptions, draft_config
 from trinity.errors import UserError
 from trinity.json_values import JsonValue
 from trinity.plugins import REWARDS
