@@ -1,19 +1,25 @@
-"""Calls losses of Trinity-RFT on part of an optimizer batch, and weighs what they return.
+"""Calls losses of Trinity-RFT, policy and entropy, and gives ours as classes of theirs.
 
-Their result is one number for the part, a mean by their own rule. It counts by the part's share of
+Theirs see part of an optimizer batch. Their result is one number for the part, a mean by their own rule. It counts by the part's share of
 the whole batch's tokens, or rows, so that parts add up to the batch.
 """
 
 import inspect
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
 
 from trinity.algorithm.adapted_part import AdaptedPart
+from trinity.algorithm.aggregation import BatchTotals, LossAggMode
+from trinity.algorithm.entropy.inputs import EntropyInputs
+from trinity.algorithm.entropy_loss_fn import EntropyLossFn
+from trinity.algorithm.policy_loss import POLICY_LOSSES
+from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss, Share
-from trinity.algorithm.policy_loss_fn import PolicyLossFn
-from trinity.algorithm.utils import AVERAGES_TOKENS
+from trinity.algorithm.policy_loss_fn import PolicyLossFn, PolicyLossFnMeta
+from trinity.algorithm.utils import AVERAGES_TOKENS, aggregate_loss
 from trinity.errors import UserError
 
 TENSORS = (
@@ -140,3 +146,177 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) or (
         isinstance(value, torch.Tensor) and value.numel() == 1
     )
+
+
+_USUAL = ["old_logprob", "action_mask", "advantages"]
+_WANTED = {
+    "dpo": ["ref_logprob", "action_mask"],
+    "opmd": ["action_mask", "advantages"],
+    "mix": [*_USUAL, "expert_mask"],
+    "mix_chord": [*_USUAL, "expert_mask", "step"],
+    "sft": ["action_mask"],
+    "sft_is": ["action_mask"],
+    "sft_phi": ["action_mask"],
+}
+"""Tensors that a loss wants, where they are not the usual ones."""
+_OTHER_DEFAULTS: dict[str, dict[str, Any]] = {
+    "gspo": {"loss_agg_mode": "seq-mean-token-mean"},
+    "sapo": {"detach_gate": True},
+}
+"""Values of Trinity-RFT that differ from those of our functions."""
+
+
+class BuiltInLoss(PolicyLossFn):
+    """A loss of ours that takes named tensors: the rows of a call count as a whole batch."""
+
+    function_name: str
+
+    def __init__(self, backend: str = "verl", **arguments: Any) -> None:
+        super().__init__(backend=backend)
+        arguments = {**_OTHER_DEFAULTS.get(self.function_name, {}), **arguments}
+        self.loss_agg_mode: LossAggMode = arguments.pop("loss_agg_mode", None) or "token-mean"
+        known = inspect.signature(self._function()).parameters
+        self.arguments = {k: v for k, v in arguments.items() if k in known and v is not None}
+        for name, value in arguments.items():
+            setattr(self, name, value)
+
+    @classmethod
+    def _function(cls) -> Any:
+        return POLICY_LOSSES.built_in(cls.function_name)
+
+    def __call__(
+        self,
+        logprob: torch.Tensor,
+        old_logprob: torch.Tensor | None = None,
+        action_mask: torch.Tensor | None = None,
+        advantages: torch.Tensor | None = None,
+        ref_logprob: torch.Tensor | None = None,
+        expert_mask: torch.Tensor | None = None,
+        step: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        """Returns the aggregated loss and its metrics."""
+        del kwargs
+        mask = torch.ones_like(logprob) if action_mask is None else action_mask
+        inputs = PolicyInputs(
+            logprobs_BT=logprob,
+            old_logprobs_BT=logprob.detach() if old_logprob is None else old_logprob,
+            advantages_BT=torch.zeros_like(logprob) if advantages is None else advantages,
+            mask_BT=mask.bool(),
+            reference_logprobs_BT=ref_logprob,
+            is_expert_B=expert_mask,
+            step=1 if step is None else int(step.max()),
+        )
+        return self._aggregated(inputs)
+
+    def _aggregated(self, inputs: PolicyInputs) -> tuple[torch.Tensor, dict[str, float]]:
+        loss = self._function()(inputs, **self.arguments)
+        experts = inputs.is_expert_B
+        totals = BatchTotals.from_counts(
+            inputs.mask_BT.sum(-1).numpy(force=True),
+            max_response_tokens=inputs.mask_BT.shape[-1],
+            is_expert_B=None if experts is None else experts.numpy(force=True),
+        )
+        value = loss_contribution(loss, inputs, totals, self.loss_agg_mode)
+        metrics = metric_contributions(loss, inputs, totals)
+        numbers = {name: float(metric) for name, metric in metrics.items()}
+        return value, {**numbers, loss.name: value.detach().item()}
+
+    @classmethod
+    def default_args(cls) -> dict[str, Any]:
+        """Returns the function's own values."""
+        known = inspect.signature(cls._function()).parameters.values()
+        given = {p.name: p.default for p in known if p.kind is p.KEYWORD_ONLY}
+        return {
+            **given,
+            "loss_agg_mode": "token-mean",
+            **_OTHER_DEFAULTS.get(cls.function_name, {}),
+        }
+
+
+@lru_cache
+def loss_class(name: str, function: str) -> type[PolicyLossFn]:
+    """Returns the class of a built-in loss."""
+    doc = f"The loss `{function}` as a class of Trinity-RFT."
+    namespace = {
+        "function_name": function,
+        "wanted_keys": _WANTED.get(function, _USUAL),
+        "__doc__": doc,
+        "__module__": PolicyLossFn.__module__,
+    }
+    made = PolicyLossFnMeta(name, (BuiltInLoss,), namespace)
+    assert issubclass(made, PolicyLossFn)
+    return made
+
+
+class AdaptedEntropyLoss(AdaptedPart):
+    """A class of an entropy loss as an entropy loss; its `loss_agg_mode` is the algorithm's."""
+
+    input_type = "EntropyInputs"
+    return_type = "PolicyLoss"
+
+    def __call__(self, inputs: EntropyInputs, **arguments: Any) -> PolicyLoss:
+        """Returns the entropy term of a part of a batch; 0 where no token is trained on."""
+        loss_fn: EntropyLossFn = self.instance(arguments)
+        if not inputs.mask_BT.any():
+            return PolicyLoss(name="entropy_loss", loss=inputs.entropy_BT.sum() * 0.0)
+        experts = inputs.is_expert_B
+        if experts is None:
+            experts = torch.zeros_like(inputs.mask_BT[:, 0])
+        loss, metrics = loss_fn(
+            entropy=inputs.entropy_BT,
+            action_mask=inputs.mask_BT,
+            expert_mask=experts,
+            loss_agg_mode=inputs.agg_mode,
+        )
+        return scalar_loss(loss, metrics, inputs.mask_BT, self._share(inputs), "entropy_term")
+
+    def _share(self, inputs: EntropyInputs) -> Share:
+        takes_mode = "loss_agg_mode" in inspect.signature(self.source.__call__).parameters
+        return "rows" if takes_mode and inputs.agg_mode != "token-mean" else "tokens"
+
+
+def adapted_entropy_loss(name: str, source: type) -> AdaptedEntropyLoss | type:
+    """Makes a part of a class; one that is no entropy loss stays as it is."""
+    del name
+    if not issubclass(source, EntropyLossFn):
+        return source
+    return AdaptedEntropyLoss(source)
+
+
+class _BuiltInEntropyLoss(EntropyLossFn):
+    """The mean entropy of all rows, of those that are no expert's, or none."""
+
+    function_name: str
+
+    def __init__(self, entropy_coef: float = 0.0) -> None:
+        self.entropy_coef = entropy_coef
+
+    def __call__(
+        self,
+        entropy: torch.Tensor,
+        action_mask: torch.Tensor,
+        expert_mask: torch.Tensor | None = None,
+        loss_agg_mode: str = "token-mean",
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Returns the coefficient times the entropy, and the entropy."""
+        del kwargs
+        if self.function_name == "none":
+            return torch.tensor(0.0), {}
+        if self.function_name == "mix":
+            if expert_mask is None:
+                raise UserError("MixEntropyLossFn needs `expert_mask`, which rows are an expert's")
+            entropy, action_mask = entropy[~expert_mask], action_mask[~expert_mask]
+        mean = aggregate_loss(entropy, action_mask, loss_agg_mode)
+        return mean * self.entropy_coef, {"entropy_loss": mean.detach().item()}
+
+
+@lru_cache
+def entropy_class(name: str, function: str) -> type[EntropyLossFn]:
+    """Returns the class of a built-in entropy loss."""
+    doc = f"The entropy loss `{function}` as a class of Trinity-RFT."
+    namespace = {"function_name": function, "__doc__": doc, "__module__": EntropyLossFn.__module__}
+    made = type(name, (_BuiltInEntropyLoss,), namespace)
+    assert issubclass(made, EntropyLossFn)
+    return made
