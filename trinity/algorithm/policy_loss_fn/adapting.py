@@ -1,7 +1,8 @@
 """Calls losses of Trinity-RFT, policy and entropy, and gives ours as classes of theirs.
 
-Theirs see part of an optimizer batch. Their result is one number for the part, a mean by their own rule. It counts by the part's share of
-the whole batch's tokens, or rows, so that parts add up to the batch.
+Theirs see part of an optimizer batch. Their result is one number for the part, a mean by their own
+rule. It counts by the part's share of the whole batch's tokens, or rows, so that parts add up to
+the batch.
 """
 
 import inspect
