@@ -8,7 +8,7 @@ acknowledgement, COPY and commit; read and mark rows. Ray's queue actor and Tran
 environment of their own, made under build/peers; they keep nothing.
 
 Every figure is the median of as many runs, with the lowest and the highest beside it; those of a
-growing stage and of memory are described in age.py and memory.py.
+growing stage and of memory are described in age.py and ours.py.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
-from benchmarks.buffer import age, limits, memory, ours
+from benchmarks.buffer import age, limits, ours
 from benchmarks.buffer.peers import environment
 from benchmarks.buffer.plans import BATCH_ROWS
 from benchmarks.buffer.report import as_json, print_table
@@ -81,7 +81,7 @@ async def measure(sizes: Sizes, num_runs: int) -> tuple[Runs, Runs]:
             _add(raw, raw_figures)
     for _ in range(num_runs):
         with tempfile.TemporaryDirectory() as directory:
-            _add(own, await memory.measure(Path(directory), sizes))
+            _add(own, await ours.measure_memory(Path(directory), sizes))
     return own, raw
 
 

@@ -30,7 +30,7 @@ class EntropyLossFn(ABC):
 
 def adapt_entropy_loss(name: str, source: type) -> object:
     """Returns the class as a part; called when one is registered or named by its path."""
-    from trinity.algorithm.policy_loss_fn.adapting import adapted_entropy_loss  # imports torch
+    from trinity.algorithm.entropy_loss_fn.adapting import adapted_entropy_loss  # imports torch
 
     return adapted_entropy_loss(name, source)
 
@@ -39,6 +39,6 @@ def __getattr__(name: str) -> Any:
     """Returns a class of Trinity-RFT's own, made on demand, as it imports torch."""
     if (function := _BUILT_IN.get(name)) is None:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    from trinity.algorithm.policy_loss_fn.adapting import entropy_class
+    from trinity.algorithm.entropy_loss_fn.adapting import entropy_class
 
     return entropy_class(name, function)
