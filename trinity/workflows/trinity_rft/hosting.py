@@ -23,7 +23,7 @@ from trinity.workflows.task import Task as OurTask
 from trinity.workflows.trinity_rft.experience import Experience, further_samples
 from trinity.workflows.trinity_rft.model import ModelWrapper, run_own_loop
 from trinity.workflows.trinity_rft.samples import taken_over
-from trinity.workflows.trinity_rft.task import FormatConfig, GenerationConfig, Score, Task
+from trinity.workflows.trinity_rft.task import FormatConfig, GenerationConfig, RewardParts, Task
 from trinity.workflows.trinity_rft.workflow import Workflow
 
 logger = logging.getLogger(__name__)
@@ -110,11 +110,11 @@ def _adapted(reward: NamedReward, row: JsonObject) -> type:
         def __init__(self, **args: Any) -> None:
             self._bound = BoundReward(reward.source, args, reward.name)
 
-        def __call__(self, response: Any = None, *others: Any, **known: Any) -> Score:
+        def __call__(self, response: Any = None, *others: Any, **known: Any) -> RewardParts:
             if others:
                 known.setdefault("messages", others[0])
             numbers = self._bound(**_values(response, {"task": row, **known}))
-            score = Score(self._bound.parts_of(numbers))
+            score = RewardParts(self._bound.parts_of(numbers))
             score.beside = numbers
             return score
 

@@ -86,7 +86,7 @@ class Task(dict):  # type: ignore[type-arg]  # a dict, as theirs is
         return made
 
 
-class Score(dict[str, float]):
+class RewardParts(dict[str, float]):
     """The parts of a reward, which a workflow may add up; `beside` are numbers that are no part."""
 
     beside: Mapping[str, float] = {}
