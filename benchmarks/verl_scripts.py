@@ -24,7 +24,7 @@ from trinity.config.check import check_file
 from trinity.errors import UserError
 from trinity.verl.convert import Converted, convert
 from trinity.verl.settings import VerlSettings, read_sources
-from trinity.verl.shell.expansion import UNKNOWN
+from trinity.verl.shell.variables import UNKNOWN
 
 _SEVERAL = re.compile(r"starts veRL \d+ times \(lines (\d+)")
 NO_COUNTERPART = "has no counterpart"

@@ -27,7 +27,7 @@ from trinity.verl.rules.running import (
     convert_running,
 )
 from trinity.verl.settings import VerlSetting, VerlSettings
-from trinity.verl.shell.expansion import UNKNOWN
+from trinity.verl.shell.variables import UNKNOWN
 from trinity.verl.values import JsonValue, as_count, as_list
 from trinity.verl.work import ACTOR, Conversion, ConversionOptions
 

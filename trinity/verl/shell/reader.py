@@ -6,13 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from trinity.verl.shell.expansion import (
-    ExpandedField,
-    Expander,
-    ScriptNote,
-    Variables,
-    evaluate_arithmetic,
-)
+from trinity.verl.shell.expansion import Expander, evaluate_arithmetic
 from trinity.verl.shell.parser import (
     AndOrList,
     CaseCommand,
@@ -26,6 +20,7 @@ from trinity.verl.shell.parser import (
     parse,
 )
 from trinity.verl.shell.tokens import Token
+from trinity.verl.shell.variables import ExpandedField, ScriptNote, Variables
 
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-eq": lambda a, b: a == b,
