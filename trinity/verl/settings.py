@@ -9,8 +9,8 @@ import yaml
 
 from trinity.config.loading.yaml import key_lines
 from trinity.errors import UserError
-from trinity.verl.shell.variables import ExpandedField, ScriptNote
 from trinity.verl.shell.reader import Command, Script, read_script
+from trinity.verl.shell.variables import ExpandedField, ScriptNote
 from trinity.verl.values import JsonValue, read_override, read_value
 
 _REFERENCE = re.compile(
