@@ -96,6 +96,7 @@ bench: setup  ## Every benchmark that needs no GPU, some hours; the results go t
 	$(BIN)/python -m benchmarks.pipelining
 	$(BIN)/python -m benchmarks.scheduling
 	$(BIN)/python -m benchmarks.command_line
+	$(BIN)/python -m benchmarks.debug_start
 	$(BIN)/python -m benchmarks.group_advantages
 	$(BIN)/python -m benchmarks.loss_share
 	$(BIN)/python -m benchmarks.packing
