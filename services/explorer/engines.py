@@ -186,7 +186,7 @@ class EngineManager:
     async def ensure(self, plan: StagePlan, turns: EngineTurns | None = None) -> LoadedStageModels:
         """Returns the engines for a stage: the running ones, or new ones if it needs others.
 
-        Where the device is shared, a new engine starts in its turn, and sleeps when it is there.
+        On a shared device, a new engine starts in its own turn and sleeps once it is ready.
 
         Raises: UserError when a model cannot be run or does not load in time.
         """

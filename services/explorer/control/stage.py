@@ -271,8 +271,8 @@ class RolloutStageFactory:
         )
         seconds = job.plan.config.synchronizer.sync_timeout
         error = RolloutStageFailed(
-            f"the rewards of stage `{job.plan.name}` were not made in {seconds:g} s "
-            "(`synchronizer.sync_timeout`): let their `__init__` take less"
+            f"the rewards of stage `{job.plan.name}` were not constructed in {seconds:g} s "
+            "(`synchronizer.sync_timeout`): make their `__init__` faster"
         )
         async with deadline(seconds, error):
             factory = await in_daemon_thread(make)

@@ -134,10 +134,10 @@ class EngineTurns(Protocol):
         """Sets the engine, which sleeps or has just started."""
 
     async def take(self) -> None:
-        """Waits for the device, and wakes the engine. Raises: EngineDied."""
+        """Waits for the device and wakes the engine. Raises: EngineDied."""
 
     async def give_back(self) -> None:
-        """Has the engine sleep, and lets go of the device. Raises: EngineDied."""
+        """Puts the engine to sleep and releases the device. Raises: EngineDied."""
 
 
 class EngineOwnDevice:
@@ -155,7 +155,7 @@ class EngineOwnDevice:
         """Does nothing."""
 
     async def take(self) -> None:
-        """Does nothing: it has the device."""
+        """Does nothing: it always has the device."""
 
     async def give_back(self) -> None:
         """Does nothing: no other process waits for it."""

@@ -101,7 +101,7 @@ class _Loops:
         self._marked: set[int] = set()
 
     def begin(self, loop: int, item: object) -> str:
-        """Returns the mark before a message; nothing where a loop goes over something else."""
+        """Returns the mark before a message; nothing if the loop is over something else."""
         role = item.get("role") if isinstance(item, Mapping) else None
         if not isinstance(role, str):
             return ""

@@ -223,8 +223,8 @@ class RunExecutor:
         )
         if report.outcome is CommitOutcome.REJECTED:
             raise RolloutStageFailed(
-                f"the buffer refuses results of assignment {assignment.id} and their failure: "
-                f"{report.reason}"
+                f"the buffer refuses results of assignment {assignment.id}, and the report that "
+                f"they failed: {report.reason}"
             )
 
 

@@ -265,7 +265,7 @@ class WorkflowSpec(Protocol):
         ...
 
     def run_in_thread(self) -> Made:
-        """Makes and runs it here; it may block."""
+        """Constructs and runs the workflow here; it may block."""
         ...
 
     async def run_on_loop(self, threads: DaemonThreads) -> Made:
@@ -307,7 +307,7 @@ class NativeSpec:
         return inspect.getattr_static(self.workflow_class, "is_async") is False
 
     def run_in_thread(self) -> Made:
-        """Makes and runs it here; it may block."""
+        """Constructs and runs the workflow here; it may block."""
         return {self.run: self.create_workflow().run()}
 
     async def run_on_loop(self, threads: DaemonThreads) -> Made:
@@ -355,7 +355,7 @@ class HostedSpec:
         return (self.hosted.model, *self.hosted.auxiliary_models)
 
     def run_in_thread(self) -> Made:
-        """Makes and runs it here; it may block."""
+        """Constructs and runs the workflow here; it may block."""
         return self.hosted.make()
 
     async def run_on_loop(self, threads: DaemonThreads) -> Made:

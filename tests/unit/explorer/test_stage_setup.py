@@ -141,7 +141,7 @@ async def test_rewards_that_are_not_made_in_time_fail_the_stage(tmp_path: Path) 
         synchronizer={"sync_timeout": 0.05},
     ).stages
     with pytest.raises(
-        RolloutStageFailed, match=r"rewards of stage `main` were not made in 0.05 s"
+        RolloutStageFailed, match=r"rewards of stage `main` were not constructed in 0.05 s"
     ):
         async with opened(stage):
             raise AssertionError

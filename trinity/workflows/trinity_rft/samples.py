@@ -40,7 +40,7 @@ class Transcript:
     messages: list[Any]
     tools: list[Any]
     temperature: float | None = None
-    """That of log-probabilities of what the model did not answer."""
+    """Temperature of the log-probabilities of messages that the model did not answer."""
 
 
 async def transcript_samples(
@@ -134,7 +134,7 @@ def _set_custom_fields(experience: Experience) -> None:
 
 
 def _answer_of(experience: Experience, model: "ModelWrapper") -> types.Experience | None:
-    """Returns what the engine said that an experience repeats; None if a workflow built it.
+    """Returns the engine's answer that an experience repeats; None if a workflow built it.
 
     One whose tokens or log-probabilities were changed afterwards is built, too.
     """
@@ -154,7 +154,7 @@ OF_ENGINE = ("version_spans", "sampling", "chat_template_sha256", "tools_sha256"
 
 
 def _take_from_engine(experience: Experience, answer: types.Experience) -> None:
-    """Gives an experience all that the engine said of it; a workflow may mask more of it."""
+    """Fills an experience with what the engine recorded; a workflow may mask more of it."""
     body, own = experience.sequence, answer.sequence
     if experience.origin is not answer and experience.truncate_status is None:
         experience.finish_reason = answer.finish_reason
@@ -213,7 +213,7 @@ def _mark_as_built(experience: Experience, model: "ModelWrapper") -> None:
 
 
 def _check_tokens(sequence: types.Sequence, ours: OurModel) -> None:
-    """Asks the engine, which refuses unknown tokens: a trainer would die of them."""
+    """Asks the engine, which refuses unknown tokens: a trainer would crash on them."""
     length, limit = len(sequence.tokens), ours.limits.max_model_len
     if length > limit:
         raise UserError(
