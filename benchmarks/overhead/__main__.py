@@ -18,8 +18,8 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from benchmarks.overhead import through_services
 from benchmarks.overhead.job import OverheadJob
 from benchmarks.overhead.models import write_big_model
 from benchmarks.overhead.steps import Steps
@@ -31,12 +31,6 @@ LIMIT, PEER = "one process, same calls", "plain transformers loop"
 OURS = {0: "services, sync_offset 0", 1: "services, sync_offset 1"}
 AIMS = {0: 1.5, 1: 1.2}
 Contender = Callable[[OverheadJob, str], Steps]
-
-PARTS = {
-    "waiting for the batch": "time/read_experience",
-    "training": "time/train_step",
-    "weights": "time/sync_weight",
-}
 
 
 def main() -> None:
@@ -100,7 +94,7 @@ def _measure(job: OverheadJob, num_runs: int) -> dict[str, Steps]:
         LIMIT: lambda job, _: in_process("benchmarks.overhead.one_process", job),
     }
     for offset, name in OURS.items():
-        contenders[name] = lambda job, run, offset=offset: measure_services(  # type: ignore[misc]
+        contenders[name] = lambda job, run, offset=offset: through_services.measure(  # type: ignore[misc]
             job, f"offset-{offset}-{run}", sync_offset=offset
         )
     runs: dict[str, list[Steps]] = {name: [] for name in contenders}
@@ -154,32 +148,6 @@ def _claims(model: str, measured: dict[str, Steps]) -> list[PerformanceClaim]:
         )
         for offset, name in OURS.items()
     ]
-
-
-def measure_services(job: OverheadJob, name: str, *, sync_offset: int) -> Steps:
-    """Run to the end; a step lasts from one report to the next."""
-    config = job.write_config(name, sync_offset=sync_offset)
-    log = job.work / f"{name}.log"
-    command = [sys.executable, "-m", "trinity.cli.main", "run", "--config", str(config)]
-    with log.open("wb") as out:
-        done = subprocess.run(command, cwd=ROOT, stdout=out, stderr=out)
-    if done.returncode != 0:
-        raise RuntimeError(f"{name} ended with {done.returncode}; see {log}")
-    return read_steps(job.work / "checkpoints/overhead" / name)
-
-
-def read_steps(job_dir: Path) -> Steps:
-    """The steps of a run, from its TensorBoard files."""
-    (folder,) = (job_dir / "monitor/tensorboard").rglob("*_trainer")
-    events = EventAccumulator(str(folder), {"scalars": 0}).Reload()
-    times = [point.wall_time for point in events.Scalars("time/train_step")]
-    parts = {name: [p.value for p in events.Scalars(tag)] for name, tag in PARTS.items()}
-    steps = Steps()
-    for index in range(1, len(times)):
-        whole = times[index] - times[index - 1]
-        shares = {name: values[index] for name, values in parts.items()}
-        steps.add(whole, **shares, reporting=whole - sum(shares.values()))
-    return steps
 
 
 if __name__ == "__main__":
