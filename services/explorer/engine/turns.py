@@ -3,10 +3,9 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from services.explorer.engine.interface import DeviceRequest, Engine, EngineDied, SleepingEngine
 from services.explorer.engine.weight_transfer import WeightLoader
@@ -33,51 +32,6 @@ WITHOUT_WEIGHTS = 2
 """The level of sleep after which an engine has no weights."""
 TO_START = "to start the engine"
 TO_ROLL_OUT = "to roll out"
-
-
-class EngineTurns(Protocol):
-    """The turns of the policy's engine on its device."""
-
-    @property
-    def has_device(self) -> bool:
-        """True if the engine is awake, or may be after a call that was cancelled."""
-
-    @property
-    def must_give_back(self) -> bool:
-        """True if the trainer waits for the device."""
-
-    def starting(self) -> AbstractAsyncContextManager[None]:
-        """Returns a block in which an engine may start."""
-
-    def attach(self, engine: Engine, loader: WeightLoader) -> None:
-        """Sets the engine, which sleeps or has just started."""
-
-    async def take(self) -> None:
-        """Waits for the device, and wakes the engine. Raises: EngineDied."""
-
-    async def give_back(self) -> None:
-        """Has the engine sleep, and lets go of the device. Raises: EngineDied."""
-
-
-class EngineOwnDevice:
-    """The turns of an engine with a device of its own: they never end."""
-
-    has_device = False
-    must_give_back = False
-
-    @asynccontextmanager
-    async def starting(self) -> AsyncIterator[None]:
-        """Does nothing."""
-        yield
-
-    def attach(self, engine: Engine, loader: WeightLoader) -> None:
-        """Does nothing."""
-
-    async def take(self) -> None:
-        """Does nothing: it has the device."""
-
-    async def give_back(self) -> None:
-        """Does nothing: no other process waits for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
