@@ -1,0 +1,43 @@
+"""Says in which tests programs are forked from a process that has imported them."""
+
+import fnmatch
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.forking.programs import MODEL_FREE, SCHEMAS, STACKS, TRAINER, WITH_MODELS
+from tests.support.forking.starts import forked_programs
+
+Forked = tuple[tuple[str, ...], tuple[str, ...]]
+"""What is imported, and the programs that are forked where a test starts them."""
+STARTED: Forked = ((), ())
+"""Each program is started itself."""
+BY_PATH: dict[str, Forked] = {
+    "*/tests/unit/*": STARTED,
+    "*/tests/integration/local/*": STARTED,  # about the supervisor, and what users' machines do
+    "*/tests/integration/security/test_secrets.py": STARTED,  # looks at the list of processes
+    "*/tests/chaos/hosts/*": STARTED,
+    "*/tests/integration/trainer/*": (TRAINER, ("services.trainer", "tests.integration.trainer.*")),
+    "*/tests/integration/explorer/test_schemas.py": (SCHEMAS, SCHEMAS[:1]),
+    "*/tests/integration/*": (MODEL_FREE, STACKS),
+    "*/tests/chaos/*": (MODEL_FREE, STACKS),
+    "*/tests/e2e/model_free/*": (MODEL_FREE, STACKS),
+    "*/tests/e2e/*": (WITH_MODELS, STACKS),
+}
+"""The first pattern counts."""
+
+
+def forked_in(path: str) -> Forked:
+    """Returns what is imported and forked for a test."""
+    matching = (found for pattern, found in BY_PATH.items() if fnmatch.fnmatchcase(path, pattern))
+    return next(matching, STARTED)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Around a test and its fixtures."""
+    modules, programs = forked_in(item.path.as_posix())
+    if not modules:
+        return (yield)
+    with forked_programs(modules, programs):
+        return (yield)
