@@ -33,7 +33,6 @@ _FIRST_FREE_DESCRIPTOR = 64
 
 _CLONE_PARENT, _SET_TID, _CLEAR_TID = 0x8000, 0x01000000, 0x00200000
 _PR_GET_TID_ADDRESS = 40
-_PR_SET_MM, _ARG_END, _ENV_END = 35, 9, 11
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _python = ctypes.PyDLL(None, use_errno=True)
 
@@ -128,12 +127,12 @@ def _take_on(request: Request, descriptors: list[int], own_path: list[str]) -> P
     os.environ.clear()
     os.environ.update(request.env)
     time.tzset()
-    _show(request.command, request.env)
+    _show(program.command, request.env)
     local = [] if program.is_safe else [request.cwd]
     sys.path[:] = [*local, *_folders(os.environ), *own_path]
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     sys.argv = [program.module, *program.arguments]
-    sys.orig_argv = list(request.command)
+    sys.orig_argv = list(program.command)
     for stream in (sys.stdin, sys.stdout):
         stream.reconfigure(line_buffering=stream.isatty())  # type: ignore[union-attr]
     return program
@@ -156,19 +155,18 @@ def _moved(descriptor: int, above: int) -> int:
 
 
 def _show(command: Sequence[str], env: Mapping[str, str]) -> None:
-    """Writes both where /proc shows them, into the room that the first process was given."""
+    """Writes both where /proc shows them, into the room of the first process, as long as ever."""
     stat = Path("/proc/self/stat").read_text()
     places = [int(word) for word in stat[stat.rindex(")") + 2 :].split()[45:49]]
     variables = [f"{name}={value}" for name, value in env.items()]
-    for start, end, option, words in (
-        (*places[:2], _ARG_END, command),
-        (*places[2:], _ENV_END, variables),
-    ):
-        shown = b"".join(os.fsencode(word) + b"\0" for word in words)[: end - start - 1]
-        ctypes.memset(start, 0, end - start)
-        ctypes.memmove(start, shown, len(shown))
-        # Cuts off the rest of the room, where this process may.
-        _python.prctl(_PR_SET_MM, option, ctypes.c_ulong(start + len(shown)), 0, 0)
+    _write(places[0], places[1], command)
+    _write(places[2], places[3], variables)
+
+
+def _write(start: int, end: int, words: Sequence[str]) -> None:
+    shown = b"".join(os.fsencode(word) + b"\0" for word in words)[: end - start - 1]
+    ctypes.memset(start, 0, end - start)
+    ctypes.memmove(start, shown, len(shown))
 
 
 def _fork_helper() -> socket.socket | tuple[int, socket.socket]:

@@ -64,6 +64,8 @@ TAKEN_ON = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VLLM_RPC_BASE_PATH", "GLOO
 class Program:
     """A module that a command runs, and what holds for its process."""
 
+    command: list[str]
+    """Without what only prepares its process."""
     module: str
     arguments: list[str]
     is_safe: bool
@@ -94,9 +96,9 @@ def program_of(command: Sequence[str]) -> Program | None:
         return None
     match words[1:]:
         case ["-P", "-m", module, *arguments]:
-            program = Program(module, arguments, True, death_signal)
+            program = Program(words, module, arguments, True, death_signal)
         case ["-m", module, *arguments]:
-            program = Program(module, arguments, False, death_signal)
+            program = Program(words, module, arguments, False, death_signal)
         case _:
             return None
     is_ours = module.partition(".")[0] in OWN_PACKAGES and module not in LIMITED
