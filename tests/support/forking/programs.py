@@ -40,6 +40,7 @@ LIMITED = (
 """Programs that limit all of their memory, to which what is imported would count."""
 DEFAULTS = {
     "OMP_NUM_THREADS": "1",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",  # the other one starts a thread
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "VERL_LOGGING_LEVEL": "WARN",
@@ -57,7 +58,10 @@ READ_AT_IMPORT = (
     *("OPENBLAS_", "PYTHON", "PYTORCH_", "SSL_", "TORCH", "TRANSFORMERS_", "VERL_", "VLLM_"),
 )
 """Beginnings of variables that act where an interpreter starts or a library is imported."""
-TAKEN_ON = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VLLM_RPC_BASE_PATH", "GLOO_SOCKET_IFNAME")
+TAKEN_ON = (
+    *("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VLLM_RPC_BASE_PATH", "GLOO_SOCKET_IFNAME"),
+    "TORCHINDUCTOR_CACHE_DIR",  # torch sets it itself
+)
 
 
 @dataclass(frozen=True, slots=True)
