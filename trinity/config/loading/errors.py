@@ -11,11 +11,13 @@ from pydantic_core import ErrorDetails
 from trinity.config.error_collector import closest_match
 from trinity.config.loading.keys import Location, existing_prefix, to_dotted
 from trinity.config.loading.source import COMMAND_LINE, ConfigSource, section_at, sections_below
+from trinity.config.loading.yaml_errors import unusual_characters
 from trinity.config.schema.base import KeyStatus, Section, redact_secrets, status_of
 from trinity.config.schema.experiment import Config
 
 OF_VERL: tuple[Location, ...] = (("actor_rollout_ref",), ("critic",))
 """Sections that guides print on their own."""
+_PAIR = re.compile(r"[A-Za-z_]\w*:\S")
 
 
 def similar_key(section: type[Section], prefix: str, name: str) -> str | None:
@@ -64,7 +66,7 @@ def _error_message(location: Location, errors: Sequence[ErrorDetails], source: C
         case "invalid_key":
             section = to_dotted(details["loc"][:-1])
             within = f"of `{section}` {source.at(section)}" if section else where
-            return f"unknown key `{details['input']}` {within}: remove it"
+            return f"unknown key `{_as_in_yaml(details['input'])}` {within}: remove it"
         case "missing":
             return f"`{key}` is missing {_at_nearest(location, source)}: give it"
     if details["loc"][-1:] == ("[key]",):
@@ -96,15 +98,17 @@ def _unknown_key(location: Location, where: str) -> str:
     valid = section_at(location[:-1], Config)
     similar = similar_key(valid, to_dotted(location[:-1]), name) if valid else None
     advice = f"did you mean `{similar}`?" if similar else "remove it"
-    return f"unknown key `{key}` {where}: {advice}"
+    return f"unknown key `{key}` {where}{unusual_characters(name)}: {advice}"
 
 
 def _requirement(details: ErrorDetails) -> str:
     match details["type"]:
         case "model_type" | "model_attributes_type" | "dict_type":
-            return "must be a section of keys"
+            return "must be a section of keys" + _missing_space(details["input"])
         case "tuple_type" | "list_type":
-            return "must be a list"
+            return "must be a list" + _numbered(details["input"])
+        case "int_from_float":
+            return "must be a whole number"
         case "string_type":
             return "must be a text (numbers in quotes)"
         case "string_pattern_mismatch":
@@ -127,8 +131,24 @@ def _allowed_characters(pattern: str) -> str:
     return f"must be {signs}{first}{parts}"
 
 
+def _missing_space(value: object) -> str:
+    """Advice on `key:value`, which YAML takes for one word."""
+    is_pair = isinstance(value, str) and _PAIR.match(value)
+    return " (write a space behind the colon)" if is_pair else ""
+
+
+def _numbered(value: object) -> str:
+    """Advice on an override with the number of an item that the file does not have."""
+    is_number = isinstance(value, dict) and value and all(str(name).isdecimal() for name in value)
+    return " (an item is set by its number if the file has the list)" if is_number else ""
+
+
+def _as_in_yaml(value: object) -> object:
+    return json.dumps(value) if value is None or isinstance(value, bool) else value
+
+
 def _truncated_repr(value: object) -> str:
     if value is None or isinstance(value, bool):
-        return json.dumps(value)  # as YAML has it, too
+        return str(_as_in_yaml(value))
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

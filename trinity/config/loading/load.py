@@ -85,13 +85,21 @@ def _validated(tree: dict[str, Any], source: ConfigSource) -> tuple[Config | Non
 
 def _drop_wrong(tree: dict[str, Any], error: ValidationError) -> None:
     """Drops wrong keys, and of lists wrong items with those behind them: places stay the same."""
-    wrong = [
-        keys.existing_prefix(tree, details["loc"]) for details in error.errors(include_url=False)
-    ]
+    found = [details["loc"] for details in error.errors(include_url=False)]
+    wrong = [keys.existing_prefix(tree, at) for at in found if not _name_stage(tree, at)]
     for location in wrong:
         keys.drop(tree, location)
     for location in wrong:
         keys.cut_list(tree, location)
+
+
+def _name_stage(tree: dict[str, Any], at: keys.Location) -> bool:
+    """Gives a stage whose name is missing or wrong one of its place, and keeps the rest of it."""
+    match at:
+        case ("stages", int() as place, "stage_name") if keys.has(tree, at[:2]):
+            keys.put(tree, at, f"stage-{place + 1}")
+            return True
+    return False
 
 
 def load_config(path: str | Path, overrides: Mapping[str, JsonValue] | None = None) -> Config:
