@@ -24,6 +24,7 @@ from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.placement import check_demand, cluster_gpus_of, gpu_demand_of
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.start_checkpoint import check_start_checkpoint
+from trinity.config.plan.task_storage import expanded
 from trinity.config.schema.experiment import MonitorConfig
 from trinity.errors import UserError
 
@@ -272,7 +273,7 @@ def _check_pipeline_file(stage: StagePlan) -> None:
                     path if isinstance(path, str) else None
                 )
     for key, named in paths.items():
-        if named and not Path(named).expanduser().is_file():
+        if named and not expanded(named).is_file():
             raise UserError(
                 f"`data_processor.{key}: {named}` is no file: correct it, or list `operators` in "
                 "its place"
