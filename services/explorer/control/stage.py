@@ -17,7 +17,7 @@ from services.explorer.retry import RetryPolicy, RolloutStageFailed, WatchFeed, 
 from services.explorer.rollout.run import LongRunReporter, RunExecutor
 from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
 from services.explorer.rollout.scheduler import IdleTimeout, RolloutLimits, StageScheduler
-from services.explorer.rollout.user_processes import UserProcessPool
+from services.explorer.rollout.user_process_pool import UserProcessPool
 from services.explorer.rollout.weight_gate import DamageChannel, WeightGate
 from services.explorer.rollout.workflow_factory import WorkflowFactory
 from services.explorer.serving.work import ServingRunner, build_serving_runner
