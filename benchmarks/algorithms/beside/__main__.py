@@ -118,9 +118,10 @@ def _maker(
             num_steps=num_steps,
             environment=environment,
         )
-    from benchmarks.algorithms.beside.environment import prepare_folder, trl_course
+    from benchmarks.algorithms.beside.environment import trl_course
+    from benchmarks.overhead.beside_trl import installed
 
-    folder = prepare_folder(ROOT / "build/peers/trl")
+    folder = installed(ROOT / "build/peers/trl")
     return partial(
         trl_course,
         folder=folder,

@@ -1,7 +1,4 @@
-"""TRL in a folder of its own beside this environment, whose torch and transformers it uses.
-
-It must not be installed into the environment: another version of TRL may ask for other packages.
-"""
+"""TRL in a process of its own, with its folder beside this environment on the path."""
 
 import os
 import subprocess
@@ -12,21 +9,6 @@ from pathlib import Path
 from benchmarks.algorithms.beside.course import Course
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGE = "trl==1.16.0"
-
-
-def prepare_folder(folder: Path) -> Path:
-    """Installs TRL there if it is not there; returns the folder.
-
-    Raises: CalledProcessError when pip cannot; it says why.
-    """
-    done = folder / "installed"
-    if done.exists() and done.read_text() == PACKAGE:
-        return folder
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-qq", "install"]
-    subprocess.run([*pip, "--no-deps", "--upgrade", "--target", str(folder), PACKAGE], check=True)
-    done.write_text(PACKAGE)
-    return folder
 
 
 def trl_course(
@@ -39,13 +21,12 @@ def trl_course(
     num_steps: int,
     environment: Mapping[str, str],
 ) -> Course:
-    """Trains with TRL in a process of its own.
+    """Trains with TRL, which is in the folder.
 
     Raises: RuntimeError with the end of what it said.
     """
+    assert algorithm == "grpo", "TRL has a trainer of its own for each algorithm"
     path = os.pathsep.join([str(ROOT), str(folder)])
-    assert algorithm == "grpo", "TRL has a trainer of its own for each algorithm"
-    assert algorithm == "grpo", "TRL has a trainer of its own for each algorithm"
     arguments = [str(work), model, str(seed), str(num_steps)]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.algorithms.beside.trl_grpo", *arguments],
