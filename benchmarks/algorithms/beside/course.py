@@ -36,7 +36,7 @@ class Course:
 
     @property
     def key(self) -> Key:
-        """What tells it from others."""
+        """The values that tell it from others."""
         return self.contender, self.algorithm, self.model, self.seed
 
     @property

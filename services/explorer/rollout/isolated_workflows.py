@@ -52,7 +52,7 @@ class IsolatedReward:
 
     @property
     def stuck_at(self) -> str:
-        """Where the reward is, or was when its call was given up; empty once it has answered."""
+        """The place of the reward, or where it was given up; empty once it has answered."""
         last = next(reversed(self.open_calls), None)
         return "" if last is None else f"the reward {self.name} {last.place}"
 

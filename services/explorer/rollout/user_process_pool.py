@@ -238,7 +238,7 @@ class UserProcessPool:
         self._run_seconds += CALL_SHARE * (seconds - self._run_seconds)
 
     async def discard(self, process: UserProcess) -> None:
-        """Kills a process that somebody has taken."""
+        """Kills a process that was taken."""
         self._all.discard(process)
         await process.kill()
 
