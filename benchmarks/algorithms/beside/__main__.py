@@ -4,7 +4,7 @@ python -m benchmarks.algorithms.beside [--parts ours verl trl services large] [-
 
 All start from the same weights, take 128 rollouts a step (64 with the model of 30 million
 parameters) and one update, and are evaluated greedily on the same held-out sums. A finished course
-is a line of the results, `algorithms_beside.jsonl`, and is not done again. TRL is installed into
+is a line of benchmarks/results/algorithms_beside.jsonl and is not done again. TRL is installed into
 build/peers/trl, beside this environment. With `--report` nothing is run.
 """
 
