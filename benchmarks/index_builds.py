@@ -85,7 +85,7 @@ BUILDS = (
 
 @dataclass(slots=True, kw_only=True)
 class Inserts:
-    """What a client saw that inserts one row after the other."""
+    """Times of a client that inserts one row after the other."""
 
     num_rows: int = 0
     longest_seconds: float = 0.0

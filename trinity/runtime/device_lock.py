@@ -165,7 +165,7 @@ class DeviceLock:
             os.utime(self._path)
 
 
-class DeviceWish:
+class WantedDevice:
     """A wish for the device, which goes with the process that has it, however that ends.
 
     It decides nothing: it asks a holder that could go on to leave.

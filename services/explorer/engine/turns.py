@@ -15,9 +15,9 @@ from services.explorer.types import EngineTurnState
 from trinity.runtime.device_lock import (
     POLL_SECONDS,
     DeviceLock,
-    DeviceWish,
     Holder,
     HolderWatch,
+    WantedDevice,
     describe_wait,
     read_holder,
 )
@@ -121,7 +121,7 @@ class EngineSharedDevice:
         self._record = record
         self._waits = waits
         self._lock = DeviceLock(settings.path)
-        self._wish = DeviceWish(settings.path)
+        self._wish = WantedDevice(settings.path)
         self._engine: SleepingEngine | None = None
         self._loader: WeightLoader | None = None
         self._beats: asyncio.Task[None] | None = None

@@ -84,7 +84,7 @@ class WeightReloadExtension(_Worker):  # type: ignore[misc]
 def meeting_place(given: str, num_workers: int) -> str:
     """Returns a file where a worker that is alone would open a port of this machine.
 
-    torch opens it on all addresses, whichever is named. vLLM later than 0.27 gives a file by
+    torch opens it on all addresses, even if one is named. vLLM later than 0.27 gives a file by
     itself. Several workers must be given the same one, and only vLLM knows one for them.
     """
     if num_workers > 1 or not given.startswith("tcp://"):

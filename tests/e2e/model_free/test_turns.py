@@ -65,8 +65,11 @@ async def test_engine_and_trainer_take_turns_and_end_with_the_same_weights(
 
 def imitating_first(root: Path, name: str, mode: str) -> ExperimentPlan:
     """Steps of imitation, then a few with rollouts."""
-    rows: JsonValue = {"storage_type": "file", "path": str(root / f"{name}.jsonl")}
-    text: JsonValue = {**rows, "format": {"prompt_type": "plaintext"}}
+    text: JsonValue = {
+        "storage_type": "file",
+        "path": str(root / f"{name}.jsonl"),
+        "format": {"prompt_type": "plaintext"},
+    }
     warm: JsonValue = {
         "stage_name": "warm",
         "mode": "train",

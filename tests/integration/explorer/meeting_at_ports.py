@@ -4,7 +4,7 @@ from vllm.utils.network_utils import get_distributed_init_method, get_open_port
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 
-class AtPort(UniProcExecutor):
+class AtPort(UniProcExecutor):  # type: ignore[misc]  # vLLM has no types
     """Names a port to its worker."""
 
     def _distributed_args(self) -> tuple[str, int, int]:

@@ -48,8 +48,8 @@ def test_an_adapter_is_not_resumed_on_another_model_or_scale(
 def rounded_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the product comes out as on another processor."""
     from services.trainer.checkpoints import lora
+    from services.trainer.checkpoints.split import merge
 
-    merge = lora.merge
     monkeypatch.setattr(
         lora, "merge", lambda whole, up, down, scaling: merge(whole, up, down, scaling * (1 + 1e-6))
     )

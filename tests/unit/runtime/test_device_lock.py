@@ -14,9 +14,9 @@ import pytest
 from trinity.errors import RunFailed
 from trinity.runtime.device_lock import (
     DeviceLock,
-    DeviceWish,
     Holder,
     HolderWatch,
+    WantedDevice,
     device_lock_path,
     is_wanted,
     kill_and_see_dead,
@@ -34,8 +34,8 @@ sys.stdin.read()
 WISHES = """
 import sys
 from pathlib import Path
-from trinity.runtime.device_lock import DeviceWish
-wish = DeviceWish(Path(sys.argv[1]))
+from trinity.runtime.device_lock import WantedDevice
+wish = WantedDevice(Path(sys.argv[1]))
 wish.show()
 print("held", flush=True)
 sys.stdin.read()
@@ -125,7 +125,7 @@ def test_a_holder_may_say_anew_what_it_works_on(tmp_path: Path) -> None:
 
 def test_a_wish_is_seen_until_it_is_withdrawn(tmp_path: Path) -> None:
     path = device_lock_path(tmp_path)
-    one, other = DeviceWish(path), DeviceWish(path)
+    one, other = WantedDevice(path), WantedDevice(path)
     assert not is_wanted(path)
     one.show()
     one.show()
@@ -139,7 +139,7 @@ def test_a_wish_is_seen_until_it_is_withdrawn(tmp_path: Path) -> None:
 
 
 def test_a_wish_does_not_keep_the_device_from_others(tmp_path: Path) -> None:
-    wish = DeviceWish(tmp_path / "lock")
+    wish = WantedDevice(tmp_path / "lock")
     wish.show()
     assert DeviceLock(tmp_path / "lock").try_take(OWN)
     wish.withdraw()

@@ -24,9 +24,9 @@ from trinity.api.v1 import synchronizer_pb2_grpc as pb_grpc
 from trinity.errors import RunFailed
 from trinity.runtime.device_lock import (
     DeviceLock,
-    DeviceWish,
     Holder,
     ReportCounter,
+    WantedDevice,
     read_holder,
 )
 from trinity.types import StageKey
@@ -246,7 +246,7 @@ def test_a_turn_that_keeps_nothing_moves_at_each_step(tmp_path: Path) -> None:
 
 
 def test_one_that_wants_the_device_has_it_after_the_step(keeping: Keeping) -> None:
-    wish, engine = DeviceWish(keeping.path), DeviceLock(keeping.path)
+    wish, engine = WantedDevice(keeping.path), DeviceLock(keeping.path)
     keeping.train(1)
     wish.show()
     assert not engine.try_take(ENGINE)
@@ -264,7 +264,7 @@ def test_it_goes_before_the_next_step_however_soon_that_comes(tmp_path: Path) ->
     path, engine = tmp_path / "lock", DeviceLock(tmp_path / "lock")
     turns = turns_on(path, Reports(engine), keeps_device=True)
     learner = built(turns, path)
-    wish, order = DeviceWish(path), []
+    wish, order = WantedDevice(path), []
     wish.show()
 
     def take_late() -> None:
@@ -286,7 +286,7 @@ def test_a_wish_that_takes_nothing_does_not_hold_the_training_up(
     keeping: Keeping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_turns, "GIVE_WAY_SECONDS", 0.02)
-    wish = DeviceWish(keeping.path)
+    wish = WantedDevice(keeping.path)
     wish.show()
     keeping.train(1)
     keeping.train(2)
@@ -295,7 +295,7 @@ def test_a_wish_that_takes_nothing_does_not_hold_the_training_up(
 
 
 def test_a_stop_ends_the_giving_way(keeping: Keeping) -> None:
-    wish = DeviceWish(keeping.path)
+    wish = WantedDevice(keeping.path)
     wish.show()
     keeping.stop.set()
     with pytest.raises(StopRequested):
