@@ -93,9 +93,11 @@ hosts: setup  ## Cut every link between hosts and write the table of docs/operat
 bench: setup  ## Every benchmark that needs no GPU, some hours; the results go to benchmarks/results
 	$(BIN)/python -m benchmarks.main_job
 	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.overhead.beside_trl
 	$(BIN)/python -m benchmarks.pipelining
 	$(BIN)/python -m benchmarks.scheduling
 	$(BIN)/python -m benchmarks.command_line
+	$(BIN)/python -m benchmarks.debug_start
 	$(BIN)/python -m benchmarks.group_advantages
 	$(BIN)/python -m benchmarks.loss_share
 	$(BIN)/python -m benchmarks.packing

@@ -45,7 +45,7 @@ def main() -> None:
     claims: list[PerformanceClaim] = []
     with tempfile.TemporaryDirectory() as work:
         for model in arguments.models:
-            measured = _measure(_job(model, Path(work)), arguments.runs)
+            measured = _measure(job_of(model, Path(work)), arguments.runs)
             _print_parts(model, measured)
             own = _claims(model, measured)
             _write(arguments.json, model, measured, own)
@@ -68,7 +68,8 @@ def _write(
     file.write_text(json.dumps(record, indent=2) + "\n")
 
 
-def _job(model: str, root: Path) -> OverheadJob:
+def job_of(model: str, root: Path) -> OverheadJob:
+    """Makes a model and its tasks below a folder."""
     work = root / model
     prepare(work / "made", seed=1)
     data = work / "made/data/train.jsonl"
@@ -89,8 +90,8 @@ def _job(model: str, root: Path) -> OverheadJob:
 
 def _measure(job: OverheadJob, num_runs: int) -> dict[str, Steps]:
     contenders: dict[str, Contender] = {
-        PEER: lambda job, _: _in_process("benchmarks.overhead.plain_loop", job),
-        LIMIT: lambda job, _: _in_process("benchmarks.overhead.one_process", job),
+        PEER: lambda job, _: in_process("benchmarks.overhead.plain_loop", job),
+        LIMIT: lambda job, _: in_process("benchmarks.overhead.one_process", job),
     }
     for offset, name in OURS.items():
         contenders[name] = lambda job, run, offset=offset: through_services.measure(  # type: ignore[misc]
@@ -101,19 +102,21 @@ def _measure(job: OverheadJob, num_runs: int) -> dict[str, Steps]:
         for name, contender in contenders.items():
             runs[name].append(contender(job, str(run)))
             print(f"{job.name}, run {run + 1}: {name}: {runs[name][-1].median:.3f} s", flush=True)
-    return {name: _middle(steps) for name, steps in runs.items()}
+    return {name: middle_run(steps) for name, steps in runs.items()}
 
 
-def _middle(runs: list[Steps]) -> Steps:
+def middle_run(runs: Sequence[Steps]) -> Steps:
     """The run whose median is the median of all."""
     return sorted(runs, key=lambda steps: steps.median)[len(runs) // 2]
 
 
-def _in_process(module: str, job: OverheadJob) -> Steps:
+def in_process(module: str, job: OverheadJob, packages: Path | None = None) -> Steps:
+    """Measures in a process of its own, which also finds the packages in a folder."""
     arguments = {name: str(v) if isinstance(v, Path) else v for name, v in asdict(job).items()}
     done = subprocess.run(
         [sys.executable, "-m", module, json.dumps(arguments)],
         cwd=ROOT,
+        env={**os.environ, **({"PYTHONPATH": str(packages)} if packages else {})},
         stdout=subprocess.PIPE,
         stderr=(job.work / f"{module}.log").open("wb"),
         text=True,

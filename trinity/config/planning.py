@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from trinity.config.checks.addresses import check_addresses
 from trinity.config.checks.algorithm import check_algorithm
 from trinity.config.checks.model import resolve_adapter_path
 from trinity.config.checks.runtime import (
@@ -449,6 +450,7 @@ def _plan_stages(config: Config) -> tuple[StagePlan, ...]:
     errors = ErrorCollector()
     errors.attempt(partial(check_stage_names, config))
     errors.attempt(partial(check_same_cluster, merged))
+    errors.attempt(partial(check_addresses, config))
     rollout = largest_rollout(merged)
     planned: list[StagePlan] = []
     for stage in merged:

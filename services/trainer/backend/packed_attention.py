@@ -113,18 +113,20 @@ def _attend_by_runs(
     window: int | None,
     dropout: float,
 ) -> torch.Tensor:
-    """Calls sdpa once for all neighbours of one length, so that nothing is padded."""
+    """Calls sdpa once for all neighbours of one length, so that nothing is padded.
+
+    `split` joins its gradients in one pass; each slice would have a gradient as long as the row.
+    """
+    sizes = [length * number for length, number in runs]
+    of_runs = zip(*(tensor.split(sizes) for tensor in tensors), strict=True)
     parts: list[torch.Tensor] = []
-    begin = 0
-    for length, number in runs:
-        end = begin + length * number
+    for (length, number), of_run in zip(runs, of_runs, strict=True):
         query, key, value = (
-            tensor[begin:end].unflatten(0, (number, length)).transpose(1, 2) for tensor in tensors
+            tensor.unflatten(0, (number, length)).transpose(1, 2) for tensor in of_run
         )
         parts.append(
             _sdpa(query, key, value, scaling, window, dropout).transpose(1, 2).flatten(0, 1)
         )
-        begin = end
     return torch.cat(parts)
 
 

@@ -176,7 +176,7 @@ def test_a_run_refuses_all_that_is_planned_in_one_sentence(tmp_path: Path) -> No
     assert len(said.splitlines()) == 1
     assert "`trainer.trainer_type: tinker`" in said
     assert "`explorer.auxiliary_models[0].rope_scaling` in" in said
-    assert "are planned, not there yet" in said
+    assert "do not act yet" in said
     assert "abc" not in said
 
 

@@ -110,9 +110,11 @@ def require_runnable(reading: ParsedConfig) -> Config:
         raise UserError("\n".join(reading.errors))
     assert reading.config is not None
     if reading.planned:
-        asked = ", ".join(f"{notice.subject} {notice.place}" for notice in reading.planned)
+        asked = ", ".join(
+            f"{notice.subject} {notice.place} ({notice.text})" for notice in reading.planned
+        )
         raise UserError(
-            f"{asked} {'is' if len(reading.planned) == 1 else 'are'} planned, not there yet: "
+            f"{asked} {'does' if len(reading.planned) == 1 else 'do'} not act yet: "
             f"remove, or see `trinity config check {reading.source.path}`"
         )
     return reading.config

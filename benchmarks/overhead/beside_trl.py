@@ -1,0 +1,91 @@
+"""A GRPO step through the services, as they are launched, beside one of TRL's GRPOTrainer.
+
+python -m benchmarks.overhead.beside_trl [--runs 3] [--models tiny big] [--json FILE]
+
+Both do the same job: the model, the tasks, 8 rollouts of each and one update a step; TRL generates
+by transformers, in one process, as it does without a server. Each has the threads that it takes by
+itself on this machine: at `sync_offset: 0` rollout and training take turns, and each has all of it.
+Contenders take turns too, and a figure is the median of the steps of the middle run. TRL goes into
+build/peers/trl, beside the packages of this project.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.overhead import through_services
+from benchmarks.overhead.__main__ import in_process, job_of, middle_run
+from benchmarks.overhead.steps import Steps
+from benchmarks.table import PerformanceClaim, print_claims
+
+ROOT = Path(__file__).resolve().parents[2]
+TRL = "trl==1.16.0"
+AIMS = {"tiny": 1.6, "big": 1.2}
+"""For the addition model, and for one of 76 million parameters."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--models", nargs="+", default=list(AIMS), choices=AIMS)
+    parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/beside_trl.json")
+    arguments = parser.parse_args()
+    os.environ.pop("OMP_NUM_THREADS", None)
+    folder = installed(ROOT / "build/peers/trl")
+    record: dict[str, object] = {"trl": TRL}
+    claims = []
+    with tempfile.TemporaryDirectory() as work:
+        for model in arguments.models:
+            ours, peer = _measured(model, Path(work), folder, arguments.runs)
+            claims.append(
+                PerformanceClaim(
+                    f"{model}: services at sync_offset 0 over TRL",
+                    middle_run(ours).median / middle_run(peer).median,
+                    AIMS[model],
+                    "<=",
+                )
+            )
+            record[model] = {
+                "services": [run.median for run in ours],
+                "parts": middle_run(ours).median_parts(),
+                "trl": [run.median for run in peer],
+            }
+            record["claims"] = [claim.as_json() for claim in claims]
+            arguments.json.write_text(json.dumps(record, indent=2) + "\n")
+    print_claims(claims)
+
+
+def installed(folder: Path) -> Path:
+    """Puts TRL alone into a folder, if it is not there yet: what it needs is here."""
+    if not (folder / "trl").is_dir():
+        pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "install")
+        subprocess.run((*pip, "--no-deps", "--target", str(folder), TRL), check=True)
+    return folder
+
+
+def _measured(
+    model: str, work: Path, folder: Path, num_runs: int
+) -> tuple[Sequence[Steps], Sequence[Steps]]:
+    job = job_of(model, work)
+    ours: list[Steps] = []
+    peer: list[Steps] = []
+    for run in range(num_runs):
+        peer.append(in_process("benchmarks.overhead.trl_loop", job, packages=folder))
+        ours.append(through_services.measure(job, f"trl-{run}", sync_offset=0))
+        print(
+            f"{model}, run {run + 1}: services {ours[-1].median:.3f} s, "
+            f"TRL {peer[-1].median:.3f} s",
+            flush=True,
+        )
+    return ours, peer
+
+
+if __name__ == "__main__":
+    main()
