@@ -265,11 +265,16 @@ async def test_it_listens_on_loopback_alone(engine: Engine) -> None:
 
 def cores() -> set[psutil.Process]:
     """The processes of the engines that run."""
-    return {
-        process
-        for process in psutil.Process().children(recursive=True)
-        if "EngineCore" in " ".join(process.cmdline())
-    }
+    children = psutil.Process().children(recursive=True)
+    return {process for process in children if "EngineCore" in command_of(process)}
+
+
+def command_of(process: psutil.Process) -> str:
+    """Nothing for one that has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return ""
 
 
 def listening_on(
