@@ -81,11 +81,13 @@ class Registry(Generic[T]):
         return {name: path for name, path in self._builtins.items() if name not in self._sources}
 
     def register(self, name: str, part: T, *, force: bool = False) -> None:
-        """Registers `part` under a name.
+        """Registers `part` under a name; a file that runs again, by another path, changes nothing.
 
         Raises: UserError when the name is taken by another part.
         """
         taken, may_replace = self._sources.get(name), force or self._needs_adapter(part)
+        if taken is not None and not force and _ran_again(taken, part):
+            return
         is_taken = taken is not None and taken is not part and not force
         if is_taken or (name in self._builtins and not may_replace):
             raise UserError(f"the {self._kind} {name!r} is registered already; choose another name")
@@ -94,18 +96,30 @@ class Registry(Generic[T]):
             self._made.pop(name, None)
 
     @overload
-    def register_module(self, module_name: str, *, force: bool = False) -> Callable[[T], T]: ...
+    def register_module(
+        self, module_name: str | None, *, force: bool = False, lazy: bool = False
+    ) -> Callable[[T], T]: ...
 
     @overload
-    def register_module(self, module_name: str, module_cls: T, *, force: bool = False) -> T: ...
+    def register_module(
+        self, module_name: str | None, module_cls: T, force: bool = False, lazy: bool = False
+    ) -> T: ...
 
     def register_module(
-        self, module_name: str, module_cls: T | None = None, *, force: bool = False
+        self,
+        module_name: str | None,
+        module_cls: T | None = None,
+        force: bool = False,
+        lazy: bool = False,
     ) -> T | Callable[[T], T]:
-        """Registers a class or function; without one, returns a decorator that does."""
+        """Registers a class or function; without one, returns a decorator that does.
+
+        Without a name it has its own. `lazy` changes nothing, as in Trinity-RFT.
+        """
+        del lazy
 
         def decorate(part: T) -> T:
-            self.register(module_name, part, force=force)
+            self.register(module_name or part.__name__, part, force=force)  # type: ignore[attr-defined]
             return part
 
         return decorate if module_cls is None else decorate(module_cls)
@@ -142,6 +156,11 @@ class Registry(Generic[T]):
         module, _, function = self._adapter.rpartition(".")
         adapted: T = vars(importlib.import_module(module))[function](name, part)
         return adapted
+
+    @property
+    def modules(self) -> Mapping[str, T]:
+        """The parts that files have registered, by name; Trinity-RFT calls them so."""
+        return dict(self._sources)
 
     def names(self) -> list[str]:
         """Returns every registered name, sorted."""
@@ -215,6 +234,19 @@ class Registry(Generic[T]):
             return self._adapted(name, vars(module)[name])
         except UserError as error:
             raise UserError(f"{self._kind} {path!r}: {error}") from error
+
+
+def _ran_again(taken: object, part: object) -> bool:
+    """True for what one file defines at one place, imported by two paths."""
+    modules = [getattr(own, "__module__", "") for own in (taken, part)]
+    files = [getattr(sys.modules.get(str(name)), "__file__", None) for name in modules]
+    names = [getattr(own, "__qualname__", None) for own in (taken, part)]
+    return (
+        modules[0] != modules[1]
+        and None not in (*files, *names)
+        and names[0] == names[1]
+        and os.path.realpath(str(files[0])) == os.path.realpath(str(files[1]))
+    )
 
 
 def import_module(name: str, wanted: str) -> ModuleType:

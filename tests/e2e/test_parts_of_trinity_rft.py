@@ -24,6 +24,8 @@ from trinity.algorithm.advantage_fn import ADVANTAGE_FN, GroupAdvantage
 from trinity.algorithm.entropy_loss_fn.entropy_loss_fn import ENTROPY_LOSS_FN, EntropyLossFn
 from trinity.algorithm.kl_fn.kl_fn import KL_FN, KLFn
 from trinity.algorithm.policy_loss_fn.policy_loss_fn import POLICY_LOSS_FN, PolicyLossFn
+from trinity.algorithm.sample_strategy import SAMPLE_STRATEGY
+from trinity.algorithm.sample_strategy.mix_sample_strategy import MixSampleStrategy
 from trinity.algorithm.utils import masked_mean
 from trinity.buffer.operators import EXPERIENCE_OPERATORS, ExperienceOperator
 from trinity.common.experience import Experience, group_by
@@ -183,14 +185,23 @@ class Loss(PolicyLossFn):
         super().__init__(backend=backend)
         self.scale = scale
 
-    def __call__(self, logprob, old_logprob, action_mask, advantages, **kwargs):
+    def __call__(self, logprob, old_logprob, action_mask, advantages, expert_mask, **kwargs):
         ratio = torch.exp(logprob - old_logprob)
-        loss = masked_mean(-advantages * ratio, action_mask) * self.scale
-        return loss, {"their_ratio": masked_mean(ratio.detach(), action_mask).item()}
+        per_token = torch.where(expert_mask[:, None], -logprob, -advantages * ratio)
+        loss = masked_mean(per_token, action_mask) * self.scale
+        shown = {"their_ratio": masked_mean(ratio.detach(), action_mask).item()}
+        return loss, {**shown, "their_experts": expert_mask.float().mean().item()}
 
     @classmethod
     def default_args(cls) -> Dict:
         return {"scale": 2.0}
+
+
+@SAMPLE_STRATEGY.register_module("their_strategy")
+class Strategy(MixSampleStrategy):
+    @classmethod
+    def default_args(cls) -> Dict:
+        return {"expert_data_ratio": 0.2, "sft_dataset_name": "shown"}
 
 
 @KL_FN.register_module("their_kl")
@@ -221,7 +232,7 @@ class Algorithm(AlgorithmType):
     def default_config(cls) -> Dict:
         return {
             "repeat_times": 4,
-            "sample_strategy": "default",
+            "sample_strategy": "their_strategy",
             "advantage_fn": "their_centred",
             "policy_loss_fn": "their_loss",
             "kl_penalty_fn": "none",
@@ -252,6 +263,7 @@ stages:
     algorithm: {{algorithm_type: their_algorithm, optimizer: {{lr: 1.0e-4}}}}
     buffer:
       batch_size: 6
+      train_batch_size: 30
       explorer_input:
         default_workflow_type: plain
         default_reward_fn_type: their_digits
@@ -259,6 +271,11 @@ stages:
           path: {root}/theirs/tasks.jsonl
           format: {{prompt_key: question, response_key: answer, workflow_key: kind}}
           data_selector: {{selector_type: offline_easy2hard, feature_keys: [ease]}}
+      trainer_input:
+        auxiliary_buffers:
+          shown:
+            path: {root}/made/data/sft.jsonl
+            format: {{prompt_type: plaintext, prompt_key: question, response_key: answer}}
     data_processor:
       experience_pipeline:
         operators:
@@ -323,6 +340,15 @@ def test_an_operator_an_advantage_and_a_loss_report_what_they_computed(
 ) -> None:
     values = values_of(shown, name)
     assert values and all(value > 0 for value in values), values
+
+
+def test_a_strategy_brings_rows_of_data_into_every_batch_and_the_loss_knows_them(
+    shown: Steps,
+) -> None:
+    assert values_of(shown, "sample/num_expert_rows") == [6] * NUM_STEPS
+    assert values_of(shown, "train/num_rows") == [30] * NUM_STEPS
+    assert all(0 < share < 1 for share in values_of(shown, "their_experts"))
+    assert len(values_of(shown, "their_experts")) == NUM_STEPS
 
 
 def test_the_divergence_and_the_entropy_are_those_of_the_file(shown: Steps) -> None:

@@ -11,7 +11,7 @@ from trinity.workflows.trinity_rft.step_wise import (
     RewardPropagationWorkflow,
     StepWiseRewardWorkflow,
 )
-from trinity.workflows.trinity_rft.workflow import BaseSimpleWorkflow
+from trinity.workflows.trinity_rft.workflow import BaseSimpleWorkflow, reward_of
 from trinity.workflows.trinity_rft.workflow import Workflow as HostedWorkflow
 from trinity.workflows.workflow import Workflow
 
@@ -58,8 +58,10 @@ def require_reward(taskset: ResolvedTaskset, *, needs_one: bool) -> None:
 
 def has_no_reward(part: type) -> bool:
     """True for a workflow that takes its taskset's reward and has none of its own."""
-    return issubclass(part, BaseSimpleWorkflow) and all(
-        _definer(part, method) is BaseSimpleWorkflow for method in ("reset", "_reward")
+    return (
+        issubclass(part, BaseSimpleWorkflow)
+        and reward_of(part) is None
+        and all(_definer(part, own) is BaseSimpleWorkflow for own in ("reset", "_reward"))
     )
 
 

@@ -127,7 +127,8 @@ class BoundReward:
         self.in_thread = _in_thread(source)
         self._is_async = _is_async(source)
         self._sums_all = _sums_all(source)
-        hashable = cast(Hashable, source if source.__hash__ else type(source))
+        has_hash = isinstance(source, type) or source.__hash__ is not None
+        hashable = cast(Hashable, source if has_hash else type(source))
         self._wanted, demanded = _parameters(hashable, name)
         self._takes_lists = self._wanted is not None and "solution_strs" in self._wanted
         self.needs_truth = not demanded.isdisjoint(TRUTHS)
@@ -291,7 +292,8 @@ def check_reward(source: RewardSource, args: Mapping[str, JsonValue], name: str)
     except ValueError:  # callables written in C have no signature
         return
     called = signature if not isinstance(source, type) else _call_signature(source, name)
-    parameters = [p for p in called.parameters.values() if p.name not in {"self", *args}]
+    given = () if isinstance(source, type) else args
+    parameters = [p for p in called.parameters.values() if p.name not in given]
     known = KNOWN | OF_VERLS_BATCHES.keys()
     unknown = [p.name for p in parameters if _is_required(p) and p.name not in known]
     if unknown:
@@ -326,10 +328,16 @@ def _parameters(source: Hashable, name: str) -> tuple[frozenset[str] | None, fro
 
 
 def _call_signature(source: type, name: str) -> inspect.Signature:
-    for base in source.__mro__:
-        if "__call__" in vars(base):
-            return inspect.signature(vars(base)["__call__"])
-    raise UserError(f"the reward {name} is a class without __call__")
+    """Returns the signature by which an object of the class is called, without the object."""
+    own = next(
+        (vars(base)["__call__"] for base in source.__mro__ if "__call__" in vars(base)), None
+    )
+    if own is None:
+        raise UserError(f"the reward {name} is a class without __call__")
+    if not inspect.isfunction(own):  # a static or class method
+        return inspect.signature(own.__get__(None, source))
+    signature = inspect.signature(own)
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from services.explorer.openai_api.errors import InvalidApiRequest
@@ -60,6 +61,35 @@ ANSWER_KEYS: Mapping[str, tuple[object, ...]] = {
 }
 """Keys of OpenAI's and of vLLM's server that change the answer and are not supported, and the
 values with which they change nothing."""
+READ_KEYS = frozenset(
+    {
+        *NUMBER_BOUNDS,
+        "chat_template_kwargs",
+        "logprobs",
+        "max_completion_tokens",
+        "max_tokens",
+        "min_tokens",
+        "parallel_tool_calls",
+        "prompt_logprobs",
+        "reasoning_effort",
+        "response_format",
+        "return_token_ids",
+        "seed",
+        "stop",
+        "stream",
+        "stream_options",
+        "tool_choice",
+        "tools",
+        "top_k",
+        "top_logprobs",
+    }
+)
+"""Keys that act; one that is spelt almost as they are is refused, as OpenAI's server does."""
+_OTHER_KEYS = frozenset(
+    {*ANSWER_KEYS, *GUIDED_DECODING_KEYS, "model", "messages", "prompt", "n", "echo", "best_of"}
+)
+_SIMILARITY = 0.82
+_MAX_KEY_LENGTH = 40
 
 
 def read_body(body: object, unsupported: Collection[str]) -> Body:
@@ -75,7 +105,22 @@ def read_body(body: object, unsupported: Collection[str]) -> Body:
                 f"`{key}` would change the answer and is not supported here: leave it out",
                 param=key,
             )
+    for key in body.keys() - READ_KEYS - _OTHER_KEYS:
+        _refuse_misspelt(key)
     return body
+
+
+def _refuse_misspelt(key: str) -> None:
+    """Raises InvalidApiRequest for a key that means another; all others change nothing."""
+    if key == "extra_body":
+        raise InvalidApiRequest(
+            "`extra_body` is an argument of OpenAI's client, which puts its keys beside the other "
+            "ones: put them there",
+            param=key,
+        )
+    meant = get_close_matches(key[:_MAX_KEY_LENGTH], READ_KEYS, n=1, cutoff=_SIMILARITY)
+    if meant:
+        raise InvalidApiRequest(f"`{key}` is not read: did you mean `{meant[0]}`?", param=key)
 
 
 def read_flag(body: Body, key: str) -> bool:

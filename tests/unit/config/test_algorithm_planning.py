@@ -200,11 +200,13 @@ def test_a_row_that_no_micro_batch_holds_is_one_of_its_own() -> None:
 
 def test_arguments_of_trinity_rfts_mixed_losses_have_no_effect() -> None:
     given: dict[str, object] = {"mu": 0.2, "ngpus_trainer": 4, "train_batch_size_expert": 64}
+    given["repeat_times"] = 8
     changes = {"algorithm_type": "mix", "repeat_times": 8, "policy_loss_fn_args": given}
     plan = plan_experiment(config(GRPO, algorithm=changes, buffer=EXPERTS))
     assert plan.stages[0].algorithm.policy_loss_fn_args["mu"] == 0.2
     assert "ngpus_trainer" not in plan.stages[0].algorithm.policy_loss_fn_args
-    assert any("ngpus_trainer, train_batch_size_expert has no effect" in t for t in advise(plan))
+    [told] = [text for text in advise(plan) if "ngpus_trainer" in text]
+    assert "ngpus_trainer, train_batch_size_expert, repeat_times has no effect" in told
     with pytest.raises(UserError, match="`ppo` has no argument"):
         stage(GRPO, algorithm={"policy_loss_fn_args": {"ngpus_trainer": 4}})
     with pytest.raises(UserError, match="has no argument"):

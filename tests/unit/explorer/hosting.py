@@ -27,11 +27,12 @@ def runner_of(
     engine: Generator | None = None,
     api: AttemptApiServer | None = None,
     algorithm: JsonObject | None = None,
+    lengths: JsonObject | None = None,
     **taskset: JsonObject | str,
 ) -> AttemptRunner:
     """A runner over a taskset with this workflow; `engine` answers in place of arithmetic."""
     of_taskset: JsonObject = {"default_workflow_type": workflow, **taskset}
-    model: JsonObject = {"max_prompt_tokens": 500, "max_response_tokens": 6}
+    model = lengths or {"max_prompt_tokens": 500, "max_response_tokens": 6}
     plan = build_plan(
         folder,
         buffer={"explorer_input": {"taskset": of_taskset}},

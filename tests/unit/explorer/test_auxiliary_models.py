@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,10 @@ from services.explorer.rollout.workflow_factory import WorkflowFactory
 from services.explorer.types import Attempt, AttemptResult, WeightsId
 from tests.support.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import KEY, ArithmeticEngine, build_assignment, build_plan
+from trinity.common.experience import Experience as TheirExperience
+from trinity.common.models.model import ModelWrapper
+from trinity.common.workflows import Task
+from trinity.common.workflows import Workflow as TheirWorkflow
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
@@ -55,6 +60,32 @@ class AsksOverHttp(Workflow):
         return [own]
 
 
+class Judged(TheirWorkflow):
+    """The judge of Trinity-RFT's guide, whose client its constructor takes."""
+
+    def __init__(self, *, task: Task, model: ModelWrapper, auxiliary_models: Any = None) -> None:
+        super().__init__(task=task, model=model, auxiliary_models=auxiliary_models)
+        self.judge_model = self.auxiliary_models[0]
+
+    def run(self) -> list[TheirExperience]:
+        [answer] = self.model.chat([{"role": "user", "content": "question"}])
+        said = self.judge_model.chat.completions.create(
+            model=self.judge_model.model_path,
+            messages=[{"role": "user", "content": f"Score: {answer.response_text}"}],
+            temperature=0.0,
+            max_tokens=10,
+        )
+        text = said.choices[0].message.content.strip()
+        made = TheirExperience(
+            tokens=answer.tokens,
+            prompt_length=answer.prompt_length,
+            reward=float(len(text)),
+            logprobs=answer.logprobs,
+        )
+        made.info["said"] = text
+        return [made]
+
+
 class GivesTheJudgesAnswer(Workflow):
     """Takes the judge for the policy."""
 
@@ -84,6 +115,7 @@ def registered() -> None:
     WORKFLOWS.register("test_asks", Asks)
     WORKFLOWS.register("test_forgives_the_judge", ForgivesTheJudge)
     WORKFLOWS.register("test_asks_over_http", AsksOverHttp)
+    WORKFLOWS.register("test_judged", Judged)  # type: ignore[arg-type]
     WORKFLOWS.register("test_gives_the_judges_answer", GivesTheJudgesAnswer)
 
 
@@ -166,11 +198,12 @@ async def test_a_workflow_asks_a_judge_whose_answers_follow_from_the_place_of_th
     assert [span.version for span in one.version_spans] == [4]
 
 
+@pytest.mark.parametrize("workflow", ["test_asks_over_http", "test_judged"])
 async def test_a_thread_asks_the_judge_over_an_address_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workflow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engines, "_load_tokenizer", lambda _: CharacterTokenizer())
-    world = World(build_plan(tmp_path, **asking("test_asks_over_http", tmp_path)))
+    world = World(build_plan(tmp_path, **asking(workflow, tmp_path)))
     models = await world.engines.ensure(world.plan.stages[0])
     outcome = await world.run(models)
     await world.engines.close_engines()

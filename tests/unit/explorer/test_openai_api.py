@@ -209,6 +209,9 @@ async def test_an_error_names_the_key_as_openai_has_it(offered: Offered) -> None
         ({"top_p": 1.5}, "`top_p` is a number above 0 and at most 1"),
         ({"repetition_penalty": 0}, "`repetition_penalty` is a number above 0"),
         ({"presence_penalty": 3}, "`presence_penalty` is a number at least -2 and at most 2"),
+        ({"tempreature": 0.5}, "`tempreature` is not read: did you mean `temperature`"),
+        ({"max_new_tokens": 5}, "`max_new_tokens` is not read: did you mean `max_tokens`"),
+        ({"extra_body": {"top_k": 3}}, "`extra_body` is an argument of OpenAI's client"),
     ],
 )
 async def test_what_is_not_understood_is_refused_by_name(
@@ -243,6 +246,11 @@ async def test_keys_that_change_nothing_are_taken(offered: Offered) -> None:
         "use_beam_search": False,
         "include_reasoning": True,
         "vllm_xargs": {},
+        "metadata": {"run": "1"},
+        "top_a": 0.2,
+        "safety_identifier": "me",
+        "prompt_cache_key": "a",
+        "x_own": 1,
     }
     async with offered.client as client:
         body = {"model": "any", "messages": QUESTION, **harmless}

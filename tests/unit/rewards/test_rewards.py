@@ -1,6 +1,8 @@
 """Rewards: what they give for which answer."""
 
 import asyncio
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -143,6 +145,61 @@ def test_a_reward_that_cannot_be_called_is_found_before_the_run(
 )
 def test_a_reward_that_fits_is_taken(source: Any, args: dict[str, Any]) -> None:
     check_reward(source, args, "my_reward")
+
+
+@dataclass
+class Scaled:
+    """A dataclass, which has no hash."""
+
+    scale: float = 2.0
+
+    def __call__(self, response: str, truth: str) -> float:
+        return self.scale * (response == truth)
+
+
+class Static:
+    @staticmethod
+    def __call__(response: str, truth: str) -> float:
+        return float(response == truth)
+
+
+class OfClass:
+    @classmethod
+    def __call__(cls, response: str, truth: str) -> float:
+        return float(response == truth)
+
+
+class OtherSelf:
+    def __call__(this, response: str, truth: str) -> float:
+        return float(response == truth)
+
+
+def compares(scale: float, response: str, truth: str) -> float:
+    return scale * (response == truth)
+
+
+@pytest.mark.parametrize(
+    ("source", "args", "expected"),
+    [
+        (Scaled, {}, 2.0),
+        (Scaled, {"scale": 3.0}, 3.0),
+        (Scaled(4.0), {}, 4.0),
+        (Static, {}, 1.0),
+        (OfClass, {}, 1.0),
+        (OtherSelf, {}, 1.0),
+        (Static.__call__, {}, 1.0),
+        (partial(compares, 5.0), {}, 5.0),
+        (partial(compares, scale=6.0), {}, 6.0),
+        (partial(compares, scale=6.0), {"scale": 7.0}, 7.0),
+    ],
+)
+def test_a_reward_may_be_any_callable(source: Any, args: dict[str, Any], expected: float) -> None:
+    check_reward(source, args, "own")
+    reward = BoundReward(source, args, "own")
+    assert reward.needs_truth
+    every = {"response": "4", "prompt": "2+2=", "messages": [], "task": {}, "finish_reason": "stop"}
+    assert reward(**every, truth="4") == {"own": expected}
+    assert reward(**every, truth="5") == {"own": 0.0}
 
 
 def test_a_function_of_verls_gets_verls_arguments() -> None:

@@ -206,6 +206,57 @@ def test_forms_on_which_grammars_fail_are_read(text: str, expected: list[str]) -
     assert words(text if "LIST" not in text else f"LIST=()\n{text}") == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('A=(1 2 3 4)\nstart "${A[@]:1:2}" ${A[-1]} ${#A[@]} "${A[*]}"', "2|3|4|4|1 2 3 4"),
+        ('A=(1 2)\nA[5]=x\nstart "${A[@]}" "${!A[@]}" ${A[5]}', "1|2|x|0|1|5|x"),
+        ("i=1; A=(a b c)\nstart ${A[i+1]} ${A[$i]}", "c|b"),
+        ("declare -A M=([a]=1 [b]=2)\nM[d]=4\nstart ${M[a]} ${M[d]} ${#M[@]}", "1|4|3"),
+        ('A=("x y" z)\nstart ${A[@]} "${A[@]/#/p.}"', "x|y|z|p.x y|p.z"),
+        ('A=()\nstart "${A[@]+"${A[@]}"}" a', "a"),
+        ('A=(q "r s")\nstart "${A[@]+"${A[@]}"}"', "q|r s"),
+        ('A=(x y); IFS=,\nstart "f=[${A[*]}]"', "f=[x,y]"),
+        (
+            "X=a/b.c\nstart ${X//\\//_} ${X//[.\\/]/-} ${X/%c/z} ${X/#a/z}",
+            "a_b.c|a-b-c|a/b.z|z/b.c",
+        ),
+        ("X=abcdef\nstart ${X: -3} ${X:1:-2}", "def|bcd"),
+        ('X=\nstart "${X:+no}" "${X+yes}"', "|yes"),
+        ("V=X; X=7\nstart ${!V}", "7"),
+        ("start $'a\\tit\\'s'", "a\tit's"),
+        ("start a=1 `# why` b=2", "a=1|b=2"),
+        ('start "$@" a=1 $*', "a=1"),
+    ],
+)
+def test_arrays_and_changes_of_texts_are_those_of_bash(text: str, expected: str) -> None:
+    """The words, with a bar between them, are those that bash 5.2 gives the command."""
+    assert "|".join(words(text)[1:]) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("f() {\n local lr=$1; shift\n start lr=$lr n=$# \"$@\"\n}\nf 1 'a b' c", "lr=1|n=2|a b|c"),
+        ("a=out\nfunction f {\n local a=in\n}\nf\nstart $a", "out"),
+        ("g() { b=$1-x; }\nf() { g $1; start $b $1; }\nf q", "q-x|q"),
+        ("f() { [ $1 = x ] && return 1; start $1; }\nf x\nf y", "y"),
+        ("f() { return $1; }\nf 1 || start no", "no"),
+        ("i=1; ((i++)); ((i += 5)); let j=i*2 k=3\nstart $i $j $k", "7|14|3"),
+        ("while [[ $# -gt 0 ]]; do X=bad; shift; done\nstart x=${X:-ok}", "x=ok"),
+        ("n=5; until [ $n -eq 5 ]; do n=2; done\nstart $n", "5"),
+        ("for ((i=3; i<4; i++)); do start $i; done", "3"),
+        ('set -x\nset -- p q\nstart "$1" "$@"', "p|p|q"),
+    ],
+)
+def test_functions_arithmetic_and_loops_are_those_of_bash(text: str, expected: str) -> None:
+    assert "|".join(words(text)[1:]) == expected
+
+
+def test_a_function_that_calls_itself_ends() -> None:
+    assert words("f() { f; }\nf") == ["f"]
+
+
 def test_a_variable_that_the_script_treats_as_optional_is_empty() -> None:
     name = 'start n=a${S:+"-"}${S}'
     assert words(name) == ["start", "n=a"]

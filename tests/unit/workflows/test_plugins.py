@@ -173,6 +173,34 @@ def test_a_name_is_given_once() -> None:
             registry.register(name, "b")
 
 
+def test_a_file_that_is_a_plugin_and_is_named_by_its_path_registers_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "examples" / "shop"
+    folder.mkdir(parents=True)
+    (folder / "by_two_paths.py").write_text(REWARD.format(name="by_two_paths"))
+    monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(folder))
+    load_plugins([folder])
+    first = REWARDS.get("by_two_paths")
+    assert REWARDS.get("examples.shop.by_two_paths.Own").__qualname__ == "Own"
+    assert REWARDS.get("by_two_paths") is first
+
+
+def test_one_file_that_gives_a_name_twice_is_refused(tmp_path: Path) -> None:
+    source = REWARD.format(name="twice")
+    (tmp_path / "gives_twice.py").write_text(source + source)
+    with pytest.raises(UserError, match=r"gives_twice\.py, line 13.*registered already"):
+        load_plugins([tmp_path])
+
+
+def test_a_registry_takes_the_arguments_of_trinity_rfts() -> None:
+    registry: Registry[type] = Registry("thing")
+    registry.register_module("lazy", lazy=True)(dict)
+    registry.register_module(None)(list)
+    registry.register_module("lazy", set, True)
+    assert registry.modules == {"lazy": set, "list": list}
+
+
 @pytest.mark.parametrize("registry", [REWARDS, WORKFLOWS, ADVANTAGES, OPERATORS, PRIORITIES])
 @pytest.mark.parametrize(
     "form", ["{file}.f", "{up}.f", "..{stem}.f", "./{stem}.f", "a/../{stem}.f"]

@@ -22,7 +22,7 @@ _WANTED = {
     "sft_is": ["action_mask"],
     "sft_phi": ["action_mask"],
 }
-"""Tensors that a loss wants, where they are not the usual ones."""
+"""Tensors that a loss wants, in the order in which it is called, where they are not the usual."""
 _OTHER_DEFAULTS: dict[str, dict[str, Any]] = {
     "gspo": {"loss_agg_mode": "seq-mean-token-mean"},
     "sapo": {"detach_gate": True},
@@ -51,24 +51,21 @@ class BuiltInLoss(PolicyLossFn):
     def __call__(
         self,
         logprob: torch.Tensor,
-        old_logprob: torch.Tensor | None = None,
-        action_mask: torch.Tensor | None = None,
-        advantages: torch.Tensor | None = None,
-        ref_logprob: torch.Tensor | None = None,
-        expert_mask: torch.Tensor | None = None,
-        step: torch.Tensor | None = None,
+        *args: torch.Tensor,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, dict[str, float]]:
-        """Returns the aggregated loss and its metrics."""
-        del kwargs
+        """Returns the aggregated loss and its metrics; tensors without names are in their order."""
+        given: dict[str, Any] = {**dict(zip(self.wanted_keys, args, strict=False)), **kwargs}
+        old_logprob, advantages = given.get("old_logprob"), given.get("advantages")
+        action_mask, step = given.get("action_mask"), given.get("step")
         mask = torch.ones_like(logprob) if action_mask is None else action_mask
         inputs = PolicyInputs(
             logprobs_BT=logprob,
             old_logprobs_BT=logprob.detach() if old_logprob is None else old_logprob,
             advantages_BT=torch.zeros_like(logprob) if advantages is None else advantages,
             mask_BT=mask.bool(),
-            reference_logprobs_BT=ref_logprob,
-            is_expert_B=expert_mask,
+            reference_logprobs_BT=given.get("ref_logprob"),
+            is_expert_B=given.get("expert_mask"),
             step=1 if step is None else int(step.max()),
         )
         return self._aggregated(inputs)

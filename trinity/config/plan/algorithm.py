@@ -46,6 +46,7 @@ AGG_MODES_OF_LOSSES = {"gspo": "seq-mean-token-mean", "gspo_token": "seq-mean-to
 """Losses whose tokens share one ratio per row average over rows."""
 _CUT = frozenset(
     {
+        "repeat_times",
         "use_dynamic_bsz",
         "ppo_mini_batch_size",
         "ppo_micro_batch_size_per_gpu",

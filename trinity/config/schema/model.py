@@ -128,9 +128,10 @@ class ModelConfig(Section):
     max_model_len: Positive | None = None
     """Longest sequence, prompt and response together; else the sum of the two below."""
     max_prompt_tokens: Positive | None = None
-    """Longest prompt."""
+    """Longest prompt of a workflow's own call; else what responses leave of `max_model_len`, or
+    half. Over the OpenAI-compatible address `max_model_len` alone counts."""
     max_response_tokens: Positive | None = None
-    """Longest response."""
+    """Longest response to such a call; else what prompts leave of `max_model_len`, or half."""
     min_response_tokens: NonNegative = 1
     """No end token before this many; always below `max_response_tokens`. Ratios of these tokens are
     to the distribution without it: on policy they are a little below 1."""

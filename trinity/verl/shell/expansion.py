@@ -5,7 +5,8 @@ import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
+from functools import partial
 from typing import NamedTuple
 
 from trinity.verl.shell.tokens import CONTINUATIONS, Token, scan_piece
@@ -29,6 +30,10 @@ _COMPARISONS: dict[type[ast.AST], Callable[[int, int], bool]] = {
 _LARGEST_EXPONENT = 64
 _NAME = re.compile(r"\$([A-Za-z_]\w*|[0-9@*#?$!-])")
 _ESCAPABLE = '"\\$`'
+_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\\\": "\\", "\\'": "'", '\\"': '"'}
+"""Escapes in `$'...'`."""
+_ALL = ("@", "*")
+_WITH_DEFAULT = (":-", ":=", ":+", ":?", "-", "=", "+", "?")
 Substitute = Callable[[str, int], str | None]
 """Returns the output of a command on a line; None if it would have to be run."""
 
@@ -51,6 +56,15 @@ def split_parameter(written: str) -> Parameter | None:
     return Parameter(*(found[part] or "" for part in Parameter._fields))
 
 
+def _all_of(piece: str) -> str:
+    """The `@` or `*` of an expansion of all elements; empty for any other piece."""
+    if piece in ("$@", "$*"):
+        return piece[1]
+    parameter = split_parameter(piece[2:-1]) if piece.startswith("${") else None
+    which = (parameter.subscript or parameter.name) if parameter is not None else ""
+    return which if which in _ALL else ""
+
+
 def parameter_value(
     written: str,
     variables: Variables,
@@ -63,21 +77,23 @@ def parameter_value(
 
     An unset name becomes an interpolation of the environment, except in a condition.
     """
-    parameter = split_parameter(written)
-    if parameter is None or parameter.prefix == "!":
+    parameter = _meant(split_parameter(written), variables)
+    if parameter is None:
         variables.note(piece.line, f"`{piece.text}` is not understood, {UNKNOWN} stands for it")
         return ExpandedField(UNKNOWN, piece.line)
+    parameter = parameter._replace(subscript=_key(parameter, variables, expand))
     held = variables.get(parameter.name)
     if parameter.prefix == "#":
-        return ExpandedField(_length(parameter, held), piece.line)
-    value = _chosen(held, parameter.subscript)
+        return ExpandedField(_length(parameter, variables), piece.line)
+    value = _chosen(parameter, variables)
     if _uses_default(parameter.operator, value):
         return _default(parameter, variables, piece, expand)
     if parameter.operator in ("+", ":+"):
         if value is None:
             variables.optional.add(parameter.name)
             variables.defaulted.add(parameter.name)
-        return ExpandedField(expand(parameter.rest) if value is not None else "", piece.line)
+        stands = value is not None and (bool(value.text) or parameter.operator == "+")
+        return ExpandedField(expand(parameter.rest) if stands else "", piece.line)
     if held == ():
         return ExpandedField("", piece.line)
     if value is None:
@@ -86,19 +102,42 @@ def parameter_value(
     return ExpandedField(_changed(value.text, parameter, expand), value.line)
 
 
-def _chosen(held: tuple[ExpandedField, ...] | None, index: str) -> ExpandedField | None:
+def _meant(parameter: Parameter | None, variables: Variables) -> Parameter | None:
+    """The parameter that `${!name}` means, by the name that is its value; None if none is held."""
+    if parameter is None or parameter.prefix != "!":
+        return parameter
+    held = variables.get(parameter.name)
+    if not held or parameter.subscript or not held[0].text.isidentifier():
+        return None
+    return parameter._replace(prefix="", name=held[0].text)
+
+
+def _key(parameter: Parameter, variables: Variables, expand: Callable[[str], str]) -> str:
+    """The key or number in a subscript, which may be computed."""
+    if parameter.subscript in ("", *_ALL):
+        return parameter.subscript
+    key = expand(parameter.subscript)
+    if variables.has_keys(parameter.name) and not key.isdigit():
+        return key
+    try:
+        return str(evaluate_arithmetic(key, lambda name: expand(f"${name}")))
+    except ValueError:
+        return key
+
+
+def _chosen(parameter: Parameter, variables: Variables) -> ExpandedField | None:
+    held = variables.get(parameter.name)
     if not held:
         return None
-    if index in ("@", "*"):
+    if (parameter.subscript or parameter.name) in _ALL:
         return ExpandedField(" ".join(element.text for element in held), held[0].line)
-    position = int(index) if index.isdigit() else 0
-    return held[position] if position < len(held) else None
+    return variables.element(parameter.name, parameter.subscript or "0")
 
 
-def _length(parameter: Parameter, held: tuple[ExpandedField, ...] | None) -> str:
-    if parameter.subscript in ("@", "*"):
-        return str(len(held or ()))
-    value = _chosen(held, parameter.subscript)
+def _length(parameter: Parameter, variables: Variables) -> str:
+    if (parameter.subscript or parameter.name) in _ALL:
+        return str(len(variables.get(parameter.name) or ()))
+    value = _chosen(parameter, variables)
     return str(len(value.text) if value else 0)
 
 
@@ -140,12 +179,31 @@ def _changed(text: str, parameter: Parameter, expand: Callable[[str], str]) -> s
         case "%" | "%%":
             return _without_suffix(text, expand(parameter.rest), longest=parameter.operator == "%%")
         case "/" | "//":
-            old, _, new = parameter.rest.partition("/")
-            return text.replace(expand(old), expand(new), 1 if parameter.operator == "/" else -1)
+            return _replaced(text, parameter, expand)
         case ":":
-            start, _, length = parameter.rest.partition(":")
-            return _slice(text, start.strip(), length.strip())
+            return text[_range(parameter.rest, expand)]
     return text
+
+
+def _replaced(text: str, parameter: Parameter, expand: Callable[[str], str]) -> str:
+    """Replaces the first match of a pattern, all with `//`, or one at an end with `/#`, `/%`."""
+    old, new = _split_at_slash(parameter.rest)
+    is_first, replacement = parameter.operator == "/", expand(new)
+    if is_first and old[:1] in ("#", "%"):
+        at_start, matched = old[0] == "#", expand(old[1:])
+        cut = _without_prefix if at_start else _without_suffix
+        rest = cut(text, matched, longest=True)
+        if matched and rest == text:
+            return text
+        return replacement + rest if at_start else rest + replacement
+    pattern = translate(expand(old)).removesuffix(r"\Z").removesuffix(r"\z")
+    return re.sub(pattern, lambda _: replacement, text, count=1 if is_first else 0)
+
+
+def _split_at_slash(written: str) -> tuple[str, str]:
+    """The pattern and the text after the first slash that is not escaped."""
+    found = re.match(r"((?:\\.|[^/\\])*)/?(.*)", written, re.DOTALL)
+    return (found[1], found[2]) if found else (written, "")
 
 
 def _without_prefix(text: str, pattern: str, *, longest: bool) -> str:
@@ -158,11 +216,16 @@ def _without_suffix(text: str, pattern: str, *, longest: bool) -> str:
     return next((text[:start] for start in starts if fnmatchcase(text[start:], pattern)), text)
 
 
-def _slice(text: str, start: str, length: str) -> str:
-    if not start.isdigit():
-        return text
-    end = int(start) + int(length) if length.isdigit() else None
-    return text[int(start) : end]
+def _range(written: str, expand: Callable[[str], str]) -> slice:
+    """The part that `:start:length` means; numbers below 0 count from the end."""
+    start, _, length = (part.strip() for part in expand(written).partition(":"))
+    try:
+        first, size = int(start or "0"), int(length) if length else None
+    except ValueError:
+        return slice(None)
+    if size is None or size < 0:
+        return slice(first, size)
+    return slice(first, None if first < 0 <= first + size else first + size)
 
 
 _OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
@@ -290,10 +353,12 @@ class Expander:
             if piece[0] == "'":
                 into.add(piece[1:-1])
             elif piece.startswith("$'"):
-                into.add(piece[2:-1])
+                into.add(
+                    re.sub(r"\\.", lambda found: _ESCAPES.get(found[0], found[0]), piece[2:-1])
+                )
             elif piece[0] == '"':
                 self._grow_quoted(into, piece[1:-1], unset_is_empty)
-                if into.current is None and not piece.endswith('[@]}"'):
+                if into.current is None and "@" not in _all_of(piece[1:-1]):
                     into.add("")
             elif piece[0] == "\\":
                 into.add(piece[1:])
@@ -325,28 +390,60 @@ class Expander:
         self, into: _FieldBuilder, piece: str, *, splits: bool, unset_is_empty: bool
     ) -> None:
         """Adds a piece that begins with `$` or a backquote."""
-        elements = self._elements(piece)
+        if (rest := self._alternative(piece)) is not None:
+            self._grow(into, rest, splits=splits, unset_is_empty=unset_is_empty)
+            return
+        line = into.line
+        elements = self._elements(piece, line)
         if elements is not None:
+            if _all_of(piece) == "*" and not splits:
+                elements = self._joined(elements)
             for position, element in enumerate(elements):
                 if position:
                     into.close()
-                into.add(element.text, element.line)
+                (into.add_split if splits else into.add)(element.text, element.line)
             return
-        line = into.line
         value = self._value(piece, line, unset_is_empty)
+        if not value.text and _all_of(piece) == "@":
+            return
         if splits and not piece.endswith('"}'):  # quotes within the braces prevent splitting, too
             into.add_split(value.text, value.line or None)
         else:
             into.add(value.text, value.line or None)
 
-    def _elements(self, piece: str) -> tuple[ExpandedField, ...] | None:
-        """The elements of `${name[@]}`, possibly none; None for any other expansion."""
-        if not piece.startswith("${"):
+    def _alternative(self, piece: str) -> str | None:
+        """The text of `${name+text}` that names all elements of an array, if it stands."""
+        parameter = split_parameter(piece[2:-1]) if piece.startswith("${") else None
+        if parameter is None or parameter.operator not in ("+", ":+"):
             return None
-        parameter = split_parameter(piece[2:-1])
-        if parameter is None or parameter.subscript not in ("@", "*") or parameter.operator:
+        is_set = bool(self._variables.get(parameter.name))
+        return parameter.rest if is_set and "@" in parameter.rest else None
+
+    def _elements(self, piece: str, line: int) -> tuple[ExpandedField, ...] | None:
+        """The elements of `$@` or `${name[@]}`, changed or chosen; None for other expansions."""
+        if not _all_of(piece):
             return None
-        return self._variables.get(parameter.name)
+        parameter = split_parameter(piece[2:-1] if piece[1] == "{" else piece[1:])
+        if parameter is None or parameter.prefix == "#" or parameter.operator in _WITH_DEFAULT:
+            return None
+        if parameter.prefix == "!":
+            keys = self._variables.keys(parameter.name)
+            return tuple(ExpandedField(key, line) for key in keys)
+        held = self._variables.get(parameter.name)
+        if held is None:
+            return () if parameter.name in _ALL else None
+        if parameter.operator == ":":
+            zeroth = (ExpandedField("", line),) if parameter.name in _ALL else ()
+            return (zeroth + held)[_range(parameter.rest, partial(self.expand, line=line))]
+        expand = partial(self.expand, line=line)
+        return tuple(ExpandedField(_changed(own.text, parameter, expand), own.line) for own in held)
+
+    def _joined(self, elements: tuple[ExpandedField, ...]) -> tuple[ExpandedField, ...]:
+        """One text of all elements, with the first character of IFS between them."""
+        held = self._variables.get("IFS")
+        between = held[0].text[:1] if held else " "
+        line = elements[0].line if elements else 0
+        return (ExpandedField(between.join(own.text for own in elements), line),)
 
     def _value(self, piece: str, line: int, unset_is_empty: bool) -> ExpandedField:
         if piece.startswith("$((") and piece.endswith("))"):

@@ -62,20 +62,24 @@ class CaseCommand:
 
 @dataclass(frozen=True, slots=True)
 class LoopCommand:
-    """`for` with its variable and words; `while` and `until` have neither."""
+    """`for` with its variable and words; `while` and `until` have a condition instead."""
 
     line: int
     variable: str | None
     words: tuple[Token, ...]
     body: CommandList
+    condition: CommandList | None = None
+    ends_when: bool = False
+    """The value of the condition that ends the loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionDefinition:
-    """A function definition, of which only the name is kept."""
+    """A function definition."""
 
     line: int
     name: str
+    body: "Node"
 
 
 Node = (
@@ -226,23 +230,24 @@ class _Parser:
         keyword = self._next()
         variable: str | None = None
         words: list[Token] = []
+        condition: CommandList | None = None
         if keyword.text == "for":
             variable = self._next().text
             header = self._until("do")
             words = [token for token in header if token.kind == "word" and token.text != "in"]
         else:
-            self.block({"do"})
+            condition = self.block({"do"})
         self._expect("do")
         body = self.block({"done"})
         self._expect("done")
-        return LoopCommand(keyword.line, variable, tuple(words), body)
+        ends_when = keyword.text == "until"
+        return LoopCommand(keyword.line, variable, tuple(words), body, condition, ends_when)
 
     def _function(self, keyword: Token | None) -> FunctionDefinition:
         name = self._next()
         while (token := self.peek()) is not None and token.text in ("(", ")", "\n"):
             self._position += 1
-        self._command()
-        return FunctionDefinition((keyword or name).line, name.text)
+        return FunctionDefinition((keyword or name).line, name.text, self._command())
 
     def _enclosed(self, opener: str, closer: str) -> CommandList:
         self._expect(opener)

@@ -20,7 +20,7 @@ from trinity.verl.shell.parser import (
     parse,
 )
 from trinity.verl.shell.tokens import Token
-from trinity.verl.shell.variables import ExpandedField, ScriptNote, Variables
+from trinity.verl.shell.variables import ARGUMENTS, ExpandedField, ScriptNote, Variables
 
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-eq": lambda a, b: a == b,
@@ -31,9 +31,20 @@ _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-ge": lambda a, b: a >= b,
 }
 
-_ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<sign>\+?=)(?P<value>.*)", re.DOTALL)
-_DECLARING = {"export", "declare", "local", "readonly", "typeset"}
-_QUIET = {"set", "shift", "exit", "return", "break", "continue", "wait", "trap", "shopt", ":"}
+_ASSIGNMENT = re.compile(
+    r"(?P<name>[A-Za-z_]\w*)(?:\[(?P<key>[^\]]+)\])?(?P<sign>\+?=)(?P<value>.*)", re.DOTALL
+)
+_ELEMENT = re.compile(r"\[(?P<key>[^\]]+)\]=(?P<value>.*)", re.DOTALL)
+_COMPUTED = re.compile(
+    r"\s*(?P<name>[A-Za-z_]\w*)\s*"
+    r"(?:(?P<step>\+\+|--)\s*|(?P<sign>[-+*/%]?)=(?!=)(?P<value>.+))",
+    re.DOTALL,
+)
+"""Arithmetic that sets a variable."""
+_OF_FUNCTIONS = {"local", "declare", "typeset"}
+_MAX_DEPTH = 20
+"""Calls of functions within one another that are followed."""
+_QUIET = {"set", "exit", "return", "break", "continue", "wait", "trap", "shopt", ":"}
 
 
 def evaluate_condition(words: Sequence[str]) -> bool | None:
@@ -128,6 +139,8 @@ class Substitution:
     def _of(self, node: Node, *, in_chain: bool) -> str | None:
         """Output of a node; in a chain, a command that would have to be run counts as failed."""
         match node:
+            case CommandList(()):  # a comment, as in `# why`
+                return ""
             case CommandList((only,)):
                 return self._of(only, in_chain=in_chain)
             case AndOrList(first, rest):
@@ -199,12 +212,23 @@ def read_script(text: str, name: str, given: Mapping[str, str] | None = None) ->
     return Script(tuple(walk.commands), tuple(variables.notes), tuple(sorted(variables.defaulted)))
 
 
+class _Returned(Exception):
+    """Ends the function that is read."""
+
+    def __init__(self, succeeded: bool) -> None:
+        super().__init__()
+        self.succeeded = succeeded
+
+
 class _Interpreter:
     def __init__(self, variables: Variables, name: str) -> None:
         self.variables = variables
         self.commands: list[Command] = []
         self._name = name
         self._expander = Expander(variables, Substitution(variables, name).output)
+        self._functions: dict[str, Node] = {}
+        self._replaced: list[dict[str, tuple[ExpandedField, ...] | None]] = []
+        """What the local variables of each function that is being read hide."""
 
     def run(self, node: Node) -> bool:
         """Walks a node; returns True if it succeeds, as far as that is known."""
@@ -223,8 +247,8 @@ class _Interpreter:
                 self._case(node)
             case LoopCommand():
                 self._loop(node)
-            case FunctionDefinition(line, name):
-                self.variables.note(line, f"the body of the function `{name}` is not followed")
+            case FunctionDefinition(_, name, body):
+                self._functions[name] = body
         return True
 
     def _chain(self, first: Node, rest: tuple[tuple[str, Node], ...]) -> bool:
@@ -270,24 +294,45 @@ class _Interpreter:
         return False
 
     def _test(self, words: tuple[Token, ...]) -> bool:
-        inside = words[1:] if words[0].text == "test" else words[1:-1]
-        texts = [
-            self._expander.text(word, unset_is_empty=True) for word in inside if word.text != "\n"
-        ]
-        result = evaluate_condition(texts)
+        result = self._result(words)
         if result is None:
             shown = " ".join(word.text for word in words)
             self.variables.note(words[0].line, f"`{shown}` cannot be decided and counts as false")
         return bool(result)
 
+    def _result(self, words: tuple[Token, ...]) -> bool | None:
+        """The result of a test; None if its texts do not decide it."""
+        inside = words[1:] if words[0].text == "test" else words[1:-1]
+        return evaluate_condition(
+            [self._expander.text(word, unset_is_empty=True) for word in inside if word.text != "\n"]
+        )
+
     def _arithmetic(self, word: Token) -> bool:
-        inside = self._expander.expand(word.text[2:-2], word.line, unset_is_empty=True)
-        value_of = self._value_of(word.line)
         try:
-            return bool(evaluate_arithmetic(" ".join(inside.split()), value_of))
+            return bool(self._compute(word.text[2:-2], word.line))
         except ValueError:
             self.variables.note(word.line, f"`{word.text}` cannot be decided and counts as false")
             return False
+
+    def _compute(self, written: str, line: int) -> int:
+        """Returns the value of arithmetic, which may set a variable.
+
+        Raises: ValueError if the text is not integer arithmetic.
+        """
+        inside = " ".join(self._expander.expand(written, line, unset_is_empty=True).split())
+        found, value_of = _COMPUTED.fullmatch(inside), self._value_of(line)
+        if found is None:
+            return evaluate_arithmetic(inside, value_of)
+        before, name = f"{found['name']} ", found["name"]
+        if found["step"]:
+            written = f"{before}{found['step'][0]} 1"
+        else:
+            written = (
+                f"{before}{found['sign']} ({found['value']})" if found["sign"] else found["value"]
+            )
+        value = evaluate_arithmetic(written, value_of)
+        self.variables.put(name, (ExpandedField(str(value), line),))
+        return value
 
     def _value_of(self, line: int) -> Callable[[str], str]:
         return lambda name: self._expander.expand(f"${name}", line, unset_is_empty=True)
@@ -301,11 +346,28 @@ class _Interpreter:
                 return
 
     def _loop(self, node: LoopCommand) -> None:
+        if node.condition is not None and self._known(node.condition) is node.ends_when:
+            return
         values = [field for word in node.words for field in self._expander.fields(word)]
-        if node.variable and values:
+        if node.variable is not None and node.variable.startswith("(("):
+            self._let(node.variable[2:].split(";")[0], node.line)
+        elif node.variable and values:
             self.variables.put(node.variable, (values[0],))
         self.variables.note(node.line, "only the first iteration of the loop is read")
         self.run(node.body)
+
+    def _known(self, condition: CommandList) -> bool | None:
+        """The value of a condition that is one test; None if only running could tell."""
+        match condition.nodes:
+            case (SimpleCommand(words),) if words[0].text in ("[", "[[", "test"):
+                return self._result(words)
+        return None
+
+    def _let(self, written: str, line: int) -> None:
+        try:
+            self._compute(written, line)
+        except ValueError:
+            self.variables.note(line, f"`{written.strip()}` cannot be computed and sets nothing")
 
     def _simple(self, words: tuple[Token, ...]) -> bool:
         position = 0
@@ -317,41 +379,98 @@ class _Interpreter:
             return True
         command = words[position:]
         name = command[0].text
-        if name in _DECLARING:
-            for word in command[1:]:
-                self._assign(word)
-            return True
-        if name == "unset":
-            for word in command[1:]:
-                self.variables.remove(word.text)
-            return True
+        if name in self._functions and len(self._replaced) < _MAX_DEPTH:
+            return self._call(self._functions[name], command)
         if name in ("[", "[[", "test", "true", "false") or name.startswith("(("):
             return self._condition(command)
-        if name in (".", "source"):
-            shown = " ".join(word.text for word in command)
-            self.variables.note(command[0].line, f"`{shown}` is not followed")
-        elif name not in _QUIET:
+        if not self._is_built_in(name, command) and name not in _QUIET:
             self._keep(command)
         return True
+
+    def _is_built_in(self, name: str, command: tuple[Token, ...]) -> bool:
+        """Does what a command of the shell itself does; returns False for any other."""
+        arguments = command[1:]
+        match name:
+            case "export" | "readonly" | "local" | "declare" | "typeset":
+                for word in arguments:
+                    self._assign(word, is_local=name in _OF_FUNCTIONS)
+            case "unset":
+                for word in arguments:
+                    self.variables.remove(word.text)
+            case "let":
+                for word in arguments:
+                    self._let(self._expander.text(word), word.line)
+            case "shift":
+                self._shift(self._expander.text(arguments[0]) if arguments else "1")
+            case "set" if "--" in (texts := [word.text for word in arguments]):
+                after = arguments[texts.index("--") + 1 :]
+                fields = (field for word in after for field in self._expander.fields(word))
+                self.variables.put_arguments(tuple(fields))
+            case "return" if self._replaced:
+                raise _Returned(not arguments or self._expander.text(arguments[0]) == "0")
+            case "." | "source":
+                shown = " ".join(word.text for word in command)
+                self.variables.note(command[0].line, f"`{shown}` is not followed")
+            case _:
+                return False
+        return True
+
+    def _call(self, body: Node, command: tuple[Token, ...]) -> bool:
+        """Reads a function with the arguments of a call; its local variables end with it."""
+        fields = [field for word in command for field in self._expander.fields(word)]
+        outer = self.variables.get(ARGUMENTS) or ()
+        self.variables.put_arguments(tuple(fields[1:]))
+        self._replaced.append({})
+        try:
+            succeeded = self.run(body)
+        except _Returned as returned:
+            succeeded = returned.succeeded
+        for name, before in self._replaced.pop().items():
+            if before is None:
+                self.variables.remove(name)
+            else:
+                self.variables.put(name, before)
+        self.variables.put_arguments(outer)
+        return succeeded
+
+    def _shift(self, number: str) -> None:
+        arguments = self.variables.get(ARGUMENTS)
+        if arguments is not None and number.isdigit():
+            self.variables.put_arguments(arguments[int(number) :])
 
     def _keep(self, words: tuple[Token, ...]) -> None:
         fields = tuple(field for word in words for field in self._expander.fields(word))
         if fields:
             self.commands.append(Command(fields))
 
-    def _assign(self, word: Token) -> None:
+    def _assign(self, word: Token, *, is_local: bool = False) -> None:
         found = _ASSIGNMENT.match(word.text)
         if found is None:
             return
         name, appends = found["name"], found["sign"] == "+="
+        if is_local and self._replaced:
+            self._replaced[-1].setdefault(name, self.variables.get(name))
         if word.kind == "array":
-            fields = tuple(
-                field for token in word.elements for field in self._expander.fields(token)
-            )
-            self.variables.put(name, fields, appended=appends)
+            self._assign_array(name, word.elements, appends=appends)
             return
-        text = self._expander.expand(found["value"], word.line)
+        value = ExpandedField(self._expander.expand(found["value"], word.line), word.line)
+        if found["key"]:
+            key = self._expander.expand(found["key"], word.line)
+            self.variables.put_element(name, key, value)
+            return
         before = self.variables.get(name) if appends else None
-        if before is not None:
-            text = before[0].text + text
+        text = (before[0].text if before else "") + value.text
         self.variables.put(name, (ExpandedField(text, word.line),))
+
+    def _assign_array(self, name: str, elements: tuple[Token, ...], *, appends: bool) -> None:
+        keyed = [_ELEMENT.fullmatch(token.text) for token in elements]
+        if not appends:
+            self.variables.put(name, ())
+        if not any(keyed):
+            fields = (field for token in elements for field in self._expander.fields(token))
+            self.variables.put(name, tuple(fields), appended=True)
+            return
+        for token, found in zip(elements, keyed, strict=True):
+            if found is not None:
+                key, value = (self._expander.expand(found[part], token.line) for part in (1, 2))
+                self.variables.put_element(name, key, ExpandedField(value, token.line))

@@ -16,6 +16,7 @@ _CLOSERS = {"$(": ")", "${": "}", "((": ")"}
 REDIRECTIONS = ("&>>", "&>", "<<<", "<<-", "<<", ">>", ">&", "<&", ">|", "<", ">")
 _OPERATORS = (*REDIRECTIONS, ";;", "&&", "||", "|&", ";", "&", "|", "(", ")")
 _ARRAY_OPENING = re.compile(r"[A-Za-z_]\w*\+?=$")
+_ANSI = re.compile(r"\$'(?:[^'\\]|\\.)*'", re.DOTALL)
 _BLANK = " \t\r"
 
 
@@ -34,8 +35,12 @@ def scan_piece(text: str, start: int) -> int:
         return start + 3
     if first == "\\":
         return min(start + 2, len(text))
-    if first == "'" or text.startswith("$'", start):
-        return _after(text, "'", text.index("'", start) + 1, start)
+    if text.startswith("$'", start):
+        if (found := _ANSI.match(text, start)) is None:
+            raise Unterminated(start, "'")
+        return found.end()
+    if first == "'":
+        return _after(text, "'", start + 1, start)
     if first == '"':
         return _end_of_double_quotes(text, start)
     if first == "`":

@@ -1,5 +1,6 @@
 """Values of a script's variables, with the line of each part."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -7,6 +8,9 @@ from trinity.verl.shell.tokens import Token
 
 UNKNOWN = "UNKNOWN"
 """Placeholder of a value that is known only by running the script."""
+_INDEX = re.compile(r"-?[0-9]+")
+ARGUMENTS = "@"
+"""Name under which the arguments of the function that is read are held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,8 @@ class Variables:
     optional: set[str] = field(default_factory=set)
     """Unset names that the script itself treats so, as in `${NAME:+-}`: they are empty."""
     _held: dict[str, tuple[ExpandedField, ...]] = field(default_factory=dict)
+    _keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Keys of the elements of arrays that have some."""
 
     def __post_init__(self) -> None:
         self._held = {name: (ExpandedField(text, 0),) for name, text in self.given.items()}
@@ -47,11 +53,46 @@ class Variables:
 
     def put(self, name: str, fields: tuple[ExpandedField, ...], *, appended: bool = False) -> None:
         """Sets a variable; `+=` appends elements."""
+        if not appended:
+            self._keys.pop(name, None)
         self._held[name] = (self._held.get(name, ()) if appended else ()) + fields
+
+    def keys(self, name: str) -> tuple[str, ...]:
+        """The keys of an array's elements, or their numbers."""
+        numbers = tuple(str(number) for number in range(len(self._held.get(name, ()))))
+        return self._keys.get(name, numbers)
+
+    def has_keys(self, name: str) -> bool:
+        """True for an array whose elements have keys."""
+        return name in self._keys
+
+    def element(self, name: str, key: str) -> ExpandedField | None:
+        """The element of an array at a key or a number, the last one at -1; None without one."""
+        held = self._held.get(name, ())
+        if name in self._keys:
+            return dict(zip(self._keys[name], held, strict=True)).get(key)
+        position = int(key) if _INDEX.fullmatch(key) else 0
+        return held[position] if -len(held) <= position < len(held) else None
+
+    def put_element(self, name: str, key: str, value: ExpandedField) -> None:
+        """Sets one element of an array."""
+        elements = dict(zip(self.keys(name), self._held.get(name, ()), strict=True))
+        elements[key] = value
+        self._held[name], self._keys[name] = tuple(elements.values()), tuple(elements)
+
+    def put_arguments(self, fields: tuple[ExpandedField, ...]) -> None:
+        """Sets `$1`, `$2` and so on, `$@` and `$#`."""
+        for number in range(1, len(self._held.get(ARGUMENTS, ())) + 1):
+            self._held.pop(str(number), None)
+        self._held[ARGUMENTS] = self._held["*"] = fields
+        self._held["#"] = (ExpandedField(str(len(fields)), 0),)
+        for number, value in enumerate(fields, 1):
+            self._held[str(number)] = (value,)
 
     def remove(self, name: str) -> None:
         """Removes a variable, as `unset` does."""
         self._held.pop(name, None)
+        self._keys.pop(name, None)
 
     def note_guess(self, words: Sequence[Token]) -> None:
         """Notes a command that decides a condition but is not run."""

@@ -12,6 +12,7 @@ Each runs in a thread and may block. One with `can_repeat` makes all runs of a t
 says with `eid.run` which run an experience is of; others are called once for each run.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar, SupportsFloat
@@ -203,7 +204,11 @@ class BaseSimpleWorkflow(QuestionWorkflow):
         self.take(task)
         self.workflow_args = task.workflow_args
         self.reward_fn_args = task.reward_fn_args
-        self.reward_fn: Any = self._reward(task)
+        own = reward_of(type(self))
+        if own is None:
+            self.reward_fn: Any = self._reward(task)
+        elif isinstance(own, type):
+            self.reward_fn = own(**self.reward_fn_args)
 
     def _reward(self, task: Task) -> Any:
         source = task.reward_fn
@@ -219,6 +224,11 @@ class BaseSimpleWorkflow(QuestionWorkflow):
             parts = self.reward_fn(response=answer.response_text, truth=self.truth, **more)
             set_reward(answer, parts, self.run_id_base + i)
         return answers
+
+
+def reward_of(kind: type) -> object:
+    """Returns what a class defines as `reward_fn`, which comes before the taskset's; else None."""
+    return inspect.getattr_static(kind, "reward_fn", None)
 
 
 def set_reward(answer: Experience, parts: Any, run: int) -> None:

@@ -8,7 +8,12 @@ from trinity.algorithm.advantage_fn import ADVANTAGE_FN, AdvantageFn, GroupAdvan
 from trinity.algorithm.algorithm import ALGORITHM_TYPE, AlgorithmType
 from trinity.algorithm.entropy_loss_fn import ENTROPY_LOSS_FN, EntropyLossFn
 from trinity.algorithm.kl_fn import KL_FN, KLFn
-from trinity.algorithm.policy_loss_fn import POLICY_LOSS_FN, PolicyLossFn
+from trinity.algorithm.policy_loss_fn import (
+    POLICY_LOSS_FN,
+    PolicyLossFn,
+    PPOPolicyLossFn,
+    SFTLossFn,
+)
 from trinity.algorithm.sample_strategy import SAMPLE_STRATEGY, MixSampleStrategy
 from trinity.algorithm.utils import aggregate_loss, masked_mean
 from trinity.buffer.operators import (
@@ -66,6 +71,42 @@ class Attribute(PolicyLossFn):
     def default_args(cls) -> dict[str, Any]:
         """Returns the arguments."""
         return {"tau": 2.0, "loss_agg_mode": "seq-mean-token-mean"}
+
+
+@POLICY_LOSS_FN.register_module("classes_mixed")
+class Mixed(PolicyLossFn):
+    """Trinity-RFT's own losses, each on its rows."""
+
+    def __init__(
+        self, backend: str = "verl", mu: float = 0.1, clip_range: float | None = None
+    ) -> None:
+        super().__init__(backend=backend)
+        self.mu = mu
+        self.usual = PPOPolicyLossFn(clip_range=clip_range, loss_agg_mode="token-mean")
+        self.expert = SFTLossFn(loss_agg_mode="token-mean")
+
+    def __call__(  # type: ignore[override]
+        self,
+        logprob: torch.Tensor,
+        old_logprob: torch.Tensor,
+        action_mask: torch.Tensor,
+        advantages: torch.Tensor,
+        expert_mask: torch.Tensor,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Returns the loss; rows of one kind may be missing."""
+        usual = expert = torch.tensor(0.0)
+        if (~expert_mask).any():
+            given = (own[~expert_mask] for own in (logprob, old_logprob, action_mask, advantages))
+            usual, _ = self.usual(*given, **kwargs)
+        if expert_mask.any():
+            expert, _ = self.expert(logprob[expert_mask], action_mask[expert_mask])
+        return (1 - self.mu) * usual + self.mu * expert, {"expert/sft": expert.item()}
+
+    @classmethod
+    def default_args(cls) -> dict[str, Any]:
+        """Returns the arguments."""
+        return {"mu": 0.25, "clip_range": 0.2}
 
 
 class Unsaid(Clipped):
@@ -183,6 +224,9 @@ class Algorithm(AlgorithmType):
     """All of them together."""
 
     use_critic: bool = False
+    use_reference: bool = True
+    compute_advantage_in_trainer: bool = False
+    can_balance_batch: bool = True
     schema: str = "experience"
 
     @classmethod
@@ -190,6 +234,8 @@ class Algorithm(AlgorithmType):
         """Returns the parts."""
         return {
             "repeat_times": 3,
+            "sample_strategy": "warmup",
+            "kl_penalty_fn": "none",
             "advantage_fn": "classes_centred",
             "advantage_fn_args": {"scale": 2.0},
             "policy_loss_fn": "classes_attribute",

@@ -334,8 +334,9 @@ def test_an_entropy_loss_gets_the_mode_of_the_algorithm(mode: Any, expected: flo
     assert sum(shares) == pytest.approx(expected)
 
 
+BY_HAND_CLIPPED = (-np.exp(0.1) - 1.2 - 1.2 + 2 * np.exp(0.4)) / 4
 BUILT_IN = [
-    ("PPOPolicyLossFn", {}, (-np.exp(0.1) - 1.2 - 1.2 + 2 * np.exp(0.4)) / 4),
+    ("PPOPolicyLossFn", {}, BY_HAND_CLIPPED),
     ("PPOPolicyLossFn", {"clip_range_high": 9.0}, BY_HAND[1][1]),
     ("SFTLossFn", {}, 1.0),
     ("OPMDPolicyLossFn", {"tau": 1.0}, (1 + 1 + 1 - 2) / 4 / 2),
@@ -358,6 +359,16 @@ def test_a_loss_of_trinity_rft_can_be_called_with_its_tensors(
     )
     assert loss.item() == pytest.approx(expected, rel=1e-6)
     assert metrics
+
+
+def test_a_loss_may_be_made_of_trinity_rfts_own_for_rows_of_two_kinds() -> None:
+    mixed = replace(batch(), is_expert_B=torch.tensor([False, True]))
+    usual, expert = (-np.exp(0.1) - 1.2 - 1.2) / 3, 1.0
+    expected = 0.75 * usual + 0.25 * expert
+    assert total_loss("classes_mixed", [mixed], mixed) == pytest.approx(expected, abs=1e-6)
+    plain = batch()
+    alone = BY_HAND_CLIPPED * 0.75
+    assert total_loss("classes_mixed", [plain], plain) == pytest.approx(alone, abs=1e-6)
 
 
 def test_bases_are_what_users_derive_from() -> None:
