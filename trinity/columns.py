@@ -2,7 +2,8 @@
 
     column_value({"reward_model": {"ground_truth": "72"}}, "reward_model.ground_truth")  # "72"
 
-A column whose name has a dot comes before a path. A path leads into the JSON text of an object, too.
+A column whose name has a dot comes before a path. A path leads into the JSON text of an object,
+too.
 """
 
 import json
