@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.forking.programs import MODEL_FREE, STACKS
+from tests.support.forking.programs import MODEL_FREE, SCHEMAS, STACKS, TRAINER, WITH_MODELS
 from tests.support.forking.starts import forked_programs
 
 Forked = tuple[tuple[str, ...], tuple[str, ...]]
@@ -14,10 +14,16 @@ STARTED: Forked = ((), ())
 """Each program is started itself."""
 ON_MODEL_FREE: Forked = (MODEL_FREE, STACKS)
 BY_PATH: dict[str, Forked] = {
-    "*/tests/chaos/test_campaign.py": ON_MODEL_FREE,
-    "*/tests/e2e/model_free/test_model_free.py": ON_MODEL_FREE,
-    "*/tests/e2e/model_free/test_turns.py": ON_MODEL_FREE,
-    "*/tests/integration/together/test_a_rank_dies.py": ON_MODEL_FREE,
+    "*/tests/unit/*": STARTED,
+    "*/tests/integration/local/*": STARTED,  # about the supervisor, and what users' machines do
+    "*/tests/integration/security/test_secrets.py": STARTED,  # looks at the list of processes
+    "*/tests/chaos/hosts/*": STARTED,
+    "*/tests/integration/trainer/*": (TRAINER, ("services.trainer", "tests.integration.trainer.*")),
+    "*/tests/integration/explorer/test_schemas.py": (SCHEMAS, SCHEMAS[:1]),
+    "*/tests/integration/*": ON_MODEL_FREE,
+    "*/tests/chaos/*": ON_MODEL_FREE,
+    "*/tests/e2e/model_free/*": ON_MODEL_FREE,
+    "*/tests/e2e/*": (WITH_MODELS, STACKS),
 }
 """The first pattern counts; without one, each program is started itself."""
 
