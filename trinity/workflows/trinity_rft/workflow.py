@@ -26,7 +26,7 @@ from trinity.workflows.math_workflow import SYSTEM_PROMPT
 from trinity.workflows.simple_workflow import SYSTEM_ROLES
 from trinity.workflows.trinity_rft.experience import Experience, numbers_of
 from trinity.workflows.trinity_rft.model import ModelWrapper
-from trinity.workflows.trinity_rft.task import Score, Task
+from trinity.workflows.trinity_rft.task import RewardParts, Task
 
 
 class Workflow:
@@ -245,7 +245,7 @@ def set_reward(answer: Experience, parts: Any, run: int) -> None:
     named = parts if isinstance(parts, Mapping) else {"reward": float(parts)}
     answer.reward_parts = numbers_of(named)
     answer.metrics.update(answer.reward_parts)
-    if isinstance(parts, Score):
+    if isinstance(parts, RewardParts):
         answer.metrics.update(parts.beside)
     answer.reward = sum(answer.reward_parts.values())
     place: Any = answer.eid
