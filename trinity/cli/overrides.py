@@ -107,7 +107,8 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, JsonValue]:
 def _better(key: str, text: str) -> str:
     """The assignment without what Hydra puts in front of a key, or an example."""
     plain = key.strip().lstrip("+~")
-    return f"{plain}={text}" if _KEY.fullmatch(plain) else "algorithm.optimizer.lr=1e-5"
+    is_key = text and _KEY.fullmatch(plain)
+    return f"{plain}={text}" if is_key else "key=value, such as algorithm.optimizer.lr=1e-5"
 
 
 def _parsed(argument: str) -> tuple[str, JsonValue]:
