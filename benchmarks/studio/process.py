@@ -1,11 +1,13 @@
 """Measures Studio: its first page, its memory with five viewers, and what it costs a run.
 
-python -m benchmarks.studio.process [--seconds 60] [--viewers 5] [--json FILE]
+python -m benchmarks.studio.process [--seconds 60] [--viewers 5] [--starts 5] [--json FILE]
 
 A stack without a model holds a run that waits for rewards. Studio looks at it, and Chromium at
-Studio (`make browser`; TRINITY_TEST_BROWSER names Playwright's folder). The cost for the run is the
-processor time of its own processes while a page is open, less that of the same time without a page,
-by turns: a share of one processor, which a run at work keeps busy at least.
+Studio (`make browser`; TRINITY_TEST_BROWSER names Playwright's folder). The first page is that of a
+browser that is open already and has nothing of Studio in its cache, from the moment when the
+address is printed; each start has a Studio and a cache of its own, and the slowest counts. The cost
+for the run is the processor time of its own processes while a page is open, less that of the same
+time without a page, by turns: a share of one processor, which a run at work keeps busy at least.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -42,6 +45,7 @@ NUM_TURNS = 2
 """Times with a page and without one, each."""
 DRAW_MILLIS = 300_000
 SAMPLE_SECONDS = 0.25
+SCREEN = {"width": 1280, "height": 900}
 PAGES = ("run", "experiences", "tasks", "run", "compare")
 """The pages of the viewers; the first viewer opens the first one."""
 MIB = 1024 * 1024
@@ -54,39 +58,89 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="with a page, and without")
     parser.add_argument("--viewers", type=int, default=5)
+    parser.add_argument("--starts", type=int, default=5, help="first pages that are measured")
     parser.add_argument("--json", type=Path, help="for the results")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="studio-process-") as folder:
-        claims = measure(Path(folder), arguments.seconds, arguments.viewers)
+        claims = measure(Path(folder), arguments.seconds, arguments.viewers, arguments.starts)
     print_claims(claims)
     if arguments.json is not None:
         told = {"claims": [claim.as_json() for claim in claims], "viewers": arguments.viewers}
         arguments.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
-def measure(root: Path, seconds: float, num_viewers: int) -> list[PerformanceClaim]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstPage:
+    """The time of a first page; processor times change less with other load."""
+
+    seconds: float
+    studio_cpu_seconds: float
+    """From the address on, as the next one."""
+    browser_cpu_seconds: float
+
+
+def measure(
+    root: Path, seconds: float, num_viewers: int, num_starts: int
+) -> list[PerformanceClaim]:
     """Returns the figures with their limits."""
     with waiting_run(root) as run, playwright_driver().sync_playwright() as playwright:
         own = psutil.Process().children(recursive=True)
         browser = start_chromium(playwright)
         stack = [process for process in own if is_of_the_run(process)]
+        first = [first_page(browser, run, root) for _ in range(num_starts)]
         studio = StudioProcess.start([str(run)], root)
         address = studio.address()
-        begun = time.monotonic()
         viewer = open_page(browser, address, address)
-        wall_seconds = time.monotonic() - begun
-        page_cpu = cpu_seconds([psutil.Process(studio.process.pid)])
         share = live_share(viewer, address, run, stack, seconds)
         peak = peak_mb(browser, studio, run, num_viewers)
         studio.process.kill()
         studio.process.communicate()
         browser.close()
-    print(f"until its first page is drawn Studio takes {page_cpu:.1f} processor seconds")
+    for page in first:
+        print(
+            f"first page in {page.seconds:.2f} s, with {page.studio_cpu_seconds:.2f} processor "
+            f"seconds of Studio and {page.browser_cpu_seconds:.2f} of the browser"
+        )
+    slowest = max(page.seconds for page in first)
     return [
-        PerformanceClaim("first page after the address, s", wall_seconds, FIRST_PAGE_SECONDS, "<="),
+        PerformanceClaim("first page after the address, s", slowest, FIRST_PAGE_SECONDS, "<="),
         PerformanceClaim("a live page, of a processor of the run", share, MOST_SHARE, "<="),
         PerformanceClaim(f"Studio with {num_viewers} viewers, MiB", peak, MOST_MB, "<="),
     ]
+
+
+def first_page(browser: Any, run: Path, root: Path) -> FirstPage:
+    """Measures the first page of a new Studio, in a browser without a cache."""
+    context = browser.new_context(viewport=SCREEN)
+    page = context.new_page()
+    page.set_default_timeout(DRAW_MILLIS)
+    studio = StudioProcess.start([str(run)], root)
+    address = studio.address()
+    begun = time.monotonic()
+    own = psutil.Process(studio.process.pid)
+    others = [
+        process for process in psutil.Process().children(recursive=True) if is_browser(process)
+    ]
+    studio_before, browser_before = cpu_seconds([own]), cpu_seconds(others)
+    page.goto(address)
+    wait_until_drawn(page)
+    found = FirstPage(
+        seconds=time.monotonic() - begun,
+        studio_cpu_seconds=cpu_seconds([own]) - studio_before,
+        browser_cpu_seconds=cpu_seconds(others) - browser_before,
+    )
+    context.close()
+    studio.process.kill()
+    studio.process.communicate()
+    return found
+
+
+def is_browser(process: psutil.Process) -> bool:
+    """Returns true for processes of Chromium."""
+    try:
+        return "chrom" in process.name()
+    except psutil.NoSuchProcess:
+        return False
 
 
 def is_of_the_run(process: psutil.Process) -> bool:
@@ -129,14 +183,19 @@ def waiting_run(root: Path) -> Iterator[Path]:
 
 def open_page(browser: Any, address: str, first: str) -> Any:
     """Returns a page of a new viewer, drawn."""
-    page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+    page = browser.new_context(viewport=SCREEN).new_page()
     page.set_default_timeout(DRAW_MILLIS)
     page.goto(address)
     if first != address:
         page.goto(first)
+    wait_until_drawn(page)
+    return page
+
+
+def wait_until_drawn(page: Any) -> None:
+    """Waits for the whole page."""
     page.get_by_role("heading", level=1).wait_for()
     page.wait_for_function(DRAWN)
-    return page
 
 
 def page_address(address: str, name: str, run: Path) -> str:

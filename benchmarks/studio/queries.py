@@ -43,11 +43,14 @@ from trinity.local.addresses import ServiceAddresses
 from trinity.rpc.channel import open_channel
 from trinity.studio.connection import OpenRun
 from trinity.studio.experiences import (
+    PAGE_ROWS,
     conversation_of,
+    count_experiences,
     group_of,
     list_experiences,
     whole_experience,
 )
+from trinity.studio.text_search import LOOK_AT, TextSearch
 from trinity.studio.tokens import colors_of, token_strip
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,7 +59,6 @@ LIMIT_SECONDS = 0.5
 GROUP, GROUPS_A_STEP = 8, 64
 FIRST_STEP = 100
 OWN_CONTENTS = 20_000
-NEWEST = 10_000
 NUM_TURNS = 50
 LONG_TOKENS = 32_768
 STREAM_BATCH = 100_000
@@ -254,13 +256,18 @@ async def _measure_all(
         await _timed(name, num_calls, functools.partial(_asked, opened, key, words))
         for name, words in filters.items()
     ]
-    step = last - NEWEST // GROUP // GROUPS_A_STEP
-    words = ("text=nowhere",)
     found.append(
         await _timed(
-            f"text over the newest {NEWEST:,}",
-            max(num_calls // 4, 3),
-            lambda _: _newest_with_text(opened, key, step, words),
+            f"text over the newest {LOOK_AT:,}",
+            num_calls,
+            lambda _: _newest_with_text(opened, key, ("text=nowhere",)),
+        )
+    )
+    found.append(
+        await _timed(
+            "how many have a range of rewards",
+            num_calls,
+            lambda call: _count(opened, key, (f"reward={0.9 - call / 100:.2f}..",)),
         )
     )
     page = await list_experiences(opened, key, ["explore_step=1"], page_rows=1_000)
@@ -290,11 +297,17 @@ async def _asked(
 
 
 async def _newest_with_text(
-    opened: OpenRun, key: buffer_pb2.StageKey, step: int, words: Sequence[str]
+    opened: OpenRun, key: buffer_pb2.StageKey, words: tuple[str, ...]
 ) -> int:
-    """Looks through the newest explore steps, which the text is not in."""
-    conditions = (*words, f"version={step}..")
-    return len((await list_experiences(opened, key, conditions)).rows)
+    """Looks through the newest experiences, which the text is not in."""
+    search = TextSearch(conditions=words)
+    await search.go_on(opened, key, wanted=PAGE_ROWS + 1)
+    assert search.num_examined >= LOOK_AT or search.is_done, "some were not looked at"
+    return len(search.rows)
+
+
+async def _count(opened: OpenRun, key: buffer_pb2.StageKey, words: Sequence[str]) -> int:
+    return (await count_experiences(opened, key, words)).number
 
 
 async def _conversation(opened: OpenRun, key: buffer_pb2.StageKey, sample: str) -> int:

@@ -20,22 +20,27 @@ from trinity.errors import TrinityError, UserError
 from trinity.launch.follow import StreamRetry
 from trinity.studio.background import ANSWER_SECONDS, BackgroundLoop
 from trinity.studio.connection import OpenRun, RunConnection, ServiceConnection
+from trinity.studio.generator.drafts import Drafts
 from trinity.studio.history import RunHistory
 from trinity.studio.lanes import MAX_STORED, LaneHistory
-from trinity.studio.live import LiveState, Verdict, members_of
+from trinity.studio.live import Verdict, WorkRow, members_of
 from trinity.studio.system import System, SystemConnection
 from trinity.studio.visitors import OWNER, Visitor
 
 T = TypeVar("T")
 RETRY_SECONDS = 0.5
-STATE_SECONDS = 1.9
-"""Less than the pause between two drawings of a page, so that each is new for one viewer."""
-VERDICT_SECONDS = 10.0
+WORK_SECONDS = 10.0
+"""Age of an answer about open work; of the page's questions it costs a run most."""
+NEWS_SECONDS = 4.0
+"""Age after which an event of the run makes it be asked again."""
+VERDICT_SECONDS = 15.0
 """Age of an answer why a run stands still; a new one asks all its parts."""
 MEMBER_SECONDS = 2.0
 """Pause between two looks at the members: as often as they tell of themselves."""
 NEW_CLOSED_WAITS = 20
-"""Ended waits that each look asks for; all, where every one of these is new."""
+"""Ended waits that a look asks for; all, where every one of these is new."""
+CLOSED_SECONDS = 10.0
+"""Age after which they are asked for again though no wait was seen to end: some are short."""
 
 
 @dataclass(slots=True)
@@ -46,17 +51,50 @@ class KeptAnswer(Generic[T]):
     """
 
     seconds: float
+    news_seconds: float = float("inf")
+    """Age from which news make it be asked again."""
+    _news: object = None
     _answer: T | None = None
     _opened: OpenRun | None = None
-    _until: float = 0.0
+    _asked_at: float = 0.0
 
-    def get(self, opened: OpenRun, ask: Callable[[], T]) -> T:
-        """Returns the kept answer, or a new one where it is old or other services gave it."""
-        now = time.monotonic()
-        if self._answer is None or self._opened is not opened or now >= self._until:
+    def get(self, opened: OpenRun, ask: Callable[[], T], *, news: object = None) -> T:
+        """Returns the kept answer, or a new one where it is old or other services gave it.
+
+        `news` names the newest thing that is known of the run: another one makes it old sooner.
+        """
+        age = time.monotonic() - self._asked_at
+        has_news = news != self._news and age >= self.news_seconds
+        if self._answer is None or self._opened is not opened or has_news or age >= self.seconds:
             self._answer = ask()
-            self._opened, self._until = opened, now + self.seconds
+            self._opened, self._news, self._asked_at = opened, news, time.monotonic()
         return self._answer
+
+
+@dataclass(slots=True)
+class DueWaits:
+    """Decides at which looks ended waits are asked for: not at each, as that costs the run."""
+
+    _asks_all: bool = True
+    _is_due: bool = True
+    _asked_at: float = 0.0
+    _open: frozenset[tuple[str, str]] = frozenset()
+
+    def number(self) -> int:
+        """Returns how many are asked for now; 0 where no wait that was seen has ended."""
+        if self._asks_all:
+            return MAX_STORED
+        is_old = time.monotonic() - self._asked_at >= CLOSED_SECONDS
+        return NEW_CLOSED_WAITS if self._is_due or is_old else 0
+
+    def observe(
+        self, members: Iterable[synchronizer_pb2.Member], num_asked: int, *, is_whole: bool
+    ) -> None:
+        """Takes an answer; `is_whole` is false if waits may have ended that it did not have."""
+        if num_asked:
+            self._asks_all, self._asked_at = not is_whole, time.monotonic()
+        now = frozenset((member.id, wait.waits_for) for member in members for wait in member.waits)
+        self._is_due, self._open = not self._open <= now, now
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,7 +104,9 @@ class ViewedRun:
     connection: ServiceConnection
     history: RunHistory = field(default_factory=RunHistory)
     lanes: LaneHistory = field(default_factory=LaneHistory)
-    state: KeptAnswer[LiveState] = field(default_factory=lambda: KeptAnswer(STATE_SECONDS))
+    work: KeptAnswer[tuple[WorkRow, ...]] = field(
+        default_factory=lambda: KeptAnswer(WORK_SECONDS, NEWS_SECONDS)
+    )
     verdict: KeptAnswer[Verdict] = field(default_factory=lambda: KeptAnswer(VERDICT_SECONDS))
     members: list[synchronizer_pb2.Member] = field(default_factory=list)
     """Those of the last look; empty before it."""
@@ -95,9 +135,10 @@ class ViewedRun:
 
         Of a stopped run it reads the waits that are stored.
         """
-        num_closed = MAX_STORED
+        due = DueWaits()
         try:
             while True:
+                num_closed = due.number()
                 try:
                     members, closed = await members_of(opened, num_closed)
                 except TrinityError:
@@ -105,8 +146,7 @@ class ViewedRun:
                 else:
                     self.members = members
                     joins = self.lanes.add_stored(time.time(), closed)
-                    is_whole = joins or len(closed) < num_closed
-                    num_closed = NEW_CLOSED_WAITS if is_whole else MAX_STORED
+                    due.observe(members, num_closed, is_whole=joins or len(closed) < num_closed)
                     if not opened.is_live:
                         return
                     self.lanes.observe(time.time(), members)
@@ -138,6 +178,7 @@ class StudioContext:
         self.options = options
         self.background = BackgroundLoop()
         self.visitor_now = visitor_now
+        self.drafts = Drafts()
         self._viewed: dict[tuple[str, str], ViewedRun] = {}
         self._lock = threading.Lock()
 

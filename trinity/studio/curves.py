@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from trinity.json_values import JsonObject, JsonValue
@@ -10,7 +11,11 @@ from trinity.studio.history import StageHistory
 
 MAX_POINTS = 1_000
 """Points of a curve that a chart gets; more are thinned out evenly."""
-HEIGHT = 220
+MAX_CURVES = 6
+"""Tasksets of a chart: as many as there are colours, and as its legend has room for."""
+HEIGHT, LEGEND_HEIGHT = 220, 48
+"""In pixels: of a chart, and of a legend above it."""
+LEGEND_COLUMNS = 2
 PALETTE = ("#2a6fae", "#b3591a", "#5c4492", "#19796d", "#8a6d00", "#a3325b")
 """Told apart in three kinds of colour blindness; lines have marks of their own, too."""
 
@@ -63,6 +68,18 @@ def evaluation_charts(stage: StageHistory) -> Iterable[tuple[str, JsonObject]]:
             yield metric, _chart(points, x="version", y=metric, layers=[_error_bars(), _line()])
 
 
+def evaluation_rows(stage: StageHistory) -> list[tuple[str, int, float]]:
+    """Returns the newest value of each metric of each taskset, as `accuracy on math`."""
+    rows = []
+    for taskset, versions in stage.evaluations.items():
+        newest = max(versions, default=None)
+        if newest is None:
+            continue
+        for name, found in sorted(versions[newest].metrics.items()):
+            rows.append((f"{name} on {taskset}", newest, found.mean))
+    return rows
+
+
 def curves_chart(
     curves: Mapping[str, Sequence[tuple[float, float]]], *, x: str, y: str
 ) -> JsonObject:
@@ -102,7 +119,7 @@ def _measured_point(version: int, found: MeanWithError, curve: str) -> JsonObjec
 def _evaluation_points(stage: StageHistory, metric: str) -> list[JsonValue]:
     return [
         _measured_point(version, found, taskset)
-        for taskset, versions in stage.evaluations.items()
+        for taskset, versions in islice(stage.evaluations.items(), MAX_CURVES)
         for version, measured in sorted(versions.items())
         if (found := measured.metrics.get(metric)) is not None and found.mean == found.mean
     ]
@@ -153,7 +170,13 @@ def _chart(
 ) -> JsonObject:
     """Builds a chart; `names` are those of its curves in the order of their colours."""
     found = dict.fromkeys(point["curve"] for point in points if isinstance(point, dict))
-    legend: JsonObject = {"orient": "top", "title": None, "labelLimit": 260}
+    legend: JsonObject = {
+        "orient": "top",
+        "title": None,
+        "labelLimit": 260,
+        "columns": LEGEND_COLUMNS,
+        "symbolType": "stroke",
+    }
     domain: JsonObject = {"domain": list(names)} if names else {}
     return {
         "data": {"values": points},
@@ -181,6 +204,12 @@ def _chart(
         },
         "layer": layers,
     }
+
+
+def has_legend(chart: JsonObject) -> bool:
+    """Returns true if a chart has several curves, whose names need room above them."""
+    encoding: Any = chart["encoding"]
+    return encoding["color"]["legend"] is not None
 
 
 def _x_axis(name: str) -> JsonObject:

@@ -1,5 +1,6 @@
 """Experiences of a run as pages show them: rows, groups, conversations, one in full."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,8 @@ from trinity.types import Sequence as TokenSequence
 PAGE_ROWS = 50
 GROUP_ROWS = 1_000
 """Samples of a task's group that are read: each turn of a conversation is one."""
+MAX_COUNTED, COUNT_SECONDS = 2_000, 0.3
+"""Counting ends where there are more, or after this time."""
 MAX_PREVIEW_CHARS = 120
 MAX_TEXT_CHARS = 200_000
 NOT_RECORDED = "not recorded"
@@ -155,6 +158,35 @@ async def list_experiences(
     return ExperiencePage(
         rows=tuple(map(experience_row, found[:page_rows])), has_more=len(found) > page_rows
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A number of experiences; there are more, if not all were counted."""
+
+    number: int
+    is_all: bool
+
+
+async def count_experiences(
+    opened: OpenRun, stage: buffer_pb2.StageKey, conditions: Iterable[str]
+) -> Counted:
+    """Counts the experiences that satisfy conditions, for a moment.
+
+    Raises: UserError naming a condition that cannot be read; TrinityError.
+    """
+    request = query_pb2.ListExperiencesRequest(
+        key=stage, filter=parse_conditions(conditions), latest_first=True, limit=MAX_COUNTED + 1
+    )
+    number, until = 0, time.monotonic() + COUNT_SECONDS
+    call = opened.queries.ListExperiences(request, timeout=CALL_SECONDS)
+    with own_errors():
+        async for part in call:
+            number += len(part.experiences)
+            if time.monotonic() > until:
+                call.cancel()
+                return Counted(number, is_all=False)
+    return Counted(min(number, MAX_COUNTED), is_all=number <= MAX_COUNTED)
 
 
 async def group_of(

@@ -91,14 +91,12 @@ async def members_of(
     return members, list(status.closed_waits)
 
 
-async def live_state(opened: OpenRun, members: Sequence[synchronizer_pb2.Member] = ()) -> LiveState:
-    """Asks the buffer about one experiment, and the synchronizer where no members are known.
+async def work_of(opened: OpenRun) -> tuple[WorkRow, ...]:
+    """Asks the buffer about the open work of one experiment.
 
     Raises: TrinityError.
     """
-    if not members:
-        members, _ = await members_of(opened)
-    work: buffer_pb2.GetBufferStatusResponse = await answer_of(
+    answer: buffer_pb2.GetBufferStatusResponse = await answer_of(
         opened.buffer.GetBufferStatus(
             buffer_pb2.GetBufferStatusRequest(
                 tenant=opened.tenant, experiment_id=opened.experiment_id
@@ -106,10 +104,15 @@ async def live_state(opened: OpenRun, members: Sequence[synchronizer_pb2.Member]
             timeout=CALL_SECONDS,
         )
     )
+    return tuple(map(_work, answer.stages))
+
+
+def live_state(members: Sequence[synchronizer_pb2.Member], work: tuple[WorkRow, ...]) -> LiveState:
+    """Returns what members do and wait for, with the open work."""
     return LiveState(
         members=tuple(map(_member, members)),
         waits=tuple(_wait(wait) for member in members for wait in member.waits),
-        work=tuple(map(_work, work.stages)),
+        work=work,
     )
 
 

@@ -1,9 +1,11 @@
 """Finds runs below directories, and tells their state from their files alone."""
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 
 from trinity.cli.runs import (
@@ -22,6 +24,10 @@ from trinity.progress.summary import FINISHED, RunSummary
 
 MAX_RUNS = 1_000
 """Most runs that are listed; the newest."""
+RUN_DEPTH = 3
+"""Folders between a root and its runs, at most."""
+MAX_UNREADABLE = 5
+"""Most unreadable folders of a place that are named."""
 
 
 class RunDirectoryState(StrEnum):
@@ -66,34 +72,66 @@ class RunEntry:
 
 
 def is_run(directory: Path) -> bool:
-    """Returns true if a run was started in the directory."""
-    return (directory / PLAN_FILE).is_file()
+    """Returns true if a run was started in the directory, as far as this user may see."""
+    try:
+        return (directory / PLAN_FILE).is_file()
+    except OSError:
+        return False
 
 
 def find_runs(places: Iterable[Path]) -> list[Path]:
     """Returns the directories of runs, at or below the places, newest first."""
     found: dict[Path, float] = {}
     for place in places:
-        directories = [place] if is_run(place) else run_directories(place, PLAN_FILE)
-        for directory in directories:
+        for directory in _runs_of(place):
             resolved = directory.resolve()
             found[resolved] = _began(resolved)
     return sorted(found, key=lambda directory: -found[directory])[:MAX_RUNS]
 
 
+def _runs_of(place: Path) -> list[Path]:
+    try:
+        return [place] if is_run(place) else run_directories(place, PLAN_FILE)
+    except OSError:
+        return []  # `missing_places` says so
+
+
 def missing_places(places: Iterable[Path]) -> Iterator[str]:
-    """Yields a sentence for each place that is no directory, or has no run below it."""
+    """Yields a sentence for each place that is no directory, has no run or may not be read."""
     for place in places:
-        if not place.is_dir():
+        if unreadable := list(islice(_unreadable(place, RUN_DEPTH), MAX_UNREADABLE)):
+            for folder in unreadable:
+                yield (
+                    f"{folder} may not be read by the user who started Studio, so runs below it "
+                    "are not shown: give that user the right to read it"
+                )
+        elif not place.is_dir():
             yield (
                 f"{place} is not a directory: give `trinity studio` the directory of a run, or "
                 "one below which there are runs"
             )
-        elif not is_run(place) and not run_directories(place, PLAN_FILE):
+        elif not _runs_of(place):
             yield (
                 f"no run was started below {place}: start one with `trinity run`, or on the page "
                 "Configure"
             )
+
+
+def _unreadable(folder: Path, depth: int) -> Iterator[Path]:
+    """Yields folders at and below one that may not be listed or entered; not inside of runs."""
+    try:
+        with os.scandir(folder) as entries:
+            below = [Path(entry.path) for entry in entries if entry.is_dir()]
+        if (folder / PLAN_FILE).is_file():
+            return
+    except PermissionError:
+        yield folder
+        return
+    except OSError:
+        return
+    if depth:
+        for inner in below:
+            yield from _unreadable(inner, depth - 1)
 
 
 def list_runs(places: Iterable[Path]) -> list[RunEntry]:
@@ -108,7 +146,7 @@ def describe_run(directory: Path) -> RunEntry:
     try:
         outline = read_outline(directory)
         state, summary = run_state(directory), last_summary(directory)
-    except UserError as error:
+    except (UserError, OSError) as error:
         return RunEntry(
             directory=directory,
             label="/".join(directory.parts[-2:]),

@@ -1,5 +1,7 @@
 """Serves Studio's pages: Streamlit under uvicorn, behind the gate."""
 
+import importlib
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import streamlit as st
 import uvicorn
 from starlette.middleware import Middleware
+from streamlit.components.v2.component_manager import BidiComponentManager
 from streamlit.starlette import App
 from streamlit.web import bootstrap
 
@@ -21,6 +24,8 @@ from trinity.studio.visitors import Visitor
 
 SCRIPT = Path(__file__).parent / "script" / "app.py"
 """In a folder of its own: Streamlit would take files of a folder `pages` beside it for pages."""
+FIRST_PAGE = "trinity.studio.pages.runs"
+"""The module of the page that a browser sees first."""
 HEADING_SIZES = ["1.5rem", "1.25rem", "1.125rem"]
 """Set for each theme: a theme of its own would be light in browsers that ask for a dark one."""
 OPTIONS: Mapping[str, bool | int | str | list[str]] = {
@@ -87,6 +92,7 @@ def serve(
     )
     site = Site(cookie_name=f"trinity-studio-{port}", names=names, is_secure=listening.is_secure)
     served = Served(port=port, listening=listening, admission=admission, site=site)
+    skip_foreign_components()
     _set_streamlit_options(port, listening.host, [*LOOPBACK_NAMES, *sorted(names)])
     context = StudioContext(options, visitor_now=served.visitor_now)
     set_context(context)
@@ -94,6 +100,7 @@ def serve(
     server = BoundedServer(
         uvicorn.Config(
             App(SCRIPT, middleware=[gate]),
+            http="h11",  # as BoundedProtocol
             log_config=None,
             access_log=False,
             server_header=False,
@@ -106,10 +113,24 @@ def serve(
     )
     for line in _greeting(served):
         say(line)
+    # Meanwhile the browser loads its own scripts.
+    threading.Thread(target=importlib.import_module, args=(FIRST_PAGE,), daemon=True).start()
     try:
         server.serve_forever()
     finally:
         context.close()
+
+
+def skip_foreign_components() -> None:
+    """Keeps Streamlit from reading the description of each installed package at its start.
+
+    It looks for components there, for 0.4 seconds with our packages; pages have their own.
+    """
+
+    def find_nothing(_: BidiComponentManager, **__: object) -> None:
+        """Takes the place of the search."""
+
+    BidiComponentManager.discover_and_register_components = find_nothing
 
 
 def _greeting(served: Served) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Parts of pages that take untrusted text: tables, token strips, problems.
+"""Parts of pages that take untrusted text: tables, problems, long texts.
 
 Streamlit reads Markdown in most of its arguments, labels and errors included. Text that this
 project has not written itself reaches a page by these functions, `st.text` and `st.code` only; a
@@ -6,29 +6,17 @@ test over the syntax tree of the pages checks that.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 import streamlit as st
 
-from trinity.studio.lanes import Lanes, ShownSpan
-from trinity.studio.plain_text import one_line, plain_text, seconds_text
-from trinity.studio.tokens import ShownToken, TokenColor, TokenStrip
+from trinity.studio.plain_text import one_line, plain_text
 
 FOLDER = Path(__file__).with_name("components")
 TABLE_HTML = '<div class="table"></div>'
-TOKENS_HTML = (
-    '<div class="tokens"><div class="strip" role="listbox" aria-orientation="horizontal"></div>'
-    '<dl class="facts" aria-live="polite"></dl></div>'
-)
-START_WORDS = {"now": "ago"}
-BEFORE = "before"
-LANES_HTML = (
-    '<div class="lanes"><div class="rows" role="grid"></div>'
-    '<dl class="facts" aria-live="polite"></dl></div>'
-)
 CellKind = Literal["text", "number", "code", "state", "wrap", "plain", "heat"]
 
 
@@ -75,34 +63,6 @@ def show_table(
     return picked if picked in {row.id for row in rows} else None
 
 
-def show_tokens(name: str, strip: TokenStrip, color: str, *, key: str) -> None:
-    """Shows the tokens of a response."""
-    palette = color if color in (TokenColor.SURPRISE, TokenColor.AGE) else TokenColor.SIGNED.value
-    data = {
-        "name": name,
-        "palette": palette,
-        "dark": st.context.theme.type == "dark",
-        "tokens": [_token(token) for token in strip.tokens],
-    }
-    _tokens()(data=data, key=key)
-
-
-def show_lanes(name: str, lanes: Lanes, *, key: str, empty: str, end: str = "now") -> None:
-    """Shows what members did and waited for, over the same time, up to `end`."""
-    data = {
-        "name": name,
-        "dark": st.context.theme.type == "dark",
-        "start": f"{seconds_text(lanes.window_seconds)} {START_WORDS.get(end, BEFORE)}",
-        "end": end,
-        "empty": empty,
-        "lanes": [
-            {"name": lane.name, "spans": [_span(span) for span in lane.spans]}
-            for lane in lanes.lanes
-        ],
-    }
-    _lanes()(data=data, key=key)
-
-
 def show_problem(error: Exception | str) -> None:
     """Shows what did not work, in the error's own words; the page stays usable."""
     st.error("This did not work.")
@@ -123,52 +83,24 @@ def _row(row: Row) -> dict[str, object]:
     }
 
 
-def _token(token: ShownToken) -> dict[str, object]:
-    return {
-        "text": token.text,
-        "part": token.is_part,
-        "mask": token.is_chosen,
-        "level": token.level,
-        "clipped": token.is_clipped,
-        "label": token.label,
-        "breaks": "↵" in token.text,
-        "facts": [list(fact) for fact in token.facts],
-    }
-
-
-def _span(span: ShownSpan) -> dict[str, object]:
-    return {
-        "id": span.id,
-        "wait": span.is_wait,
-        "left": span.left,
-        "width": span.width,
-        "label": span.label,
-        "facts": [list(fact) for fact in span.facts],
-    }
-
-
 def _nothing() -> None:
     """Streamlit wants a callback for each trigger."""
 
 
 @functools.cache
 def _table() -> Callable[..., object]:
-    return _component("trinity_table", "table", TABLE_HTML)
+    return component("trinity_table", "table", TABLE_HTML)
 
 
-@functools.cache
-def _lanes() -> Callable[..., object]:
-    return _component("trinity_lanes", "lanes", LANES_HTML)
-
-
-@functools.cache
-def _tokens() -> Callable[..., object]:
-    return _component("trinity_tokens", "tokens", TOKENS_HTML)
-
-
-def _component(name: str, files: str, html: str) -> Callable[..., object]:
+def component(name: str, files: str, html: str) -> Callable[..., object]:
     """Registers a component, once a process: the script runs again at each click."""
     css = (FOLDER / f"{files}.css").read_text()
     js = (FOLDER / f"{files}.js").read_text()
     made: Callable[..., object] = st.components.v2.component(name, html=html, css=css, js=js)
-    return made
+
+    def draw(*, data: Mapping[str, object], **others: object) -> object:
+        # Streamlit loads pandas to see whether a list is a table of its own kind: 0.8 seconds.
+        plain = {key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}
+        return made(data=plain, **others)
+
+    return draw

@@ -122,6 +122,11 @@ class QueryRpcs:
         self, stage: Stage, part: SamplePage, most: int
     ) -> AsyncIterator[query_pb2.ListExperiencesResponse]:
         """Yields samples in messages that fit, each with the place to continue from."""
+        if not part.rows:
+            yield query_pb2.ListExperiencesResponse(
+                cursor=cursor_to_text(part.end), num_examined=part.num_examined
+            )
+            return
         key, rows = stage.key, part.rows[:most]
         async with self.database.transaction() as connection:
             uses = await load_uses(connection, key, [row.experience_id for row in rows])
@@ -138,7 +143,7 @@ class QueryRpcs:
         ]
         end = part.end if len(rows) == len(part.rows) else rows[-1].cursor
         num_told = 0
-        for told in by_size(records, query_pb2.ExperienceRecord.ByteSize) if records else [()]:
+        for told in by_size(records, query_pb2.ExperienceRecord.ByteSize):
             num_told += len(told)
             place = end if num_told == len(rows) else rows[num_told - 1].cursor
             yield query_pb2.ListExperiencesResponse(experiences=told, cursor=cursor_to_text(place))

@@ -250,6 +250,8 @@ class SamplePage:
     bodies: dict[str, bytes]
     end: SampleCursor
     """The place to continue from: after the last sample, or the last one examined."""
+    num_examined: int = 0
+    """Samples that a search for a text has looked at, told once for each look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,14 +287,17 @@ class SamplePages:
                 yield part
             if page.end is None:
                 return
+            if self.wanted.text:
+                yield SamplePage(rows=(), bodies={}, end=page.end, num_examined=page.num_examined)
             look = replace(look, after=page.end)
             if num_found < ROWS_PER_PAGE:
-                wider = await self._wider(look, has_text_only=len(page.rows) == look.size)
+                is_full = page.num_examined == look.size
+                wider = await self._wider(look, is_full=is_full)
                 if wider is None:
                     return
                 look = wider
 
-    async def _wider(self, look: PageRequest, *, has_text_only: bool) -> PageRequest | None:
+    async def _wider(self, look: PageRequest, *, is_full: bool) -> PageRequest | None:
         """Returns a look into more at once; None where no sample has the wanted weights."""
         wanted = self.wanted
         names_weights = wanted.version_min is not None or wanted.version_max is not None
@@ -300,7 +305,7 @@ class SamplePages:
             async with self.database.transaction() as connection:
                 steps = await steps_of_versions(connection, self.key, wanted)
             return None if steps is None else replace(look, steps=steps)
-        if has_text_only:
+        if is_full:
             return replace(look, size=min(2 * look.size, MOST_ROWS_PER_PAGE))
         return replace(look, num_groups=min(2 * look.num_groups, MOST_GROUPS_AT_ONCE))
 
@@ -311,7 +316,7 @@ class SamplePages:
             yield SamplePage(rows=rows, bodies={}, end=rows[-1].cursor)
             return
         async with self.database.transaction() as connection:
-            sizes = await sizes_of(connection, self.key, rows, holding=self.wanted.text)
+            sizes = await sizes_of(connection, self.key, rows)
         if self.wanted.text:
             rows = [row for row in rows if row.experience_id in sizes]
         for part in by_size(rows, lambda row: sizes.get(row.experience_id, 0)):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import eq, ge, le
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -139,6 +139,8 @@ class Page:
 
     rows: Sequence[StoredExperience]
     end: SampleCursor | None
+    num_examined: int
+    """Samples that satisfy all but the text, of which `rows` may be few."""
 
 
 class StepRange(NamedTuple):
@@ -154,7 +156,7 @@ class PageRequest:
 
     key: StageKey
     wanted: SampleFilter
-    """The filter, without its `text`, which is ignored here."""
+    """Of its `text` the bytes are looked for in whole contents, so that there may be too many."""
     after: SampleCursor | None
     """End of the previous page."""
     size: int
@@ -173,12 +175,12 @@ async def list_page(connection: Connection, request: PageRequest) -> Page:
     query over both would sort all samples of the stage for every page.
     """
     groups = await _groups(connection, request)
-    rows = await _of_groups(connection, request, groups)
-    if len(rows) == request.size:
-        return Page(rows=rows, end=rows[-1].cursor)
-    if len(groups) < request.num_groups:
-        return Page(rows=rows, end=None)
-    return Page(rows=rows, end=_end_of(groups[-1]))
+    looked_at = _with_text if request.wanted.text else _of_groups
+    found = await looked_at(connection, request, groups)
+    if found.last is not None:
+        return Page(rows=found.rows, end=found.last, num_examined=found.num_examined)
+    end = _end_of(groups[-1]) if len(groups) == request.num_groups else None
+    return Page(rows=found.rows, end=end, num_examined=found.num_examined)
 
 
 async def _groups(connection: Connection, request: PageRequest) -> list[Row]:
@@ -261,26 +263,72 @@ def _in_batch(key: StageKey, wanted: SampleFilter) -> sa.ColumnElement[bool]:
     return E.experience_id.in_(items)
 
 
-async def _of_groups(
-    connection: Connection, request: PageRequest, groups: Sequence[Row]
-) -> list[StoredExperience]:
-    group_of = {group.assignment_id: group for group in groups}
-    if not group_of:
-        return []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """Samples of some groups."""
+
+    rows: list[StoredExperience]
+    num_examined: int
+    last: SampleCursor | None
+    """The last one looked at, if as many were looked at as were asked for."""
+
+
+async def _of_groups(connection: Connection, request: PageRequest, groups: Sequence[Row]) -> _Found:
+    """Returns samples of these groups, as many as were asked for."""
+    if not groups:
+        return _Found(rows=[], num_examined=0, last=None)
+    rows = await connection.fetch(_in_order(sa.select(experience), request, groups))
+    found = _stored_rows(rows, groups)
+    last = found[-1].cursor if len(found) == request.size else None
+    return _Found(rows=found, num_examined=len(found), last=last)
+
+
+async def _with_text(connection: Connection, request: PageRequest, groups: Sequence[Row]) -> _Found:
+    """Looks at as many samples as were asked for; returns those that hold the bytes of the text.
+
+    A search for a rare text looks at many: of those without it only the places are read.
+    """
+    if not groups:
+        return _Found(rows=[], num_examined=0, last=None)
+    narrow = sa.select(E.experience_id, E.segment_id, E.payload_id)
+    places = await connection.fetch(_in_order(narrow, request, groups))
+    held = await sizes_of(connection, request.key, places, holding=request.wanted.text)
+    last = places[-1].experience_id if len(places) == request.size else None
+    wanted = {*held, last} if last is not None else held.keys()
+    if not wanted:
+        return _Found(rows=[], num_examined=len(places), last=None)
+    whole = sa.select(experience).where(id_in(E.experience_id, wanted))
+    rows = {row.experience_id: row for row in await connection.fetch(whole)}
+    own = [rows[place.experience_id] for place in places if place.experience_id in rows]
+    stored = _stored_rows(own, groups)
+    return _Found(
+        rows=[row for row in stored if row.experience_id in held],
+        num_examined=len(places),
+        last=stored[-1].cursor if last is not None else None,
+    )
+
+
+def _in_order(
+    columns: "sa.Select[Any]", request: PageRequest, groups: Sequence[Row]
+) -> "sa.Select[Any]":
+    """Returns the statement for columns of a page's samples, in the order of their places."""
     key = request.key
     place = (E.explore_step, E.position)
     tail = (E.run, E.step, E.suffix, E.revision, E.experience_id)
-    conditions = [of_stage(experience, key), id_in(E.assignment_id, group_of)]
+    own = [group.assignment_id for group in groups]
+    conditions = [of_stage(experience, key), id_in(E.assignment_id, own)]
     conditions += _conditions(key, request.wanted)
     if request.after is not None:
         conditions.append(_is_after(request.after, request.latest_first))
-    statement = (
-        sa.select(experience)
-        .where(*conditions)
+    return (
+        columns.where(*conditions)
         .order_by(*(column.desc() for column in place) if request.latest_first else place, *tail)
         .limit(request.size)
     )
-    rows = await connection.fetch(statement)
+
+
+def _stored_rows(rows: Iterable[Row], groups: Iterable[Row]) -> list[StoredExperience]:
+    group_of = {group.assignment_id: group for group in groups}
     return [_stored(row, group_of[row.assignment_id]) for row in rows]
 
 
@@ -394,7 +442,11 @@ def _holds(text: str, body: sa.Column[bytes]) -> sa.ColumnElement[bool]:
 
 
 async def sizes_of(
-    connection: Connection, key: StageKey, rows: Sequence[StoredExperience], *, holding: str = ""
+    connection: Connection,
+    key: StageKey,
+    rows: Sequence[StoredExperience] | Sequence[Row],
+    *,
+    holding: str = "",
 ) -> dict[str, int]:
     """Returns the content size in bytes by sample id; samples without content are left out.
 

@@ -16,7 +16,7 @@ from trinity.security.credentials import Credentials
 from trinity.studio.connection import Phase, stages_of
 from trinity.studio.context import StudioContext, StudioOptions
 from trinity.studio.experiences import list_experiences
-from trinity.studio.live import live_state
+from trinity.studio.live import members_of
 from trinity.studio.runs import RunDirectoryState
 from trinity.studio.system import System, describe_experiment, list_experiments
 from trinity.studio.visitors import Visitor
@@ -91,7 +91,7 @@ async def test_an_experiment_is_followed_by_its_address(
     def look() -> tuple[int, int, int]:
         stages = context.wait_for(stages_of(opened))
         page = context.wait_for(list_experiences(opened, stages[0].key, []))
-        return len(stages), len(page.rows), len(context.wait_for(live_state(opened)).members)
+        return len(stages), len(page.rows), len(context.wait_for(members_of(opened))[0])
 
     num_stages, num_rows, num_members = await asyncio.to_thread(look)
     assert num_stages == 1

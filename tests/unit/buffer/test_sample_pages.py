@@ -8,7 +8,12 @@ import pytest
 
 from services.buffer.domain.tasks import SampleCursor, SampleFilter
 from services.buffer.servicer import samples
-from services.buffer.servicer.samples import MOST_ROWS_PER_PAGE, ROWS_PER_PAGE, SamplePages
+from services.buffer.servicer.samples import (
+    MOST_ROWS_PER_PAGE,
+    ROWS_PER_PAGE,
+    SamplePage,
+    SamplePages,
+)
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.queries import (
     GROUPS_AT_ONCE,
@@ -45,14 +50,17 @@ async def looks(
     *,
     wanted: SampleFilter | None = None,
     steps: StepRange | None = None,
+    parts: list[SamplePage] | None = None,
 ) -> list[PageRequest]:
-    """The pages of a search that find so many samples each, before a text is looked for."""
+    """The pages of a search that look at so many samples each, none of which holds its text."""
     asked: list[PageRequest] = []
 
     async def list_page(_: object, request: PageRequest) -> Page:
         asked.append(request)
-        rows = cast(Any, [Row()] * found[len(asked) - 1])
-        return Page(rows=rows, end=CURSOR if len(asked) < len(found) else None)
+        number = found[len(asked) - 1]
+        rows = cast(Any, [] if request.wanted.text else [Row()] * number)
+        end = CURSOR if len(asked) < len(found) else None
+        return Page(rows=rows, end=end, num_examined=number)
 
     async def steps_of_versions(*_: object) -> StepRange | None:
         return steps
@@ -69,8 +77,9 @@ async def looks(
         wanted=wanted or SampleFilter(),
         with_content=False,
     )
-    async for _ in pages.read_pages():
-        pass
+    told = [part async for part in pages.read_pages()]
+    if parts is not None:
+        parts += told
     return asked
 
 
@@ -114,6 +123,17 @@ async def test_frequent_weights_are_found_without_asking_for_their_steps(
     """The control: that would read all rows that have them."""
     found = await looks(monkeypatch, [ROWS_PER_PAGE] * 2, wanted=OF_WEIGHTS)
     assert [look.steps for look in found] == [None, None]
+
+
+async def test_a_search_for_a_text_says_how_many_samples_it_has_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts: list[SamplePage] = []
+    await looks(monkeypatch, [256, 512, 100, 0], wanted=SampleFilter(text="x"), parts=parts)
+    assert [(len(part.rows), part.num_examined) for part in parts] == [(0, 256), (0, 512), (0, 100)]
+    parts = []
+    await looks(monkeypatch, [256, 512, 0], parts=parts)
+    assert [part.num_examined for part in parts] == [0, 0], "the control: without a text"
 
 
 async def test_a_text_that_no_sample_has_is_looked_for_in_ever_more_samples(

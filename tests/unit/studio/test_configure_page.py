@@ -17,7 +17,7 @@ from trinity.launch.resume import store_plan
 from trinity.plugins import PLUGIN_DIRS_VARIABLE
 from trinity.security.credentials import Credentials
 from trinity.studio.context import StudioContext, StudioOptions, set_context
-from trinity.studio.generator.form import MODE_KEY, register_entries
+from trinity.studio.generator.form import MODE_KEY, _register_entries
 from trinity.studio.generator.registry import CONFIG_GENERATORS
 from trinity.studio.pages.configure import EXPERT_MODE, GPU_KEY, SECTION_KEY
 from trinity.studio.system import System
@@ -54,10 +54,10 @@ def context() -> Iterator[None]:
 def own_entries() -> Iterator[None]:
     """Entries of one test; a process registers them once."""
     before = dict(CONFIG_GENERATORS._entries), dict(CONFIG_GENERATORS._checks)
-    register_entries.cache_clear()
+    _register_entries.cache_clear()
     yield
     CONFIG_GENERATORS._entries, CONFIG_GENERATORS._checks = before
-    register_entries.cache_clear()
+    _register_entries.cache_clear()
 
 
 def page() -> AppTest:
@@ -148,6 +148,30 @@ def test_a_run_that_cannot_be_read_leaves_the_form_usable(tmp_path: Path) -> Non
         made.close()
     assert "is not a plan of this release" in texts(shown)
     assert tree(shown) == {"project": "trinity", "name": "rft"}
+
+
+def test_a_form_is_gone_on_with_after_the_page_is_loaded_again() -> None:
+    before = page()
+    before.text_input(key="model_path").set_value("/models/small").run()
+    written = tree(before)
+    assert "model" in written
+    again = page()
+    assert tree(again) == {"project": "trinity", "name": "rft"}
+    assert tree(press(again, "Go on with that form")) == written
+    assert "Go on with that form" not in [button.label for button in again.button]
+
+
+def test_a_form_that_is_left_is_not_offered_again_in_this_tab() -> None:
+    page().text_input(key="exp_name").set_value("first").run()
+    again = press(page(), "Begin with a new one")
+    assert "Go on with that form" not in [button.label for button in again.button]
+    assert tree(again) == {"project": "trinity", "name": "rft"}
+
+
+def test_an_untouched_form_is_not_offered() -> None:
+    """The control."""
+    page()
+    assert "Go on with that form" not in [button.label for button in page().button]
 
 
 def test_gpus_and_memory_are_shown_once_there_are_gpus(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -103,6 +104,16 @@ def test_the_guides_example_works_as_it_is_written() -> None:
     assert said == ["drawn", "warned"]
     assert generators.get("train_batch_size") is None
     assert generators.get_check_func("train_batch_size") is None
+
+
+def test_a_page_of_another_browser_finishes_no_field() -> None:
+    """Pages are made in threads of their own, several at once."""
+    entries = ConfigGenerators()
+    entries.set_unfinished_fields({"lr"})
+    with ThreadPoolExecutor(1) as other:
+        other.submit(entries.set_unfinished_fields, set()).result()
+        assert other.submit(lambda: entries.unfinished_fields).result() == set()
+    assert entries.unfinished_fields == {"lr"}
 
 
 def test_an_entry_that_exists_is_replaced_and_keeps_its_place() -> None:

@@ -8,7 +8,16 @@ import pytest
 from trinity.api.v1 import buffer_pb2
 from trinity.json_values import JsonObject
 from trinity.studio import history
-from trinity.studio.curves import GROUPS, MAX_POINTS, curve_chart, evaluation_charts
+from trinity.studio.curves import (
+    GROUPS,
+    MAX_CURVES,
+    MAX_POINTS,
+    PALETTE,
+    curve_chart,
+    evaluation_charts,
+    evaluation_rows,
+    has_legend,
+)
 from trinity.studio.history import MAX_SAMPLE_CHARS, RunHistory
 
 STAGE = "rft"
@@ -94,6 +103,31 @@ def test_each_taskset_has_its_own_curve_with_error_bars() -> None:
         ("code", 0, 0.1),
     ]
     assert points[0]["high"] == pytest.approx(0.52)
+
+
+def test_of_many_tasksets_as_many_are_drawn_as_there_are_colours_and_all_are_told() -> None:
+    events = Events()
+    first = events.evaluation("set-0", 0, 0.5)
+    measured = [events.evaluation(f"set-{n}", 3, n / 40) for n in range(40)]
+    stage = history_of(first, *measured).stages[STAGE]
+    chart = dict(evaluation_charts(stage))["accuracy"]
+    assert {point["curve"] for point in points_of(chart)} == {f"set-{n}" for n in range(6)}
+    assert len(PALETTE) == MAX_CURVES
+    rows = evaluation_rows(stage)
+    assert len(rows) == 40
+    assert rows[39] == ("accuracy on set-39", 3, 39 / 40)
+
+
+def test_only_several_curves_need_a_legend() -> None:
+    events = Events()
+    stage = history_of(events.step(1, actor__loss=1.0), events.evaluation("a", 0, 1.0)).stages[
+        STAGE
+    ]
+    loss = curve_chart(stage, GROUPS[1])
+    assert loss is not None and not has_legend(loss)
+    assert not has_legend(dict(evaluation_charts(stage))["accuracy"])
+    both = history_of(events.evaluation("a", 0, 1.0), events.evaluation("b", 0, 1.0))
+    assert has_legend(dict(evaluation_charts(both.stages[STAGE]))["accuracy"])
 
 
 def points_of(chart: JsonObject) -> list[dict[str, Any]]:

@@ -2,6 +2,9 @@
 
 import json
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -109,3 +112,48 @@ def test_places_without_runs_say_what_to_do(tmp_path: Path) -> None:
         f"no run was started below {tmp_path / 'empty'}",
         f"{tmp_path / 'file'} is not a directory",
     ]
+
+
+NOBODY = 65_534
+
+
+@contextmanager
+def unreadable(name: str) -> Iterator[Path]:
+    """A root with a folder that its reader may not read; root itself may read everything."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        a_run(root)
+        a_run(root, "closed/second")
+        root.chmod(0o755)
+        (root / name).chmod(0)
+        is_root = os.geteuid() == 0
+        if is_root:
+            os.seteuid(NOBODY)
+        try:
+            yield root
+        finally:
+            if is_root:
+                os.seteuid(0)
+            (root / name).chmod(0o755)
+
+
+@pytest.mark.parametrize("name", ["closed", "closed/second"])
+def test_a_folder_that_may_not_be_read_is_named_and_hides_no_run(name: str) -> None:
+    with unreadable(name) as root:
+        assert [entry.label for entry in list_runs([root])] == ["sums/first"]
+        [said] = missing_places([root])
+        assert said.startswith(f"{root / name} may not be read by the user who started Studio")
+
+
+def test_a_root_that_may_not_be_read_is_named() -> None:
+    with unreadable("") as root:
+        assert list_runs([root, root / "closed"]) == []
+        said = list(missing_places([root, root / "closed"]))
+        assert [line.partition(" may ")[0] for line in said] == [str(root), str(root / "closed")]
+
+
+def test_a_readable_root_names_no_folder(tmp_path: Path) -> None:
+    """The control."""
+    a_run(tmp_path)
+    (tmp_path / "sums" / "first" / "stages" / "rft").mkdir(parents=True)
+    assert list(missing_places([tmp_path])) == []

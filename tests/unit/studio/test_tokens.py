@@ -16,7 +16,15 @@ from tokenizers.models import BPE
 from tests.unit.inspect.builders import content, record, sequence
 from trinity.api.v1 import query_pb2
 from trinity.codec import experience_from_proto
+from trinity.studio.conversation import (
+    ConversationTurn,
+    conversation_line,
+    conversation_turns,
+    is_folded,
+    preview_of,
+)
 from trinity.studio.experiences import (
+    ShownMessage,
     TurnTokens,
     WholeExperience,
     experience_row,
@@ -224,34 +232,69 @@ def test_a_conversation_shows_each_message_once_by_its_role() -> None:
     assert shown(FIRST, second) == [("tool", "<t>7"), ("policy", "it is 7")]
 
 
-def draw_conversation(folder: str) -> None:
-    """The page of a run of two turns; of the second no roles were recorded."""
+def conversation(model: Path | None) -> tuple[ConversationTurn, ...]:
+    """A run of two turns; of the second no roles were recorded."""
     first = replace(experience_row(record()), content=FIRST)
     second = replace(experience_row(record()), turn=1, prompt="all of it")
-    experiences._show_conversation((first, second), Path(folder) if folder else None)
-
-
-def conversation_page(folder: str) -> AppTest:
-    script = f"from tests.unit.studio import test_tokens\ntest_tokens.draw_conversation({folder!r})"
-    page = AppTest.from_string(script, default_timeout=60).run()
-    assert not page.exception
-    return page
+    return conversation_turns((first, second), model)
 
 
 def test_messages_have_roles_and_turns_without_them_say_so(tmp_path: Path) -> None:
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
-    page = conversation_page(str(tmp_path))
-    texts = [str(text.value) for text in page.text]
-    assert "user, 8 tokens" in texts and "policy, 3 tokens" in texts
-    assert "Prompt; roles of its messages: not recorded" in texts
-    assert [box.label for box in page.expander] == ["system"]
-    said = [block.value for block in page.code]
-    assert said[:3] == ["<s>brief", "<u>what?", "f()"] and "all of it" in said
+    first, second = conversation(tmp_path)
+    assert [(message.role, message.num_tokens, message.text) for message in first.messages] == [
+        ("system", 8, "<s>brief"),
+        ("user", 8, "<u>what?"),
+        ("policy", 3, "f()"),
+    ]
+    assert first.note == "" and first.head.startswith("turn 0 · weights ")
+    assert second.note == "the roles of its messages were not recorded"
+    assert [message.role for message in second.messages] == ["prompt", "response"]
+    assert second.messages[0].text == "all of it"
 
 
 def test_without_a_tokenizer_a_turn_is_shown_whole() -> None:
-    texts = [str(text.value) for text in conversation_page("").text]
-    assert any("recorded, but there is no tokenizer here" in text for text in texts)
+    first, _ = conversation(None)
+    assert first.note.endswith("recorded, but there is no tokenizer here")
+
+
+def test_a_conversation_is_counted_in_turns_and_answers_of_tools() -> None:
+    turns = conversation(None)
+    assert conversation_line(turns) == "2 turns"
+    tools = (ShownMessage("tool", 1, "7"), ShownMessage("tool", 1, "8"))
+    assert (
+        conversation_line([replace(turns[0], messages=tools[:1])]) == "1 turn · 1 answer of a tool"
+    )
+    assert conversation_line([replace(turns[0], messages=tools)]) == "1 turn · 2 answers of tools"
+
+
+@pytest.mark.parametrize(
+    ("message", "folded"),
+    [
+        (ShownMessage("system", 1, "short"), True),
+        (ShownMessage("user", 1, "short"), False),
+        (ShownMessage("tool", 1, "line\n" * 20), True),
+        (ShownMessage("tool", 1, "x" * 2_000), True),
+        (ShownMessage("policy", 1, "x" * 2_000), False),
+    ],
+    ids=["system", "user", "lines", "characters", "policy"],
+)
+def test_long_messages_are_folded_but_for_the_policys(message: ShownMessage, folded: bool) -> None:
+    assert is_folded(message) == folded
+    assert len(preview_of(message)) <= 81 and "\n" not in preview_of(message)
+
+
+def draw_conversation() -> None:
+    """The tab of a conversation whose texts are hostile."""
+    row = replace(experience_row(record()), prompt="[x](http://evil)\u202e", response="<script>")
+    experiences._show_conversation((row,), None)
+
+
+def test_the_tab_of_a_conversation_reads_no_markup() -> None:
+    script = "from tests.unit.studio import test_tokens\ntest_tokens.draw_conversation()"
+    page = AppTest.from_string(script, default_timeout=60).run()
+    assert not page.exception and not page.markdown
+    assert [str(text.value) for text in page.text] == ["1 turn"]
 
 
 def test_an_answer_that_the_template_has_rewritten_is_shown_again() -> None:

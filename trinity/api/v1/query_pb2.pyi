@@ -200,12 +200,14 @@ class ListExperiencesRequest(_message.Message):
     def __init__(self, key: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., filter: _Optional[_Union[ExperienceFilter, _Mapping]] = ..., limit: _Optional[int] = ..., latest_first: _Optional[bool] = ..., with_content: _Optional[bool] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListExperiencesResponse(_message.Message):
-    __slots__ = ("experiences", "cursor")
+    __slots__ = ("experiences", "cursor", "num_examined")
     EXPERIENCES_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
+    NUM_EXAMINED_FIELD_NUMBER: _ClassVar[int]
     experiences: _containers.RepeatedCompositeFieldContainer[ExperienceRecord]
     cursor: str
-    def __init__(self, experiences: _Optional[_Iterable[_Union[ExperienceRecord, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
+    num_examined: int
+    def __init__(self, experiences: _Optional[_Iterable[_Union[ExperienceRecord, _Mapping]]] = ..., cursor: _Optional[str] = ..., num_examined: _Optional[int] = ...) -> None: ...
 
 class GetExperienceRequest(_message.Message):
     __slots__ = ("key", "experience_id")

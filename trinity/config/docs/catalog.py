@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 
 from trinity.config.loading.source import is_by_name, section_of
 from trinity.config.schema.base import (
+    MAX_COUNT,
     KeyStatus,
     RenamedKey,
     Section,
@@ -115,7 +116,7 @@ def _bounds(metadata: Iterable[object]) -> str:
                 words.append(f"from {ge} on")
             case bound.Lt(lt):
                 words.append(f"below {lt}")
-            case bound.Le(le):
+            case bound.Le(le) if le != MAX_COUNT:
                 words.append(f"up to {le}")
             case StringConstraints(pattern=pattern) if pattern is not None:
                 words.append(f"of {_SEGMENT}")

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from pydantic import ValidationError
@@ -15,6 +16,8 @@ from trinity.config.loading.yaml_errors import unusual_characters
 from trinity.config.schema.base import KeyStatus, Section, redact_secrets, status_of
 from trinity.config.schema.experiment import Config
 
+ALMOST = 0.85
+"""Likeness of a key of another section that was probably meant: `total_step` for `total_steps`."""
 OF_VERL: tuple[Location, ...] = (("actor_rollout_ref",), ("critic",))
 """Sections that guides print on their own."""
 _PAIR = re.compile(r"[A-Za-z_]\w*:\S")
@@ -22,13 +25,20 @@ _PAIR = re.compile(r"[A-Za-z_]\w*:\S")
 
 def similar_key(section: type[Section], prefix: str, name: str) -> str | None:
     """The valid key that was probably meant: one like it here, or the same name elsewhere."""
-    elsewhere = next((key for key in _keys(Config, "") if key.split(".")[-1] == name), None)
+    elsewhere = _elsewhere(name)
     near = closest_match(name, _acting(section))
     if near is None and elsewhere is None:
         near = closest_match(name, (*section.model_fields, *section.old_names))
     if near is not None:
         return f"{prefix}.{near}" if prefix else near
     return elsewhere
+
+
+def _elsewhere(name: str) -> str | None:
+    """The first key of any section with this name, or with almost this name."""
+    keys = {key.rpartition(".")[2]: key for key in reversed(list(_keys(Config, "")))}
+    almost = get_close_matches(name, keys, n=1, cutoff=ALMOST)
+    return keys[almost[0]] if almost else None
 
 
 def _acting(section: type[Section]) -> list[str]:

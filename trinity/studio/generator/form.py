@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,16 +25,22 @@ NAMES: Mapping[str, Callable[[], Sequence[str]]] = {
 FLAG_CHOICES = ("true", "false")
 MODE_KEY = "_form_mode"
 NEW_DOCUMENT: Tree = {"project": "trinity", "name": "rft"}
+_registering = threading.Lock()
 BASE_KEY = "_form_base"
 """The document that the form lays its values over."""
 
 
-@functools.cache
 def register_entries() -> None:
     """Registers the fields of the schema and then plug-ins, which may replace them; once a process.
 
     Raises: UserError naming the plug-in that cannot be read.
     """
+    with _registering:  # pages of several browsers may be the first
+        _register_entries()
+
+
+@functools.cache
+def _register_entries() -> None:
     for name, spec in field_specs().items():
         CONFIG_GENERATORS.add(
             ConfigEntry(

@@ -8,6 +8,7 @@ An entry's name is the name of its function without `set_`; the function gets it
 also its key in `st.session_state`. A name that is registered again is replaced.
 """
 
+import threading
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar, overload
@@ -42,13 +43,20 @@ class ConfigEntry:
     """The key of the YAML that gets its value; empty for none."""
 
 
+class _PageState(threading.local):
+    """The state of the page that is made in this thread: several browsers may fill a form."""
+
+    def __init__(self) -> None:
+        self.unfinished: set[str] = set()
+
+
 class ConfigGenerators:
     """The entries by name; pages draw them, and the YAML takes their values by their paths."""
 
     def __init__(self) -> None:
         self._entries: dict[str, ConfigEntry] = {}
         self._checks: dict[str, Callable[..., object]] = {}
-        self._unfinished: set[str] = set()
+        self._page = _PageState()
 
     @property
     def entries(self) -> Mapping[str, ConfigEntry]:
@@ -66,12 +74,12 @@ class ConfigGenerators:
 
     @property
     def unfinished_fields(self) -> set[str]:
-        """Names of entries whose values cannot be used."""
-        return self._unfinished
+        """Names of entries of this page whose values cannot be used."""
+        return self._page.unfinished
 
     def set_unfinished_fields(self, fields: set[str]) -> None:
-        """Lets checks add to this set."""
-        self._unfinished = fields
+        """Lets checks of this page add to this set."""
+        self._page.unfinished = fields
 
     @overload
     def register_config(
@@ -171,7 +179,7 @@ class ConfigGenerators:
         entry = self._entry(name)
         if check is None or (entry.visible is not None and not entry.visible()):
             return None
-        return lambda: check(unfinished_fields=self._unfinished, key=name)
+        return lambda: check(unfinished_fields=self.unfinished_fields, key=name)
 
     def get_configs(
         self, *names: str, drawing: Drawing, columns_spec: Sequence[float] | None = None

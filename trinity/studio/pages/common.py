@@ -46,7 +46,7 @@ def open_page(title: str) -> tuple[StudioContext, ViewedRun, RunEntry] | None:
     context = studio_context()
     try:
         found = _chosen(context)
-    except (TrinityError, TimeoutError) as error:
+    except (TrinityError, TimeoutError, OSError) as error:
         show_problem(error)
         return None
     if found is None:

@@ -22,7 +22,7 @@ from trinity.studio.comparison import (
 )
 from trinity.studio.connection import Phase
 from trinity.studio.context import StudioContext, ViewedRun, studio_context
-from trinity.studio.curves import HEIGHT
+from trinity.studio.curves import HEIGHT, LEGEND_HEIGHT
 from trinity.studio.pages.common import (
     LAST_RUN,
     REFRESH_SECONDS,
@@ -41,7 +41,6 @@ AXES = tuple(axis.value for axis in Axis)
 PLANS = "_compared_plans"
 """Key of the session: plans by the services that gave them."""
 CHARTS_A_ROW = 2
-LEGEND_HEIGHT = 60
 TABLE_HEIGHT = 240
 HINT = "Choose runs in the table, at most four; choose one again to take it out."
 NOTHING_YET = "None of these runs has trained a step yet. Curves appear with the first one."

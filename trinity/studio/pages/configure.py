@@ -23,6 +23,7 @@ from trinity.studio.generator.fields import BEGINNER, ESSENTIAL, EXPERT_SECTIONS
 from trinity.studio.generator.form import (
     BASE_KEY,
     MODE_KEY,
+    NEW_DOCUMENT,
     form_values,
     keep_session,
     load_document,
@@ -68,6 +69,8 @@ REMARKS_KEY, SECTION_KEY, GPU_KEY = "_form_remarks", "_form_section", "_form_gpu
 GPU_GIB = 80
 FIELDS_A_ROW = 2
 STARTED_KEY = "_form_started"
+DRAFT_KEY = "_form_draft"
+"""Key of the session: the document that the visitor may go on with, or None."""
 PROGRESS_SECONDS = 2.0
 WAIT_FOR_SUBMISSION_SECONDS = 60.0
 SUBMIT_HELP = (
@@ -93,6 +96,7 @@ def show() -> None:
         _require_owner()
         register_entries()
         keep_session()
+        _offer_draft()
         CONFIG_GENERATORS.set_unfinished_fields(set())
         _show_sources()
         form, result = st.columns([3, 2], gap="large")
@@ -125,7 +129,28 @@ def _report() -> FormReport:
     """Checks the form as it is now; a field that cannot be read is reported, too."""
     base = st.session_state[BASE_KEY]
     tree = make_tree(base, form_values(), CONFIG_GENERATORS.entries)
+    context = studio_context()
+    if tree != NEW_DOCUMENT:
+        context.drafts.keep(context.visitor().key, tree)
     return check_tree(tree)
+
+
+def _offer_draft() -> None:
+    """Offers what was written before the page was loaded again, until something is chosen."""
+    context = studio_context()
+    if DRAFT_KEY not in st.session_state:
+        st.session_state[DRAFT_KEY] = context.drafts.last(context.visitor().key)
+    draft: Tree | None = st.session_state[DRAFT_KEY]
+    if draft is None:
+        return
+    st.info("A form was filled before this page was loaded, in this or in another tab.")
+    going_on, leaving = st.columns(2)
+    if going_on.button("Go on with that form", width="stretch"):
+        st.session_state[DRAFT_KEY] = None
+        _start_from(draft, ())
+    if leaving.button("Begin with a new one", width="stretch"):
+        st.session_state[DRAFT_KEY] = None
+        st.rerun()
 
 
 def _show_sources() -> None:

@@ -1,6 +1,5 @@
 """The page Experiences: what the model wrote, what it got for it, token by token."""
 
-from functools import partial
 from pathlib import Path
 
 import streamlit as st
@@ -11,17 +10,19 @@ from trinity.inspect.conditions import HELP
 from trinity.inspect.samples import state_name
 from trinity.studio.connection import require_open, stages_of
 from trinity.studio.context import StudioContext, ViewedRun
+from trinity.studio.conversation import conversation_line, conversation_turns
+from trinity.studio.drawings import show_conversation, show_tokens
 from trinity.studio.experiences import (
     NOT_RECORDED,
     PAGE_ROWS,
+    Counted,
+    ExperiencePage,
     ExperienceRow,
-    ShownMessage,
-    TurnTokens,
     WholeExperience,
     conversation_of,
+    count_experiences,
     group_of,
     list_experiences,
-    new_messages,
     split_conditions,
     whole_experience,
 )
@@ -43,14 +44,15 @@ from trinity.studio.plain_text import (
     seconds_text,
     time_text,
 )
-from trinity.studio.tokens import WINDOW_TOKENS, colors_of, read_tokenizer, token_strip
+from trinity.studio.scores import MANY_SECONDS
+from trinity.studio.text_search import TextSearch, names_a_text
+from trinity.studio.tokens import WINDOW_TOKENS, colors_of, token_strip
 from trinity.studio.widgets import (
     Column,
     Row,
     show_long_text,
     show_problem,
     show_table,
-    show_tokens,
 )
 
 WHERE, SAMPLE = "where", "id"
@@ -68,7 +70,12 @@ COLUMNS = (
     Column("state"),
     Column("response", "text"),
 )
-SYSTEM = "system"
+SEARCH_KEY = "_text_search"
+"""Key of the session: the last search for a text, with what it was asked."""
+COUNT_KEY = "_count"
+"""Key of the session: the last count of experiences, with what it was asked."""
+NOT_LISTED = ("derived", "eval")
+"""States of experiences that a list without conditions leaves out."""
 TABLE_HEIGHT = 360
 """In pixels: ten rows, so that the chosen experience is seen below them."""
 TABS = ("Tokens", "Conversation", "Group", "Details")
@@ -101,9 +108,7 @@ def _show_stored(context: StudioContext, viewed: ViewedRun) -> None:
     stage = chosen_stage(stages, forget=(SAMPLE, PAGE))
     st.text(plain_text(_counts(stage)))
     conditions = _conditions()
-    found = context.wait_for(
-        list_experiences(require_open(viewed.connection), stage.key, conditions, page=page_number())
-    )
+    found = _found(context, viewed, stage, conditions)
     with st.container(height=TABLE_HEIGHT, border=False):
         picked = show_table(
             "Experiences",
@@ -116,10 +121,93 @@ def _show_stored(context: StudioContext, viewed: ViewedRun) -> None:
         )
     if picked is not None:
         st.query_params[SAMPLE] = picked
-    more = ", the newest first, and more follow" if found.has_more else ", the newest first"
-    turn_pages(len(found.rows), has_more=found.has_more, page_rows=PAGE_ROWS, remark=more)
+    number = _number_text(context, viewed, stage, conditions, found)
+    turn_pages(
+        len(found.rows),
+        has_more=found.has_more,
+        page_rows=PAGE_ROWS,
+        remark=f"{number}, the newest first",
+    )
     if chosen := st.query_params.get(SAMPLE):
         _show_sample(context, viewed, stage, chosen, conditions)
+
+
+def _found(
+    context: StudioContext,
+    viewed: ViewedRun,
+    stage: query_pb2.StoredStage,
+    conditions: list[str],
+) -> ExperiencePage:
+    """Returns the page of the experiences that satisfy the conditions."""
+    services = require_open(viewed.connection)
+    if not names_a_text(conditions):
+        return context.wait_for(
+            list_experiences(services, stage.key, conditions, page=page_number())
+        )
+    search = _search(context, stage, conditions)
+    first = page_number() * PAGE_ROWS
+    wanted = first + PAGE_ROWS + 1
+    total = sum(count.count for count in stage.counts)
+    place = st.empty()
+    while not search.is_done and len(search.rows) < wanted:
+        share = min(search.num_examined / total, 1.0) if total else 0.0
+        with place.container():  # another filter breaks the search off here
+            st.progress(value=share)
+            st.text(plain_text(examined_text(search, total)))
+        context.wait_for(search.go_on(services, stage.key, wanted=wanted), MANY_SECONDS)
+    place.empty()
+    st.text(plain_text(examined_text(search, total)))
+    rows = tuple(search.rows[first : first + PAGE_ROWS])
+    return ExperiencePage(rows=rows, has_more=len(search.rows) > first + PAGE_ROWS)
+
+
+def _search(
+    context: StudioContext, stage: query_pb2.StoredStage, conditions: list[str]
+) -> TextSearch:
+    """Returns the search for these conditions; what it found stays until others are given."""
+    asked = (context.visitor().key, stage.key.SerializeToString(), tuple(conditions))
+    kept = st.session_state.get(SEARCH_KEY)
+    if kept is None or kept[0] != asked:
+        kept = st.session_state[SEARCH_KEY] = (asked, TextSearch(conditions=tuple(conditions)))
+    search: TextSearch = kept[1]
+    return search
+
+
+def examined_text(search: TextSearch, total: int) -> str:
+    """Says how far a search is."""
+    if search.is_done:
+        return f"{len(search.rows):,} found; all were looked at"
+    newest = f"the newest {search.num_examined:,} of about {total:,}"
+    return f"{len(search.rows):,} found so far in {newest}"
+
+
+def _number_text(
+    context: StudioContext,
+    viewed: ViewedRun,
+    stage: query_pb2.StoredStage,
+    conditions: list[str],
+    found: ExperiencePage,
+) -> str:
+    """Says how many experiences satisfy the conditions, as far as that is known soon."""
+    shown = page_number() * PAGE_ROWS + len(found.rows)
+    if not found.has_more:
+        return f" of {shown:,}"
+    if names_a_text(conditions):
+        return ", and more follow"
+    if not conditions:
+        held = (count for count in stage.counts if state_name(count.state) not in NOT_LISTED)
+        return f" of about {sum(count.count for count in held):,}"
+    counts = tuple((count.state, count.reason, count.count) for count in stage.counts)
+    asked = (context.visitor().key, stage.key.SerializeToString(), counts, tuple(conditions))
+    kept = st.session_state.get(COUNT_KEY)
+    if kept is None or kept[0] != asked:
+        services = require_open(viewed.connection)
+        number = context.wait_for(count_experiences(services, stage.key, conditions))
+        kept = st.session_state[COUNT_KEY] = (asked, number)
+    counted: Counted = kept[1]
+    if counted.is_all:
+        return f" of {counted.number:,}"
+    return f" of more than {max(counted.number, shown):,}"
 
 
 def _counts(stage: query_pb2.StoredStage) -> str:
@@ -142,7 +230,8 @@ def _conditions() -> list[str]:
             placeholder="reward=..0.5 version=3..5 task=train:12 state=filtered text=answer",
             help=HELP,
         )
-        button.form_submit_button("Filter", width="stretch")
+        if button.form_submit_button("Filter", width="stretch"):
+            st.session_state.pop(SEARCH_KEY, None)  # asked again, newer ones count
     if words != before:
         st.query_params.pop(PAGE, None)
         st.query_params.pop(SAMPLE, None)
@@ -218,48 +307,10 @@ def _show_tokens(whole: WholeExperience, viewed: ViewedRun, stage: str) -> None:
     st.text(plain_text(f"{strip.scale}; dotted: not chosen by the policy, not trained on"))
 
 
-def _show_conversation(turns: tuple[ExperienceRow, ...], model: Path | None) -> None:
-    """Shows each turn's messages by their roles; whole texts where roles or a tokenizer lack."""
-    tokenizer = read_tokenizer(model) if model is not None else None
-    before: TurnTokens | None = None
-    for turn in turns:
-        st.text(plain_text(_turn_head(turn)))
-        if turn.content is None or tokenizer is None:
-            _show_whole_turn(turn)
-        else:
-            decode = partial(tokenizer.decode, skip_special_tokens=False)
-            for message in new_messages(before, turn.content, decode):
-                _show_message(message)
-        before = turn.content
-
-
-def _turn_head(turn: ExperienceRow) -> str:
-    return joined(
-        [
-            f"turn {turn.turn}",
-            f"weights {turn.versions}",
-            f"reward {number_text(turn.reward) or NOT_RECORDED}",
-            f"advantage {number_text(turn.advantage, is_signed=True) or NOT_RECORDED}",
-        ]
-    )
-
-
-def _show_whole_turn(turn: ExperienceRow) -> None:
-    roles = NOT_RECORDED if turn.content is None else "recorded, but there is no tokenizer here"
-    st.text(plain_text(f"Prompt; roles of its messages: {roles}"))
-    show_long_text(turn.prompt or NOT_RECORDED)
-    st.text("Response")
-    show_long_text(turn.response or NOT_RECORDED)
-
-
-def _show_message(message: ShownMessage) -> None:
-    """Shows a message; that of the system is folded, as it is long and always the same."""
-    if message.role == SYSTEM:
-        with st.expander("system"):
-            show_long_text(message.text)
-        return
-    st.text(plain_text(f"{message.role}, {message.num_tokens:,} tokens"))
-    show_long_text(message.text)
+def _show_conversation(rows: tuple[ExperienceRow, ...], model: Path | None) -> None:
+    turns = conversation_turns(rows, model)
+    st.text(plain_text(conversation_line(turns)))
+    show_conversation("Conversation", turns, key="conversation")
 
 
 def _show_group(group: tuple[ExperienceRow, ...], chosen: ExperienceRow) -> None:

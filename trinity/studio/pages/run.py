@@ -8,16 +8,26 @@ from trinity.errors import TrinityError
 from trinity.progress.figures import format_clock
 from trinity.studio.connection import OpenRun, require_open
 from trinity.studio.context import StudioContext, ViewedRun
-from trinity.studio.curves import GROUPS, HEIGHT, curve_chart, curve_rows, evaluation_charts
+from trinity.studio.curves import (
+    GROUPS,
+    HEIGHT,
+    LEGEND_HEIGHT,
+    MAX_CURVES,
+    curve_chart,
+    curve_rows,
+    evaluation_charts,
+    evaluation_rows,
+    has_legend,
+)
+from trinity.studio.drawings import show_lanes
 from trinity.studio.history import RunHistory, StageHistory
-from trinity.studio.live import LiveState, live_state, verdict_of
+from trinity.studio.live import LiveState, live_state, members_of, verdict_of, work_of
 from trinity.studio.pages.common import REFRESH_SECONDS, open_page, show_waiting
 from trinity.studio.pages.run_log import show_logs
 from trinity.studio.plain_text import joined, number_text, plain_text, seconds_text, time_text
 from trinity.studio.widgets import (
     Column,
     Row,
-    show_lanes,
     show_long_text,
     show_problem,
     show_table,
@@ -63,7 +73,11 @@ NO_CLOSED = "No wait of a second or more has ended yet."
 BEFORE_IT = "before the last that is known"
 LAST_SEEN = "the last that is known"
 """The end of the lanes of a run that has stopped."""
-VALUE_COLUMNS = (Column("curve"), Column("step", "number"), Column("newest value", "number"))
+VALUE_COLUMNS = (
+    Column("curve"),
+    Column("step or version", "number"),
+    Column("newest value", "number"),
+)
 
 
 def show() -> None:
@@ -99,9 +113,13 @@ def _live(context: StudioContext, viewed: ViewedRun) -> None:
 
 
 def _state(context: StudioContext, viewed: ViewedRun, services: OpenRun) -> LiveState:
-    return viewed.state.get(
-        services, lambda: context.wait_for(live_state(services, viewed.members))
+    members = viewed.members or context.wait_for(members_of(services))[0]
+    work = viewed.work.get(
+        services,
+        lambda: context.wait_for(work_of(services)),
+        news=viewed.history.last_event,
     )
+    return live_state(members, work)
 
 
 def _show_verdict(context: StudioContext, viewed: ViewedRun, services: OpenRun) -> None:
@@ -163,13 +181,20 @@ def _show_curves(stage: StageHistory) -> None:
     if not charts:
         st.text(NO_CURVES)
     for first in range(0, len(charts), CHARTS_A_ROW):
-        columns = st.columns(CHARTS_A_ROW)
-        for column, (title, chart) in zip(columns, charts[first:], strict=False):
+        row = charts[first : first + CHARTS_A_ROW]
+        height = HEIGHT + LEGEND_HEIGHT * any(has_legend(chart) for _, chart in row)
+        for column, (title, chart) in zip(st.columns(CHARTS_A_ROW), row, strict=False):
             with column:
                 st.text(plain_text(title))
-                st.vega_lite_chart(chart, width="stretch", height=HEIGHT)
+                st.vega_lite_chart(chart, width="stretch", height=height)
+    if len(stage.evaluations) > MAX_CURVES:
+        st.text(
+            f"{MAX_CURVES} of {len(stage.evaluations):,} tasksets are drawn; all stand in the "
+            "table, and on the page Evaluations."
+        )
     with st.expander("Newest values as a table"):
-        values = [row for group in GROUPS for row in curve_rows(stage, group)]
+        values = evaluation_rows(stage)
+        values += [row for group in GROUPS for row in curve_rows(stage, group)]
         rows = [Row(name, (name, f"{step:,}", f"{value:.4g}")) for name, step, value in values]
         show_table(
             "Newest values", VALUE_COLUMNS, rows, key=f"values-{stage.name}", empty=NO_CURVES

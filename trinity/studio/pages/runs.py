@@ -34,11 +34,12 @@ def _list() -> None:
     context = studio_context()
     try:
         entries = all_entries(context)
+        remarks = list(missing_places(context.places))
     except (TrinityError, OSError) as error:
         show_problem(error)
         return
     st.text(plain_text(joined([_number_of(len(entries)), *map(str, context.places)])))
-    for sentence in missing_places(context.places):
+    for sentence in remarks:
         st.text(plain_text(sentence))
     picked = show_table(
         "Runs",

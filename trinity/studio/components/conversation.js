@@ -1,0 +1,39 @@
+// Messages of a run by their roles. Texts are untrusted: they are set by textContent alone. Long ones
+// are folded, and opened by a click, Enter or the space bar, as the browser does it.
+export default function (component) {
+  const { data, parentElement } = component;
+  const root = parentElement.querySelector(".conversation");
+  const shown = JSON.stringify(data);
+  if (root.dataset.shown === shown) return;  // what a reader has opened stays open
+  root.dataset.shown = shown;
+  root.dataset.theme = data.dark ? "dark" : "light";
+  root.setAttribute("role", "group");
+  root.setAttribute("aria-label", data.name);
+  root.replaceChildren();
+  const add = (parent, tag, name, text) => {
+    const made = document.createElement(tag);
+    made.className = name;
+    if (text) made.textContent = text;
+    parent.append(made);
+    return made;
+  };
+  for (const turn of data.turns) {
+    const part = add(root, "section", "turn", "");
+    add(part, "div", "head", turn.head);
+    if (turn.note) add(part, "div", "note", turn.note);
+    for (const message of turn.messages) {
+      const row = add(part, "div", "message", "");
+      row.dataset.role = message.role;
+      const side = add(row, "div", "side", "");
+      add(side, "div", "role", message.role);
+      add(side, "div", "tokens", message.tokens);
+      if (!message.folded) {
+        add(row, "pre", "text", message.text);
+        continue;
+      }
+      const folded = add(row, "details", "text", "");
+      add(folded, "summary", "preview", message.preview);
+      add(folded, "pre", "whole", message.text);
+    }
+  }
+}

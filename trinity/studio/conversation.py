@@ -1,0 +1,101 @@
+"""A run as one conversation: the messages of its turns, each once, with what is known of a turn."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from trinity.studio.experiences import (
+    NOT_RECORDED,
+    POLICY,
+    ExperienceRow,
+    ShownMessage,
+    TurnTokens,
+    new_messages,
+)
+from trinity.studio.plain_text import joined, number_text
+from trinity.studio.tokens import read_tokenizer
+
+FOLD_LINES, FOLD_CHARS = 12, 1_200
+"""Messages that are longer are folded, but for the policy's."""
+FOLDED = ("system", "developer")
+"""Roles whose messages are folded whatever their length: they are the same in each run."""
+TOOL, PROMPT, RESPONSE = "tool", "prompt", "response"
+PREVIEW_CHARS = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationTurn:
+    """One turn; texts are untrusted."""
+
+    head: str
+    note: str
+    """Why its messages are not told apart; empty where they are."""
+    messages: tuple[ShownMessage, ...]
+
+
+def conversation_turns(
+    turns: Sequence[ExperienceRow], model: Path | None
+) -> tuple[ConversationTurn, ...]:
+    """Returns what each turn adds; whole texts where roles or a tokenizer lack."""
+    tokenizer = read_tokenizer(model) if model is not None else None
+    found: list[ConversationTurn] = []
+    before: TurnTokens | None = None
+    for turn in turns:
+        note = ""
+        if turn.content is None:
+            note = f"the roles of its messages were {NOT_RECORDED}"
+        elif tokenizer is None:
+            note = "the roles of its messages were recorded, but there is no tokenizer here"
+        if turn.content is None or tokenizer is None:
+            messages = tuple(_whole_texts(turn))
+        else:
+            decode = partial(tokenizer.decode, skip_special_tokens=False)
+            messages = tuple(new_messages(before, turn.content, decode))
+        found.append(ConversationTurn(head=_turn_head(turn), note=note, messages=messages))
+        before = turn.content
+    return tuple(found)
+
+
+def conversation_line(turns: Sequence[ConversationTurn]) -> str:
+    """Says how long a conversation is."""
+    num_calls = sum(message.role == TOOL for turn in turns for message in turn.messages)
+    return joined(
+        [
+            "1 turn" if len(turns) == 1 else f"{len(turns):,} turns",
+            "1 answer of a tool" if num_calls == 1 else "",
+            f"{num_calls:,} answers of tools" if num_calls > 1 else "",
+        ]
+    )
+
+
+def is_folded(message: ShownMessage) -> bool:
+    """Returns true if only the beginning of a message is shown until it is opened."""
+    if message.role in FOLDED:
+        return True
+    is_long = len(message.text) > FOLD_CHARS or message.text.count("\n") >= FOLD_LINES
+    return is_long and message.role not in (POLICY, RESPONSE)
+
+
+def preview_of(message: ShownMessage) -> str:
+    """Returns the beginning of a message in one line."""
+    line = " ".join(message.text[: 4 * PREVIEW_CHARS].split())
+    return line[:PREVIEW_CHARS] + ("…" if len(line) > PREVIEW_CHARS else "")
+
+
+def _turn_head(turn: ExperienceRow) -> str:
+    return joined(
+        [
+            f"turn {turn.turn}",
+            f"weights {turn.versions}",
+            f"reward {number_text(turn.reward) or NOT_RECORDED}",
+            f"advantage {number_text(turn.advantage, is_signed=True) or NOT_RECORDED}",
+            f"{turn.response_length:,} tokens",
+        ]
+    )
+
+
+def _whole_texts(turn: ExperienceRow) -> Iterator[ShownMessage]:
+    num_prompt = turn.num_tokens - turn.response_length
+    yield ShownMessage(PROMPT, num_prompt, turn.prompt or NOT_RECORDED)
+    yield ShownMessage(RESPONSE, turn.response_length, turn.response or NOT_RECORDED)
