@@ -203,3 +203,31 @@ def test_a_file_to_convert_that_is_no_configuration_is_refused(text: str, tmp_pa
         verl_command(text, file)
     with pytest.raises(UserError, match=told):
         read_sources([str(file)], {}, None)
+
+
+def test_a_count_or_a_name_beyond_all_use_is_refused(tmp_path: Path) -> None:
+    said = "\n".join(
+        errors_of(
+            f"trainer: {{save_interval: {10**23}}}\nname: {'n' * 300}\nstages:\n"
+            f"- {{stage_name: {'s' * 300}, explorer: {{eval_interval: {10**10}}}}}\n",
+            tmp_path,
+        )
+    )
+    assert "`trainer.save_interval` in " in said
+    assert f"must be less than or equal to {2**53}, not {10**23}" in said
+    assert "`name` in " in said
+    assert said.count("must have at most 200 characters") == 2
+    assert "eval_interval" not in said, "an interval that never comes is allowed"
+
+
+def test_a_key_without_its_last_letter_is_found_in_another_section(tmp_path: Path) -> None:
+    [said] = errors_of("total_step: 3\n", tmp_path)
+    assert "did you mean `buffer.total_steps`?" in said
+
+
+def test_a_database_where_files_are_read_is_told_the_key_that_reads_it() -> None:
+    tasks = {"name": "train", "path": "sqlite:////data/t.db"}
+    with pytest.raises(UserError, match=r"taskset\.path: sqlite:////data/t\.db` is a database"):
+        plan_experiment(config(GRPO, buffer={"explorer_input": {"taskset": tasks}}))
+    read = {**tasks, "storage_type": "sql"}
+    assert plan_experiment(config(GRPO, buffer={"explorer_input": {"taskset": read}}))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trinity.config.plan.task_storage import DATABASES, expanded, without_password
 from trinity.config.schema.base import Section
+from trinity.config.schema.data import TasksetConfig
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 
@@ -21,8 +22,26 @@ _OF_ROWS = (".path", "].path")
 def check_addresses(config: Config) -> None:
     """Raises UserError for each path that is an address which nothing here can read or write."""
     said = [_complaint(key, value) for key, value in _paths(config, "")]
+    said += [_not_a_file(key, tasks) for key, tasks in _tasksets(config)]
     if wrong := [sentence for sentence in said if sentence]:
         raise UserError("\n".join(wrong))
+
+
+def _tasksets(config: Config) -> Iterator[tuple[str, TasksetConfig]]:
+    given = config.buffer.explorer_input
+    if given.taskset is not None:
+        yield "taskset", given.taskset
+    for name, listed in (("tasksets", given.tasksets), ("eval_tasksets", given.eval_tasksets)):
+        yield from ((f"{name}[{place}]", tasks) for place, tasks in enumerate(listed))
+
+
+def _not_a_file(key: str, tasks: TasksetConfig) -> str | None:
+    if tasks.storage_type != "file" or not tasks.path or not tasks.path.startswith(DATABASES):
+        return None
+    return (
+        f"`buffer.explorer_input.{key}.path: {without_password(tasks.path)}` is a database, and "
+        "`storage_type: file` reads files: give `storage_type: sql`"
+    )
 
 
 def _complaint(key: str, value: str) -> str | None:

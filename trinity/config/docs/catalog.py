@@ -21,6 +21,7 @@ from trinity.config.loading.keys import parse_key
 from trinity.config.loading.source import is_by_name, section_at, section_of
 from trinity.config.loading.yaml import scalar
 from trinity.config.schema.base import (
+    MAX_COUNT,
     KeyStatus,
     RenamedKey,
     Section,
@@ -121,7 +122,7 @@ def _bounds(metadata: Iterable[object]) -> str:
                 words.append(f"from {ge} on")
             case bound.Lt(lt):
                 words.append(f"below {lt}")
-            case bound.Le(le):
+            case bound.Le(le) if le != MAX_COUNT:
                 words.append(f"up to {le}")
             case StringConstraints(pattern=pattern) if pattern is not None:
                 words.append(f"of {_SEGMENT}")

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,8 @@ def require_runnable(reading: ParsedConfig) -> Config:
     return reading.config
 
 
+ALMOST = 0.85
+"""Likeness of a key of another section that was probably meant: `total_step` for `total_steps`."""
 OF_VERL: tuple[Location, ...] = (("actor_rollout_ref",), ("critic",))
 """Sections that guides print on their own."""
 _PAIR = re.compile(r"[A-Za-z_]\w*:\S")
@@ -143,13 +146,20 @@ _PAIR = re.compile(r"[A-Za-z_]\w*:\S")
 
 def similar_key(section: type[Section], prefix: str, name: str) -> str | None:
     """The valid key that was probably meant: one like it here, or the same name elsewhere."""
-    elsewhere = next((key for key in _keys(Config, "") if key.split(".")[-1] == name), None)
+    elsewhere = _elsewhere(name)
     near = closest_match(name, _acting(section))
     if near is None and elsewhere is None:
         near = closest_match(name, (*section.model_fields, *section.old_names))
     if near is not None:
         return f"{prefix}.{near}" if prefix else near
     return elsewhere
+
+
+def _elsewhere(name: str) -> str | None:
+    """The first key of any section with this name, or with almost this name."""
+    keys_by_name = {key.rpartition(".")[2]: key for key in reversed(list(_keys(Config, "")))}
+    almost = get_close_matches(name, keys_by_name, n=1, cutoff=ALMOST)
+    return keys_by_name[almost[0]] if almost else None
 
 
 def _acting(section: type[Section]) -> list[str]:
