@@ -181,11 +181,9 @@ class TrialTrainer:
 
     job: TrialJob
     ranks: "Ranks"
-
-    @property
-    def eval_interval(self) -> int:
-        """Steps between two points of the held-out curve."""
-        return EVAL_INTERVAL if self.job.task is None else CURVE_INTERVAL
+    num_rows: int = NUM_ROWS
+    eval_interval: int | None = None
+    """Steps between two points of the held-out curve; None for the usual number."""
 
     def run(
         self, trial: Trial, *, seed: int, lag: int, num_steps: int, save_to: Path | None = None
@@ -194,7 +192,7 @@ class TrialTrainer:
         from services.trainer.learner.learner import Learner
 
         began = time.process_time()
-        plan = self.job.plan(trial, seed=seed, num_rows=NUM_ROWS, lag=lag)
+        plan = self.job.plan(trial, seed=seed, num_rows=self.num_rows, lag=lag)
         learner = Learner(
             plan=plan,
             model_directory=self.job.start,
@@ -207,7 +205,10 @@ class TrialTrainer:
         start = player.accuracy(sampler, self.job.held_out)
         run = TrialRun(trial=trial.name, lag=lag, seed=seed, num_steps=num_steps, start=start)
         kept: deque[Weights] = deque([sampler.weights()], maxlen=lag + 1)
+        interval = self.eval_interval or self._usual_interval
+        trained = 0.0
         for step in range(1, num_steps + 1):
+            trained -= time.process_time()
             sampler.load(kept[0])
             batch, reward = maker.batch(sampler, step=step, version=step - len(kept))
             run.rewards.append(round(reward, 4))
@@ -217,13 +218,19 @@ class TrialTrainer:
                 )
                 run.figures = {n: outcome.metrics[n] for n in FIGURES if n in outcome.metrics}
             kept.append(weights_of(learner))
-            if step % self.eval_interval == 0 or step == num_steps:
+            trained += time.process_time()
+            if step % interval == 0 or step == num_steps:
+                run.training_seconds[step] = round(trained, 2)
                 sampler.load(kept[-1])
                 run.accuracies[step] = player.accuracy(sampler, self.job.held_out)
         if save_to is not None:
             save(kept[-1], self.job.untrained, save_to)
         run.seconds = round(time.process_time() - began, 1)
         return run
+
+    @property
+    def _usual_interval(self) -> int:
+        return EVAL_INTERVAL if self.job.task is None else CURVE_INTERVAL
 
 
 def weights_of(learner: "Learner") -> Weights:

@@ -121,7 +121,7 @@ ALLOWED = (
     Allowed(r"trinity/api/v1/\w+\.proto", "*", "a file as protos import it, under proto/"),
     Allowed(r"benchmarks/results/gpu\.json", "benchmarks/*", "written where there is a GPU"),
     Allowed(
-        r"benchmarks/results/(user_processes|beside_trl)\.json",
+        r"benchmarks/results/(user_processes|beside_trl|algorithms_beside)\.jsonl?",
         "benchmarks/*",
         "written where it is run",
     ),

@@ -16,6 +16,8 @@ from trinity.runtime.worker_process import RequestChannel
 
 Json = dict[str, Any]
 Reply = concurrent.futures.Future[Any]
+MAKES_CALLS = "workflow"
+"""The kind of request during which a process calls the explorer."""
 OnDelta = Callable[[Json], None]
 """Receives a part of a reply before it is complete."""
 
@@ -23,8 +25,9 @@ OnDelta = Callable[[Json], None]
 class CallChannel(RequestChannel):
     """Requests of the explorer, and calls that this process makes of it while it answers one.
 
-    A thread reads all lines, so that calls of several threads or tasks may be open at a time.
-    Lines that users' code logs are sent to the explorer, which knows whose run it is.
+    From the first workflow on a thread reads the lines, so that calls of several threads or tasks
+    may be open at a time; rewards make no calls and are spared the way through it. Lines that
+    users' code logs are sent to the explorer, which knows whose run it is.
     """
 
     def __init__(self) -> None:
@@ -42,7 +45,15 @@ class CallChannel(RequestChannel):
 
     def requests(self) -> Iterator[Json]:
         """Yields the requests, until there are no more."""
+        for request in super().requests():
+            if request["kind"] == MAKES_CALLS:
+                yield from self._requests_among_replies(request)
+                return
+            yield request
+
+    def _requests_among_replies(self, first: Json) -> Iterator[Json]:
         threading.Thread(target=self._read, name="explorer", daemon=True).start()
+        yield first
         while (request := self._requests.get()) is not None:
             yield request
 

@@ -51,6 +51,10 @@ class PartRef(Generic[T]):
         named = _named(part)
         return cls(name, named.__module__, named.__qualname__)
 
+    def to_json(self) -> JsonObject:
+        """Returns it for a line of JSON."""
+        return {"name": self.name, "module": self.module, "qualname": self.qualname}
+
     def resolve(self, registry: Registry[T]) -> T:
         """Returns the part, with users' files loaded.
 

@@ -27,7 +27,7 @@ from services.explorer.rollout.scheduler import (
     RunExecutor,
     StageScheduler,
 )
-from services.explorer.rollout.user_processes import UserProcessPool
+from services.explorer.rollout.user_process_pool import UserProcessPool
 from services.explorer.rollout.weight_gate import DamageChannel, WeightGate
 from services.explorer.rollout.workflow_factory import WorkflowFactory
 from services.explorer.serving.work import ServingRunner, build_serving_runner

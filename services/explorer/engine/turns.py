@@ -16,6 +16,7 @@ from trinity.runtime.device_lock import (
     DeviceLock,
     Holder,
     HolderWatch,
+    WantedDevice,
     describe_wait,
     read_holder,
 )
@@ -51,7 +52,7 @@ class EngineSharedDevice:
 
     The kernel's lock excludes the two. It is held by the engine's own process, which has the
     memory, and by this one while it starts an engine. The wish of the trainer comes from the
-    synchronizer; what this side does is reported there.
+    synchronizer; what this side does is reported there, and its own wish stands beside the lock.
 
         async with turns.starting():
             turns.attach(await start(...), loader)
@@ -74,6 +75,7 @@ class EngineSharedDevice:
         self._record = record
         self._waits = waits
         self._lock = DeviceLock(settings.path)
+        self._wish = WantedDevice(settings.path)
         self._engine: SleepingEngine | None = None
         self._loader: WeightLoader | None = None
         self._beats: asyncio.Task[None] | None = None
@@ -135,18 +137,24 @@ class EngineSharedDevice:
             self._report(EngineTurnState.RELEASED, TO_ROLL_OUT)
 
     async def _await_device(self, reason: str, attempt: Callable[[], Awaitable[bool]]) -> None:
-        """Tries until the device is taken, and ends a holder that shows no sign of life."""
+        """Tries until the device is taken, and ends a holder that shows no sign of life.
+
+        Meanwhile it shows its wish, at which a trainer that keeps the device leaves.
+        """
         watch = HolderWatch(self._settings.path, silence_seconds=self._settings.silence_seconds)
         has_waited = False
+        self._wish.show()
         try:
             while not await attempt():
                 self._raise_if_unheard()
+                self._wish.show()
                 if not has_waited:
                     self._report(EngineTurnState.WANTED, reason)
                     has_waited = True
                 self._show_wait(reason)
                 await asyncio.to_thread(watch.end_silent_holder)
         finally:
+            self._wish.withdraw()
             self._waits.clear(WAIT_NAME)
         self._beats = asyncio.create_task(self._show_life())
         self._report(EngineTurnState.HELD, reason)

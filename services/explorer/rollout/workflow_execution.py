@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import ClassVar, Protocol, Self
@@ -215,7 +215,7 @@ class RewardSpec:
 
     def to_json(self) -> JsonObject:
         """Returns the reward for a workflow in another process."""
-        reference = asdict(PartRef.of(self.name, self.source))
+        reference = PartRef.of(self.name, self.source).to_json()
         return {"part": reference, "args": self.args, "on_failure": self.on_failure}
 
     def create_reward(self) -> BoundReward:

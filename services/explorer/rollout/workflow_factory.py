@@ -14,7 +14,7 @@ from services.explorer.rollout.isolated_workflows import (
     needs_process,
     workflow_request,
 )
-from services.explorer.rollout.user_processes import UserProcessPool
+from services.explorer.rollout.user_process_pool import UserProcessPool
 from services.explorer.rollout.workflow_execution import (
     HostedSpec,
     NativeSpec,

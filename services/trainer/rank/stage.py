@@ -168,6 +168,7 @@ class RankStageSetup:
             stop=self._link.stop,
             waits=self._link.waits,
             silence_seconds=self._plan.config.synchronizer.sync_timeout,
+            keeps_device=not self._plan.needs_rollout,
         )
         self._stack.callback(turns.close)
         return turns

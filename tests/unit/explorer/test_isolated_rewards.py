@@ -11,7 +11,8 @@ from typing import cast
 import pytest
 
 from services.explorer.rollout.isolated_workflows import IsolatedReward, needs_process
-from services.explorer.rollout.user_processes import UserProcess, UserProcessPool
+from services.explorer.rollout.user_process_pool import UserProcessPool
+from services.explorer.rollout.user_processes import UserProcess
 from services.explorer.telemetry import RunnerNumbers, RunnerRouter
 from services.explorer.types import AttemptResult
 from tests.unit.explorer.runs import outcome_of

@@ -26,6 +26,7 @@ from trinity.config.loading.migrate import (
 )
 from trinity.config.loading.source import COMMAND_LINE, ConfigSource, section_at, sections_below
 from trinity.config.loading.tree import read_tree, unquoted_bounds
+from trinity.config.loading.yaml_errors import unusual_characters
 from trinity.config.schema.base import KeyStatus, Section, redact_secrets, status_of
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
@@ -92,13 +93,21 @@ def _validated(tree: dict[str, Any], source: ConfigSource) -> tuple[Config | Non
 
 def _drop_wrong(tree: dict[str, Any], error: ValidationError) -> None:
     """Drops wrong keys, and of lists wrong items with those behind them: places stay the same."""
-    wrong = [
-        keys.existing_prefix(tree, details["loc"]) for details in error.errors(include_url=False)
-    ]
+    found = [details["loc"] for details in error.errors(include_url=False)]
+    wrong = [keys.existing_prefix(tree, at) for at in found if not _name_stage(tree, at)]
     for location in wrong:
         keys.drop(tree, location)
     for location in wrong:
         keys.cut_list(tree, location)
+
+
+def _name_stage(tree: dict[str, Any], at: keys.Location) -> bool:
+    """Gives a stage whose name is missing or wrong one of its place, and keeps the rest of it."""
+    match at:
+        case ("stages", int() as place, "stage_name") if keys.has(tree, at[:2]):
+            keys.put(tree, at, f"stage-{place + 1}")
+            return True
+    return False
 
 
 def load_config(path: str | Path, overrides: Mapping[str, JsonValue] | None = None) -> Config:
@@ -129,6 +138,7 @@ def require_runnable(reading: ParsedConfig) -> Config:
 
 OF_VERL: tuple[Location, ...] = (("actor_rollout_ref",), ("critic",))
 """Sections that guides print on their own."""
+_PAIR = re.compile(r"[A-Za-z_]\w*:\S")
 
 
 def similar_key(section: type[Section], prefix: str, name: str) -> str | None:
@@ -177,7 +187,7 @@ def _error_message(location: Location, errors: Sequence[ErrorDetails], source: C
         case "invalid_key":
             section = to_dotted(details["loc"][:-1])
             within = f"of `{section}` {source.at(section)}" if section else where
-            return f"unknown key `{details['input']}` {within}: remove it"
+            return f"unknown key `{_as_in_yaml(details['input'])}` {within}: remove it"
         case "missing":
             return f"`{key}` is missing {_at_nearest(location, source)}: give it"
     if details["loc"][-1:] == ("[key]",):
@@ -209,15 +219,17 @@ def _unknown_key(location: Location, where: str) -> str:
     valid = section_at(location[:-1], Config)
     similar = similar_key(valid, to_dotted(location[:-1]), name) if valid else None
     advice = f"did you mean `{similar}`?" if similar else "remove it"
-    return f"unknown key `{key}` {where}: {advice}"
+    return f"unknown key `{key}` {where}{unusual_characters(name)}: {advice}"
 
 
 def _requirement(details: ErrorDetails) -> str:
     match details["type"]:
         case "model_type" | "model_attributes_type" | "dict_type":
-            return "must be a section of keys"
+            return "must be a section of keys" + _missing_space(details["input"])
         case "tuple_type" | "list_type":
-            return "must be a list"
+            return "must be a list" + _numbered(details["input"])
+        case "int_from_float":
+            return "must be a whole number"
         case "string_type":
             return "must be a text (numbers in quotes)"
         case "string_pattern_mismatch":
@@ -240,8 +252,24 @@ def _allowed_characters(pattern: str) -> str:
     return f"must be {signs}{first}{parts}"
 
 
+def _missing_space(value: object) -> str:
+    """Advice on `key:value`, which YAML takes for one word."""
+    is_pair = isinstance(value, str) and _PAIR.match(value)
+    return " (write a space behind the colon)" if is_pair else ""
+
+
+def _numbered(value: object) -> str:
+    """Advice on an override with the number of an item that the file does not have."""
+    is_number = isinstance(value, dict) and value and all(str(name).isdecimal() for name in value)
+    return " (an item is set by its number if the file has the list)" if is_number else ""
+
+
+def _as_in_yaml(value: object) -> object:
+    return json.dumps(value) if value is None or isinstance(value, bool) else value
+
+
 def _truncated_repr(value: object) -> str:
     if value is None or isinstance(value, bool):
-        return json.dumps(value)  # as YAML has it, too
+        return str(_as_in_yaml(value))
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
