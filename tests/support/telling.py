@@ -3,6 +3,7 @@
 The word `below` has it start itself twice, as `subprocess` and as a supervisor does.
 """
 
+import io
 import json
 import os
 import subprocess
@@ -48,6 +49,8 @@ def start_below() -> None:
 
 def main() -> int:
     """Prints a line of JSON for each of these processes, and who they are."""
+    assert isinstance(sys.stdout, io.TextIOWrapper)
+    sys.stdout.reconfigure(errors="replace")  # as `trinity` does
     is_forked = IMPORTED_BEFORE in sys.modules
     who = {"forked": is_forked, "of": os.getppid(), "is": os.getpid()}
     sys.stdout.write(json.dumps([told(), who]) + "\n")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -80,6 +81,17 @@ def test_one_that_raises_ends_with_its_traceback() -> None:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert done.returncode == 1
     assert "ValueError: meant" in done.stderr
+
+
+def test_one_at_a_terminal_writes_to_it() -> None:
+    ours, theirs = pty.openpty()
+    with forked():
+        done = subprocess.run(COMMAND, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    written = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert done.returncode == CODE, written
+    assert json.loads(written)[1]["forked"]
 
 
 def test_a_killed_one_leaves_nothing() -> None:

@@ -3,7 +3,7 @@
 import fnmatch
 from pathlib import Path
 
-from tests.forking import BY_PATH, STARTED, forked_in
+from tests.forking import FORKED, STARTED, forked_in
 from tests.scheduling import GROUPS, LONG_FILES, group_of
 
 TESTS = Path(__file__).parents[1]
@@ -19,8 +19,9 @@ def test_every_pattern_names_a_file_and_each_file_has_one_place() -> None:
     assert not [file for file in long if group_of(file)]
 
 
-def test_every_pattern_of_what_is_forked_counts_for_a_file() -> None:
-    found = {path: forked_in(path) for path in FILES}
-    for pattern, forked in BY_PATH.items():
-        assert forked in [found[path] for path in fnmatch.filter(FILES, pattern)], pattern
+def test_every_pattern_of_what_is_forked_names_a_file() -> None:
+    for forked, patterns in FORKED.values():
+        for pattern in patterns:
+            [file] = fnmatch.filter(FILES, pattern)
+            assert forked_in(file) == forked
     assert forked_in(f"{TESTS}/unit/test_scheduling.py") == STARTED

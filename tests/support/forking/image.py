@@ -10,6 +10,7 @@ import fcntl
 import gc
 import importlib
 import importlib.util
+import io
 import json
 import os
 import platform
@@ -22,6 +23,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TextIO, cast
 
 from tests.support.forking.programs import DEFAULTS, NOT_COMPILED, Program, Request, program_of
 from tests.support.forking.starts import ROOM_VARIABLE, ForkingStarts
@@ -133,9 +135,24 @@ def _take_on(request: Request, descriptors: list[int], own_path: list[str]) -> P
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     sys.argv = [program.module, *program.arguments]
     sys.orig_argv = list(program.command)
-    for stream in (sys.stdin, sys.stdout):
-        stream.reconfigure(line_buffering=stream.isatty())  # type: ignore[union-attr]
+    sys.stdin = _stream(0, "rb", sys.stdin, newline=None)
+    sys.stdout = _stream(1, "wb", sys.stdout)
+    sys.stderr = _stream(2, "wb", sys.stderr)
     return program
+
+
+def _stream(number: int, mode: str, before: TextIO, newline: str | None = "\n") -> io.TextIOWrapper:
+    """Opens a standard stream, which may be another kind of file than before, as Python does."""
+    assert isinstance(before, io.TextIOWrapper)
+    binary = cast(io.BufferedWriter, open(number, mode, closefd=False))  # noqa: SIM115
+    return io.TextIOWrapper(
+        binary,
+        encoding=before.encoding,
+        errors=before.errors,
+        newline=newline,
+        line_buffering=number == 2 or binary.isatty(),
+        write_through=before.write_through,
+    )
 
 
 def _place(descriptors: list[int], numbers: list[int]) -> None:

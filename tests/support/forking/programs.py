@@ -40,7 +40,7 @@ LIMITED = (
 """Programs that limit all of their memory, to which what is imported would count."""
 DEFAULTS = {
     "OMP_NUM_THREADS": "1",
-    "ARROW_DEFAULT_MEMORY_POOL": "system",  # the other one starts a thread
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # a thread would not be in a fork
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "VERL_LOGGING_LEVEL": "WARN",
