@@ -19,7 +19,7 @@ COMMAND_LINE = "the command line"
 
 _STAGE = re.compile(r"^stage `(?P<name>[^`]+)`")
 _LIKE_A_KEY = re.compile(
-    r"[~+]*(?P<key>[a-z_]+(\.[a-z_]+)+)(?<!\.yaml)(?<!\.yml)(\s*[:=].*)?|(?P<path>[a-z_]+(/[a-z_]+)+)="
+    r"[~+]*(?P<key>[a-z_]+(\.[a-z_]+)+)(?<!\.yaml)(?<!\.yml)(\s*[:=].*)?|(?P<path>[a-z_]+(/[a-z_]+)+)=.*"
 )
 """What was meant for a key of the command line, written in another way."""
 _KEY = re.compile(r"`(?P<key>[a-z_]+(\[\d+\])?(\.\w+(\[\d+\])?)+)")
@@ -48,7 +48,7 @@ class ConfigSource:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
             reason = error.strerror or str(error)
-            if (meant := _LIKE_A_KEY.match(str(path))) and not path.exists():
+            if (meant := _LIKE_A_KEY.fullmatch(str(path))) and not path.exists():
                 key = meant["key"] or meant["path"].replace("/", ".")
                 reason += f"; a key is set by `{key}=VALUE`"
             raise UserError(f"cannot read the configuration {path}: {reason}") from error
