@@ -27,7 +27,6 @@ FORKED: Mapping[str, tuple[Forked, tuple[str, ...]]] = {
             "*/integration/inspect/test_commands.py",
             "*/integration/monitors/test_launched.py",
             "*/integration/restarts/test_each_service.py",
-            "*/integration/telemetry/test_whole_chain.py",
             "*/integration/together/test_a_rank_dies.py",
             "*/integration/together/test_two_tenants.py",
         ),
