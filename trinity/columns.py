@@ -3,12 +3,14 @@
     column_value({"reward_model": {"ground_truth": "72"}}, "reward_model.ground_truth")  # "72"
     row_reward("openai/gsm8k")                                                   # "gsm8k_reward"
 
-A column whose name has a dot comes before a path into one. Rows that veRL's scripts write name
-their data set in `data_source`, and veRL chooses their reward by it.
+A column whose name has a dot comes before a path into one, which leads into the JSON text of an
+object, too. Rows that veRL's scripts write name their data set in `data_source`, and veRL chooses
+their reward by it.
 """
 
+import json
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
@@ -24,11 +26,21 @@ def column_value(row: Mapping[str, Value], path: str) -> Value:
     if path in row:
         return row[path]
     name, _, rest = path.partition(".")
-    inner = row[name]
+    inner = _object_of(row[name]) if rest else row[name]
     if not rest or not isinstance(inner, Mapping):
         raise KeyError(path)
     found: Value = column_value(inner, rest)
     return found
+
+
+def _object_of(value: Any) -> Any:
+    """Returns the object that a JSON text holds; any other value as it is."""
+    if not isinstance(value, str) or not value.lstrip().startswith("{"):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
 
 
 def has_column(row: Mapping[str, object], path: str) -> bool:
