@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO, cast
 
-from tests.support.forking.programs import DEFAULTS, NOT_COMPILED, Program, Request, program_of
+from tests.support.forking.programs import DEFAULTS, Program, Request, program_of
 from tests.support.forking.starts import ROOM_VARIABLE, ForkingStarts
 from tests.support.warm import MAX_REQUEST_BYTES, NUMBER_BYTES, READY
 
@@ -66,8 +66,6 @@ def _same(connection: socket.socket) -> socket.socket:
 def _import_all(modules: Sequence[str]) -> None:
     os.environ |= {name: value for name, value in DEFAULTS.items() if name not in os.environ}
     for module in modules:
-        if module.startswith("vllm"):
-            os.environ.setdefault(NOT_COMPILED, "1")
         importlib.import_module(module)
     assert len(os.listdir("/proc/self/task")) == 1, "a thread would be missing after a fork"
     gc.collect()

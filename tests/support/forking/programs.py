@@ -18,13 +18,6 @@ TRAINER = (
     *("services.trainer.data.encoders", "services.trainer.learner.learner"),
 )
 """What the trainer and its ranks import."""
-WITH_MODELS = (
-    *(*MODEL_FREE, *TRAINER, "services.explorer.__main__"),
-    *("vllm.engine.arg_utils", "vllm.v1.engine.async_llm"),
-)
-"""What a stack with vLLM and verl imports: half a minute."""
-SCHEMAS = ("services.explorer.openai_api.schema_worker", "llguidance", "xgrammar", "transformers")
-"""What compiles schemas of responses."""
 STACKS = (
     "trinity.local.supervisor",
     "trinity.cli.main",
@@ -44,22 +37,17 @@ DEFAULTS = {
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "VERL_LOGGING_LEVEL": "WARN",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
 """Set before the imports, as the services set them; a program may also say the same itself."""
-NOT_COMPILED = "TORCHDYNAMO_DISABLE"
-"""The explorer sets it before it imports vLLM; a rank does not have it."""
-MAY_BE_GIVEN = {**DEFAULTS, NOT_COMPILED: "1", "HF_HUB_OFFLINE": "1"}
-"""Values that change nothing in what is imported without them."""
+MAY_BE_GIVEN = {**DEFAULTS, "TORCHDYNAMO_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
+"""What a test's process may have set since; it changes nothing in what was imported."""
 READ_AT_IMPORT = (
     *("CUDA_", "GLOO_", "HF_", "HUGGINGFACE_", "LD_", "MALLOC_", "MKL_", "NCCL_", "OMP_"),
-    *("OPENBLAS_", "PYTHON", "PYTORCH_", "SSL_", "TORCH", "TRANSFORMERS_", "VERL_", "VLLM_"),
+    *("OPENBLAS_", "PYTHON", "PYTORCH_", "SSL_", "TORCH", "TRANSFORMERS_", "VERL_"),
 )
 """Beginnings of variables that act where an interpreter starts or a library is imported."""
 TAKEN_ON = (
-    *("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VLLM_RPC_BASE_PATH", "GLOO_SOCKET_IFNAME"),
+    *("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "GLOO_SOCKET_IFNAME"),
     "TORCHINDUCTOR_CACHE_DIR",  # torch sets it itself
 )
 
