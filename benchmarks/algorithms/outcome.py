@@ -31,6 +31,8 @@ class TrialRun:
     """Of the last train step."""
     seconds: float = 0.0
     """Of this process's processor."""
+    training_seconds: dict[int, float] = field(default_factory=dict)
+    """Of them those of rollouts and training until then, by train step of the curve."""
 
     @property
     def end(self) -> float:

@@ -46,6 +46,6 @@ class Results:
 
 def _run(line: str) -> TrialRun:
     values = json.loads(line)
-    for name in ("accuracies", "losses"):
-        values[name] = {int(step): value for step, value in values[name].items()}
+    for name in ("accuracies", "losses", "training_seconds"):
+        values[name] = {int(step): value for step, value in values.get(name, {}).items()}
     return TrialRun(**values)

@@ -20,17 +20,19 @@ NUM_TEACHER_STEPS = 400
 TEACHER_SEED = 1000
 
 
-def make_start(trainer: TrialTrainer) -> None:
+def make_start(
+    trainer: TrialTrainer, *, warm_up: Trial = WARM_UP, num_steps: int = NUM_STEPS
+) -> None:
     """Imitation of the hasty teacher, as in the example; nothing if it is there."""
     from services.trainer.learner.learner import Learner
 
     job = trainer.job
     if job.start.exists():
         return
-    plan = job.plan(WARM_UP, seed=SEED, num_rows=NUM_ROWS, lag=0)
+    plan = job.plan(warm_up, seed=SEED, num_rows=NUM_ROWS, lag=0)
     learner = Learner(plan=plan, model_directory=job.untrained, ranks=trainer.ranks)
     units = job.shown()
-    for batch in islice(batches(units, NUM_ROWS, SEED), NUM_STEPS):
+    for batch in islice(batches(units, NUM_ROWS, SEED), num_steps):
         learner.train_step(batch, plan.learning_rate(batch.step))
     save(weights_of(learner), job.untrained, job.start)
 

@@ -89,6 +89,11 @@ ALLOWED = (
     Allowed(
         r"examples/own.*", "tests/unit/benchmarks/test_trinity_rft_examples.py", "made by the test"
     ),
+    Allowed(
+        r"examples\.shop\.by_two_paths\.Own",
+        "tests/unit/workflows/test_plugins.py",
+        "made by the test",
+    ),
     Allowed(r"trinity\.runs(\.\w+)*", "*", "subjects of the stream begin so"),
     Allowed(r"trinity\.(event|group|role|run)", "*", "tags of MLflow's runs"),
     Allowed(r"trinity\.outcome", "services/explorer/*", "an attribute of a metric"),
@@ -116,7 +121,7 @@ ALLOWED = (
     Allowed(r"trinity/api/v1/\w+\.proto", "*", "a file as protos import it, under proto/"),
     Allowed(r"benchmarks/results/gpu\.json", "benchmarks/*", "written where there is a GPU"),
     Allowed(
-        r"benchmarks/results/(user_processes|beside_trl)\.json",
+        r"benchmarks/results/(user_processes|beside_trl|algorithms_beside)\.jsonl?",
         "benchmarks/*",
         "written where it is run",
     ),

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from trinity.errors import UserError
+from trinity.isolation.values import LineSender
 from trinity.runtime.logs import LibraryFilter
-from trinity.runtime.runner_logs import LineSender
 from trinity.runtime.worker_process import RequestChannel
 
 Json = dict[str, Any]
 Reply = concurrent.futures.Future[Any]
+MAKES_CALLS = "workflow"
+"""The kind of request during which a process calls the explorer."""
 OnDelta = Callable[[Json], None]
 """Receives a part of a reply before it is complete."""
 
@@ -23,8 +25,9 @@ OnDelta = Callable[[Json], None]
 class CallChannel(RequestChannel):
     """Requests of the explorer, and calls that this process makes of it while it answers one.
 
-    A thread reads all lines, so that calls of several threads or tasks may be open at a time.
-    Lines that users' code logs are sent to the explorer, which knows whose run it is.
+    From the first workflow on a thread reads the lines, so that calls of several threads or tasks
+    may be open at a time; rewards make no calls and are spared the way through it. Lines that
+    users' code logs are sent to the explorer, which knows whose run it is.
     """
 
     def __init__(self) -> None:
@@ -42,7 +45,15 @@ class CallChannel(RequestChannel):
 
     def requests(self) -> Iterator[Json]:
         """Yields the requests, until there are no more."""
+        for request in super().requests():
+            if request["kind"] == MAKES_CALLS:
+                yield from self._requests_among_replies(request)
+                return
+            yield request
+
+    def _requests_among_replies(self, first: Json) -> Iterator[Json]:
         threading.Thread(target=self._read, name="explorer", daemon=True).start()
+        yield first
         while (request := self._requests.get()) is not None:
             yield request
 
@@ -70,7 +81,7 @@ class CallChannel(RequestChannel):
     def _settle(self, message: Json) -> None:
         reply, _ = self._open.pop(message["reply"])
         if message.get("is_over"):
-            from trinity.workflows.openai_clients import AttemptOver
+            from trinity.workflows.generation import AttemptOver
 
             reply.set_exception(AttemptOver())
         elif "raised" in message:

@@ -4,17 +4,21 @@
 
 The argument is a file descriptor: on SIGUSR1 the process writes there what it is doing. A request
 has a `kind`: `load` imports the parts of a stage, `reward` scores an answer, `workflow` makes runs.
-During a workflow, lines with `call` ask the model, and lines with `reply` answer them.
+During a workflow, lines with `call` ask the model, and lines with `reply` answer them. A request
+has a `number` that its answer has, too, with the `seconds` it took, and one with `begin_by` is not
+begun after that time.
 """
 
 import faulthandler
+import math
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from trinity.isolation.calls import CallChannel
+from trinity.isolation.calls import MAKES_CALLS, CallChannel
 from trinity.isolation.values import Failure, PartRef, decode_known
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import BoundReward, RewardSource
@@ -37,18 +41,31 @@ def _handle_request(channel: CallChannel, request: Message) -> Iterator[Callable
     handlers: dict[str, Callable[[Message], JsonObject]] = {
         "load": _load,
         "reward": _score,
-        "workflow": partial(_run, channel),
+        MAKES_CALLS: partial(_run, channel),
     }
-    yield partial(_answer, handlers[request["kind"]], request)
+    handle = handlers[request["kind"]]
+    if time.monotonic() > request.get("begin_by", math.inf):
+        handle = _decline
+    yield partial(_answer, handle, request)
+
+
+def _decline(request: Message) -> JsonObject:
+    """Answers a call that waited for too long behind others; it is sent to another process."""
+    del request
+    return {"is_late": True}
 
 
 def _answer(handle: Callable[[Message], JsonObject], request: Message) -> JsonObject:
+    begun = time.monotonic()
     try:
-        return handle(request)
+        answer = handle(request)
     except MemoryError:
         raise
     except BaseException as error:  # whatever users' code raises, SystemExit too
-        return {"failure": Failure.of(error).to_json()}
+        answer = {"failure": Failure.of(error).to_json()}
+    if "number" not in request:
+        return answer
+    return {**answer, "number": request["number"], "seconds": time.monotonic() - begun}
 
 
 def _load(request: Message) -> JsonObject:

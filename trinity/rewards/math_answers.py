@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 
+from trinity.rewards.math_characters import in_latex
 from trinity.rewards.math_units import (
     DEGREES,
     are_different,
     multiplied_out,
+    number_with_suffix,
     unit_of,
     without_bare_unit,
     without_lone_unit,
@@ -42,7 +44,7 @@ _REPLACED = (
     (re.compile(r"(?<![\\a-zA-Z])sqrt\s*\(([^()]*)\)"), r"\\sqrt{\1}"),
     (re.compile(r"(?<![\\a-zA-Z])(?:infinity|inf)(?![a-zA-Z])"), r"\\infty"),
     (re.compile(r"^\s*[a-zA-Z]\s*\\in(?![a-zA-Z])"), ""),
-    (re.compile(r"\\\\\s*$|[€£¥]|\\(?:euro|pounds)(?![a-zA-Z])"), " "),
+    (re.compile(r"\\\\\s*$|[€£¥₹₩₽]|\\(?:euro|pounds)(?![a-zA-Z])"), " "),
     (re.compile(rf"\\\$|\\?%|{DEGREES}"), " "),
     (re.compile(r"\\(?:leq?|leqslant)(?![a-zA-Z])"), "≤"),
     (re.compile(r"\\(?:geq?|geqslant)(?![a-zA-Z])"), "≥"),
@@ -51,9 +53,26 @@ _REPLACED = (
     (re.compile(r"<="), "≤"),
     (re.compile(r">="), "≥"),
     (re.compile(r"\\varnothing|\\empty(?![a-zA-Z])"), r"\\emptyset"),
-    (re.compile(r"\\(begin|end)\{[bvV]?matrix\}"), r"\\\1{pmatrix}"),
+    (re.compile(r"\\(begin|end)\{[bB]?matrix\}"), r"\\\1{pmatrix}"),
+    (re.compile(r"\\\\\s*(?=\\end\{pmatrix\})"), ""),
+    (re.compile(r"^[(\[]\s*(\\begin\{pmatrix\}[^\[\]()]*\\end\{pmatrix\})\s*[)\]]$"), r"\1"),
+    (re.compile(r"(?<=\d)\s*x\s*(?=10\s*\^)"), r" \\cdot "),
+    (re.compile(r"\^\s*(-\d+)(?![\w.])"), r"^{\1}"),
 )
-_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mbox|operatorname)\s*\{")
+_WORDS = (
+    (
+        re.compile(rf"(?:{DEGREES})\s*(?:\\(?:text|mathrm)\s*\{{\s*)?([CF])\s*\}}?(?=\$?$)"),
+        r"^{\\circ}\\text{\1}",
+    ),
+    (
+        re.compile(r"(?<=[\d})])(?:\s|~)*(?:\\(?:text|mathrm)\s*\{\s*)?per ?cent\s*\}?(?=\$?$)"),
+        r"\\%",
+    ),
+    (re.compile(r"^(\$?)(\d+) (?:in|out of) (\d+)(?=\$?$)"), r"\1\\frac{\2}{\3}"),
+)
+_TEXT = re.compile(
+    r"\\(?:boxed|text|textbf|textit|textrm|mathrm|mathbf|mathit|mbox|operatorname)\s*\{"
+)
 _JOINED = re.compile(r"\\(?:lor|land|vee|wedge)(?![a-zA-Z])|(?<![a-zA-Z\\])(?:or|and)(?![a-zA-Z])")
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
 _FUNCTIONS = {"sin", "cos", "tan", "cot", "sec", "csc", "ln", "log", "exp", "max", "min", "gcd"}
@@ -68,7 +87,7 @@ _RELATION = re.compile(r"[<>≤≥]")
 _FLIPPED = {"<": ">", ">": "<", "≤": "≥", "≥": "≤"}
 _SIGN = re.compile(rf"%|{DEGREES}")
 _NUMERIC = re.compile(r"(?:[\d\s.+*/^(){}!-]|\\(?:frac|sqrt|cdot|times|div|pi)(?![a-zA-Z]))*")
-_UNFINISHED = re.compile(r"'|\\(?:[lc]?dots|prime)(?![a-zA-Z])|\.\.")
+_UNFINISHED = re.compile(r"'|\\(?:[lc]?dots|prime|[hv]?phantom)(?![a-zA-Z])|\.\.")
 _OPENING, _CLOSING = "([{", ")]}"
 _PERCENT = re.compile(r"\\?%\s*$")
 _BASE = re.compile(r"_\{?(\d+)\}?$")
@@ -76,12 +95,19 @@ _RECURRING = re.compile(r"(-?)(\d*)\.(\d*)\\overline\s*\{?(\d+)\}?")
 _FRACTION = re.compile(r"-?(?:(\d+)\s*/\s*(\d+)|\\frac\s*\{?\s*(\d+)\s*\}?\s*\{?\s*(\d+)\s*\}?)")
 _INEXACT = re.compile(r"\\(?:pi|sqrt|frac)(?![a-zA-Z])|/")
 """Signs of an exact value, which a decimal number may round."""
-_MIXED = re.compile(r"(-?)(\d+)\s*\\frac\s*\{?(\d+)\}?\s*\{?(\d+)\}?")
+_MIXED = re.compile(r"(-?)(\d+)\s*\\frac\s*\{?(\d+)\}?\s*\{?(\d+)\}?|(-?)(\d+)\s+(\d+)\s*/\s*(\d+)")
+_DATE = re.compile(
+    r"\d{4}([-/.])\d{1,2}\1\d{1,2}|\d{1,2}([-/.])\d{1,2}\2\d{4}"
+    r"|\d{1,2}:[0-5]\d(?::[0-5]\d)?"
+)
+"""Dates, and times, which might be ratios: neither is computed."""
+_STRANGE = re.compile(r"[^\x00-\x7f≤≥°]")
+"""Characters that the parser of formulas leaves out in silence."""
 
 
 def is_same_answer(answer: str, truth: str, equal: Equal) -> bool:
     """Returns true if the whole of the answer is the truth."""
-    answer, truth = multiplied_out(answer), multiplied_out(truth)
+    answer, truth = in_numbers(answer), in_numbers(truth)
     given, expected = normalize(answer), normalize(truth)
     units = [unit_of(_undelimited(text.strip()).rstrip(".")) for text in (answer, truth)]
     if not given or not expected or are_different(*units):
@@ -90,7 +116,11 @@ def is_same_answer(answer: str, truth: str, equal: Equal) -> bool:
         given, expected = without_lone_unit(given), without_lone_unit(expected)
     if _compact(given) == _compact(expected):
         return True
-    if _is_unfinished(given) and not _is_unfinished(expected):
+    if _is_only_a_text(given) or _is_only_a_text(expected):
+        return _without_zeros(given) == _without_zeros(expected)
+    if (number := number_with_suffix(answer)) is not None and number == number_of(expected):
+        return True
+    if _is_unfinished(given) != _is_unfinished(expected):
         return False
     if not _SIGN.search(answer) and any(_contradicts_itself(i, equal) for i in _items(given)):
         return False
@@ -101,6 +131,14 @@ def is_same_answer(answer: str, truth: str, equal: Equal) -> bool:
         return False
     percent, other = (given, expected) if have_sign[0] else (expected, given)
     return _is_same_share(percent, other, equal)
+
+
+def in_numbers(text: str) -> str:
+    """Returns the text in LaTeX, with numbers and signs for words that stand for these."""
+    text = in_latex(text)
+    for pattern, replacement in _WORDS:
+        text = pattern.sub(replacement, text)
+    return multiplied_out(text)
 
 
 def _is_same_share(percent: str, other: str, equal: Equal) -> bool:
@@ -128,6 +166,16 @@ def normalize(text: str) -> str:
 def _is_unfinished(text: str) -> bool:
     """Returns true if a value has dots or a prime; names in front of it, as `f'(x)`, may."""
     return any(_UNFINISHED.search(_right_side(item)) for item in _items(text))
+
+
+def _is_only_a_text(text: str) -> bool:
+    """Returns true for what is no formula: a date, a time, and what holds other writing."""
+    return any(_DATE.fullmatch(item) for item in _items(text)) or bool(_STRANGE.search(text))
+
+
+def _without_zeros(text: str) -> str:
+    """Returns a date or time without the zeros before its numbers."""
+    return re.sub(r"(?<!\d)0+(?=\d)", "", _compact(text))
 
 
 def number_of(text: str) -> Decimal | None:
@@ -313,8 +361,10 @@ def _is_permutation(items: Sequence[str], others: Sequence[str], equal: Equal) -
 def _out_of_set(text: str) -> str:
     """Returns the items of a set, without its braces."""
     text = text.strip()
-    is_set = text.startswith(r"\{") and text.endswith(r"\}")
-    return text[2:-2].strip() if is_set else text
+    if text.startswith(r"\{") and text.endswith(r"\}"):
+        return text[2:-2].strip()
+    is_set = text.startswith("{") and _closing(text, 0) == len(text) - 1
+    return text[1:-1].strip() if is_set else text
 
 
 def _out_of_brackets(text: str) -> str:
@@ -362,6 +412,6 @@ def _plain(text: str) -> str:
         top = int(f"{whole}{fixed}{period}") - int(f"{whole}{fixed}" or "0")
         return rf"{sign}\frac{{{top}}}{{{nines}}}"
     if found := _MIXED.fullmatch(text.strip()):
-        sign, whole, over, under = found.groups()
+        sign, whole, over, under = (group for group in found.groups() if group is not None)
         return rf"{sign}\frac{{{int(whole) * int(under) + int(over)}}}{{{under}}}"
     return text

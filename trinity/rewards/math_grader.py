@@ -17,8 +17,8 @@ from contextlib import contextmanager
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
-from trinity.rewards.math_answers import is_same_answer
-from trinity.rewards.math_units import multiplied_out
+from trinity.rewards.math_answers import in_numbers, is_same_answer
+from trinity.rewards.math_units import in_plain_numbers
 
 IN_TEXT = (LatexExtractionConfig(), ExprExtractionConfig())
 FORMULA = (LatexExtractionConfig(),)
@@ -98,7 +98,7 @@ def is_equal(answer: str, truth: str) -> bool:
 
 def matches_truth(response: str, truth: str) -> bool:
     """Returns true if any parse of the truth equals the answer found in the response."""
-    response, truth = multiplied_out(response), multiplied_out(truth)
+    response, truth = in_plain_numbers(in_numbers(response)), in_numbers(truth)
     answer = [] if _HUGE.search(response) else _parse(response)
     return bool(answer) and any(
         verify(gold, answer, timeout_seconds=None) for gold in _parse_truth(truth)

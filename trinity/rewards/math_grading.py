@@ -14,8 +14,8 @@ import select
 import subprocess
 import threading
 
-from trinity.interpreter import module_command
 from trinity.rewards.math_answers import is_prose, number_of
+from trinity.runtime.child_process import module_command
 
 logger = logging.getLogger(__name__)
 
@@ -153,16 +153,17 @@ atexit.register(GRADERS.stop_processes)
 def last_boxed(text: str) -> str | None:
     r"""Returns the content of the last `\boxed{}` that is closed; None if there is none.
 
-    It reads the text once, however many boxes are left open.
+    Of boxes in one another it is the outer one: what stands beside the inner one counts, too. It
+    reads the text once, however many boxes are left open.
     """
     opened: list[int | None] = []
-    last: tuple[int, int] | None = None
+    last: slice | None = None
     for place, character in enumerate(text):
         if character == "{":
             begins_box = text.startswith(_BOX, place + 1 - len(_BOX), place + 1)
             opened.append(place + 1 if begins_box else None)
         elif character == "}" and opened:
             begin = opened.pop()
-            if begin is not None and (last is None or begin > last[0]):
-                last = begin, place
-    return None if last is None else text[slice(*last)]
+            if begin is not None:
+                last = slice(begin, place)
+    return None if last is None else text[last]

@@ -9,7 +9,7 @@ DEGREES = r"\^\s*\{?\s*\\circ\s*\}?|\\degree|°"
 _AFTER_A_NUMBER = r"(?:(?<=[\d})])|(?<=\\pi))"
 _SHORT_UNIT = (
     r"(?:[cdkmn]m|[cdm][lL]|[km]g|[kKMGT]B|ms|ft|in|yd|mi|ha|cc|lb|oz|hr|wk|yr|am|pm|Hz|kW|kJ|Pa|sq"
-    r"|cu|rad)(?![a-zA-Z])"
+    r"|cu|rad|m/(?:s|min|h)|g/(?:mol|m[lL]|L)|[JN]/(?:K|m|mol|kg)|[VW]/m)(?![a-zA-Z])"
 )
 _UNIT = re.compile(
     rf"(?:(?<=[\d}})])\s+(?:{_SHORT_UNIT}|[a-zA-Z]{{3}})|(?<=\\pi)\s+(?:{_SHORT_UNIT}|[a-zA-Z]{{4}}))"
@@ -21,7 +21,7 @@ _SET_UNIT = re.compile(
     _AFTER_A_NUMBER + r"(?:\s|~|\\[,;:!> ])*"
     r"\\(?:text|mathrm|textrm)\s*\{[a-zA-Z. /~]+\}\s*(?:\^\{?\d\}?)?$"
 )
-_LONE_UNIT = re.compile(r"(?<=\d)\s+[mglLsh]$")
+_LONE_UNIT = re.compile(r"(?<=\d)\s+[mglLshNJWVA]$")
 """A single letter is a unit beside the same one, or beside another one: else it is a factor."""
 _SIGNS = (
     (re.compile(rf"(?:{DEGREES})$"), "degree"),
@@ -29,6 +29,10 @@ _SIGNS = (
     (re.compile(r"^[-+]?\s*\\\$"), "dollar"),
     (re.compile(r"^[-+]?\s*(?:€|\\euro)|€$"), "euro"),
     (re.compile(r"^[-+]?\s*(?:£|\\pounds)"), "pound"),
+    (re.compile(r"^[-+]?\s*¥"), "yen"),
+    (re.compile(r"^[-+]?\s*₹"), "rupee"),
+    (re.compile(r"^[-+]?\s*₩"), "won"),
+    (re.compile(r"^[-+]?\s*₽"), "ruble"),
 )
 """Signs that are units."""
 _CURRENCY = re.compile(r"dollars?|usd|euros?")
@@ -70,6 +74,15 @@ _FACTORS = {
     "trillion": Decimal(1_000_000_000_000),
     "tenth": Decimal("0.1"),
     "hundredth": Decimal("0.01"),
+    "mille": Decimal(1_000),
+    "tausend": Decimal(1_000),
+    "millionen": Decimal(1_000_000),
+    "millones": Decimal(1_000_000),
+    "milliard": Decimal(1_000_000_000),
+    "milliarde": Decimal(1_000_000_000),
+    "milliarden": Decimal(1_000_000_000),
+    "lakh": Decimal(100_000),
+    "crore": Decimal(10_000_000),
     "thousandth": Decimal("0.001"),
     "millionth": Decimal("0.000001"),
 }
@@ -88,19 +101,81 @@ _MULTIPLIED = re.compile(
 """A number that stands alone, and not under a fraction, in a power, or behind its thousands."""
 _MULTIPLIED_TERM = re.compile(rf"(?:(?<=[\d}})])|(?<=\\pi)){_FACTORS_BEHIND}", re.IGNORECASE)
 _JUDGEMENT = re.compile(
-    r"(?<![a-zA-Z])(?:is|are|was|not|no|or|if|zero|squared|cubed|factorial|halves"
+    r"(?<![a-zA-Z])(?:is|are|was|not|no|or|if|zero|squared|cubed|factorial|halves|half"
+    r"|doubled|tripled|twice|thrice|times|[MBT]|(?<![\s~])K"
+    r"|million\w*|milion\w*|mill?iard\w*|[a-z]+illion\w*|hundert|score|gross"
+    r"|bln|tn|tsd|[Mm]io|[Mm]rd"
     r"|(?:third|fourth|fifth|sixth|seventh|eighth|ninth)(?:s|\s*\}?$)|negative\s*\}?$"
-    rf"|k|bn|bil|mil|mln|mn|lakhs?|crores?|{_WORD})(?![a-zA-Z])"
+    rf"|k|bn|bil|mil|mln|mn|{_WORD})(?![a-zA-Z])"
 )
 """A word that makes what follows a number no unit: it judges the number, or makes it another."""
 _FOUND_FACTOR = re.compile(_WORD, re.IGNORECASE)
+_SUFFIXES = {
+    **dict.fromkeys(("k", "K"), 1_000),
+    **dict.fromkeys(("M", "mn", "mln"), 1_000_000),
+    **dict.fromkeys(("B", "bn", "bln"), 1_000_000_000),
+}
+_SUFFIXED = re.compile(
+    r"(?:\\?\$)?\s*(?P<number>\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?)\s*"
+    rf"(?:\\(?:text|mathrm)\s*\{{\s*)?(?P<suffix>{'|'.join(_SUFFIXES)})\s*\}}?"
+)
+_SUFFIXED_IN_TEXT = re.compile(
+    rf"(?<![\w.,])(?P<number>\d{{1,3}}(?:,\d{{3}})+|\d+(?:\.\d+)?)(?P<suffix>{'|'.join(_SUFFIXES)})(?!\w)"
+)
+_MIXED_IN_TEXT = re.compile(
+    r"(?<![\d/.,^] )(?<![\w/.,^])(\d{1,9}) (\d{1,9})/(\d{1,9})(?![\w/])(?!\.\d)"
+)
+_PART = r"\d+\s+(?:hundred|thousand|million|billion|trillion)"
+_COMPOUND = re.compile(rf"{_PART}(?:\s+{_PART})*(?:\s+\d+)?", re.IGNORECASE)
+_JOINTS = re.compile(
+    r"\\(?:text|mathrm|textrm|mbox)\s*\{|[{}]|,(?!\d{3}(?!\d))|(?<![a-zA-Z])and(?![a-zA-Z])"
+)
 _MOST_DIGITS = 20
+_MOST_COMPOUND_CHARACTERS = 120
 _MOST_FACTORS = 4
 
 
 def multiplied_out(text: str) -> str:
     """Returns the text with numbers for those that a word multiplies: `5 million`, `3 dozen`."""
+    if (number := _compound(text)) is not None:
+        return str(number)
     return _MULTIPLIED_TERM.sub(_factor, _MULTIPLIED.sub(_product, text))
+
+
+def _compound(text: str) -> int | None:
+    """Returns the value of `2 thousand 5 hundred`, whose parts grow smaller; None for others."""
+    words = " ".join(_JOINTS.sub(" ", text).replace(",", "").split()).lower()
+    if not _COMPOUND.fullmatch(words) or len(words) > _MOST_COMPOUND_CHARACTERS:
+        return None
+    pairs = re.findall(r"(\d+)(?: ([a-z]+))?", words)
+    total, room = 0, None
+    for number, word in pairs:
+        factor = int(_FACTORS[word]) if word else 1
+        if room is not None and int(number) * factor >= room:
+            return None
+        total, room = total + int(number) * factor, factor
+    return total
+
+
+def number_with_suffix(text: str) -> Decimal | None:
+    """Returns the value of `3.5k` or `5M`; None for anything else. It may be a product, too."""
+    found = _SUFFIXED.fullmatch(text.strip().strip("$").strip())
+    return None if found is None else _with_suffix(found)
+
+
+def in_plain_numbers(text: str) -> str:
+    """Returns prose with plain numbers for those with a suffix, `$3.5k`, and mixed ones."""
+    text = _MIXED_IN_TEXT.sub(_as_fraction, text)
+    return _SUFFIXED_IN_TEXT.sub(lambda found: f"{_with_suffix(found):f}", text)
+
+
+def _as_fraction(found: re.Match[str]) -> str:
+    whole, over, under = (int(group) for group in found.groups())
+    return f"{whole * under + over}/{under}"
+
+
+def _with_suffix(found: re.Match[str]) -> Decimal:
+    return Decimal(found["number"].replace(",", "")) * _SUFFIXES[found["suffix"]]
 
 
 def _product(found: re.Match[str]) -> str:
@@ -148,6 +223,7 @@ def _full_name(written: str) -> str:
     """Returns the name of a unit, in one spelling for all ways to write it."""
     power = _POWER.search(written)
     words = re.sub(r"\\[a-z]+", "", written).lower().replace("per cent", "percent")
+    words = re.sub(r"\b([ap])\.m\b", r"\1m", words)
     names = [_name(word) for word in re.findall(r"[a-z]+|/", words)]
     return "".join([*([_POWERS[power[1]]] if power and names else []), *names])
 

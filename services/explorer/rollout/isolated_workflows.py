@@ -3,13 +3,13 @@
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from services.explorer.rollout.user_processes import UserProcess, UserProcessPool
+from services.explorer.rollout.user_process_pool import UserCall, UserProcessPool
+from services.explorer.rollout.user_processes import UserProcess
 from trinity.errors import UserError
-from trinity.isolation.model import facts_of
 from trinity.isolation.values import (
     PartRef,
     UserCodeFailed,
@@ -46,13 +46,19 @@ class IsolatedReward:
     source: RewardSource
     args: JsonObject
     name: str
-    stuck_at: str = ""
-    """Where the reward was when its call was given up."""
+    open_calls: list[UserCall] = field(default_factory=list)
+    """Calls without an answer, those among them that were given up."""
+
+    @property
+    def stuck_at(self) -> str:
+        """The place of the reward, or where it was given up; empty once it has answered."""
+        last = next(reversed(self.open_calls), None)
+        return "" if last is None else f"the reward {self.name} {last.place}"
 
     @property
     def reference(self) -> Message:
         """The reward, as its process finds it."""
-        return {"part": asdict(PartRef.of(self.name, self.source)), "args": self.args}
+        return {"part": PartRef.of(self.name, self.source).to_json(), "args": self.args}
 
     async def __call__(self, values: Mapping[str, object]) -> dict[str, float]:
         """Returns the reward's numbers.
@@ -64,13 +70,14 @@ class IsolatedReward:
             **self.reference,
             "values": encode_known(values, self.name),
         }
-        async with self.pool.lease() as process:
-            process.write(request)
-            try:
-                answer = await process.read()
-            except asyncio.CancelledError:
-                self.stuck_at = f"the reward {self.name} ran{await process.place()}"
-                raise
+        call = UserCall(request)
+        self.open_calls.append(call)
+        try:
+            answer = await self.pool.answer(call)
+        except Exception:
+            self.open_calls.remove(call)
+            raise
+        self.open_calls.remove(call)
         raise_failure(answer)
         numbers: dict[str, float] = answer["numbers"]
         return numbers
@@ -104,7 +111,7 @@ def workflow_request(workflow: PartRef[Any], task: Task, runs: Sequence[int]) ->
     """Returns the request to run a workflow; the reward and the models are added to it."""
     return {
         "kind": "workflow",
-        "workflow": asdict(workflow),
+        "workflow": workflow.to_json(),
         "runs": list(runs),
         "task": {
             "raw_task": task.raw_task,
@@ -154,7 +161,7 @@ class IsolatedSpec:
             process.loaded.add(key)
 
     async def _run(self, process: UserProcess) -> Message:
-        process.write({**self.request, "models": [facts_of(model) for model in self.models]})
+        process.write({**self.request, "models": [_facts_of(model) for model in self.models]})
         calls = ModelCalls(self.models, process.write)
         open_calls: set[asyncio.Task[None]] = set()
         try:
@@ -250,3 +257,15 @@ def _encoded(model: ModelWrapper, call: Message) -> object:
         case "decode":
             return tokenizer.decode(call["tokens"])
     raise ValueError(f"there is no call {call['function']!r}")
+
+
+def _facts_of(model: ModelWrapper) -> Message:
+    """Returns what a process must know of a model, for a line of JSON."""
+    return {
+        "limits": asdict(model.limits),
+        "sampling": asdict(model.sampling),
+        "weights": list(model.weights),
+        "name": model.name,
+        "template_sha256": model.tokenizer.template_sha256.hex(),
+        "api": asdict(model.api_access) if model.has_api else None,
+    }

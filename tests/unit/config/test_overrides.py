@@ -68,8 +68,8 @@ def test_they_may_use_other_keys_and_older_names(tmp_path: Path) -> None:
         ),
         ("name.x=3", "the command line"),
         ("stages[7].mode=both", "the command line"),
-        ("a..b=1", "the command line"),
-        ("[=1", "the command line"),
+        ("a..b=1", "`a..b=1` sets no key: write it as "),
+        ("[=1", "`[=1` sets no key: write it as "),
     ],
 )
 def test_mistakes_are_on_the_command_line(tmp_path: Path, argument: str, said: str) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
-from services.explorer.rollout.user_processes import UserProcessPool
+from services.explorer.rollout.user_process_pool import UserProcessPool
 from services.explorer.rollout.workflow_factory import WorkflowFactory
 from services.explorer.types import Assignment, Attempt, AttemptResult, WeightsId
 from tests.unit.explorer.builders import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.explorer.rollout.user_processes import UserProcessPool
+from services.explorer.rollout.user_process_pool import UserProcessPool
 from trinity.plugins import PLUGIN_DIRS_VARIABLE
 
 

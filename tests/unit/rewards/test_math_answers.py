@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from tests.unit.rewards import sign_pairs
 from tests.unit.rewards.math_pairs import RIGHT, WRONG
 from trinity.plugins import REWARDS
 from trinity.rewards.math_grading import is_equivalent, is_right_answer, last_boxed
@@ -18,12 +19,12 @@ SOME = slice(None, None, 7)
 """All pairs are graded once, and some by each reward: what differs is how the answer is marked."""
 
 
-@pytest.mark.parametrize(("answer", "truth"), RIGHT)
+@pytest.mark.parametrize(("answer", "truth"), [*RIGHT, *sign_pairs.RIGHT])
 def test_a_right_answer_is_right_however_it_is_written(answer: str, truth: str) -> None:
     assert is_right_answer(answer, truth)
 
 
-@pytest.mark.parametrize(("answer", "truth"), WRONG)
+@pytest.mark.parametrize(("answer", "truth"), [*WRONG, *sign_pairs.WRONG])
 def test_a_wrong_answer_is_wrong_though_it_holds_the_right_number(answer: str, truth: str) -> None:
     assert not is_right_answer(answer, truth)
 
@@ -72,6 +73,25 @@ def test_a_power_that_nobody_can_wait_for_is_wrong_at_once(answer: str) -> None:
 def test_many_open_boxes_are_read_once() -> None:
     begun = time.process_time()
     assert last_boxed("\\boxed{" * 200_000) is None
-    assert last_boxed("\\boxed{" * 100_000 + "}" * 100_000) == ""
-    assert last_boxed("\\boxed{a\\boxed{b}} \\boxed{") == "b"
+    nested = last_boxed("\\boxed{" * 100_000 + "}" * 100_000)
+    assert nested == "\\boxed{" * 99_999 + "}" * 99_999
+    assert last_boxed("\\boxed{a\\boxed{b}} \\boxed{") == "a\\boxed{b}"
     assert time.process_time() - begun < 5
+
+
+@pytest.mark.parametrize(
+    ("response", "truth", "wrong"),
+    [
+        ("It costs $3.5k", "3500", "3.5"),
+        ("So there are 5M", "5000000", "5"),
+        ("So there are 5万 people", "50000", "5"),
+        ("There are 5 Millionen", "5000000", "5"),
+        ("I get 2 1/2", "5/2", "1"),
+        ("It is $1.5×10^3$", "1500", "1.5"),  # noqa: RUF001
+    ],
+)
+def test_numbers_in_prose_are_read_with_what_multiplies_them(
+    response: str, truth: str, wrong: str
+) -> None:
+    assert not is_equivalent(response, wrong)
+    assert is_equivalent(response, truth)

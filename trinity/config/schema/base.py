@@ -23,11 +23,19 @@ from trinity.runtime.logs import HIDDEN, redact_passwords
 
 Args = dict[str, JsonValue]
 """Arguments passed on unread to a function that the user chose by name."""
-PathSegment = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+MAX_NAME = 200
+"""Bytes of a name that becomes part of a path: file systems allow 255, and endings are added."""
+PathSegment = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=MAX_NAME)
+]
 """A name that becomes part of a path: letters, digits, `.`, `_`, `-`, first a letter or digit."""
-OptionalSegment = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$")]
-Positive = Annotated[int, Field(gt=0)]
-NonNegative = Annotated[int, Field(ge=0)]
+OptionalSegment = Annotated[
+    str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=MAX_NAME)
+]
+MAX_COUNT = 2**53
+"""Larger counts fit into no database column, once they are multiplied."""
+Positive = Annotated[int, Field(gt=0, le=MAX_COUNT)]
+NonNegative = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Port = Annotated[int, Field(gt=0, lt=1 << 16)]
 NumLogprobs = Annotated[int, Field(ge=0, le=20)]
 """Bounded by the number that the engine can return."""

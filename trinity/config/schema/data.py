@@ -8,6 +8,7 @@ from pydantic import Field, StringConstraints
 from trinity.config.schema.base import (
     DERIVED,
     IN_DATABASE,
+    MAX_NAME,
     NO_RAY,
     Args,
     IgnoredKey,
@@ -22,7 +23,7 @@ from trinity.config.schema.base import (
 
 SelectorType = Literal["sequential", "shuffle", "random", "offline_easy2hard", "difficulty_based"]
 
-DataName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]*$")]
+DataName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]*$", max_length=MAX_NAME)]
 _PART = "[A-Za-z0-9][A-Za-z0-9._-]*"
 RunName = Annotated[str, StringConstraints(pattern=f"^{_PART}(/{_PART}){{0,2}}$")]
 """Project, group and name of a run; a name alone is one of the same project and group."""

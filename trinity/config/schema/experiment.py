@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints, field_serializer
 from trinity.config.schema.algorithm import AlgorithmConfig
 from trinity.config.schema.base import (
     DERIVED,
+    MAX_NAME,
     NO_RAY,
     UNREAD_THERE,
     Args,
@@ -30,7 +31,7 @@ from trinity.config.schema.model import ModelConfig
 from trinity.config.schema.trainer import TrainerConfig
 from trinity.errors import UserError
 
-StageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$")]
+StageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$", max_length=MAX_NAME)]
 SINGLE_STAGE = "main"
 """Name of the only stage of an experiment that lists none."""
 

@@ -1,0 +1,87 @@
+"""Our learner in one process, on the addition model or one of 30 million parameters."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.algorithms.beside.course import Course
+from benchmarks.algorithms.job import TrialJob
+from benchmarks.algorithms.start import WARM_UP, make_start
+from benchmarks.algorithms.train import TrialTrainer
+from benchmarks.algorithms.trials import SETTINGS, Trial
+
+if TYPE_CHECKING:
+    from services.trainer.collectives import Ranks
+
+ADDITION, LARGE = "addition", "30 million"
+NUM_ROWS = {ADDITION: 128, LARGE: 64}
+EVAL_INTERVAL = {ADDITION: 4, LARGE: 10}
+NUM_HELD_OUT = {ADDITION: 1024, LARGE: 256}
+NUM_WARM_UP_STEPS = {ADDITION: 400, LARGE: 120}
+SLOWER = {**WARM_UP.algorithm, "optimizer": {"lr": 3.0e-4, "lr_warmup_steps": 20}}
+LARGE_SHAPE = {
+    "hidden_size": 512,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 9,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+}
+"""30.7 million parameters beside the embeddings of a few hundred tokens."""
+
+
+def trial_of(algorithm: str) -> Trial:
+    """Returns the algorithm with its own loss alone: neither a reference nor entropy is in it."""
+    alone = {"kl_loss_fn": "none", "entropy_loss_fn": "none"}
+    settings = {**SETTINGS, **alone, "algorithm_type": algorithm}
+    return Trial(name=algorithm, algorithm=settings)
+
+
+def prepared_trainer(work: Path, model: str, ranks: "Ranks") -> TrialTrainer:
+    """Returns what trains the model, whose start is made where it is not there yet."""
+    job = TrialJob.prepared(work / model.replace(" ", "-"))
+    if model == LARGE:
+        _put_large_model(job)
+    job = replace(job, held_out=job.held_out.taken(NUM_HELD_OUT[model]))
+    trainer = TrialTrainer(
+        job=job, ranks=ranks, num_rows=NUM_ROWS[model], eval_interval=EVAL_INTERVAL[model]
+    )
+    warm_up = replace(WARM_UP, algorithm=SLOWER) if model == LARGE else WARM_UP
+    make_start(trainer, warm_up=warm_up, num_steps=NUM_WARM_UP_STEPS[model])
+    return trainer
+
+
+def _put_large_model(job: TrialJob) -> None:
+    """Replaces the untrained model of the example; nothing if that was done."""
+    note = job.work / "large"
+    if note.exists():
+        return
+    from benchmarks.overhead.untrained_model import write_untrained_model
+
+    shutil.rmtree(job.untrained)
+    write_untrained_model(
+        job.untrained,
+        seed=1,
+        max_position_embeddings=256,
+        rope_parameters={"rope_type": "default", "rope_theta": 10.0},
+        **LARGE_SHAPE,
+    )
+    note.touch()
+
+
+def our_course(
+    trainer: TrialTrainer, algorithm: str, model: str, *, seed: int, num_steps: int
+) -> Course:
+    """Trains with our learner."""
+    run = trainer.run(trial_of(algorithm), seed=seed, lag=0, num_steps=num_steps)
+    return Course(
+        contender="ours",
+        algorithm=algorithm,
+        model=model,
+        seed=seed,
+        num_rows=trainer.num_rows,
+        start=run.start,
+        accuracies=run.accuracies,
+        seconds=run.training_seconds,
+        whole_seconds=run.seconds,
+    )
