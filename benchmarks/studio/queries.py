@@ -18,7 +18,7 @@ import functools
 import json
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -327,7 +327,7 @@ async def _strip(opened: OpenRun, key: buffer_pb2.StageKey, sample: str) -> int:
 async def _timed(name: str, num_calls: int, ask: Callable[[int], Awaitable[int]]) -> MeasuredCalls:
     """Asks so often, after one call that is not counted."""
     num_rows = await ask(0)
-    times, before = [], _cpu_seconds_below()
+    times, before = [], _cpu_by_process()
     for call in range(num_calls):
         begun = time.monotonic()
         num_rows = await ask(call)
@@ -338,13 +338,20 @@ async def _timed(name: str, num_calls: int, ask: Callable[[int], Awaitable[int]]
         num_rows=num_rows,
         p50_seconds=times[len(times) // 2],
         p95_seconds=times[min(len(times) - 1, int(len(times) * 0.95))],
-        cpu_seconds=(_cpu_seconds_below() - before) / num_calls,
+        cpu_seconds=_cpu_seconds_since(before) / num_calls,
     )
 
 
-def _cpu_seconds_below() -> float:
-    """Returns the processor seconds of all processes below this one."""
-    return cpu_seconds(psutil.Process().children(recursive=True))
+def _cpu_by_process() -> dict[int, float]:
+    """Returns the processor seconds of each process below this one."""
+    below = psutil.Process().children(recursive=True)
+    return {process.pid: cpu_seconds([process]) for process in below}
+
+
+def _cpu_seconds_since(before: Mapping[int, float]) -> float:
+    """Returns the processor seconds since then; of sessions that have ended nothing is known."""
+    now = _cpu_by_process()
+    return sum(seconds - before.get(pid, 0.0) for pid, seconds in now.items())
 
 
 if __name__ == "__main__":

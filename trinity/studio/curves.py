@@ -1,8 +1,9 @@
 """Curves of a run as specifications of charts; titles of metrics stand in them as data."""
 
+import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from trinity.json_values import JsonObject, JsonValue
@@ -16,6 +17,10 @@ MAX_CURVES = 6
 HEIGHT, LEGEND_HEIGHT = 220, 48
 """In pixels: of a chart, and of a legend above it."""
 LEGEND_COLUMNS = 2
+NARROW_LABEL, WIDE_LABEL = 125, 260
+"""In pixels: names in the legends of three charts a row, and of two."""
+LABEL_CHARS = 18
+"""Longer names are shown by what tells them apart."""
 PALETTE = ("#2a6fae", "#b3591a", "#5c4492", "#19796d", "#8a6d00", "#a3325b")
 """Told apart in three kinds of colour blindness; lines have marks of their own, too."""
 
@@ -89,7 +94,8 @@ def curves_chart(
         for name, curve in curves.items()
         for point in _thinned(name, [place for place, _ in curve], dict(curve))
     ]
-    return _chart(points, x=x, y=y, layers=[_line()], names=list(curves))
+    names = list(curves)
+    return _chart(points, x=x, y=y, layers=[_line()], names=names, label_limit=WIDE_LABEL)
 
 
 def measured_chart(measured: Mapping[str, Mapping[int, MeanWithError]], metric: str) -> JsonObject:
@@ -101,7 +107,12 @@ def measured_chart(measured: Mapping[str, Mapping[int, MeanWithError]], metric: 
         if found.mean == found.mean
     ]
     return _chart(
-        points, x="version", y=metric, layers=[_error_bars(), _line()], names=list(measured)
+        points,
+        x="version",
+        y=metric,
+        layers=[_error_bars(), _line()],
+        names=list(measured),
+        label_limit=WIDE_LABEL,
     )
 
 
@@ -116,9 +127,22 @@ def _measured_point(version: int, found: MeanWithError, curve: str) -> JsonObjec
     }
 
 
+def short_labels(names: Sequence[str]) -> dict[str, str]:
+    """Returns labels by names; of long names that begin alike the beginning is left out."""
+    if max(map(len, names), default=0) <= LABEL_CHARS or len(names) < 2:
+        return {name: name for name in names}
+    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    beginning = names[0][: sum(1 for _ in alike)]
+    shared = len(beginning.rstrip(string.ascii_letters + string.digits))
+    if not shared:
+        return {name: name for name in names}
+    return {name: f"…{name[shared:]}" for name in names}
+
+
 def _evaluation_points(stage: StageHistory, metric: str) -> list[JsonValue]:
+    labels = short_labels(list(stage.evaluations)[:MAX_CURVES])
     return [
-        _measured_point(version, found, taskset)
+        _measured_point(version, found, labels[taskset])
         for taskset, versions in islice(stage.evaluations.items(), MAX_CURVES)
         for version, measured in sorted(versions.items())
         if (found := measured.metrics.get(metric)) is not None and found.mean == found.mean
@@ -167,13 +191,14 @@ def _chart(
     y: str,
     layers: list[JsonValue],
     names: Sequence[str] = (),
+    label_limit: int = NARROW_LABEL,
 ) -> JsonObject:
     """Builds a chart; `names` are those of its curves in the order of their colours."""
     found = dict.fromkeys(point["curve"] for point in points if isinstance(point, dict))
     legend: JsonObject = {
         "orient": "top",
         "title": None,
-        "labelLimit": 260,
+        "labelLimit": label_limit,
         "columns": LEGEND_COLUMNS,
         "symbolType": "stroke",
     }

@@ -20,6 +20,8 @@ from trinity.studio.bounded_http import BoundedServer
 from trinity.studio.context import StudioContext, StudioOptions, set_context
 from trinity.studio.gate import TOKEN_PARAMETER, Admission, Gate, Site
 from trinity.studio.listening import Listening
+from trinity.studio.preloads import Preloads, preload_header
+from trinity.studio.static_files import StaticFiles
 from trinity.studio.visitors import Visitor
 
 SCRIPT = Path(__file__).parent / "script" / "app.py"
@@ -97,9 +99,10 @@ def serve(
     context = StudioContext(options, visitor_now=served.visitor_now)
     set_context(context)
     gate = Middleware(Gate, admission=admission, site=site, allows_changes=options.allows_changes)
+    preloads = Middleware(Preloads, header=preload_header())
     server = BoundedServer(
         uvicorn.Config(
-            App(SCRIPT, middleware=[gate]),
+            App(SCRIPT, middleware=[gate, preloads, Middleware(StaticFiles)]),
             http="h11",  # as BoundedProtocol
             log_config=None,
             access_log=False,

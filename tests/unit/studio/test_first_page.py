@@ -20,14 +20,14 @@ from streamlit.testing.v1 import AppTest
 from trinity.studio.context import StudioContext, StudioOptions, set_context
 
 set_context(StudioContext(StudioOptions(places=(Path(sys.argv[1]),))))
-page = AppTest.from_string("from trinity.studio.pages import runs\\nruns.show()").run(timeout=60)
+page = AppTest.from_string("from trinity.studio.pages import runs\\nruns.show()").run(timeout=300)
 assert not page.exception
 loaded = [[name for name in {HEAVY} if name in sys.modules]]
 other = '''
 import streamlit as st
 st.components.v2.component("list", html="<p></p>", js="export default () => 1")(data=dict(a=[1]))
 '''
-assert not AppTest.from_string(other).run(timeout=60).exception
+assert not AppTest.from_string(other).run(timeout=300).exception
 loaded.append([name for name in {HEAVY} if name in sys.modules])
 print(json.dumps([[text.value for text in page.text], *loaded]))
 """

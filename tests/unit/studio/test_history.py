@@ -17,6 +17,7 @@ from trinity.studio.curves import (
     evaluation_charts,
     evaluation_rows,
     has_legend,
+    short_labels,
 )
 from trinity.studio.history import MAX_SAMPLE_CHARS, RunHistory
 
@@ -116,6 +117,14 @@ def test_of_many_tasksets_as_many_are_drawn_as_there_are_colours_and_all_are_tol
     rows = evaluation_rows(stage)
     assert len(rows) == 40
     assert rows[39] == ("accuracy on set-39", 3, 39 / 40)
+
+
+def test_long_names_that_begin_alike_are_told_apart_in_a_legend() -> None:
+    long = "a-taskset-of-the-lab-in-spring"
+    assert short_labels([f"{long}-01", f"{long}-02"]) == {f"{long}-01": "…01", f"{long}-02": "…02"}
+    assert list(short_labels([long, f"{long}-hard"]).values()) == ["…spring", "…spring-hard"]
+    for kept in (["math", "code"], [long], [long, "code"]):
+        assert list(short_labels(kept).values()) == kept
 
 
 def test_only_several_curves_need_a_legend() -> None:

@@ -1,5 +1,6 @@
 """The page Experiences: what the model wrote, what it got for it, token by token."""
 
+import json
 from pathlib import Path
 
 import streamlit as st
@@ -81,7 +82,8 @@ TABS = ("Tokens", "Conversation", "Group", "Details")
 SIDE_BY_SIDE = 64
 """Samples of a group on one page."""
 TABS_WITH_CHANGES = ("Tokens", "Conversation", "Group", "Details", "Change")
-NO_ROWS = "No experience satisfies these conditions. Experiences come with the first explore step."
+NO_ROWS = "No experience satisfies these conditions."
+NONE_YET = "There is no experience yet. Experiences come with the first explore step."
 
 
 def show() -> None:
@@ -102,7 +104,7 @@ def show() -> None:
 def _show_stored(context: StudioContext, viewed: ViewedRun) -> None:
     stages = context.wait_for(stages_of(require_open(viewed.connection)))
     if not stages:
-        st.text(NO_ROWS)
+        st.text(NONE_YET)
         return
     stage = chosen_stage(stages, forget=(SAMPLE, PAGE))
     st.text(plain_text(_counts(stage)))
@@ -215,7 +217,7 @@ def _counts(stage: query_pb2.StoredStage) -> str:
         name = state_name(count.state)
         numbers[name] = numbers.get(name, 0) + count.count
     held = (f"{number:,} {name}" for name, number in numbers.items() if name != "derived")
-    return joined([f"stage {stage.key.stage}", *held]) if numbers else NO_ROWS
+    return joined([f"stage {stage.key.stage}", *held] if numbers else [NONE_YET])
 
 
 def _conditions() -> list[str]:
@@ -355,7 +357,7 @@ def _show_details(whole: WholeExperience) -> None:
                 for name, part in whole.sample.reward_parts.items()
             ),
             ("trace", whole.sample.trace_id or NOT_RECORDED),
-            ("info", str(whole.sample.info)),
+            ("info", json.dumps(whole.sample.info, ensure_ascii=False)),
         ]
     rows += [
         (change.what, joined([time_text(change.unix_millis), f"by {change.by}", change.reason]))

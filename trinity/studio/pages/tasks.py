@@ -101,7 +101,8 @@ def _show_tasks(context: StudioContext, viewed: ViewedRun) -> None:
             selectable=True,
             selected=st.query_params.get(TASK, ""),
         )
-    st.text(LEGEND)
+    if shown:
+        st.text(LEGEND)
     if len(tasks) > PAGE_ROWS:
         more = len(tasks) > first + PAGE_ROWS
         turn_pages(len(shown), has_more=more, page_rows=PAGE_ROWS, remark=f" of {len(tasks):,}")
