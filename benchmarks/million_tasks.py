@@ -18,26 +18,138 @@ more than the first number.
 import argparse
 import asyncio
 import json
+import sqlite3
+import sys
 import tempfile
 import time
 import uuid
+from asyncio.subprocess import DEVNULL
 from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
 
+import psutil
 import psycopg
 from rich.console import Console
 from rich.table import Column, Table
 
-from benchmarks.million_tasks_peaks import Peaks
-from benchmarks.million_tasks_ways import FILE, Way, submit, taskset_of, write_tasks
 from benchmarks.own_buffer import own_buffer
 from benchmarks.table import PerformanceClaim, print_claims
 from tests.integration.buffer.harness import talk_to
 from tests.integration.buffer.process import BufferProcess
 from tests.unit.config.builders import stage
 from trinity.config.plan.stage_plan import StagePlan
+
+FILE, DATABASE, NAME = "tasks.jsonl", "tasks.db", "many"
+
+
+class Way(StrEnum):
+    """A way of bringing tasks into a buffer."""
+
+    FILE = "file"
+    """JSON lines, which the buffer reads."""
+    GRPC = "grpc"
+    """`trinity taskset submit` in a process of its own, through the SDK, from that file."""
+    SQL = "sql"
+    """A table of SQLite that has those rows as whole tasks."""
+
+
+def write_tasks(way: Way, root: Path, num_tasks: int) -> None:
+    """The file, which every way begins with, and the table."""
+    with (root / FILE).open("w") as stream:
+        for i in range(num_tasks):
+            row = {"prompt": f"{i}+{i}=", "response": str(2 * i), "hard": i * 37 % 100}
+            stream.write(json.dumps(row) + "\n")
+    if way is Way.SQL:
+        _write_table(root)
+
+
+def _write_table(root: Path) -> None:
+    with (
+        closing(sqlite3.connect(root / DATABASE)) as connection,
+        connection,
+        (root / FILE).open() as lines,
+    ):
+        connection.execute(f"CREATE TABLE {NAME} (id INTEGER PRIMARY KEY, raw_task JSON)")
+        insert = f"INSERT INTO {NAME} (raw_task) VALUES (?)"
+        connection.executemany(insert, ((line.rstrip(),) for line in lines))
+
+
+def taskset_of(way: Way, root: Path) -> Mapping[str, object]:
+    """The part of a configuration that names the tasks."""
+    match way:
+        case Way.FILE:
+            return {"name": NAME, "path": str(root / FILE)}
+        case Way.GRPC:
+            return {"name": NAME, "storage_type": "client", "path": None}
+        case Way.SQL:
+            return {"name": NAME, "storage_type": "sql", "path": f"sqlite:///{root / DATABASE}"}
+
+
+async def submit(address: str, root: Path) -> None:
+    """Submits the tasks and returns once the buffer has stored all."""
+    command = ("taskset", "submit", str(root / FILE), "--name", NAME, "--buffer", address)
+    client = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "trinity.cli.main", *command), stdout=DEVNULL
+    )
+    assert await client.wait() == 0, "standard error says why"
+
+
+LOOK_SECONDS = 0.2
+KINDS = {
+    "task_operators": "the pipeline's process",
+    "read_rows": "the reader",
+    "trinity.cli": "the client",
+    "services.buffer": "the buffer",
+    "postgres": "a process of Postgres",
+    "nats-server": "the broker",
+}
+"""A part of the command line, and what it is called."""
+
+
+class Peaks:
+    """The most memory that each kind of process has taken so far, and its processor's time."""
+
+    def __init__(self) -> None:
+        self.mb: dict[str, float] = {}
+        self._cpu_seconds: dict[tuple[str, int], float] = {}
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """The processor seconds of all processes of a kind, as far as they were seen."""
+        seconds: dict[str, float] = {}
+        for (kind, _), value in self._cpu_seconds.items():
+            seconds[kind] = seconds.get(kind, 0.0) + value
+        return seconds
+
+    async def watch(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await asyncio.to_thread(self._look)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _look(self) -> None:
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error, OSError):
+                kind = _kind_of(process)
+                if kind is not None:
+                    self.mb[kind] = max(self.mb.get(kind, 0.0), _own_mb(process.pid))
+                    times = process.cpu_times()
+                    self._cpu_seconds[kind, process.pid] = times.user + times.system
+
+
+def _kind_of(process: psutil.Process) -> str | None:
+    line = " ".join(process.cmdline())
+    return next((name for part, name in KINDS.items() if part in line), None)
+
+
+def _own_mb(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    found = [line for line in lines if line.startswith("RssAnon")]
+    return float(found[0].split()[1]) * 1024 / 1e6 if found else 0.0
+
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks/results/million_tasks.json"

@@ -9,10 +9,12 @@ import hypothesis
 import psutil
 import pytest
 
+from tests.support.forking.starts import close_images
 from tests.support.warm import close_warm_parents
 
 pytest_plugins = [
     "tests.scheduling",
+    "tests.forking",
     "tests.support.infra_fixtures",
     "tests.support.model_free.ended_run",
     "tests.support.model_free.shared_stack",
@@ -41,6 +43,7 @@ def no_part_of_the_stack_is_left_running() -> Iterator[None]:
     os.environ[_MARK] = mark = uuid.uuid4().hex  # children inherit it, also those that are orphaned
     yield
     close_warm_parents()
+    close_images()
     commands = [_command(process) for process in psutil.process_iter() if _has(process, mark)]
     left = [command for command in commands if any(name in command for name in _OURS)]
     assert not left, f"left running by the tests: {left}"

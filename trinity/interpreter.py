@@ -1,4 +1,4 @@
-"""The Python that runs this: what it must be, commands of our modules, files that hide modules.
+"""The Python that runs this: what it must be, and files that hide modules.
 
 It is read before anything else, so it imports only what the interpreter has loaded by itself.
 """
@@ -18,15 +18,6 @@ SYSTEM = "linux"
 OWN_PACKAGES = ("services", "trinity")
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__))
-
-
-def module_command(module: str, *arguments: str) -> list[str]:
-    """Returns the command that runs a module, whatever lies in the current folder.
-
-    With `-m` alone a file there with the name of a module, `random` or the `services` of another
-    checkout, would be imported in its place.
-    """
-    return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def check_interpreter(

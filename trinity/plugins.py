@@ -191,9 +191,12 @@ class Registry(Generic[T]):
         if "." in key:
             return self._resolve(key)
         known = [*self.names(), *self._absent]
-        close = difflib.get_close_matches(key, known, n=3, cutoff=0.5) or self.names()
+        close = difflib.get_close_matches(key, known, n=3, cutoff=0.5)
+        named = (
+            f"close to it: {', '.join(close)}" if close else f"there are {', '.join(self.names())}"
+        )
         raise UserError(
-            f"there is no {self._kind} {key!r}; close to it: {', '.join(close)}; one of your own "
+            f"there is no {self._kind} {key!r}; {named}; one of your own "
             "is given as module.Name, or by its name once its folder is given as a plugin folder"
         )
 

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from transformers.utils.logging import disable_progress_bar
 
 from benchmarks.algorithms.tasks import ASKED, TOLD, BenchTask, Row
 from benchmarks.algorithms.trials import TEACHER, Settings, Trial
+from benchmarks.overhead.untrained_model import write_untrained_model
+from examples.addition.model import MAX_LENGTH
 from examples.addition.prepare import prepare
 from services.trainer.data.encoders import Formatter, load_formatter
 from services.trainer.types import TrainRow
@@ -191,7 +194,7 @@ def make_task(made: Path, task: BenchTask, seed: int) -> None:
     for name, rows in zip(("sft", "train", "test"), task.rows(seed), strict=True):
         lines = [json.dumps(row) + "\n" for row in rows]
         (made / f"data/{name}.jsonl").write_text("".join(lines))
-    from benchmarks.algorithms.model import save_model  # imports transformers
+    from benchmarks.algorithms.job import save_model  # imports transformers
 
     save_model(made / "model", seed)
 
@@ -251,3 +254,23 @@ def _formatter(
 
 def _read(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def save_model(directory: Path, seed: int) -> None:
+    """Writes an untrained model of 0.1 million parameters as a Hugging Face directory.
+
+    The same seed gives the same bytes.
+    """
+    disable_progress_bar()
+    write_untrained_model(
+        directory,
+        seed=seed,
+        hidden_size=64,
+        intermediate_size=192,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=MAX_LENGTH,
+        rope_parameters={"rope_type": "default", "rope_theta": 100.0},
+        initializer_range=0.05,
+    )

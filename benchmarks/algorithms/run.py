@@ -14,10 +14,9 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.algorithms.areas import report_areas
 from benchmarks.algorithms.judge import HARD_LAG, LAGS, verdicts
 from benchmarks.algorithms.outcome import NUM_STEPS, TrialRun
-from benchmarks.algorithms.report import report
+from benchmarks.algorithms.report import report, report_areas
 from benchmarks.algorithms.results import Key, Results
 from benchmarks.algorithms.tasks import TASKS, BenchTask
 from benchmarks.algorithms.trials import Trial, all_trials, trials_of

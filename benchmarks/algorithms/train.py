@@ -1,21 +1,161 @@
-"""One run of a trial: an algorithm, a seed, and how old the rollouts' weights are."""
+"""One run of a trial: an algorithm, a seed, and how old the rollouts' weights are.
+
+For a batch, problems are drawn, answered, judged, compared and made rows. A run has one step, or
+two: a problem each. Then its last reward says whether both are right, and each step's own reward
+whether that one is.
+"""
 
 import time
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.algorithms.batches import BatchMaker
-from benchmarks.algorithms.job import TrialJob
+import numpy as np
+import torch
+
+from benchmarks.algorithms.job import IntArray, TrialJob
 from benchmarks.algorithms.outcome import CURVE_INTERVAL, EVAL_INTERVAL, NUM_ROWS, TrialRun
 from benchmarks.algorithms.play import TaskPlayer
-from benchmarks.algorithms.rollout import Sampler, Weights
+from benchmarks.algorithms.rollout import Rollout, Sampler, Weights
 from benchmarks.algorithms.trials import Trial
+from services.trainer.types import RunReward, TrainBatch, TrainRow
+from trinity.algorithm.advantage import ADVANTAGES
+from trinity.algorithm.advantage.samples import Advantages, FloatVector, Samples
+from trinity.config.plan.stage_plan import StagePlan
 
 if TYPE_CHECKING:
     from services.trainer.collectives import Ranks
     from services.trainer.learner.learner import Learner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """An explore step: N rollouts in order of group, run and step."""
+
+    samples: Samples
+    rollouts: Sequence[Rollout]
+    is_right: FloatVector
+    """Of each rollout by itself, [N]."""
+
+
+class BatchMaker:
+    """Makes a step's batch with whatever weights the sampler has.
+
+    maker = BatchMaker(job=job, trial=trial, plan=plan, seed=1, teacher=None)
+    batch, reward = maker.batch(sampler, step=7, version=6)
+    """
+
+    def __init__(
+        self, *, job: TrialJob, trial: Trial, plan: StagePlan, seed: int, teacher: Sampler | None
+    ) -> None:
+        self._job = job
+        self._player = TaskPlayer(job)
+        self._plan = plan
+        self._teacher = teacher
+        self._num_steps = trial.num_steps_of_run
+        self._order = np.random.default_rng(seed)
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def batch(self, sampler: Sampler, *, step: int, version: int) -> tuple[TrainBatch, float]:
+        """Rows in order of position, and the mean reward of all rollouts."""
+        answered = self._answered(sampler)
+        rows = self._rows(answered, version)
+        rows += self._experts(len(rows))
+        reward = float(answered.is_right.mean())
+        return TrainBatch(step=step, rows=rows, metrics={}, replayed=False), reward
+
+    def _answered(self, sampler: Sampler) -> Answered:
+        repeat = self._plan.algorithm.repeat_times
+        num_runs = self._plan.num_rollout_rows // self._num_steps
+        tasks_GS = self._order.integers(
+            len(self._job.train.rows), size=(num_runs // repeat, self._num_steps)
+        )
+        problems_GRS = np.repeat(tasks_GS[:, None], repeat, axis=1)
+        problems_N = problems_GRS.reshape(-1)
+        train = self._job.train
+        rollouts = self._player.play(sampler, train, problems_N.tolist(), self._generator)
+        right = [
+            self._player.is_right(rollout, train, problem)
+            for rollout, problem in zip(rollouts, problems_N.tolist(), strict=True)
+        ]
+        is_right_N = np.array(right, dtype=np.float64)
+        return Answered(
+            samples=self._samples(problems_GRS, is_right_N, rollouts),
+            rollouts=rollouts,
+            is_right=is_right_N,
+        )
+
+    def _samples(
+        self, problems_GRS: IntArray, is_right_N: FloatVector, rollouts: Sequence[Rollout]
+    ) -> Samples:
+        """All steps of a run have its reward."""
+        groups_GRS, runs_GRS, steps_GRS = np.indices(problems_GRS.shape)
+        run_rewards_GR1 = is_right_N.reshape(problems_GRS.shape).min(-1, keepdims=True)
+        has_steps = self._num_steps > 1
+        return Samples(
+            rewards=np.broadcast_to(run_rewards_GR1, problems_GRS.shape).reshape(-1),
+            groups=groups_GRS.reshape(-1),
+            runs=runs_GRS.reshape(-1),
+            steps=steps_GRS.reshape(-1),
+            lots=self._order.random(len(is_right_N)),
+            mean_logprobs=np.array(
+                [rollout.logprobs[rollout.is_own].mean() for rollout in rollouts]
+            ),
+            step_rewards=is_right_N if has_steps else np.full_like(is_right_N, np.nan),
+            states=problems_GRS.reshape(-1) if has_steps else np.full(len(is_right_N), -1),
+        )
+
+    def _rows(self, answered: Answered, version: int) -> list[TrainRow]:
+        """Returns the rows that the advantage does not leave out."""
+        algorithm, samples = self._plan.algorithm, answered.samples
+        found = Advantages(np.zeros(len(samples.rewards)))
+        if not algorithm.advantage_in_trainer:
+            found = ADVANTAGES.get(algorithm.advantage_fn)(samples, **algorithm.advantage_fn_args)
+        is_left_out_N = np.zeros(len(samples.rewards)) if found.left_out is None else found.left_out
+        rows = [
+            _row(answered, number, position, float(found.values[number]), version)
+            for position, number in enumerate(np.flatnonzero(is_left_out_N == 0))
+        ]
+        return rows if self._teacher is None else _taught(rows, self._teacher)
+
+    def _experts(self, position: int) -> list[TrainRow]:
+        """Right answers to problems drawn again."""
+        drawn = self._order.integers(len(self._job.train.rows), size=self._plan.num_expert_rows)
+        return [
+            replace(self._job.train.rows[problem], position=position + number, is_expert=True)
+            for number, problem in enumerate(drawn)
+        ]
+
+
+def _row(
+    answered: Answered, number: int, position: int, advantage: float, version: int
+) -> TrainRow:
+    rollout, samples = answered.rollouts[number], answered.samples
+    num_tokens = len(rollout.tokens)
+    return TrainRow(
+        position=position,
+        tokens=np.concatenate([rollout.prompt, rollout.tokens]).astype(np.int32),
+        prompt_length=len(rollout.prompt),
+        mask=rollout.is_own,
+        rollout_logprobs=rollout.logprobs,
+        advantages=np.full(num_tokens, advantage, dtype=np.float32),
+        run_reward=RunReward(
+            assignment_id=str(samples.groups[number]),
+            run=int(samples.runs[number]),
+            reward=float(samples.rewards[number]),
+        ),
+        oldest_version=version,
+    )
+
+
+def _taught(rows: Sequence[TrainRow], teacher: Sampler) -> list[TrainRow]:
+    found = teacher.logprobs([row.tokens for row in rows], [row.prompt_length for row in rows])
+    return [
+        replace(row, teacher_logprobs=logprobs) for row, logprobs in zip(rows, found, strict=True)
+    ]
+
 
 FIGURES = (
     "actor/entropy",

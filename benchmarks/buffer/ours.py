@@ -1,16 +1,23 @@
-"""The rows of the table as our clients and the buffer's process give them."""
+"""The rows of the table as our clients and the buffer's process give them.
+
+A run of memory, with the trainer stopped under full load, is a minute with a database, a broker and
+a buffer of its own: a process that has once grown gives nothing back, and a further minute of the
+same one would show the first one's memory.
+"""
 
 import asyncio
+import signal
 import statistics
 import time
 from pathlib import Path
 
+import psutil
 import psycopg
 
 from benchmarks.buffer.made import num_tokens_of
 from benchmarks.buffer.plans import BATCH_ROWS, REPEAT_TIMES, rollout_plan
 from benchmarks.buffer.sizes import Sizes
-from benchmarks.buffer.stack import Stack
+from benchmarks.buffer.stack import Stack, running_stack
 from services.buffer.store.database import CHANNEL, batch_topic
 from trinity.types import StageKey
 
@@ -118,3 +125,54 @@ async def _told(connection: psycopg.AsyncConnection, topic: str) -> float:
         if notification.payload == topic:
             return time.monotonic()
     raise RuntimeError("the database ended the connection")
+
+
+MEMORY_BYTES = 16 * 1024
+SAMPLE_SECONDS = 0.25
+
+
+async def measure_memory(folder: Path, sizes: Sizes) -> Figures:
+    """One run: the most that was seen in `load_seconds`."""
+    async with running_stack(folder) as stack:
+        return await _memory(stack, folder, sizes)
+
+
+async def _memory(stack: Stack, folder: Path, sizes: Sizes) -> Figures:
+    """The trainer is stopped in the middle of a batch."""
+    assert stack.buffer.process is not None
+    process = psutil.Process(stack.buffer.process.pid)
+    lead_seconds = sizes.load_seconds / 20
+    seconds = lead_seconds + sizes.load_seconds
+    key = await stack.open(rollout_plan(folder, num_steps=sizes.load_steps))
+    reading = asyncio.create_task(stack.trainer.call("read", first=1, last=sizes.load_steps))
+    load = asyncio.create_task(
+        stack.explorer.number(
+            "load", key=key, seconds=seconds, num_tokens=num_tokens_of(MEMORY_BYTES)
+        )
+    )
+    before = _resident_mb(process)
+    await asyncio.sleep(lead_seconds)
+    stack.trainer.send_signal(signal.SIGSTOP)
+    stopped = time.monotonic()
+    most = await _most_mb(process, load)
+    stopped_seconds = time.monotonic() - stopped
+    reading.cancel()
+    return {
+        "memory_mb": most,
+        "idle_memory_mb": before,
+        "loaded_rows": await load,
+        "stopped_seconds": stopped_seconds,
+    }
+
+
+async def _most_mb(process: psutil.Process, load: asyncio.Task[float]) -> float:
+    """Returns the most memory seen until the load ends."""
+    most = 0.0
+    while not load.done():
+        most = max(most, _resident_mb(process))
+        await asyncio.sleep(SAMPLE_SECONDS)
+    return most
+
+
+def _resident_mb(process: psutil.Process) -> float:
+    return float(process.memory_info().rss) / 2**20

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from benchmarks.gang import join_alone
-from benchmarks.gpu.device import measure_device, settle
+from benchmarks.gpu.figures import measure_device, settle
 from benchmarks.gpu.sizes import Size
 from services.trainer.types import TrainBatch, TrainRow
 from tests.unit.trainer.builders import make_plan

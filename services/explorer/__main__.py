@@ -10,10 +10,10 @@ from services.explorer.delivery.publisher import NatsBroker
 from services.explorer.engine.vllm import start_vllm
 from services.explorer.engine.vllm_options import GPU_ENVIRONMENT
 from services.explorer.settings import ExplorerSettings
+from services.explorer.telemetry import route_runs
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.rpc.runner import run_service
 from trinity.runtime.logs import log_formatter
-from trinity.runtime.runner_logs import route_runs
 
 
 async def serve_until(settings: ExplorerSettings, stop: asyncio.Event) -> None:

@@ -8,13 +8,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.explorer.engine.external import ByteTokenizer, ExternalEngine, read_external_access
-from services.explorer.engine.interface import Engine, EngineOptions, EnginePool, SlowCallReporter
+from services.explorer.engine.interface import (
+    Engine,
+    EngineOptions,
+    EngineOwnDevice,
+    EnginePool,
+    EngineTurns,
+    SlowCallReporter,
+)
 from services.explorer.engine.tokenizer import (
     MAX_CACHED_TOKENS,
     HuggingFaceTokenizer,
     load_tokenizer,
 )
-from services.explorer.engine.turns import EngineOwnDevice, EngineTurns
 from services.explorer.engine.vllm_options import detect_hardware, prepare_environment
 from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.openai_api.schemas import SchemaChecker
@@ -180,7 +186,7 @@ class EngineManager:
     async def ensure(self, plan: StagePlan, turns: EngineTurns | None = None) -> LoadedStageModels:
         """Returns the engines for a stage: the running ones, or new ones if it needs others.
 
-        Where the device is shared, a new engine starts in its turn, and sleeps when it is there.
+        On a shared device, a new engine starts in its own turn and sleeps once it is ready.
 
         Raises: UserError when a model cannot be run or does not load in time.
         """

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import math
+import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import Generic, TypeVar
 
 import grpc
@@ -220,3 +221,56 @@ async def iterate_until_deadline(service: str, stream: AsyncIterable[T]) -> Asyn
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise
+
+
+WORK_WAIT = "work"
+
+
+class IdleTimeout:
+    """Tracks how long the buffer has given the same reason for having no work."""
+
+    def __init__(self, retry_policy: RetryPolicy) -> None:
+        self._retry_policy = retry_policy
+        self._reason: str | None = None
+        self._since = 0.0
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds for which the buffer's last reason may still stay the same."""
+        if self._reason is None:
+            return self._retry_policy.seconds
+        return max(self._retry_policy.seconds - (time.monotonic() - self._since), 0.0)
+
+    def show_request(self) -> AbstractContextManager[None]:
+        """Shows that work is being requested, until the buffer has given a reason."""
+        if self._reason is not None:
+            return nullcontext()
+        return self._retry_policy.waits.waiting_if_longer(
+            SHOWN_AFTER_SECONDS,
+            for_="buffer",
+            reason="to lease work",
+            deadline_seconds=self._retry_policy.deadline_seconds,
+        )
+
+    def record_reason(self, reason: str, *, is_idle: bool) -> None:
+        """Records the buffer's newest reason; there is no deadline while this process has runs.
+
+        Raises: RolloutStageFailed when nothing has changed for too long.
+        """
+        now = time.monotonic()
+        if reason != self._reason or not is_idle:
+            self.reset()
+            self._reason, self._since = reason, now
+        if now - self._since >= self._retry_policy.seconds:
+            raise self._retry_policy.deadline_error("buffer", f"to have work: {reason}")
+        self._retry_policy.waits.set(
+            WORK_WAIT,
+            waits_for="buffer",
+            reason=reason,
+            deadline_seconds=self._retry_policy.deadline_seconds if is_idle else 0.0,
+        )
+
+    def reset(self) -> None:
+        """Clears the wait: there is work, or none is requested any more."""
+        self._reason = None
+        self._retry_policy.waits.clear(WORK_WAIT)

@@ -1,11 +1,14 @@
-"""The explorer's telemetry: counts of its work for logs and heartbeats, and spans and metrics."""
+"""The explorer's telemetry: counts for logs and heartbeats, logs of runners, spans and metrics."""
 
 import logging
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from services.explorer.types import (
@@ -18,6 +21,7 @@ from services.explorer.types import (
     WeightsVersion,
 )
 from trinity.api.v1.experience_pb2 import RunResult
+from trinity.runtime.folded_log import folded
 from trinity.runtime.logs import as_fields
 from trinity.runtime.presence import Heartbeats
 from trinity.telemetry import metrics, names, tracing
@@ -342,3 +346,92 @@ def register_gauges(counters: RolloutCounters, outbox: OutboxGauges) -> None:
     metrics.ACTIVE_RUNS.register_callback(lambda: [(counters.num_running, {})])
     metrics.OUTBOX_RESULTS.register_callback(lambda: [(len(outbox), {})])
     metrics.OUTBOX_SECONDS.register_callback(lambda: [(outbox.oldest_seconds, {})])
+
+
+RUNNER_LOG_NAME = "explorer_runner_{number}.log"
+_OURS = "services."
+_current: ContextVar[int | None] = ContextVar("runner", default=None)
+
+
+def current_runner() -> int | None:
+    """Returns the number of the runner whose workflow is running here; None outside of one."""
+    return _current.get()
+
+
+class RunnerNumbers:
+    """Gives each run the least busy of the stage's runners, which names the file of its lines.
+
+    with runners.running():
+        logging.getLogger("of a workflow").info("...")  # in the file of the runner
+    """
+
+    def __init__(self, num_runners: int) -> None:
+        self._num_runners = num_runners
+        self._open: Counter[int] = Counter()
+
+    @contextmanager
+    def running(self) -> Iterator[int]:
+        """Takes a runner for the block, also for threads and tasks that are started in it."""
+        number = min(range(self._num_runners), key=lambda runner: (self._open[runner], runner))
+        self._open[number] += 1
+        token = _current.set(number)
+        try:
+            yield number
+        finally:
+            _current.reset(token)
+            self._open[number] -= 1
+
+
+class RunnerRouter(logging.Handler):
+    """Writes the lines of runs into the file of their runner, all others where they went before.
+
+    Errors, and what the explorer itself says of a run, are in both. Without a directory all lines
+    stay together, and those of runs have the field `runner`.
+    """
+
+    def __init__(self, inner: logging.Handler, directory: Path | None) -> None:
+        super().__init__()
+        self._inner = inner
+        self._directory = directory
+        self._files: dict[int, logging.Handler] = {}
+        self.filters[:] = inner.filters
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a record; `logging` holds this handler's lock."""
+        number = current_runner()
+        if number is None:
+            self._inner.handle(record)
+        elif self._directory is None:
+            record.runner = number
+            self._inner.handle(record)
+        else:
+            self._file(number, self._directory).handle(record)
+            if record.name.startswith(_OURS) or record.levelno >= logging.ERROR:
+                self._inner.handle(record)
+
+    def flush(self) -> None:
+        """Writes what is counted but not written."""
+        for handler in (self._inner, *self._files.values()):
+            handler.flush()
+
+    def close(self) -> None:
+        """Closes the files."""
+        for handler in (self._inner, *self._files.values()):
+            handler.close()
+        super().close()
+
+    def _file(self, number: int, directory: Path) -> logging.Handler:
+        if number not in self._files:
+            path = directory / RUNNER_LOG_NAME.format(number=number)
+            file = logging.FileHandler(path, encoding="utf-8", delay=True)
+            file.setFormatter(self.formatter)
+            self._files[number] = folded(file)
+        return self._files[number]
+
+
+def route_runs(directory: Path | None, formatter: logging.Formatter) -> None:
+    """Routes the lines of runs from now on; without a directory they only name their runner."""
+    root = logging.getLogger()
+    router = RunnerRouter(root.handlers[0], directory)
+    router.setFormatter(formatter)
+    root.handlers[:] = [router]

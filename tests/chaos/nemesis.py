@@ -16,6 +16,7 @@ from tests.chaos.crash import DEATHS
 from tests.chaos.points import CAMPAIGN, POINTS
 from tests.chaos.recovery import KINDS, Kind, Recovery
 
+RANK = "tests.chaos.processes.rank"
 TIMES_A_KIND = 4
 """Kills at random of each kind, for each kill at every point."""
 LONGEST_PAUSE_SECONDS = 1.5
@@ -121,11 +122,11 @@ class Nemesis:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _rank_pid(self) -> int | None:
-        try:
-            children = psutil.Process(self._arena.stack.pids["trainer"]).children()
-        except psutil.Error:
-            return None
-        return children[0].pid if children else None
+        with suppress(psutil.Error):
+            for child in psutil.Process(self._arena.stack.pids["trainer"]).children():
+                if RANK in child.cmdline():
+                    return child.pid
+        return None
 
     async def _await_recovery(self, struck: list[Death]) -> None:
         """Of deaths that overlap, the time of each counts from the last one."""

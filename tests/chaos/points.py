@@ -175,6 +175,7 @@ ALL = (
     # A device by turns: wanted, taken, left, let go; the engine's side; what is told of it.
     _rank("device-wanted", f"{RANK_TURNS}._wait_and_take", when="before", in_campaign=False),
     _rank("device-taken", f"{RANK_TURNS}._wait_and_take", in_campaign=False),
+    _rank("device-kept", f"{RANK_TURNS}._keep", in_campaign=False),
     Point(
         process="rank",
         moment="device-left",

@@ -9,6 +9,7 @@ from tests.chaos.arena import Arena
 from tests.chaos.checks import findings
 from tests.chaos.crash import DEATHS
 from tests.chaos.shared_arena import ON_IT
+from tests.e2e.model_free.test_turns import imitating_first
 from tests.support.model_free.device import device_folder, events_of
 from tests.support.model_free.experiment import experiment_plan, final_weights
 from trinity.api.v1 import synchronizer_pb2 as pb
@@ -52,5 +53,22 @@ async def test_whoever_dies_at_a_hand_over_nothing_is_lost_and_the_device_is_fre
     assert len(list(arena.folder.read(DEATHS))) - num_before == len(points)
     assert final_weights(experiment) == calm_weights
     assert findings(arena.snapshot(experiment, final_weights(experiment))) == {}
+    events = events_of(device_folder(plan.stages[0].model_path))
+    assert {event.what for event in events} == {"awake", "asleep"}, "never both"
+
+
+async def test_a_rank_that_dies_while_it_keeps_the_device_leaves_it_to_the_engine(
+    arena: Arena,
+) -> None:
+    """In a stage of imitation no engine waits, and the rank stays there between steps."""
+    calm = imitating_first(arena.root / "kept-calm", "kept-calm", "both")
+    expected = await arena.run_plan(calm, end_seconds=END_SECONDS)
+    num_before = len(list(arena.folder.read(DEATHS)))
+    arena.folder.arm("rank.device-kept")
+    plan = imitating_first(arena.root / "kept", "kept", "colocate")
+    experiment = await arena.run_plan(plan, end_seconds=END_SECONDS)
+    assert experiment.state == pb.EXPERIMENT_STATE_FINISHED, experiment.reason
+    assert len(list(arena.folder.read(DEATHS))) - num_before == 1
+    assert final_weights(experiment) == final_weights(expected)
     events = events_of(device_folder(plan.stages[0].model_path))
     assert {event.what for event in events} == {"awake", "asleep"}, "never both"

@@ -9,6 +9,7 @@ import pytest
 
 from examples.addition.prepare import prepare
 from tests.e2e.launched import CONFIG, Launched
+from tests.support.forking.starts import real_starts
 from tests.support.shared import alone, made_once, shared_folder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -54,11 +55,12 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
 
 @pytest.fixture(scope="session")
 def undisturbed_end(launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> End:
-    """Made by whichever worker needs it first."""
+    """Made by whichever worker needs it first, by programs that are started and not forked."""
 
     def run_it() -> str:
         run = launch(UNDISTURBED)
-        run.start()
+        with real_starts():
+            run.start()
         assert run.wait() == 0, run.text
         return json.dumps(end_of(run))
 

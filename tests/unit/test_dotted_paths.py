@@ -89,6 +89,11 @@ ALLOWED = (
     Allowed(
         r"examples/own.*", "tests/unit/benchmarks/test_trinity_rft_examples.py", "made by the test"
     ),
+    Allowed(
+        r"examples\.shop\.by_two_paths\.Own",
+        "tests/unit/workflows/test_plugins.py",
+        "made by the test",
+    ),
     Allowed(r"trinity\.runs(\.\w+)*", "*", "subjects of the stream begin so"),
     Allowed(r"trinity\.(event|group|role|run)", "*", "tags of MLflow's runs"),
     Allowed(r"trinity\.outcome", "services/explorer/*", "an attribute of a metric"),

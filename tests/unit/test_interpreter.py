@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from trinity.errors import UserError
-from trinity.interpreter import check_interpreter, hiding_files, module_command
+from trinity.interpreter import check_interpreter, hiding_files
+from trinity.runtime.child_process import module_command
 
 REPOSITORY = Path(__file__).parents[2]
 SHADOW = "raise SystemExit('the file of the current folder was imported')\n"
@@ -58,7 +59,7 @@ def test_every_process_of_ours_is_started_so() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.List | ast.Tuple | ast.Call)
         and any(isinstance(part, ast.Constant) and part.value == "-m" for part in _parts(node))
-        and path.name != "interpreter.py"
+        and path.name != "child_process.py"
     ]
     assert wrong == []
 

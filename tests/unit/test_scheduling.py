@@ -1,8 +1,9 @@
-"""The files that the tests' scheduling names are those that are there."""
+"""The files that the scheduling of tests and the forking of programs name are there."""
 
 import fnmatch
 from pathlib import Path
 
+from tests.forking import FORKED, STARTED, forked_in
 from tests.scheduling import GROUPS, LONG_FILES, group_of
 
 TESTS = Path(__file__).parents[1]
@@ -16,3 +17,11 @@ def test_every_pattern_names_a_file_and_each_file_has_one_place() -> None:
     long = [file for pattern in LONG_FILES for file in fnmatch.filter(FILES, pattern)]
     assert len(set(long)) == len(LONG_FILES)
     assert not [file for file in long if group_of(file)]
+
+
+def test_every_pattern_of_what_is_forked_names_a_file() -> None:
+    for forked, patterns in FORKED.values():
+        for pattern in patterns:
+            [file] = fnmatch.filter(FILES, pattern)
+            assert forked_in(file) == forked
+    assert forked_in(f"{TESTS}/unit/test_scheduling.py") == STARTED

@@ -95,6 +95,10 @@ def diff(
             "`trinity config diff A B`, two YAML files, or one and the directory of a run"
         )
     before, after = paths
+    if before.is_dir() and not after.is_dir():
+        raise UserError(
+            f"{before} is a directory: write `trinity config diff {after} {before}`, the file first"
+        )
     if after.is_dir():
         raise typer.Exit(show_run_difference(before, after, overrides))
     if show_difference(before, after, overrides):

@@ -79,7 +79,7 @@ def from_verl(
     if to_verl is not None:
         of_sources = {"--env": env, "--line": line, "--engine-num": engine_num}
         refuse_ignored("--to-verl", {**of_sources, "--sync-offset": sync_offset})
-        _write_command(verl_command(_read(to_verl)), output, force=force)
+        _write_command(verl_command(_read(to_verl), to_verl), output, force=force)
         return
     settings = read_sources(sources, _environment(env or []), line)
     converted = convert(settings, ConversionOptions(engine_num=engine_num, sync_offset=sync_offset))

@@ -18,13 +18,12 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from trinity.cli.config_check import check_on_machine
 from trinity.cli.output import write_errors
-from trinity.columns import column_names, has_column, optional_column
+from trinity.columns import column_names, has_column, optional_column, row_reward
 from trinity.config.checks.chat_template import TEMPLATE_EXTENSIONS
 from trinity.config.checks.model import own_template
 from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import Row, count_rows, first_rows
-from trinity.config.docs.template import IS_MATHS, DraftOptions, draft_config
-from trinity.data_sources import row_reward
+from trinity.config.docs.catalog import IS_MATHS, DraftOptions, draft_config
 from trinity.errors import UserError
 from trinity.json_values import JsonValue
 from trinity.plugins import REWARDS

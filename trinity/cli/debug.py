@@ -19,7 +19,6 @@ from trinity.cli.overrides import (
     split_words,
 )
 from trinity.cli.run import PluginDirOption, use_plugins
-from trinity.interpreter import module_command
 
 SERVICE = "services.explorer.debug"
 OUTPUT_NAME = "experiences.jsonl"
@@ -145,6 +144,8 @@ def debug(
 
 
 def _become_service(asked: Mapping[str, object]) -> None:
+    from trinity.runtime.child_process import module_command  # imports asyncio
+
     argv = module_command(SERVICE, json.dumps(asked))
     sys.stdout.flush()
     os.execv(argv[0], argv)  # the terminal is the workflow's: a breakpoint works

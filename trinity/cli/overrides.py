@@ -1,5 +1,6 @@
 """Words after a command: its configuration file, and `key=value` that overrides its values."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -33,6 +34,9 @@ FilesOption = Annotated[
     list[Path] | None,
     typer.Option("--config", "-c", help="The same as a FILE before them.", show_default=False),
 ]
+
+
+_KEY = re.compile(r"[^.\[\]+~]+(\[\d+\])*(\.[^.\[\]]+(\[\d+\])*)*")
 
 
 def is_override(argument: str) -> bool:
@@ -100,14 +104,20 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, JsonValue]:
     return dict(_parsed(argument) for argument in arguments)
 
 
+def _better(key: str, text: str) -> str:
+    """The assignment without what Hydra puts in front of a key, or an example."""
+    plain = key.strip().lstrip("+~")
+    return f"{plain}={text}" if _KEY.fullmatch(plain) else "algorithm.optimizer.lr=1e-5"
+
+
 def _parsed(argument: str) -> tuple[str, JsonValue]:
     import yaml
 
     from trinity.config.loading.yaml import load_yaml
 
     key, equals, text = argument.partition("=")
-    if not equals or not key.strip():
-        raise UserError(f"`{argument}` sets no key: write it as algorithm.optimizer.lr=1e-5")
+    if not equals or not _KEY.fullmatch(key.strip()):
+        raise UserError(f"`{argument}` sets no key: write it as {_better(key, text)}")
     try:
         value: JsonValue = load_yaml(text)
     except yaml.YAMLError as error:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from trinity.errors import UserError
+from trinity.isolation.values import LineSender
 from trinity.runtime.logs import LibraryFilter
-from trinity.runtime.runner_logs import LineSender
 from trinity.runtime.worker_process import RequestChannel
 
 Json = dict[str, Any]
@@ -81,7 +81,7 @@ class CallChannel(RequestChannel):
     def _settle(self, message: Json) -> None:
         reply, _ = self._open.pop(message["reply"])
         if message.get("is_over"):
-            from trinity.workflows.openai_clients import AttemptOver
+            from trinity.workflows.generation import AttemptOver
 
             reply.set_exception(AttemptOver())
         elif "raised" in message:

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import cache
 from typing import Any, Unpack
 
@@ -15,14 +14,26 @@ from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.rewards.reward import BoundReward
 from trinity.types import Experience, JsonObject, SamplingParams
 from trinity.workflows.experience_builder import SamplingOverrides
-from trinity.workflows.generation import GenerationDelta, Likeliest, ModelLimits, Prompt, Scores
+from trinity.workflows.generation import (
+    ApiAccess,
+    AttemptCalls,
+    GenerationDelta,
+    Likeliest,
+    ModelLimits,
+    Prompt,
+    Scores,
+)
 from trinity.workflows.messages import Message
 from trinity.workflows.model import ModelWrapper, OnIndexedDelta
-from trinity.workflows.openai_clients import ApiAccess, AttemptCalls
 from trinity.workflows.task import Task
 from trinity.workflows.trinity_rft.experience import preload_tensors
-from trinity.workflows.trinity_rft.hosting import HostedRuns, IdleWorkflows, ModelPaths
-from trinity.workflows.trinity_rft.task import NamedReward, TaskInputs
+from trinity.workflows.trinity_rft.hosting import (
+    HostedRuns,
+    IdleWorkflows,
+    ModelPaths,
+    NamedReward,
+    TaskInputs,
+)
 from trinity.workflows.trinity_rft.workflow import Workflow as HostedWorkflow
 from trinity.workflows.workflow import Workflow
 
@@ -180,18 +191,6 @@ def _scores(values: Json) -> Scores:
 
 def _likeliest(values: list[list[list[float]]]) -> Likeliest:
     return [[(int(token), float(logprob)) for token, logprob in place] for place in values]
-
-
-def facts_of(model: ModelWrapper) -> Json:
-    """Returns what a process must know of a model, for a line of JSON."""
-    return {
-        "limits": asdict(model.limits),
-        "sampling": asdict(model.sampling),
-        "weights": list(model.weights),
-        "name": model.name,
-        "template_sha256": model.tokenizer.template_sha256.hex(),
-        "api": asdict(model.api_access) if model.has_api else None,
-    }
 
 
 _IDLE = IdleWorkflows()

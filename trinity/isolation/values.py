@@ -1,7 +1,9 @@
-"""Values, failures and references to parts that pass between explorer and users' processes."""
+"""Values, failures, log lines and named parts that pass between explorer and users' processes."""
 
 import base64
 import importlib
+import json
+import logging
 import os
 import sys
 import traceback
@@ -17,6 +19,7 @@ import numpy as np
 import trinity
 from trinity.errors import UserError
 from trinity.plugins import Registry
+from trinity.runtime.folded_log import extras_of
 from trinity.runtime.logs import is_users_file
 from trinity.types import (
     EID,
@@ -255,3 +258,48 @@ def _copied(sequence: Sequence) -> Sequence:
         action_mask=sequence.action_mask.copy(),
         rollout_logprobs=sequence.rollout_logprobs.copy(),
     )
+
+
+MAX_LOGGED_CHARACTERS = 64 * 1024
+"""Longest message and longest traceback; the rest is left out."""
+Write = Callable[[Mapping[str, object]], None]
+
+
+class LineSender(logging.Handler):
+    """Sends each record as a message with the key `log`."""
+
+    def __init__(self, write: Write) -> None:
+        super().__init__()
+        self._write = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Sends a record; what cannot be written is reported on standard error."""
+        try:
+            self._write({"log": _to_json(record)})
+        except Exception:  # logging never fails the code that logs
+            self.handleError(record)
+
+
+def log_line(line: Mapping[str, Any]) -> None:
+    """Logs a record that a process sent, as if it had been made here."""
+    logger = logging.getLogger(line["name"])
+    logger.handle(logging.makeLogRecord({**line["fields"], **line["record"], "name": logger.name}))
+
+
+def _to_json(record: logging.LogRecord) -> JsonObject:
+    shown = ""
+    if record.exc_info:
+        shown = logging.Formatter().formatException(record.exc_info)
+    return {
+        "name": record.name,
+        "record": {
+            "msg": record.getMessage()[:MAX_LOGGED_CHARACTERS],
+            "levelno": record.levelno,
+            "levelname": record.levelname,
+            "created": record.created,
+            "pathname": record.pathname,
+            "lineno": record.lineno,
+            "exc_text": shown[-MAX_LOGGED_CHARACTERS:] or None,
+        },
+        "fields": json.loads(json.dumps(extras_of(record), default=str)),
+    }

@@ -6,11 +6,10 @@ Built-in parts are looked up by name and not imported, so that `trinity config c
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from trinity.columns import optional_column
+from trinity.columns import optional_column, row_reward
 from trinity.config.checks.data import sample_rows
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.data_sources import row_reward
 from trinity.errors import UserError
 from trinity.launch.agent_checks import check_agents
 from trinity.plugins import (

@@ -151,7 +151,7 @@ def prepare_run(
     check_changes = partial(
         check_resumable, plan, accepts_changes=accepts_changes, accept_command=accept_command
     )
-    changed = _check_plan(plan, lambda: None if serves else check_changes())
+    changed = _check_plan(plan, reading, lambda: None if serves else check_changes())
     notes += changed.notes() if changed else ()
     return PreparedRun(
         plan=plan,
@@ -204,12 +204,15 @@ def _with_names(error: PlanErrors, reading: ParsedConfig) -> UserError:
 
 
 def _check_plan(
-    plan: ExperimentPlan, check_changes: Callable[[], ChangedRun | None]
+    plan: ExperimentPlan, reading: ParsedConfig, check_changes: Callable[[], ChangedRun | None]
 ) -> ChangedRun | None:
     """Checks everything, and returns what differs from the run that is gone on with."""
     errors = ErrorCollector()
-    errors.attempt(partial(check_inputs, plan))
-    errors.attempt(partial(check_names, plan))
+    for check in (check_inputs, check_names):
+        try:
+            check(plan)
+        except UserError as error:
+            errors.add(UserError("\n".join(locate_errors(str(error), plan.stages, reading))))
     changed = errors.attempt(check_changes)
     errors.raise_all()
     return changed

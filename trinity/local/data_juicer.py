@@ -14,11 +14,10 @@ from pathlib import Path
 
 import trinity
 from trinity.errors import RunFailed, UserError
-from trinity.interpreter import module_command
 from trinity.local.infrastructure import ProcessWithProbe
 from trinity.local.process_spec import ProcessSpec
 from trinity.local.services import StackContext
-from trinity.runtime.child_process import OWN_IDENTITY
+from trinity.runtime.child_process import OWN_IDENTITY, module_command
 
 REQUIREMENTS = ("py-data-juicer==1.6.1", "aiohttp")
 PYTHON_VARIABLE = "TRINITY_DATA_JUICER_PYTHON"

@@ -13,13 +13,12 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from trinity.errors import RunFailed
-from trinity.interpreter import module_command
 from trinity.local.addresses import InfrastructureFiles, ServiceAddresses
 from trinity.local.files import OPERATOR, StackCredentials, socket_variables
 from trinity.local.infrastructure import ProcessWithProbe
 from trinity.local.process_spec import ProcessSpec
 from trinity.rpc.channel import open_channel
-from trinity.runtime.child_process import OWN_IDENTITY
+from trinity.runtime.child_process import OWN_IDENTITY, module_command
 from trinity.security.credentials import PLAINTEXT, VARIABLE, Credentials
 
 _RETRY_SECONDS = 0.05

@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Self
 
 from trinity.errors import RunFailed, TrinityError, UserError
-from trinity.interpreter import module_command
 from trinity.local.addresses import ServiceAddresses
 from trinity.local.files import OPERATOR, StackCredentials, make_socket_folder, remove_socket_folder
 from trinity.local.gpu_claims import GpuClaims
@@ -35,6 +34,7 @@ from trinity.local.process_spec import (
 from trinity.local.reaper import JobLock, job_environment, kill_orphans_of_job
 from trinity.local.run_file import ProcessExit, RunningStack, remove_run_file
 from trinity.local.services import StackContext, service_processes
+from trinity.runtime.child_process import module_command
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Changes rewards by numbers that workflows recorded with their samples."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,22 +57,30 @@ def reward_shaping_mapper(
 
 
 def _rules(configs: JsonValue | list[dict[str, JsonValue]]) -> list[_Rule]:
-    """Reads the rules; raises UserError naming the invalid one."""
+    """Reads the rules; raises UserError with a line for each mistake."""
     if not isinstance(configs, list):
         raise UserError(f"reward_shaping_configs must be a list of {_FORM}")
-    return [_rule(i, config) for i, config in enumerate(configs)]
+    if wrong := [text for i, config in enumerate(configs) for text in _mistakes(i, config)]:
+        raise UserError("\n".join(wrong))
+    return [_rule(config) for config in configs if isinstance(config, dict)]
 
 
-def _rule(number: int, config: JsonValue) -> _Rule:
+def _mistakes(number: int, config: JsonValue) -> Iterator[str]:
     where = f"reward_shaping_configs[{number}]"
     if not isinstance(config, dict) or set(config) - {"stats_key", "op_type", "weight"}:
-        raise UserError(f"{where} is {config!r}, where {_FORM} is expected")
+        yield f"{where} is {config!r}, where {_FORM} is expected"
+        return
     key, kind = config.get("stats_key"), config.get("op_type", "ADD")
     weight = config.get("weight", 1)
     if not isinstance(key, str) or not key:
-        raise UserError(f"{where}.stats_key is {key!r}: name what lies in the samples' info")
+        yield f"{where}.stats_key is {key!r}: name what lies in the samples' info"
     if not isinstance(kind, str) or kind.upper() not in _OPERATIONS:
-        raise UserError(f"{where}.op_type is {kind!r}: give one of {', '.join(_OPERATIONS)}")
+        yield f"{where}.op_type is {kind!r}: give one of {', '.join(_OPERATIONS)}"
     if isinstance(weight, bool) or not isinstance(weight, int | float):
-        raise UserError(f"{where}.weight is {weight!r}, not a number")
-    return _Rule(key, kind.upper(), float(weight))
+        yield f"{where}.weight is {weight!r}, not a number"
+
+
+def _rule(config: dict[str, JsonValue]) -> _Rule:
+    kind, weight = str(config.get("op_type", "ADD")), config.get("weight", 1)
+    assert isinstance(weight, int | float), "it was looked at before"
+    return _Rule(str(config["stats_key"]), kind.upper(), float(weight))

@@ -14,8 +14,8 @@ import select
 import subprocess
 import threading
 
-from trinity.interpreter import module_command
 from trinity.rewards.math_answers import is_prose, number_of
+from trinity.runtime.child_process import module_command
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Child processes: the identity they run under, and their end with their parent.
+"""Child processes: their command, the identity they run under, their end with their parent.
 
 This file uses one of asyncio's insides, a process's `_transport`, as Python 3.11 to 3.14 have it;
 tests/unit/runtime/test_library_internals.py fails with another version.
@@ -21,6 +21,15 @@ from trinity.local import exec_as
 
 _FALLBACK_NOBODY = 65_534
 _PROBE_SECONDS = 30.0
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Returns the command that runs a module, whatever lies in the current folder.
+
+    With `-m` alone a file there with the name of a module, `random` or the `services` of another
+    checkout, would be imported in its place.
+    """
+    return [sys.executable, "-P", "-m", module, *arguments]
 
 
 @dataclass(frozen=True, slots=True)

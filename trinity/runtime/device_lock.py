@@ -9,7 +9,8 @@
     lock.release()
 
 The lock is `flock` on a file, so it goes with the process that holds it, however that ends. What
-the file holds says who that is; only the holder writes it.
+the file holds says who that is; only the holder writes it. A process that waits may show that by a
+lock on a second file: a holder that could go on asks `is_wanted`, and leaves if so.
 """
 
 import fcntl
@@ -129,19 +130,17 @@ class DeviceLock:
         """Takes the lock if it is free; returns True if this handle has it."""
         if self.is_held:
             return True
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
+        descriptor = _try_lock(self._path, fcntl.LOCK_EX)
+        if descriptor is None:
             return False
-        except BaseException:
-            os.close(descriptor)
-            raise
-        _write(descriptor, json.dumps(asdict(holder)).encode())
         self._descriptor = descriptor
+        self.describe(holder)
         return True
+
+    def describe(self, holder: Holder) -> None:
+        """Writes what this process has the device for; call it only while this handle has it."""
+        assert self._descriptor is not None, "another process may have the device"
+        _write(self._descriptor, json.dumps(asdict(holder)).encode())
 
     def take(self, holder: Holder, seconds: float) -> bool:
         """Tries for a while; returns True if this handle has it."""
@@ -158,13 +157,67 @@ class DeviceLock:
         if descriptor is None:
             return
         _write(descriptor, b"")
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked child may have the descriptor too
-        os.close(descriptor)
+        _unlock(descriptor)
 
     def show_life(self) -> None:
         """Shows that the work on the device goes on, for the holder or on its behalf."""
         with suppress(FileNotFoundError):
             os.utime(self._path)
+
+
+class WantedDevice:
+    """A wish for the device, which goes with the process that has it, however that ends.
+
+    It decides nothing: it asks a holder that could go on to leave.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = _wish_path(path)
+        self._descriptor: int | None = None
+
+    def show(self) -> None:
+        """Shows the wish; where a holder looks for it at this moment, the next call does."""
+        if self._descriptor is None:
+            self._descriptor = _try_lock(self._path, fcntl.LOCK_SH)
+
+    def withdraw(self) -> None:
+        """Wishes no longer; does nothing without a wish."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            _unlock(descriptor)
+
+
+def is_wanted(path: Path) -> bool:
+    """True if a process shows a wish for the device; only the device's holder asks."""
+    descriptor = _try_lock(_wish_path(path), fcntl.LOCK_EX)
+    if descriptor is None:
+        return True
+    _unlock(descriptor)
+    return False
+
+
+def _wish_path(path: Path) -> Path:
+    return path.with_suffix(".wanted")
+
+
+def _try_lock(path: Path, kind: int) -> int | None:
+    """Returns a descriptor of the file with the lock; None where another one excludes it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _unlock(descriptor: int) -> None:
+    fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked child may have the descriptor too
+    os.close(descriptor)
 
 
 def _write(descriptor: int, text: bytes) -> None:

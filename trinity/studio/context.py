@@ -20,7 +20,7 @@ from trinity.errors import TrinityError, UserError
 from trinity.launch.follow import StreamRetry
 from trinity.studio.background import ANSWER_SECONDS, BackgroundLoop
 from trinity.studio.connection import OpenRun, RunConnection, ServiceConnection
-from trinity.studio.generator.drafts import Drafts
+from trinity.studio.generator.sources import Drafts
 from trinity.studio.history import RunHistory
 from trinity.studio.lanes import MAX_STORED, LaneHistory
 from trinity.studio.live import Verdict, WorkRow, members_of

@@ -2,9 +2,11 @@
 
 Texts come from the checkpoint's own `tokenizer.json`. A character may be split over several tokens:
 the last of them shows it, and those before say that they are a part of it. Masked tokens, which
-the policy did not choose, have no values and stay out of every scale.
+the policy did not choose, have no values and stay out of every scale. The model of a stage is read
+from the plan, never fetched.
 """
 
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
+from trinity.launch.resume import PLAN_FILE
 from trinity.studio.experiences import NOT_RECORDED, TEMPLATE, WholeExperience
 from trinity.studio.plain_text import visible_text
 from trinity.types import Alignment, Experience, FloatArray
@@ -334,3 +337,31 @@ def signed_level(value: float, limit: float) -> tuple[int | None, bool]:
     half = NUM_SIGNED_LEVELS // 2
     steps = math.ceil(abs(share) * half - 1e-9)
     return half + int(math.copysign(steps, share)), abs(value) > limit * (1 + 1e-6)
+
+
+_TOKENIZER = "tokenizer.json"
+
+
+def model_of(job_dir: Path, stage: str) -> Path | None:
+    """Returns the directory with the tokenizer that a stage's tokens were made with.
+
+    That is the newest published weights of the run, or the model it started from; None if neither
+    has a `tokenizer.json` on this machine.
+    """
+    published = (job_dir / "stages" / stage / "weights").glob(f"*/{_TOKENIZER}")
+    files = sorted((job_dir / "stages" / stage / "model_files").glob(_TOKENIZER))
+    for found in (*files, *published):
+        return found.parent
+    model = _planned(job_dir, stage)
+    return model if model is not None and (model / _TOKENIZER).is_file() else None
+
+
+def _planned(job_dir: Path, stage: str) -> Path | None:
+    try:
+        plan = json.loads((job_dir / PLAN_FILE).read_bytes())
+        for planned in plan["stages"]:
+            if planned["name"] == stage and isinstance(planned["model_path"], str):
+                return Path(planned["model_path"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return None

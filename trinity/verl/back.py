@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 import yaml
 
 from trinity.algorithm.units import UNIT_ARGUMENT, UNIT_BEFORE
+from trinity.config.loading.yaml_errors import yaml_error_sentence
+from trinity.errors import UserError
 from trinity.verl.key_table import ROWS, SUPERVISED_ROWS
 from trinity.verl.rules.agents import AGENT_WORKFLOW, ROLLOUT
 from trinity.verl.rules.algorithm import ESTIMATORS, KL_NAMES, NO_LIMIT, PIPELINE
@@ -47,11 +49,18 @@ class _BackConversion:
         return value if isinstance(value, int) else default
 
 
-def verl_command(text: str) -> str:
-    """Returns veRL's command for the YAML `text`, with unconvertible keys as comments."""
-    conversion = _BackConversion(
-        dict(_flat(yaml.load(text, Loader=FloatLoader), ""))
-    )  # a SafeLoader
+def verl_command(text: str, path: object = "the file") -> str:
+    """Returns veRL's command for the YAML `text`, with unconvertible keys as comments.
+
+    Raises: UserError if the text is not a configuration.
+    """
+    try:
+        tree = yaml.load(text, Loader=FloatLoader)  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise UserError(yaml_error_sentence(error, path, text)) from error
+    if not isinstance(tree, dict):
+        raise UserError(f"{path} holds no `key: value` lines: give a YAML file of this system")
+    conversion = _BackConversion(dict(_flat(tree, "")))
     is_supervised = conversion.left.get("mode") == "train"
     if not is_supervised:
         _convert_data(conversion)

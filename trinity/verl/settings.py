@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from trinity.config.loading.yaml import key_lines
+from trinity.config.loading.yaml_errors import yaml_error_sentence
 from trinity.errors import UserError
 from trinity.verl.shell.reader import Command, Script, read_script
 from trinity.verl.shell.variables import ExpandedField, ScriptNote
@@ -292,7 +293,7 @@ def _read_yaml(settings: VerlSettings, path: str) -> None:
     try:
         tree = yaml.load(text, Loader=FloatLoader)  # a SafeLoader
     except yaml.YAMLError as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+        raise UserError(yaml_error_sentence(error, path, text)) from error
     if not isinstance(tree, dict):
         raise UserError(f"{path} holds no `key: value` lines: give veRL's configuration")
     if ours := {"buffer", "explorer", "synchronizer"} & tree.keys():

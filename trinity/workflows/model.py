@@ -22,19 +22,21 @@ from trinity.workflows.experience_builder import (
     apply_overrides,
 )
 from trinity.workflows.generation import (
+    AttemptCalls,
     ChatTokenizer,
     Generation,
     GenerationDelta,
     Generator,
+    HttpModelAccess,
     ModelLimits,
     OnDelta,
     Prompt,
     Scores,
+    T,
     trace_generation,
 )
+from trinity.workflows.generation import AttemptOver as AttemptOver  # workflows may catch it
 from trinity.workflows.messages import Message, as_mapping, for_template
-from trinity.workflows.openai_clients import AttemptCalls, HttpModelAccess, T
-from trinity.workflows.openai_clients import AttemptOver as AttemptOver  # workflows may catch it
 
 logger = logging.getLogger(__name__)
 

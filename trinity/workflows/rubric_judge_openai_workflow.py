@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from trinity.errors import UserError
 from trinity.types import Experience, FinishReason
-from trinity.workflows.openai_clients import OPENAI_MISSING
+from trinity.workflows.generation import OPENAI_MISSING
 from trinity.workflows.rubric_judge_workflow import (
     RubricJudgeWorkflow,
     judge_messages,

@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.algorithms.batches import BatchMaker
 from benchmarks.algorithms.beside.course import Course
 from benchmarks.algorithms.beside.ours import trial_of
 from benchmarks.algorithms.play import TaskPlayer
 from benchmarks.algorithms.rollout import Sampler
-from benchmarks.algorithms.train import TrialTrainer
+from benchmarks.algorithms.train import BatchMaker, TrialTrainer
 from services.trainer.types import TrainRow
 from trinity.config.plan.stage_plan import StagePlan
 

@@ -23,8 +23,7 @@ from services.buffer.tasksets.row_sources import RowSource
 from services.buffer.tenants import SHARES_ALL, WorkerIsolation
 from services.buffer.workers.process import reader_environment
 from trinity.errors import PreconditionFailed, Unavailable
-from trinity.interpreter import module_command
-from trinity.runtime.child_process import end_child, start_child
+from trinity.runtime.child_process import end_child, module_command, start_child
 from trinity.runtime.sql import Connection
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 from trinity.training_rows import SkippedRows

@@ -10,8 +10,7 @@ from typing import Any
 
 from services.buffer.domain.tasks import sanitize_text
 from services.buffer.tenants import SHARES_ALL, WorkerIsolation
-from trinity.interpreter import module_command
-from trinity.runtime.child_process import end_child, start_child
+from trinity.runtime.child_process import end_child, module_command, start_child
 
 OUR_PREFIX = "TRINITY_"
 _MISSING_KEY = re.compile(r"KeyError: '(\w+)'")

@@ -1,11 +1,18 @@
-"""Client of the buffer service: takes and returns domain values."""
+"""Client of the buffer service, which takes and returns domain values; keeps and renews leases."""
 
+import asyncio
 import hashlib
+import logging
 from collections.abc import AsyncIterator, Iterable
+from functools import partial
 
 import grpc
 
-from services.explorer.retry import iterate_until_deadline, translate_rpc_errors
+from services.explorer.retry import (
+    RetryPolicy,
+    iterate_until_deadline,
+    translate_rpc_errors,
+)
 from services.explorer.types import (
     Assignment,
     CommitOutcome,
@@ -24,6 +31,8 @@ from trinity.codec import stage_key_to_proto
 from trinity.errors import Unavailable
 from trinity.rpc.limits import CALL_SECONDS, CHUNK_BYTES
 from trinity.types import StageKey
+
+logger = logging.getLogger(__name__)
 
 SERVICE = "trinity.api.v1.BufferService"
 OPEN_SECONDS = 120.0
@@ -185,3 +194,86 @@ def _assignment(message: pb.Assignment, requires_exact_version: bool) -> Assignm
         ),
         traceparent=message.traceparent,
     )
+
+
+RENEWALS_PER_LEASE = 3
+FAST_RENEW_SECONDS = 1.0
+
+
+class LeaseKeeper:
+    """Renews each assignment's lease while its work runs; cancels work whose lease is lost."""
+
+    def __init__(
+        self,
+        *,
+        key: StageKey,
+        lease_seconds: float,
+        buffer: ExplorerBufferClient,
+        retry_policy: RetryPolicy,
+        cuts_stragglers: bool = False,
+    ) -> None:
+        """Renews often with `cuts_stragglers`: steps then do not wait for all tasks."""
+        self._key = key
+        usual = lease_seconds / RENEWALS_PER_LEASE
+        self._renew_seconds = min(usual, FAST_RENEW_SECONDS) if cuts_stragglers else usual
+        self._lease_seconds = lease_seconds
+        self._buffer = buffer
+        self._retry_policy = retry_policy
+        self._held: dict[str, tuple[Assignment, asyncio.Task[None]]] = {}
+
+    @property
+    def assignments(self) -> list[Assignment]:
+        """The assignments whose leases are held."""
+        return [assignment for assignment, _ in self._held.values()]
+
+    def hold(self, assignment: Assignment, work: asyncio.Task[None]) -> None:
+        """Keeps the lease until `work` is done.
+
+        The same assignment again means that its lease had expired: its old work is cancelled.
+        """
+        if before := self._held.get(assignment.id):
+            before[1].cancel()
+        self._held[assignment.id] = (assignment, work)
+        work.add_done_callback(lambda _: self._forget(assignment, work))
+
+    async def return_assignment(self, assignment: Assignment) -> None:
+        """Returns work to the buffer, to be retried at once."""
+        await self._retry_policy.retry(
+            partial(self._buffer.release_leases, self._key, [assignment]),
+            waits_for="buffer",
+            purpose="give a lease back",
+        )
+
+    def cancel_all(self) -> None:
+        """Cancels all work."""
+        for _, work in self._held.values():
+            work.cancel()
+
+    async def renew_until_cancelled(self) -> None:
+        """Renews leases and cancels the work of those that are lost, until cancelled."""
+        while True:
+            await asyncio.sleep(self._renew_seconds)
+            held = self.assignments
+            if not held:
+                continue
+            lost = await self._retry_policy.retry(
+                partial(self._buffer.renew_leases, self._key, held, self._lease_seconds),
+                waits_for="buffer",
+                purpose="renew leases",
+            )
+            for assignment in held:
+                if assignment.id in lost:
+                    self._cancel_lost(assignment)
+
+    def _cancel_lost(self, assignment: Assignment) -> None:
+        current = self._held.get(assignment.id)
+        if current is not None and current[0] is assignment:
+            logger.info(
+                "a lease ended: its results are stored, or other workers have it",
+                extra={"assignment": assignment.id},
+            )
+            current[1].cancel()
+
+    def _forget(self, assignment: Assignment, work: asyncio.Task[None]) -> None:
+        if self._held.get(assignment.id) == (assignment, work):
+            del self._held[assignment.id]

@@ -12,12 +12,8 @@ from services.explorer.clients.synchronizer import (
     WatchedExperiment,
 )
 from services.explorer.control.stage import RolloutStageFactory, StageJob
-from services.explorer.engine.turns import (
-    EngineOwnDevice,
-    EngineSharedDevice,
-    EngineTurns,
-    TurnSettings,
-)
+from services.explorer.engine.interface import EngineOwnDevice, EngineTurns
+from services.explorer.engine.turns import EngineSharedDevice, TurnSettings
 from services.explorer.engines import EngineManager, LoadedStageModels
 from services.explorer.retry import RetryPolicy, RolloutStageFailed, WatchFeed, user_message
 from services.explorer.rollout.scheduler import StageScheduler

@@ -9,14 +9,24 @@ from functools import partial
 from services.explorer.clients.buffer import ExplorerBufferClient
 from services.explorer.clients.synchronizer import ExplorerSynchronizerClient, WatchedExperiment
 from services.explorer.delivery.outbox import Outbox
-from services.explorer.engine.interface import EngineDied
-from services.explorer.engine.turns import EngineOwnDevice, EngineTurns
+from services.explorer.engine.interface import EngineDied, EngineOwnDevice, EngineTurns
 from services.explorer.engine.weight_transfer import EngineWeightReceiver
 from services.explorer.engines import LoadedStageModels
-from services.explorer.retry import RetryPolicy, RolloutStageFailed, WatchFeed, deadline, leaves_of
-from services.explorer.rollout.run import LongRunReporter, RunExecutor
+from services.explorer.retry import (
+    IdleTimeout,
+    RetryPolicy,
+    RolloutStageFailed,
+    WatchFeed,
+    deadline,
+    leaves_of,
+)
 from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
-from services.explorer.rollout.scheduler import IdleTimeout, RolloutLimits, StageScheduler
+from services.explorer.rollout.scheduler import (
+    LongRunReporter,
+    RolloutLimits,
+    RunExecutor,
+    StageScheduler,
+)
 from services.explorer.rollout.user_process_pool import UserProcessPool
 from services.explorer.rollout.weight_gate import DamageChannel, WeightGate
 from services.explorer.rollout.workflow_factory import WorkflowFactory
@@ -27,6 +37,7 @@ from services.explorer.telemetry import (
     CountingGenerator,
     ExploreStepLog,
     RolloutCounters,
+    RunnerNumbers,
     load_span,
 )
 from services.explorer.types import LostWeights, WeightsVersion
@@ -34,7 +45,6 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.launch.prepare import check_parts
 from trinity.rewards.reward import REWARD_POOL
 from trinity.runtime.presence import Heartbeats
-from trinity.runtime.runner_logs import RunnerNumbers
 from trinity.runtime.threads import DaemonThreads, in_daemon_thread
 from trinity.sizing.volume import runs_per_runner
 from trinity.types import StageKey
@@ -261,8 +271,8 @@ class RolloutStageFactory:
         )
         seconds = job.plan.config.synchronizer.sync_timeout
         error = RolloutStageFailed(
-            f"the rewards of stage `{job.plan.name}` were not made in {seconds:g} s "
-            "(`synchronizer.sync_timeout`): let their `__init__` take less"
+            f"the rewards of stage `{job.plan.name}` were not constructed in {seconds:g} s "
+            "(`synchronizer.sync_timeout`): make their `__init__` faster"
         )
         async with deadline(seconds, error):
             factory = await in_daemon_thread(make)

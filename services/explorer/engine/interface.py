@@ -1,12 +1,12 @@
-"""The interface of a rollout engine, and its wrappers: a pool, and a reporter of slow calls."""
+"""The interface of an engine and of its turns; a pool of engines, and a reporter of slow calls."""
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import TrinityError
@@ -15,6 +15,9 @@ from trinity.runtime.presence import WaitRegistry
 from trinity.types import SamplingParams
 from trinity.weights.offer import Receivers, ReceiverSlot, next_slot
 from trinity.workflows.generation import Generation, Generator, OnDelta, Scores
+
+if TYPE_CHECKING:  # that module imports this one
+    from services.explorer.engine.weight_transfer import WeightLoader
 
 
 class EngineDied(TrinityError):
@@ -111,6 +114,51 @@ class SleepingEngine(Engine, Protocol):
         Returns False, and sleeps on, if another process has the device for all that time.
         """
         ...
+
+
+class EngineTurns(Protocol):
+    """The turns of the policy's engine on its device."""
+
+    @property
+    def has_device(self) -> bool:
+        """True if the engine is awake, or may be after a call that was cancelled."""
+
+    @property
+    def must_give_back(self) -> bool:
+        """True if the trainer waits for the device."""
+
+    def starting(self) -> AbstractAsyncContextManager[None]:
+        """Returns a block in which an engine may start."""
+
+    def attach(self, engine: Engine, loader: "WeightLoader") -> None:
+        """Sets the engine, which sleeps or has just started."""
+
+    async def take(self) -> None:
+        """Waits for the device and wakes the engine. Raises: EngineDied."""
+
+    async def give_back(self) -> None:
+        """Puts the engine to sleep and releases the device. Raises: EngineDied."""
+
+
+class EngineOwnDevice:
+    """The turns of an engine with a device of its own: they never end."""
+
+    has_device = False
+    must_give_back = False
+
+    @asynccontextmanager
+    async def starting(self) -> AsyncIterator[None]:
+        """Does nothing."""
+        yield
+
+    def attach(self, engine: Engine, loader: "WeightLoader") -> None:
+        """Does nothing."""
+
+    async def take(self) -> None:
+        """Does nothing: it always has the device."""
+
+    async def give_back(self) -> None:
+        """Does nothing: no other process waits for it."""
 
 
 SHOWN_AFTER_SECONDS = 2.0

@@ -3,10 +3,9 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from services.explorer.engine.interface import DeviceRequest, Engine, EngineDied, SleepingEngine
 from services.explorer.engine.weight_transfer import WeightLoader
@@ -17,6 +16,7 @@ from trinity.runtime.device_lock import (
     DeviceLock,
     Holder,
     HolderWatch,
+    WantedDevice,
     describe_wait,
     read_holder,
 )
@@ -33,51 +33,6 @@ WITHOUT_WEIGHTS = 2
 """The level of sleep after which an engine has no weights."""
 TO_START = "to start the engine"
 TO_ROLL_OUT = "to roll out"
-
-
-class EngineTurns(Protocol):
-    """The turns of the policy's engine on its device."""
-
-    @property
-    def has_device(self) -> bool:
-        """True if the engine is awake, or may be after a call that was cancelled."""
-
-    @property
-    def must_give_back(self) -> bool:
-        """True if the trainer waits for the device."""
-
-    def starting(self) -> AbstractAsyncContextManager[None]:
-        """Returns a block in which an engine may start."""
-
-    def attach(self, engine: Engine, loader: WeightLoader) -> None:
-        """Sets the engine, which sleeps or has just started."""
-
-    async def take(self) -> None:
-        """Waits for the device, and wakes the engine. Raises: EngineDied."""
-
-    async def give_back(self) -> None:
-        """Has the engine sleep, and lets go of the device. Raises: EngineDied."""
-
-
-class EngineOwnDevice:
-    """The turns of an engine with a device of its own: they never end."""
-
-    has_device = False
-    must_give_back = False
-
-    @asynccontextmanager
-    async def starting(self) -> AsyncIterator[None]:
-        """Does nothing."""
-        yield
-
-    def attach(self, engine: Engine, loader: WeightLoader) -> None:
-        """Does nothing."""
-
-    async def take(self) -> None:
-        """Does nothing: it has the device."""
-
-    async def give_back(self) -> None:
-        """Does nothing: no other process waits for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +52,7 @@ class EngineSharedDevice:
 
     The kernel's lock excludes the two. It is held by the engine's own process, which has the
     memory, and by this one while it starts an engine. The wish of the trainer comes from the
-    synchronizer; what this side does is reported there.
+    synchronizer; what this side does is reported there, and its own wish stands beside the lock.
 
         async with turns.starting():
             turns.attach(await start(...), loader)
@@ -120,6 +75,7 @@ class EngineSharedDevice:
         self._record = record
         self._waits = waits
         self._lock = DeviceLock(settings.path)
+        self._wish = WantedDevice(settings.path)
         self._engine: SleepingEngine | None = None
         self._loader: WeightLoader | None = None
         self._beats: asyncio.Task[None] | None = None
@@ -181,18 +137,24 @@ class EngineSharedDevice:
             self._report(EngineTurnState.RELEASED, TO_ROLL_OUT)
 
     async def _await_device(self, reason: str, attempt: Callable[[], Awaitable[bool]]) -> None:
-        """Tries until the device is taken, and ends a holder that shows no sign of life."""
+        """Tries until the device is taken, and ends a holder that shows no sign of life.
+
+        Meanwhile it shows its wish, at which a trainer that keeps the device leaves.
+        """
         watch = HolderWatch(self._settings.path, silence_seconds=self._settings.silence_seconds)
         has_waited = False
+        self._wish.show()
         try:
             while not await attempt():
                 self._raise_if_unheard()
+                self._wish.show()
                 if not has_waited:
                     self._report(EngineTurnState.WANTED, reason)
                     has_waited = True
                 self._show_wait(reason)
                 await asyncio.to_thread(watch.end_silent_holder)
         finally:
+            self._wish.withdraw()
             self._waits.clear(WAIT_NAME)
         self._beats = asyncio.create_task(self._show_life())
         self._report(EngineTurnState.HELD, reason)

@@ -1,5 +1,8 @@
 """Extension of vLLM's worker, inside its process."""
 
+import os
+import tempfile
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -7,6 +10,8 @@ from trinity.errors import TransferFailed
 from trinity.runtime.device_lock import DeviceLock, Holder
 from trinity.weights.offer import slot_from_dict
 
+SOCKET_FOLDER = "VLLM_RPC_BASE_PATH"
+"""vLLM's variable: the folder of the engine's sockets."""
 _LOCKS: dict[str, DeviceLock] = {}
 """Locks of this process, by path: an extension has no place of its own for them."""
 
@@ -23,6 +28,15 @@ class WeightReloadExtension(_Worker):  # type: ignore[misc]
     head that is tied to the embedding is not loaded by itself, so its copy would stay the old one
     and the engine would combine new layers with an old head.
     """
+
+    @property
+    def distributed_init_method(self) -> str:
+        """The place where the engine's workers meet, as `meeting_place` has it; vLLM sets it."""
+        return self._meeting_place
+
+    @distributed_init_method.setter
+    def distributed_init_method(self, given: str) -> None:
+        self._meeting_place = meeting_place(given, self.parallel_config.world_size)
 
     def load_checkpoint(self, directory: str) -> None:
         """Replaces the weights with those of a Hugging Face directory."""
@@ -65,3 +79,17 @@ class WeightReloadExtension(_Worker):  # type: ignore[misc]
         for module in self.model_runner.get_model().modules():
             if isinstance(module, ParallelLMHead):
                 module.quant_method.process_weights_after_loading(module)
+
+
+def meeting_place(given: str, num_workers: int) -> str:
+    """Returns a file where a worker that is alone would open a port of this machine.
+
+    torch opens it on all addresses, even if one is named. vLLM later than 0.27 gives a file by
+    itself. Several workers must be given the same one, and only vLLM knows one for them.
+    """
+    if num_workers > 1 or not given.startswith("tcp://"):
+        return given
+    folder = os.environ.get(SOCKET_FOLDER) or tempfile.gettempdir()
+    if {"#", "?"} & set(folder):  # torch would take what follows for no part of the path
+        folder = tempfile.gettempdir()
+    return f"file://{folder}/store-{uuid.uuid4().hex}"

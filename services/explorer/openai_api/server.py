@@ -24,9 +24,8 @@ from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError
 from trinity.json_values import JsonValue
 from trinity.runtime.http_connections import BACKLOG, ConnectionTable, HttpLimits
-from trinity.workflows.generation import ChatTokenizer
+from trinity.workflows.generation import ApiAccess, ChatTokenizer
 from trinity.workflows.model import ModelWrapper
-from trinity.workflows.openai_clients import ApiAccess
 
 if TYPE_CHECKING:
     from aiohttp import web

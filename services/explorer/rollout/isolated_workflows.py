@@ -10,7 +10,6 @@ from typing import Any
 from services.explorer.rollout.user_process_pool import UserCall, UserProcessPool
 from services.explorer.rollout.user_processes import UserProcess
 from trinity.errors import UserError
-from trinity.isolation.model import facts_of
 from trinity.isolation.values import (
     PartRef,
     UserCodeFailed,
@@ -162,7 +161,7 @@ class IsolatedSpec:
             process.loaded.add(key)
 
     async def _run(self, process: UserProcess) -> Message:
-        process.write({**self.request, "models": [facts_of(model) for model in self.models]})
+        process.write({**self.request, "models": [_facts_of(model) for model in self.models]})
         calls = ModelCalls(self.models, process.write)
         open_calls: set[asyncio.Task[None]] = set()
         try:
@@ -258,3 +257,15 @@ def _encoded(model: ModelWrapper, call: Message) -> object:
         case "decode":
             return tokenizer.decode(call["tokens"])
     raise ValueError(f"there is no call {call['function']!r}")
+
+
+def _facts_of(model: ModelWrapper) -> Message:
+    """Returns what a process must know of a model, for a line of JSON."""
+    return {
+        "limits": asdict(model.limits),
+        "sampling": asdict(model.sampling),
+        "weights": list(model.weights),
+        "name": model.name,
+        "template_sha256": model.tokenizer.template_sha256.hex(),
+        "api": asdict(model.api_access) if model.has_api else None,
+    }

@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import trinity
-from trinity.interpreter import module_command
-from trinity.isolation.values import UserProcessDied
-from trinity.runtime.child_process import end_child, start_child
-from trinity.runtime.runner_logs import log_line
+from trinity.isolation.values import UserProcessDied, log_line
+from trinity.runtime.child_process import end_child, module_command, start_child
 
 logger = logging.getLogger(__name__)
 WORKER = "trinity.isolation.worker"

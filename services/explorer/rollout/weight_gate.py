@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from services.explorer.engine.interface import EngineDied
-from services.explorer.engine.turns import EngineOwnDevice, EngineTurns
+from services.explorer.engine.interface import EngineDied, EngineOwnDevice, EngineTurns
 from services.explorer.engine.weight_transfer import ListWeights
 from services.explorer.retry import RetryPolicy, deadline
 from services.explorer.types import (

@@ -32,8 +32,7 @@ from trinity.runtime.threads import DaemonThreads
 from trinity.types import Experience, JsonObject
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task
-from trinity.workflows.trinity_rft.hosting import HostedRuns
-from trinity.workflows.trinity_rft.task import NamedReward
+from trinity.workflows.trinity_rft.hosting import HostedRuns, NamedReward
 from trinity.workflows.workflow import Workflow
 
 logger = logging.getLogger(__name__)
@@ -266,7 +265,7 @@ class WorkflowSpec(Protocol):
         ...
 
     def run_in_thread(self) -> Made:
-        """Makes and runs it here; it may block."""
+        """Constructs and runs the workflow here; it may block."""
         ...
 
     async def run_on_loop(self, threads: DaemonThreads) -> Made:
@@ -308,7 +307,7 @@ class NativeSpec:
         return inspect.getattr_static(self.workflow_class, "is_async") is False
 
     def run_in_thread(self) -> Made:
-        """Makes and runs it here; it may block."""
+        """Constructs and runs the workflow here; it may block."""
         return {self.run: self.create_workflow().run()}
 
     async def run_on_loop(self, threads: DaemonThreads) -> Made:
@@ -356,7 +355,7 @@ class HostedSpec:
         return (self.hosted.model, *self.hosted.auxiliary_models)
 
     def run_in_thread(self) -> Made:
-        """Makes and runs it here; it may block."""
+        """Constructs and runs the workflow here; it may block."""
         return self.hosted.make()
 
     async def run_on_loop(self, threads: DaemonThreads) -> Made:

@@ -22,10 +22,9 @@ from services.explorer.rollout.workflow_execution import (
     WorkflowSpec,
 )
 from services.explorer.types import Assignment, Attempt, WeightsId
-from trinity.columns import optional_column
+from trinity.columns import optional_column, row_reward
 from trinity.config.plan.parts import AuxiliaryModel, ResolvedSampling, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.data_sources import row_reward
 from trinity.errors import UserError
 from trinity.isolation.values import PartRef, is_of_user
 from trinity.plugins import REWARDS, WORKFLOWS
@@ -35,8 +34,7 @@ from trinity.workflows.generation import ChatTokenizer, Generator, ModelLimits
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task
 from trinity.workflows.trinity_rft.experience import preload_tensors
-from trinity.workflows.trinity_rft.hosting import HostedRuns, IdleWorkflows, ModelPaths
-from trinity.workflows.trinity_rft.task import TaskInputs
+from trinity.workflows.trinity_rft.hosting import HostedRuns, IdleWorkflows, ModelPaths, TaskInputs
 from trinity.workflows.trinity_rft.workflow import Workflow as HostedWorkflow
 from trinity.workflows.workflow import Workflow
 

@@ -9,12 +9,14 @@ from pydantic import JsonValue
 from transformers import AutoConfig, PretrainedConfig
 
 from trinity.config.error_collector import did_you_mean
-from trinity.config.plan.arithmetic import NESTED_OVERRIDE, Keys, text_keys
+from trinity.config.plan.arithmetic import NESTED_OVERRIDE, Keys, model_keys_of, text_keys
 from trinity.config.plan.rope import ROPE_KEYS, changes_rope, rope_parameters
 from trinity.config.schema.model import ModelConfig
 from trinity.errors import UserError
 
 NOT_OF_THE_MODEL = frozenset({"attn_implementation"})
+FLASH_ATTENTION = "flash_attention_2"
+"""The kernel of the package flash-attn, as transformers names it."""
 
 
 def import_library(name: str | None, section: str) -> None:
@@ -90,6 +92,16 @@ def check_override(
                 f"{where} cannot be merged into the model's: verl changes single values and the "
                 "keys of a model's parts; write it into a copy of config.json"
             )
+
+
+def check_attention(override: Mapping[str, JsonValue], section: str, *, has_flash: bool) -> None:
+    """Raises: UserError if flash-attn is asked for where it is not installed, or without a GPU."""
+    asked = model_keys_of(override).get("attn_implementation")
+    if asked == FLASH_ATTENTION and not has_flash:
+        raise UserError(
+            f"`{section}.override_config.attn_implementation: {asked}` needs a GPU and flash-attn, "
+            "and the trainer lacks one of them: leave the key out, or install flash-attn"
+        )
 
 
 def check_heads(config: PretrainedConfig, directory: Path) -> None:

@@ -23,6 +23,7 @@ from verl.workers.engine import EngineRegistry  # noqa: E402
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker  # noqa: E402
 
 from services.trainer.backend.config_overrides import (  # noqa: E402
+    check_attention,
     check_heads,
     check_override,
     import_library,
@@ -191,9 +192,12 @@ def _build(
         )
         worker.reset()
     except (OSError, ValueError, KeyError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        remedy = "`model.model_path` must be a Hugging Face directory of a causal language model"
+        if "attention" in reason or "attn_" in reason:
+            remedy = f"{remedy}; if `override_config.attn_implementation` is given, leave it out"
         raise UserError(
-            f"the model in {model_directory} cannot be read ({str(error).splitlines()[0]}): "
-            "`model.model_path` must be a Hugging Face directory of a causal language model"
+            f"the model in {model_directory} cannot be read ({reason}): {remedy}"
         ) from error
     return worker
 
@@ -208,6 +212,8 @@ def _model_config(
     trusts_code = trusts_model_code(plan.config.model.trust_remote_code, str(model_directory))
     own = load_config(model_directory, trusts_code=trusts_code)
     check_override(of_role.override_config, own, section)
+    has_flash = cpu.attention_kernel() == cpu.FLASH_ATTENTION
+    check_attention(of_role.override_config, section, has_flash=has_flash)
     check_heads(own, model_directory)
     keys = model_keys(model_directory, of_role.override_config) or {}
     rows = _row_kernel(plan, keys)

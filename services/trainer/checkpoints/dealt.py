@@ -57,7 +57,9 @@ def dealt_to(ranks: Ranks, tensors: NamedTensors) -> Iterator[tuple[str, torch.T
         del tensor  # or two whole tensors would be there while the next one is gathered
 
 
-def _gathered(ranks: Ranks, tensors: NamedSplits, dtype: torch.dtype | None) -> NamedTensors:
+def _gathered(
+    ranks: Ranks, tensors: NamedSplits, dtype: torch.dtype | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the tensors of this rank, which the others send to it in pieces. Collective."""
     deal = Deal(ranks.num_ranks)
     for name, tensor in tensors:
@@ -103,7 +105,10 @@ class DealtPart:
 
     def write_tensors(self, tensors: NamedTensors) -> None:
         """Writes this rank's tensors, without waiting for the disk. Collective."""
-        for name, tensor in dealt_to(self._ranks, tensors):
+        self._write_own(dealt_to(self._ranks, tensors))
+
+    def _write_own(self, tensors: NamedTensors) -> None:
+        for name, tensor in tensors:
             own = tensor.to(self._dtype).contiguous()
             del tensor
             self._life.show()
@@ -116,8 +121,16 @@ class DealtPart:
             self._write_bucket()
 
     def write_split(self, tensors: NamedSplits) -> None:
-        """Writes tensors that ranks hold in pieces: the same files. Collective."""
-        split = dict(tensors)
+        """Writes tensors that ranks hold in pieces: the same files. Collective.
+
+        Pieces go straight into the files. Where tensors must be whole before they are written, each
+        is put together by the rank that writes it.
+        """
+        found = dict(tensors)
+        split = {name: part for name, part in found.items() if isinstance(part, SplitTensor)}
+        if len(split) < len(found):
+            self._write_own(_gathered(self._ranks, found.items()))
+            return
         files = plan_files(split, self._ranks.num_ranks, self._dtype, self._max_bytes)
         write_files(self._directory, files, split, self._ranks, self._life)
         own = (file for file in files if file.writer == self._ranks.rank)

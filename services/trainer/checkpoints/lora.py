@@ -14,6 +14,13 @@ from torch.distributed.tensor import DTensor
 from verl.utils.device import get_device_id
 
 from services.trainer.checkpoints.checkpoints import base_hash
+from services.trainer.checkpoints.split import (
+    GatherableTensor,
+    MergedTensor,
+    SplitTensor,
+    gathered_to,
+    merge,
+)
 from services.trainer.collectives import Ranks, hash_on_rank_0
 from trinity.errors import UserError
 
@@ -21,6 +28,7 @@ ADAPTER_DIRECTORY = "lora_adapter"
 WEIGHTS_NAME = "adapter_model.safetensors"
 ADAPTER = "default"
 """The name that peft gives an adapter that has none."""
+_BASE = ".base_layer.weight"
 _INSIDE = "base_model.model."
 """The prefix of peft's names of the model's own weights."""
 
@@ -65,24 +73,52 @@ class LoraAdapter:
             if not _is_of_model(name):
                 continue
             whole = full_tensor(tensor)
-            layer = self._layers.get(name.removesuffix(".base_layer.weight"))
-            if layer is not None and name.endswith(".base_layer.weight"):
-                whole = (whole.float() + _weight_delta(layer)).to(whole.dtype)
+            if (layer := self._layer_of(name)) is not None:
+                down, up = map(full_tensor, _factors_of(layer))
+                whole = merge(whole, up, down, layer.scaling[ADAPTER])
             yield _own_name(name), whole
+
+    def split_weights(self, ranks: Ranks) -> Iterator[tuple[str, GatherableTensor]]:
+        """Yields the same weights as the ranks hold them; the rank that gathers one merges it."""
+        for name, tensor in self._module.state_dict().items():
+            if not _is_of_model(name):
+                continue
+            base = SplitTensor.of(tensor, ranks)
+            if (layer := self._layer_of(name)) is None:
+                yield _own_name(name), base
+                continue
+            down, up = (SplitTensor.of(factor, ranks) for factor in _factors_of(layer))
+            yield (
+                _own_name(name),
+                MergedTensor(
+                    base=base,
+                    up=up,
+                    down=down,
+                    scaling=layer.scaling[ADAPTER],
+                    device=get_device_id(),
+                ),
+            )
+
+    def _layer_of(self, name: str) -> LoraLayer | None:
+        """Returns the layer whose weight has this name, if the adapter changes it."""
+        if not name.endswith(_BASE):
+            return None
+        return self._layers.get(name.removesuffix(_BASE))
 
     def base_hash(self, ranks: Ranks) -> bytes:
         """Hashes what the adapter was trained on, the same on all ranks; cached, as it never
         changes.
         """
         if self._base_hash is None:
-            self._base_hash = hash_on_rank_0(self._base(), base_hash, ranks)
+            self._base_hash = hash_on_rank_0(self._base(ranks), base_hash, ranks)
         return self._base_hash
 
-    def _base(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yields the model's weights whole, and the adapter's scaling on each layer."""
-        for name, tensor in self._module.state_dict().items():
-            if _is_of_model(name):
-                yield _own_name(name), full_tensor(tensor)
+    def _base(self, ranks: Ranks) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields the model's weights whole on the first rank, and the scaling on each layer."""
+        weights = self._module.state_dict().items()
+        own = ((name, SplitTensor.of(t, ranks)) for name, t in weights if _is_of_model(name))
+        for name, whole in gathered_to(0, own, ranks):
+            yield _own_name(name), whole
         for name, layer in self._layers.items():
             scaling = torch.tensor(layer.scaling[ADAPTER], dtype=torch.float64)
             yield f"{_own_name(name)}.scaling", scaling
@@ -146,8 +182,6 @@ def _own_name(name: str) -> str:
     return name.removeprefix(_INSIDE).replace(".base_layer.", ".")
 
 
-def _weight_delta(layer: LoraLayer) -> torch.Tensor:
-    """Returns what the adapter adds to the layer's weight: B A, scaled."""
-    down, up = (full_tensor(part[ADAPTER].weight) for part in (layer.lora_A, layer.lora_B))
-    change: torch.Tensor = (up.float() @ down.float()) * layer.scaling[ADAPTER]
-    return change
+def _factors_of(layer: LoraLayer) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns A and B, as this rank holds them."""
+    return layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,6 +14,7 @@ from services.trainer.checkpoints.dealt import (
     gather_files,
     root_of_learner,
 )
+from services.trainer.checkpoints.split import GatherableTensor, gathered_to
 from services.trainer.checkpoints.weights import (
     WeightsName,
     WeightsStore,
@@ -135,13 +136,21 @@ class WeightsPublisher:
             self._store.create_directory(name)
         self._ranks.barrier()
         part = self._store.new_part(name, self._ranks)
-        if not self._keeps_whole and (split := learner.split_weights()) is not None:
-            part.write_split(split)
-            return WrittenWeights(name=name, part=part, whole=None)
+        if (split := learner.split_weights()) is not None:
+            shards = dict(split)
+            part.write_split(shards.items())
+            return WrittenWeights(name=name, part=part, whole=self._gathered_here(shards))
         whole: WeightTensors | None = {} if self._keeps_whole and self._ranks.is_first else None
         tensors = learner.weights()
         part.write_tensors(tensors if whole is None else self._kept_in(whole, tensors))
         return WrittenWeights(name=name, part=part, whole=whole)
+
+    def _gathered_here(self, shards: Mapping[str, GatherableTensor]) -> WeightTensors | None:
+        """Returns all weights on the first rank, where something asks for them. Collective."""
+        if not self._keeps_whole:
+            return None
+        whole = dict(gathered_to(0, shards.items(), self._ranks, self._store.dtype))
+        return whole if self._ranks.is_first else None
 
     def _kept_in(
         self, whole: WeightTensors, tensors: NamedTensors
@@ -238,8 +247,9 @@ class WeightsPublisher:
         the earlier release did that published before. Collective.
         """
         if self._store.hashes_streams:
+            split = learner.split_weights()
             return hash_on_rank_0(
-                learner.weights(),
+                learner.weights() if split is None else gathered_to(0, split, self._ranks),
                 lambda tensors: stream_hash(self._store.to_published_dtype(tensors)),
                 self._ranks,
             )

@@ -3,6 +3,7 @@
 split = SplitTensor.of(parameter, ranks)           # no word between the ranks
 write_files(directory, planned, tensors, ranks, life)  # each rank its pieces, into writers' files
 whole = split.gather_to(2, ranks, torch.bfloat16)  # on rank 2; None on the others
+MergedTensor(base=split, ...).gather_to(2, ranks)  # with an adapter's change
 """
 
 import json
@@ -14,6 +15,7 @@ from functools import cached_property
 from itertools import pairwise
 from math import prod
 from pathlib import Path
+from typing import Protocol
 
 import torch
 import torch.distributed
@@ -121,7 +123,68 @@ class SplitTensor:
         return whole.view(self.shape) if is_writer else None
 
 
-NamedSplits = Iterable[tuple[str, SplitTensor]]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedTensor:
+    """A weight with an adapter's change, which the rank merges that has it whole."""
+
+    base: SplitTensor
+    up: SplitTensor
+    down: SplitTensor
+    scaling: float
+    device: torch.device | int | str
+    """Where it is merged: the sums of another kind of device may have other last bits."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the whole tensor, in the type that it is trained in."""
+        return self.base.num_bytes
+
+    def gather_to(
+        self, writer: int, ranks: Ranks, dtype: torch.dtype | None = None
+    ) -> torch.Tensor | None:
+        """Returns the merged tensor on one rank, and None on the others. Collective."""
+        base, up, down = (part.gather_to(writer, ranks) for part in (self.base, self.up, self.down))
+        if base is None or up is None or down is None:
+            return None
+        whole = base.to(self.device)
+        del base
+        merged = merge(whole, up.to(self.device), down.to(self.device), self.scaling)
+        return merged.to(dtype or merged.dtype).cpu()
+
+
+def merge(
+    whole: torch.Tensor, up: torch.Tensor, down: torch.Tensor, scaling: float
+) -> torch.Tensor:
+    """Returns a weight with the change of a LoRA adapter added: B A, scaled."""
+    change = (up.float() @ down.float()) * scaling
+    return (whole.float() + change).to(whole.dtype)
+
+
+class GatherableTensor(Protocol):
+    """A tensor that any one rank may have whole."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the whole tensor, in the type that it is trained in."""
+
+    def gather_to(
+        self, writer: int, ranks: Ranks, dtype: torch.dtype | None = None
+    ) -> torch.Tensor | None:
+        """Returns the whole tensor on one rank, and None on the others. Collective."""
+
+
+NamedSplits = Iterable[tuple[str, GatherableTensor]]
+
+
+def gathered_to(
+    rank: int, tensors: NamedSplits, ranks: Ranks, dtype: torch.dtype | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields whole tensors one by one on one rank, and nothing on the others. Collective."""
+    for name, tensor in tensors:
+        whole = tensor.gather_to(rank, ranks, dtype)
+        if whole is not None:
+            yield name, whole
+        del whole
 
 
 def _pieces_of(tensor: DTensor) -> tuple[Piece, ...] | None:

@@ -26,7 +26,7 @@ from services.trainer.messages import (
     encode,
 )
 from trinity.api.v1 import trainer_pb2
-from trinity.interpreter import module_command
+from trinity.runtime.child_process import module_command
 from trinity.security.loopback import is_loopback
 
 logger = logging.getLogger(__name__)

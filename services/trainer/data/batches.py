@@ -5,7 +5,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from services.trainer.batch_rows import RowReader
 from services.trainer.clients import BatchResult, NoBatchReason, TrainerBufferClient
@@ -17,6 +17,8 @@ from trinity.runtime.retry import WaitReporter
 logger = logging.getLogger(__name__)
 
 WAIT_NAME = "batch"
+AT_HAND_SECONDS = 1.0
+"""Time in which a batch that is being fetched counts as there."""
 READY, STOP = 0, 1
 CODES = {
     NoBatchReason.DRAINED: 2,
@@ -64,6 +66,18 @@ class BatchSource:
         self._incomplete_after = math.inf if incomplete_after is None else incomplete_after
         self._executor = ThreadPoolExecutor(1, "next-batch") if fetches_ahead else None
         self._prefetched: tuple[int, Future[BatchResult]] | None = None
+
+    def has_batch(self, step: int) -> bool:
+        """True if `next_batch` will not wait, as this rank has fetched the batch ahead.
+
+        One that is being fetched is waited for, for a moment.
+        """
+        if self._prefetched is None or self._prefetched[0] != step:
+            return False
+        future = self._prefetched[1]
+        if not wait((future,), AT_HAND_SECONDS).done:
+            return False
+        return future.exception() is not None or future.result().state is not NoBatchReason.WAITING
 
     def next_batch(
         self, step: int, *, is_last: bool, check: Callable[[], None] = lambda: None

@@ -15,6 +15,7 @@ from verl.utils.model import convert_weight_keys
 from services.trainer.backend.verl_worker import build_actor, packs_rows
 from services.trainer.checkpoints.lora import (
     ADAPTER_DIRECTORY,
+    LoraAdapter,
     check_checkpoint_kind,
     lora_adapter_of,
 )
@@ -189,12 +190,16 @@ class Actor:
                 yield name, tensor.detach().cpu()
 
     def split_weights(self) -> NamedSplits | None:
-        """Yields the same tensors as the ranks hold them; None for one rank, and for an adapter,
-        which is merged into whole weights.
-        """
-        if self._calls.ranks.num_ranks == 1 or self.adapter is not None:
+        """Yields the same tensors as the ranks hold them; None for one rank."""
+        if self._calls.ranks.num_ranks == 1:
             return None
-        return self._split_weights()
+        return self._split_weights() if self.adapter is None else self._split_merged(self.adapter)
+
+    def _split_merged(self, adapter: LoraAdapter) -> NamedSplits:
+        tied = self._tied_names()
+        for name, tensor in adapter.split_weights(self._calls.ranks):
+            if name not in tied:
+                yield name, tensor
 
     def _split_weights(self) -> NamedSplits:
         module, tied = self.worker.engine.module, self._tied_names()

@@ -11,12 +11,11 @@ import torch
 from services.trainer.checkpoints.split import NamedSplits
 from services.trainer.collectives import Ranks
 from services.trainer.learner.actor import ActorUpdate
-from services.trainer.learner.advantages import KlCoefficients, row_means
+from services.trainer.learner.advantages import KlCoefficients, row_means, staleness_of
 from services.trainer.learner.microbatches import MicroBatchLimits, MicroBatchSplitter
 from services.trainer.learner.preparation import BatchPreparation
 from services.trainer.learner.prepared_batch import PreparedBatch, with_token_values
 from services.trainer.learner.roles import Roles
-from services.trainer.learner.rollouts import staleness_of
 from services.trainer.learner.utilization import Utilization
 from services.trainer.learner.verl_calls import (
     WorkerCalls,

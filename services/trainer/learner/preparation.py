@@ -10,13 +10,14 @@ import numpy.typing as npt
 
 from services.trainer.estimation import EstimationFunctions, actor_outputs, has_teacher
 from services.trainer.learner.advantages import (
+    STUDENT,
     AdvantageEstimate,
+    RolloutRows,
     estimate_advantages,
     select_tokens,
     token_selection,
 )
 from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
-from services.trainer.learner.rollouts import STUDENT, RolloutRows
 from services.trainer.types import TrainBatch
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix, IntVector
 from trinity.config.plan.stage_plan import StagePlan

@@ -13,7 +13,14 @@ from typing import Protocol
 from services.trainer.clients import TrainerSynchronizerClient
 from services.trainer.retry import StopRequested
 from services.trainer.types import RankTurnState, StageLearner
-from trinity.runtime.device_lock import POLL_SECONDS, DeviceLock, Holder, HolderWatch, describe_wait
+from trinity.runtime.device_lock import (
+    POLL_SECONDS,
+    DeviceLock,
+    Holder,
+    HolderWatch,
+    describe_wait,
+    is_wanted,
+)
 from trinity.runtime.life import LIFE_SECONDS
 from trinity.runtime.retry import WaitReporter
 
@@ -22,10 +29,17 @@ logger = logging.getLogger(__name__)
 ROLE = "trainer"
 WAIT_NAME = "device"
 SHOWN_AFTER_SECONDS = 1.0
+GIVE_WAY_SECONDS = 5.0
+"""Longest wait for the engine to take the device that it asked for; then the work goes on."""
+KEPT = "until it is asked for"
 
 
 class RankTurns(Protocol):
     """The turns of a rank on its device."""
+
+    @property
+    def is_kept(self) -> bool:
+        """True if the learner was left on a shared device after its work."""
 
     def build(self, make: Callable[[], StageLearner]) -> StageLearner:
         """Returns the learner that `make` builds on the device."""
@@ -33,12 +47,17 @@ class RankTurns(Protocol):
     def on_device(self, learner: StageLearner, reason: str) -> AbstractContextManager[None]:
         """Returns a block in which the learner is on the device."""
 
+    def give_back(self, learner: StageLearner) -> None:
+        """Has the learner leave a device that was kept; else does nothing."""
+
     def show_life(self) -> None:
         """Shows that the work goes on."""
 
 
 class OwnDevice:
     """The turns of a rank with a device of its own: they never end."""
+
+    is_kept = False
 
     def build(self, make: Callable[[], StageLearner]) -> StageLearner:
         """Builds it."""
@@ -50,6 +69,9 @@ class OwnDevice:
         del learner, reason
         yield
 
+    def give_back(self, learner: StageLearner) -> None:
+        """Does nothing."""
+
     def show_life(self) -> None:
         """Does nothing."""
 
@@ -59,12 +81,14 @@ class SharedDevice:
 
     Between turns the learner's weights, gradients and optimizer are in the host's memory. The
     kernel's lock is what excludes the engine; the synchronizer is told, and tells the explorer to
-    let the engine sleep.
+    let the engine sleep. With `keeps_device` the learner stays there after its work, for stages in
+    which no engine waits for it, until another process shows that it wants the device.
 
         turns = SharedDevice(path, synchronizer=client, stop=stop, waits=waits, silence_seconds=60)
         learner = turns.build(make_learner)
         with turns.on_device(learner, "to train step 3"):
             learner.train_step(batch, rate)
+        turns.give_back(learner)
     """
 
     def __init__(
@@ -75,6 +99,7 @@ class SharedDevice:
         stop: threading.Event,
         waits: WaitReporter,
         silence_seconds: float,
+        keeps_device: bool = False,
     ) -> None:
         self._path = path
         self._lock = DeviceLock(path)
@@ -82,6 +107,8 @@ class SharedDevice:
         self._stop = stop
         self._waits = waits
         self._silence_seconds = silence_seconds
+        self._keeps_device = keeps_device
+        self.is_kept = False
         self._showed_life_at = 0.0
         self._may_use_device = False
         """True until the learner has left the device; after an error in that it never does."""
@@ -89,31 +116,66 @@ class SharedDevice:
         self._reports: list[Future[None]] = []
 
     def build(self, make: Callable[[], StageLearner]) -> StageLearner:
-        """Builds a learner on the device, and has it leave again."""
-        with self._hold("to load the model"):
-            self._may_use_device = True
-            learner = make()
-            self._leave(learner)
+        """Builds a learner on the device, and has it leave again.
+
+        After an error parts of it may be there, so the lock goes with this process.
+        """
+        holder = self._take("to load the model")
+        self._may_use_device = True
+        learner = make()
+        self._leave_and_release(learner)
+        self._report(RankTurnState.RELEASED, holder)
         return learner
 
     @contextmanager
     def on_device(self, learner: StageLearner, reason: str) -> Iterator[None]:
-        """Waits for the device, moves the learner there, and both back at the end.
+        """Waits for the device and moves the learner there; both back at the end, unless kept.
+
+        After an error the end goes unreported: the next holder reports itself.
 
         Raises: StopRequested if told to stop meanwhile, RunFailed if a holder that shows no sign of
         life cannot be ended.
         """
-        with self._hold(reason):
-            self._may_use_device = True
-            try:
+        holder = self._take(reason)
+        try:
+            if not self._may_use_device:  # else it has stayed there
+                self._may_use_device = True
                 learner.enter_device()
-                yield
-            finally:
-                self._leave(learner)
+            yield
+        except BaseException:
+            self._leave_and_release(learner)
+            raise
+        if self._keeps_device and not is_wanted(self._path):
+            self._keep()
+        else:
+            self._leave_and_release(learner)
+            self._report(RankTurnState.RELEASED, holder)
 
-    def _leave(self, learner: StageLearner) -> None:
+    def give_back(self, learner: StageLearner) -> None:
+        """Has the learner leave a device that was kept; else does nothing."""
+        if self.is_kept:
+            self.is_kept = False
+            self._leave_and_release(learner)
+            self._report(RankTurnState.RELEASED, Holder.of_this_process(ROLE, KEPT))
+
+    def _keep(self) -> None:
+        """Leaves the learner where it is, which people are told."""
+        self.is_kept = True
+        self._show_holder(Holder.of_this_process(ROLE, KEPT))
+
+    def _show_holder(self, holder: Holder) -> None:
+        self._lock.describe(holder)
+        self._report(RankTurnState.HELD, holder)
+
+    def _leave_and_release(self, learner: StageLearner) -> None:
+        """Lets go of the lock, unless the learner cannot leave the device.
+
+        It is kept then: it goes with this process, which such an error ends, as the memory on the
+        device does.
+        """
         learner.leave_device()
         self._may_use_device = False
+        self._lock.release()
 
     def show_life(self) -> None:
         """Shows that the work goes on, so that a waiting explorer does not take it for a hang."""
@@ -122,24 +184,27 @@ class SharedDevice:
             self._showed_life_at = now
             self._lock.show_life()
 
-    @contextmanager
-    def _hold(self, reason: str) -> Iterator[None]:
-        """Holds the lock. After an error it goes unreported: the next holder reports itself.
-
-        It is kept where the learner could not leave the device: it goes with this process then,
-        which such an error ends, as the memory on the device does.
-        """
+    def _take(self, reason: str) -> Holder:
+        """Takes the lock, unless it was kept, and reports what for."""
         holder = Holder.of_this_process(ROLE, reason)
+        if self.is_kept:
+            self._show_holder(holder)
+            self.is_kept = False
+            return holder
+        if self._keeps_device:
+            self._give_way()
         if not self._lock.try_take(holder):
             self._report(RankTurnState.WANTED, holder)
             self._wait_and_take(holder)
         self._report(RankTurnState.HELD, holder)
-        try:
-            yield
-        finally:
-            if not self._may_use_device:
-                self._lock.release()
-        self._report(RankTurnState.RELEASED, holder)
+        return holder
+
+    def _give_way(self) -> None:
+        """Lets a process that waits go first: between two steps the lock is free too briefly."""
+        until = time.monotonic() + GIVE_WAY_SECONDS
+        while is_wanted(self._path) and time.monotonic() < until:
+            if self._stop.wait(POLL_SECONDS):
+                raise StopRequested
 
     def _report(self, state: RankTurnState, holder: Holder) -> None:
         """Tells the synchronizer, in order and meanwhile; raises what an earlier report did."""

@@ -180,10 +180,14 @@ class TrainingLoop:
         try:
             return self._train_to_end()
         finally:
+            self._give_device_back()
             self._async_publish.shutdown_executor()
 
     def _on_device(self, reason: str) -> AbstractContextManager[None]:
         return self._deps.turns.on_device(self._deps.learner, reason)
+
+    def _give_device_back(self) -> None:
+        self._deps.turns.give_back(self._deps.learner)
 
     def _train_to_end(self) -> RankStageEnded:
         with self._on_device("to begin where it stands"):
@@ -213,6 +217,8 @@ class TrainingLoop:
 
     def _next_batch(self) -> BatchResult:
         step = self._step + 1
+        if self._deps.turns.is_kept and not self._deps.source.has_batch(step):
+            self._give_device_back()  # another process may want it before the batch comes
         return self._deps.source.next_batch(
             step, is_last=self._is_last(step), check=self._async_publish.raise_if_failed
         )
@@ -387,6 +393,7 @@ class TrainingLoop:
         if self._published != self._step or self._saved != self._step:
             with self._on_device("to end the stage"):
                 self._write_final_state()
+        self._give_device_back()
         if self._deps.ranks.is_first:
             self._deps.buffer.finish_training(self._step, self._deps.life.number)
             self._deps.publisher.finish_stage()

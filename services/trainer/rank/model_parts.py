@@ -1,4 +1,7 @@
-"""The parts of a rank that import a model's libraries; tests train without them."""
+"""The parts of a rank that import a model's libraries, and the directory a stage starts from.
+
+Tests train without those libraries.
+"""
 
 import os
 from collections.abc import Callable
@@ -12,8 +15,12 @@ from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import StartCheckpoint
 from trinity.config.schema.data import FormatConfig
+from trinity.errors import ManifestError, RunFailed, UserError
 from trinity.json_values import JsonObject
 from trinity.runtime.imports import collection_paused
+from trinity.runtime.life import UNWATCHED, LifeSigns
+from trinity.runtime.retry import WaitReporter
+from trinity.weights.manifest import verify
 
 if TYPE_CHECKING:  # it imports torch
     from services.trainer.collectives import Ranks
@@ -83,3 +90,52 @@ def load_model_parts() -> ModelParts:
     return ModelParts(
         make_deterministic=make_deterministic, make_learner=Learner, load_formatter=load_formatter
     )
+
+
+MODEL_FILE_PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py")
+
+
+def starting_directory(
+    path: str,
+    manifest_sha256: str,
+    *,
+    ranks: "Ranks",
+    waits: WaitReporter,
+    life: LifeSigns = UNWATCHED,
+) -> Path:
+    """Returns the local directory, verified by its manifest, or fetched from the hub. Collective.
+
+    Raises: RunFailed when an earlier stage's weights are damaged, UserError when there is no model.
+    """
+    if ranks.is_first:
+        if manifest_sha256:
+            directory = _verify(Path(path), manifest_sha256, life)
+        else:
+            directory = Path(path) if Path(path).is_dir() else _download(path, waits)
+        ranks.broadcast_bytes(str(directory).encode())
+        return directory
+    return Path(ranks.broadcast_bytes(b"").decode())
+
+
+def _verify(directory: Path, manifest_sha256: str, life: LifeSigns) -> Path:
+    try:
+        verify(directory, bytes.fromhex(manifest_sha256), life=life)
+    except ManifestError as error:
+        raise RunFailed(f"the final weights of the previous stage are damaged: {error}") from error
+    return directory
+
+
+def _download(path: str, waits: WaitReporter) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    waits.set("model", waits_for="the model hub", reason=f"{path} is being fetched")
+    try:
+        return Path(snapshot_download(path, allow_patterns=list(MODEL_FILE_PATTERNS)))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise UserError(
+            f"`model.model_path: {path}` is neither a directory nor a model on the hub: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+    finally:
+        waits.clear("model")

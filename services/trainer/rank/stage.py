@@ -22,8 +22,12 @@ from services.trainer.rank.device_turns import OwnDevice, RankTurns, SharedDevic
 from services.trainer.rank.incarnation import Incarnation, begin_incarnation, check_size
 from services.trainer.rank.link import RankLink
 from services.trainer.rank.loop import LoopDependencies, TrainingLoop
-from services.trainer.rank.model_parts import LoadFormatter, ModelParts, default_num_threads
-from services.trainer.rank.start_model import starting_directory
+from services.trainer.rank.model_parts import (
+    LoadFormatter,
+    ModelParts,
+    default_num_threads,
+    starting_directory,
+)
 from services.trainer.retry import RpcRetry
 from services.trainer.telemetry import StepTelemetry
 from services.trainer.types import StageLearner, WeightsOnDisk
@@ -164,6 +168,7 @@ class RankStageSetup:
             stop=self._link.stop,
             waits=self._link.waits,
             silence_seconds=self._plan.config.synchronizer.sync_timeout,
+            keeps_device=not self._plan.needs_rollout,
         )
         self._stack.callback(turns.close)
         return turns

@@ -21,8 +21,7 @@ STAGE_OF_TURNS: dict[str, JsonValue] = {
     "mode": "colocate",
     "algorithm": {"algorithm_type": "grpo", "repeat_times": 2, "kl_loss_fn": "none"},
 }
-
-
+NUM_IMITATED = 12
 SLOW_MODULES = {**MODULES, "trainer": "tests.support.model_free.slow_trainer"}
 SILENCE_SECONDS, SLOW_SECONDS = 15, 45
 
@@ -62,6 +61,42 @@ async def test_engine_and_trainer_take_turns_and_end_with_the_same_weights(
     assert turns.count("rank") >= 8, "one for each train step, at least"
     assert turns.count("engine") >= 8
     assert ended.HasField("turn"), "the synchronizer was told"
+
+
+def imitating_first(root: Path, name: str, mode: str) -> ExperimentPlan:
+    """Steps of imitation, then a few with rollouts."""
+    text: JsonValue = {
+        "storage_type": "file",
+        "path": str(root / f"{name}.jsonl"),
+        "format": {"prompt_type": "plaintext"},
+    }
+    warm: JsonValue = {
+        "stage_name": "warm",
+        "mode": "train",
+        "algorithm": {"algorithm_type": "sft"},
+        "buffer": {"train_batch_size": 4, "trainer_input": {"experience_buffer": text}},
+        "trainer": {"total_steps": NUM_IMITATED, "save_interval": 5},
+    }
+    rollouts: JsonValue = {**STAGE_OF_TURNS, "mode": mode, "buffer": {"total_steps": 4}}
+    return experiment_plan(root, name=name, stages=[warm, rollouts])
+
+
+@ON_IT
+async def test_a_stage_without_rollouts_keeps_the_device_and_ends_in_the_same_weights(
+    tmp_path: Path, shared_stack: SharedStack
+) -> None:
+    """The engine of the stage after it starts meanwhile, for which the rank leaves."""
+    apart = imitating_first(tmp_path, "warm-apart", "both")
+    expected = await run_to_end(shared_stack.synchronizer, apart)
+    plan = imitating_first(tmp_path, "warm-turns", "colocate")
+    ended = await run_to_end(shared_stack.synchronizer, plan)
+    assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
+    assert [stage.final_version.weights_sha256 for stage in ended.stages] == [
+        stage.final_version.weights_sha256 for stage in expected.stages
+    ]
+    turns = turns_in(events(plan))
+    assert 4 < turns.count("rank") <= NUM_IMITATED, "it left after each step"
+    assert turns.count("engine") >= 4
 
 
 @pytest.mark.thorough

@@ -2,9 +2,8 @@
 
 import pytest
 
-from benchmarks.buffer.__main__ import measure
+from benchmarks.buffer.__main__ import ROWS, measure
 from benchmarks.buffer.plans import BATCH_ROWS
-from benchmarks.buffer.report import ROWS
 from benchmarks.buffer.sizes import SMALLEST
 
 

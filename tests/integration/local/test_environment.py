@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trinity.interpreter import module_command
-from trinity.runtime.child_process import Identity
+from trinity.runtime.child_process import Identity, module_command
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -48,9 +48,11 @@ def test_an_adapter_is_not_resumed_on_another_model_or_scale(
 def rounded_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the product comes out as on another processor."""
     from services.trainer.checkpoints import lora
+    from services.trainer.checkpoints.split import merge
 
-    change = lora._weight_delta
-    monkeypatch.setattr(lora, "_weight_delta", lambda layer: change(layer) * (1 + 1e-6))
+    monkeypatch.setattr(
+        lora, "merge", lambda whole, up, down, scaling: merge(whole, up, down, scaling * (1 + 1e-6))
+    )
 
 
 def test_an_adapter_is_resumed_where_the_product_is_rounded_otherwise(

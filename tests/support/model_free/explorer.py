@@ -8,10 +8,10 @@ from services.explorer import engines
 from services.explorer.control.explorer import Explorer
 from services.explorer.delivery.publisher import NatsBroker
 from services.explorer.settings import ExplorerSettings
+from services.explorer.telemetry import route_runs
 from tests.support.model_free.engine import CharacterTokenizer, start_hash_engine
 from trinity.rpc.runner import run_service
 from trinity.runtime.logs import log_formatter
-from trinity.runtime.runner_logs import route_runs
 
 
 async def serve_until(settings: ExplorerSettings, stop: asyncio.Event) -> None:

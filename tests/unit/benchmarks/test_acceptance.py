@@ -7,8 +7,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.acceptance import __main__ as acceptance
-from benchmarks.acceptance.outcome import NO_CUDA, PartState, page_of
-from benchmarks.acceptance.parts import EXAMPLE, ROOT, AcceptancePart, parts_of
+from benchmarks.acceptance.__main__ import (
+    EXAMPLE,
+    NO_CUDA,
+    ROOT,
+    AcceptancePart,
+    PartState,
+    page_of,
+    parts_of,
+)
 from trinity.cli.overrides import parse_overrides
 from trinity.config.check import check_file
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.buffer.report import ROWS, Figures, as_json, print_table
+from benchmarks.buffer.__main__ import ROWS, Figures, as_json, print_table
 
 OURS = {"publish_16k": [4000.0, 6000.0, 5500.0], "wake_ms": [4.0], "way_ms": [20.0]}
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from benchmarks.gpu.device import peak_flops
-from benchmarks.gpu.figures import NEEDS_GPU, NEEDS_PEAK, Figure, figures_of
+from benchmarks.gpu.figures import NEEDS_GPU, NEEDS_PEAK, Figure, figures_of, peak_flops
 from benchmarks.gpu.sizes import SIZES, Size
 
 SIZE = SIZES["0.5b"]

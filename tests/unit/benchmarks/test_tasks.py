@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.algorithms.areas import areas_of
 from benchmarks.algorithms.job import TrialJob, encoded, make_task, tool_tokens, without_tool
 from benchmarks.algorithms.outcome import TrialRun
 from benchmarks.algorithms.play import TaskPlayer, joined
+from benchmarks.algorithms.report import areas_of
 from benchmarks.algorithms.rollout import Rollout, Sampler
 from benchmarks.algorithms.tasks import (
     EDITS,

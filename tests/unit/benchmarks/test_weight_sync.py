@@ -7,7 +7,7 @@ import torch
 
 from benchmarks import weight_sync
 from benchmarks.gpu.sizes import SIZES
-from benchmarks.weight_shapes import adapter_shapes, made, shapes_of
+from benchmarks.weight_sync import adapter_shapes, made, shapes_of
 
 
 def test_shapes_are_those_of_the_model() -> None:

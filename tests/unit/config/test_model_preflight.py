@@ -145,6 +145,30 @@ def test_experts_that_cannot_be_replayed_are_refused(
     assert bool(found) is bool(said), found
 
 
+@pytest.mark.parametrize(
+    ("asked", "gpus", "said"),
+    [
+        ("eager", 0, ""),
+        ("flash_attention_2", 8, ""),
+        ("kernels-community/flash-attn", 8, ""),
+        ("flash_attention_2", 0, "is a kernel of GPUs, and stage"),
+        ("flash_atention_2", 8, "no attention of transformers: did you mean `flash_attention_2`?"),
+    ],
+)
+def test_an_attention_that_cannot_run_is_refused_before_anything_starts(
+    tmp_path: Path, model: str, asked: str, gpus: int, said: str
+) -> None:
+    found = check(
+        tmp_path,
+        SFT,
+        **sft(model, path=write_rows(tmp_path / "sft.jsonl", MESSAGES)),
+        cluster={"gpu_per_node": gpus},
+        trainer={"override_config": {"attn_implementation": asked}},
+    )
+    assert said in found
+    assert bool(found) is bool(said), found
+
+
 def test_sequences_longer_than_the_models_positions_are_refused(tmp_path: Path) -> None:
     short = write_model(tmp_path / "short", max_position_embeddings=8)
     path = write_rows(tmp_path / "sft.jsonl", MESSAGES)

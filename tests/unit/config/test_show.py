@@ -13,9 +13,8 @@ from tests.unit.config.builders import GRPO
 from trinity.cli.config_commands import show_difference, show_file
 from trinity.cli.config_document import render_page
 from trinity.config.check import check_file
-from trinity.config.docs.catalog import all_keys
+from trinity.config.docs.catalog import DraftOptions, all_keys, draft_config
 from trinity.config.docs.explain import explain_key_lines, find_keys, json_schema
-from trinity.config.docs.template import DraftOptions, draft_config
 from trinity.config.schema.experiment import deep_merge
 from trinity.errors import UserError
 from trinity.verl.key_table import verl_names

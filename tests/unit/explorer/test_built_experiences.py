@@ -15,7 +15,7 @@ from trinity.common.workflows import WORKFLOWS, Workflow
 from trinity.errors import UserError
 from trinity.types import FinishReason, VersionSpan
 from trinity.workflows.generation import Scores
-from trinity.workflows.trinity_rft.hosting import BUILT
+from trinity.workflows.trinity_rft.samples import BUILT
 
 Change = Callable[[Any], Any]
 

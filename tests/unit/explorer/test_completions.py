@@ -10,9 +10,8 @@ from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
 from tests.unit.explorer.offering import QUESTION, Offered
 from trinity.errors import UserError
 from trinity.types import Experience, SamplingParams
-from trinity.workflows.generation import ModelLimits
+from trinity.workflows.generation import AttemptOver, ModelLimits
 from trinity.workflows.model import ModelWrapper
-from trinity.workflows.openai_clients import AttemptOver
 
 AB = [ord("a"), ord("b")]
 

@@ -20,7 +20,7 @@ from trinity.common.workflows.step_wise_workflow import (
 from trinity.common.workflows.workflow import AsyncSimpleWorkflow, MultiTurnWorkflow, SimpleWorkflow
 from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.types import VersionSpan
-from trinity.workflows.trinity_rft.hosting import BUILT
+from trinity.workflows.trinity_rft.samples import BUILT
 
 
 class Overridden(SimpleWorkflow):

@@ -18,6 +18,7 @@ from trinity.common.models.model import ModelWrapper
 from trinity.common.workflows import WORKFLOWS, Task, Workflow
 from trinity.common.workflows.workflow import MathWorkflow, SimpleWorkflow
 from trinity.config.schema.explorer import RolloutModelConfig
+from trinity.errors import UserError
 from trinity.launch.workflow_checks import check_workflow, has_no_reward
 from trinity.utils.registry import Registry
 
@@ -88,6 +89,24 @@ class OverHttp(Workflow):
         return made
 
 
+class Awaits(Workflow):
+    """The guide's agent: it says nothing of `is_async`, and leaves its base's constructor out."""
+
+    def __init__(self, *, task: Task, model: ModelWrapper, auxiliary_models: Any = None) -> None:
+        self.agent = SimpleNamespace(reply=model.chat_async)
+        self.query = task.raw_task.get(task.format_args.prompt_key)
+
+    async def run_async(self) -> list[Experience]:
+        await self.agent.reply([{"role": "user", "content": self.query}])
+        return self.construct_experiences(3.0)
+
+    def construct_experiences(self, reward: float) -> list[Experience]:
+        made = self.model.extract_experience_from_history()
+        for experience in made:
+            experience.reward = reward
+        return made
+
+
 class Repeated(Workflow):
     """All runs in one call, on a loop of its own."""
 
@@ -152,7 +171,7 @@ class Long(Workflow):
         return made
 
 
-KINDS = (Whole, OverHttp, Repeated, Scores, Named, Long)
+KINDS = (Whole, OverHttp, Awaits, Repeated, Scores, Named, Long)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -195,6 +214,18 @@ async def test_the_guides_client_is_recorded(tmp_path: Path) -> None:
     results = await made_by(runner_of(tmp_path, "test_style_OverHttp", api=api), 0)
     await api.stop_api()
     assert rewards(results) == [[2.0, 2.0]]
+
+
+async def test_a_coroutine_alone_is_what_is_run(tmp_path: Path) -> None:
+    assert Awaits.is_async and not Whole.is_async
+    results = await made_by(runner_of(tmp_path, "test_style_Awaits"), 0)
+    assert rewards(results) == [[3.0]]
+
+
+def test_control_a_class_that_says_no_is_refused() -> None:
+    refused = type("Refused", (Workflow,), {"is_async": False, "run_async": Awaits.run_async})
+    with pytest.raises(UserError, match="set `is_async = True`"):
+        check_workflow(refused, "refused")
 
 
 async def test_a_coroutine_makes_all_runs_in_one_call(tmp_path: Path) -> None:

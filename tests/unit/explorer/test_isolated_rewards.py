@@ -13,6 +13,7 @@ import pytest
 from services.explorer.rollout.isolated_workflows import IsolatedReward, needs_process
 from services.explorer.rollout.user_process_pool import UserProcessPool
 from services.explorer.rollout.user_processes import UserProcess
+from services.explorer.telemetry import RunnerNumbers, RunnerRouter
 from services.explorer.types import AttemptResult
 from tests.unit.explorer.runs import outcome_of
 from tests.unit.explorer.users import LoopLag, plugin_folder, user_processes
@@ -21,7 +22,6 @@ from trinity.isolation.values import UserCodeFailed, UserProcessDied
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import REWARD_FAILED, BoundReward
 from trinity.runtime.logs import LEVEL_VARIABLE, TextFormatter
-from trinity.runtime.runner_logs import RunnerNumbers, RunnerRouter
 from trinity.types import JsonObject
 
 FILE = """

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from services.explorer.rollout import run
-from services.explorer.rollout.run import LongRunReporter
+from services.explorer.rollout import scheduler
 from services.explorer.rollout.runner import RunTimeLimit
+from services.explorer.rollout.scheduler import LongRunReporter
 from services.explorer.types import Attempt
 from tests.unit.explorer.builders import build_assignment
 from trinity.config.schema.explorer import ExplorerConfig
@@ -23,8 +23,8 @@ def attempt(run: int) -> Attempt:
 async def test_the_longest_run_is_shown_with_the_time_that_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(run, "SHOWN_AFTER_SECONDS", 0.02)
-    monkeypatch.setattr(run, "REPORT_SECONDS", 0.01)
+    monkeypatch.setattr(scheduler, "SHOWN_AFTER_SECONDS", 0.02)
+    monkeypatch.setattr(scheduler, "REPORT_SECONDS", 0.01)
     changed = asyncio.Event()
     waits = WaitRegistry(owner="explorer", on_change=changed.set)
     runs = LongRunReporter(waits=waits, limit=RunTimeLimit(ExplorerConfig(max_timeout=60.0)))

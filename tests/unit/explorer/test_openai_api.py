@@ -27,9 +27,8 @@ from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
 from trinity.runtime.threads import DaemonThreads
 from trinity.types import Experience, JsonObject, SamplingParams
-from trinity.workflows.generation import ModelLimits
+from trinity.workflows.generation import ApiAccess, ModelLimits
 from trinity.workflows.model import ModelWrapper
-from trinity.workflows.openai_clients import ApiAccess
 from trinity.workflows.workflow import Workflow
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}

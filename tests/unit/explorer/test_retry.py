@@ -5,8 +5,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.explorer.retry import RetryPolicy, RolloutStageFailed, WatchFeed, user_message
-from services.explorer.rollout.scheduler import IdleTimeout
+from services.explorer.retry import (
+    IdleTimeout,
+    RetryPolicy,
+    RolloutStageFailed,
+    WatchFeed,
+    user_message,
+)
 from trinity.errors import NotFound, Unavailable, UserError
 from trinity.runtime.presence import WaitRegistry
 

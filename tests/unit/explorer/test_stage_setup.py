@@ -15,8 +15,7 @@ from services.explorer.clients.buffer import ExplorerBufferClient
 from services.explorer.clients.synchronizer import ExplorerSynchronizerClient, WatchedExperiment
 from services.explorer.control.stage import RolloutStageFactory, StageJob
 from services.explorer.delivery.outbox import Outbox
-from services.explorer.engine.interface import EngineDied
-from services.explorer.engine.turns import EngineOwnDevice, EngineTurns
+from services.explorer.engine.interface import EngineDied, EngineOwnDevice, EngineTurns
 from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.engines import LoadedModel, LoadedStageModels
 from services.explorer.retry import RetryPolicy, RolloutStageFailed, WatchFeed
@@ -142,7 +141,7 @@ async def test_rewards_that_are_not_made_in_time_fail_the_stage(tmp_path: Path) 
         synchronizer={"sync_timeout": 0.05},
     ).stages
     with pytest.raises(
-        RolloutStageFailed, match=r"rewards of stage `main` were not made in 0.05 s"
+        RolloutStageFailed, match=r"rewards of stage `main` were not constructed in 0.05 s"
     ):
         async with opened(stage):
             raise AssertionError

@@ -16,7 +16,7 @@ from services.explorer.rollout.weight_gate import WeightGate
 from services.explorer.types import EngineTurnState, WeightsVersion
 from tests.unit.explorer.builders import ArithmeticEngine, build_weights, unheard_beats
 from tests.unit.explorer.test_gate import let_others_run, train
-from trinity.runtime.device_lock import DeviceLock, Holder, read_holder
+from trinity.runtime.device_lock import DeviceLock, Holder, is_wanted, read_holder
 from trinity.runtime.presence import Heartbeats
 
 TRAINER = Holder.of_this_process("trainer", "to train step 1")
@@ -120,8 +120,10 @@ async def test_it_waits_for_the_trainer_and_says_so(tmp_path: Path) -> None:
         assert wait.waits_for == "trainer"
         assert "has it to train step 1" in wait.reason
         assert not world.turns.has_device
+        assert is_wanted(world.path), "a trainer that keeps the device would leave"
         trainer.release()
         await taking
+        assert not is_wanted(world.path)
         assert not world.heartbeats.waits.to_proto()
         await let_others_run()
         assert world.reports == ["wanted to roll out", "held to roll out"]
@@ -157,6 +159,18 @@ async def test_a_call_that_is_cancelled_leaves_no_engine_awake(tmp_path: Path) -
         await world.turns.give_back()
         assert not world.turns.has_device
         assert DeviceLock(world.path).try_take(TRAINER)
+
+
+async def test_one_that_waits_no_longer_wishes_no_longer(tmp_path: Path) -> None:
+    async with turns_in(tmp_path) as world:
+        trainer = DeviceLock(world.path)
+        assert trainer.try_take(TRAINER)
+        starting = asyncio.create_task(world.turns.starting().__aenter__())
+        await let_others_run()
+        assert is_wanted(world.path)
+        starting.cancel()
+        await asyncio.wait([starting])
+        assert not is_wanted(world.path)
 
 
 @asynccontextmanager

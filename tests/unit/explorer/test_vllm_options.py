@@ -4,6 +4,7 @@ import importlib.util
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from services.explorer.engine.vllm_options import (
     temporary_environment,
     visible_devices,
 )
+from services.explorer.engine.vllm_worker import WeightReloadExtension, meeting_place
 from trinity.config.checks.advice import LEAST_TEMPERATURE
 from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.errors import UserError
@@ -146,3 +148,40 @@ def test_the_least_temperature_that_is_told_of_is_vllms() -> None:
     text = Path(package.origin).with_name("sampling_params.py").read_text()
     assert "_MAX_TEMP = 1e-2\n" in text and LEAST_TEMPERATURE == 1e-2
     assert "self.temperature = max(self.temperature, _MAX_TEMP)" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "num_workers", "is_kept"),
+    [
+        ("tcp://10.0.0.1:4100", 1, False),
+        ("tcp://127.0.0.1:4100", 2, True),
+        ("file:///tmp/vllm_dist_1", 1, True),
+        ("env://", 1, True),
+    ],
+)
+def test_a_worker_alone_meets_none_at_a_port(
+    given: str, num_workers: int, is_kept: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("VLLM_RPC_BASE_PATH", str(tmp_path))
+    places = {meeting_place(given, num_workers) for _ in range(2)}
+    if is_kept:
+        assert places == {given}
+    else:
+        assert len(places) == 2, "each time another file"
+        assert all(place.startswith(f"file://{tmp_path}/store-") for place in places)
+
+
+def test_a_folder_that_no_address_can_name_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_RPC_BASE_PATH", "/runs/try #3/sockets")
+    assert "#" not in meeting_place("tcp://10.0.0.1:4100", 1)
+
+
+def test_what_vllm_tells_its_worker_passes_through_the_extension() -> None:
+    class Worker(WeightReloadExtension):
+        parallel_config = SimpleNamespace(world_size=1)
+
+        def __init__(self, given: str) -> None:
+            self.distributed_init_method = given
+
+    assert Worker("env://").distributed_init_method == "env://"
+    assert Worker("tcp://10.0.0.1:4100").distributed_init_method.startswith("file://")

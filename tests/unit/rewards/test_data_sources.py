@@ -2,8 +2,8 @@
 
 import pytest
 
+from trinity.columns import REWARD_BY_SOURCE, row_reward
 from trinity.common.rewards import RewardFn as TheirRewardFn
-from trinity.data_sources import REWARD_BY_SOURCE, row_reward
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import BoundReward

@@ -16,7 +16,9 @@ from trinity.runtime.device_lock import (
     DeviceLock,
     Holder,
     HolderWatch,
+    WantedDevice,
     device_lock_path,
+    is_wanted,
     kill_and_see_dead,
     read_holder,
 )
@@ -29,13 +31,22 @@ assert DeviceLock(Path(sys.argv[1])).try_take(Holder.of_this_process("engine", "
 print("held", flush=True)
 sys.stdin.read()
 """
+WISHES = """
+import sys
+from pathlib import Path
+from trinity.runtime.device_lock import WantedDevice
+wish = WantedDevice(Path(sys.argv[1]))
+wish.show()
+print("held", flush=True)
+sys.stdin.read()
+"""
 OWN = Holder.of_this_process("trainer", "to train step 1")
 
 
 @contextmanager
-def another_process_holding(path: Path) -> Iterator[subprocess.Popen[str]]:
+def another_process_holding(path: Path, program: str = HOLDS) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDS, str(path)],
+        [sys.executable, "-c", program, str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -102,6 +113,45 @@ def test_the_lock_goes_with_the_process_that_holds_it(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert DeviceLock(path).try_take(OWN)
+
+
+def test_a_holder_may_say_anew_what_it_works_on(tmp_path: Path) -> None:
+    lock, later = DeviceLock(tmp_path / "lock"), replace(OWN, reason="to train step 2")
+    assert lock.try_take(OWN)
+    lock.describe(later)
+    assert read_holder(tmp_path / "lock") == later
+    assert not DeviceLock(tmp_path / "lock").try_take(OWN), "it has never let go"
+
+
+def test_a_wish_is_seen_until_it_is_withdrawn(tmp_path: Path) -> None:
+    path = device_lock_path(tmp_path)
+    one, other = WantedDevice(path), WantedDevice(path)
+    assert not is_wanted(path)
+    one.show()
+    one.show()
+    other.show()
+    assert is_wanted(path)
+    one.withdraw()
+    assert is_wanted(path), "there are two"
+    other.withdraw()
+    other.withdraw()
+    assert not is_wanted(path)
+
+
+def test_a_wish_does_not_keep_the_device_from_others(tmp_path: Path) -> None:
+    wish = WantedDevice(tmp_path / "lock")
+    wish.show()
+    assert DeviceLock(tmp_path / "lock").try_take(OWN)
+    wish.withdraw()
+
+
+def test_a_wish_goes_with_the_process_that_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with another_process_holding(path, WISHES) as process:
+        assert is_wanted(path)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert not is_wanted(path)
 
 
 def test_a_silent_holder_is_killed_and_dead_before_the_next_is_let_in(tmp_path: Path) -> None:

@@ -84,6 +84,17 @@ def test_peft_has_the_field_that_a_disabled_adapter_uses() -> None:
     assert "return self._disable_adapters" in source("peft", "tuners/tuners_utils.py")
 
 
+def test_vllm_hands_its_worker_the_place_where_workers_meet_by_the_attribute_that_is_replaced() -> (
+    None
+):
+    base = source("vllm", "v1/worker/worker_base.py")
+    assert "self.distributed_init_method = distributed_init_method" in base
+    assert base.index("self.parallel_config = ") < base.index("self.distributed_init_method = ")
+    assert "worker_class.__bases__ = worker_class.__bases__ + (" in base
+    for worker in ("cpu", "gpu"):
+        assert "self.distributed_init_method,\n" in source("vllm", f"v1/worker/{worker}_worker.py")
+
+
 def test_verl_has_the_functions_that_its_cpu_support_replaces() -> None:
     loader = "def load_valuehead_model(local_path, torch_dtype, model_config, trust_remote_code)"
     assert loader in source("verl", "utils/model.py")

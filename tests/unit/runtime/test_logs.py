@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from services.explorer.telemetry import RunnerNumbers, RunnerRouter, current_runner
 from trinity.compat import get_logger
-from trinity.runtime import folded_log, runner_logs
+from trinity.runtime import folded_log
 from trinity.runtime.folded_log import FoldingHandler, folded
 from trinity.runtime.logs import LibraryFilter, TextFormatter, as_fields
-from trinity.runtime.runner_logs import RunnerNumbers, RunnerRouter
 from trinity.runtime.threads import DaemonThreads
 
 EXAMPLE = """
@@ -206,7 +206,7 @@ async def test_lines_of_runs_are_in_the_file_of_their_runner(
     told = [f"{what} of {name}" for what in ("a run failed", "broken") for name in names]
     texts = sorted(line.partition(": ")[2] for line in lines.lines)
     assert texts == sorted(["outside of a run", *told])
-    assert runner_logs.current_runner() is None
+    assert current_runner() is None
 
 
 def test_without_a_folder_a_line_names_its_runner(root: logging.Logger) -> None:

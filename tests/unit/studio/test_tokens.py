@@ -31,7 +31,6 @@ from trinity.studio.experiences import (
     new_messages,
     split_conditions,
 )
-from trinity.studio.models import model_of
 from trinity.studio.pages import experiences
 from trinity.studio.tokens import (
     ADVANTAGES,
@@ -39,6 +38,7 @@ from trinity.studio.tokens import (
     PART,
     WINDOW_TOKENS,
     colors_of,
+    model_of,
     signed_level,
     token_strip,
     token_texts,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trinity.interpreter import module_command
 from trinity.plugins import PLUGIN_DIRS_VARIABLE
+from trinity.runtime.child_process import module_command
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline, TaskOperator
 
 OPERATOR = """

@@ -7,6 +7,7 @@ import pytest
 from services.trainer.batch_rows import RowReader
 from services.trainer.clients import BatchResult, NoBatchReason
 from services.trainer.collectives import Ranks
+from services.trainer.data import batches
 from services.trainer.data.batches import BatchSource
 from tests.unit.trainer.builders import random_batch
 from trinity.errors import RunFailed
@@ -37,18 +38,80 @@ class SlowBuffer:
         return BatchResult(None, NoBatchReason.WAITING, "rollouts are under way")
 
 
-def source(buffer: SlowBuffer, *, timeout: float, incomplete_after: float | None) -> BatchSource:
+def source(
+    buffer: "SlowBuffer | FetchingBuffer",
+    *,
+    timeout: float,
+    incomplete_after: float | None,
+    fetches_ahead: bool = False,
+) -> BatchSource:
     return BatchSource(
         buffer=buffer,  # type: ignore[arg-type]  # the one method that is called
         ranks=Ranks(0, 1),
         incarnation=1,
         reader=RowReader(formatter=None, mixed_with_rollouts=False),
-        fetches_ahead=False,
+        fetches_ahead=fetches_ahead,
         timeout_seconds=timeout,
         incomplete_after=incomplete_after,
         stop=threading.Event(),
         waits=WaitRegistry(owner="trainer", on_change=lambda: None),
     )
+
+
+class FetchingBuffer:
+    """Gives its answer when it is let to."""
+
+    def __init__(self, answer: BatchResult | Exception) -> None:
+        self._answer = answer
+        self.may_answer = threading.Event()
+
+    def get_batch(
+        self,
+        step: int,
+        incarnation: int,
+        reader: RowReader,
+        wait_seconds: float = 20.0,
+        *,
+        takes_incomplete: bool = False,
+    ) -> BatchResult:
+        del incarnation, reader, wait_seconds, takes_incomplete
+        if step == 1:
+            return BatchResult(random_batch(1, seed=3))
+        assert self.may_answer.wait(60)
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_there"),
+    [
+        (BatchResult(random_batch(1, seed=3)), True),
+        (BatchResult(None, NoBatchReason.DRAINED), True),
+        (RunFailed("the buffer refused"), True),
+        (BatchResult(None, NoBatchReason.WAITING), False),
+    ],
+)
+def test_a_batch_is_there_once_it_was_fetched_ahead_whatever_it_is(
+    answer: BatchResult | Exception, is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = FetchingBuffer(answer)
+    own = source(buffer, timeout=60.0, incomplete_after=None, fetches_ahead=True)
+    assert not own.has_batch(1), "nothing was fetched"
+    own.next_batch(1, is_last=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(batches, "AT_HAND_SECONDS", 0.01)
+        assert not own.has_batch(2), "it has not come"
+    buffer.may_answer.set()
+    assert own.has_batch(2) is is_there
+    assert not own.has_batch(3)
+    own.cancel_prefetch()
+
+
+def test_without_fetching_ahead_no_batch_is_there() -> None:
+    own = source(SlowBuffer(has_rows=True), timeout=0.02, incomplete_after=0.01)
+    own.next_batch(1, is_last=False)
+    assert not own.has_batch(2)
 
 
 @pytest.mark.parametrize("timeout", [0.02, 60.0])

@@ -15,6 +15,7 @@ from transformers import (
 from verl.utils.model import update_model_config
 
 from services.trainer.backend.config_overrides import (
+    check_attention,
     check_heads,
     load_config,
     with_override,
@@ -71,6 +72,16 @@ def test_dropout_that_is_asked_for_stays() -> None:
     assert with_override(off, kernel, asked) == {**kernel, **merged}
     nested = with_override(off, kernel, {"model_config": asked})
     assert nested == {**kernel, "model_config": merged}
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_flash_attention_is_refused_where_it_cannot_run(*, is_nested: bool) -> None:
+    asked: JsonObject = {"attn_implementation": "flash_attention_2"}
+    override: JsonObject = {"model_config": asked} if is_nested else asked
+    check_attention(override, "trainer", has_flash=True)
+    check_attention({}, "trainer", has_flash=False)
+    with pytest.raises(UserError, match=r"`trainer\.override_config.*needs a GPU and flash-attn"):
+        check_attention(override, "trainer", has_flash=False)
 
 
 def test_a_model_that_verl_cannot_train_gets_a_sentence(tmp_path: Path) -> None:

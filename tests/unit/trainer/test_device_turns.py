@@ -1,7 +1,12 @@
-"""A rank's turns: the learner is on the device while the lock is held, and told in order."""
+"""A rank's turns: the learner is on the device while the lock is held, and told in order.
+
+Where no engine waits for it, it stays there between two steps, until one does.
+"""
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -10,13 +15,20 @@ import pytest
 
 from services.trainer import retry as retry_module
 from services.trainer.clients import TrainerSynchronizerClient
+from services.trainer.rank import device_turns
 from services.trainer.rank.device_turns import SharedDevice
 from services.trainer.retry import RankWaitReporter, RpcRetry, StopRequested
 from services.trainer.types import RankTurnState, StageLearner
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1 import synchronizer_pb2_grpc as pb_grpc
 from trinity.errors import RunFailed
-from trinity.runtime.device_lock import DeviceLock, Holder, ReportCounter
+from trinity.runtime.device_lock import (
+    DeviceLock,
+    Holder,
+    ReportCounter,
+    WantedDevice,
+    read_holder,
+)
 from trinity.types import StageKey
 
 ENGINE = Holder.of_this_process("engine", "to roll out")
@@ -45,11 +57,13 @@ class MovingLearner:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.is_on_device = True
+        self.num_moves = 0
         self.fails_to_leave = False
         self.check_lock()
 
     def enter_device(self) -> None:
         self.check_lock()
+        self.num_moves += 1
         self.is_on_device = True
 
     def leave_device(self) -> None:
@@ -62,13 +76,20 @@ class MovingLearner:
         assert not DeviceLock(self._path).try_take(ENGINE), "it moved without the lock"
 
 
-def turns_on(path: Path, reports: Reports, stop: threading.Event | None = None) -> SharedDevice:
+def turns_on(
+    path: Path,
+    reports: Reports,
+    stop: threading.Event | None = None,
+    *,
+    keeps_device: bool = False,
+) -> SharedDevice:
     return SharedDevice(
         path,
         synchronizer=cast("TrainerSynchronizerClient", reports),
         stop=stop or threading.Event(),
         waits=RankWaitReporter(lambda _: None),
         silence_seconds=60,
+        keeps_device=keeps_device,
     )
 
 
@@ -161,6 +182,136 @@ def test_a_synchronizer_that_stays_away_ends_the_wait(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match="does not answer"):
         built(turns, path)
     turns.close()
+
+
+@dataclass
+class Keeping:
+    """Turns that keep the device, and their learner."""
+
+    path: Path
+    reports: Reports
+    turns: SharedDevice
+    learner: MovingLearner
+    stop: threading.Event
+
+    def train(self, step: int) -> None:
+        with self.turns.on_device(cast("StageLearner", self.learner), f"to train step {step}"):
+            assert self.learner.is_on_device
+            self.learner.check_lock()
+
+    def give_back(self) -> None:
+        self.turns.give_back(cast("StageLearner", self.learner))
+
+
+@pytest.fixture
+def keeping(tmp_path: Path) -> Iterator[Keeping]:
+    path, engine, stop = tmp_path / "lock", DeviceLock(tmp_path / "lock"), threading.Event()
+    reports = Reports(engine)
+    turns = turns_on(path, reports, stop, keeps_device=True)
+    yield Keeping(path, reports, turns, built(turns, path), stop)
+    turns.close()
+
+
+def test_a_device_that_no_other_wants_is_kept_between_steps(keeping: Keeping) -> None:
+    for step in (1, 2, 3):
+        keeping.train(step)
+        assert keeping.turns.is_kept
+        keeping.learner.check_lock()
+        holder = read_holder(keeping.path)
+        assert holder is not None and holder.reason == "until it is asked for"
+    assert (keeping.learner.num_moves, keeping.learner.is_on_device) == (1, True)
+    keeping.give_back()
+    keeping.give_back()
+    assert not keeping.learner.is_on_device and not keeping.turns.is_kept
+    assert DeviceLock(keeping.path).try_take(ENGINE)
+    keeping.turns.close()
+    kept = "held until it is asked for"
+    assert keeping.reports.told[2:] == [
+        *("held to train step 1", kept, "held to train step 2", kept, "held to train step 3"),
+        *(kept, "released until it is asked for"),
+    ]
+
+
+def test_a_turn_that_keeps_nothing_moves_at_each_step(tmp_path: Path) -> None:
+    """The control."""
+    path = tmp_path / "lock"
+    turns = turns_on(path, Reports())
+    learner = built(turns, path)
+    for step in (1, 2, 3):
+        with turns.on_device(cast("StageLearner", learner), f"to train step {step}"):
+            pass
+        assert not learner.is_on_device and not turns.is_kept
+    assert learner.num_moves == 3
+    turns.close()
+
+
+def test_one_that_wants_the_device_has_it_after_the_step(keeping: Keeping) -> None:
+    wish, engine = WantedDevice(keeping.path), DeviceLock(keeping.path)
+    keeping.train(1)
+    wish.show()
+    assert not engine.try_take(ENGINE)
+    keeping.train(2)
+    assert not keeping.learner.is_on_device and not keeping.turns.is_kept
+    assert engine.try_take(ENGINE)
+    wish.withdraw()
+    engine.release()
+    keeping.turns.close()
+    assert keeping.reports.told[-2:] == ["held to train step 2", "released to train step 2"]
+
+
+def test_it_goes_before_the_next_step_however_soon_that_comes(tmp_path: Path) -> None:
+    """Each time the trainer looks the lock is free, and the engine takes it a little later."""
+    path, engine = tmp_path / "lock", DeviceLock(tmp_path / "lock")
+    turns = turns_on(path, Reports(engine), keeps_device=True)
+    learner = built(turns, path)
+    wish, order = WantedDevice(path), []
+    wish.show()
+
+    def take_late() -> None:
+        threading.Event().wait(0.05)
+        assert engine.take(ENGINE, 60)
+        order.append("engine")
+        wish.withdraw()
+
+    with ThreadPoolExecutor(1) as thread:
+        taking = thread.submit(take_late)
+        with turns.on_device(cast("StageLearner", learner), "to train step 1"):
+            order.append("trainer")
+        taking.result()
+    assert order == ["engine", "trainer"]
+    turns.close()
+
+
+def test_a_wish_that_takes_nothing_does_not_hold_the_training_up(
+    keeping: Keeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_turns, "GIVE_WAY_SECONDS", 0.02)
+    wish = WantedDevice(keeping.path)
+    wish.show()
+    keeping.train(1)
+    keeping.train(2)
+    assert keeping.learner.num_moves == 2, "and it leaves after each step"
+    wish.withdraw()
+
+
+def test_a_stop_ends_the_giving_way(keeping: Keeping) -> None:
+    wish = WantedDevice(keeping.path)
+    wish.show()
+    keeping.stop.set()
+    with pytest.raises(StopRequested):
+        keeping.train(1)
+    wish.withdraw()
+
+
+def test_an_error_ends_the_keeping(keeping: Keeping) -> None:
+    keeping.train(1)
+    with (
+        pytest.raises(ZeroDivisionError),
+        keeping.turns.on_device(cast("StageLearner", keeping.learner), "to train step 2"),
+    ):
+        raise ZeroDivisionError
+    assert not keeping.learner.is_on_device and not keeping.turns.is_kept
+    assert DeviceLock(keeping.path).try_take(ENGINE)
 
 
 class ServesAtSecondTry(pb_grpc.SynchronizerServiceServicer):

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from services.trainer.estimation import EstimationFunctions
-from services.trainer.learner.advantages import estimate_advantages
+from services.trainer.learner.advantages import RolloutRows, estimate_advantages
 from services.trainer.learner.prepared_batch import PreparedBatch
-from services.trainer.learner.rollouts import RolloutRows
 from tests.unit.trainer.builders import random_batch
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.token_advantage.token_batch import (

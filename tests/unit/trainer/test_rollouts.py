@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from services.trainer.learner.advantages import RolloutRows, group_ids, run_ids, staleness_of
 from services.trainer.learner.prepared_batch import PreparedBatch
-from services.trainer.learner.rollouts import RolloutRows, group_ids, run_ids, staleness_of
 from services.trainer.types import TrainBatch, TrainRow
 from tests.unit.trainer.builders import data_row, random_batch
 

@@ -77,6 +77,15 @@ def test_a_truth_may_be_inside_of_a_column(path: str, truth: str) -> None:
     assert task(ROW, FormatConfig(response_key=path)).truth == truth
 
 
+@pytest.mark.parametrize(
+    ("text", "truth"),
+    [('{"ground_truth": "2"}', "2"), ('{"ground_truth"', None), ("[1]", None), ("{} x", None)],
+)
+def test_a_path_leads_into_the_json_text_of_an_object(text: str, truth: str | None) -> None:
+    form = FormatConfig(response_key="reward_model.ground_truth")
+    assert task({**ROW, "reward_model": text}, form).truth == truth
+
+
 def test_a_column_with_a_dot_in_its_name_comes_before_a_path() -> None:
     row: JsonObject = {"a.b": "whole", "a": {"b": "inner"}}
     assert task(row, FormatConfig(response_key="a.b")).truth == "whole"

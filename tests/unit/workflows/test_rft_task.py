@@ -11,7 +11,7 @@ from trinity.common.workflows import Task
 from trinity.common.workflows.workflow import SimpleWorkflow
 from trinity.plugins import REWARDS
 from trinity.rewards.math_reward import MathReward
-from trinity.workflows.trinity_rft.task import NamedReward, reward_class
+from trinity.workflows.trinity_rft.hosting import NamedReward, reward_class
 from trinity.workflows.trinity_rft.workflow import set_reward
 
 ROW: dict[str, Any] = {

@@ -12,9 +12,8 @@ from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.rewards.reward import BoundReward
 from trinity.types import Experience, FinishReason, JsonObject, SamplingParams
-from trinity.workflows.generation import ModelLimits
+from trinity.workflows.generation import AttemptOver, ModelLimits
 from trinity.workflows.model import ModelWrapper
-from trinity.workflows.openai_clients import AttemptOver
 from trinity.workflows.task import Task
 
 LIMITS = ModelLimits(max_model_len=200, max_prompt_tokens=120)

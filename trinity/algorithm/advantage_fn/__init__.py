@@ -133,7 +133,7 @@ def __getattr__(name: str) -> Any:
     """Returns a class of Trinity-RFT's own, made on demand."""
     if name not in _OF_GROUPS and name not in _OF_TOKENS:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    from trinity.algorithm.advantage_fn.built_in import group_class, token_class
+    from trinity.algorithm.advantage_fn.adapting import group_class, token_class
 
     if name in _OF_GROUPS:
         return group_class(name, _OF_GROUPS[name])

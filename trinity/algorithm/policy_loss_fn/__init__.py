@@ -107,6 +107,6 @@ def __getattr__(name: str) -> Any:
     """Returns a class of Trinity-RFT's own, made on demand, as it imports torch."""
     if (function := _BUILT_IN.get(name)) is None:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    from trinity.algorithm.policy_loss_fn.built_in import loss_class
+    from trinity.algorithm.policy_loss_fn.adapting import loss_class
 
     return loss_class(name, function)

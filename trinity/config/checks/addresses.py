@@ -1,15 +1,17 @@
-"""Addresses of object stores and the like, where a path belongs."""
+"""Addresses of object stores and the like where a path belongs, and what only a shell expands."""
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
-from trinity.config.plan.task_storage import DATABASES, without_password
+from trinity.config.plan.task_storage import DATABASES, expanded, without_password
 from trinity.config.schema.base import Section
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _FILE = "file://"
+_SHELLS = re.compile(r"\$([A-Za-z_]\w*)")
 _ENDINGS = ("path", "_dir")
 """Of the keys that name a file or a folder."""
 _OF_ROWS = (".path", "].path")
@@ -18,13 +20,23 @@ _OF_ROWS = (".path", "].path")
 
 def check_addresses(config: Config) -> None:
     """Raises UserError for each path that is an address which nothing here can read or write."""
-    wrong = [
-        _sentence(key, value)
-        for key, value in _paths(config, "")
-        if _ADDRESS.match(value) and not (key.endswith(_OF_ROWS) and value.startswith(DATABASES))
-    ]
-    if wrong:
+    said = [_complaint(key, value) for key, value in _paths(config, "")]
+    if wrong := [sentence for sentence in said if sentence]:
         raise UserError("\n".join(wrong))
+
+
+def _complaint(key: str, value: str) -> str | None:
+    if key.endswith(_OF_ROWS) and value.startswith(DATABASES):
+        return None
+    if _ADDRESS.match(value):
+        return _sentence(key, value)
+    if variable := _SHELLS.search(value):
+        filled = _SHELLS.sub(r"${oc.env:\1}", value)
+        return f"`{key}: {value}`: only a shell fills in {variable[0]}: write {filled}"
+    if value.startswith("~") and expanded(value) == Path(value):
+        user = value.split("/", maxsplit=1)[0]
+        return f"`{key}: {value}`: {user} is no user of this machine: write the whole path"
+    return None
 
 
 def _paths(section: Section, prefix: str) -> Iterator[tuple[str, str]]:
@@ -34,10 +46,17 @@ def _paths(section: Section, prefix: str) -> Iterator[tuple[str, str]]:
             yield key, value
         elif isinstance(value, Section):
             yield from _paths(value, f"{key}.")
-        elif isinstance(value, tuple):
-            for number, item in enumerate(value):
-                if isinstance(item, Section):
-                    yield from _paths(item, f"{key}[{number}].")
+        else:
+            for place, item in _items(value):
+                yield from _paths(item, f"{key}{place}.")
+
+
+def _items(value: object) -> Iterator[tuple[str, Section]]:
+    """Yields the sections of a list or of names, each with what leads to it."""
+    if isinstance(value, tuple):
+        yield from ((f"[{n}]", item) for n, item in enumerate(value) if isinstance(item, Section))
+    elif isinstance(value, dict):
+        yield from ((f".{name}", item) for name, item in value.items() if isinstance(item, Section))
 
 
 def _sentence(key: str, value: str) -> str:

@@ -7,7 +7,13 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from trinity.config.plan.arithmetic import model_keys, packing_obstacle, sharing_obstacle
+from trinity.config.error_collector import did_you_mean
+from trinity.config.plan.arithmetic import (
+    model_keys,
+    model_keys_of,
+    packing_obstacle,
+    sharing_obstacle,
+)
 from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.rope import changes_rope, rope_keys
 from trinity.config.plan.stage_plan import StagePlan
@@ -19,6 +25,11 @@ from trinity.json_values import JsonValue
 
 REPLAYABLE = frozenset({"flex_olmo", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"})
 """Kinds of models whose gates weigh experts by a softmax of all, as the trainer replays them."""
+ATTENTIONS = (
+    *("eager", "sdpa", "flex_attention"),
+    *("flash_attention_2", "flash_attention_3", "flash_attention_4"),
+)
+"""Kinds of attention that transformers knows; a name with a slash is a kernel on the hub."""
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Head sizes that vLLM's attention takes without a GPU."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
@@ -185,6 +196,29 @@ def check_sharing(stage: StagePlan, directory: Path, override: Mapping[str, Json
             f"`trainer.ulysses_sequence_parallel_size: {size}` does not fit the model {directory}: "
             f"{obstacle}; give 1, or a size that fits"
         )
+
+
+def check_attention(stage: StagePlan) -> None:
+    """Raises UserError for an attention that there is not, or that the stage's ranks cannot run."""
+    if not stage.needs_training:
+        return
+    trainer = stage.config.trainer
+    sections = {"trainer": trainer.override_config}
+    if stage.needs_critic:
+        sections["trainer.critic"] = trainer.critic.override_config
+    for section, override in sections.items():
+        asked = model_keys_of(override).get("attn_implementation")
+        at = f"`{section}.override_config.attn_implementation: {asked}`"
+        if asked is None or "/" in str(asked):
+            continue
+        if asked not in ATTENTIONS:
+            near = did_you_mean(str(asked), ATTENTIONS)
+            raise UserError(f"{at} is no attention of transformers{near}")
+        if str(asked).startswith("flash_attention") and not stage.num_rank_gpus:
+            raise UserError(
+                f"{at} is a kernel of GPUs, and stage `{stage.name}` trains without any: leave it "
+                "out, or give `cluster.gpu_per_node`"
+            )
 
 
 def _read_architecture(directory: Path) -> _ModelConfigJson:

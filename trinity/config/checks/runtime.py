@@ -15,6 +15,7 @@ from trinity.config.checks.data import (
     check_taskset,
 )
 from trinity.config.checks.model import (
+    check_attention,
     check_auxiliary_model,
     check_critic,
     check_model,
@@ -24,6 +25,7 @@ from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.placement import check_demand, cluster_gpus_of, gpu_demand_of
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.start_checkpoint import check_start_checkpoint
+from trinity.config.plan.task_storage import expanded
 from trinity.config.schema.experiment import MonitorConfig
 from trinity.errors import UserError
 
@@ -228,6 +230,7 @@ def _checks(plan: ExperimentPlan) -> Iterator[Check]:
         yield "", partial(check_model, stage)
         if stage.mode == "serve":
             continue
+        yield "", partial(check_attention, stage)
         yield "", partial(check_critic, stage)
         yield f"stage `{stage.name}`: ", partial(check_teacher, stage)
         for position in range(len(stage.auxiliary_models)):
@@ -272,7 +275,7 @@ def _check_pipeline_file(stage: StagePlan) -> None:
                     path if isinstance(path, str) else None
                 )
     for key, named in paths.items():
-        if named and not Path(named).expanduser().is_file():
+        if named and not expanded(named).is_file():
             raise UserError(
                 f"`data_processor.{key}: {named}` is no file: correct it, or list `operators` in "
                 "its place"

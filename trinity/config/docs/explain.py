@@ -37,6 +37,7 @@ from trinity.errors import UserError
 
 READERS = Path(__file__).with_name("readers.json")
 MAX_EXPLAINED_KEYS = 12
+MAX_SIMILAR = 3
 
 Line = tuple[str, str]
 
@@ -62,11 +63,24 @@ def find_keys(asked: str) -> tuple[ConfigKey, ...]:
         return tuple(sorted(ending, key=lambda key: key.status is not KeyStatus.ACTS))
     if (newer := _below_newer_name(wanted, keys)) is not None:
         return find_keys(newer)
+    if wanted != wanted.lower():
+        return find_keys(wanted.lower())
+    near = ", ".join(f"`{key}`" for key in _similar_keys(wanted, keys))
+    advice = f": did you mean {near}?" if near else ": `trinity config schema` has all of them"
+    raise UserError(f"there is no key `{asked}`{advice}")
+
+
+def _similar_keys(wanted: str, keys: Mapping[str, ConfigKey]) -> Sequence[str]:
+    """Returns keys that are explained in these words, or the one that is written most alike."""
+    words = wanted.replace("_", " ")
+    acting = (key for key in keys.values() if key.status is KeyStatus.ACTS)
+    told = [key.plain_path for key in acting if words and words in key.meaning.lower()]
+    if told:
+        return told[:MAX_SIMILAR]
     near = closest_match(wanted, keys) or closest_match(
         wanted, {path.split(".")[-1] for path in keys}
     )
-    advice = f": did you mean `{near}`?" if near else ": `trinity config schema` has all of them"
-    raise UserError(f"there is no key `{asked}`{advice}")
+    return [near] if near else []
 
 
 def _below_newer_name(wanted: str, keys: Mapping[str, ConfigKey]) -> str | None:
@@ -111,7 +125,9 @@ def explain_key_lines(key: ConfigKey, in_verl: Sequence[str] = ()) -> Iterator[L
         return
     yield "", key.meaning
     yield "type", key.type
-    if not key.is_section:
+    if key.is_section:
+        yield "keys", ", ".join(_names_below(key))
+    else:
         yield "default", default_of(key)
     for value, name in key.other_values.items():
         yield "also", f"`{value}` for `{name}`"
@@ -124,6 +140,14 @@ def explain_key_lines(key: ConfigKey, in_verl: Sequence[str] = ()) -> Iterator[L
         yield "read by", ", ".join(readers)
     if in_verl:
         yield "in verl", ", ".join(f"`{name}`" for name in in_verl)
+
+
+def _names_below(section: ConfigKey) -> Iterator[str]:
+    """Yields the names of a section's own keys that act."""
+    for key in all_keys():
+        above, _, name = key.plain_path.rpartition(".")
+        if above == section.plain_path and key.status is KeyStatus.ACTS:
+            yield name
 
 
 def modes_in_words(modes: Sequence[str]) -> str:

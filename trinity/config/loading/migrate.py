@@ -1,7 +1,11 @@
-"""Moves renamed keys to their current names and strips unread ones, with a notice for each."""
+"""Moves renamed keys to their current names and strips unread ones, with a notice for each.
+
+A file of verl's keys (`trainer.trainer_config_path`) is read as if it were written in its place.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from trinity.config.loading import keys
@@ -12,6 +16,7 @@ from trinity.config.loading.source import (
     section_at,
     written_sections,
 )
+from trinity.config.loading.tree import read_tree
 from trinity.config.loading.verl_keys import DefaultBehavior, key_treatment
 from trinity.config.schema.base import (
     IgnoredKey,
@@ -26,8 +31,10 @@ from trinity.config.schema.base import (
 )
 from trinity.config.schema.experiment import Config
 from trinity.config.schema.trainer import TrainerConfig
+from trinity.errors import UserError
 
 TRAINER_CONFIG_KEY = "trainer_config"
+VERL_FILE_KEY = "trainer_config_path"
 _OVERRIDDEN = f"on {COMMAND_LINE}"
 
 
@@ -230,3 +237,40 @@ def _notice(
         line=source.line(key),
         text=text,
     )
+
+
+def load_verl_files(tree: dict[str, Any], source: ConfigSource) -> tuple[ConfigSource, list[str]]:
+    """Puts the files' keys into the tree; each is located at the line that names its file."""
+    errors: list[str] = []
+    lines, overridden = dict(source.lines), set(source.overridden)
+    for at, trainer in list(_with_files(tree)):
+        key, place = to_dotted((*at, VERL_FILE_KEY)), (*at, TRAINER_CONFIG_KEY)
+        path = trainer.pop(VERL_FILE_KEY)
+        said = f"`{key}: {path}` {source.at(key)}"
+        if trainer.get(TRAINER_CONFIG_KEY):
+            errors.append(f"{said} is given beside `{to_dotted(place)}`: keep one of the two")
+            continue
+        try:
+            trainer[TRAINER_CONFIG_KEY], unfilled = read_tree(ConfigSource.read(Path(path)), {})
+        except UserError as error:
+            errors.append(f"{said}: {error}")
+            continue
+        errors += [f"{said}: {error}" for error in unfilled]
+        if line := source.line(key):
+            lines |= {
+                to_dotted((*place, *leaf)): line
+                for leaf, _ in keys.leaves(trainer[TRAINER_CONFIG_KEY])
+            }
+        else:
+            overridden.add(to_dotted(place))
+    return source.with_verls(lines, frozenset(overridden)), errors
+
+
+def _with_files(tree: dict[str, Any]) -> Iterator[tuple[Location, dict[str, Any]]]:
+    for at, section, written in written_sections(tree, Config):
+        if (
+            section is TrainerConfig
+            and isinstance(written.get(VERL_FILE_KEY), str)
+            and written[VERL_FILE_KEY]
+        ):
+            yield at, written

@@ -18,8 +18,12 @@ COMMAND_LINE = "the command line"
 
 
 _STAGE = re.compile(r"^stage `(?P<name>[^`]+)`")
-_LIKE_A_KEY = re.compile(r"[a-z_]+(\.[a-z_]+)+(?<!\.yaml)(?<!\.yml)")
+_LIKE_A_KEY = re.compile(
+    r"[~+]*(?P<key>[a-z_]+(\.[a-z_]+)+)(?<!\.yaml)(?<!\.yml)(\s*[:=].*)?|(?P<path>[a-z_]+(/[a-z_]+)+)="
+)
+"""What was meant for a key of the command line, written in another way."""
 _KEY = re.compile(r"`(?P<key>[a-z_]+(\[\d+\])?(\.\w+(\[\d+\])?)+)")
+_TOP_KEY = re.compile(r"`(?P<key>[a-z_]+): ")
 Written = tuple[Location, type[Section], dict[str, Any]]
 """The location of a section, its type, and the written values."""
 
@@ -44,11 +48,15 @@ class ConfigSource:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
             reason = error.strerror or str(error)
-            if _LIKE_A_KEY.fullmatch(str(path)) and not path.exists():
-                reason += f"; a key is set by `{path}=VALUE`"
+            if (meant := _LIKE_A_KEY.match(str(path))) and not path.exists():
+                key = meant["key"] or meant["path"].replace("/", ".")
+                reason += f"; a key is set by `{key}=VALUE`"
             raise UserError(f"cannot read the configuration {path}: {reason}") from error
         except UnicodeDecodeError as error:
-            raise UserError(f"{path} is not UTF-8 text: give a YAML file") from error
+            line = error.object.count(b"\n", 0, error.start) + 1
+            raise UserError(
+                f"{path}:{line} is not UTF-8 text: save the file as UTF-8, or give a YAML file"
+            ) from error
         return cls(path, text, key_lines(text))
 
     def with_moved(self, moved: Mapping[str, str]) -> "ConfigSource":
@@ -96,7 +104,7 @@ def add_locations(errors: str, source: ConfigSource, stage_names: Sequence[str])
 
 
 def _located(sentence: str, source: ConfigSource, stage_names: Sequence[str]) -> str:
-    named = _KEY.search(sentence)
+    named = _KEY.search(sentence) or _TOP_KEY.search(sentence)
     origin = named and _origin(named["key"], _prefix(sentence, stage_names), source)
     return f"{origin or source.path}: {sentence}"
 

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -12,6 +12,7 @@ from trinity.config.loading import keys
 from trinity.config.loading.keys import Location
 from trinity.config.loading.source import COMMAND_LINE, ConfigSource
 from trinity.config.loading.yaml import load_yaml, yaml_entries
+from trinity.config.loading.yaml_errors import yaml_error_sentence
 from trinity.config.schema.experiment import deep_merge
 from trinity.errors import UserError
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from omegaconf.errors import OmegaConfBaseException
 
 _NO_KEY = re.compile(r"Interpolation key '([^']*)' not found")
+_NO_RESOLVER = re.compile(r"Unsupported interpolation type (\S+)")
 _UNSET_VARIABLE = re.compile(r"Environment variable '(\w+)' not found")
 
 _VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,((?:[A-Za-z_]|\.{0,2}/)[\w./-]*|0|[1-9][0-9]*))?\}")
@@ -38,20 +40,29 @@ def interpolate(tree: dict[str, Any], source: ConfigSource) -> tuple[dict[str, A
     from omegaconf.errors import OmegaConfBaseException
 
     errors: list[str] = []
+    left_out: set[str] = set()
     while True:
         try:
             container = OmegaConf.create(tree)
             values = OmegaConf.to_container(container, resolve=True, throw_on_missing=True)
         except OmegaConfBaseException as error:
             key = error.full_key or "the file"
-            errors.append(f"`{key}` {source.at(key)}: {_interpolation_reason(error)}")
+            if not _takes_from(error, left_out):  # the value that it takes has its own error
+                errors.append(f"`{key}` {source.at(key)}: {_interpolation_reason(error)}")
             location = keys.parse_key(key)
             if not (keys.has(tree, location) and isinstance(location[-1], str)):
                 raise UserError("\n".join(errors)) from error
             keys.drop(tree, location)
+            left_out.add(key)
         else:
             assert isinstance(values, dict)
             return {str(key): value for key, value in values.items()}, errors
+
+
+def _takes_from(error: "OmegaConfBaseException", left_out: Set[str]) -> bool:
+    """True if a value is taken from one of these keys."""
+    absent = _NO_KEY.search(str(error))
+    return absent is not None and absent[1] in left_out
 
 
 def _interpolation_reason(error: "OmegaConfBaseException") -> str:
@@ -73,6 +84,11 @@ def _interpolation_reason(error: "OmegaConfBaseException") -> str:
         return "it takes its value from itself: write a value, or take it from another key"
     if text.startswith("Missing mandatory value"):
         return "`???` stands for a value that is still to be given: write it"
+    if unknown := _NO_RESOLVER.match(text):
+        return (
+            f"`${{{unknown[1]}:` is not known here: write ${{model.model_path}} for a key's value, "
+            "or ${oc.env:NAME,default} for a variable's"
+        )
     if isinstance(error, GrammarParseError):
         return (
             "what follows `${` is neither a key nor a variable: write ${model.model_path} or "
@@ -134,7 +150,7 @@ def read_tree(
     try:
         tree = load_yaml(source.text)
     except yaml.YAMLError as error:
-        raise UserError(_yaml_error_message(error, source)) from error
+        raise UserError(yaml_error_sentence(error, source.path, source.text)) from error
     tree = {} if tree is None else tree
     if not isinstance(tree, dict) or not (tree or overrides):
         what = "empty" if not tree else "a list" if isinstance(tree, list) else "one value"
@@ -181,16 +197,6 @@ def _override_reason(error: Exception) -> str:
         case IndexError():
             return "there is no such list, or it is shorter"
     return "no key of a section"
-
-
-def _yaml_error_message(error: yaml.YAMLError, source: ConfigSource) -> str:
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return f"{source.path} is not valid YAML: {' '.join(str(error).split())}"
-    what = ", ".join(part for part in (error.context, error.problem) if part)
-    begun = error.context_mark
-    if begun is not None and begun.line != error.problem_mark.line:
-        what += f" (it begins in line {begun.line + 1})"
-    return f"{source.path}:{error.problem_mark.line + 1} is not valid YAML: {what}"
 
 
 def unquoted_bounds(source: ConfigSource) -> Iterator[str]:

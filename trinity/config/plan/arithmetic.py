@@ -69,8 +69,13 @@ def model_keys(directory: Path, override: Mapping[str, JsonValue]) -> Keys | Non
         keys = json.loads((directory / "config.json").read_bytes())
     except (OSError, ValueError):
         return None
+    return {**keys, **model_keys_of(override)}
+
+
+def model_keys_of(override: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Returns the keys of the model that an `override_config` gives."""
     nested = override.get(NESTED_OVERRIDE)
-    return {**keys, **override, **(nested if isinstance(nested, dict) else {})}
+    return {**override, **(nested if isinstance(nested, dict) else {})}
 
 
 def text_keys(keys: Keys) -> Keys:

@@ -18,7 +18,7 @@ from trinity.config.plan.parts import (
     ResolvedTaskset,
 )
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
-from trinity.config.plan.task_storage import is_hub_name
+from trinity.config.plan.task_storage import expanded, is_hub_name
 from trinity.config.schema.algorithm import DistillationConfig
 from trinity.config.schema.base import Args
 from trinity.config.schema.experiment import Config
@@ -152,7 +152,7 @@ def resolve_teacher_path(distillation: DistillationConfig) -> str | None:
 
 
 def _located(path: str) -> str:
-    directory = Path(path).expanduser()
+    directory = expanded(path)
     is_hub_name = _HUB_NAME.fullmatch(path) and not Path(path).parent.exists()
     return path if is_hub_name and not directory.exists() else str(directory.absolute())
 
@@ -167,7 +167,7 @@ def chat_template_of(model: ModelConfig, stage: str) -> str | None:
             "are both given: remove one"
         )
     try:
-        return Path(model.chat_template_path).expanduser().read_text(encoding="utf-8")
+        return expanded(model.chat_template_path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UserError(

@@ -240,7 +240,7 @@ def _resolve_experience_operator(
         _user_operator_signature(config.name, key)
         if is_own
         else read_signature(_path(config.name)),
-        _with_server(config, service),
+        _with_server(config, service, key),
         function=config.name,
         key=f"{key}.args",
         is_own=is_own,
@@ -250,13 +250,13 @@ def _resolve_experience_operator(
     return ResolvedOperator(name=OPERATORS.plan_name(config.name), args=args)
 
 
-def _with_server(config: OperatorConfig, service: ServiceConfig) -> Args:
+def _with_server(config: OperatorConfig, service: ServiceConfig, key: str) -> Args:
     """Adds the server's address, which is configured in another section."""
     if config.name != DATA_JUICER or "server_url" in config.args:
         return config.args
     url = service.data_juicer.address if service.data_juicer else None
     if not url:
-        raise UserError(f"operator `data_juicer` needs a server: {_HOW_TO_HAVE_A_SERVER}")
+        raise UserError(f"`{key}.name: data_juicer` needs a server: {_HOW_TO_HAVE_A_SERVER}")
     return {**config.args, "server_url": url}
 
 
@@ -285,4 +285,5 @@ def _check_values(name: str, args: Args, key: str) -> None:
     try:
         probe_operator(name, args)
     except UserError as error:
-        raise UserError(f"`{key}.args`: {error}") from error
+        told = (f"`{key}.args`: {line}" for line in str(error).splitlines())
+        raise UserError("\n".join(told)) from error

@@ -67,4 +67,12 @@ def resolve_data_path(path: str) -> str:
 
 def absolute(path: str) -> str:
     """The absolute path, `~` expanded; relative ones lie under the current directory."""
-    return str(Path(path).expanduser().absolute())
+    return str(expanded(path).absolute())
+
+
+def expanded(path: str) -> Path:
+    """The path with `~` expanded; as it is if there is no such user, which a check refuses."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)

@@ -1,7 +1,15 @@
-"""Documents to start a configuration from: the examples of the repository, and runs."""
+"""Documents to start a configuration from: examples of the repository, runs, and drafts.
 
+A browser that loads the page Configure again begins a new session, in which every field has its
+default; the draft has what was filled in before.
+"""
+
+import copy
+import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -115,3 +123,28 @@ def _without_hidden(value: object) -> tuple[object, bool]:
         items = [_without_hidden(item) for item in value]
         return [item for item, _ in items], any(found for _, found in items)
     return value, isinstance(value, str) and f":{HIDDEN}@" in value
+
+
+MAX_DRAFTS = 16
+"""Visitors whose drafts are kept; that of the one who wrote longest ago is forgotten first."""
+
+
+@dataclass(slots=True)
+class Drafts:
+    """The newest document of each visitor, in memory; threads of pages share it."""
+
+    _kept: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def keep(self, visitor: str, tree: dict[str, Any]) -> None:
+        """Keeps a document in place of the visitor's last one."""
+        with self._lock:
+            self._kept.pop(visitor, None)
+            self._kept[visitor] = copy.deepcopy(tree)
+            while len(self._kept) > MAX_DRAFTS:
+                del self._kept[next(iter(self._kept))]
+
+    def last(self, visitor: str) -> dict[str, Any] | None:
+        """Returns the visitor's last document; None if nothing was written yet."""
+        with self._lock:
+            return copy.deepcopy(self._kept.get(visitor))

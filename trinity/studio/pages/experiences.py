@@ -26,7 +26,6 @@ from trinity.studio.experiences import (
     split_conditions,
     whole_experience,
 )
-from trinity.studio.models import model_of
 from trinity.studio.pages.changing import show_changes
 from trinity.studio.pages.common import (
     PAGE,
@@ -46,7 +45,7 @@ from trinity.studio.plain_text import (
 )
 from trinity.studio.scores import MANY_SECONDS
 from trinity.studio.text_search import TextSearch, names_a_text
-from trinity.studio.tokens import WINDOW_TOKENS, colors_of, token_strip
+from trinity.studio.tokens import WINDOW_TOKENS, colors_of, model_of, token_strip
 from trinity.studio.widgets import (
     Column,
     Row,

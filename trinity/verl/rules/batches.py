@@ -1,6 +1,6 @@
 """Converts batch sizes, counts of steps and learning-rate schedules."""
 
-from trinity.verl.rules.asynchronous import convert_async, is_fully_async, versions_apart
+from trinity.verl.rules.placement import convert_async, is_fully_async, versions_apart
 from trinity.verl.shell.variables import UNKNOWN
 from trinity.verl.values import as_list, as_scheduler
 from trinity.verl.work import ACTOR, Conversion

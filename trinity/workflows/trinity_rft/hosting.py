@@ -9,33 +9,128 @@ What the engine answered stays the engine's; what the workflow built itself is m
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
-import numpy as np
-
 from trinity import types
-from trinity.codec import check_sequence
+from trinity.config.plan.parts import ResolvedSampling
 from trinity.errors import UserError
-from trinity.types import Alignment, Array, Pair, VersionSpan
-from trinity.workflows.experience_builder import AUXILIARY_MODEL
+from trinity.plugins import REWARDS
+from trinity.rewards.reward import BoundReward, RewardFn, RewardSource
+from trinity.types import JsonObject
 from trinity.workflows.model import ModelWrapper as OurModel
-from trinity.workflows.trinity_rft.experience import (
-    OURS,
-    Experience,
-    further_samples,
-    numbers_of,
-    plain_json,
-)
+from trinity.workflows.task import Task as OurTask
+from trinity.workflows.trinity_rft.experience import Experience, further_samples
 from trinity.workflows.trinity_rft.model import ModelWrapper, run_own_loop
-from trinity.workflows.trinity_rft.task import Task, TaskInputs, create_task
+from trinity.workflows.trinity_rft.samples import taken_over
+from trinity.workflows.trinity_rft.task import FormatConfig, GenerationConfig, RewardParts, Task
 from trinity.workflows.trinity_rft.workflow import Workflow
 
 logger = logging.getLogger(__name__)
-BUILT = "built_by_workflow"
-"""Key in `info` of an experience that no answer of the engine is, and the metric of their share."""
 MAX_IDLE = 64
 """Instances of a class that wait for a next task; upstream keeps one a runner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedReward:
+    """The reward of a taskset, before it is made."""
+
+    source: RewardSource
+    args: JsonObject
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskInputs:
+    """Everything that a task is made of."""
+
+    workflow: type
+    task: OurTask
+    sampling: ResolvedSampling
+    reward: NamedReward | None
+    explore_step: int = 0
+    repeat_times: int = 1
+    """Runs of the task in all; a workflow without `can_repeat` makes one of them."""
+    num_runs: int = 1
+    needs_reward: bool = True
+    """False if the algorithm makes nothing of rewards: one that is missing is 0."""
+
+
+def create_task(inputs: TaskInputs) -> Task:
+    """Returns a task that the workflow may change without a change to any other."""
+    task, sampling, reward = inputs.task, inputs.sampling, inputs.reward
+    known = {own.name for own in fields(FormatConfig)}
+    form = {k: v for k, v in task.format.model_dump().items() if k in known}
+    return Task(
+        workflow=inputs.workflow,
+        repeat_times=inputs.repeat_times,
+        format_args=FormatConfig(**{**form, "system_prompt": task.system_prompt}),
+        rollout_args=GenerationConfig(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            logprobs=sampling.logprobs,
+            max_tokens=sampling.max_tokens,
+            n=inputs.num_runs,
+        ),
+        workflow_args=dict(task.workflow_args),
+        reward_fn_args=dict(reward.args) if reward is not None else {},
+        is_eval=task.is_eval,
+        reward_fn=reward_class(reward, task.raw_task),
+        raw_task=task.raw_task,
+        batch_id=inputs.explore_step,
+        task_id=task.index,
+        index={"taskset": task.taskset, "index": task.index},
+    )
+
+
+def reward_class(reward: NamedReward | None, row: JsonObject) -> type | None:
+    """Returns the class that makes the taskset's reward, as workflows call it.
+
+    One that was written for Trinity-RFT is given as it is. A reward of ours takes the parameters
+    that it names, whatever else a workflow passes.
+    """
+    if reward is None:
+        return None
+    from trinity.common.rewards import CLASSES  # has all graders
+    from trinity.common.rewards import RewardFn as TheirRewardFn
+
+    if reward.name in CLASSES and not REWARDS.is_own(reward.name):
+        return CLASSES[reward.name]
+    source = reward.source
+    if isinstance(source, type) and issubclass(source, TheirRewardFn):
+        return source
+    return _adapted(reward, row)
+
+
+def _adapted(reward: NamedReward, row: JsonObject) -> type:
+    """Returns a class over a reward of ours, or a function, with Trinity-RFT's way of calling."""
+
+    class Adapted(RewardFn):
+        def __init__(self, **args: Any) -> None:
+            self._bound = BoundReward(reward.source, args, reward.name)
+
+        def __call__(self, response: Any = None, *others: Any, **known: Any) -> RewardParts:
+            if others:
+                known.setdefault("messages", others[0])
+            numbers = self._bound(**_values(response, {"task": row, **known}))
+            score = RewardParts(self._bound.parts_of(numbers))
+            score.beside = numbers
+            return score
+
+    Adapted.__name__ = Adapted.__qualname__ = reward.name
+    return Adapted
+
+
+def _values(response: Any, known: dict[str, Any]) -> dict[str, Any]:
+    """Returns all values that a reward may name; `truth` and `ground_truth` are the same."""
+    truth = known.get("truth", known.get("ground_truth"))
+    values = {"prompt": None, "messages": None, **known, "truth": truth, "ground_truth": truth}
+    if isinstance(response, types.Experience):
+        values["response_length"] = response.sequence.response_length
+        values["finish_reason"] = response.finish_reason
+        response = response.response_text
+    return {**values, "response": response}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +253,7 @@ class HostedRuns:
         if not self.inputs.task.is_eval:
             self._check_rewards(name, made)
         for experience, run in zip(made, self._places(name, made), strict=True):
-            taken[run] += [_taken_over(sample, model) for sample in further_samples([experience])]
+            taken[run] += [taken_over(sample, model) for sample in further_samples([experience])]
         return taken
 
     def _check_rewards(self, name: str, made: list[Experience]) -> None:
@@ -210,129 +305,3 @@ def _checked(made: object, name: str) -> list[Experience]:
             "task are one group here, so leave `eid.task` as it is"
         )
     return list(made)
-
-
-def _taken_over(experience: Experience, model: ModelWrapper) -> types.Experience:
-    """Returns the sample as services take it: an answer of the engine, or one that was built."""
-    experience.info, experience.metrics = (
-        dict(experience.info or {}),
-        dict(experience.metrics or {}),
-    )
-    _set_custom_fields(experience)
-    answer = _answer_of(experience, model)
-    if answer is None:
-        _mark_as_built(experience, model)
-    else:
-        _take_from_engine(experience, answer)
-    values = {name: getattr(experience, name) for name in OURS}
-    values["reward"] = None if experience.reward is None else float(experience.reward)
-    values["info"] = plain_json(experience.info)
-    values["metrics"] = {BUILT: 0.0, **numbers_of(experience.metrics)}
-    return types.Experience(**values)
-
-
-def _set_custom_fields(experience: Experience) -> None:
-    for own in experience.custom_fields:
-        value = np.asarray(plain_json(experience.info[own.source_field]), dtype=np.float32)
-        experience.arrays[own.destination_field] = Array(value, Alignment.SAMPLE)
-
-
-def _answer_of(experience: Experience, model: ModelWrapper) -> types.Experience | None:
-    """Returns what the engine said that an experience repeats; None if a workflow built it.
-
-    One whose tokens or log-probabilities were changed afterwards is built, too.
-    """
-    body, origin = experience.body, experience.origin
-    if isinstance(body, Pair):
-        return None
-    is_known = origin is not None and origin.version_spans
-    known = [origin] if origin is not None and is_known else []
-    known += [answer for answer, _ in model.answers]
-    has_logprobs = not experience.lacks_logprobs
-    found = (own for own in known if _repeats(body, own.sequence, with_logprobs=has_logprobs))
-    return next(found, None)
-
-
-OF_ENGINE = ("version_spans", "sampling", "chat_template_sha256", "tools_sha256")
-"""Fields that the engine's answer decides."""
-
-
-def _take_from_engine(experience: Experience, answer: types.Experience) -> None:
-    """Gives an experience all that the engine said of it; a workflow may mask more of it."""
-    body, own = experience.sequence, answer.sequence
-    if experience.origin is not answer and experience.truncate_status is None:
-        experience.finish_reason = answer.finish_reason
-    for name in OF_ENGINE:
-        setattr(experience, name, getattr(answer, name))
-    if other := answer.info.get(AUXILIARY_MODEL):
-        experience.info[AUXILIARY_MODEL] = other
-    experience.body = replace(
-        own,
-        action_mask=body.action_mask & own.action_mask,
-        prompt_text=body.prompt_text or own.prompt_text,
-        response_text=body.response_text or own.response_text,
-    )
-
-
-def _repeats(built: types.Sequence, own: types.Sequence, *, with_logprobs: bool) -> bool:
-    """True for the same tokens, with the same log-probabilities wherever both train them.
-
-    One that trains more tokens than the engine chose repeats nothing, unless there are none.
-    """
-    is_same = (
-        own.prompt_length == built.prompt_length
-        and np.array_equal(own.tokens, built.tokens)
-        and own.action_mask.shape == built.action_mask.shape
-    )
-    if not is_same or (own.action_mask.any() and (built.action_mask & ~own.action_mask).any()):
-        return False
-    trained_R = built.action_mask & own.action_mask
-    given_R, known_R = built.rollout_logprobs, own.rollout_logprobs
-    return not with_logprobs or (
-        given_R.shape == known_R.shape
-        and np.array_equal(given_R[trained_R], known_R[trained_R], equal_nan=True)
-    )
-
-
-def _mark_as_built(experience: Experience, model: ModelWrapper) -> None:
-    """Marks an experience that the workflow built; the run's weights are its version.
-
-    Log-probabilities that it lacks are the model's own, at temperature 1.
-
-    Raises: UserError for lengths that do not fit, and for tokens that the model does not have.
-    """
-    experience.info[BUILT] = True
-    experience.metrics[BUILT] = 1.0
-    body = experience.body
-    for side in (body.chosen, body.rejected) if isinstance(body, Pair) else (body,):
-        check_sequence(side)
-        _check_tokens(side, model.own)
-    if isinstance(body, Pair):
-        return
-    _fill_in(experience, body, model.own)
-    version, incarnation = model.own.weights
-    experience.version_spans = (
-        VersionSpan(start=0, end=body.response_length, version=version, incarnation=incarnation),
-    )
-
-
-def _check_tokens(sequence: types.Sequence, ours: OurModel) -> None:
-    """Asks the engine, which refuses unknown tokens: a trainer would die of them."""
-    length, limit = len(sequence.tokens), ours.limits.max_model_len
-    if length > limit:
-        raise UserError(
-            f"a workflow built an experience of {length} tokens, `model.max_model_len` is {limit}: "
-            "cut it"
-        )
-    if ours.limits.is_known:
-        ends = [int(sequence.tokens.min()), int(sequence.tokens.max())]
-        ours.wait_in_thread(ours.score_async(ends))
-
-
-def _fill_in(experience: Experience, body: types.Sequence, ours: OurModel) -> None:
-    tokens_L = body.tokens.tolist()
-    if experience.lacks_logprobs:
-        scores = ours.wait_in_thread(ours.score_async(tokens_L))
-        experience.logprobs = scores.logprobs[body.prompt_length - 1 :]
-    body.response_text = body.response_text or ours.text_of(tokens_L[body.prompt_length :])
-    body.prompt_text = body.prompt_text or ours.text_of(tokens_L[: body.prompt_length])

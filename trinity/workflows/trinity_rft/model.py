@@ -11,7 +11,7 @@ from trinity.errors import UserError
 from trinity.workflows.experience_builder import SamplingOverrides
 from trinity.workflows.model import ModelWrapper as OurModel
 from trinity.workflows.trinity_rft.experience import Experience
-from trinity.workflows.trinity_rft.transcript import Transcript, transcript_samples
+from trinity.workflows.trinity_rft.samples import Transcript, transcript_samples
 
 if TYPE_CHECKING:
     import openai
@@ -46,7 +46,7 @@ class ModelConfig:
 
 
 class TokenCount(int):
-    """A number of tokens that may be awaited: Trinity-RFT 0.6 does, others do not."""
+    """A number of tokens that may also be awaited, as workflows for Trinity-RFT 0.6 do."""
 
     def __await__(self) -> Generator[None, None, int]:
         """Returns the number at once."""
@@ -204,7 +204,7 @@ class ModelWrapper:
 
     @property
     def model_config(self) -> ModelConfig:
-        """The model's configuration, as far as workflows may know it."""
+        """The part of the model's configuration that workflows may read."""
         sampling, limits = self._model.sampling, self._model.limits
         return ModelConfig(
             name=self._model.name or None,

@@ -26,11 +26,11 @@ from trinity.workflows.math_workflow import SYSTEM_PROMPT
 from trinity.workflows.simple_workflow import SYSTEM_ROLES
 from trinity.workflows.trinity_rft.experience import Experience, numbers_of
 from trinity.workflows.trinity_rft.model import ModelWrapper
-from trinity.workflows.trinity_rft.task import Score, Task
+from trinity.workflows.trinity_rft.task import RewardParts, Task
 
 
 class Workflow:
-    """The base of all; a subclass defines `run`, or `run_async` with `is_async`.
+    """The base of all; a subclass defines `run`, or `run_async`, with `is_async` if it has both.
 
     `can_reset`: an instance serves one task after another, each begun with `reset`. `can_repeat`:
     `set_repeat_times` says how many runs the next call makes, and the number of the first.
@@ -45,6 +45,13 @@ class Workflow:
     """Names in `workflow_args`, for the documentation; they are not checked."""
     usual_args: ClassVar[Mapping[str, JsonValue]] = {}
     """Defaults of `workflow_args`, for the documentation."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Sets `is_async` where a class says nothing of it and `run_async` is all that it has."""
+        super().__init_subclass__(**kwargs)
+        says = any("is_async" in vars(base) for base in cls.__mro__ if base is not Workflow)
+        if not says and cls.run is Workflow.run and cls.run_async is not Workflow.run_async:
+            cls.is_async = inspect.iscoroutinefunction(cls.run_async)
 
     def __init__(
         self,
@@ -245,7 +252,7 @@ def set_reward(answer: Experience, parts: Any, run: int) -> None:
     named = parts if isinstance(parts, Mapping) else {"reward": float(parts)}
     answer.reward_parts = numbers_of(named)
     answer.metrics.update(answer.reward_parts)
-    if isinstance(parts, Score):
+    if isinstance(parts, RewardParts):
         answer.metrics.update(parts.beside)
     answer.reward = sum(answer.reward_parts.values())
     place: Any = answer.eid

@@ -18,8 +18,7 @@ from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.advantage.needs import needs_of
 from trinity.algorithm.advantage.samples import Samples
 from trinity.algorithm.advantage_fn import GroupAdvantage, adapting
-from trinity.algorithm.advantage_fn.adapting import adapt_advantage
-from trinity.algorithm.advantage_fn.built_in import group_class
+from trinity.algorithm.advantage_fn.adapting import adapt_advantage, group_class
 from trinity.algorithm.priority import PRIORITIES
 from trinity.algorithm.priority.candidate import Candidate
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES

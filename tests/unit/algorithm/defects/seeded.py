@@ -282,7 +282,7 @@ DEFECTS: dict[str, Defect] = {
     ),
     "stale versions": Defect(
         what="a row counts as one step younger than it is",
-        target=f"{TRAINER}.learner.rollouts.staleness_of",
+        target=f"{TRAINER}.learner.advantages.staleness_of",
         broken=lambda sound, rows, step: sound(rows, step - 1),
         found_by=rollouts.test_the_weights_that_the_step_starts_from_are_of_age_0,
     ),
@@ -330,7 +330,7 @@ DEFECTS: dict[str, Defect] = {
     ),
     "place of the reward": Defect(
         what="the reward goes to the last token, trained on or not",
-        target=f"{TRAINER}.learner.rollouts.RolloutRows.rewards",
+        target=f"{TRAINER}.learner.advantages.RolloutRows.rewards",
         broken=lambda sound, self, _: sound(self, self.layout.is_token_BT),
         found_by=rollouts.test_a_mask_that_leaves_less_moves_the_reward_to_what_is_left,
     ),

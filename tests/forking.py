@@ -1,0 +1,57 @@
+"""Says in which tests programs are forked from a process that has imported them."""
+
+import fnmatch
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from tests.support.forking.programs import MODEL_FREE, STACKS, TRAINER
+from tests.support.forking.starts import forked_programs
+
+Forked = tuple[tuple[str, ...], tuple[str, ...]]
+"""What is imported, and the programs that are forked where a test starts them."""
+STARTED: Forked = ((), ())
+"""Each program is started itself."""
+FORKED: Mapping[str, tuple[Forked, tuple[str, ...]]] = {
+    "stacks without a model": (
+        (MODEL_FREE, STACKS),
+        (
+            "*/chaos/test_campaign.py",
+            "*/chaos/test_exploring.py",
+            "*/chaos/test_varieties.py",
+            "*/e2e/model_free/test_bench.py",
+            "*/e2e/model_free/test_damaged_weights.py",
+            "*/e2e/model_free/test_left_running.py",
+            "*/e2e/model_free/test_model_free.py",
+            "*/e2e/model_free/test_turns.py",
+            "*/integration/inspect/test_commands.py",
+            "*/integration/monitors/test_launched.py",
+            "*/integration/restarts/test_each_service.py",
+            "*/integration/together/test_a_rank_dies.py",
+            "*/integration/together/test_two_tenants.py",
+        ),
+    ),
+    "gangs of ranks": (
+        (TRAINER, ("tests.integration.trainer.*",)),
+        ("*/integration/trainer/test_ranks_publish.py",),
+    ),
+}
+"""Test files by what is forked in them; in all others each program is started itself."""
+
+
+def forked_in(path: str) -> Forked:
+    """Returns what is imported and forked for a test."""
+    for forked, patterns in FORKED.values():
+        if any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns):
+            return forked
+    return STARTED
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Around a test and its fixtures."""
+    modules, programs = forked_in(item.path.as_posix())
+    if not modules:
+        return (yield)
+    with forked_programs(modules, programs):
+        return (yield)

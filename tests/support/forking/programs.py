@@ -1,0 +1,120 @@
+"""Programs that can be forked, what is imported for them, and variables that stand in the way."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tests.support.warm import COMMANDS
+
+MODEL_FREE = (
+    *("trinity.cli.main", *COMMANDS, "trinity.local.supervisor"),
+    *("services.synchronizer.__main__", "services.buffer.__main__", "services.trainer.__main__"),
+    *("services.trainer.rank.__main__", "services.trainer.rank.stage"),
+    *("tests.support.model_free.rank", "tests.support.model_free.explorer"),
+)
+"""What a stack without a model imports."""
+TRAINER = (
+    *("services.trainer.__main__", "services.trainer.rank.__main__", "services.trainer.rank.stage"),
+    *("services.trainer.data.encoders", "services.trainer.learner.learner"),
+)
+"""What the trainer and its ranks import."""
+WITH_MODELS = (
+    *(*MODEL_FREE, *TRAINER, "services.explorer.__main__"),
+    *("vllm.engine.arg_utils", "vllm.v1.engine.async_llm"),
+)
+"""What a stack with vLLM and verl imports: half a minute."""
+SCHEMAS = ("services.explorer.openai_api.schema_worker", "llguidance", "xgrammar", "transformers")
+"""What compiles schemas of responses."""
+STACKS = (
+    "trinity.local.supervisor",
+    "trinity.cli.main",
+    "trinity.__main__",
+    "tests.support.model_free.*",
+)
+"""Programs that are forked where a test starts them; what one of them starts is forked, too."""
+OWN_PACKAGES = ("services", "tests", "trinity")
+LIMITED = (
+    *("trinity.operators.worker", "trinity.task_operators.worker"),
+    *("trinity.algorithm.priority.worker", "trinity.isolation.worker"),
+)
+"""Programs that limit all of their memory, to which what is imported would count."""
+DEFAULTS = {
+    "OMP_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # a thread would not be in a fork
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "VERL_LOGGING_LEVEL": "WARN",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+"""Set before the imports, as the services set them; a program may also say the same itself."""
+NOT_COMPILED = "TORCHDYNAMO_DISABLE"
+"""The explorer sets it before it imports vLLM; a rank does not have it."""
+MAY_BE_GIVEN = {**DEFAULTS, NOT_COMPILED: "1", "HF_HUB_OFFLINE": "1"}
+"""Values that change nothing in what is imported without them."""
+READ_AT_IMPORT = (
+    *("CUDA_", "GLOO_", "HF_", "HUGGINGFACE_", "LD_", "MALLOC_", "MKL_", "NCCL_", "OMP_"),
+    *("OPENBLAS_", "PYTHON", "PYTORCH_", "SSL_", "TORCH", "TRANSFORMERS_", "VERL_", "VLLM_"),
+)
+"""Beginnings of variables that act where an interpreter starts or a library is imported."""
+TAKEN_ON = (
+    *("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VLLM_RPC_BASE_PATH", "GLOO_SOCKET_IFNAME"),
+    "TORCHINDUCTOR_CACHE_DIR",  # torch sets it itself
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A module that a command runs, and what holds for its process."""
+
+    command: list[str]
+    """Without what only prepares its process."""
+    module: str
+    arguments: list[str]
+    is_safe: bool
+    """Without the current folder among those that modules are looked for in."""
+    death_signal: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A start, for the process that forks; descriptors are sent beside it."""
+
+    command: list[str]
+    env: dict[str, str]
+    cwd: str
+    leads_session: bool
+    numbers: list[int]
+    """The number of each descriptor in the program."""
+
+
+def program_of(command: Sequence[str]) -> Program | None:
+    """Returns what a command runs, if it is one of our modules."""
+    words, death_signal = list(command), 0
+    if words[1:3] == ["-I", "-S"] and words[3].endswith("/trinity/local/exec_as.py"):
+        if words[4] != "self":
+            return None  # what it must not be able to do takes effect where it is executed
+        death_signal, words = int(words[5]), words[6:]
+    if not words or words[0] != sys.executable:
+        return None
+    match words[1:]:
+        case ["-P", "-m", module, *arguments]:
+            program = Program(words, module, arguments, True, death_signal)
+        case ["-m", module, *arguments]:
+            program = Program(words, module, arguments, False, death_signal)
+        case _:
+            return None
+    is_ours = module.partition(".")[0] in OWN_PACKAGES and module not in LIMITED
+    return program if is_ours else None
+
+
+def acts_at_import(env: Mapping[str, str], image: Mapping[str, str]) -> list[str]:
+    """Returns the variables that a forked program would have to start with."""
+    names = {name for name in (*env, *image) if name.startswith(READ_AT_IMPORT)} - set(TAKEN_ON)
+    return sorted(name for name in names if not _is_as_imported(name, env, image))
+
+
+def _is_as_imported(name: str, env: Mapping[str, str], image: Mapping[str, str]) -> bool:
+    given, had = env.get(name), image.get(name)
+    return given == had or (had is None and given == MAY_BE_GIVEN.get(name))
