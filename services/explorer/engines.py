@@ -27,7 +27,7 @@ from services.explorer.openai_api.schemas import SchemaChecker
 from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.openai_api.tools import ResponseParsers, load_parsers
 from services.explorer.retry import RetryPolicy, deadline
-from services.explorer.types import model_weights
+from services.explorer.types import AttemptApi, model_weights
 from trinity.config.plan.arithmetic import model_keys
 from trinity.config.plan.model import newest_snapshot
 from trinity.config.plan.parts import AuxiliaryModel, ExternalAccess
@@ -139,7 +139,7 @@ class LoadedModel:
     tokenizer: ChatTokenizer
     parsers: ResponseParsers | None = None
     """Finds tool calls and reasoning in responses, if the model has parsers."""
-    api: AttemptApiServer | None = None
+    api: AttemptApi | None = None
     """Server for workflows' own clients, if the model has one."""
     schemas: SchemaChecker | None = None
     """Checks the schemas of requests, if the model is asked over HTTP and has an engine here."""
@@ -287,7 +287,7 @@ class EngineManager:
         tokenizer: ChatTokenizer,
         parsers: ResponseParsers | None = None,
         schemas: SchemaChecker | None = None,
-    ) -> AttemptApiServer | None:
+    ) -> AttemptApi | None:
         if not model.has_api:
             return None
         api = AttemptApiServer(

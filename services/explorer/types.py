@@ -4,12 +4,17 @@ import json
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from trinity.api.v1 import experience_pb2
 from trinity.codec import SampleRef, set_experience
 from trinity.types import Experience, JsonObject, StageKey
 from trinity.weights.identity import identity_of
 from trinity.weights.offer import OfferAddress
+
+if TYPE_CHECKING:
+    from trinity.workflows.generation import ApiAccess
+    from trinity.workflows.model import ModelWrapper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,3 +242,15 @@ def attempt_result_to_proto(result: AttemptResult) -> experience_pb2.RunResult:
     for experience in result.experiences:
         set_experience(message.experiences.add(), experience, ref)
     return message
+
+
+class AttemptApi(Protocol):
+    """Serves the models of attempts at OpenAI-compatible addresses."""
+
+    def register_attempt(self, model: "ModelWrapper") -> "ApiAccess":
+        """Returns an address for one attempt, valid for as long as its model exists."""
+        ...
+
+    async def stop_api(self) -> None:
+        """Stops the server."""
+        ...

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from services.explorer.engines import LoadedModel
-from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.rollout.isolated_workflows import (
     IsolatedReward,
     IsolatedSpec,
@@ -21,7 +20,7 @@ from services.explorer.rollout.workflow_execution import (
     RewardSpec,
     WorkflowSpec,
 )
-from services.explorer.types import Assignment, Attempt, WeightsId
+from services.explorer.types import Assignment, Attempt, AttemptApi, WeightsId
 from trinity.columns import optional_column, row_reward
 from trinity.config.plan.parts import AuxiliaryModel, ResolvedSampling, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
@@ -105,7 +104,7 @@ class WorkflowFactory:
         seed: int,
         generator: Generator,
         tokenizer: ChatTokenizer,
-        api: AttemptApiServer | None = None,
+        api: AttemptApi | None = None,
         auxiliary: Sequence[LoadedModel] = (),
         processes: UserProcessPool | None = None,
     ) -> None:
