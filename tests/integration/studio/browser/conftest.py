@@ -30,6 +30,8 @@ from trinity.launch.resume import store_plan
 START_SECONDS = 120.0
 DRAW_SECONDS = 120.0
 """Until a page is drawn, on a machine that does other things as well."""
+MOST_LOOKS = 30
+"""At a list that a run which has just begun will fill."""
 HOSTILE = '<script>document.title="owned"</script>[a](http://evil.example)'
 NUM_TASKS = 16
 
@@ -60,6 +62,18 @@ class Viewer:
         """Opens a page of Studio by its address."""
         asked = "&".join(f"{key}={value}" for key, value in {"run": self.run, **query}.items())
         self.page.goto(f"{self.origin}/{path_of(name)}?{asked}")
+
+    def first_row(self, **query: str) -> Any:
+        """Opens the page Experiences until it has a row, and returns the newest one's."""
+        rows = self.page.locator("tr.choice")
+        for _ in range(MOST_LOOKS):
+            self.open("experiences", **query)
+            self.wait_until_drawn()
+            if rows.count():
+                break
+            self.page.wait_for_timeout(1_000)
+        rows.first.wait_for()
+        return rows.first
 
     def wait_until_drawn(self) -> None:
         """Waits for a page that was opened."""

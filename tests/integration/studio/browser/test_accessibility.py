@@ -13,6 +13,7 @@ from tests.support.browser import FOLDER_VARIABLE, PAGES
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 AXE = Path("node_modules/axe-core/axe.min.js")
+VIEWS = ("Tokens", "Conversation", "Group", "Details", "Change")
 SERIOUS = ("serious", "critical")
 RUN_AXE = """async () => {
   const found = await axe.run(document, {resultTypes: ["violations"]});
@@ -71,6 +72,19 @@ def test_no_page_has_a_serious_finding_of_ours(
     viewer.wait_until_drawn()
     found = list(findings(viewer.page, axe))
     assert not [one for one in found if one.is_ours]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_view_of_an_experience_has_a_serious_finding_of_ours(
+    viewer: Viewer, axe: str, scheme: str
+) -> None:
+    viewer.page.emulate_media(color_scheme=scheme)
+    viewer.first_row().click()
+    for name in VIEWS:
+        viewer.page.get_by_role("tab", name=name).click()
+        viewer.wait_until_drawn()
+        found = list(findings(viewer.page, axe))
+        assert not [one for one in found if one.is_ours], name
 
 
 def test_an_image_without_a_name_is_found(viewer: Viewer, axe: str) -> None:

@@ -1,12 +1,15 @@
 """Studio in a browser: following a run, reading tokens, a late reward, a phone, keyboard alone."""
 
+import shutil
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from tests.integration.studio.browser.conftest import HOSTILE, LiveStudio, Viewer
-from tests.support.browser import PAGES
+from tests.support.browser import PAGES, path_of
+from tests.support.model_free.experiment import experiment_plan
+from trinity.launch.resume import store_plan
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 MOST_TAB_STOPS = 200
@@ -29,10 +32,7 @@ FOCUSED_NAME = """() => {
 
 def first_sample(viewer: Viewer) -> Any:
     """Opens the list, and returns the row of the newest experience that waits for its reward."""
-    viewer.open("experiences", where="state=awaiting")
-    rows = viewer.page.locator("tr.choice")
-    rows.first.wait_for()
-    return rows.first
+    return viewer.first_row(where="state=awaiting")
 
 
 def test_a_live_run_is_followed(viewer: Viewer) -> None:
@@ -94,6 +94,25 @@ def test_a_script_tag_is_text(viewer: Viewer) -> None:
     assert page.locator("a[href*='evil']").count() == 0
     assert page.locator("script", has_text="owned").count() == 0
     assert viewer.said == []
+
+
+@pytest.mark.parametrize("name", ["run", "experiences", "tasks"])
+def test_a_run_that_is_deleted_while_it_is_viewed_leaves_the_page_usable(
+    viewer: Viewer, studio: LiveStudio, name: str
+) -> None:
+    plan = experiment_plan(studio.root, name=f"gone-{name}")
+    plan.job_path.mkdir(parents=True)
+    store_plan(plan)
+    page = viewer.page
+    page.goto(f"{viewer.origin}/{path_of(name)}?run={plan.job_path}")
+    viewer.wait_until_drawn()
+    shutil.rmtree(plan.job_path)
+    page.reload()
+    viewer.wait_until_drawn()
+    page.get_by_text("There is no such run here: choose one on the page Runs.").wait_for()
+    assert page.locator("[data-testid=stException]").count() == 0
+    viewer.open("runs")
+    page.locator("tr.choice").first.wait_for()
 
 
 @pytest.mark.parametrize("name", PAGES)
