@@ -33,10 +33,9 @@ def test_a_gang_publishes_in_the_background_what_one_process_would(
 
 @pytest.mark.parametrize("num_per_host", [3, 1])
 def test_so_do_ranks_that_hold_shards_of_unequal_rows_on_one_host_or_several(
-    tmp_path: Path, num_per_host: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, num_per_host: int
 ) -> None:
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(num_per_host))
-    start_gang(3, PROGRAM, tmp_path, Path(SPLIT))
+    start_gang(3, PROGRAM, tmp_path, Path(SPLIT), num_per_host=num_per_host)
     assert_published_as_by_one(tmp_path, 3)
 
 

@@ -40,11 +40,14 @@ def run_gang(num_ranks: int, *arguments: Path) -> Found:
     return dict(np.load(arguments[1]))
 
 
-def start_gang(num_ranks: int, module: str, *arguments: Path) -> None:
-    """Start the ranks as the service does, and wait until they have ended well."""
+def start_gang(
+    num_ranks: int, module: str, *arguments: Path, num_per_host: int | None = None
+) -> None:
+    """Start the ranks as the service does, on one host, and wait until they have ended well."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         shared = os.environ | {
             "WORLD_SIZE": str(num_ranks),
+            "LOCAL_WORLD_SIZE": str(num_per_host or num_ranks),  # verl sets one in this process
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(listener.getsockname()[1]),
             "TRINITY_RANK_STORE_FD": str(listener.fileno()),
