@@ -20,7 +20,11 @@ from trinity.runtime.child_process import OFFLINE_IDENTITY, OWN_IDENTITY
 
 TELLING = "tests.support.telling"
 COMMAND = (sys.executable, "-P", "-m", TELLING)
-GIVEN = {**{k: v for k, v in os.environ.items() if k != "HOME"}, "GIVEN": "by the test"}
+
+
+def given() -> dict[str, str]:
+    """Variables for a program: those of now, since libraries that other tests import set some."""
+    return {**{k: v for k, v in os.environ.items() if k != "HOME"}, "GIVEN": "by the test"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -30,13 +34,13 @@ def image() -> Iterator[None]:
     close_images()
 
 
-def tell(*words: str, cwd: Path, env: Mapping[str, str] = GIVEN, **more: Any) -> list[Any]:
+def tell(*words: str, cwd: Path, env: Mapping[str, str] | None = None, **more: Any) -> list[Any]:
     """What the program and those below it tell: what they were given, and who they are."""
     done = subprocess.run(
         [*OWN_IDENTITY.command([*COMMAND, *words], death_signal=signal.SIGKILL)],
         input="typed",
         cwd=cwd,
-        env=env,
+        env=given() if env is None else env,
         capture_output=True,
         text=True,
         **more,
@@ -112,7 +116,7 @@ def test_a_killed_one_leaves_nothing() -> None:
 
 def test_a_variable_that_acts_at_import_leads_to_a_real_start(tmp_path: Path) -> None:
     with forked():
-        [[_, who]] = tell(cwd=tmp_path, env={**GIVEN, "HF_HOME": "/elsewhere"})
+        [[_, who]] = tell(cwd=tmp_path, env={**given(), "HF_HOME": "/elsewhere"})
     assert not who["forked"]
 
 
