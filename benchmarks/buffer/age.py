@@ -44,7 +44,7 @@ LOCK = (
 )
 """As the buffer locks a stage for itself alone."""
 GIVEN = ("ready_number",)
-"""What the database numbers by itself."""
+"""Columns that the database fills with numbers of its own."""
 
 
 async def grow(dsn: str, key: StageKey, copies: int) -> int:

@@ -55,7 +55,7 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
 
 @pytest.fixture(scope="session")
 def undisturbed_end(launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> End:
-    """Made by whichever worker needs it first, by programs that are started and not forked."""
+    """Made once, by the first worker that needs it; its programs are started, not forked."""
 
     def run_it() -> str:
         run = launch(UNDISTURBED)

@@ -35,7 +35,7 @@ def image() -> Iterator[None]:
 
 
 def tell(*words: str, cwd: Path, env: Mapping[str, str] | None = None, **more: Any) -> list[Any]:
-    """What the program and those below it tell: what they were given, and who they are."""
+    """Returns what each program was given and who it is: the first one and those below it."""
     done = subprocess.run(
         [*OWN_IDENTITY.command([*COMMAND, *words], death_signal=signal.SIGKILL)],
         input="typed",
@@ -64,9 +64,9 @@ def test_each_gets_what_a_started_program_gets(tmp_path: Path, leads_session: bo
             [[_, not_forked]] = tell(cwd=tmp_path)
     os.close(reading)
     os.close(writing)
-    given = [given for given, _ in started]
-    assert len(given) == 3
-    assert [told for told, _ in found] == given
+    as_started = [told for told, _ in started]
+    assert len(as_started) == 3
+    assert [told for told, _ in found] == as_started
     assert [who["forked"] for _, who in started] == [False] * 3
     assert [who["forked"] for _, who in found] == [True] * 3
     assert not not_forked["forked"]

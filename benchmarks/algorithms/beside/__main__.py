@@ -118,7 +118,7 @@ def _maker(
             num_steps=num_steps,
             environment=environment,
         )
-    from benchmarks.algorithms.beside.environment import trl_course
+    from benchmarks.algorithms.beside.trl_process import trl_course
     from benchmarks.overhead.beside_trl import installed
 
     folder = installed(ROOT / "build/peers/trl")

@@ -12,12 +12,12 @@ MODEL_FREE = (
     *("services.trainer.rank.__main__", "services.trainer.rank.stage"),
     *("tests.support.model_free.rank", "tests.support.model_free.explorer"),
 )
-"""What a stack without a model imports."""
+"""Modules of a stack without a model."""
 TRAINER = (
     *("services.trainer.__main__", "services.trainer.rank.__main__", "services.trainer.rank.stage"),
     *("services.trainer.data.encoders", "services.trainer.learner.learner"),
 )
-"""What the trainer and its ranks import."""
+"""Modules of the trainer and its ranks."""
 STACKS = (
     "trinity.local.supervisor",
     "trinity.cli.main",

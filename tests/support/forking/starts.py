@@ -26,7 +26,7 @@ ORIGINALS: tuple[Callable[..., Any], Callable[..., Any]] = (
     subprocess._fork_exec,  # type: ignore[attr-defined]
     os.posix_spawn,
 )
-"""What starts a program: of `subprocess`, which asyncio uses, and of the supervisor."""
+"""Functions that start programs: asyncio uses the first one, the supervisor the second."""
 
 
 class ForkingStarts:

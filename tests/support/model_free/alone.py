@@ -18,7 +18,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 def calm_weights(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Hash of the final weights of the plan that `experiment_plan` makes, undisturbed.
 
-    Made once for all workers, by processes that nobody else uses: they are started, not forked.
+    Made once for all workers, by processes of its own: they are started, not forked.
     """
 
     def make() -> str:

@@ -61,6 +61,14 @@ def test_the_path_of_a_file_address_is_told() -> None:
     assert f"`{TASKS}.path: file:///data/x.jsonl` must be a path: write /data/x.jsonl" in said
 
 
+def test_the_address_of_a_table_is_judged_once() -> None:
+    said = complaint(
+        nested(TASKS, {"name": "train", "storage_type": "sql", "path": "mysql://host/rows"})
+    )
+    [line] = [line for line in said.splitlines() if f"{TASKS}.path" in line]
+    assert "is not a database's address" in line
+
+
 @pytest.mark.parametrize(
     "path", ["sqlite:///made.db", "postgresql://me@host/db", "made:/x", "s3:/b"]
 )

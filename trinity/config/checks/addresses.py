@@ -62,12 +62,18 @@ def _paths(section: Section, prefix: str) -> Iterator[tuple[str, str]]:
     for name in type(section).model_fields:
         value, key = getattr(section, name), f"{prefix}{name}"
         if isinstance(value, str) and name.endswith(_ENDINGS):
-            yield key, value
+            if not (_names_database(section) and _ADDRESS.match(value)):
+                yield key, value
         elif isinstance(value, Section):
             yield from _paths(value, f"{key}.")
         else:
             for place, item in _items(value):
                 yield from _paths(item, f"{key}{place}.")
+
+
+def _names_database(section: Section) -> bool:
+    """True for a taskset whose path is read as a database's address, and judged as such."""
+    return isinstance(section, TasksetConfig) and section.storage_type in ("sql", "queue")
 
 
 def _items(value: object) -> Iterator[tuple[str, Section]]:

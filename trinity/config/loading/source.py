@@ -21,7 +21,7 @@ _STAGE = re.compile(r"^stage `(?P<name>[^`]+)`")
 _LIKE_A_KEY = re.compile(
     r"[~+]*(?P<key>[a-z_]+(\.[a-z_]+)+)(?<!\.yaml)(?<!\.yml)(\s*[:=].*)?|(?P<path>[a-z_]+(/[a-z_]+)+)=.*"
 )
-"""What was meant for a key of the command line, written in another way."""
+"""Words on the command line that are no file and mean a key, such as `buffer.batch_size: 4`."""
 _KEY = re.compile(r"`(?P<key>[a-z_]+(\[\d+\])?(\.\w+(\[\d+\])?)+)")
 _TOP_KEY = re.compile(r"`(?P<key>[a-z_]+): ")
 Written = tuple[Location, type[Section], dict[str, Any]]

@@ -228,7 +228,7 @@ class _Interpreter:
         self._expander = Expander(variables, Substitution(variables, name).output)
         self._functions: dict[str, Node] = {}
         self._replaced: list[dict[str, tuple[ExpandedField, ...] | None]] = []
-        """What the local variables of each function that is being read hide."""
+        """For each function that is being read, the values that its local variables hide."""
 
     def run(self, node: Node) -> bool:
         """Walks a node; returns True if it succeeds, as far as that is known."""
