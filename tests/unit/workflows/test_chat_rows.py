@@ -126,6 +126,22 @@ def test_a_content_of_text_parts_is_one_text() -> None:
     assert message == {"role": "user", "content": "1+1?"}
 
 
+def test_messages_of_sharegpt_are_messages() -> None:
+    turns: list[JsonObject] = [
+        {"from": "system", "value": "Be brief."},
+        {"from": "human", "value": "1+1?"},
+        {"from": "gpt", "value": "2"},
+        {"from": "human", "value": "2+2?", "weight": None},
+    ]
+    found = task(row_with(*turns)).prompt_messages
+    assert [(one["role"], one["content"]) for one in found] == [
+        ("system", "Be brief."),
+        ("user", "1+1?"),
+        ("assistant", "2"),
+        ("user", "2+2?"),
+    ]
+
+
 PICTURE: JsonValue = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What?"}]
 
 
@@ -136,6 +152,8 @@ PICTURE: JsonValue = [{"type": "image", "image": "a.png"}, {"type": "text", "tex
         (row_with({"role": "user", "content": "<image>What?"}, images=["x"]), "column 'images'"),
         ({"prompt": "<video> What?", "videos": ["x"]}, "column 'videos'"),
         (row_with({"content": "no role"}), "message 0 has no `role`"),
+        (row_with({"from": "tool", "value": "4"}), "is from 'tool', none of human, gpt, system"),
+        (row_with({"from": "human", "value": None}), "message 0 has no `role`, or neither"),
         (row_with({"role": "user", "content": None}), "message 0 has no `role`, or neither"),
         (row_with(), "column 'prompt': not a list of messages"),
         ({"prompt": ["just a text"]}, "message 0 has no `role`"),
