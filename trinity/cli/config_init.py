@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.cli.config_check import check_on_machine
-from trinity.cli.config_init_data import look_into_data
+from trinity.cli.config_init_data import look_into_data, unread_columns
 from trinity.cli.output import write_errors
 from trinity.cli.token_lengths import num_positions, prompt_counter, token_counter
 from trinity.columns import column_names, has_column, optional_column, row_reward
@@ -96,6 +96,8 @@ def look_into(given: GivenOptions) -> tuple[DraftOptions, tuple[str, ...]]:
             f"`response_key: {options.response_key}`"
         )
         options = _with_reward(options, given, rows, found)
+        read = (options.prompt_key, options.response_key, options.reward_fn_key)
+        found[0] += unread_columns(rows[0], read)
         options = _with_split(options, given, found)
         options = _with_batch(options, count_rows(files), found)
     else:

@@ -6,7 +6,7 @@
 A row has messages, a prompt with its response, a text, or two answers of which one is better.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ PROMPTS = ("prompt", "question", "problem", "instruction", "query", "input")
 RESPONSES = ("response", "answer", "completion", "output", "solution", "target")
 TEXTS = ("text", "content", "document")
 CHOSEN, REJECTED = ("chosen", "preferred", "better"), ("rejected", "dispreferred", "worse")
+READ_ALWAYS = frozenset({"tools"})
 LEARNING_RATES: Mapping[RowSchema, float] = {"sft": 1e-5, "cpt": 1e-5, "dpo": 1e-6}
 Columns = Mapping[str, str]
 """Keys of `format`."""
@@ -54,7 +55,7 @@ def look_into_data(
     rows = first_rows(files, NUM_ROWS)
     columns = find_columns(rows[0], schema, prompt_key, response_key)
     told = ", ".join(f"`{key}: {name}`" for key, name in columns.items())
-    found = [f"columns of {options.taskset}: {told}"]
+    found = [f"columns of {options.taskset}: {told}{unread_columns(rows[0], columns.values())}"]
     if (num_rows := count_rows(files)) < options.batch_size:
         options = replace(options, batch_size=1 << (num_rows.bit_length() - 1))
         found.append(f"{num_rows} rows make steps of {options.batch_size} rows")
@@ -108,6 +109,13 @@ def _conversations(
         return
     for answer in read.answers:
         yield [*read.prompt, *answer]
+
+
+def unread_columns(row: Row, read: Iterable[str]) -> str:
+    """Returns the end of a sentence: columns with something in them that nothing reads."""
+    used = {name.split(".")[0] for name in read} | READ_ALWAYS
+    others = [name for name in row if name not in used and row[name] not in (None, "", [], {})]
+    return f"; not read: {', '.join(f'`{name}`' for name in others)}" if others else ""
 
 
 def usual_columns(

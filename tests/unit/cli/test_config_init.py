@@ -116,6 +116,14 @@ def test_an_algorithm_on_data_gets_a_file_that_trains_on_data(
         drafted(tmp_path / "rows", *words, "--algorithm", algorithm, "--reward", "mine.Own")
 
 
+def test_columns_that_nothing_reads_are_named(tmp_path: Path) -> None:
+    row = {"instruction": "Translate.", "input": "chat", "output": "cat", "note": ""}
+    words = ("--model", "a/b", "--taskset", data(tmp_path / "rows", [row] * 40))
+    for algorithm in ("sft", "grpo"):
+        said, _ = drafted(tmp_path / algorithm, *words, "--algorithm", algorithm)
+        assert "`prompt_key: instruction`, `response_key: output`; not read: `input`\n" in said
+
+
 def test_data_that_is_not_here_gets_the_usual_columns(tmp_path: Path) -> None:
     words = ("--model", "a/b", "--taskset", "hub/rows")
     _, text = drafted(tmp_path, *words, "--algorithm", "sft")
