@@ -35,6 +35,21 @@ def parse_messages(value: object) -> list[JsonObject]:
     return [_message(message, place) for place, message in enumerate(parsed)]
 
 
+def holds_messages(value: object) -> bool:
+    """Returns True if a prompt's column holds messages, as a list or as its JSON text."""
+    if not isinstance(value, str):
+        return isinstance(value, list)
+    if not value.lstrip().startswith("[") or '"role"' not in value:
+        return False
+    try:
+        found = _parsed(value)
+    except BadConversation:
+        return False
+    return isinstance(found, list) and all(
+        isinstance(message, dict) and isinstance(message.get("role"), str) for message in found
+    )
+
+
 def parse_tools(value: object) -> list[JsonObject]:
     """Returns the tools of a column, empty if it is null or empty.
 

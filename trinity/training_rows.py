@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.columns import column_value, has_column, optional_column
 from trinity.config.schema.data import FormatConfig
-from trinity.conversations import BadConversation, parse_messages, parse_tools
+from trinity.conversations import BadConversation, holds_messages, parse_messages, parse_tools
 from trinity.errors import UserError
 from trinity.json_values import JsonObject, JsonValue
 
@@ -158,7 +158,7 @@ def prompt_of(row: JsonObject, form: FormatConfig, where: str) -> list[JsonObjec
     key, system = form.system_prompt_key, form.system_prompt
     if key and _column(row, key, where) not in (None, ""):
         system = _text(row, key, where)
-    if isinstance(optional_column(row, form.prompt_key), list):
+    if holds_messages(optional_column(row, form.prompt_key)):
         prompt = _messages(row, form.prompt_key, where)
     else:
         prompt = [_text_message("user", _text(row, form.prompt_key, where))]

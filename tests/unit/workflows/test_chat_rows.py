@@ -142,6 +142,25 @@ def test_messages_of_sharegpt_are_messages() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("prompt", "num"),
+    [
+        ('[{"role": "user", "content": "1+1?"}]', 1),
+        (' [{"role": "system", "content": "x"}, {"role": "user", "content": "1+1?"}]', 2),
+        ("[1, 2] has how many elements?", 0),
+        ('[{"role": "user", "content": "1+1?"}] is what?', 0),
+        ('["role"]', 0),
+        ("[]", 0),
+    ],
+)
+def test_the_json_text_of_messages_is_messages_and_other_texts_are_texts(
+    prompt: str, num: int
+) -> None:
+    found = task({"prompt": prompt})
+    assert len(found.prompt_messages) == num
+    assert found.task_desc == ("1+1?" if num else prompt)
+
+
 PICTURE: JsonValue = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What?"}]
 
 
