@@ -131,6 +131,7 @@ class EngineSharedDevice:
         assert engine is not None and loader is not None
         if with_runs:
             assert self._settings.sleep_level < WITHOUT_WEIGHTS
+            logger.debug("the engine sleeps with unfinished runs")
             self.clock.stop()
         if self._settings.sleep_level >= WITHOUT_WEIGHTS:
             loader.forget_content()
