@@ -45,6 +45,9 @@ GROUPS = {
         "*/model_free/test_bench.py",
         *(f"*/inspect/test_{name}.py" for name in ("commands", "retraining", "source_runs")),
     ),
+    "secured stack": tuple(
+        f"*/integration/security/test_{name}.py" for name in ("callers", "speaking", "studio")
+    ),
     "attacked stack": ("*/integration/hostile/test_*.py",),
     "several together": (
         "*/together/test_a_rank_dies.py",
