@@ -48,6 +48,7 @@ _CORRECTION_KEYS = {
             "rollout_is_batch_normalize",
             "rollout_rs",
             "rollout_rs_threshold",
+            "rollout_token_veto_threshold",
         )
     },
 }

@@ -155,11 +155,6 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
     *missing_rows("a schedule is half a cosine", f"{_ACTOR}.optim.num_cycles", neutral=(0.5,)),
     renamed_row(f"{_ACTOR}.optim.lr_warmup_init", "algorithm.optimizer.lr_warmup_init"),
     *missing_rows(
-        "a warm-up goes up from `lr_warmup_init`: give the rate itself",
-        f"{_ACTOR}.optim.init_lr_ratio",
-        neutral=(0,),
-    ),
-    *missing_rows(
         "weight decay stays as it is",
         f"{_ACTOR}.optim.weight_decay_incr_style",
         neutral=("constant",),
@@ -247,7 +242,9 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
         neutral=(42,),
     ),
     combined_row(f"{_ACTOR}.fsdp_config.strategy", "trainer.trainer_strategy", "all are `fsdp2`"),
-    combined_row(f"{_ACTOR}.fsdp_config.dtype", "trainer.dtype", "`bfloat16` or `float32`"),
+    combined_row(
+        f"{_ACTOR}.fsdp_config.dtype", "trainer.dtype", "`bfloat16`, `float16` or `float32`"
+    ),
     combined_row(f"{_ACTOR}.fsdp_config.mixed_precision.param_dtype", "trainer.dtype", "likewise"),
     combined_row(
         f"{_ACTOR}.fsdp_config.model_dtype", "trainer.dtype", "weights are kept in float32"

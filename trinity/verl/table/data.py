@@ -73,21 +73,25 @@ ROWS: tuple[KeyRow, ...] = (
     *not_needed_rows("evaluation takes all rows in any order", "data.validation_shuffle"),
     renamed_row("data.min_response_length", "model.min_response_tokens"),
     *missing_rows(
-        "cut the file beforehand, or give `buffer.total_steps`",
+        "write so many rows once, with `--write-rows FOLDER`",
         "data.train_max_samples",
         "data.val_max_samples",
         neutral=(-1,),
     ),
     *missing_rows(
-        "write a workflow that reads your rows (`default_workflow_type`)",
+        "run the class once and write its rows, with `--write-rows FOLDER`",
         "data.custom_cls.*",
+    ),
+    *missing_rows(
+        "write a workflow that reads your rows (`default_workflow_type`)",
         "data.datagen.*",
         "data.tool_config_path",
         "data.function_tool_path",
     ),
     *missing_rows(
-        "choose an order of tasks in `buffer.explorer_input.taskset.data_selector.selector_type`: "
-        "`shuffle`, `offline_easy2hard`, `difficulty_based`...",
+        "write the rows once in its order, with `--write-rows FOLDER`, or choose one in "
+        "`buffer.explorer_input.taskset.data_selector.selector_type`: `shuffle`, "
+        "`offline_easy2hard`, `difficulty_based`...",
         "data.sampler.*",
     ),
     *missing_rows(

@@ -191,7 +191,9 @@ ROWS: tuple[KeyRow, ...] = (
         "`True` is `on_policy_distill`, or `grpo_distill`",
     ),
     combined_row(
-        "distillation.teacher_models.*", "explorer.auxiliary_models", "one teacher, the first model"
+        "distillation.teacher_models.*",
+        "explorer.auxiliary_models, algorithm.distillation.model_path",
+        "one teacher, the first model; in the trainer for `forward_kl_topk`",
     ),
     combined_row("distillation.nnodes", "explorer.auxiliary_models[0].engine_num", "its own GPUs"),
     combined_row(
