@@ -42,7 +42,7 @@ _MODEL = "actor_rollout_ref.model.path"
 
 @dataclass(frozen=True, slots=True)
 class WrittenRows:
-    """What was written, split by split."""
+    """Files of rows, split by split."""
 
     files: dict[str, Path]
     counts: dict[str, int]

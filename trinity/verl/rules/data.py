@@ -83,6 +83,20 @@ def _take_written_rows(work: Conversion) -> None:
         )
 
 
+def convert_fork_names(work: Conversion) -> None:
+    """Reads keys that forks of veRL have renamed under veRL's own names."""
+    for name, verl in (
+        ("actor_rollout_ref.rollout.n_agent", "actor_rollout_ref.rollout.n"),
+        ("data.shuffle_train_dataloader", "data.shuffle"),
+    ):
+        setting = work.settings.peek(name)
+        if setting is None:
+            continue
+        work.report_not_needed(name, f"a fork's name of `{verl}`")
+        if work.settings.peek(verl) in (None, 1):
+            work.settings.put(VerlSetting(key=verl, value=setting, where=name))
+
+
 def convert_lengths(work: Conversion) -> None:
     """Converts the model and the lengths of its sequences."""
     work.copy("actor_rollout_ref.model.path", "model.model_path", "~/models/deepseek-llm-7b-chat")

@@ -304,6 +304,20 @@ def _put_monitor(work: Conversion) -> None:
         work.report.left_out.append((setting, f"{_ONE} ({', '.join(others)} left out)"))
 
 
+def convert_evaluation_alone(work: Conversion) -> None:
+    """Converts a run that evaluates a model and trains nothing."""
+    setting = work.settings.take("trainer.val_only")
+    if setting is None:
+        return
+    if setting.value is not True:
+        work.report.not_needed.append((setting, "that is so here in any case"))
+        return
+    work.put("mode", "bench", setting, "evaluates the model, or a run's checkpoints")
+    if work.settings.peek("trainer.total_training_steps") == 0:
+        for ours in ("buffer.total_steps", "trainer.total_steps"):
+            work.draft.remove(ours)
+
+
 def convert_own_configuration(work: Conversion) -> None:
     """Reports the configuration file that Hydra reads beside the command line."""
     name, file = work.settings.take("hydra.config_name"), work.settings.take(CONFIG_FILE)

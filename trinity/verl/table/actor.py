@@ -33,6 +33,15 @@ _FAST = (
     "use_prefix_grouper",
 )
 """Names below the actor, the reference and their back end; each changes memory and time alone."""
+MTP = (
+    "layers that predict further tokens are not trained here, which the others do not need: give "
+    "`enable_train=False`; to draft with them in rollout, give vLLM's `speculative_config` in "
+    "`explorer.rollout_model.extra_engine_args`"
+)
+QAT = (
+    "training that rounds weights as a quantised model has them is not here: leave it out, and "
+    "quantise what was trained afterwards"
+)
 _IN_BACK_END = ("entropy_checkpointing", "entropy_from_logits_with_chunking")
 _SAME_AS_ACTOR = "the reference is laid out as the actor is"
 
@@ -77,10 +86,8 @@ _MODEL_ROWS: tuple[KeyRow, ...] = (
         f"{_MODEL}.tokenizer_path",
         f"{_MODEL}.hf_config_path",
     ),
-    *missing_rows(
-        "multi-token prediction is not trained here", f"{_MODEL}.mtp.enable", neutral=(False,)
-    ),
-    *missing_rows("multi-token prediction is not trained here", f"{_MODEL}.mtp.*"),
+    *missing_rows(MTP, f"{_MODEL}.mtp.enable", neutral=(False,)),
+    *missing_rows(MTP, f"{_MODEL}.mtp.*"),
     *not_needed_rows(
         "engines always load the adapter merged into the weights", f"{_MODEL}.lora.merge"
     ),
@@ -208,7 +215,12 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
     *missing_rows(
         "there is no such option",
         f"{_ACTOR}.router_replay.*",
+    ),
+    *missing_rows(
+        QAT,
         f"{_ACTOR}.qat.*",
+        f"{_ACTOR}.fsdp_config.qat.*",
+        f"{_ACTOR}.megatron.qat.*",
     ),
     *missing_rows(
         "prompts are text here, and a vision tower is trained like all other weights",
@@ -232,6 +244,12 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
         *(f"{section}.fsdp_config.{name}" for section in (_ACTOR, _REF) for name in _IN_BACK_END),
         f"{_ACTOR}.fsdp_config.mixed_precision.buffer_dtype",
     ),
+    *left_out_rows(
+        "gradients are moved with the weights and the optimizer",
+        f"{_ACTOR}.fsdp_config.grad_offload",
+        f"{_REF}.fsdp_config.grad_offload",
+    ),
+    *not_needed_rows("`actor_rollout_ref.rollout.n` says it", f"{_ACTOR}.rollout_n"),
     combined_row(
         f"{_ACTOR}.fsdp_config.mixed_precision.reduce_dtype", "", "gradients are summed in float32"
     ),

@@ -23,6 +23,10 @@ from trinity.verl.values import identity
 _ACTOR = "actor_rollout_ref.actor"
 BACK_ENDS = ("megatron", "veomni", "torchtitan", "engine")
 """Sections below the actor's; `engine` is that of recipes with a back end of their own."""
+FP8 = (
+    "FP8 is not trained in here: leave it out, the passes compute in `trainer.dtype`; rollout "
+    "alone in it is `explorer.rollout_model.extra_engine_args.quantization`"
+)
 _SPEED = "of another back end, where it changes memory and time"
 
 
@@ -62,7 +66,7 @@ def _transformer_rows(transformer: str) -> tuple[KeyRow, ...]:
             neutral=(0,),
         ),
         *missing_rows(
-            "the trainer computes in `trainer.dtype`",
+            FP8,
             f"{transformer}.fp8",
             f"{transformer}.fp8_recipe",
         ),

@@ -55,6 +55,11 @@ ROWS: tuple[KeyRow, ...] = (
         f"{_INPUT}.taskset.data_selector.selector_type",
         "`shuffle`, veRL's default, or `sequential`",
     ),
+    combined_row(
+        "data.shuffle_train_dataloader",
+        f"{_INPUT}.taskset.data_selector.selector_type",
+        "a fork's name of `data.shuffle`",
+    ),
     combined_row("data.seed", f"{_INPUT}.taskset.data_selector.seed", "of every taskset"),
     renamed_row("data.trust_remote_code", "model.trust_remote_code"),
     *not_needed_rows(

@@ -97,11 +97,7 @@ ROWS: tuple[KeyRow, ...] = (
         "trainer.v1.colocate_async.num_warmup_batches",
     ),
     *missing_rows("write it as an operator of your own, see docs/operators.md", "trainer.v1.*"),
-    *missing_rows(
-        "start the run again with `mode=bench` after training",
-        "trainer.val_only",
-        neutral=(False,),
-    ),
+    combined_row("trainer.val_only", "mode", "`True` is `bench`"),
     *left_out_rows(
         "profile with the services' own tools",
         "global_profiler.*",
