@@ -4,7 +4,7 @@
     # [{"role": "user", "content": "1+1="}]
 
 Rows say the same in several ways: a list or its JSON text, a content as text or as parts, nulls
-that parquet writes for the fields of other messages.
+that parquet writes for the fields of other messages, `from` and `value` as ShareGPT has them.
 """
 
 import json
@@ -15,6 +15,7 @@ from trinity.json_values import JsonObject, JsonValue
 
 MEDIA_MARKS = {"<image>": "images", "<video>": "videos"}
 """Marks in a text whose pictures are in the column of that name."""
+SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "system": "system", "user": "user"}
 _NULLS_WITH_MEANING = frozenset({"default", "const"})
 """Keys of a JSON schema that may be null."""
 
@@ -32,6 +33,21 @@ def parse_messages(value: object) -> list[JsonObject]:
     if not isinstance(parsed, list) or not parsed:
         raise BadConversation("not a list of messages")
     return [_message(message, place) for place, message in enumerate(parsed)]
+
+
+def holds_messages(value: object) -> bool:
+    """Returns True if a prompt's column holds messages, as a list or as its JSON text."""
+    if not isinstance(value, str):
+        return isinstance(value, list)
+    if not value.lstrip().startswith("[") or '"role"' not in value:
+        return False
+    try:
+        found = _parsed(value)
+    except BadConversation:
+        return False
+    return isinstance(found, list) and all(
+        isinstance(message, dict) and isinstance(message.get("role"), str) for message in found
+    )
 
 
 def parse_tools(value: object) -> list[JsonObject]:
@@ -86,6 +102,8 @@ def _parsed(value: object) -> object:
 
 
 def _message(value: object, place: int) -> JsonObject:
+    if isinstance(value, dict) and "role" not in value and isinstance(value.get("from"), str):
+        value = _of_sharegpt(value, place)
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         raise _no_message(place)
     message: JsonObject = {key: part for key, part in value.items() if part is not None}
@@ -96,6 +114,14 @@ def _message(value: object, place: int) -> JsonObject:
     # Some templates tell a call of tools by a content that is none.
     content = message.get("content")
     return message | {"content": _text(content, place) if isinstance(content, list) else content}
+
+
+def _of_sharegpt(value: JsonObject, place: int) -> JsonObject:
+    by = str(value["from"])
+    if by not in SHAREGPT_ROLES:
+        known = ", ".join(SHAREGPT_ROLES)
+        raise BadConversation(f"message {place} is from {by!r}, none of {known}: give it a `role`")
+    return {"role": SHAREGPT_ROLES[by], "content": value.get("value")}
 
 
 def _no_message(place: int) -> BadConversation:

@@ -5,13 +5,14 @@ read_sft_row(row, form, where="row 3")  # raises UserError naming the column and
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from pydantic import BaseModel, ConfigDict
 
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.columns import column_value, has_column, optional_column
 from trinity.config.schema.data import FormatConfig
-from trinity.conversations import BadConversation, parse_messages, parse_tools
+from trinity.conversations import BadConversation, holds_messages, parse_messages, parse_tools
 from trinity.errors import UserError
 from trinity.json_values import JsonObject, JsonValue
 
@@ -102,13 +103,51 @@ def read_sft_row(row: JsonObject, form: FormatConfig, where: str) -> PromptRow:
 
 
 def read_dpo_row(row: JsonObject, form: FormatConfig, where: str) -> PromptRow:
-    """Returns the prompt with the better and the worse answer."""
-    if form.prompt_type == "messages":
-        prompt = _messages(row, form.messages_key, where)
-    else:
-        prompt = prompt_of(row, form, where)
-    answers = [_answer(row, key, where) for key in (form.chosen_key, form.rejected_key)]
+    """Returns the prompt with the better and the worse answer.
+
+    Answers may be whole conversations that begin with the prompt. Where such a row has no column
+    for the prompt, it is what both begin with.
+    """
+    keys = (form.chosen_key, form.rejected_key)
+    told = [_answer(row, key, where) for key in keys]
+    prompt = _prompt_of_pair(row, form, told, where)
+    answers = [
+        _answer_after(prompt, messages, f"{where}, column {key!r}")
+        for key, messages in zip(keys, told, strict=True)
+    ]
     return PromptRow(prompt=prompt, answers=answers, tools=tools_of(row, form, where))
+
+
+def _prompt_of_pair(
+    row: JsonObject, form: FormatConfig, told: Sequence[list[JsonObject]], where: str
+) -> list[JsonObject]:
+    has_messages = form.prompt_type == "messages"
+    if not has_column(row, form.messages_key if has_messages else form.prompt_key):
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(*told, strict=False))
+        if shared := [message for message, _ in same]:
+            return shared
+    return _messages(row, form.messages_key, where) if has_messages else prompt_of(row, form, where)
+
+
+def _answer_after(
+    prompt: Sequence[JsonObject], messages: list[JsonObject], place: str
+) -> list[JsonObject]:
+    """Returns the answer without the prompt, which many data sets repeat before it."""
+    own = list(prompt[1:]) if prompt[0]["role"] == "system" else list(prompt)
+    for before in (list(prompt), own):
+        if before and messages[: len(before)] == before:
+            messages = messages[len(before) :]
+            break
+    if not messages:
+        raise UserError(f"{place}: it has the prompt and no answer behind it: {REMEDY}")
+    others = [message["role"] for message in messages if message["role"] != "assistant"]
+    if others:
+        raise UserError(
+            f"{place}: behind the prompt is a message by {others[0]!r}, which would be trained on "
+            "as if the assistant had written it: put all messages before the answer into the "
+            "prompt, or leave the row out"
+        )
+    return messages
 
 
 def prompt_of(row: JsonObject, form: FormatConfig, where: str) -> list[JsonObject]:
@@ -119,7 +158,7 @@ def prompt_of(row: JsonObject, form: FormatConfig, where: str) -> list[JsonObjec
     key, system = form.system_prompt_key, form.system_prompt
     if key and _column(row, key, where) not in (None, ""):
         system = _text(row, key, where)
-    if isinstance(optional_column(row, form.prompt_key), list):
+    if holds_messages(optional_column(row, form.prompt_key)):
         prompt = _messages(row, form.prompt_key, where)
     else:
         prompt = [_text_message("user", _text(row, form.prompt_key, where))]

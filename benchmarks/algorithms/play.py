@@ -14,6 +14,9 @@ from benchmarks.algorithms.job import EncodedProblems, IntArray, TrialJob, tool_
 from benchmarks.algorithms.rollout import Rollout, Sampler
 from benchmarks.algorithms.tasks import ToolGame, is_same_end
 
+HELD_OUT_SEED = 7
+"""Of the answers to held-out problems; the same for all trials, so that equal weights are equal."""
+
 
 class TaskPlayer:
     """Plays a job's task with whatever weights the sampler has."""
@@ -81,9 +84,15 @@ class TaskPlayer:
         return is_same_end(self._text(rollout), problems.texts[problem]["answer"])
 
     def accuracy(self, sampler: Sampler, problems: EncodedProblems) -> float:
-        """Share of the problems whose likeliest answer is right."""
+        """Share of the problems that are answered right: by the likeliest tokens in addition.
+
+        In the other tasks by samples, which training rewards, always drawn with the same chance:
+        where the start's likeliest answers are right, those have nothing left to learn.
+        """
         which = range(len(problems.rows))
-        rollouts = self.play(sampler, problems, which)
+        is_sampled = self._job.task is not None
+        generator = torch.Generator().manual_seed(HELD_OUT_SEED) if is_sampled else None
+        rollouts = self.play(sampler, problems, which, generator)
         pairs = zip(rollouts, which, strict=True)
         return float(
             np.mean([self.is_right(rollout, problems, number) for rollout, number in pairs])

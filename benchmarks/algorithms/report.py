@@ -95,8 +95,9 @@ def report_areas(task: BenchTask, results: Results, summary: Path) -> None:
     Console(width=110).print(table)
     record = {
         "task": task.what,
+        "figure": "share of right answers to held-out problems, sampled as in training",
         "rule": " ".join((__doc__ or "").split("\n\n")[1].split()),
-        "rows_of_a_step": NUM_ROWS,
+        "rows_of_a_step": task.num_rows,
         "updates_of_a_batch": task.num_passes,
         "steps": runs[0].num_steps,
         "start": runs[0].start,

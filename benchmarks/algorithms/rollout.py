@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
+from benchmarks.algorithms.decoding import Decoding
 from benchmarks.algorithms.job import IntArray
 from trinity.types import FloatArray
 
@@ -67,8 +68,8 @@ class Sampler:
         """
         prompts_MP, which_N = np.unique(prompts_NP, axis=0, return_inverse=True)
         cache, places_N = DynamicCache(), torch.from_numpy(which_N)
-        all_NV = self._next(torch.from_numpy(prompts_MP), cache)[places_N]
-        cache.batch_select_indices(places_N)
+        all_NV = self._after(torch.from_numpy(prompts_MP), cache)[places_N]
+        decoding = Decoding(self._model, cache, places_N, num_tokens=max_tokens)
         is_done_N = torch.zeros(len(prompts_NP), dtype=torch.bool)
         tokens, logprobs = [], []
         while True:
@@ -83,7 +84,7 @@ class Sampler:
                 is_done_N |= chosen_N1[:, 0] == stop
             if len(tokens) == max_tokens or is_done_N.all():
                 break
-            all_NV = self._next(chosen_N1, cache)
+            all_NV = decoding.step(chosen_N1[:, 0]).log_softmax(-1)
         tokens_NT, logprobs_NT = torch.stack(tokens, 1).numpy(), torch.stack(logprobs, 1).numpy()
         lengths_N = (tokens_NT >= 0).sum(1)
         return [
@@ -98,8 +99,8 @@ class Sampler:
             )
         ]
 
-    def _next(self, tokens_NL: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
-        """Log-probabilities of what comes after the tokens, [N, V]."""
+    def _after(self, tokens_NL: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
+        """Returns the log-probabilities of what comes after the prompts, [N, V]."""
         output = self._model(
             input_ids=tokens_NL, past_key_values=cache, use_cache=True, logits_to_keep=1
         )

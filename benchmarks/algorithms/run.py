@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.algorithms.judge import HARD_LAG, LAGS, verdicts
-from benchmarks.algorithms.outcome import NUM_STEPS, TrialRun
+from benchmarks.algorithms.outcome import NUM_ROWS, NUM_STEPS, TrialRun
 from benchmarks.algorithms.report import report, report_areas
 from benchmarks.algorithms.results import Key, Results
 from benchmarks.algorithms.tasks import TASKS, BenchTask
@@ -99,7 +99,8 @@ class Bench:
         from benchmarks.algorithms.train import TrialTrainer
 
         job = TrialJob.prepared(work.resolve(), task)
-        self._trainer = TrialTrainer(job=job, ranks=ranks)
+        num_rows = NUM_ROWS if task is None else task.num_rows
+        self._trainer = TrialTrainer(job=job, ranks=ranks, num_rows=num_rows)
         self._data_trainer = DataTrainer(job=job, ranks=ranks)
         self._results = results
         self._num_steps = num_steps

@@ -39,6 +39,8 @@ class BenchTask:
     game: ToolGame | None = None
     num_passes: int = 2
     """Over each batch, with an update each."""
+    num_rows: int = 96
+    """Of a batch."""
 
     def rows(self, seed: int) -> tuple[list[Row], list[Row], list[Row]]:
         """Returns demonstrations, problems to train on and held-out ones; no question comes twice.

@@ -9,18 +9,16 @@ What is given is kept. Models and data on the hub are not looked into.
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jinja2 import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
+from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.cli.config_check import check_on_machine
+from trinity.cli.config_init_data import look_into_data, unread_columns
 from trinity.cli.output import write_errors
+from trinity.cli.token_lengths import num_positions, prompt_counter, token_counter
 from trinity.columns import column_names, has_column, optional_column, row_reward
-from trinity.config.checks.chat_template import TEMPLATE_EXTENSIONS
-from trinity.config.checks.model import own_template
 from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import Row, count_rows, first_rows
 from trinity.config.docs.catalog import IS_MATHS, DraftOptions, draft_config
@@ -41,9 +39,6 @@ EVAL_SPLITS = ("test", "validation", "val", "dev", "eval")
 NUMBER = re.compile(r"[-+]?[$]?[\d,]*\.?\d+(/\d+)?%?")
 MOST_WORDS = 6
 """Words of an answer that can be compared as a text."""
-CHARACTERS_PER_TOKEN = 3
-TEMPLATE_TOKENS = 32
-"""Tokens that a chat template adds where it cannot be rendered here."""
 BATCH, LENGTH, LONGEST = 32, 1024, 8192
 
 
@@ -101,6 +96,8 @@ def look_into(given: GivenOptions) -> tuple[DraftOptions, tuple[str, ...]]:
             f"`response_key: {options.response_key}`"
         )
         options = _with_reward(options, given, rows, found)
+        read = (options.prompt_key, options.response_key, options.reward_fn_key)
+        found[0] += unread_columns(rows[0], read)
         options = _with_split(options, given, found)
         options = _with_batch(options, count_rows(files), found)
     else:
@@ -225,7 +222,7 @@ def _with_lengths(
     if not directory.is_dir():
         found.append(f"{options.model} is not here: lengths are the usual ones")
         return options
-    positions = _positions(directory)
+    positions = num_positions(directory)
     prompt, response = LENGTH, LENGTH
     if rows:
         longest, truth = _measured(options, directory, rows)
@@ -254,20 +251,9 @@ def _is_too_long(options: DraftOptions, given: GivenOptions, longest: int, posit
     return is_chosen and longest > positions // 2
 
 
-def _positions(directory: Path) -> int | None:
-    try:
-        keys = json.loads((directory / "config.json").read_bytes())
-    except (OSError, ValueError):
-        return None  # `config check` says what is wrong with the model
-    for place in (keys, keys.get("text_config") or {}):
-        if isinstance(length := place.get("max_position_embeddings"), int):
-            return length
-    return None
-
-
 def _measured(options: DraftOptions, directory: Path, rows: Sequence[Row]) -> tuple[int, int]:
     """Returns the tokens of the longest prompt, in the chat template, and of the longest truth."""
-    count, render = _counter(directory), _renderer(directory)
+    count, render = token_counter(directory), prompt_counter(directory)
     system = _system_prompt(options.workflow)
     prompts = [list(_messages(optional_column(row, options.prompt_key))) for row in rows]
     longest = sorted(prompts, key=_num_characters)[-NUM_RENDERED:]
@@ -308,53 +294,36 @@ def _num_characters(messages: Sequence[dict[str, str]]) -> int:
     return sum(len(message["content"]) for message in messages)
 
 
-def _counter(directory: Path) -> Callable[[str], int]:
-    """Returns a count of tokens: the tokenizer's, or an estimate where it cannot be read."""
-    try:
-        from tokenizers import Tokenizer
+def _looked_into(given: GivenOptions) -> tuple[DraftOptions, tuple[str, ...]]:
+    """Looks into tasks, or into rows that the algorithm trains on as they are.
 
-        tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    except ImportError:
-        return _estimated_tokens
-    except Exception as error:  # the package raises nothing more exact
-        if type(error) is not Exception:
-            raise
-        return _estimated_tokens
-    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
-
-
-def _estimated_tokens(text: str) -> int:
-    return -(-len(text) // CHARACTERS_PER_TOKEN)
-
-
-def _renderer(
-    directory: Path,
-) -> Callable[[list[dict[str, str]], Callable[[str], int]], int]:
-    """Returns the number of tokens of messages in the model's template, or an estimate."""
-    try:
-        text = own_template(directory)
-        source = text if isinstance(text, str) else ""
-        template = ImmutableSandboxedEnvironment(extensions=TEMPLATE_EXTENSIONS).from_string(source)
-    except (UserError, TemplateError):
-        source = ""
-
-    def num_tokens(messages: list[dict[str, str]], count: Callable[[str], int]) -> int:
-        plain = "\n".join(message["content"] for message in messages)
-        if not source:
-            return count(plain) + TEMPLATE_TOKENS
-        try:
-            return count(template.render(messages=messages, add_generation_prompt=True))
-        except (TemplateError, TypeError):  # it wants more than messages
-            return count(plain) + TEMPLATE_TOKENS
-
-    return num_tokens
+    Raises: UserError, also for options that such an algorithm has no use for.
+    """
+    is_known = ALGORITHM_TYPES.is_registered(given.algorithm)
+    schema = ALGORITHM_TYPES.get(given.algorithm).schema if is_known else "experience"
+    if schema == "experience":
+        return look_into(given)
+    for option in ("workflow", "reward", "eval_split"):
+        if getattr(given, option) is not None:
+            raise UserError(
+                f"`{given.algorithm}` trains on rows as they are, without rollouts: leave "
+                f"--{option.replace('_', '-')} out, or give another --algorithm"
+            )
+    options = DraftOptions(
+        name=given.name,
+        model=given.model,
+        taskset=given.taskset,
+        algorithm=given.algorithm,
+        gpus=given.gpus,
+    )
+    return look_into_data(options, schema, given.prompt_key, given.response_key)
 
 
 def write_draft(output: Path, given: GivenOptions, plugin_dir: Path | None = None) -> None:
     """Writes the file, unless it exists, and prints what was found and what is to be fixed."""
     if output.exists():
         raise UserError(f"{output} exists: give another FILE")
-    options, found = look_into(given)
+    options, found = _looked_into(given)
     with write_errors(output, "give another FILE"), output.open("x", encoding="utf-8") as file:
         file.write(draft_config(options))
     for sentence in found:

@@ -7,6 +7,7 @@ from trinity.columns import column_names, column_value, has_column, optional_col
 from trinity.config.schema.data import FormatConfig
 from trinity.conversations import (
     BadConversation,
+    holds_messages,
     last_user_text,
     media_column,
     parse_messages,
@@ -129,7 +130,7 @@ class Task:
 
     @property
     def _has_messages(self) -> bool:
-        return isinstance(optional_column(self.raw_task, self.format.prompt_key), list)
+        return holds_messages(optional_column(self.raw_task, self.format.prompt_key))
 
     def _refuse_media(self, text: str) -> None:
         """Raises: UserError for a prompt about pictures of the row."""

@@ -11,9 +11,10 @@ END = 1
 PROMPTS = np.array([[5, 6, 7], [8, 9, 10], [5, 6, 7]])
 
 
-@pytest.fixture(scope="module")
-def sampler(tmp_path_factory: pytest.TempPathFactory) -> Sampler:
-    return Sampler(save_tiny_model(tmp_path_factory.mktemp("model")))
+@pytest.fixture(scope="module", params=[2, 1], ids=["a key a query", "grouped"])
+def sampler(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Sampler:
+    directory = tmp_path_factory.mktemp("model")
+    return Sampler(save_tiny_model(directory, num_kv_heads=request.param))
 
 
 def test_tokens_have_the_logprobs_that_a_forward_pass_gives_them(sampler: Sampler) -> None:
@@ -46,3 +47,12 @@ def test_without_chance_equal_prompts_have_equal_answers(sampler: Sampler) -> No
     first, other, again = (one.tokens.tolist() for one in sampler.sample(PROMPTS))
     assert first == again
     assert first != other
+
+
+def test_tokens_are_those_of_the_models_own_forward_pass(sampler: Sampler) -> None:
+    rollouts = sampler.sample(PROMPTS, max_tokens=12)
+    for rollout in rollouts:
+        tokens = np.concatenate([rollout.prompt, rollout.tokens])
+        for place in range(len(rollout.prompt), len(tokens)):
+            (likeliest,) = sampler.sample(tokens[None, :place], max_tokens=1)
+            assert likeliest.tokens[0] == tokens[place]

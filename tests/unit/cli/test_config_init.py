@@ -35,10 +35,12 @@ def model(folder: Path, positions: int) -> str:
 
 def drafted(folder: Path, *words: str) -> tuple[str, str]:
     """Output and file of the command."""
+    folder.mkdir(exist_ok=True)
     file = folder / "new.yaml"
     command = ("config", "init", str(file), "--name", "n", *words)
     outcome = CliRunner().invoke(make_app(command), list(command))
-    assert outcome.exception is None, outcome.exception
+    if outcome.exception is not None:
+        raise outcome.exception
     return outcome.output, file.read_text()
 
 
@@ -81,6 +83,53 @@ def test_what_is_given_is_kept_and_what_is_wrong_is_named(tmp_path: Path) -> Non
         look_into(
             GivenOptions(name="n", model="a/b", taskset=place, prompt_key="a", response_key="c")
         )
+
+
+TURNS = [{"role": "user", "content": "1+1="}, {"role": "assistant", "content": "2"}]
+OTHER = [TURNS[0], {"role": "assistant", "content": "3"}]
+SHAREGPT = [{"from": "human", "value": "1+1="}, {"from": "gpt", "value": "2"}]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "row", "columns"),
+    [
+        ("sft", SUMS[1], {"prompt_type": "plaintext", "prompt_key": "problem"}),
+        ("sft", {"messages": TURNS}, {"prompt_type": "messages", "messages_key": "messages"}),
+        ("sft", {"conversations": SHAREGPT}, {"messages_key": "conversations"}),
+        ("cpt", {"text": "once upon a time"}, {"prompt_key": "text"}),
+        ("dpo", {"prompt": "1+1=", "chosen": "2", "rejected": "3"}, {"prompt_key": "prompt"}),
+        ("simpo", {"chosen": TURNS, "rejected": OTHER}, {"chosen_key": "chosen"}),
+    ],
+)
+def test_an_algorithm_on_data_gets_a_file_that_trains_on_data(
+    tmp_path: Path, algorithm: str, row: object, columns: dict[str, str]
+) -> None:
+    place = data(tmp_path / "rows", [row] * 40)
+    words = ("--model", model(tmp_path / "model", 512), "--taskset", place)
+    said, text = drafted(tmp_path, *words, "--algorithm", algorithm)
+    assert "fix:" not in said and "the first 40 rows have at most" in said
+    assert check_file(tmp_path / "new.yaml").errors == ()
+    assert "mode: train" in text and "max_model_len: 512" in text
+    for key, column in columns.items():
+        assert f"{key}: {column}" in text
+    with pytest.raises(UserError, match="leave --reward out, or give another --algorithm"):
+        drafted(tmp_path / "rows", *words, "--algorithm", algorithm, "--reward", "mine.Own")
+
+
+def test_columns_that_nothing_reads_are_named(tmp_path: Path) -> None:
+    row = {"instruction": "Translate.", "input": "chat", "output": "cat", "note": ""}
+    words = ("--model", "a/b", "--taskset", data(tmp_path / "rows", [row] * 40))
+    for algorithm in ("sft", "grpo"):
+        said, _ = drafted(tmp_path / algorithm, *words, "--algorithm", algorithm)
+        assert "`prompt_key: instruction`, `response_key: output`; not read: `input`\n" in said
+
+
+def test_data_that_is_not_here_gets_the_usual_columns(tmp_path: Path) -> None:
+    words = ("--model", "a/b", "--taskset", "hub/rows")
+    _, text = drafted(tmp_path, *words, "--algorithm", "sft")
+    assert "messages_key: messages" in text
+    _, text = drafted(tmp_path / "new.d", *words, "--algorithm", "dpo", "--prompt-key", "q")
+    assert "prompt_key: q" in text and "rejected_key: rejected" in text
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,41 @@ def test_a_content_of_text_parts_is_one_text() -> None:
     assert message == {"role": "user", "content": "1+1?"}
 
 
+def test_messages_of_sharegpt_are_messages() -> None:
+    turns: list[JsonObject] = [
+        {"from": "system", "value": "Be brief."},
+        {"from": "human", "value": "1+1?"},
+        {"from": "gpt", "value": "2"},
+        {"from": "human", "value": "2+2?", "weight": None},
+    ]
+    found = task(row_with(*turns)).prompt_messages
+    assert [(one["role"], one["content"]) for one in found] == [
+        ("system", "Be brief."),
+        ("user", "1+1?"),
+        ("assistant", "2"),
+        ("user", "2+2?"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "num"),
+    [
+        ('[{"role": "user", "content": "1+1?"}]', 1),
+        (' [{"role": "system", "content": "x"}, {"role": "user", "content": "1+1?"}]', 2),
+        ("[1, 2] has how many elements?", 0),
+        ('[{"role": "user", "content": "1+1?"}] is what?', 0),
+        ('["role"]', 0),
+        ("[]", 0),
+    ],
+)
+def test_the_json_text_of_messages_is_messages_and_other_texts_are_texts(
+    prompt: str, num: int
+) -> None:
+    found = task({"prompt": prompt})
+    assert len(found.prompt_messages) == num
+    assert found.task_desc == ("1+1?" if num else prompt)
+
+
 PICTURE: JsonValue = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What?"}]
 
 
@@ -136,6 +171,8 @@ PICTURE: JsonValue = [{"type": "image", "image": "a.png"}, {"type": "text", "tex
         (row_with({"role": "user", "content": "<image>What?"}, images=["x"]), "column 'images'"),
         ({"prompt": "<video> What?", "videos": ["x"]}, "column 'videos'"),
         (row_with({"content": "no role"}), "message 0 has no `role`"),
+        (row_with({"from": "tool", "value": "4"}), "is from 'tool', none of human, gpt, system"),
+        (row_with({"from": "human", "value": None}), "message 0 has no `role`, or neither"),
         (row_with({"role": "user", "content": None}), "message 0 has no `role`, or neither"),
         (row_with(), "column 'prompt': not a list of messages"),
         ({"prompt": ["just a text"]}, "message 0 has no `role`"),

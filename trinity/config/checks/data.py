@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trinity.algorithm.algorithm_type import RowSchema
-from trinity.columns import column_names, column_value, has_column
+from trinity.columns import column_names, column_value, has_column, optional_column
 from trinity.config.checks.rows import check_task_rows, check_training_rows
 from trinity.config.data_files import find_data_files, unread_sentence
 from trinity.config.data_rows import Row, count_rows, first_rows
@@ -162,6 +162,8 @@ def _check_rows(
 def _check_columns(row: Row, columns: FormatConfig, schema: RowSchema) -> None:
     if schema == "cpt":
         _check_text(row, "prompt_key", columns.prompt_key)
+    elif schema == "dpo" and _are_conversations(row, columns):
+        return
     elif columns.prompt_type == "messages":
         _check_messages(row, columns, schema)
     else:
@@ -169,6 +171,14 @@ def _check_columns(row: Row, columns: FormatConfig, schema: RowSchema) -> None:
             _check_text(row, key, column)
         _check_column(row, "prompt_key", columns.prompt_key)
         _check_column(row, "system_prompt_key", columns.system_prompt_key)
+
+
+def _are_conversations(row: Row, columns: FormatConfig) -> bool:
+    """Returns True if both answers are lists of messages; the row may then have no prompt."""
+    return all(
+        isinstance(optional_column(row, column), list)
+        for column in (columns.chosen_key, columns.rejected_key)
+    )
 
 
 def _answer_keys(columns: FormatConfig, schema: RowSchema) -> dict[str, str]:

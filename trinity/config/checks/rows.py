@@ -12,7 +12,13 @@ from trinity.compat import (
 from trinity.config.data_rows import Row
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.schema.data import FormatConfig
-from trinity.conversations import BadConversation, last_user_text, media_column, parse_messages
+from trinity.conversations import (
+    BadConversation,
+    holds_messages,
+    last_user_text,
+    media_column,
+    parse_messages,
+)
 from trinity.errors import UserError
 from trinity.training_rows import check_training_row
 
@@ -115,7 +121,7 @@ def _prompt_errors(row: Row, form: FormatConfig) -> Iterator[str]:
         yield f"column `{key}` is {kind}, neither a text nor messages: set `format.prompt_key`"
         return
     try:
-        text = last_user_text(parse_messages(value)) if isinstance(value, list) else str(value)
+        text = last_user_text(parse_messages(value)) if holds_messages(value) else str(value)
     except BadConversation as error:
         yield f"column `{key}`: {error}: correct the rows, or set `format.prompt_key`"
         return

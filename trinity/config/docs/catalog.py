@@ -6,7 +6,7 @@ A new configuration has the keys that a first run needs, each with that text.
 import ast
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -272,6 +272,12 @@ class DraftOptions:
     max_prompt_tokens: int = 1024
     max_response_tokens: int = 1024
     batch_size: int = 32
+    data_format: Mapping[str, str] | None = None
+    """Columns of rows that are trained on as they are; None for tasks."""
+    max_model_len: int = 2048
+    """Tokens of the longest such row."""
+    learning_rate: float = 1e-6
+    """For such rows."""
 
 
 def draft_config(options: DraftOptions) -> str:
@@ -285,6 +291,8 @@ def draft_config(options: DraftOptions) -> str:
 
 
 def _tree(options: DraftOptions) -> dict[str, Any]:
+    if options.data_format is not None:
+        return _tree_of_data(options, options.data_format)
     columns = {"prompt_key": options.prompt_key, "response_key": options.response_key}
     if options.reward_fn_key:
         columns["reward_fn_key"] = options.reward_fn_key
@@ -301,17 +309,13 @@ def _tree(options: DraftOptions) -> dict[str, Any]:
         }
         held_out |= {"format": columns, "rollout_args": {"temperature": 0.0}}
         tasks["eval_tasksets"] = [held_out]
-    tree: dict[str, Any] = {
-        "project": "trinity",
-        "name": options.name,
-        "checkpoint_root_dir": "./checkpoints",
-        "mode": "both",
-        "seed": 42,
-        "model": {
-            "model_path": options.model,
-            "max_prompt_tokens": options.max_prompt_tokens,
-            "max_response_tokens": options.max_response_tokens,
-        },
+    return {
+        **_run_of(
+            options,
+            "both",
+            max_prompt_tokens=options.max_prompt_tokens,
+            max_response_tokens=options.max_response_tokens,
+        ),
         "algorithm": {
             "algorithm_type": options.algorithm,
             "repeat_times": 8,
@@ -320,10 +324,41 @@ def _tree(options: DraftOptions) -> dict[str, Any]:
         "cluster": {"gpu_per_node": options.gpus},
         "buffer": {"batch_size": options.batch_size, "total_epochs": 1, "explorer_input": tasks},
         "explorer": {"runner_per_model": 32, "eval_interval": 20},
-        "trainer": {"save_interval": 50, "max_checkpoints_to_keep": 2},
+        "trainer": TRAINER,
         "synchronizer": {"sync_interval": 1, "sync_offset": 0},
     }
-    return tree
+
+
+TRAINER = {"save_interval": 50, "max_checkpoints_to_keep": 2}
+
+
+def _run_of(options: DraftOptions, mode: str, **lengths: int) -> dict[str, Any]:
+    return {
+        "project": "trinity",
+        "name": options.name,
+        "checkpoint_root_dir": "./checkpoints",
+        "mode": mode,
+        "seed": 42,
+        "model": {"model_path": options.model, **lengths},
+    }
+
+
+def _tree_of_data(options: DraftOptions, columns: Mapping[str, str]) -> dict[str, Any]:
+    rows = {"name": "train", "storage_type": "file", "path": options.taskset, "split": "train"}
+    return {
+        **_run_of(options, "train", max_model_len=options.max_model_len),
+        "algorithm": {
+            "algorithm_type": options.algorithm,
+            "optimizer": {"lr": options.learning_rate, "lr_warmup_steps": 10},
+        },
+        "cluster": {"gpu_per_node": options.gpus},
+        "buffer": {
+            "train_batch_size": options.batch_size,
+            "total_epochs": 1,
+            "trainer_input": {"experience_buffer": {**rows, "format": dict(columns)}},
+        },
+        "trainer": TRAINER,
+    }
 
 
 def _lines(tree: dict[str, Any], key: str, indent: str) -> Iterator[str]:

@@ -45,7 +45,7 @@ class FormatConfig(Section):
     messages_key: str = "message"
     """Column of the messages: a list, or its JSON text."""
     chosen_key: str = "chosen"
-    """For dpo: column of the better answer, a text or its messages."""
+    """For dpo: column of the better answer, a text, or messages that may begin with the prompt."""
     rejected_key: str = "rejected"
     """For dpo: column of the worse answer."""
     reply_prefix: str | None = None

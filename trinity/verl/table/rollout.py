@@ -155,6 +155,7 @@ ROWS: tuple[KeyRow, ...] = (
         "retriever.*",
         "data.max_start_length",
         "data.max_obs_length",
+        "algorithm.no_think_rl",
         neutral=(False,),
     ),
     *missing_rows(

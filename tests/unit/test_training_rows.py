@@ -1,0 +1,69 @@
+"""Pairs as data sets hold them: the prompt apart, before both answers, or there alone."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from trinity.config.schema.data import FormatConfig
+from trinity.errors import UserError
+from trinity.training_rows import read_dpo_row
+from trinity.types import JsonObject, JsonValue
+
+
+def said(role: str, content: str) -> JsonObject:
+    return {"role": role, "content": content}
+
+
+ASKED, GOOD, BAD = said("user", "1+1="), said("assistant", "2"), said("assistant", "3")
+RULES = said("system", "Be brief.")
+HISTORY: list[JsonValue] = [ASKED, GOOD, said("user", "2+2=")]
+TEXTS, MESSAGES = FormatConfig(prompt_type="plaintext"), FormatConfig(messages_key="prompt")
+WITH_RULES = FormatConfig(prompt_type="plaintext", system_prompt="Be brief.")
+
+
+@pytest.mark.parametrize(
+    ("form", "row", "prompt"),
+    [
+        (TEXTS, {"prompt": "1+1=", "chosen": "2", "rejected": "3"}, [ASKED]),
+        (TEXTS, {"prompt": "1+1=", "chosen": [GOOD], "rejected": [BAD]}, [ASKED]),
+        (TEXTS, {"prompt": "1+1=", "chosen": [ASKED, GOOD], "rejected": [ASKED, BAD]}, [ASKED]),
+        (WITH_RULES, {"prompt": "1+1=", "chosen": [ASKED, GOOD], "rejected": "3"}, [RULES, ASKED]),
+        (TEXTS, {"chosen": [ASKED, GOOD], "rejected": [ASKED, BAD]}, [ASKED]),
+        (MESSAGES, {"chosen": [ASKED, GOOD], "rejected": [ASKED, BAD]}, [ASKED]),
+        (
+            MESSAGES,
+            {"prompt": [RULES, ASKED], "chosen": [RULES, ASKED, GOOD], "rejected": [BAD]},
+            [RULES, ASKED],
+        ),
+        (MESSAGES, {"chosen": [*HISTORY, GOOD], "rejected": [*HISTORY, BAD]}, HISTORY),
+    ],
+)
+def test_the_prompt_is_never_trained_on_as_an_answer(
+    form: FormatConfig, row: Mapping[str, JsonValue], prompt: list[JsonObject]
+) -> None:
+    read = read_dpo_row(dict(row), form, "row 0")
+    assert (read.prompt, read.answers) == (prompt, [[GOOD], [BAD]])
+
+
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [
+        (
+            {"prompt": [ASKED], "chosen": [said("user", "1 + 1 ="), GOOD], "rejected": [BAD]},
+            "row 0, column 'chosen': behind the prompt is a message by 'user'",
+        ),
+        (
+            {"prompt": [ASKED], "chosen": [GOOD], "rejected": [BAD, said("tool", "4"), BAD]},
+            "row 0, column 'rejected': behind the prompt is a message by 'tool'",
+        ),
+        (
+            {"prompt": [ASKED, GOOD], "chosen": [ASKED, GOOD], "rejected": [ASKED, BAD]},
+            "row 0, column 'chosen': it has the prompt and no answer behind it",
+        ),
+        ({"chosen": [ASKED, GOOD], "rejected": [ASKED, GOOD]}, "no answer behind it"),
+        ({"chosen": [GOOD], "rejected": [BAD]}, "row 0 has no column 'prompt'"),
+    ],
+)
+def test_what_is_no_answer_is_named(row: Mapping[str, JsonValue], error: str) -> None:
+    with pytest.raises(UserError, match=error):
+        read_dpo_row(dict(row), MESSAGES, "row 0")

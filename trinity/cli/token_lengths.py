@@ -1,0 +1,75 @@
+"""How long texts and messages are for a model, as far as its directory tells.
+
+count = token_counter(directory)
+render = prompt_counter(directory)
+render([{"role": "user", "content": "1+1="}], count)  # tokens in the model's template
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from trinity.config.checks.chat_template import TEMPLATE_EXTENSIONS
+from trinity.config.checks.model import own_template
+from trinity.errors import UserError
+
+CHARACTERS_PER_TOKEN = 3
+TEMPLATE_TOKENS = 32
+"""Tokens that a chat template adds where it cannot be rendered here."""
+
+
+def num_positions(directory: Path) -> int | None:
+    """Returns the model's positions; None where its configuration does not say."""
+    try:
+        keys = json.loads((directory / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return None  # `config check` says what is wrong with the model
+    for place in (keys, keys.get("text_config") or {}):
+        if isinstance(length := place.get("max_position_embeddings"), int):
+            return length
+    return None
+
+
+def token_counter(directory: Path) -> Callable[[str], int]:
+    """Returns a count of tokens: the tokenizer's, or an estimate where it cannot be read."""
+    try:
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    except ImportError:
+        return _estimated_tokens
+    except Exception as error:  # the package raises nothing more exact
+        if type(error) is not Exception:
+            raise
+        return _estimated_tokens
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _estimated_tokens(text: str) -> int:
+    return -(-len(text) // CHARACTERS_PER_TOKEN)
+
+
+def prompt_counter(
+    directory: Path,
+) -> Callable[[list[dict[str, str]], Callable[[str], int]], int]:
+    """Returns the number of tokens of messages in the model's template, or an estimate."""
+    try:
+        text = own_template(directory)
+        source = text if isinstance(text, str) else ""
+        template = ImmutableSandboxedEnvironment(extensions=TEMPLATE_EXTENSIONS).from_string(source)
+    except (UserError, TemplateError):
+        source = ""
+
+    def num_tokens(messages: list[dict[str, str]], count: Callable[[str], int]) -> int:
+        plain = "\n".join(message["content"] for message in messages)
+        if not source:
+            return count(plain) + TEMPLATE_TOKENS
+        try:
+            return count(template.render(messages=messages, add_generation_prompt=True))
+        except (TemplateError, TypeError):  # it wants more than messages
+            return count(plain) + TEMPLATE_TOKENS
+
+    return num_tokens
