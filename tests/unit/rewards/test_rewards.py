@@ -10,7 +10,7 @@ import pytest
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
 from trinity.rewards.exact_match_reward import ExactMatchReward
-from trinity.rewards.reward import BoundReward, RewardFn, check_reward
+from trinity.rewards.reward import BadReward, BoundReward, RewardFn, check_reward
 from trinity.types import JsonObject, JsonValue
 
 FORMATTED = "<think>\n1+1 is 2\n</think>\n<answer>\n2\n</answer>"
@@ -300,3 +300,13 @@ def test_a_text_is_no_reward() -> None:
 
     with pytest.raises(TypeError, match="neither a dict of named numbers nor a number"):
         BoundReward(cast(Any, good), {}, "mine.good")(response="4")
+
+
+@pytest.mark.parametrize("value", [1e31, -1e39, 1e160, float("inf"), float("nan")])
+def test_a_reward_that_training_cannot_represent_is_none(value: float) -> None:
+    def far() -> dict[str, float]:
+        return {"score": value, "seen": 1e39}
+
+    with pytest.raises(BadReward, match=r"returned .* as 'score': return a finite number"):
+        BoundReward(far, {}, "mine.far")(response="4")
+    assert BoundReward(lambda: -1e30, {}, "mine.near")(response="4") == {"near": -1e30}
