@@ -29,6 +29,11 @@ WITH_MODELS = (
     *ENGINE,
 )
 """Modules of a stack with vLLM and verl; vLLM's come last."""
+SCHEMAS = (
+    *("services.explorer.openai_api.schema_worker", "llguidance", "xgrammar"),
+    *("transformers.models.auto", "transformers.tokenization_utils_tokenizers"),
+)
+"""Modules of the process that compiles schemas of responses."""
 STACKS = (
     "trinity.local.supervisor",
     "trinity.cli.main",
