@@ -66,6 +66,12 @@ def test_math_reward_adds_accuracy_and_layout(
     [
         ("<answer>(1+2)*4*2</answer>", 1.0),
         ("<answer>2*(1+2)*4 = 24</answer>", 1.0),
+        ("<answer>2*(1+2)*4 = 24.</answer>", 1.0),
+        ("<answer>2*(1+2)*4 = 24.0 (done)</answer>", 1.0),
+        ("<answer>2*(1+2)*4 = 25</answer>", 0.1),
+        ("<answer>2*(1+2)*4 = 24 = 25</answer>", 0.1),
+        ("<answer>2*(1+2)*4 = 24-1</answer>", 0.1),
+        ("<answer>2*(1+2)*4 = 24e999999999</answer>", 0.1),
         ("<answer>4*4+4*2</answer>", 0.1),
         ("<answer>__import__('os')</answer>", 0.1),
         ("<answer>1/0</answer>", 0.1),
