@@ -6,7 +6,6 @@ that were written for Trinity-RFT (`sums_all`) give the sum of all parts, as the
 
 import inspect
 import logging
-import math
 import numbers
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from functools import cached_property, lru_cache, partial
@@ -26,6 +25,8 @@ _limited_log = RateLimitedLog(logger)
 RewardParts = Mapping[str, float] | float
 SCORE = "score"
 """The part that is the reward alone."""
+LARGEST_REWARD = 1e30
+"""Training computes with numbers up to 3e38; squares of larger rewards leave any range."""
 REWARD_FAILED = "reward_failed"
 """The metric of an answer that has reward 0 because its reward failed."""
 OnBadReward = Literal["fail", "zero"]
@@ -246,11 +247,11 @@ class BoundReward:
             ) from error
 
     def _finite(self, name: str, value: float) -> float:
-        if math.isfinite(value):
+        if abs(value) <= LARGEST_REWARD:
             return value
         raise BadReward(
-            f"the reward {self._name} returned {value} as {name!r}: return a finite number, which "
-            "can be trained on"
+            f"the reward {self._name} returned {value} as {name!r}: return a finite number, of "
+            f"{LARGEST_REWARD:g} at most, which can be trained on"
         )
 
 
