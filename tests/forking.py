@@ -5,7 +5,14 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from tests.support.forking.programs import MODEL_FREE, STACKS, TRAINER
+from services.explorer.engine.vllm_options import detect_hardware
+from tests.support.forking.programs import (
+    MODEL_FREE,
+    SCHEMAS,
+    STACKS,
+    TRAINER,
+    WITH_MODELS,
+)
 from tests.support.forking.starts import forked_programs
 
 Forked = tuple[tuple[str, ...], tuple[str, ...]]
@@ -16,21 +23,49 @@ FORKED: Mapping[str, tuple[Forked, tuple[str, ...]]] = {
     "stacks without a model": (
         (MODEL_FREE, STACKS),
         (
+            "*/chaos/test_algorithms.py",
             "*/chaos/test_campaign.py",
             "*/chaos/test_exploring.py",
+            "*/chaos/test_lost_grants.py",
+            "*/chaos/test_operators.py",
+            "*/chaos/test_replay.py",
+            "*/chaos/test_retraining.py",
+            "*/chaos/test_running_ahead.py",
+            "*/chaos/test_selectors.py",
             "*/chaos/test_varieties.py",
             "*/e2e/model_free/test_bench.py",
             "*/e2e/model_free/test_damaged_weights.py",
+            "*/e2e/model_free/test_episodes.py",
+            "*/e2e/model_free/test_explorer_keys.py",
+            "*/e2e/model_free/test_goes_on_changed.py",
             "*/e2e/model_free/test_left_running.py",
             "*/e2e/model_free/test_model_free.py",
             "*/e2e/model_free/test_turns.py",
+            "*/integration/hostile/test_connections.py",
+            "*/integration/hostile/test_requests.py",
+            "*/integration/hostile/test_stream.py",
             "*/integration/inspect/test_commands.py",
             "*/integration/monitors/test_launched.py",
             "*/integration/restarts/test_each_service.py",
+            "*/integration/security/test_callers.py",
+            "*/integration/security/test_speaking.py",
+            "*/integration/security/test_studio.py",
             "*/integration/together/test_a_rank_dies.py",
+            "*/integration/together/test_two_experiments.py",
+            "*/integration/together/test_two_explorers.py",
             "*/integration/together/test_two_tenants.py",
         ),
     ),
+    "stacks with vLLM and verl": (
+        (WITH_MODELS, STACKS),
+        (
+            "*/e2e/test_results.py",
+            "*/e2e/test_retrain.py",
+            "*/e2e/test_transfers.py",
+            "*/e2e/test_verl_rows.py",
+        ),
+    ),
+    "compilers of schemas": ((SCHEMAS, SCHEMAS[:1]), ("*/explorer/test_schemas.py",)),
     "gangs of ranks": (
         (TRAINER, ("tests.integration.trainer.*",)),
         ("*/integration/trainer/test_ranks_publish.py",),
@@ -51,7 +86,7 @@ def forked_in(path: str) -> Forked:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Around a test and its fixtures."""
     modules, programs = forked_in(item.path.as_posix())
-    if not modules:
+    if not modules or (modules is WITH_MODELS and detect_hardware().has_gpu):
         return (yield)
     with forked_programs(modules, programs):
         return (yield)

@@ -13,6 +13,9 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 GROUPS = {
+    "models": tuple(
+        f"*/e2e/test_{name}.py" for name in ("results", "retrain", "transfers", "verl_rows")
+    ),
     "engines": (
         "*/integration/explorer/test_engine*.py",
         "*/integration/explorer/test_auxiliary_engines.py",
@@ -21,7 +24,6 @@ GROUPS = {
         "*/integration/explorer/test_serving.py",
         "*/integration/explorer/test_transfers.py",
     ),
-    "undisturbed": ("*/e2e/test_results.py", "*/e2e/test_retrain.py"),
     "learners": (
         "*/integration/trainer/test_[!s]*.py",
         "*/integration/trainer/test_service_begins.py",
@@ -45,6 +47,9 @@ GROUPS = {
         "*/model_free/test_bench.py",
         *(f"*/inspect/test_{name}.py" for name in ("commands", "retraining", "source_runs")),
     ),
+    "secured stack": tuple(
+        f"*/integration/security/test_{name}.py" for name in ("callers", "speaking", "studio")
+    ),
     "attacked stack": ("*/integration/hostile/test_*.py",),
     "several together": (
         "*/together/test_a_rank_dies.py",
@@ -55,7 +60,10 @@ GROUPS = {
         "*/integration/monitors/test_submitted.py",
         *(
             f"*/model_free/test_{name}.py"
-            for name in ("episodes", "explorer_keys", "model_free", "stored_bytes")
+            for name in (
+                *("episodes", "explorer_keys", "goes_on_changed", "model_free", "stored_bytes"),
+                "turns",
+            )
         ),
     ),
 }

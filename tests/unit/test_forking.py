@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.forking.programs import acts_at_import, program_of
+from tests.support.forking.programs import ALSO_TAKEN_ON, SPAWNED, acts_at_import, program_of
 from tests.support.forking.starts import close_images, forked_programs, real_starts
 from tests.support.telling import CODE, IMPORTED_BEFORE
 from trinity.runtime.child_process import OFFLINE_IDENTITY, OWN_IDENTITY
@@ -79,6 +79,18 @@ def test_each_is_a_child_of_the_one_that_started_it(tmp_path: Path) -> None:
     assert [who["of"] for _, who in below] == [first["is"]] * 2
 
 
+def test_a_process_of_multiprocessing_gets_what_a_spawned_one_gets(tmp_path: Path) -> None:
+    _, [started, parted] = tell("spawn", cwd=tmp_path)
+    with forked():
+        (_, first), [found, who] = tell("spawn", cwd=tmp_path)
+    assert (parted["forked"], who["forked"], who["of"]) == (False, True, first["is"])
+    for told in (started, found):
+        *python, code, last = told.pop("shows words")  # with the numbers of descriptors
+        assert (python, last) == ([sys.executable, "-P", "-c"], "--multiprocessing-fork")
+        assert code.startswith("from multiprocessing.spawn import spawn_main; spawn_main(")
+    assert found == started
+
+
 def test_one_that_raises_ends_with_its_traceback() -> None:
     command = [*COMMAND, "raise"]
     with forked():
@@ -129,12 +141,18 @@ def test_a_variable_that_acts_at_import_leads_to_a_real_start(tmp_path: Path) ->
         ({}, {"OMP_NUM_THREADS": "2"}, ["OMP_NUM_THREADS"]),
         ({"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "2"}, ["OMP_NUM_THREADS"]),
         ({"PYTHONPATH": "/a", "PYTHONHASHSEED": "1"}, {}, ["PYTHONHASHSEED"]),
+        ({"LD_PRELOAD": "/a.so", "VLLM_USE_V1": "1"}, {}, ["LD_PRELOAD", "VLLM_USE_V1"]),
     ],
 )
 def test_variables_are_compared_with_those_of_the_imports(
     given: dict[str, str], image: dict[str, str], acting: list[str]
 ) -> None:
     assert acts_at_import(given, image) == acting
+
+
+def test_an_engine_may_be_given_what_its_front_end_sets_for_it() -> None:
+    given = {"LD_PRELOAD": "/a.so", "VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_USE_V1": "1"}
+    assert acts_at_import(given, {}, ALSO_TAKEN_ON[SPAWNED]) == ["VLLM_USE_V1"]
 
 
 def test_only_our_modules_are_forked_and_not_what_must_be_executed() -> None:
@@ -148,5 +166,11 @@ def test_only_our_modules_are_forked_and_not_what_must_be_executed() -> None:
     assert not is_forked(*OFFLINE_IDENTITY.command(ours, death_signal=9))
     assert not is_forked(sys.executable, "-m", "mlflow")
     assert not is_forked(sys.executable, "-c", "pass")
+    spawned = (
+        "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, pipe_handle=7)"
+    )
+    assert is_forked(sys.executable, "-P", "-c", spawned, "--multiprocessing-fork")
+    assert not is_forked(sys.executable, "-X", "dev", "-c", spawned, "--multiprocessing-fork")
+    assert not is_forked(sys.executable, "-c", f"{spawned}; pass", "--multiprocessing-fork")
     assert not is_forked("/bin/sh", "-P", "-m", "services.buffer")
     assert not is_forked(sys.executable, "-P", "-m", "trinity.operators.worker")

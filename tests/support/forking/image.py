@@ -22,10 +22,19 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
+from multiprocessing.spawn import spawn_main
 from pathlib import Path
 from typing import TextIO, cast
 
-from tests.support.forking.programs import DEFAULTS, Program, Request, program_of
+from tests.support.forking.programs import (
+    DEFAULTS,
+    NOT_COMPILED,
+    SPAWNED,
+    THREADS,
+    Program,
+    Request,
+    program_of,
+)
 from tests.support.forking.starts import ROOM_VARIABLE, ForkingStarts
 from tests.support.warm import MAX_REQUEST_BYTES, NUMBER_BYTES, READY
 
@@ -66,6 +75,8 @@ def _same(connection: socket.socket) -> socket.socket:
 def _import_all(modules: Sequence[str]) -> None:
     os.environ |= {name: value for name, value in DEFAULTS.items() if name not in os.environ}
     for module in modules:
+        if module.startswith("vllm."):
+            os.environ |= NOT_COMPILED
         importlib.import_module(module)
     assert len(os.listdir("/proc/self/task")) == 1, "a thread would be missing after a fork"
     gc.collect()
@@ -128,15 +139,26 @@ def _take_on(request: Request, descriptors: list[int], own_path: list[str]) -> P
     os.environ.update(request.env)
     time.tzset()
     _show(program.command, request.env)
+    _set_threads(request.env)
     local = [] if program.is_safe else [request.cwd]
     sys.path[:] = [*local, *_folders(os.environ), *own_path]
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     sys.argv = [program.module, *program.arguments]
+    if program.module == SPAWNED:
+        sys.argv = ["-c", program.command[-1]]
     sys.orig_argv = list(program.command)
     sys.stdin = _stream(0, "rb", sys.stdin, newline=None)
     sys.stdout = _stream(1, "wb", sys.stdout)
     sys.stderr = _stream(2, "wb", sys.stderr)
+    # A program may open a stream anew on its buffer: this keeps the first one from being closed.
+    vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
     return program
+
+
+def _set_threads(env: Mapping[str, str]) -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None and THREADS in env:
+        torch.set_num_threads(int(env[THREADS]))
 
 
 def _stream(number: int, mode: str, before: TextIO, newline: str | None = "\n") -> io.TextIOWrapper:
@@ -207,12 +229,13 @@ def _run(program: Program, helper: int) -> None:
     """Runs the program; unless it raises, this process ends here."""
     if program.module == "trinity.local.supervisor":
         _spare(helper)
-    spec = importlib.util.find_spec(program.module)
-    is_package = spec is not None and spec.submodule_search_locations is not None
-    sys.modules.pop(f"{program.module}.__main__" if is_package else program.module, None)
     code = 0
     try:
-        runpy.run_module(program.module, run_name="__main__", alter_sys=True)
+        if program.module == SPAWNED:
+            tracker, pipe = map(int, program.arguments)
+            spawn_main(tracker_fd=tracker, pipe_handle=pipe)
+        else:
+            _run_module(program.module)
     except SystemExit as end:
         code = _exit_code(end)
     threading._shutdown()  # type: ignore[attr-defined]
@@ -221,6 +244,13 @@ def _run(program: Program, helper: int) -> None:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)  # to take apart what was imported would copy the pages that are shared
+
+
+def _run_module(module: str) -> None:
+    spec = importlib.util.find_spec(module)
+    is_package = spec is not None and spec.submodule_search_locations is not None
+    sys.modules.pop(f"{module}.__main__" if is_package else module, None)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def _spare(helper: int) -> None:

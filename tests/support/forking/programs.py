@@ -1,5 +1,6 @@
 """Programs that can be forked, what is imported for them, and variables that stand in the way."""
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,21 @@ TRAINER = (
     *("services.trainer.data.encoders", "services.trainer.learner.learner"),
 )
 """Modules of the trainer and its ranks."""
+ENGINE = (
+    *("vllm.engine.arg_utils", "vllm.v1.engine.async_llm", "vllm.v1.engine.core"),
+    *("vllm.v1.worker.cpu_worker", "services.explorer.engine.vllm_worker"),
+)
+"""Modules of an engine on processors."""
+WITH_MODELS = (
+    *(*MODEL_FREE, *TRAINER, "services.explorer.__main__"),
+    *ENGINE,
+)
+"""Modules of a stack with vLLM and verl; vLLM's come last."""
+SCHEMAS = (
+    *("services.explorer.openai_api.schema_worker", "llguidance", "xgrammar"),
+    *("transformers.models.auto", "transformers.tokenization_utils_tokenizers"),
+)
+"""Modules of the process that compiles schemas of responses."""
 STACKS = (
     "trinity.local.supervisor",
     "trinity.cli.main",
@@ -31,25 +47,52 @@ LIMITED = (
     *("trinity.algorithm.priority.worker", "trinity.isolation.worker"),
 )
 """Programs that limit all of their memory, to which what is imported would count."""
+SPAWNED = "multiprocessing.spawn"
+"""Name of the program that multiprocessing starts for a process, as vLLM does for an engine."""
 DEFAULTS = {
     "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "passive",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",  # a thread would not be in a fork
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "VERL_LOGGING_LEVEL": "WARN",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
 }
 """Set before the imports, as the services set them; a program may also say the same itself."""
-MAY_BE_GIVEN = {**DEFAULTS, "TORCHDYNAMO_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
-"""What a test's process may have set since; it changes nothing in what was imported."""
+NOT_COMPILED = {"TORCHDYNAMO_DISABLE": "1"}
+"""Set before vLLM is imported, as the explorer sets it; nothing else is imported with it."""
+MAY_BE_GIVEN = {
+    **DEFAULTS,
+    **NOT_COMPILED,
+    "HF_HUB_OFFLINE": "1",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+"""What a test's process or a service may have set since: it changes nothing that was imported."""
 READ_AT_IMPORT = (
     *("CUDA_", "GLOO_", "HF_", "HUGGINGFACE_", "LD_", "MALLOC_", "MKL_", "NCCL_", "OMP_"),
-    *("OPENBLAS_", "PYTHON", "PYTORCH_", "SSL_", "TORCH", "TRANSFORMERS_", "VERL_"),
+    *("OPENBLAS_", "PYTHON", "PYTORCH_", "SSL_", "TORCH", "TRANSFORMERS_", "VERL_", "VLLM_"),
 )
 """Beginnings of variables that act where an interpreter starts or a library is imported."""
 TAKEN_ON = (
     *("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "GLOO_SOCKET_IFNAME"),
     "TORCHINDUCTOR_CACHE_DIR",  # torch sets it itself
+    "VLLM_RPC_BASE_PATH",  # read where an engine starts
 )
+THREADS = "OMP_NUM_THREADS"
+ALSO_TAKEN_ON: Mapping[str, tuple[str, ...]] = {
+    "services.explorer": (THREADS,),
+    SPAWNED: (
+        *(THREADS, "LD_PRELOAD", "TORCHINDUCTOR_COMPILE_THREADS"),
+        *("TORCHINDUCTOR_CPP_DYNAMIC_THREADS", "VLLM_DISABLE_SHARED_EXPERTS_STREAM"),
+        *("VLLM_SSM_CONV_STATE_LAYOUT", "VLLM_WORKER_MULTIPROC_METHOD"),
+    ),
+}
+"""By program; vLLM sets for its engine what allocates memory and compiles.
+
+How many threads an engine computes with, torch is told.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +120,14 @@ class Request:
     """The number of each descriptor in the program."""
 
 
+_SPAWN_MAIN = re.compile(
+    r"from multiprocessing\.spawn import spawn_main; "
+    r"spawn_main\(tracker_fd=(\d+), pipe_handle=(\d+)\)"
+)
+
+
 def program_of(command: Sequence[str]) -> Program | None:
-    """Returns what a command runs, if it is one of our modules."""
+    """Returns what a command runs, if it is one of our modules or a process of multiprocessing."""
     words, death_signal = list(command), 0
     if words[1:3] == ["-I", "-S"] and words[3].endswith("/trinity/local/exec_as.py"):
         if words[4] != "self":
@@ -91,15 +140,21 @@ def program_of(command: Sequence[str]) -> Program | None:
             program = Program(words, module, arguments, True, death_signal)
         case ["-m", module, *arguments]:
             program = Program(words, module, arguments, False, death_signal)
+        case [*options, "-c", code, "--multiprocessing-fork"] if options in ([], ["-P"]):
+            found = _SPAWN_MAIN.fullmatch(code)
+            return found and Program(words, SPAWNED, [*found.groups()], bool(options), death_signal)
         case _:
             return None
     is_ours = module.partition(".")[0] in OWN_PACKAGES and module not in LIMITED
     return program if is_ours else None
 
 
-def acts_at_import(env: Mapping[str, str], image: Mapping[str, str]) -> list[str]:
+def acts_at_import(
+    env: Mapping[str, str], image: Mapping[str, str], also_taken_on: Sequence[str] = ()
+) -> list[str]:
     """Returns the variables that a forked program would have to start with."""
-    names = {name for name in (*env, *image) if name.startswith(READ_AT_IMPORT)} - set(TAKEN_ON)
+    names = {name for name in (*env, *image) if name.startswith(READ_AT_IMPORT)}
+    names -= {*TAKEN_ON, *also_taken_on}
     return sorted(name for name in names if not _is_as_imported(name, env, image))
 
 

@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import fnmatch
 import json
+import multiprocessing.util
 import os
 import socket
 import subprocess
@@ -13,7 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tests.support.forking.programs import Request, acts_at_import, program_of
+from tests.support.forking.programs import (
+    ALSO_TAKEN_ON,
+    Request,
+    acts_at_import,
+    program_of,
+)
 from tests.support.warm import NUMBER_BYTES, READY
 
 IMAGE = "tests.support.forking.image"
@@ -22,11 +28,25 @@ ROOM_VARIABLE = "TRINITY_TEST_ROOM"
 ROOM_BYTES = 100_000
 ARGUMENTS_BYTES = 4_000
 """Room in which a forked program shows its variables and its arguments."""
-ORIGINALS: tuple[Callable[..., Any], Callable[..., Any]] = (
-    subprocess._fork_exec,  # type: ignore[attr-defined]
-    os.posix_spawn,
-)
-"""Functions that start programs: asyncio uses the first one, the supervisor the second."""
+Starts = tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]
+"""Functions that start programs: for asyncio, for the supervisor and for multiprocessing."""
+
+
+def starts_of_now() -> Starts:
+    """Returns those that are in place."""
+    return (
+        subprocess._fork_exec,  # type: ignore[attr-defined]
+        os.posix_spawn,
+        multiprocessing.util.spawnv_passfds,
+    )
+
+
+def put_in_place(starts: Starts) -> None:
+    """Has all programs started by these functions."""
+    subprocess._fork_exec, os.posix_spawn, multiprocessing.util.spawnv_passfds = starts  # type: ignore[attr-defined]
+
+
+ORIGINALS = starts_of_now()
 
 
 class ForkingStarts:
@@ -46,9 +66,8 @@ class ForkingStarts:
         self._lock = threading.Lock()
 
     def install(self) -> None:
-        """Has subprocess, asyncio and `os.posix_spawn` start programs through it."""
-        subprocess._fork_exec = self.fork_exec  # type: ignore[attr-defined]
-        os.posix_spawn = self.posix_spawn  # type: ignore[assignment]
+        """Has subprocess, asyncio, `os.posix_spawn` and multiprocessing start programs by it."""
+        put_in_place((self.fork_exec, self.posix_spawn, self.spawnv_passfds))
 
     def fork_exec(self, *given: Any) -> int:
         """Does what `_posixsubprocess.fork_exec` does, with its arguments of 3.11 to 3.14."""
@@ -89,6 +108,14 @@ class ForkingStarts:
                 return pid
         return int(ORIGINALS[1](path, argv, env, file_actions=file_actions, setsid=setsid, **more))
 
+    def spawnv_passfds(self, path: bytes, args: Sequence[str], passfds: Sequence[int]) -> int:
+        """Does what `multiprocessing.util.spawnv_passfds` does."""
+        descriptors = {number: number for number in (0, 1, 2, *sorted(map(int, passfds)))}
+        command = [os.fsdecode(word) for word in args]
+        if pid := self._start(command, dict(os.environ), descriptors, os.getcwd(), False):
+            return pid
+        return int(ORIGINALS[2](path, args, passfds))
+
     def _start(
         self,
         command: list[str],
@@ -99,7 +126,9 @@ class ForkingStarts:
     ) -> int:
         """Returns the number of the forked process, or 0 if the program must be started itself."""
         program = program_of(command)
-        if program is None or os.getpid() != self._owner or acts_at_import(env, self._image):
+        if program is None or os.getpid() != self._owner:
+            return 0
+        if acts_at_import(env, self._image, ALSO_TAKEN_ON.get(program.module, ())):
             return 0
         if not any(fnmatch.fnmatchcase(program.module, name) for name in self._programs):
             return 0
@@ -177,15 +206,15 @@ def real_starts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _starting_through(starts: ForkingStarts | None) -> Iterator[None]:
-    before = subprocess._fork_exec, os.posix_spawn  # type: ignore[attr-defined]
+    before = starts_of_now()
     try:
         if starts is None:
-            subprocess._fork_exec, os.posix_spawn = ORIGINALS  # type: ignore[attr-defined]
+            put_in_place(ORIGINALS)
         else:
             starts.install()
         yield
     finally:
-        subprocess._fork_exec, os.posix_spawn = before  # type: ignore[attr-defined]
+        put_in_place(before)
 
 
 def close_images() -> None:
