@@ -336,6 +336,20 @@ def test_a_fork_of_verls_names_are_read_and_its_own_rollout_is_named() -> None:
     assert any("train_data_num" in line for line in missing(unknown))
 
 
+def test_variables_that_the_users_code_may_read_are_named(tmp_path: Path) -> None:
+    text = """export REWARD_MODE=partial
+    export BASE=/m
+    export NCCL_DEBUG=INFO
+    python -m verl.trainer.main_ppo actor_rollout_ref.model.path=$BASE \\
+      '+ray_kwargs.ray_init.runtime_env.env_vars.HF_ENDPOINT="https://m"' \\
+      '+ray_kwargs.ray_init.runtime_env.env_vars.NCCL_P2P_DISABLE="1"'
+    """
+    report = "\n".join(converted(text, tmp_path).report)
+    assert "exports REWARD_MODE: set it in the environment of `trinity run`" in report
+    assert "give HF_ENDPOINT=https://m to `trinity run` in its environment" in report
+    assert "exports BASE" not in report and "NCCL_P2P_DISABLE=1 to" not in report
+
+
 def test_a_run_that_only_evaluates_is_a_bench() -> None:
     found = from_keys("trainer.val_only=True", "trainer.total_training_steps=0")
     assert value(found, "mode") == "bench"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from trinity.config.loading.back_end_keys import SHARED_SEQUENCES, SIZES, TRANSFORMER
 from trinity.verl.rules.losses import GVPO, LOSS_MODE
 from trinity.verl.settings import CONFIG_FILE, VerlSetting, is_verl_default
+from trinity.verl.shell.variables import is_of_a_library
 from trinity.verl.table.back_ends import BACK_ENDS
 from trinity.verl.table.optimizers import KEPT_EXACT
 from trinity.verl.values import JsonValue, as_segment
@@ -251,6 +252,7 @@ _OWN_PROGRAM = (
 )
 _ALPHA, _MEGATRON_ALPHA = 16, 32
 """veRL's defaults of an adapter's scale."""
+_ENV_VARS = re.compile(r"ray_(?:kwargs\.ray_init|init)\.runtime_env\.env_vars\.\w+")
 _ONE = "`monitor.monitor_type` has one monitor, of wandb, mlflow and tensorboard"
 
 
@@ -264,6 +266,22 @@ def convert_running(work: Conversion) -> None:
     _put_start(work)
     _put_monitor(work)
     _put_lora(work)
+    _advise_on_environment(work)
+
+
+def _advise_on_environment(work: Conversion) -> None:
+    """Points out environment variables that Ray would give to processes of its own."""
+    settings = [each for each in work.settings.all() if _ENV_VARS.fullmatch(each.key)]
+    found = {each.key.rpartition(".")[2]: each for each in settings}
+    names = sorted(name for name in found if not is_of_a_library(name))
+    for name in names:
+        work.settings.take(found[name].key)
+    if names:
+        shown = ", ".join(f"{name}={found[name].value}" for name in names)
+        work.report.advice.append(
+            f"{found[names[0]].key} ({found[names[0]].where}): give {shown} to `trinity run` in "
+            "its environment"
+        )
 
 
 def _put_root(work: Conversion, project: str, name: str) -> None:
