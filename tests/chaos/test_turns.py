@@ -9,7 +9,7 @@ from tests.chaos.arena import Arena
 from tests.chaos.checks import findings
 from tests.chaos.crash import DEATHS
 from tests.chaos.shared_arena import ON_IT
-from tests.e2e.model_free.test_turns import imitating_first
+from tests.e2e.model_free.test_turns import FEW_SLOW_RUNS, imitating_first
 from tests.support.model_free.device import device_folder, events_of
 from tests.support.model_free.experiment import experiment_plan, final_weights
 from trinity.api.v1 import synchronizer_pb2 as pb
@@ -55,6 +55,30 @@ async def test_whoever_dies_at_a_hand_over_nothing_is_lost_and_the_device_is_fre
     assert findings(arena.snapshot(experiment, final_weights(experiment))) == {}
     events = events_of(device_folder(plan.stages[0].model_path))
     assert {event.what for event in events} == {"awake", "asleep"}, "never both"
+
+
+async def test_whoever_dies_while_unfinished_runs_sleep_nothing_is_lost(arena: Arena) -> None:
+    """Runs of the explorer that dies are made again; those of a rank's turn go on after it."""
+    points = (
+        *("explorer.engine-tired", "explorer.engine-asleep", "explorer.engine-awake"),
+        *("rank.device-taken", "rank.device-left"),
+    )
+    num_before = len(list(arena.folder.read(DEATHS)))
+    for point in points:
+        arena.folder.arm(point)
+    plan = experiment_plan(
+        arena.root / "unfinished",
+        name="unfinished",
+        stages=[STAGE],
+        synchronizer={"sync_offset": 1},
+        explorer=FEW_SLOW_RUNS,
+    )
+    experiment = await arena.run_plan(plan, end_seconds=END_SECONDS)
+    assert experiment.state == pb.EXPERIMENT_STATE_FINISHED, experiment.reason
+    assert len(list(arena.folder.read(DEATHS))) - num_before == len(points)
+    assert findings(arena.snapshot(experiment, final_weights(experiment))) == {}
+    events = events_of(device_folder(plan.stages[0].model_path))
+    assert {event.what for event in events} == {"awake", "asleep", "kept"}, "never both"
 
 
 async def test_a_rank_that_dies_while_it_keeps_the_device_leaves_it_to_the_engine(

@@ -32,3 +32,19 @@ def test_a_run_by_turns_ends_in_the_weights_of_one_side_by_side(launch: Launch, 
     assert turns.final_weights() == apart.final_weights()
     assert turns.rewards() == apart.rewards()
     assert (turns.job_dir / "device" / "gpu-0.lock").read_bytes() == b"", "no process has it"
+
+
+def test_unfinished_rollouts_of_a_real_engine_go_on_after_the_trainers_turn(launch: Launch) -> None:
+    """Two tasks at a time: those of the next step are under way when a step is complete."""
+    ahead = (
+        SHORT.replace("mode: both", "mode: colocate")
+        .replace("explorer: {{eval_interval: 2}}", "explorer: {{runner_per_model: 2}}")
+        .replace("stages:\n", "log: {{level: DEBUG}}\nsynchronizer: {{sync_offset: 1}}\nstages:\n")
+    )
+    turns = launch("turns-ahead", ahead)
+    turns.start()
+    assert turns.wait() == 0, turns.text
+    assert len(turns.rewards()) == 3
+    logs = "".join(log.read_text() for log in turns.job_dir.rglob("explorer*.log"))
+    assert "the engine sleeps with unfinished runs" in logs
+    assert "a run failed" not in logs

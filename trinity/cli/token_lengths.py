@@ -1,4 +1,4 @@
-"""How long texts and messages are for a model, as far as its directory tells.
+"""Lengths of texts and messages in tokens, as far as a model's directory tells.
 
 count = token_counter(directory)
 render = prompt_counter(directory)

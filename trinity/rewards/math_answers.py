@@ -101,6 +101,8 @@ _DATE = re.compile(
     r"|\d{1,2}:[0-5]\d(?::[0-5]\d)?"
 )
 """Dates, and times, which might be ratios: neither is computed."""
+_EMPTY = ("", r"\emptyset")
+"""In braces of a set these are no items: the set of the empty set is not empty."""
 _STRANGE = re.compile(r"[^\x00-\x7f≤≥°]")
 """Characters that the parser of formulas leaves out in silence."""
 
@@ -109,7 +111,7 @@ def is_same_answer(answer: str, truth: str, equal: Equal) -> bool:
     """Returns true if the whole of the answer is the truth."""
     answer, truth = in_numbers(answer), in_numbers(truth)
     given, expected = normalize(answer), normalize(truth)
-    units = [unit_of(_undelimited(text.strip()).rstrip(".")) for text in (answer, truth)]
+    units = [unit_of(_without_full_stop(_undelimited(text.strip()))) for text in (answer, truth)]
     if not given or not expected or are_different(*units):
         return False
     if units[0] == units[1]:
@@ -154,13 +156,19 @@ def _is_same_share(percent: str, other: str, equal: Equal) -> bool:
 def normalize(text: str) -> str:
     """Returns the text without delimiters, fonts, sizes, units, per cent and degree signs."""
     text = _undelimited(text.strip())
-    text = without_set_unit(text.rstrip("."))
+    text = without_set_unit(_without_full_stop(text))
     if _ANGULAR.search(text):
         text = _ANGLE.sub(r"{\\frac{\1 \\pi}{180}}", text)
     for pattern, replacement in _REPLACED:
         text = pattern.sub(replacement, text)
-    text = _JOINED.sub(",", _without_fonts(text)).strip().rstrip(".").strip()
+    text = _JOINED.sub(",", _without_fonts(text)).strip()
+    text = _without_full_stop(text).strip()
     return re.sub(r",\s*(?=,)", "", without_bare_unit(text)).strip()
+
+
+def _without_full_stop(text: str) -> str:
+    """Returns the text without one dot at its end; several are dots of a number that goes on."""
+    return text if text.endswith("..") else text.removesuffix(".")
 
 
 def _is_unfinished(text: str) -> bool:
@@ -362,7 +370,8 @@ def _out_of_set(text: str) -> str:
     """Returns the items of a set, without its braces."""
     text = text.strip()
     if text.startswith(r"\{") and text.endswith(r"\}"):
-        return text[2:-2].strip()
+        inside = text[2:-2].strip()
+        return text if inside in _EMPTY else inside
     is_set = text.startswith("{") and _closing(text, 0) == len(text) - 1
     return text[1:-1].strip() if is_set else text
 

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
 from trinity.rewards.math_answers import in_numbers, is_same_answer
+from trinity.rewards.math_prose import is_stated
 from trinity.rewards.math_units import in_plain_numbers
 
 IN_TEXT = (LatexExtractionConfig(), ExprExtractionConfig())
@@ -28,6 +29,10 @@ LAST_SECONDS = 12
 LOAD_SECONDS = 50
 _HUGE = re.compile(r"\^\s*\{?\s*-?\d{5,}|\^\s*\{[^{}]*\^|\d{4,}\s*!|!\s*!|\^\s*\d\s*\^")
 """Powers and factorials that take Python longer than anyone waits."""
+
+_THOUSANDS = re.compile(r"(?<![\d.,] )(?<![\d.,])\d{1,3}(?: \d{3})+(?!\d| \d)")
+_NUMBERS_APART = re.compile(r"(?<![\w^.])\d[\d.]*\s+\d")
+"""The parser adds numbers that stand beside each other."""
 
 
 class OutOfTime(BaseException):
@@ -90,19 +95,25 @@ def _load_parser() -> None:
 
 def is_equal(answer: str, truth: str) -> bool:
     """Returns true if two formulas have the same value."""
-    if _HUGE.search(answer) or _HUGE.search(truth):
+    answer, truth = (_THOUSANDS.sub(_without_blanks, text) for text in (answer, truth))
+    if any(part.search(text) for part in (_HUGE, _NUMBERS_APART) for text in (answer, truth)):
         return False
     given, expected = _parse_formula(answer), _parse_formula(truth)
     return bool(given and expected) and verify(expected, given, timeout_seconds=None)
+
+
+def _without_blanks(found: re.Match[str]) -> str:
+    return found[0].replace(" ", "")
 
 
 def matches_truth(response: str, truth: str) -> bool:
     """Returns true if any parse of the truth equals the answer found in the response."""
     response, truth = in_plain_numbers(in_numbers(response)), in_numbers(truth)
     answer = [] if _HUGE.search(response) else _parse(response)
-    return bool(answer) and any(
+    is_found = bool(answer) and any(
         verify(gold, answer, timeout_seconds=None) for gold in _parse_truth(truth)
     )
+    return is_found and is_stated(response, truth, is_equal)
 
 
 def _parse_truth(truth: str) -> list[list[object]]:

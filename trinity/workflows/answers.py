@@ -5,8 +5,9 @@ samples = merge_turns(matched.turns)
 
 A message is the answer to a call if the call's prompt is exactly the messages before it, and if it
 says what was answered. It says so with the same text, with a stop text put back, without its
-thoughts, or with the calls of tools taken out of the text. Where the messages before it were
-changed since, the text alone decides.
+thoughts, with the calls of tools taken out of the text, or with the begin that the call was asked
+to continue. Where the messages before it were changed since, the text alone decides: for answers
+that were asked with none of the transcript's beginnings, since those belong to another message.
 """
 
 import re
@@ -16,11 +17,22 @@ from itertools import pairwise
 from typing import Any
 
 from trinity.types import Experience
-from trinity.workflows.messages import as_mapping, content_of, names_of_calls, role_of
+from trinity.workflows.messages import (
+    as_mapping,
+    content_of,
+    names_of_calls,
+    role_of,
+    values_of_calls,
+)
 from trinity.workflows.turns import lcs_pairs
 
 _END_MARK = re.compile(r"(?:<\|\w+\|>|</s>|<end_of_turn>)\s*$")
 """What a tokenizer writes where an answer ended, if it is asked to."""
+_SIMPLE = re.compile(r"[\w ]+")
+_MARKS = re.compile(
+    r"(?:\s|<[^<>]*>|\[/?[A-Z_]+\]|assistant|final|(?:here is my )?response:?)*", re.IGNORECASE
+)
+"""What models write between thoughts and answer, and parsers leave out."""
 WasAsked = Callable[[Sequence[Any], Experience], bool]
 """Returns true if an answer is the answer to exactly these messages."""
 ASSISTANT = "assistant"
@@ -52,7 +64,7 @@ def match_answers(
     places = [i for i, message in enumerate(messages) if role_of(message) == ASSISTANT]
     found = _by_call(messages, places, answers, was_asked)
     if by_text:
-        found |= _by_text(messages, places, answers, found)
+        found |= _of_changed(messages, places, answers, was_asked, found)
     used = set(found.values())
     return MatchedAnswers(
         turns=[answers[found[place]] for place in places if place in found],
@@ -71,11 +83,46 @@ def _by_call(
     for place in places:
         left = set(range(len(answers))) - set(found.values())
         for number in sorted(left, reverse=True):
-            answer = answers[number]
-            if says_answer(messages[place], answer) and was_asked(messages[:place], answer):
+            if _is_answer_at(messages, place, answers[number], was_asked):
                 found[place] = number
                 break
     return found
+
+
+def _is_answer_at(
+    messages: Sequence[Any], place: int, answer: Experience, was_asked: WasAsked
+) -> bool:
+    message = messages[place]
+    if says_answer(message, answer):
+        return was_asked(messages[:place], answer)
+    begin = _continued(message, answer)
+    return bool(begin) and was_asked([*messages[:place], {**message, "content": begin}], answer)
+
+
+def _continued(message: Any, answer: Experience) -> str:
+    """Returns the begin of a message that goes on with the answer; empty if it does not."""
+    said, answered = content_of(message).rstrip(), answer.response_text.rstrip()
+    return said.removesuffix(answered) if answered and said.endswith(answered) else ""
+
+
+def _of_changed(
+    messages: Sequence[Any],
+    places: Sequence[int],
+    answers: Sequence[Experience],
+    was_asked: WasAsked,
+    found: dict[int, int],
+) -> dict[int, int]:
+    """Returns the answers whose earlier messages were changed since, by their text.
+
+    An answer that was asked with the messages before another one is not this one: its own message
+    was edited or tried again, and this is a quotation, such as an example in the prompt.
+    """
+    more = _by_text(messages, places, answers, found)
+    return {
+        place: number
+        for place, number in more.items()
+        if not any(was_asked(messages[:other], answers[number]) for other in places)
+    }
 
 
 def _by_text(
@@ -103,7 +150,8 @@ def says_answer(message: Any, answer: Experience) -> bool:
     if said == answered:
         return True
     if calls := names_of_calls(message):
-        return said in answered and all(name and name in answered for name in calls)
+        names_are_told = all(name and name in answered for name in calls)
+        return said in answered and names_are_told and _tells_arguments(message, answered)
     if (bare := _END_MARK.sub("", said).strip()) != said and bare == answered:
         return True
     stops = answer.sampling.stop if answer.sampling is not None else ()
@@ -116,6 +164,15 @@ def _without_thoughts(message: Any, said: str, answered: str) -> bool:
     """Returns true for an answer whose thoughts stand apart or were dropped."""
     thoughts = next((str(message[key]).strip() for key in THOUGHTS if message.get(key)), "")
     if thoughts:
-        return thoughts in answered and answered.endswith(said)
+        _, is_told, between = answered.removesuffix(said).partition(thoughts)
+        return answered.endswith(said) and bool(is_told and _MARKS.fullmatch(between))
     before, mark, rest = answered.rpartition(END_OF_THOUGHTS)
     return bool(mark and before) and rest.strip() == said
+
+
+def _tells_arguments(message: Any, answered: str) -> bool:
+    """Returns true if the answer holds all simple values that the calls of a message pass.
+
+    A parser may write others differently, such as a number or an escaped text.
+    """
+    return all(value in answered for value in values_of_calls(message) if _SIMPLE.fullmatch(value))

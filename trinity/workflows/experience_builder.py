@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, TypedDict, TypeGuard
@@ -96,13 +96,15 @@ def distribution_of(sampling: SamplingParams | None) -> SamplingParams | None:
     )
 
 
-NEUTRAL = {
+NEUTRAL: Mapping[str, object] = {
     "top_p": 1.0,
     "top_k": -1,
     "min_p": 0.0,
     "repetition_penalty": 1.0,
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
+    "min_tokens": 0,
+    "json_schema": "",
 }
 """Parameters that the trainer's log-probabilities leave out, with values that do nothing."""
 
@@ -132,11 +134,11 @@ class RatioWarnings:
                 continue
             self._told.add(name)
             logger.warning(
-                "a call of the model samples with `%s: %s`, and its answers are trained on: ratios "
-                "to the trainer's own log-probabilities are off; %s leaves them right",
+                "a call of the model samples with `%s: %.60s`, and its answers are trained on: "
+                "ratios to the trainer's own log-probabilities are off; %s leaves them right",
                 name,
                 given[name],
-                NEUTRAL[name],
+                NEUTRAL[name] if NEUTRAL[name] != "" else "no such argument",
             )
 
 

@@ -80,6 +80,32 @@ def names_of_calls(message: Any) -> list[str]:
     return [str(of.get("name") or "") if isinstance(of, dict) else "" for of in functions]
 
 
+def values_of_calls(message: Any) -> list[str]:
+    """Returns the texts and whole numbers that a message passes to functions, at any depth.
+
+    Arguments that are not JSON have none.
+    """
+    plain = for_template(message)
+    calls = [*_calls_of(plain), plain.get("function_call")]
+    functions = [call.get("function", call) for call in calls if isinstance(call, dict)]
+    return [
+        value
+        for function in functions
+        if isinstance(function, dict)
+        if not isinstance(function.get("arguments"), str)
+        for value in _leaves(function.get("arguments"))
+    ]
+
+
+def _leaves(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [leaf for own in value.values() for leaf in _leaves(own)]
+    if isinstance(value, list | tuple):
+        return [leaf for own in value for leaf in _leaves(own)]
+    is_simple = isinstance(value, str | int) and not isinstance(value, bool)
+    return [str(value)] if is_simple else []
+
+
 def _calls_of(message: Mapping[str, Any]) -> list[Any]:
     """Returns the calls of a message as dictionaries, where they can be made such."""
     calls = message.get("tool_calls") or []

@@ -198,6 +198,7 @@ class ExperimentRunner:
         settings = TurnSettings(
             path=device_lock_path(plan.job_path),
             sleep_level=stage.config.explorer.rollout_model.sleep_level,
+            keeps_runs=stage.is_asynchronous,
             silence_seconds=stage.config.synchronizer.sync_timeout,
         )
         return EngineSharedDevice(

@@ -239,6 +239,7 @@ class RolloutStageFactory:
             threads=self._threads,
             tasks=self._tasks,
             auxiliary=[model.engine for model in job.models.auxiliary],
+            clock=job.turns.clock,
         )
         return RunExecutor(
             key=job.key,

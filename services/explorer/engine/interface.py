@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from services.explorer.work_clock import WorkClock
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import TrinityError
 from trinity.json_values import JsonObject
@@ -100,11 +101,12 @@ class Engine(Generator, Protocol):
 class SleepingEngine(Engine, Protocol):
     """An engine that gives its device to the trainer by turns."""
 
-    async def sleep(self, level: int) -> None:
+    async def sleep(self, level: int, *, keeps_requests: bool = False) -> None:
         """Frees the memory of its device and lets go of the device's lock.
 
         Level 1 keeps the weights in the host's memory; after level 2 weights must be loaded before
-        it generates. It is called only while nothing is being generated.
+        it generates. It is called only while nothing is being generated, unless it keeps requests:
+        what they have generated stays, and they go on when it wakes up.
         """
         ...
 
@@ -127,6 +129,14 @@ class EngineTurns(Protocol):
     def must_give_back(self) -> bool:
         """True if the trainer waits for the device."""
 
+    @property
+    def keeps_runs(self) -> bool:
+        """True if runs may be unfinished when the trainer's turn comes."""
+
+    @property
+    def clock(self) -> WorkClock:
+        """The clock of runs, which stands still while they are kept."""
+
     def starting(self) -> AbstractAsyncContextManager[None]:
         """Returns a block in which an engine may start."""
 
@@ -136,8 +146,11 @@ class EngineTurns(Protocol):
     async def take(self) -> None:
         """Waits for the device and wakes the engine. Raises: EngineDied."""
 
-    async def give_back(self) -> None:
-        """Puts the engine to sleep and releases the device. Raises: EngineDied."""
+    async def give_back(self, *, with_runs: bool = False) -> None:
+        """Puts the engine to sleep, with unfinished runs or none, and releases the device.
+
+        Raises: EngineDied.
+        """
 
 
 class EngineOwnDevice:
@@ -145,6 +158,10 @@ class EngineOwnDevice:
 
     has_device = False
     must_give_back = False
+    keeps_runs = False
+
+    def __init__(self) -> None:
+        self.clock = WorkClock()
 
     @asynccontextmanager
     async def starting(self) -> AsyncIterator[None]:
@@ -157,7 +174,7 @@ class EngineOwnDevice:
     async def take(self) -> None:
         """Does nothing: it always has the device."""
 
-    async def give_back(self) -> None:
+    async def give_back(self, *, with_runs: bool = False) -> None:
         """Does nothing: no other process waits for it."""
 
 

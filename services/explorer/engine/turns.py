@@ -11,6 +11,7 @@ from services.explorer.engine.interface import DeviceRequest, Engine, EngineDied
 from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.retry import deadline
 from services.explorer.types import EngineTurnState
+from services.explorer.work_clock import WorkClock
 from trinity.runtime.device_lock import (
     POLL_SECONDS,
     DeviceLock,
@@ -42,6 +43,8 @@ class TurnSettings:
     path: Path
     """File of the device's lock."""
     sleep_level: int
+    keeps_runs: bool = False
+    """True if runs may be unfinished when the trainer's turn comes; they go on after it."""
     silence_seconds: float
     """Time without a sign of life after which a holder is killed, and in which an engine must fall
     asleep or wake up."""
@@ -80,6 +83,8 @@ class EngineSharedDevice:
         self._loader: WeightLoader | None = None
         self._beats: asyncio.Task[None] | None = None
         self._reports: asyncio.Task[None] | None = None
+        self.keeps_runs = settings.keeps_runs
+        self.clock = WorkClock()
         self.has_device = False
 
     @property
@@ -112,14 +117,22 @@ class EngineSharedDevice:
         if self.has_device:
             return
         await self._await_device(TO_ROLL_OUT, self._try_in_engine)
+        self.clock.go_on()
 
-    async def give_back(self) -> None:
+    async def give_back(self, *, with_runs: bool = False) -> None:
         """Has the engine sleep, in whose process the lock is let go.
+
+        Runs that are unfinished go on when it wakes up, with the same weights. Their time stands
+        still.
 
         Raises: EngineDied if it does not fall asleep in time.
         """
         engine, loader = self._engine, self._loader
         assert engine is not None and loader is not None
+        if with_runs:
+            assert self._settings.sleep_level < WITHOUT_WEIGHTS
+            logger.debug("the engine sleeps with unfinished runs")
+            self.clock.stop()
         if self._settings.sleep_level >= WITHOUT_WEIGHTS:
             loader.forget_content()
         error = EngineDied(
@@ -127,7 +140,7 @@ class EngineSharedDevice:
         )
         try:
             async with deadline(self._settings.silence_seconds, error):
-                await engine.sleep(self._settings.sleep_level)
+                await engine.sleep(self._settings.sleep_level, keeps_requests=with_runs)
         except Exception:
             self.has_device = False  # its process is given up
             raise

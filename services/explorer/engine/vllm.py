@@ -143,9 +143,13 @@ class VllmEngine:
         await self._engine.reset_prefix_cache()
         return next((failure for failure in failures if failure), "")
 
-    async def sleep(self, level: int) -> None:
-        """Has the worker free the device and let go of its lock; on a CPU it frees nothing."""
-        await self._engine.sleep(level)
+    async def sleep(self, level: int, *, keeps_requests: bool = False) -> None:
+        """Has the worker free the device and let go of its lock; on a CPU it frees nothing.
+
+        Requests that are kept wait again in the scheduler, and what is cached of them is computed
+        again when the engine wakes up.
+        """
+        await self._engine.sleep(level, mode="keep" if keeps_requests else "abort")
         await self._engine.collective_rpc("release_device")
 
     async def wake_up(self, device: DeviceRequest) -> bool:

@@ -20,6 +20,7 @@ from services.explorer.rollout.workflow_execution import (
 )
 from services.explorer.rollout.workflow_factory import WorkflowFactory
 from services.explorer.types import Assignment, Attempt, AttemptResult, RolloutKind, WeightsId
+from services.explorer.work_clock import WorkClock
 from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig
 from trinity.isolation.values import UserCodeFailed, place_of
@@ -77,8 +78,11 @@ class DeadlineTasks:
         *,
         seconds: float,
         before_cancel: Callable[[], Awaitable[None]],
+        clock: WorkClock | None = None,
     ) -> T:
         """Returns the coroutine's result; `before_cancel` is awaited before it is cancelled.
+
+        The seconds are those of `clock`, else of the machine.
 
         Raises: DeadlineExceeded, LoopBlocked when a step of it held the event loop, RuntimeError
         when too many tasks are abandoned, the coroutine's errors.
@@ -92,7 +96,7 @@ class DeadlineTasks:
         task = asyncio.create_task(_capture_system_exit(function, run))
         task.add_done_callback(self._on_done)
         try:
-            await asyncio.wait({task}, timeout=seconds)
+            await (clock or WorkClock()).wait_for(task, seconds)
             has_timed_out = not task.done()
         finally:
             await self._end(task, before_cancel)
@@ -224,7 +228,9 @@ class AttemptRunner:
         threads: DaemonThreads,
         tasks: DeadlineTasks,
         auxiliary: Sequence[Engine] = (),
+        clock: WorkClock | None = None,
     ) -> None:
+        self._clock = clock or WorkClock()
         self._engines = (engine, *auxiliary)
         self._factory = factory
         self._limit = limit
@@ -248,11 +254,11 @@ class AttemptRunner:
 
         Cancelling the call aborts what the engine generates for them.
         """
-        begun = time.monotonic()
+        begun, worked = time.monotonic(), self._clock.now()
         made: dict[int, list[Experience]] = {}
         try:
             made = await self._experiences(attempts, weights)
-            self._limit.record(attempts[0].assignment, time.monotonic() - begun)
+            self._limit.record(attempts[0].assignment, self._clock.now() - worked)
             failure = ""
         except (DeadlineExceeded, LoopBlocked) as error:
             failure = str(error)
@@ -292,13 +298,14 @@ class AttemptRunner:
     async def _call(self, spec: WorkflowSpec | IsolatedSpec, seconds: float) -> Made:
         try:
             if isinstance(spec, IsolatedSpec):
-                return await _once_begun(spec.run_in_process, seconds)
+                return await self._once_begun(spec.run_in_process, seconds)
             if spec.needs_thread:
                 return await self._run_in_thread(spec, seconds)
             return await self._tasks.run_with_deadline(
                 lambda: spec.run_on_loop(self._threads),
                 seconds=seconds,
                 before_cancel=lambda: _close(spec.models),
+                clock=self._clock,
             )
         except DeadlineExceeded as error:
             where = f": {spec.stuck_at}" if spec.stuck_at else ""
@@ -308,25 +315,32 @@ class AttemptRunner:
 
     async def _run_in_thread(self, spec: WorkflowSpec, seconds: float) -> Made:
         run = partial(self._threads.run_in_thread, spec.run_in_thread)
-        return await _once_begun(run, seconds)
+        return await self._once_begun(run, seconds)
 
+    async def _once_begun(
+        self, call: Callable[[Callable[[], None]], Awaitable[Made]], seconds: float
+    ) -> Made:
+        """Awaits a call whose time begins once it has a thread or a process.
 
-async def _once_begun(
-    call: Callable[[Callable[[], None]], Awaitable[Made]], seconds: float
-) -> Made:
-    """Awaits a call whose time begins once it has a thread or a process.
+        Raises: DeadlineExceeded.
+        """
+        limit = asyncio.timeout(None)
+        ends: list[asyncio.Task[None]] = []
 
-    Raises: DeadlineExceeded.
-    """
-    limit = asyncio.timeout(None)
-    try:
-        async with limit:
-            loop = asyncio.get_running_loop()
-            return await call(lambda: limit.reschedule(loop.time() + seconds))
-    except TimeoutError as error:
-        if limit.expired():
-            raise DeadlineExceeded from error
-        raise
+        async def end_in_time() -> None:
+            await self._clock.sleep(seconds)
+            limit.reschedule(asyncio.get_running_loop().time())
+
+        try:
+            async with limit:
+                return await call(lambda: ends.append(asyncio.create_task(end_in_time())))
+        except TimeoutError as error:
+            if limit.expired():
+                raise DeadlineExceeded from error
+            raise
+        finally:
+            for end in ends:
+                end.cancel()
 
 
 def _result(

@@ -194,7 +194,9 @@ class WeightGate:
                     await self._admit()
                 weights = self._next() if not self._num_holding else None
                 self._report(weights)
-                if not self._num_holding:
+                if self._num_holding:
+                    await self._share_device()
+                else:
                     weights = await self._with_device(weights)
                 if weights is not None:
                     await self._replace(weights)
@@ -207,6 +209,8 @@ class WeightGate:
         A trainer that waits for the device goes first: runs that the loaded weights suit are over.
         The engine sleeps then, until it is its turn again and runs need weights.
         """
+        if self._turns.keeps_runs and not self._turns.has_device:
+            self.loaded = None  # it fell asleep with runs, and the last of them is over
         if self._turns.must_give_back:
             if self._turns.has_device:
                 self.loaded = None
@@ -216,6 +220,16 @@ class WeightGate:
             return weights
         await self._turns.take()
         return self._next()  # news may have come meanwhile
+
+    async def _share_device(self) -> None:
+        """Has the engine sleep with the runs that it has while the trainer works, where it may."""
+        if not self._turns.keeps_runs:
+            return
+        if self._turns.must_give_back:
+            if self._turns.has_device:
+                await self._turns.give_back(with_runs=True)
+        elif not self._turns.has_device:
+            await self._turns.take()
 
     async def _enter(self, required: WeightsRequirement) -> WeightsId:
         if self.loaded is not None and not self._is_loading and required.matches(self.loaded):

@@ -231,8 +231,9 @@ class ChatEncoder:
 
         The tokens are those of the whole text, up to the last answer. Each answer is trained on as
         it stands in that text: a template that drops the thoughts of earlier turns drops them here
-        too, as it does where the model is asked for the last answer. Where the template ends no
-        answer with an end token, the last one gets the tokenizer's.
+        too, as it does where the model is asked for the last answer. An end token that follows an
+        answer belongs to it, also where it opens the next turn. Where the template ends no answer
+        with an end token, the last one gets the tokenizer's.
 
         Raises: UserError when the template does not let answers be told from the text around them.
         """
@@ -246,8 +247,8 @@ class ChatEncoder:
             trained, after_end = self._split_at_end_token(self._tokens(text[start:end]))
             if end == spans[-1][1]:
                 trained = self._ended(trained)
+            mask += self._ends(tokens, untrained) + [True] * len(trained)
             tokens += untrained + trained
-            mask += [False] * len(untrained) + [True] * len(trained)
             done = end
         if True not in mask:
             raise UserError(
@@ -261,6 +262,15 @@ class ChatEncoder:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
+    def _ends(self, before: list[int], between: list[int]) -> list[bool]:
+        """Returns the mask of tokens between answers: true for one that ends the answer before."""
+        is_end = bool(before and between) and between[0] in self._end_tokens
+        ends_answer = is_end and before[-1] not in self._end_tokens
+        return [ends_answer and place == 0 for place in range(len(between))]
+
+    def _says(self, tokens: list[int]) -> bool:
+        return bool(str(self._tokenizer.decode(tokens)).strip())
+
     def _ended(self, answer: list[int]) -> list[int]:
         """Appends the tokenizer's end token to a last answer that the template does not end."""
         end = self._tokenizer.eos_token_id
@@ -268,7 +278,12 @@ class ChatEncoder:
         return answer if is_ended or not isinstance(end, int) else [*answer, end]
 
     def _split_at_end_token(self, answer: list[int]) -> tuple[list[int], list[int]]:
-        """Splits off what follows the end token: templates add line breaks that no rollout sees."""
+        """Splits off what follows the end token: templates add line breaks that no rollout sees.
+
+        Some write another end token behind these.
+        """
         ends = [place for place, token in enumerate(answer) if token in self._end_tokens]
+        while len(ends) > 1 and not self._says(answer[ends[-2] + 1 : ends[-1]]):
+            ends.pop()
         end = ends[-1] + 1 if ends else len(answer)
         return answer[:end], answer[end:]

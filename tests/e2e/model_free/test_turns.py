@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from tests.support.model_free.alone import weights_of
 from tests.support.model_free.device import DeviceEvent, device_folder, events_of
+from tests.support.model_free.engine import RUN_SECONDS_VARIABLE, SPREAD_VARIABLE
 from tests.support.model_free.experiment import experiment_plan, run_to_end
 from tests.support.model_free.shared_stack import ON_IT, SharedStack
 from tests.support.model_free.slow_rank import DEAF_DISK_VARIABLE, SLOW_SECONDS_VARIABLE
@@ -40,6 +41,8 @@ def turns_in(events: Sequence[DeviceEvent]) -> list[str]:
     turns = []
     for event in events:
         assert event.what != "clash", event
+        if event.what == "kept":
+            continue
         if event.what == "awake":
             assert not awake, f"{event.role} woke up beside {awake}"
             awake = event.role
@@ -61,6 +64,37 @@ async def test_engine_and_trainer_take_turns_and_end_with_the_same_weights(
     assert turns.count("rank") >= 8, "one for each train step, at least"
     assert turns.count("engine") >= 8
     assert ended.HasField("turn"), "the synchronizer was told"
+
+
+FEW_SLOW_RUNS: JsonValue = {
+    "runner_per_model": 4,
+    "env_vars": {RUN_SECONDS_VARIABLE: "0.5", SPREAD_VARIABLE: "1"},
+}
+"""Those of the next explore step follow one by one, while the last of this one end."""
+
+
+@ON_IT
+async def test_unfinished_runs_sleep_with_their_engine_and_go_on_after_the_turn(
+    tmp_path: Path, shared_stack: SharedStack
+) -> None:
+    """Runs of the next explore step are under way when the trainer's turn comes.
+
+    The engine fails if its weights change under a run, or if it sleeps without its runs.
+    """
+    plan = experiment_plan(
+        tmp_path,
+        name="kept",
+        stages=[STAGE_OF_TURNS],
+        synchronizer={"sync_offset": 1},
+        explorer=FEW_SLOW_RUNS,
+    )
+    ended = await run_to_end(shared_stack.synchronizer, plan)
+    assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
+    assert turns_in(events(plan)).count("rank") >= 8
+    num_kept = sum(event.what == "kept" for event in events(plan))
+    assert num_kept >= 2, "no run was under way at a turn"
+    logs = "".join(log.read_text() for log in (shared_stack.folder / "log").glob("explorer*.log"))
+    assert "weights changed under a run" not in logs and "works while it sleeps" not in logs
 
 
 def imitating_first(root: Path, name: str, mode: str) -> ExperimentPlan:

@@ -17,7 +17,7 @@ import pytest_asyncio
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from services.explorer.engine.interface import Engine
+from services.explorer.engine.interface import DeviceRequest, Engine
 from services.explorer.engine.vllm import VllmEngine, start_vllm
 from services.explorer.engine.vllm_options import detect_hardware
 from services.explorer.retry import RetryPolicy
@@ -33,8 +33,9 @@ from tests.unit.explorer.builders import build_weights, unheard_beats
 from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.errors import UserError
 from trinity.local.files import VARIABLE as SOCKETS
+from trinity.runtime.device_lock import DeviceLock, Holder
 from trinity.types import FinishReason, JsonObject, SamplingParams
-from trinity.workflows.generation import Generation
+from trinity.workflows.generation import Generation, GenerationDelta
 
 PROMPT = [3, 21, 22, 15, 23, 24, 33, 1, 4]
 NUM_SAMPLES = 400
@@ -313,6 +314,44 @@ async def test_a_worker_alone_opens_no_port_where_vllm_would_have_it_open_one(
         assert len(answer.token_ids) >= 1
     finally:
         await engine.close()
+
+
+@pytest.mark.skipif(AT_HAND is GPU, reason="this engine was started without a mode of sleep")
+async def test_requests_that_sleep_with_their_engine_go_on_where_they_were(
+    engine: Engine, models: tuple[Path, Path], kind: Kind, tmp_path: Path
+) -> None:
+    """The trainer has its turn amid their tokens; what begins meanwhile waits too."""
+    assert isinstance(engine, VllmEngine)
+    path = tmp_path / "gpu.lock"
+    device = DeviceRequest(path=path, reason="to roll out", seconds=5.0)
+    trainer, holder = DeviceLock(path), Holder.of_this_process("trainer", "to train")
+    deltas: list[GenerationDelta] = []
+
+    def begin(seed: int) -> asyncio.Task[Generation]:
+        call = engine.generate(PROMPT, sampling(seed, max_tokens=64), on_delta=deltas.append)
+        return asyncio.create_task(call)
+
+    assert await engine.wake_up(device)
+    assert not trainer.try_take(holder)
+    calls = [begin(seed) for seed in range(8)]
+    while not deltas:  # noqa: ASYNC110 - the engine tells nobody
+        await asyncio.sleep(0)
+    await engine.sleep(1, keeps_requests=True)
+    assert trainer.try_take(holder)
+    num_told = len(deltas)
+    calls.append(begin(8))
+    await asyncio.sleep(0.5)
+    assert len(deltas) == num_told and not any(call.done() for call in calls)
+    trainer.release()
+    assert await engine.wake_up(device)
+    generations = await asyncio.gather(*calls)
+    assert sum(len(generation.token_ids) for generation in generations) > 2 * num_told
+    for generation in generations:
+        assert_agree(models[0], generation, kind)
+    await engine.sleep(1)
+    assert trainer.try_take(holder)
+    trainer.release()
+    assert await engine.wake_up(device)
 
 
 async def test_a_cancelled_call_leaves_the_engine_usable(engine: Engine) -> None:

@@ -30,7 +30,7 @@ class DeviceEvent:
     pid: int
     role: str
     what: str
-    """`awake`, `asleep`, or `clash` where another process was awake."""
+    """`awake`, `asleep`, `clash` where another process was awake, `kept` for unfinished work."""
 
 
 class SimulatedDevice:
@@ -61,6 +61,11 @@ class SimulatedDevice:
             self._mark.unlink(missing_ok=True)
             self._log("asleep")
         self.is_awake = False
+
+    def note(self, what: str) -> None:
+        """Adds an event of another kind."""
+        with self._locked():
+            self._log(what)
 
     def check_awake(self) -> None:
         """Fails where work is done without the device."""

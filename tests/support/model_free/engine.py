@@ -32,12 +32,12 @@ class HashEngine:
 
     def __init__(self, options: EngineOptions) -> None:
         self._digest = read_digest(Path(options.model_path))
-        self._seconds = float(os.environ.get(RUN_SECONDS_VARIABLE, "0"))
-        self._spreads = os.environ.get(SPREAD_VARIABLE) == "1"
+        self._num_generating = 0
         self._hold = os.environ.get(HOLD_VARIABLE, "")
         folder = device_folder(options.model_path)
         self._device = SimulatedDevice(folder, "engine") if options.sleeps else None
         self._lock: DeviceLock | None = None
+        self._is_awake = asyncio.Event()
         self._wake_device()
 
     async def generate(
@@ -49,14 +49,11 @@ class HashEngine:
         on_delta: OnDelta | None = None,
     ) -> Generation:
         """Letters, and the end token."""
-        digest = self._digest
-        if self._device is not None:
-            self._device.check_awake()
-        hashed = self._hash_of(digest, prompt_token_ids, sampling.seed)
-        await asyncio.sleep(self._seconds * (hashed[-1] / 128 if self._spreads else 1.0))
-        while self._hold and os.path.exists(self._hold):  # noqa: ASYNC110, ASYNC240 (of a test)
-            await asyncio.sleep(0.05)
-        assert digest == self._digest, "weights changed under a run"
+        self._num_generating += 1
+        try:
+            hashed = await self._generate(prompt_token_ids, sampling.seed)
+        finally:
+            self._num_generating -= 1
         letters = [97 + byte % 26 for byte in hashed[: NUM_TOKENS - 1]]
         tokens = [*letters, END_TOKEN][: max(sampling.max_tokens, 1)]
         reason = FinishReason.STOP if tokens[-1] == END_TOKEN else FinishReason.LENGTH
@@ -64,6 +61,26 @@ class HashEngine:
             for token in tokens:
                 on_delta(GenerationDelta(token_ids=[token], logprobs=[-0.5]))
         return Generation(token_ids=tokens, logprobs=[-0.5] * len(tokens), finish_reason=reason)
+
+    async def _generate(self, prompt: Sequence[int], seed: int | None) -> bytes:
+        """Takes its time with one set of weights, and waits where the engine sleeps meanwhile."""
+        await self._awake()
+        digest = self._digest
+        hashed = self._hash_of(digest, prompt, seed)
+        spreads = os.environ.get(SPREAD_VARIABLE) == "1"
+        seconds = float(os.environ.get(RUN_SECONDS_VARIABLE, "0"))
+        await asyncio.sleep(seconds * (hashed[-1] / 128 if spreads else 1.0))
+        while self._hold and os.path.exists(self._hold):  # noqa: ASYNC110, ASYNC240 (of a test)
+            await asyncio.sleep(0.05)
+        await self._awake()
+        assert digest == self._digest, "weights changed under a run"
+        return hashed
+
+    async def _awake(self) -> None:
+        while not self._is_awake.is_set():
+            await self._is_awake.wait()
+        if self._device is not None:
+            self._device.check_awake()
 
     @staticmethod
     def _hash_of(digest: bytes, prompt: Sequence[int], seed: int | None) -> bytes:
@@ -90,8 +107,12 @@ class HashEngine:
             self._digest = digest
         return failure
 
-    async def sleep(self, level: int) -> None:
+    async def sleep(self, level: int, *, keeps_requests: bool = False) -> None:
         """Leave the device; after level 2 it has no weights."""
+        assert keeps_requests or not self._num_generating, "runs would not go on"
+        self._is_awake.clear()
+        if self._device is not None and self._num_generating:
+            self._device.note("kept")
         if level > 1:
             self._digest = b""
         if self._device is not None:
@@ -112,6 +133,7 @@ class HashEngine:
     def _wake_device(self) -> None:
         if self._device is not None:
             self._device.wake()
+        self._is_awake.set()
 
     async def check(self) -> None:
         """It never dies alone."""

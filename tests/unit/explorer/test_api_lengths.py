@@ -1,5 +1,6 @@
 """Over an OpenAI-compatible address only the model's length limits a prompt and its answer."""
 
+import json
 import logging
 from typing import Any
 
@@ -103,3 +104,9 @@ def test_a_parameter_that_moves_the_ratio_is_told_once(caplog: pytest.LogCapture
     warnings.check({"top_k": 30, "presence_penalty": 0.5})
     assert len(caplog.messages) == 2
     assert "`top_k: 20`" in caplog.messages[0] and "`presence_penalty: 0.5`" in caplog.messages[1]
+    warnings.check({"min_tokens": 0, "json_schema": ""})
+    assert len(caplog.messages) == 2
+    warnings.check({"min_tokens": 5, "json_schema": json.dumps({"enum": list(range(1000))})})
+    told = sorted(caplog.messages[2:])
+    assert "`json_schema: {" in told[0] and "no such argument leaves them right" in told[0]
+    assert "`min_tokens: 5`" in told[1] and max(map(len, told)) < 300

@@ -99,7 +99,7 @@ class AwakeTurns(EngineOwnDevice):
     has_device = True
     was_given_back = False
 
-    async def give_back(self) -> None:
+    async def give_back(self, *, with_runs: bool = False) -> None:
         self.was_given_back = True
 
 

@@ -29,12 +29,14 @@ class SleepyEngine(ArithmeticEngine):
         super().__init__()
         self.lock: DeviceLock | None = None
         self.levels: list[int] = []
+        self.kept: list[bool] = []
         self.never_sleeps = False
         self.answers = asyncio.Event()
         """Calls are done at once, but answered only once this is set."""
         self.answers.set()
 
-    async def sleep(self, level: int) -> None:
+    async def sleep(self, level: int, *, keeps_requests: bool = False) -> None:
+        self.kept.append(keeps_requests)
         if self.never_sleeps:
             await asyncio.Event().wait()
         await self.answers.wait()
@@ -65,11 +67,13 @@ class TurnsUnderTest:
 
 @asynccontextmanager
 async def turns_in(
-    folder: Path, *, level: int = 1, silence_seconds: float = 60.0
+    folder: Path, *, level: int = 1, silence_seconds: float = 60.0, keeps_runs: bool = False
 ) -> AsyncIterator[TurnsUnderTest]:
     async with unheard_beats() as heartbeats:
         path = folder / "gpu.lock"
-        settings = TurnSettings(path=path, sleep_level=level, silence_seconds=silence_seconds)
+        settings = TurnSettings(
+            path=path, sleep_level=level, silence_seconds=silence_seconds, keeps_runs=keeps_runs
+        )
         made: list[TurnsUnderTest] = []
         turns = EngineSharedDevice(
             settings,
@@ -220,3 +224,45 @@ async def test_no_run_takes_the_device_from_a_trainer_that_waits(tmp_path: Path)
         world.is_wanted = False
         gate.on_weights_changed()
         await run
+
+
+async def test_the_engine_sleeps_with_its_runs_where_they_are_kept(tmp_path: Path) -> None:
+    async with (
+        turns_in(tmp_path, keeps_runs=True) as world,
+        gate_with(world, 1) as gate,
+        gate.hold(train(1)),
+    ):
+        world.is_wanted = True
+        gate.on_weights_changed()
+        await let_others_run()
+        assert world.engine.kept == [True]
+        assert gate.loaded is not None, "the run goes on with its weights"
+        stopped_at = world.turns.clock.now()
+        trainer = DeviceLock(world.path)
+        assert trainer.try_take(TRAINER)
+        async with gate.hold(train(1)):  # it begins, and waits in the engine
+            assert not world.turns.has_device
+            assert world.turns.clock.now() == stopped_at, "the runs' time stands still"
+            trainer.release()
+            world.is_wanted = False
+            gate.on_weights_changed()
+            await let_others_run()
+            assert world.turns.has_device
+            assert len(world.engine.loaded) == 1, "the weights are those of before"
+            await asyncio.sleep(0.01)
+            assert world.turns.clock.now() > stopped_at
+
+
+async def test_an_engine_whose_runs_ended_in_its_sleep_loads_weights_anew(tmp_path: Path) -> None:
+    async with turns_in(tmp_path, keeps_runs=True) as world, gate_with(world, 1) as gate:
+        async with gate.hold(train(1)):
+            world.is_wanted = True
+            gate.on_weights_changed()
+            await let_others_run()
+            assert not world.turns.has_device
+        world.is_wanted = False
+        gate.on_weights_changed()
+        await let_others_run()
+        async with gate.hold(train(1)):
+            await let_others_run()
+            assert world.turns.has_device

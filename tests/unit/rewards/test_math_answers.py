@@ -4,10 +4,16 @@ import time
 
 import pytest
 
-from tests.unit.rewards import sign_pairs
+from tests.unit.rewards import prose_pairs, sign_pairs
 from tests.unit.rewards.math_pairs import RIGHT, WRONG
 from trinity.plugins import REWARDS
-from trinity.rewards.math_grading import is_equivalent, is_right_answer, last_boxed
+from trinity.rewards.math_grading import (
+    MAX_CHARACTERS,
+    is_equivalent,
+    is_right_answer,
+    last_boxed,
+)
+from trinity.rewards.math_prose import is_stated
 from trinity.rewards.reward import BoundReward
 
 MARKED = {
@@ -56,6 +62,25 @@ def test_an_answer_that_is_not_marked_is_looked_for_in_prose_alone(
     response: str, truth: str, is_right: bool
 ) -> None:
     assert is_equivalent(response, truth) is is_right
+
+
+@pytest.mark.parametrize(("response", "truth"), prose_pairs.RIGHT)
+def test_prose_that_gives_the_answer_is_right(response: str, truth: str) -> None:
+    assert is_equivalent(response, truth)
+
+
+@pytest.mark.parametrize(("response", "truth"), prose_pairs.WRONG)
+def test_prose_that_denies_or_changes_the_number_beside_it_is_wrong(
+    response: str, truth: str
+) -> None:
+    assert not is_equivalent(response, truth)
+
+
+def test_prose_without_an_end_takes_no_time() -> None:
+    begun = time.process_time()
+    for piece in ("5 = ", "answer is 5 ", "$5 ", "5, ", "not ", "\\text{ 5", "is 5, ", "- "):
+        assert is_stated(piece * (MAX_CHARACTERS // len(piece)), "7", str.__eq__) is not None
+    assert time.process_time() - begun < 5
 
 
 @pytest.mark.parametrize(

@@ -172,3 +172,42 @@ def test_a_row_that_cannot_be_split_is_named_with_what_to_do(
     formatter = turns_of(formatter_of, template)
     with pytest.raises(UserError, match=rf"`rows`: row 6: .*{which}.*`format.chat_template`"):
         only_row(formatter, {"messages": messages_of(*TURNS)}, index=6)
+
+
+@pytest.mark.parametrize(
+    ("closing", "at_the_end", "whole"),
+    [
+        ("<end>\n", "<end>", "<user>a<end>\n<assistant>2<end>\n<user>b<end>\n<assistant>45<end>"),
+        ("<end>\n", "\n<end>", "<user>a<end>\n<assistant>2<end>\n<user>b<end>\n<assistant>45<end>"),
+        ("", "", "<user>a<assistant>2<user>b<assistant>45<end>"),
+        ("", "<end>", "<user>a<assistant>2<user>b<assistant>45<end>"),
+    ],
+)
+def test_a_second_end_token_at_the_end_changes_no_other_turn(
+    tokenizer: PreTrainedTokenizerFast,
+    formatter_of: Load,
+    closing: str,
+    at_the_end: str,
+    whole: str,
+) -> None:
+    """As those of Phi-3, which write `<|end|>` after a turn and one more after all."""
+    turns = TEMPLATE.replace("<end>\n", closing)
+    end = "{% if not add_generation_prompt %}" + at_the_end + "{% endif %}"
+    rows = [("user", "a"), ("assistant", "2"), ("user", "b"), ("assistant", "45")]
+    row = only_row(turns_of(formatter_of, turns + end), {"messages": messages_of(*rows)})
+    assert decoded(tokenizer, row.tokens) == whole
+    assert learned_of(tokenizer, row) == ("2<end>45<end>" if closing else "245<end>")
+
+
+def test_an_end_token_that_opens_the_next_turn_ends_the_answer_before_it(
+    tokenizer: PreTrainedTokenizerFast, formatter_of: Load
+) -> None:
+    """As in GLM, where `<|user|>` is both: a rollout ends with it."""
+    opened = TEMPLATE.replace("<end>\n", "").replace("<{{ message['role'] }}>", "{{ opening }}")
+    roles = "{% set opening = '<end>' if message['role'] == 'user' else '<assistant>' %}"
+    template = opened.replace(
+        "{% for message in messages %}", "{% for message in messages %}" + roles
+    )
+    row = only_row(turns_of(formatter_of, template), {"messages": TWO_ANSWERS})
+    assert decoded(tokenizer, row.tokens) == "<end>a<assistant>(why)2<end>b<assistant>(so)45<end>"
+    assert learned_of(tokenizer, row) == "(why)2<end>(so)45<end>"

@@ -79,11 +79,12 @@ def scripted_model(
     max_tokens: int = 4000,
     max_prompt_tokens: int = 9000,
     auxiliary_name: str = "",
+    tokenizer: TurnTokenizer | None = None,
 ) -> ModelWrapper:
     """A model for one run: the policy, or with a name one beside it."""
     return ModelWrapper(
         generator=engine,
-        tokenizer=TurnTokenizer(forgets=forgets),
+        tokenizer=tokenizer or TurnTokenizer(forgets=forgets),
         limits=ModelLimits(max_model_len=20_000, max_prompt_tokens=max_prompt_tokens),
         sampling=SamplingParams(max_tokens=max_tokens),
         weights=(4, 1),

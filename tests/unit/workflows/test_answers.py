@@ -141,6 +141,37 @@ async def test_of_two_tries_at_one_prompt_the_one_that_was_kept_is_trained() -> 
     assert (trained(sample), sample.info) == ("four\n", {"unused_answers": 2})
 
 
+FEW_SHOT = [{"role": "user", "content": "1+3?"}, {"role": "assistant", "content": "four"}, ASKED]
+
+
+async def test_an_example_that_says_what_was_tried_is_none_of_the_answers() -> None:
+    model = scripted_model(ScriptedEngine(["four", "four"]))
+    for _ in range(2):
+        await model.chat_async(FEW_SHOT)  # type: ignore[arg-type]
+    workflow = Workflow(task=task_of({"question": "", "answer": ""}), model=model)
+    kept: list[Any] = [*FEW_SHOT, {"role": "assistant", "content": "four"}]
+    (sample,) = workflow.experiences(kept, reward=1.0)
+    assert (trained(sample), sample.info) == ("four\n", {"unused_answers": 1})
+    edited: list[Any] = [*FEW_SHOT, {"role": "assistant", "content": "4, of course"}]
+    with pytest.raises(UserError, match="none of the assistant's messages"):
+        workflow.experiences(edited, reward=1.0)
+
+
+@pytest.mark.parametrize("begin", ["it", "it is ", "<think>\n"])
+async def test_an_answer_that_goes_on_with_a_begin_is_trained_without_it(begin: str) -> None:
+    model = scripted_model(ScriptedEngine([" four", "more"]))
+    messages: list[Any] = [ASKED, {"role": "assistant", "content": begin}]
+    (answer,) = await model.chat_async(messages)
+    messages[-1] = {"role": "assistant", "content": begin + answer.response_text}
+    messages.append(TOOL)
+    await model.chat_async(messages)
+    messages.append({"role": "assistant", "content": "more"})
+    workflow = Workflow(task=task_of({"question": "", "answer": ""}), model=model)
+    samples = workflow.experiences(messages, reward=1.0)
+    assert said(samples) == [" four", "more"]
+    assert all("unused_answers" not in sample.info for sample in samples)
+
+
 def answer_of(text: str, stop: tuple[str, ...] = ()) -> Experience:
     return Experience(
         body=TokenSequence(
@@ -154,6 +185,25 @@ def answer_of(text: str, stop: tuple[str, ...] = ()) -> Experience:
     )
 
 
+def call_of(arguments: str) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": {"name": "add", "arguments": arguments}}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answered"),
+    [
+        ('{"text": "caf\\u00e9 \\"x\\"\\n", "n": 1.0}', '{"name": "add", "text": "café"}'),
+        ('{"a": "2", "b": true, "c": null}', "<function=add><parameter=a>2</parameter>"),
+        ("not JSON", "add"),
+        ("{}", "add()"),
+    ],
+)
+def test_values_that_a_parser_may_write_otherwise_decide_nothing(
+    arguments: str, answered: str
+) -> None:
+    assert says_answer({"content": "", "tool_calls": call_of(arguments)}, answer_of(answered))
+
+
 @pytest.mark.parametrize(
     ("message", "answer"),
     [
@@ -163,6 +213,10 @@ def answer_of(text: str, stop: tuple[str, ...] = ()) -> Experience:
         ({"content": "four</act>"}, answer_of("four", ("</stop>",))),
         ({"content": "five", "reasoning_content": "two and two"}, answer_of("two and two four")),
         ({"content": "and words", "tool_calls": CALLS}, answer_of(CALL)),
+        ({"content": "", "tool_calls": call_of('{"a": 3}')}, answer_of(CALL)),
+        ({"content": "", "tool_calls": call_of('{"a": {"b": ["two"]}}')}, answer_of(CALL)),
+        ({"content": "hundred", "reasoning": "two"}, answer_of("<think>two</think> four hundred")),
+        ({"content": "", "reasoning": "two"}, answer_of("<think>two</think> four")),
     ],
 )
 def test_what_was_edited_is_no_answer(message: dict[str, Any], answer: Experience) -> None:

@@ -1,14 +1,17 @@
 """Transcripts of workflows that were written for Trinity-RFT."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.unit.workflows.scripted import ScriptedEngine, scripted_model
+from tests.unit.workflows.scripted import END, ScriptedEngine, TurnTokenizer, scripted_model
 from trinity.common.experience import Experience
 from trinity.common.models.model import ModelWrapper
 from trinity.errors import UserError
+from trinity.types import JsonObject
+from trinity.workflows.generation import Prompt
+from trinity.workflows.messages import Message
 
 pytest.importorskip("torch", reason="Trinity-RFT's experiences hold its tensors")
 Messages = list[dict[str, str]]
@@ -60,6 +63,29 @@ async def test_what_the_model_never_said_is_encoded_and_scored() -> None:
     messages += [said("assistant", "right"), said("user", "bye")]
     with pytest.raises(UserError, match="rewrites message 1 of a transcript"):
         await converted(lambda model: model.convert_messages_to_experience(messages), [])
+
+
+class ContinuingTokenizer(TurnTokenizer):
+    """Ends every message but a last one of the assistant, which is continued."""
+
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
+        text = "".join(f"<{one['role']}>{one['content']}{END}" for one in messages)
+        is_continued = messages[-1]["role"] == "assistant"
+        return self.encode(text.removesuffix(END) if is_continued else text + "<assistant>")
+
+
+async def test_the_end_of_what_the_model_never_said_is_trained_with_it() -> None:
+    messages = [said("user", "go"), said("assistant", "left"), said("user", "on")]
+    messages += [said("assistant", "right"), said("user", "bye")]
+
+    def use(model: ModelWrapper) -> Experience:
+        return model.convert_messages_to_experience(messages)
+
+    own = scripted_model(ScriptedEngine([]), tokenizer=ContinuingTokenizer())
+    made = await asyncio.to_thread(use, ModelWrapper(own, model_path="m"))
+    trained = made.tokens[made.prompt_length :][made.action_mask].tolist()
+    assert bytes(trained).decode() == "left\nright\n"
+    assert len(made.logprobs) == len(made.action_mask)
 
 
 async def test_a_temperature_that_cannot_be_given_is_refused() -> None:

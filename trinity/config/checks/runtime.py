@@ -43,13 +43,13 @@ def _conflicts(plan: StagePlan) -> Iterator[str]:
     """Yields what each setting would need that turns on one GPU do not have."""
     sync, cluster, explorer = plan.config.synchronizer, plan.config.cluster, plan.config.explorer
     two = "or `mode: both` with a GPU for each"
-    if sync.sync_offset:
+    if sync.sync_offset and explorer.rollout_model.sleep_level > 1:
         yield (
-            f"lets the engine sleep while the trainer works, and `synchronizer.sync_offset: "
-            f"{sync.sync_offset}` keeps rollouts going meanwhile; none is kept unfinished over a "
-            f"turn: give 0, {two}"
+            f"with `synchronizer.sync_offset: {sync.sync_offset}` keeps unfinished rollouts while "
+            "the trainer works, for which the engine must keep its weights: give "
+            "`explorer.rollout_model.sleep_level: 1`, or `sync_offset: 0`"
         )
-    elif plan.has_dynamic_sync:
+    if plan.has_dynamic_sync:
         yield (
             "trains when an explore step is over, and `synchronizer.sync_style: "
             f"{sync.sync_style}` lets rollouts go on: give `fixed`, {two}"

@@ -90,18 +90,40 @@ async def _encoded(model: OurModel, said: Transcript) -> types.Experience:
                 "not answer in this run, so its tokens are not known: append "
                 "`experience.response_text` as it is"
             )
-        mask[len(before) - first : len(after) - first] = True
-    logprobs = await model.logprobs_async(whole.token_ids, said.temperature)
+        ends = len(after) + len(_end_of(model, whole.token_ids[len(after) :]))
+        mask[len(before) - first : ends - first] = True
+    end = _end_of(model, _behind(model, said, places[-1])[len(whole.token_ids) :])
+    end = end[: model.limits.max_model_len - len(whole.token_ids)]
+    tokens, mask = [*whole.token_ids, *end], np.append(mask, np.ones(len(end), np.bool_))
+    logprobs = await model.logprobs_async(tokens, said.temperature)
     body = TokenSequence(
-        tokens=np.array(whole.token_ids, dtype=np.int32),
+        tokens=np.array(tokens, dtype=np.int32),
         prompt_length=first,
         action_mask=mask,
         rollout_logprobs=logprobs[first - 1 :],
-        prompt_text=model.text_of(whole.token_ids[:first]),
-        response_text=model.text_of(whole.token_ids[first:]),
+        prompt_text=model.text_of(tokens[:first]),
+        response_text=model.text_of(tokens[first:]),
         role_spans=whole.role_spans,
     )
     return types.Experience(body=body)
+
+
+def _behind(model: OurModel, said: Transcript, place: int) -> list[int]:
+    """Returns the tokens of the transcript up to an answer and of what may follow it."""
+    follows = {"role": "user", "content": "."}
+    messages = [*said.messages[: place + 1], follows]
+    try:
+        return model.tokenizer.encode_chat(messages, said.tools).token_ids
+    except UserError:  # the template does not take it there
+        return []
+
+
+def _end_of(model: OurModel, behind: list[int]) -> list[int]:
+    """Returns the end token that a template writes behind an answer, if it writes one.
+
+    It is special, so that it is no text; a model that never sees it never stops.
+    """
+    return behind[:1] if behind and not model.tokenizer.decode(behind[:1]) else []
 
 
 BUILT = "built_by_workflow"

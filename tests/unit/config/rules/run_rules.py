@@ -28,10 +28,25 @@ THE_RUN = [
         {"mode": "colocate"},
         lambda plan: plan.mode == "both" and plan.takes_turns,
     ),
-    refused(
-        "turns while rollouts go on",
+    follows(
+        "rollouts may be unfinished at a turn",
         deep_merge({"mode": "colocate"}, at("synchronizer.sync_offset", 1)),
-        "none is kept unfinished over a turn: give 0",
+        lambda plan: plan.takes_turns and plan.is_asynchronous,
+    ),
+    follows(
+        "none is unfinished on policy",
+        {"mode": "colocate"},
+        lambda plan: plan.takes_turns and not plan.is_asynchronous,
+    ),
+    refused(
+        "unfinished rollouts whose weights are forgotten",
+        deep_merge(
+            {"mode": "colocate"},
+            deep_merge(
+                at("synchronizer.sync_offset", 1), at("explorer.rollout_model.sleep_level", 2)
+            ),
+        ),
+        "give `explorer.rollout_model.sleep_level: 1`, or `sync_offset: 0`",
     ),
     refused(
         "turns with versions that come when ready",

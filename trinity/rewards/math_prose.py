@@ -1,0 +1,179 @@
+# ruff: noqa: RUF001  # people and models write these characters
+r"""Looks at what stands around an answer in prose: `it is not 5`, `1 in 6` and `5‰` do not say 5.
+
+An answer in prose is the number or formula behind `answer is`, else the last one. It counts if it
+equals the truth as a whole, and if no word beside it in its clause makes another answer of it.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trinity.rewards.math_answers import Equal, is_prose, is_same_answer
+from trinity.rewards.math_units import are_different, unit_of
+
+_FORMULA = re.compile(
+    r"\$\$([^$]{1,400})\$\$|\$([^$\n]{1,400})\$|\\\(([^$]{1,400}?)\\\)|\\\[([^$]{1,400}?)\\\]"
+)
+_TOKEN = re.compile(r"\S+")
+_OPERATOR = re.compile(
+    r"[-+*/^=<>≤≥≠×·÷±:]+|\\(?:neq?|leq?|geq?|lt|gt|cdot|times|div|pm|approx|equiv|in|ln|log|sin|cos|tan|neg)"
+)
+_OPERATOR_BEHIND = re.compile(r"\\[a-zA-Z]+$|[<>=≤≥≠]$")
+_TERM = re.compile(r"[-+(\[{]*(?:\d|\\|[a-zA-Z][)\]}]*$|[a-zA-Z]\([a-zA-Z]\)$)")
+_NAMED = re.compile(r"answer\b[^.\n\d$]{0,30}?(?:\bis\b|[:=])", re.IGNORECASE)
+_CLAUSE = re.compile(
+    r"[.,;:!?](?=\s|$)|\n|(?<!anything )(?<!nothing )\bbut\b"
+    r"|\b(?:so|hence|thus|then|therefore|because)\b",
+    re.IGNORECASE,
+)
+_NUMBER = r"\(?\$?\\?[-+]?\d[\d.,/]*\$?"
+_UNIT_WORD = r"(?:\s+[a-zA-Z]+)?"
+_DENIED = re.compile(
+    r"\b(?:not|never|neither|nor|cannot|nicht|kein|keine|pas|jamais)\b|n['’]t\b"
+    r"|\b(?:anything|nothing) but\b",
+    re.IGNORECASE,
+)
+_OTHER_BEFORE = re.compile(
+    r"\b(?:than|least|most|minus|negative|half|half of|twice|thrice|doubled?|tripled?|above|below"
+    r"|under|over|exceeds?|exceeding|between|except|either|square root of|root of|cube of|square of"
+    r"|than or equal to|log|ln|sqrt|sin|cos|tan)\s*$"
+    r"|\b(?:an?|one|two|three|four|five|six|seven|eight|nine|ten)\s+"
+    r"(?:chance )?(?:in|out of|of)\s*$"
+    rf"|{_NUMBER}{_UNIT_WORD}\s+"
+    r"(?:to|or|and|in|of|out of|by|per|choose|mod|modulo|minus|plus|times|over"
+    r"|through|until|vs\.?)\s*$"
+    rf"|(?:\b(?:is|are|get|answers?|and|either)|[=:,])\s*{_NUMBER},\s*$",
+    re.IGNORECASE,
+)
+_OTHER_BEHIND = re.compile(
+    r"\s*(?:,?\s*(?:no|wait|actually|sorry|or rather)\b"
+    r"|(?:,|;|and\b|or\b)\s*\$?[a-zA-Z](?:_\{?\w\}?)?\s*="
+    rf"|,\s*{_NUMBER}\s*(?:$|[.!?,;]|and\b|or\b)"
+    r"|半|以上|以下|未満|多|余|几|倍|分之|割|乗|から|到|至|[〜～]"
+    r"|\(?\s*(?:wrong|incorrect|false|impossible|not|squared|cubed|factorial|twice|halves|halved"
+    r"|doubled|tripled|per mille|permille|ppm|ppb|parts per|basis points?|cannot)\b"
+    r"|(?:is|are|was|were|does|do|did|can|could|would|will|has|must|should|may|seems?|looks?)"
+    r"(?:\s+\w+)?\s+(?:not|wrong|incorrect|false|impossible|never)\b"
+    r"|[a-zA-Z]+n['’]t\b|can['’]t\b"
+    r"|or\s+(?:more|less|fewer|higher|lower|above|below|greater|larger|smaller|not)\b"
+    r"|(?:or|choose|mod|modulo|in|out of|of|to|per|times|plus|minus|over|through|and|until|vs\.?)"
+    rf"\s+{_NUMBER}"
+    r"|(?:and|plus)\s+(?:a|one|two|three|four)\b"
+    r"|(?:less|more|fewer|greater|larger|smaller)\s+than\b|\\p?mod(?![a-z]))",
+    re.IGNORECASE,
+)
+_RAISED_UNIT = re.compile(r"[a-zA-Z/]+\^\{?[23]\}?\W*$")
+"""Stands behind a number, and is none."""
+_SET_WORDS = re.compile(
+    r"(?<=\d)(?:\\?[ ,;~])*\\(?:text|mathrm|textrm|mbox)\{[ ~]*([^{}]*?)[ ~]*\}(?=(\d)?)"
+)
+_MOST_UNIT_WORDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A number or formula, and where it stands."""
+
+    content: str
+    start: int
+    end: int
+
+
+def is_stated(text: str, truth: str, equal: Equal) -> bool:
+    """Returns true if the answer that prose gives is the truth, and nothing beside it denies it.
+
+    A text without numbers and formulas states nothing that could be denied.
+    """
+    text = _SET_WORDS.sub(lambda found: f" {found[1]}{' ' if found[2] else ''}", text)
+    places = list(_places(text))
+    if not places:
+        return True
+    place = _named(text, places) or places[-1]
+    before, behind = _clause_around(text, place)
+    if _DENIED.search(before) or _OTHER_BEFORE.search(text[: place.start]):
+        return False
+    if _OTHER_BEHIND.match(text, place.end) or _has_other_unit(place.content, behind, truth):
+        return False
+    return is_same_answer(place.content, truth, equal)
+
+
+def _places(text: str) -> Iterator[_Place]:
+    """Yields numbers and formulas in their order; of each number all that is written with it."""
+    formulas = [found for found in _FORMULA.finditer(text) if not is_prose(_inside(found))]
+    start = 0
+    for formula in formulas:
+        yield from _numbers(text, start, formula.start())
+        yield _Place(_inside(formula), formula.start(), formula.end())
+        start = formula.end()
+    yield from _numbers(text, start, len(text))
+
+
+def _inside(formula: re.Match[str]) -> str:
+    return next(group for group in formula.groups() if group is not None).strip()
+
+
+def _numbers(text: str, start: int, end: int) -> Iterator[_Place]:
+    tokens = list(_TOKEN.finditer(text, start, end))
+    number = 0
+    while number < len(tokens):
+        last = number
+        while last + 1 < len(tokens) and _go_together(tokens[last][0], tokens[last + 1][0]):
+            last += 1
+        written = text[tokens[number].start() : tokens[last].end()]
+        if any(character.isdecimal() for character in written) and not _RAISED_UNIT.match(written):
+            yield _trimmed(written, tokens[number].start())
+        number = last + 1
+
+
+def _go_together(token: str, follower: str) -> bool:
+    """Returns true for `x = 5`, `3 / 4` and `1 000`, token by token."""
+    if _OPERATOR.fullmatch(token):
+        return bool(_TERM.match(follower) or _OPERATOR.fullmatch(follower))
+    if _OPERATOR.fullmatch(follower):
+        return bool(_TERM.match(token))
+    if _OPERATOR_BEHIND.search(token):
+        return True
+    return token[-1].isdecimal() and follower[0].isdecimal()
+
+
+def _trimmed(written: str, start: int) -> _Place:
+    """Takes off the marks of a sentence and of emphasis."""
+    bare = written.lstrip("\"'*_=: ")
+    start += len(written) - len(bare)
+    bare = bare[:-1] if bare[-1:] in ".,;:!?" else bare
+    bare = bare.rstrip("*_") if bare.endswith(("**", "__")) or written.startswith("*") else bare
+    bare = bare[:-1] if bare[-1:] in ".,;:!?" and not bare.endswith("..") else bare
+    bare = bare[:-1] if bare.endswith(")") and bare.count("(") < bare.count(")") else bare
+    if bare.startswith("(") and bare.count("(") > bare.count(")"):
+        bare, start = bare[1:], start + 1
+    return _Place(bare, start, start + len(bare))
+
+
+def _named(text: str, places: list[_Place]) -> _Place | None:
+    """Returns the first number or formula behind the last `answer is` that is followed by one."""
+    for found in reversed(list(_NAMED.finditer(text))):
+        for place in places:
+            if found.end() <= place.start and not _ends_sentence(text[found.end() : place.start]):
+                return place
+    return None
+
+
+def _ends_sentence(between: str) -> bool:
+    return bool(re.search(r"[.!?](?=\s)|\n\s*\n", between)) or len(between) > 60
+
+
+def _clause_around(text: str, place: _Place) -> tuple[str, str]:
+    begins = [found.end() for found in _CLAUSE.finditer(text, 0, place.start)]
+    ends = _CLAUSE.search(text, place.end)
+    return text[begins[-1] if begins else 0 : place.start], text[
+        place.end : ends.start() if ends else len(text)
+    ]
+
+
+def _has_other_unit(number: str, behind: str, truth: str) -> bool:
+    """Returns true if the words behind a number name another unit than the truth's."""
+    expected = unit_of(truth.strip().strip("$").strip())
+    words = behind.split()[:_MOST_UNIT_WORDS]
+    units = [unit_of(f"{number} {' '.join(words[:count])}") for count in range(len(words) + 1)]
+    return all(unit and are_different(unit, expected) for unit in units[1:] or units)
