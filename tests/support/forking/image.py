@@ -78,8 +78,6 @@ def _import_all(modules: Sequence[str]) -> None:
         if module.startswith("vllm."):
             os.environ |= NOT_COMPILED
         importlib.import_module(module)
-    if titles := sys.modules.get("setproctitle"):  # later it does not find where titles are shown
-        titles.getproctitle()
     assert len(os.listdir("/proc/self/task")) == 1, "a thread would be missing after a fork"
     gc.collect()
     gc.freeze()  # collections would copy the pages that the forked processes share
