@@ -13,10 +13,14 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 GROUPS = {
-    "models": tuple(
-        f"*/e2e/test_{name}.py" for name in ("results", "retrain", "transfers", "verl_rows")
-    ),
-    "engines": (
+    "models": (
+        *(
+            f"*/e2e/test_{name}.py"
+            for name in (
+                *("adapter", "at_the_terminal", "killed_services", "parts_of_trinity_rft"),
+                *("results", "retrain", "transfers", "verl_rows"),
+            )
+        ),
         "*/integration/explorer/test_engine*.py",
         "*/integration/explorer/test_auxiliary_engines.py",
         "*/integration/explorer/test_held_answers.py",
@@ -69,13 +73,11 @@ GROUPS = {
 }
 """By what they share: an import of vLLM or verl, a run, or a stack of some kind."""
 LONG_FILES = (
-    "*/e2e/test_killed_services.py",
     "*/e2e/test_killed_launcher.py",
     "*/chaos/test_campaign.py",
     "*/integration/trainer/test_service.py",
     "*/chaos/test_controls.py",
     "*/e2e/model_free/test_other_models.py",
-    "*/e2e/test_adapter.py",
     "*/e2e/test_algorithms.py",
     "*/integration/stalls/test_endings.py",
     "*/integration/stalls/test_recovery.py",

@@ -86,10 +86,10 @@ ALSO_TAKEN_ON: Mapping[str, tuple[str, ...]] = {
     SPAWNED: (
         *(THREADS, "LD_PRELOAD", "TORCHINDUCTOR_COMPILE_THREADS"),
         *("TORCHINDUCTOR_CPP_DYNAMIC_THREADS", "VLLM_DISABLE_SHARED_EXPERTS_STREAM"),
-        *("VLLM_SSM_CONV_STATE_LAYOUT", "VLLM_WORKER_MULTIPROC_METHOD"),
+        *("VLLM_SSM_CONV_STATE_LAYOUT", "VLLM_WORKER_MULTIPROC_METHOD", "LD_LIBRARY_PATH"),
     ),
 }
-"""By program; vLLM sets for its engine what allocates memory and compiles.
+"""By program; vLLM, and what it imports, set for its engine what allocates memory and compiles.
 
 How many threads an engine computes with, torch is told.
 """
