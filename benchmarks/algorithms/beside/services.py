@@ -65,7 +65,7 @@ def config_values(
     job: TrialJob, algorithm: str, model: str, name: str, *, seed: int, num_steps: int
 ) -> Mapping[str, object]:
     """Returns the YAML: the addition example's second stage, from the common start."""
-    settings = dict(trial_of(algorithm).algorithm)
+    settings = dict(trial_of(algorithm, model).algorithm)
     data = {
         split: {
             "name": split,
