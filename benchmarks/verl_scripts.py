@@ -35,7 +35,6 @@ REASONS = (
     ("router replay", re.compile(r"router_replay")),
     ("a program of its own", re.compile(r"\bprogram has no")),
     ("an agent's framework or a simulated user", re.compile(r"multi_turn|rollout\.agent")),
-    ("a class of rows", re.compile(r"custom_cls")),
 )
 """Kinds of reasons, the first that a script has counts."""
 _VARIABLE = re.compile(
@@ -44,6 +43,9 @@ _VARIABLE = re.compile(
 )
 OUTSIDE = "clean, once its variables and paths are set"
 """Scripts that take a path from their environment, or an adapter's directory that is not here."""
+_OF_ROWS = re.compile(r"data\.(custom_cls|sampler|train_max_samples|val_max_samples)\b")
+WRITTEN = "clean, once its rows are written"
+"""Scripts whose own class of rows or sampler `--write-rows` runs once."""
 OTHER = "an option without counterpart"
 
 
@@ -66,6 +68,8 @@ class ScriptOutcome:
             return "clean"
         if all(_VARIABLE.search(reason) for reason in self.reasons):
             return OUTSIDE
+        if all(_VARIABLE.search(reason) or _OF_ROWS.search(reason) for reason in self.reasons):
+            return WRITTEN
         return next((name for name, pattern in REASONS if pattern.search(text)), OTHER)
 
 

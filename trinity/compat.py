@@ -164,6 +164,11 @@ UNSUPPORTED_REWARDS: Mapping[str, str] = {
 }
 """The reason why each is missing, and what to do instead."""
 _ALFWORLD = "it plays in ALFWorld, an environment that no service installs"
+_READERS = "trinity.buffer.reader"
+_READS_ROWS = (
+    "the buffer reads rows itself, so that a reader of your own is not called: take its file out "
+    "of the plugin folder, and write the rows that it makes to a file that the taskset names"
+)
 _IMAGES = (
     "it asks about images or videos, and prompts are text alone: leave them out, or "
     "run the taskset elsewhere"
@@ -219,6 +224,8 @@ def _advice(module: str, name: str) -> str:
         if package is not None
         else "docs/workflows.md lists what workflows and rewards may use"
     )
+    if module.startswith(_READERS):
+        general = _READS_ROWS
     return REPLACEMENT_ADVICE.get(name, general)
 
 

@@ -3,7 +3,7 @@
 import logging
 import statistics
 import time
-from collections import Counter
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -366,20 +366,28 @@ class RunnerNumbers:
     """
 
     def __init__(self, num_runners: int) -> None:
-        self._num_runners = num_runners
-        self._open: Counter[int] = Counter()
+        self._runners = [(0, number) for number in range(num_runners)]
+        """The runs of each runner, and its number: sorted, so that the least busy is the first."""
+        self._num_runs = [0] * num_runners
 
     @contextmanager
     def running(self) -> Iterator[int]:
         """Takes a runner for the block, also for threads and tasks that are started in it."""
-        number = min(range(self._num_runners), key=lambda runner: (self._open[runner], runner))
-        self._open[number] += 1
+        number = self._runners[0][1]
+        self._count(number, 1)
         token = _current.set(number)
         try:
             yield number
         finally:
             _current.reset(token)
-            self._open[number] -= 1
+            self._count(number, -1)
+
+    def _count(self, number: int, change: int) -> None:
+        """Moves a runner to its new place; a search through all would be made for each run."""
+        num_runs = self._num_runs[number]
+        del self._runners[bisect_left(self._runners, (num_runs, number))]
+        self._num_runs[number] = num_runs + change
+        insort(self._runners, (num_runs + change, number))
 
 
 class RunnerRouter(logging.Handler):

@@ -13,6 +13,7 @@ from trinity.verl.back import verl_command
 from trinity.verl.convert import Converted, convert
 from trinity.verl.settings import read_sources
 from trinity.verl.work import ConversionOptions
+from trinity.verl.written_rows import write_rows
 
 SourcesArgument = Annotated[
     list[str] | None,
@@ -48,6 +49,18 @@ SyncOffsetOption = Annotated[
     ),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the output.")]
+RowsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--write-rows",
+        metavar="FOLDER",
+        help="Run the script's own class of rows or sampler once, and write its rows there.",
+        show_default=False,
+    ),
+]
+RowsSecondsOption = Annotated[
+    float, typer.Option("--write-rows-seconds", min=1, help="Seconds that this may take.")
+]
 BackOption = Annotated[
     Path | None,
     typer.Option(
@@ -65,10 +78,13 @@ def from_verl(
     engine_num: EngineNumOption = None,
     sync_offset: SyncOffsetOption = None,
     force: ForceOption = False,
+    write_rows_to: RowsOption = None,
+    write_rows_seconds: RowsSecondsOption = 3600,
     to_verl: BackOption = None,
 ) -> None:
     """Convert an experiment of veRL's to YAML; the script is not run.
 
+    Nothing of the user's runs either, unless `--write-rows` asks for its class of rows.
     Each line has its origin; the end lists settings without counterpart and what to do.
     """
     sources = [*map(str, config or []), *(words or [])]
@@ -77,12 +93,22 @@ def from_verl(
     if output is None and force:
         raise UserError("--force overwrites a file: add `--output`")
     if to_verl is not None:
-        of_sources = {"--env": env, "--line": line, "--engine-num": engine_num}
+        of_sources = {
+            "--env": env,
+            "--line": line,
+            "--engine-num": engine_num,
+            "--write-rows": write_rows_to,
+        }
         refuse_ignored("--to-verl", {**of_sources, "--sync-offset": sync_offset})
         _write_command(verl_command(_read(to_verl), to_verl), output, force=force)
         return
     settings = read_sources(sources, _environment(env or []), line)
-    converted = convert(settings, ConversionOptions(engine_num=engine_num, sync_offset=sync_offset))
+    rows = None
+    if write_rows_to is not None:
+        rows = write_rows(settings, write_rows_to, write_rows_seconds)
+        print(rows.summary, file=sys.stderr)
+    choices = ConversionOptions(engine_num=engine_num, sync_offset=sync_offset, rows=rows)
+    converted = convert(settings, choices)
     if output is None:
         sys.stdout.write(converted.yaml)
     else:

@@ -273,6 +273,8 @@ RULES: tuple[ChangeRule, ...] = (
         "algorithm.bypass_old_logprobs",
         "algorithm.rollout_correction",
         "algorithm.enable_router_replay",
+        "algorithm.router_aux_loss_coef",
+        "algorithm.router_z_loss_coef",
         "trainer.ppo_epochs",
         "trainer.critic.ppo_epochs",
         "trainer.critic.cliprange_value",

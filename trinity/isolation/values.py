@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Generic, Self, TypeVar, cast
@@ -82,7 +82,13 @@ class PartRef(Generic[T]):
 def is_of_user(part: Callable[..., object]) -> bool:
     """Returns true for a class or function in a file that does not come with Trinity."""
     file = getattr(sys.modules.get(_named(part).__module__), "__file__", None)
-    return file is None or not Path(file).resolve().is_relative_to(_OUR_FOLDER)
+    return file is None or not _comes_with_trinity(file)
+
+
+@lru_cache(maxsize=1024)
+def _comes_with_trinity(file: str) -> bool:
+    """Asked for each run, and the file system has to be read for it."""
+    return Path(file).resolve().is_relative_to(_OUR_FOLDER)
 
 
 def _named(part: object) -> type | FunctionType:

@@ -3,6 +3,7 @@
 import ast
 import json
 import operator
+import re
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,6 +20,7 @@ OPERATORS = {
     ast.Div: operator.truediv,
 }
 MAX_CHARACTERS = 200
+_RESULT = re.compile(r"\s*([-+]?\d{1,20}(?:,\d{3}){0,9}(?:\.\d{1,20})?)(?:[.,;!]?(?:\s|$))")
 SOLVED, TRIED, NOTHING = 1.0, 0.1, 0.0
 
 
@@ -35,7 +37,9 @@ class CountdownReward(RewardFn):
         answers = tagged(response, "answer")
         if not answers:
             return {"score": NOTHING}
-        solved = _solves(answers[-1].partition("=")[0].strip(), _goal(truth))
+        equation, *results = answers[-1].split("=")
+        goal = _goal(truth)
+        solved = _solves(equation.strip(), goal) and all(_is(text, goal) for text in results)
         return {"score": SOLVED if solved else TRIED}
 
 
@@ -60,6 +64,12 @@ def _solves(equation: str, goal: Goal) -> bool:
     except (SyntaxError, ValueError, ZeroDivisionError):
         return False
     return Counter(numbers) == goal.numbers and value == goal.target
+
+
+def _is(result: str, goal: Goal) -> bool:
+    """Returns true if the number behind the equals sign is the target."""
+    found = _RESULT.match(result)
+    return found is not None and Fraction(found[1].replace(",", "")) == goal.target
 
 
 def _evaluate(node: ast.expr, numbers: list[Fraction]) -> Fraction:

@@ -32,7 +32,8 @@ _HUGE = re.compile(r"\^\s*\{?\s*-?\d{5,}|\^\s*\{[^{}]*\^|\d{4,}\s*!|!\s*!|\^\s*\
 
 _THOUSANDS = re.compile(r"(?<![\d.,] )(?<![\d.,])\d{1,3}(?: \d{3})+(?!\d| \d)")
 _NUMBERS_APART = re.compile(r"(?<![\w^.])\d[\d.]*\s+\d")
-"""The parser adds numbers that stand beside each other."""
+_MISREAD = re.compile(r"(?<!\\)\$|\\f(?:rame)?box(?![a-z])|\d\s*\\[dt]?binom(?![a-z])")
+"""The parser adds numbers that stand beside each other, and ends a formula at a dollar sign."""
 
 
 class OutOfTime(BaseException):
@@ -96,7 +97,8 @@ def _load_parser() -> None:
 def is_equal(answer: str, truth: str) -> bool:
     """Returns true if two formulas have the same value."""
     answer, truth = (_THOUSANDS.sub(_without_blanks, text) for text in (answer, truth))
-    if any(part.search(text) for part in (_HUGE, _NUMBERS_APART) for text in (answer, truth)):
+    unread = (_HUGE, _NUMBERS_APART, _MISREAD)
+    if any(part.search(text) for part in unread for text in (answer, truth)):
         return False
     given, expected = _parse_formula(answer), _parse_formula(truth)
     return bool(given and expected) and verify(expected, given, timeout_seconds=None)

@@ -6,11 +6,10 @@ that were written for Trinity-RFT (`sums_all`) give the sum of all parts, as the
 
 import inspect
 import logging
-import math
 import numbers
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from functools import cached_property, lru_cache, partial
-from typing import ClassVar, Literal, SupportsFloat, cast
+from typing import ClassVar, Literal, SupportsFloat, TypeGuard, cast
 
 from trinity.errors import UserError
 from trinity.isolation.values import text_of
@@ -26,6 +25,8 @@ _limited_log = RateLimitedLog(logger)
 RewardParts = Mapping[str, float] | float
 SCORE = "score"
 """The part that is the reward alone."""
+LARGEST_REWARD = 1e30
+"""Training computes with numbers up to 3e38; squares of larger rewards leave any range."""
 REWARD_FAILED = "reward_failed"
 """The metric of an answer that has reward 0 because its reward failed."""
 OnBadReward = Literal["fail", "zero"]
@@ -191,7 +192,7 @@ class BoundReward:
     def _numbers(self, parts: object) -> dict[str, float]:
         if self._takes_lists:
             parts = self._only(parts)
-        if isinstance(parts, SupportsFloat) and not isinstance(parts, Mapping):
+        if not isinstance(parts, Mapping) and _says_number(parts):
             name = self._name.rpartition(".")[2]
             return {name: self._finite(name, self._float(name, parts))}
         if not isinstance(parts, Mapping) or not parts:
@@ -208,7 +209,7 @@ class BoundReward:
         return {
             str(name): self._number(str(name), value, is_part=not has_score or name == SCORE)
             for name, value in parts.items()
-            if not has_score or name == SCORE or isinstance(value, SupportsFloat)
+            if not has_score or name == SCORE or _says_number(value)
         }
 
     def _only(self, scores: object) -> object:
@@ -225,7 +226,7 @@ class BoundReward:
         return score
 
     def _number(self, name: str, value: object, *, is_part: bool) -> float:
-        if not isinstance(value, SupportsFloat):
+        if not _says_number(value):
             raise BadReward(
                 f"the reward {self._name} returned {value!r:.60} as {name!r}, which is no number: "
                 f"name the reward {SCORE!r} to return something else beside it"
@@ -246,12 +247,17 @@ class BoundReward:
             ) from error
 
     def _finite(self, name: str, value: float) -> float:
-        if math.isfinite(value):
+        if abs(value) <= LARGEST_REWARD:
             return value
         raise BadReward(
-            f"the reward {self._name} returned {value} as {name!r}: return a finite number, which "
-            "can be trained on"
+            f"the reward {self._name} returned {value} as {name!r}: return a finite number, of "
+            f"{LARGEST_REWARD:g} at most, which can be trained on"
         )
+
+
+def _says_number(value: object) -> TypeGuard[SupportsFloat]:
+    """Returns true for what can be converted, which is asked of plain numbers at little cost."""
+    return isinstance(value, float | int | SupportsFloat)
 
 
 def describe_parts(parts: object) -> str:

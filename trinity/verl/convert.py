@@ -14,7 +14,12 @@ from trinity.verl.rules.batches import (
     convert_schedules,
     convert_supervised_schedule,
 )
-from trinity.verl.rules.data import convert_data, convert_lengths, parse_row_location
+from trinity.verl.rules.data import (
+    convert_data,
+    convert_fork_names,
+    convert_lengths,
+    parse_row_location,
+)
 from trinity.verl.rules.distillation import convert_distillation
 from trinity.verl.rules.losses import AGG_MODE
 from trinity.verl.rules.placement import convert_placement
@@ -22,6 +27,7 @@ from trinity.verl.rules.ranks import VerlMachines, limit_supervised_ranks
 from trinity.verl.rules.rewards import convert_rewards
 from trinity.verl.rules.running import (
     convert_back_end,
+    convert_evaluation_alone,
     convert_own_configuration,
     convert_program,
     convert_running,
@@ -207,6 +213,7 @@ def _put_all(work: Conversion, defaults: tuple[_Default, ...]) -> None:
 
 Rules = tuple[Callable[[Conversion], None], ...]
 RULES: Rules = (
+    convert_fork_names,
     convert_program,
     convert_running,
     convert_back_end,
@@ -220,6 +227,7 @@ RULES: Rules = (
     convert_agents,
     convert_lengths,
     convert_distillation,
+    convert_evaluation_alone,
 )
 SUPERVISED_RULES: Rules = (
     convert_program,
@@ -298,6 +306,8 @@ def _convert_setting(work: Conversion, setting: VerlSetting) -> None:
     row = find_row(setting.key, supervised=work.settings.is_supervised)
     if setting.value == UNKNOWN:
         work.report.missing.append((setting, f"give {setting.key}=<value> behind the script"))
+    elif row is None and setting.value is None:
+        work.report.not_needed.append((setting, "null leaves it to the default"))
     elif row is None:
         near = near_key(setting.key, supervised=work.settings.is_supervised)
         hint = f"; did you mean `{near}`?" if near else ""

@@ -11,7 +11,7 @@ from trinity.config.loading.yaml import key_lines
 from trinity.config.loading.yaml_errors import yaml_error_sentence
 from trinity.errors import UserError
 from trinity.verl.shell.reader import Command, Script, read_script
-from trinity.verl.shell.variables import ExpandedField, ScriptNote
+from trinity.verl.shell.variables import ExpandedField, ScriptNote, is_of_a_library
 from trinity.verl.values import JsonValue, read_override, read_value
 
 _REFERENCE = re.compile(
@@ -343,7 +343,8 @@ FloatLoader.add_implicit_resolver(
 def _read_script(
     settings: VerlSettings, path: str, environment: Mapping[str, str], line: int | None
 ) -> None:
-    script = read_script(_text(path), path, environment)
+    text = _text(path)
+    script = read_script(text, path, environment)
     command = _launch_command(script, path, line)
     if (own := user_config_file(command.words, Path(path))) is not None:
         _read_yaml(settings, str(own))
@@ -361,6 +362,7 @@ def _read_script(
             f"{path}: defaults are taken of {names} (--env NAME=VALUE gives another)"
         )
     settings.remarks += _environment_remarks(command, path)
+    settings.remarks += _export_remarks(script, text, path)
     _stray_keys(settings, script, command, path)
     words = iter(command.words)
     for word in words:
@@ -370,6 +372,17 @@ def _read_script(
         settings.remarks.append(
             f"{path}:{command.line}: `{command.words[0].text}` is taken for the start of veRL"
         )
+
+
+def _export_remarks(script: Script, text: str, path: str) -> list[str]:
+    """Remarks on variables for the user's own code, which the script itself does not read."""
+    names = [
+        name
+        for name in script.exported
+        if not is_of_a_library(name) and not re.search(rf"\$\{{?{name}\b", text)
+    ]
+    how = "set it in the environment of `trinity run` where your own code reads it"
+    return [f"{path}: exports {', '.join(names)}: {how}"] if names else []
 
 
 def _environment_remarks(command: Command, path: str) -> list[str]:

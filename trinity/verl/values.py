@@ -173,7 +173,9 @@ def identity(value: JsonValue) -> JsonValue:
 
 def as_optimizer(value: JsonValue) -> JsonValue:
     """Converts PyTorch's class to the name here; others stay, and the check refuses them."""
-    return {"adamw": "adam", "adam": "adam", "sgd": "sgd"}.get(str(value).lower(), value)
+    return {"adamw": "adam", "adam": "adam", "fusedadam": "adam", "sgd": "sgd"}.get(
+        str(value).lower(), value
+    )
 
 
 def as_torch_optimizer(value: JsonValue) -> JsonValue:

@@ -9,6 +9,7 @@ import yaml
 from trinity.errors import UserError
 from trinity.verl.settings import VerlSetting, VerlSettings
 from trinity.verl.values import JsonValue
+from trinity.verl.written_rows import WrittenRows
 
 SECTIONS = (
     "project",
@@ -64,6 +65,15 @@ class Draft:
                 below = branch[parent] = {}
             branch = below
         branch[last] = Leaf(value, comment)
+
+    def remove(self, key: str) -> None:
+        """Removes a key with all that is below it, if it is there."""
+        *parents, last = _parts(key)
+        branch: Branch | Leaf | None = self._root
+        for parent in parents:
+            branch = branch.get(parent) if isinstance(branch, dict) else None
+        if isinstance(branch, dict):
+            branch.pop(last, None)
 
     def get(self, key: str) -> JsonValue:
         """The value of a key; None if nothing is there, or more than a value."""
@@ -217,6 +227,8 @@ class ConversionOptions:
     """Rollout engines; None gives them about a quarter of the GPUs."""
     sync_offset: int | None = None
     """Explore steps that rollout may be ahead; None is what the script says, or else 1."""
+    rows: WrittenRows | None = None
+    """Rows that the script's own class has made, if they were written."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal, TypeAlias
@@ -21,6 +22,7 @@ from trinity.runtime.life import UNWATCHED, LifeSigns
 
 MANIFEST_NAME = "manifest.json"
 MAX_MANIFEST_BYTES = 64 * 2**20
+MOST_HASHED_AT_ONCE = 4
 FileSignature: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
 """Of each file its name, inode, size and times."""
 Sha256Hex = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -164,11 +166,21 @@ def _compare(directory: Path, manifest: Manifest, life: LifeSigns) -> None:
     for name in sorted(present ^ manifest.files.keys()):
         state = "is missing" if name in manifest.files else "is not in the manifest"
         raise ManifestError(f"{directory / name} {state}")
-    for name, expected in manifest.files.items():
-        path = directory / name
-        with life.on_disk(path.stat().st_size):
-            if describe(path) != expected:
-                raise ManifestError(f"{path} has changed: it does not match its manifest")
+    with ThreadPoolExecutor(_num_hashed_at_once(), "verify") as threads:
+        found = {name: threads.submit(describe, directory / name) for name in manifest.files}
+        try:
+            for name, expected in manifest.files.items():
+                path = directory / name
+                with life.on_disk(path.stat().st_size):
+                    if found[name].result() != expected:
+                        raise ManifestError(f"{path} has changed: it does not match its manifest")
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _num_hashed_at_once() -> int:
+    """Returns how many files are hashed at a time: each takes a processor, and they one disk."""
+    return min(MOST_HASHED_AT_ONCE, len(os.sched_getaffinity(0)))
 
 
 def make_durable(path: Path) -> None:

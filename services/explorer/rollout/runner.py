@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -24,6 +25,7 @@ from services.explorer.work_clock import WorkClock
 from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig
 from trinity.isolation.values import UserCodeFailed, place_of
+from trinity.rewards.reward import LARGEST_REWARD
 from trinity.runtime.logs import RateLimitedLog, redact_passwords
 from trinity.runtime.threads import MAX_ABANDONED, DaemonThreads, abandon_task, is_being_cancelled
 from trinity.telemetry import tracing
@@ -382,6 +384,7 @@ def _validate_experiences(
     own_trace = place.trace_hex if place else ""
     for step, experience in enumerate(experiences):
         _check_is_of_policy(experience, name)
+        _check_reward(experience.reward, name)
         trace_id = experience.trace_id or own_trace
         experience = replace(experience, eid=_experience_id(attempt, step), trace_id=trace_id)
         check_experience(experience)
@@ -396,6 +399,14 @@ def _check_is_of_policy(experience: object, name: str) -> None:
         raise ValueError(
             f"{name} returned an answer of the auxiliary model `{other}` as an experience: "
             "only what `self.model` answers is the policy's"
+        )
+
+
+def _check_reward(reward: float | None, name: str) -> None:
+    if reward is not None and math.isfinite(reward) and abs(reward) > LARGEST_REWARD:
+        raise ValueError(
+            f"{name} gave the reward {reward:g}: give one of {LARGEST_REWARD:g} at most, which can "
+            "be trained on"
         )
 
 

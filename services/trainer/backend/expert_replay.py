@@ -19,7 +19,9 @@ _TOLERANCE = 1e-2
 
 
 @dataclass(frozen=True, slots=True)
-class _Gate:
+class ExpertGate:
+    """A gate of a model, which chooses experts."""
+
     module: nn.Module
     layer: int
     """Number of its layer among all layers of the model."""
@@ -39,7 +41,7 @@ class ExpertReplay:
 
     def __init__(self, model: nn.Module) -> None:
         self.routes_TLk: torch.Tensor | None = None
-        self._gates = _gates_of(model)
+        self._gates = gates_of(model)
         self._num_layers = _num_layers(model)
         self._checked: set[int] = set()
         for number, gate in enumerate(self._gates):
@@ -92,15 +94,22 @@ class ExpertReplay:
         """Checks once that a gate's own weights are those of our formula."""
         if number in self._checked:
             return
-        logits_TE, weights_Tk, own_Tk = output
-        with torch.no_grad():
-            ours_Tk = _weights(module, logits_TE, own_Tk).float()
-            if not torch.allclose(ours_Tk, weights_Tk.float(), atol=_TOLERANCE):
-                raise UserError(
-                    f"experts cannot be replayed, as {type(module).__name__} weighs them in a way "
-                    "of its own: leave out `algorithm.enable_router_replay`"
-                )
+        if not follows_softmax(module, output):
+            raise UserError(
+                f"experts cannot be replayed, as {type(module).__name__} weighs them in a way "
+                "of its own: leave out `algorithm.enable_router_replay`"
+            )
         self._checked.add(number)
+
+
+def follows_softmax(module: nn.Module, output: Any) -> bool:
+    """Returns True if a gate's output is logits, weights by our formula, and experts."""
+    if not isinstance(output, tuple) or len(output) != 3:
+        return False
+    logits_TE, weights_Tk, own_Tk = output
+    with torch.no_grad():
+        ours_Tk = _weights(module, logits_TE, own_Tk).float()
+        return bool(torch.allclose(ours_Tk, weights_Tk.float(), atol=_TOLERANCE))
 
 
 def _weights(module: nn.Module, logits_TE: torch.Tensor, experts_Tk: torch.Tensor) -> torch.Tensor:
@@ -111,12 +120,13 @@ def _weights(module: nn.Module, logits_TE: torch.Tensor, experts_Tk: torch.Tenso
     return weights_Tk
 
 
-def _gates_of(model: nn.Module) -> list[_Gate]:
+def gates_of(model: nn.Module) -> list[ExpertGate]:
+    """Returns the gates of a model, layer by layer."""
     found = []
     for name, module in model.named_modules():
         layer = _LAYER.search(f".{name}.")
         if type(module).__name__.endswith(GATE_SUFFIX) and layer is not None:
-            found.append(_Gate(module, int(layer[1])))
+            found.append(ExpertGate(module, int(layer[1])))
     return sorted(found, key=lambda gate: gate.layer)
 
 

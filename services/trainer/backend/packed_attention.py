@@ -286,6 +286,11 @@ class PackedRows:
         missing = self.tokens_1T.shape[1] - len(own_T)
         return torch.cat([own_T, own_T.new_zeros(missing, *own_T.shape[1:])])
 
+    def row_of_each(self) -> torch.Tensor:
+        """Returns the row of each token, [T]; -1 for tokens of padding."""
+        missing = self.tokens_1T.shape[1] - len(self.numbers_T)
+        return nn.functional.pad(self.numbers_T, (0, missing), value=-1)
+
     def spread(self, values_S: torch.Tensor) -> torch.Tensor:
         """Puts values of the responses' tokens at their rows and columns; 0 elsewhere."""
         spread_NC = values_S.new_zeros(self.shape_NC)

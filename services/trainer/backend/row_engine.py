@@ -4,7 +4,9 @@ Shapes: N rows of L tokens, T tokens of a packed row, C columns of outputs, S ou
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +18,14 @@ from transformers import PreTrainedModel
 from verl.utils import tensordict_utils
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
+from services.trainer.backend.expert_balance import (
+    BalanceRows,
+    ExpertBalance,
+    rows_of_tokens,
+    trained_rows,
+)
 from services.trainer.backend.expert_replay import ExpertReplay
+from services.trainer.backend.loss_scale import LossScale
 from services.trainer.backend.packed_attention import (
     EXCHANGE_ARGUMENT,
     RUNS_ARGUMENT,
@@ -123,6 +132,8 @@ class _Arrangement:
     """The row of each label of a packed row."""
     routes: torch.Tensor | None = None
     """[T, layers, k]: experts that are chosen again at each token that the model gets."""
+    token_rows: torch.Tensor | None = None
+    """The row of each token that the model gets, below 0 for padding."""
     packed: PackedRows | None = None
     shards: SequenceShards | None = None
     counts: tuple[int, ...] = ()
@@ -165,10 +176,13 @@ class RowEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries no 
     """What the next micro-batch is compared with."""
     replays_experts = True
     """False while the gates choose by themselves, as for a reference that shares the model."""
+    balance: ExpertBalance | None = None
+    """Losses of the gates of a mixture of experts, if there are any."""
 
     def initialize(self) -> None:
         """Builds the model, and puts the head that works in chunks into it if that is wanted."""
-        super().initialize()
+        with _without_verls_scaler(self):
+            super().initialize()
         replay = None if self.engine_config.forward_only else ExpertReplay(self.module)
         self._replay = replay if replay is not None and replay.num_gates else None
         self._head: TokenHead | None = None
@@ -199,6 +213,9 @@ class RowEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries no 
         rows = _arrange(micro_batch)
         if self._replay is not None:
             self._replay.routes_TLk = rows.routes if self.replays_experts else None
+        if self.balance is not None:
+            factor = self.scaler.factor if self.scaler is not None else 1.0
+            self.balance.begin(_balance_rows(rows, micro_batch, factor))
         if self._head is not None:
             temperatures = rows.temperatures(micro_batch["temperature"])
             self._head.task = HeadTask(
@@ -230,7 +247,8 @@ class RowEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries no 
             values = token_outputs(logits, rows.labels, request, teacher)
         else:
             values = _from_head(self._head, output.logits)
-        return {name: rows.columns(value) for name, value in values.items()}
+        of_gates = self.balance.take() if self.balance is not None else {}
+        return {**{name: rows.columns(value) for name, value in values.items()}, **of_gates}
 
     def forward_step(
         self, micro_batch: TensorDict, loss_function: Callable[..., Any], forward_only: bool
@@ -246,6 +264,11 @@ class RowValueEngine(FSDPEngineWithValueHead):  # type: ignore[misc]  # verl car
 
     The output is `values` [N, C].
     """
+
+    def initialize(self) -> None:
+        """Builds the model."""
+        with _without_verls_scaler(self):
+            super().initialize()
 
     def is_mp_src_rank_with_outputs(self) -> bool:
         """Returns True, as of the policy's engine."""
@@ -286,7 +309,10 @@ def _arrange(micro_batch: TensorDict) -> _Arrangement:
         predicting_C = torch.arange(first - 1, tokens_NL.shape[1] - 1, device=tokens_NL.device)
         inputs = {"input_ids": tokens_NL, "attention_mask": None}
         routes = None if routes_NLjk is None else routes_NLjk.flatten(0, 1)
-        return _Arrangement(inputs, predicting_C, tokens_NL[:, first:], routes=routes)
+        token_rows = rows_of_tokens(micro_batch)
+        return _Arrangement(
+            inputs, predicting_C, tokens_NL[:, first:], routes=routes, token_rows=token_rows
+        )
     extents = RowExtents(
         lengths_N=micro_batch["lengths"],
         prompt_lengths_N=micro_batch["prompt_lengths"],
@@ -304,7 +330,31 @@ def _arrange(micro_batch: TensorDict) -> _Arrangement:
         packed.labels_S,
         row_numbers=packed.rows_S,
         routes=None if routes_NLjk is None else packed.lay(routes_NLjk),
+        token_rows=packed.numbers_T,
         packed=packed,
+    )
+
+
+@contextmanager
+def _without_verls_scaler(engine: FSDPEngineWithLMHead | FSDPEngineWithValueHead) -> Iterator[None]:
+    """Gives an engine that computes in float16 our scale of losses in the place of torch's.
+
+    Torch's warns where there is no GPU.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*GradScaler is enabled, but CUDA is not.*")
+        yield
+    if engine.scaler is not None:
+        engine.scaler = LossScale()
+
+
+def _balance_rows(rows: _Arrangement, micro_batch: TensorDict, loss_factor: float) -> BalanceRows:
+    assert rows.token_rows is not None
+    return BalanceRows(
+        rows_T=trained_rows(rows.token_rows, micro_batch),
+        lengths_N=micro_batch["lengths"],
+        loss_factor=loss_factor,
+        group=rows.shards.group if rows.shards is not None else None,
     )
 
 
@@ -321,6 +371,7 @@ def _shared(
         labels=own.labels_s,
         row_numbers=own.rows_s,
         routes=None if routes_T is None else routes_T.chunk(shards.size)[shards.index],
+        token_rows=packed.row_of_each().chunk(shards.size)[shards.index],
         packed=packed,
         shards=shards,
         counts=own.counts,

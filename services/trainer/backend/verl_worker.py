@@ -67,7 +67,7 @@ CHUNKED_HEAD = (
     "entropy_from_logits_with_chunking",
     "entropy_checkpointing",
 )
-SHORT_DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
+SHORT_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 # verl prefers a vendor's engine to the device's own.

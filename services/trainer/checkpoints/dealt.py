@@ -8,6 +8,7 @@ index = name_files(directory, files)
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -148,10 +149,13 @@ class DealtPart:
         return tuple(self._finish(name, num_bytes) for name, num_bytes in self._written)
 
     def _finish(self, name: str, num_bytes: int) -> WeightsFile:
+        """Waits for the disk and hashes twice at the same time: none of them needs another."""
         path = self._directory / name
-        with self._life.on_disk(num_bytes):
+        with self._life.on_disk(num_bytes), ThreadPoolExecutor(2, "hash") as threads:
+            description = threads.submit(describe, path)
+            tensors = threads.submit(tensor_hashes_in, path)
             make_durable(path)
-            return WeightsFile(name, describe(path), tensor_hashes_in(path), num_bytes)
+            return WeightsFile(name, description.result(), tensors.result(), num_bytes)
 
 
 def _file_name(rank: int, number: int) -> str:

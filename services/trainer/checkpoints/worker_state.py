@@ -71,6 +71,8 @@ def save_state(
             "scalars": scalars,
             "scheduler": engine.lr_scheduler.state_dict(),
         }
+        if engine.scaler is not None:
+            state["loss_scale"] = engine.scaler.state_dict()
         (directory / STATE_NAME).write_text(json.dumps(state))
 
 
@@ -98,6 +100,8 @@ def load_state(
     log_fresh(found, directory)
     if OPTIMIZER_PART in found:
         load_optimizer(worker, directory, state, of_the_plan, life)
+        if worker.engine.scaler is not None and "loss_scale" in state:
+            worker.engine.scaler.load_state_dict(state["loss_scale"])
     if EXTRA_PART not in found:
         return
     worker.engine.lr_scheduler.load_state_dict(state["scheduler"])

@@ -80,7 +80,9 @@ class CptEncoder:
         """Raises: UserError naming the row and what it lacks."""
         text = read_cpt_row(row, self._format, f"row {index}")
         tokens: list[int] = self._tokenizer(text)["input_ids"]
-        end = self._tokenizer.eos_token_id
+        begin, end = self._tokenizer.bos_token_id, self._tokenizer.eos_token_id
+        if begin is not None and begin != end and tokens[:2] == [begin, begin]:
+            tokens = tokens[1:]  # the text begins with what the tokenizer adds
         if end is not None and tokens[-1:] != [end]:
             tokens = [*tokens, end]
         return [Encoded(tokens, min(1, len(tokens)))]

@@ -12,6 +12,7 @@ from tensordict import TensorDict
 from transformers import PretrainedConfig
 from verl.utils.model import convert_weight_keys
 
+from services.trainer.backend.expert_balance import BalanceShare, ExpertBalance
 from services.trainer.backend.verl_worker import build_actor, packs_rows
 from services.trainer.checkpoints.lora import (
     ADAPTER_DIRECTORY,
@@ -80,6 +81,7 @@ class Actor:
         self.worker = build_actor(plan, model_directory)
         self.adapter = lora_adapter_of(self.worker.engine.module)
         self.teacher: VocabularyTeacher | None = None
+        self._balance = self._balanced(plan)
         self._base_name = (plan.lora and plan.lora.base_model_name) or plan.model_path
 
     @property
@@ -145,7 +147,7 @@ class Actor:
         outputs = EngineOutputs(entropy_gradient=self._functions.entropy_loss is not None)
         matrices = _matrices(prepared)
         parts: list[MicroBatch] = []
-        with self._lessons() as before:
+        with self._lessons() as before, self._balancing(prepared):
             for part in self._calls.add_gradients(
                 self.worker, loss, prepared, matrices, outputs, before
             ):
@@ -159,6 +161,8 @@ class Actor:
         sums = loss.sums.all_reduce(self._calls.ranks)
         metrics = {f"actor/{name}": value for name, value in sums.items()}
         metrics["actor/grad_norm"] = float(step["grad_norm"])
+        if self.worker.engine.scaler is not None:
+            metrics["actor/loss_scale"] = self.worker.engine.scaler.factor
         is_packed = packs_rows(self.worker)
         metrics |= work_metrics(prepared.rows, parts, self._calls.ranks, packed=is_packed)
         return _Update(
@@ -166,6 +170,32 @@ class Actor:
             output_names=tuple(sorted(loss.outputs)),
             compute_seconds=computed - started,
         )
+
+    def _balanced(self, plan: StagePlan) -> ExpertBalance | None:
+        """Returns the losses of the gates, which the engine then has; None without any."""
+        algorithm, engine = plan.config.algorithm, self.worker.engine
+        aux_coef, z_coef = algorithm.router_aux_loss_coef, algorithm.router_z_loss_coef
+        if not aux_coef and not z_coef:
+            return None
+        engine.balance = ExpertBalance(engine.module, aux_coef=aux_coef, z_coef=z_coef)
+        balance: ExpertBalance = engine.balance
+        return balance
+
+    @contextmanager
+    def _balancing(self, prepared: PreparedBatch) -> Iterator[None]:
+        """Lets the gates add their losses to the batch's."""
+        if self._balance is None:
+            yield
+            return
+        is_trained_B = prepared.mask_BT.any(-1)
+        lengths = [row.length for row in prepared.rows]
+        num_tokens = float(np.dot(is_trained_B, lengths)) or 1.0
+        num_ranks = self._calls.ranks.num_ranks
+        self._balance.share = BalanceShare(num_tokens=num_tokens, scale=float(num_ranks))
+        try:
+            yield
+        finally:
+            self._balance.share = None
 
     @contextmanager
     def _lessons(self) -> Iterator[Callable[[TensorDict], None] | None]:

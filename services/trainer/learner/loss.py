@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from tensordict import TensorDict
 
+from services.trainer.backend.expert_balance import BALANCE, Z
 from services.trainer.backend.token_head import DIVERGENCE
 from services.trainer.collectives import MetricSums
 from trinity.algorithm.adapted_part import AdaptedPart
@@ -127,6 +128,9 @@ class BatchLoss:
         loss = loss - self._entropy(model_output, inputs, rows_N1)
         self.sums.add_share("loss", loss)
         self.sums.add_share("final_loss", loss)  # Trinity-RFT's name
+        for name in (BALANCE, Z):
+            if name in model_output:  # its gradient comes from the gates themselves
+                self.sums.add_share(name, model_output[name])
         self._record_metrics(policy, inputs)
         return loss * self._num_ranks, {}
 

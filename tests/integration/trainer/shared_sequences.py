@@ -11,7 +11,13 @@ import numpy.typing as npt
 
 from services.trainer.types import TrainBatch
 from tests.integration.trainer.learners import gradients_of
-from tests.unit.trainer.builders import make_plan, random_batch, random_pairs, save_tiny_model
+from tests.unit.trainer.builders import (
+    make_plan,
+    random_batch,
+    random_pairs,
+    save_tiny_mixture,
+    save_tiny_model,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -31,13 +37,17 @@ class SharedCase:
     algorithm: Mapping[str, object] = field(default_factory=lambda: GRPO)
     trainer: Mapping[str, object] = field(default_factory=dict)
     num_kv_heads: int = 2
+    is_mixture: bool = False
     batch: TrainBatch = field(default_factory=lambda: random_batch(9, seed=4))
 
     def build(self, model: Path, ranks: "Ranks", num_sharing: int) -> "Learner":
         from services.trainer.learner.learner import Learner
 
-        own = model.with_name(f"{model.name}_{self.num_kv_heads}_heads_{ranks.rank}")
-        if not own.is_dir():
+        kind = "mixture" if self.is_mixture else f"{self.num_kv_heads}_heads"
+        own = model.with_name(f"{model.name}_{kind}_{ranks.rank}")
+        if not own.is_dir() and self.is_mixture:
+            save_tiny_mixture(own)
+        elif not own.is_dir():
             save_tiny_model(own, num_kv_heads=self.num_kv_heads)
         trainer = {
             "rank_num": num_sharing,
@@ -57,6 +67,9 @@ SHARED_CASES = {
         trainer={"enable_gradient_checkpointing": True, "use_fused_kernels": True},
         algorithm={**GRPO, "entropy_loss_fn_args": {"entropy_coef": 0.1}},
     ),
+    "balanced experts": SharedCase(
+        algorithm={**GRPO, "router_aux_loss_coef": 0.5, "router_z_loss_coef": 0.1}, is_mixture=True
+    ),
     "pairs": SharedCase(algorithm={"algorithm_type": "dpo"}, batch=random_pairs(5, seed=3)),
     "fewer tokens than ranks see": SharedCase(batch=random_batch(1, seed=6, max_response=2)),
 }
@@ -74,7 +87,8 @@ def step_arrays(case: SharedCase, model: Path, ranks: "Ranks", num_sharing: int)
     gradients = gradients_of(learner, case.batch)
     found |= {f"gradient/{name}": array.astype(np.float64) for name, array in gradients.items()}
     metrics = learner.train_step(case.batch, 0.0, 0.0).metrics
-    names = ("actor/loss", "perf/busiest_rank", "perf/num_micro_batches")
+    names = ["actor/loss", "perf/busiest_rank", "perf/num_micro_batches"]
+    names += [name for name in metrics if name.startswith("actor/router_")]
     return found | {f"metric/{name}": np.array(metrics[name]) for name in names}
 
 

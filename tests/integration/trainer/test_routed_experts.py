@@ -31,10 +31,19 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_mixture(tmp_path_factory.mktemp("mixture") / "model")
 
 
+BALANCED = {**GRPO, "router_aux_loss_coef": 0.5, "router_z_loss_coef": 0.1}
+
+
 def build(mixture: Path, ranks: "Ranks", **trainer: object) -> "Learner":
+    return build_with(GRPO, mixture, ranks, trainer)
+
+
+def build_with(
+    algorithm: Mapping[str, object], mixture: Path, ranks: "Ranks", trainer: Mapping[str, object]
+) -> "Learner":
     from services.trainer.learner.learner import Learner
 
-    plan = make_plan(mixture, GRPO, trainer)
+    plan = make_plan(mixture, algorithm, trainer)
     return Learner(plan=plan, model_directory=mixture, ranks=ranks)
 
 
@@ -95,6 +104,30 @@ def test_gradients_are_those_of_the_recorded_experts_however_they_are_computed(
     plain: Arrays = gradients_of(build(mixture, ranks), PLAIN)
     with pytest.raises(AssertionError, match=r"Not equal|not equal"):
         assert_close(first, plain)
+
+
+def test_gates_are_balanced_alike_however_a_step_is_computed(ranks: "Ranks", mixture: Path) -> None:
+    ways: list[Mapping[str, object]] = [
+        {},
+        {"use_remove_padding": False},
+        {"enable_gradient_checkpointing": True},
+        {"max_token_len_per_gpu": 64},
+    ]
+    learners = [build_with(BALANCED, mixture, ranks, way) for way in ways]
+    first, *others = [gradients_of(learner, RECORDED) for learner in learners]
+    for other in others:
+        assert_close(first, other)
+    plain = gradients_of(build(mixture, ranks), RECORDED)
+    with pytest.raises(AssertionError, match=r"Not equal|not equal"):
+        assert_close(first, plain)
+
+
+def test_a_balanced_mixture_becomes_more_even(ranks: "Ranks", mixture: Path) -> None:
+    learner = build_with(BALANCED, mixture, ranks, {})
+    steps = [learner.train_step(PLAIN, 1e-2).metrics for _ in range(6)]
+    assert steps[0]["actor/router_aux_loss"] >= 1.0
+    assert steps[-1]["actor/router_aux_loss"] < steps[0]["actor/router_aux_loss"]
+    assert steps[-1]["actor/router_z_loss"] < steps[0]["actor/router_z_loss"]
 
 
 def test_a_reference_below_an_adapter_chooses_by_itself(ranks: "Ranks", mixture: Path) -> None:

@@ -156,15 +156,17 @@ def test_two_ranks_load_what_one_wrote_bit_for_bit(
         assert_same(state_in(found, name), expected[name])
 
 
-def assert_as_of_one_rank(of_one: Arrays, of_two: Found, prefix: str) -> None:
-    """Outputs are equal; gradients are sums in another order."""
+def assert_as_of_one_rank(
+    of_one: Arrays, of_two: Found, prefix: str, output_atol: float = 0.0
+) -> None:
+    """Outputs are equal unless a tolerance is given; gradients are sums in another order."""
     for name, expected in of_one.items():
         found = of_two[f"{prefix}/{name}"]
         if name.startswith("gradient/"):
             atol = 1e-5 * max(1.0, float(np.abs(expected).max()))
             np.testing.assert_allclose(found, expected, rtol=0, atol=atol, err_msg=name)
         elif name.startswith("output/"):
-            np.testing.assert_array_equal(found, expected, err_msg=name)
+            np.testing.assert_allclose(found, expected, rtol=0, atol=output_atol, err_msg=name)
         else:
             assert found == pytest.approx(expected, rel=1e-5, abs=1e-7), name
 
@@ -175,7 +177,8 @@ def test_ranks_that_share_each_sequence_compute_what_one_rank_does(
 ) -> None:
     of_one = step_arrays(SHARED_CASES[name], model, ranks, 1)
     assert any(np.any(array) for key, array in of_one.items() if key.startswith("gradient/"))
-    assert_as_of_one_rank(of_one, of_two_ranks, f"shared/{name}")
+    atol = 1e-5 if SHARED_CASES[name].is_mixture else 0.0  # experts multiply other sets of rows
+    assert_as_of_one_rank(of_one, of_two_ranks, f"shared/{name}", atol)
 
 
 def test_a_part_of_a_row_in_the_wrong_place_is_found(
@@ -185,5 +188,5 @@ def test_a_part_of_a_row_in_the_wrong_place_is_found(
     of_one = step_arrays(SHARED_CASES[CONTROL], model, ranks, 1)
     for kind in ("output/", "gradient/"):
         part = {name: array for name, array in of_one.items() if name.startswith(kind)}
-        with pytest.raises(AssertionError, match=r"Arrays are not equal|Not equal to tol"):
+        with pytest.raises(AssertionError, match=r"Not equal to tol"):
             assert_as_of_one_rank(part, of_two_ranks, f"control/{CONTROL}")

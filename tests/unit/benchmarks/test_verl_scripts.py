@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import verl_scripts
-from benchmarks.verl_scripts import OTHER, OUTSIDE, outcome_of, table
+from benchmarks.verl_scripts import OTHER, OUTSIDE, WRITTEN, outcome_of, table
 
 START = (
     "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=/m data.train_files=/d/a.parquet"
@@ -40,7 +40,9 @@ def _models_and_data_are_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
         (f"{WHOLE} {GPUS} trainer.test_freq=$((8 / none))", OUTSIDE),
         (f"{WHOLE} {GPUS} algorithm.rollout_correction.veto=1", OTHER),
         (f"{WHOLE} {ONE} algorithm.rollout_correction.veto=1", OTHER),
-        (f"{WHOLE} {GPUS} data.custom_cls.path=a.py", "a class of rows"),
+        (f"{WHOLE} {GPUS} data.custom_cls.path=a.py", WRITTEN),
+        (f"{WHOLE} {GPUS} data.sampler.class_path=a.py trainer.test_freq=$((8 / no))", WRITTEN),
+        (f"{WHOLE} {GPUS} data.custom_cls.path=a.py data.image_key=images", "images"),
         ("python3 -m verl.trainer.main_eval data.path=/d/a.parquet", "trains nothing"),
         ("echo hello", "starts no veRL"),
     ],

@@ -145,6 +145,16 @@ def test_experts_that_cannot_be_replayed_are_refused(
     assert bool(found) is bool(said), found
 
 
+@pytest.mark.parametrize("key", ["router_aux_loss_coef", "router_z_loss_coef"])
+def test_a_loss_of_gates_wants_experts(tmp_path: Path, key: str) -> None:
+    taskset: dict[str, object] = {"path": write_rows(tmp_path / "t.jsonl", TASK)}
+    dense = write_model(tmp_path / "dense")
+    found = check(tmp_path, **grpo(dense, taskset), algorithm={key: 0.01})
+    assert f"`algorithm.{key}` is for a mixture of experts" in found
+    mixture = write_model(tmp_path / "mixture", model_type="qwen3_moe", num_experts=4)
+    assert check(tmp_path, **grpo(mixture, taskset), algorithm={key: 0.01}) == ""
+
+
 @pytest.mark.parametrize(
     ("asked", "gpus", "said"),
     [

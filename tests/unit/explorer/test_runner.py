@@ -89,6 +89,16 @@ class Emptying(Workflow):
         return [replace(experience, reward=1.0) for experience in experiences]
 
 
+class Enormous(Workflow):
+    """A workflow whose reward is larger than float32 holds."""
+
+    is_async = True
+
+    async def run_async(self) -> list[Experience]:
+        (experience,) = await self.model.chat_async([{"role": "user", "content": "a"}])
+        return [replace(experience, reward=-1e39)]
+
+
 class Nothing(Workflow):
     """A workflow that forgets to answer."""
 
@@ -106,6 +116,7 @@ def failing_reward(response: str) -> dict[str, float]:
 def registered() -> None:
     WORKFLOWS.register("test_blocking", Blocking)
     WORKFLOWS.register("test_nothing", Nothing)
+    WORKFLOWS.register("test_enormous", Enormous)
     WORKFLOWS.register("test_stubborn", Stubborn)
     WORKFLOWS.register("test_leaving", Leaving)
     WORKFLOWS.register("test_gap", Gap)
@@ -152,6 +163,11 @@ async def test_a_failure_says_what_and_where(tmp_path: Path) -> None:
 async def test_a_workflow_without_experiences_failed(tmp_path: Path) -> None:
     outcome = await outcome_of(tmp_path, default_workflow_type="test_nothing")
     assert "Nothing returned no list of experiences" in outcome.failure
+
+
+async def test_a_reward_that_no_gradient_could_hold_failed(tmp_path: Path) -> None:
+    outcome = await outcome_of(tmp_path, default_workflow_type="test_enormous")
+    assert "Enormous gave the reward -1e+39: give one of 1e+30 at most" in outcome.failure
 
 
 async def test_a_run_that_takes_too_long_failed_and_is_aborted(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from services.explorer.engine.tokenizer import load_tokenizer
@@ -49,6 +49,23 @@ def test_any_variable_reaches_the_template(model: str) -> None:
     assert tokenizer.template_kwargs == kwargs
     with pytest.raises(UserError, match="'more' is undefined"):
         load_tokenizer(model, template).encode_chat([question])
+
+
+@pytest.mark.parametrize(("adds", "ids"), [("$0", "abc"), ("t $0", "tabc"), ("t $0 e", "tabc")])
+@pytest.mark.parametrize("text", ["abc", "tabc"])
+def test_a_text_begins_once_and_has_no_end_behind_which_to_go_on(
+    model: str, tmp_path: Path, adds: str, ids: str, text: str
+) -> None:
+    """As with tokenizers that add tokens at the begin of a rendered chat, or an end token."""
+    fast = PreTrainedTokenizerFast.from_pretrained(model, bos_token="t")
+    specials = [(token, fast.convert_tokens_to_ids(token)) for token in "te"]
+    fast.backend_tokenizer.post_processor = processors.TemplateProcessing(adds, None, specials)
+    fast.save_pretrained(tmp_path)
+    tokenizer = load_tokenizer(str(tmp_path), None)
+    wanted = "tabc" if text == "tabc" else ids
+    assert fast.convert_ids_to_tokens(tokenizer.encode(text).token_ids) == list(wanted)
+    own_end = tokenizer.encode("abe").token_ids
+    assert fast.convert_ids_to_tokens(own_end)[-2:] == ["b", "e"]
 
 
 def test_the_variables_that_a_template_reads_are_known(model: str) -> None:

@@ -1,6 +1,7 @@
 """How vLLM is set up."""
 
 import importlib.util
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +81,35 @@ def test_a_cpu_never_chunks_prefill_which_kills_engines_with_seeds() -> None:
     assert arguments["enable_chunked_prefill"] is False
     assert isinstance(arguments["max_num_batched_tokens"], int)
     assert arguments["max_num_batched_tokens"] >= 64
+
+
+def test_on_a_cpu_all_sequences_have_room_at_once(tmp_path: Path) -> None:
+    """76 million parameters: a block of 128 tokens takes 8.25 MiB."""
+    shape = {"hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 11}
+    sizes = {"vocab_size": 261, "intermediate_size": 2048, "model_type": "qwen2"}
+    (tmp_path / "config.json").write_text(json.dumps({**shape, **sizes}))
+
+    def cache(gib: int, max_num_seqs: int, **more: object) -> int:
+        given = options(dtype="float32", extra_engine_args={"max_num_seqs": max_num_seqs}, **more)
+        machine = Hardware(has_gpu=False, num_cpus=2, memory_bytes=gib << 30)
+        named = replace(given, model_path=str(tmp_path))
+        found = engine_arguments(named, machine)["kv_cache_memory_bytes"]
+        assert isinstance(found, int)
+        return found
+
+    assert cache(24, 64) == 64 * 11 * 2 * 768 * 4 * 128
+    assert cache(24, 256) == 1 << 30
+    assert cache(24, 1) == 256 << 20
+    assert cache(8, 256) == 512 << 20
+    assert cache(8, 256, engine_num=4) == 256 << 20
+
+
+def test_the_cache_of_a_model_that_is_not_known_is_small(tmp_path: Path) -> None:
+    machine = Hardware(has_gpu=False, num_cpus=2, memory_bytes=24 << 30)
+    (tmp_path / "config.json").write_text("{}")
+    for path in ("of/the-hub", str(tmp_path)):
+        arguments = engine_arguments(replace(options(), model_path=path), machine)
+        assert arguments["kv_cache_memory_bytes"] == 256 << 20
 
 
 def test_extra_engine_arguments_win() -> None:

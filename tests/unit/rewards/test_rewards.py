@@ -10,7 +10,7 @@ import pytest
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
 from trinity.rewards.exact_match_reward import ExactMatchReward
-from trinity.rewards.reward import BoundReward, RewardFn, check_reward
+from trinity.rewards.reward import BadReward, BoundReward, RewardFn, check_reward
 from trinity.types import JsonObject, JsonValue
 
 FORMATTED = "<think>\n1+1 is 2\n</think>\n<answer>\n2\n</answer>"
@@ -66,6 +66,12 @@ def test_math_reward_adds_accuracy_and_layout(
     [
         ("<answer>(1+2)*4*2</answer>", 1.0),
         ("<answer>2*(1+2)*4 = 24</answer>", 1.0),
+        ("<answer>2*(1+2)*4 = 24.</answer>", 1.0),
+        ("<answer>2*(1+2)*4 = 24.0 (done)</answer>", 1.0),
+        ("<answer>2*(1+2)*4 = 25</answer>", 0.1),
+        ("<answer>2*(1+2)*4 = 24 = 25</answer>", 0.1),
+        ("<answer>2*(1+2)*4 = 24-1</answer>", 0.1),
+        ("<answer>2*(1+2)*4 = 24e999999999</answer>", 0.1),
         ("<answer>4*4+4*2</answer>", 0.1),
         ("<answer>__import__('os')</answer>", 0.1),
         ("<answer>1/0</answer>", 0.1),
@@ -300,3 +306,13 @@ def test_a_text_is_no_reward() -> None:
 
     with pytest.raises(TypeError, match="neither a dict of named numbers nor a number"):
         BoundReward(cast(Any, good), {}, "mine.good")(response="4")
+
+
+@pytest.mark.parametrize("value", [1e31, -1e39, 1e160, float("inf"), float("nan")])
+def test_a_reward_that_training_cannot_represent_is_none(value: float) -> None:
+    def far() -> dict[str, float]:
+        return {"score": value, "seen": 1e39}
+
+    with pytest.raises(BadReward, match=r"returned .* as 'score': return a finite number"):
+        BoundReward(far, {}, "mine.far")(response="4")
+    assert BoundReward(lambda: -1e30, {}, "mine.near")(response="4") == {"near": -1e30}

@@ -3,10 +3,12 @@
 import asyncio
 import logging
 import os
+import random
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -226,6 +228,22 @@ def test_a_run_takes_the_least_busy_runner() -> None:
             assert again == 0
     with runners.running() as last:
         assert last == 0
+
+
+def test_runners_take_turns_as_a_search_through_all_would_have_it() -> None:
+    runners, draws, counts = RunnerNumbers(5), random.Random(3), [0] * 5
+    held: list[tuple[ExitStack, int]] = []
+    for _ in range(400):
+        if held and draws.random() < 0.45:
+            stack, number = held.pop(draws.randrange(len(held)))
+            stack.close()
+            counts[number] -= 1
+        else:
+            stack = ExitStack()
+            number = stack.enter_context(runners.running())
+            assert number == min(range(5), key=lambda runner: (counts[runner], runner))
+            counts[number] += 1
+            held.append((stack, number))
 
 
 def test_a_metric_with_the_name_of_a_field_is_written() -> None:

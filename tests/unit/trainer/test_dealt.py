@@ -1,6 +1,8 @@
 """Weights that several ranks write are those that one writes: same root, same tensors."""
 
+import errno
 import json
+import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -108,6 +110,43 @@ def test_any_number_of_ranks_writes_the_same_weights(store: "WeightsStore", num_
     assert found.keys() == SIZES.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in tensors_of().items())
     assert len(list(weights.path.glob("*.safetensors"))) == num_ranks
+
+
+def test_the_disk_is_waited_for_while_files_are_hashed(
+    store: "WeightsStore", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the three waits for the others: one after the other they would never end."""
+    from services.trainer.checkpoints import dealt
+
+    together = threading.Barrier(3, timeout=10)
+
+    def meeting(name: str) -> None:
+        original = getattr(dealt, name)
+
+        def meet(path: Path) -> object:
+            together.wait()
+            return original(path)
+
+        monkeypatch.setattr(dealt, name, meet)
+
+    for name in ("make_durable", "describe", "tensor_hashes_in"):
+        meeting(name)
+    weights, _ = written_by(store, 2)
+    verify(weights.path, weights.manifest_sha256)
+
+
+@pytest.mark.parametrize("failing", ["make_durable", "describe", "tensor_hashes_in"])
+def test_weights_that_cannot_be_read_or_kept_are_no_version(
+    store: "WeightsStore", monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    from services.trainer.checkpoints import dealt
+
+    def fail(path: Path) -> None:
+        raise OSError(errno.EIO, "broken disk", str(path))
+
+    monkeypatch.setattr(dealt, failing, fail)
+    with pytest.raises(OSError, match="broken disk"):
+        written_by(store, 1)
 
 
 def test_the_index_says_how_large_the_weights_are(store: "WeightsStore") -> None:

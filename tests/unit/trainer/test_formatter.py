@@ -4,15 +4,17 @@ import json
 from pathlib import Path
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from services.trainer.data.encoders import load_formatter
+from services.trainer.data.encoders import CptEncoder, load_formatter
 from tests.unit.trainer.formatting import (
     TEMPLATE,
     Load,
     answer_of,
     decoded,
     learned_of,
+    make_tokenizer,
     messages_of,
     only_row,
 )
@@ -282,3 +284,13 @@ def test_a_directory_without_a_tokenizer_is_a_users_mistake(tmp_path: Path) -> N
             row_format=FormatConfig(),
             max_length=8,
         )
+
+
+@pytest.mark.parametrize("text", ["1+2", "<user>1+2"])
+def test_a_text_begins_once_with_what_the_tokenizer_adds(text: str) -> None:
+    own = make_tokenizer()
+    own.bos_token = "<user>"
+    begin = ("<user>", own.convert_tokens_to_ids("<user>"))
+    own.backend_tokenizer.post_processor = TemplateProcessing("<user> $0", None, [begin])
+    (encoded,) = CptEncoder(own, FormatConfig(prompt_key="text"))({"text": text}, 0)
+    assert decoded(own, encoded.tokens) == "<user>1+2<end>"

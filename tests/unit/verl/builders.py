@@ -1,6 +1,6 @@
 """Conversions from short texts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
@@ -16,12 +16,18 @@ def converted(
     """A script's or YAML file's text, converted."""
     path = tmp_path / name
     path.write_text(script, encoding="utf-8")
-    return convert(read_sources([str(path), *more]), ConversionOptions(**choices))
+    return convert(read_sources([str(path), *more]), _options(choices))
 
 
 def from_keys(*overrides: str, **choices: int) -> Converted:
     """`key=value`, converted."""
-    return convert(read_sources(overrides), ConversionOptions(**choices))
+    return convert(read_sources(overrides), _options(choices))
+
+
+def _options(choices: Mapping[str, int]) -> ConversionOptions:
+    return ConversionOptions(
+        engine_num=choices.get("engine_num"), sync_offset=choices.get("sync_offset")
+    )
 
 
 def flat(values: JsonValue, key: str = "") -> dict[str, JsonValue]:

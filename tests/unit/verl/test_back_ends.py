@@ -47,6 +47,21 @@ def test_sizes_of_another_back_end_are_left_out_with_one_warning() -> None:
     assert missing(found) == []
 
 
+def test_megatrons_losses_of_gates_are_ours_where_they_act_in_verl() -> None:
+    section = f"{ACTOR}.megatron.override_transformer_config"
+    both = (f"{section}.moe_aux_loss_coeff=0.01", f"{section}.moe_z_loss_coeff=0.001")
+    found = from_keys("model_engine=megatron", *both)
+    assert value(found, "algorithm.router_z_loss_coef") == 0.001
+    assert "algorithm.router_aux_loss_coef" not in flat(found.values)
+    assert any("`algorithm.router_aux_loss_coef: 0.01` to balance" in line for line in found.report)
+    typed = from_keys(*both, f"{section}.moe_router_load_balancing_type=seq_aux_loss")
+    assert value(typed, "algorithm.router_aux_loss_coef") == 0.01
+    assert missing(found) == [] == missing(typed)
+    index = f"{section}.dsa_indexer_use_sparse_loss=True"
+    assert missing(from_keys(index, f"{section}.dsa_indexer_loss_coeff=0.0")) == []
+    assert any("dsa_indexer" in line for line in missing(from_keys(index)))
+
+
 def test_an_engine_that_is_not_here_is_left_out() -> None:
     found = from_keys("actor_rollout_ref.rollout.name=trtllm")
     assert "explorer.rollout_model.engine_type" not in flat(found.values)

@@ -315,6 +315,80 @@ def test_other_ways_to_learn_from_a_teacher_are_not_taken_for_this_one() -> None
     assert "explorer.auxiliary_models[0].model_path" not in flat(off.values)
 
 
+def test_a_fork_of_verls_names_are_read_and_its_own_rollout_is_named() -> None:
+    rollout = "actor_rollout_ref.rollout"
+    found = from_keys(
+        "algorithm.adv_estimator=grpo",
+        f"{rollout}.n_agent=5",
+        "data.shuffle_train_dataloader=False",
+        "data.train_data_num=null",
+        "actor_rollout_ref.actor.state_masking=true",
+        "actor_rollout_ref.actor.fsdp_config.grad_offload=true",
+        "do_search=false",
+    )
+    selector = "buffer.explorer_input.taskset.data_selector.selector_type"
+    assert value(found, "algorithm.repeat_times") == 5
+    assert value(found, selector) == "sequential"
+    assert missing(found) == []
+    searching = missing(from_keys("max_turns=2", "retriever.url=http://a", f"{rollout}.n_vote=64"))
+    assert any("write what it does as an agent loop" in line for line in searching)
+    unknown = from_keys("data.train_data_num=100")
+    assert any("train_data_num" in line for line in missing(unknown))
+
+
+def test_variables_that_the_users_code_may_read_are_named(tmp_path: Path) -> None:
+    text = """export REWARD_MODE=partial
+    export BASE=/m
+    export NCCL_DEBUG=INFO
+    python -m verl.trainer.main_ppo actor_rollout_ref.model.path=$BASE \\
+      '+ray_kwargs.ray_init.runtime_env.env_vars.HF_ENDPOINT="https://m"' \\
+      '+ray_kwargs.ray_init.runtime_env.env_vars.NCCL_P2P_DISABLE="1"'
+    """
+    report = "\n".join(converted(text, tmp_path).report)
+    assert "exports REWARD_MODE: set it in the environment of `trinity run`" in report
+    assert "give HF_ENDPOINT=https://m to `trinity run` in its environment" in report
+    assert "exports BASE" not in report and "NCCL_P2P_DISABLE=1 to" not in report
+
+
+def test_a_run_that_only_evaluates_is_a_bench() -> None:
+    found = from_keys("trainer.val_only=True", "trainer.total_training_steps=0")
+    assert value(found, "mode") == "bench"
+    assert not any("total_steps" in key for key in flat(found.values))
+    assert missing(found) == []
+    assert "mode" not in flat(from_keys("trainer.val_only=False").values)
+
+
+def test_a_teachers_whole_distributions_are_compared_in_the_trainer() -> None:
+    whole = (
+        *DISTILLED,
+        f"{LOSS_OF_TEACHER}.loss_mode=forward_kl_topk",
+        f"{LOSS_OF_TEACHER}.use_policy_gradient=False",
+        f"{LOSS_OF_TEACHER}.topk=64",
+        f"{LOSS_OF_TEACHER}.loss_max_clamp=10.0",
+        "actor_rollout_ref.actor.use_kl_loss=True",
+        "trainer.n_gpus_per_node=4",
+    )
+    found = from_keys(*whole)
+    expected: dict[str, JsonValue] = {
+        "algorithm.algorithm_type": "vocabulary_distill",
+        "algorithm.advantage_fn": "none",
+        "algorithm.policy_loss_fn": "gpg",
+        "algorithm.kl_loss_fn": "none",
+        "algorithm.distillation.model_path": "/teacher",
+        "algorithm.distillation.divergence": "forward",
+        "algorithm.distillation.top_k": 64,
+        "cluster.gpu_per_node": 6,
+    }
+    assert expected.items() <= flat(found.values).items()
+    assert missing(found) == []
+    assert not any("auxiliary_models" in key for key in flat(found.values))
+    rewarded = [key for key in whole if "use_task_rewards" not in key]
+    beside = from_keys(*rewarded, f"{LOSS_OF_TEACHER}.distillation_loss_coef=0.5")
+    assert value(beside, "algorithm.algorithm_type") == "ppo"
+    assert value(beside, "algorithm.distillation.coef") == 0.5
+    assert missing(beside) == []
+
+
 def test_texts_within_a_column_are_named_by_their_path(tmp_path: Path) -> None:
     text = """torchrun -m verl.trainer.fsdp_sft_trainer data.train_files=/d/train.parquet \\
       data.prompt_key=extra_info data.response_key=extra_info \\

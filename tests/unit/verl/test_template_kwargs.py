@@ -103,14 +103,28 @@ def test_what_changes_memory_and_time_alone_is_left_out(section: str, option: st
 
 @pytest.mark.parametrize(
     "option",
-    ["decoupled_weight_decay=False", "amsgrad=True", "exp_avg_dtype=bf16", "fp8_recipe=blockwise"],
+    ["decoupled_weight_decay=False", "amsgrad=True", "fp8_recipe=blockwise"],
 )
 def test_what_changes_a_step_of_the_optimizer_has_no_counterpart(option: str) -> None:
     name = option.partition("=")[0]
     assert [line for line in missing(from_keys(f"+{ACTOR}.{option}")) if f"{ACTOR}.{name}" in line]
-    harmless = {"decoupled_weight_decay": "True", "amsgrad": "False", "exp_avg_dtype": "fp32"}
+    harmless = {"decoupled_weight_decay": "True", "amsgrad": "False"}
     if name in harmless:
         assert missing(from_keys(f"+{ACTOR}.{name}={harmless[name]}")) == []
+
+
+def test_moments_that_are_kept_more_exactly_here_are_pointed_out() -> None:
+    short = from_keys(f"+{ACTOR}.exp_avg_dtype=bf16", f"+{ACTOR}.main_params_dtype=fp32")
+    assert missing(short) == []
+    assert any("keeps its moments in float32, which is more exact" in line for line in short.report)
+    assert not any("keeps the weights in float32, which" in line for line in short.report)
+
+
+def test_a_warm_up_begins_at_a_share_of_its_rate() -> None:
+    optimizer = "actor_rollout_ref.actor.optim"
+    found = from_keys(f"{optimizer}.lr=1e-5", f"{optimizer}.init_lr_ratio=0.1")
+    assert value(found, "algorithm.optimizer.lr_warmup_init") == pytest.approx(1e-6)
+    assert missing(found) == []
 
 
 def test_gvpos_recipe_does_what_its_keys_say(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,45 @@ def test_a_file_that_the_disk_does_not_give_is_named(
 
     monkeypatch.setattr(manifest, "describe", damaged)
     with pytest.raises(ManifestError, match=r"config\.json cannot be read: Input/output error"):
+        verify(*sealed)
+
+
+def test_files_are_hashed_side_by_side(
+    sealed: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits for the other: one after the other they would never end."""
+    describe, together = manifest.describe, threading.Barrier(2, timeout=10)
+
+    def meet(path: Path) -> manifest.ManifestFile:
+        together.wait()
+        return describe(path)
+
+    monkeypatch.setattr(manifest, "describe", meet)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    assert len(verify(*sealed).files) == 2
+    monkeypatch.setattr(manifest, "describe", describe)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    verify(*sealed)
+
+
+def test_what_differs_first_in_the_manifest_is_named_whichever_is_read_first(
+    sealed: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sealed[0] / "inner" / "config.json").write_text("[]")
+    (sealed[0] / "model.safetensors").write_bytes(b"9876543210")
+    describe, second_read = manifest.describe, threading.Event()
+
+    def out_of_order(path: Path) -> manifest.ManifestFile:
+        if path.name == "config.json":
+            assert second_read.wait(10)
+        try:
+            return describe(path)
+        finally:
+            second_read.set()
+
+    monkeypatch.setattr(manifest, "describe", out_of_order)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    with pytest.raises(ManifestError, match=r"inner/config\.json has changed"):
         verify(*sealed)
 
 

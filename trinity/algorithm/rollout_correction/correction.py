@@ -80,6 +80,12 @@ def correct_rollout(
         metrics |= option_metrics
     rejected_BT, option_metrics = reject(log_ratio_BT, mask_BT, settings.rejection_bounds())
     metrics |= option_metrics
+    if settings.rollout_token_veto_threshold is not None:
+        vetoed_BT, option_metrics = veto(
+            log_ratio_BT, mask_BT, settings.rollout_token_veto_threshold
+        )
+        rejected_BT = rejected_BT | vetoed_BT
+        metrics |= option_metrics
     metrics |= divergence_metrics(proximal_logprobs_BT, rollout_logprobs_BT, mask_BT)
     return CorrectionResult(
         weights_BT=weights_BT,
@@ -203,6 +209,18 @@ def reject(
     if bounds:
         metrics |= with_prefix("rollout_rs_", _fractions(rejected_BT, mask_BT))
     return rejected_BT, metrics
+
+
+def veto(
+    log_ratio_BT: FloatMatrix, mask_BT: BoolMatrix, threshold: float
+) -> tuple[BoolMatrix, dict[str, float]]:
+    """Returns all tokens of rows with a token whose ratio is below the threshold, and metrics."""
+    catastrophic_BT = mask_BT & (log_ratio_BT < np.log(threshold))
+    vetoed_BT = mask_BT & catastrophic_BT.any(-1, keepdims=True)
+    return vetoed_BT, {
+        "rollout_is_catastrophic_token_fraction": masked_mean(catastrophic_BT, mask_BT),
+        "rollout_is_veto_fraction": _share_of_rows(vetoed_BT, mask_BT),
+    }
 
 
 def _rejected_by(

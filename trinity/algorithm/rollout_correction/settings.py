@@ -22,6 +22,8 @@ REJECTIONS = (
 )
 """The statistics for rejection: an aggregation over a row's tokens, and an estimate of the
 divergence, k1 = -log r, k2 = log(r)^2 / 2, k3 = r - 1 - log r."""
+LEAST_RATIO = 1e-8
+"""Ratios are computed down to e^-20, about 2e-9."""
 _SECTION = "algorithm.rollout_correction"
 PresetName = Literal["tis", "seq_tis", "icepop", "decoupled_ppo", "seq_mis", "geo_rs", "k3_rs"]
 
@@ -113,16 +115,25 @@ class CorrectionSettings:
     rollout_rs_threshold: float | str | None = None
     """For k1 bounds of the ratio, `lower_upper` or the upper one alone; for k2 and k3 the largest
     divergence. One for all of rollout_rs, or one each with commas."""
+    rollout_token_veto_threshold: float | None = None
+    """Rows with a token whose ratio is below it are rejected."""
 
     @property
     def is_on(self) -> bool:
         """True if anything is corrected."""
-        return self.rollout_is != "none" or self.rollout_rs != "none"
+        has_veto = self.rollout_token_veto_threshold is not None
+        return has_veto or self.rollout_is != "none" or self.rollout_rs != "none"
 
     def check(self) -> None:
         """Raises: UserError naming the invalid setting."""
         self.weight_bounds()
         self.rejection_bounds()
+        veto = self.rollout_token_veto_threshold
+        if veto is not None and not LEAST_RATIO < veto < 1.0:
+            raise UserError(
+                f"`{_SECTION}.rollout_token_veto_threshold` is {veto:g}: give a ratio between "
+                f"{LEAST_RATIO:g} and 1, such as 1e-4"
+            )
 
     def weight_bounds(self) -> RatioBounds | None:
         """Returns the bounds of importance weights; None without weights."""

@@ -108,6 +108,7 @@ def check_model(stage: StagePlan) -> None:
     check_sharing(stage, directory, stage.config.trainer.override_config)
     if changes_rope(stage.config.model):
         rope_keys(model_keys(directory, {}) or {}, stage.config.model)
+    _check_balance(architecture, stage.model_path, stage)
     if stage.needs_rollout:
         rollout = stage.config.explorer.rollout_model
         _check_engine(architecture, rollout, "explorer.rollout_model", stage.model_path, stage)
@@ -355,6 +356,15 @@ def _check_engine(
             f"the model {path} has heads of {head_size}, which vLLM does not run "
             f"without a GPU: give a model with heads of {', '.join(map(str, CPU_HEAD_SIZES))}"
         )
+
+
+def _check_balance(architecture: _ModelConfigJson, path: str, stage: StagePlan) -> None:
+    for name in ("router_aux_loss_coef", "router_z_loss_coef"):
+        if getattr(stage.config.algorithm, name) and not architecture.has_experts:
+            raise UserError(
+                f"`algorithm.{name}` is for a mixture of experts, and the model {path} has none: "
+                "leave it out"
+            )
 
 
 def _check_replay(architecture: _ModelConfigJson, path: str, stage: StagePlan) -> None:

@@ -137,8 +137,17 @@ def check_serving(stage: StagePlan) -> None:
         )
 
 
+_OF_THE_FILE = ("project", "group", "name")
+"""Keys at the top of a file by which monitors name a run."""
+
+
 def check_monitor_args(monitor: MonitorConfig, stage: str) -> None:
-    """Checks a monitor's arguments; raises UserError with a line for each wrong one."""
+    """Checks a monitor's arguments; raises UserError with a line for each wrong one.
+
+    Those of a monitor that was switched off stay as they are.
+    """
+    if monitor.monitor_type == "none":
+        return
     known = MONITOR_ARGUMENTS.get(monitor.monitor_type, ALL_MONITOR_ARGUMENTS)
     errors = [
         f"stage `{stage}`: {wrong}"
@@ -151,6 +160,8 @@ def check_monitor_args(monitor: MonitorConfig, stage: str) -> None:
 
 def _argument_error(monitor: str, name: str, value: object, known: tuple[str, ...]) -> str:
     key = f"`monitor.monitor_args.{name}`"
+    if name in _OF_THE_FILE:
+        return f"{key} does nothing: `{name}` at the top of the file says it, remove it here"
     if name not in known:
         return f"`{monitor}` has no argument {key}{did_you_mean(name, known)}"
     if value is not None and not isinstance(value, str):

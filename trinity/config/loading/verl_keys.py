@@ -48,6 +48,7 @@ _CORRECTION_KEYS = {
             "rollout_is_batch_normalize",
             "rollout_rs",
             "rollout_rs_threshold",
+            "rollout_token_veto_threshold",
         )
     },
 }
@@ -240,7 +241,7 @@ NAMED_KEYS: Mapping[str, tuple[str, JsonValue]] = {
     "trainer.total_epochs": ("buffer.total_epochs", None),
     "trainer.n_gpus_per_node": ("cluster.gpu_per_node", None),
     "trainer.nnodes": ("cluster.node_num", None),
-    "trainer.val_before_train": ("explorer.eval_on_startup", None),
+    "trainer.val_before_train": ("explorer.eval_on_startup", False),
     "trainer.default_local_dir": ("checkpoint_root_dir", None),
     "trainer.project_name": ("project", None),
     "trainer.experiment_name": ("name", None),

@@ -89,6 +89,8 @@ class RolloutCorrectionConfig(Section):
     """Leave tokens or sequences out: `token_k1`, `seq_mean_k3`..., several with commas."""
     rollout_rs_threshold: float | str | None = None
     """Bounds of what is kept, as `0.5_2.0` for k1, one number for k2 and k3; one each, or one."""
+    rollout_token_veto_threshold: float | None = None
+    """Leave out whole sequences with a token whose ratio is below it, such as 1e-4."""
     loss_type: Annotated[
         Literal["ppo_clip", "reinforce"], PlannedKey("the loss is what `policy_loss_fn` says")
     ] = "ppo_clip"
@@ -178,6 +180,10 @@ class AlgorithmConfig(Section):
     enable_router_replay: bool = False
     """Train each token of a mixture of experts with those that the engine chose for it, which are
     stored with the sample. vLLM tells them on GPUs."""
+    router_aux_loss_coef: float = Field(default=0.0, ge=0)
+    """Factor of the loss that keeps the experts of each layer equally busy, row by row."""
+    router_z_loss_coef: float = Field(default=0.0, ge=0)
+    """Factor of the loss that keeps the logits of gates of experts small, of each layer."""
     add_strategy: Annotated[
         str | None, PlannedKey("`data_processor.experience_pipeline.operators` have its place")
     ] = None

@@ -158,8 +158,8 @@ class TrainerConfig(Section):
     """Rows of a micro-batch of such passes, without `use_dynamic_bsz`; else as for training."""
     max_checkpoints_to_keep: NonNegative = 0
     """Newest checkpoints that are kept; 0 keeps all."""
-    dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    """Type the passes compute in."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    """Type the passes compute in; the losses of `float16` are scaled to keep small gradients."""
     rank_num: NonNegative = 0
     """Training processes; 0 is one per GPU that no stage rolls out on, or one without GPUs."""
     critic_warmup: NonNegative = 0

@@ -151,6 +151,18 @@ def put_min_lr(work: Conversion, section: str) -> None:
         work.report.missing.append((setting, f"give it over `lr`: `{OPTIMIZER}.min_lr_ratio`"))
 
 
+def put_first_rate(work: Conversion, verl: str, ours: str) -> None:
+    """Converts where a warm-up begins, as a share of the rate that it goes up to."""
+    setting, rate = work.settings.take(f"{verl}.init_lr_ratio"), work.settings.peek(f"{verl}.lr")
+    if setting is None or setting.value is None:
+        return
+    if isinstance(setting.value, int | float) and isinstance(rate, int | float):
+        first = setting.value * rate
+        work.put(f"{ours}.lr_warmup_init", first, setting, f"{setting.value} * {rate}")
+    elif setting.value:
+        work.report.missing.append((setting, f"give the rate itself: `{ours}.lr_warmup_init`"))
+
+
 def _put_passes(work: Conversion, interval: int) -> None:
     """Converts passes; veRL's critic takes the actor's number by default."""
     actor, critic = "actor_rollout_ref.actor.ppo_epochs", "critic.ppo_epochs"
@@ -175,6 +187,7 @@ def convert_schedules(work: Conversion) -> None:
             _put_steps(work, verl, ours, factor)
     for verl, ours in _PARTS[: 1 + work.has_critic]:
         _put_end_of_cosine(work, verl, ours)
+        put_first_rate(work, verl, ours)
 
 
 def _put_steps(work: Conversion, verl: str, ours: str, factor: int) -> None:
@@ -201,6 +214,7 @@ def convert_supervised_schedule(work: Conversion) -> None:
     is_old = work.settings.module.endswith(OLD_SFT)
     work.copy("optim.lr", f"{OPTIMIZER}.lr", 1e-5 if is_old else 1e-3)
     put_min_lr(work, "optim")
+    put_first_rate(work, "optim", OPTIMIZER)
     if not is_old:
         _put_end_of_cosine(work, "optim", OPTIMIZER)
         return

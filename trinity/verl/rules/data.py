@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from trinity.verl.settings import VerlSetting
 from trinity.verl.values import JsonValue
 from trinity.verl.work import Conversion
+from trinity.verl.written_rows import CLASS, MAX_SAMPLES, SAMPLER
 
 INPUT = "buffer.explorer_input"
 VAL = "actor_rollout_ref.rollout.val_kwargs"
@@ -37,6 +38,7 @@ def convert_data(work: Conversion) -> None:
         DEFAULT_WORKFLOW,
         "the row's messages as they are, and one answer",
     )
+    _take_written_rows(work)
     train = _places(work, "data.train_files", "~/data/rlhf/gsm8k/train.parquet")
     if not train:
         work.report.advice.append(f"`data.train_files` is empty: give `{INPUT}.taskset.path`")
@@ -56,6 +58,43 @@ def convert_data(work: Conversion) -> None:
         for name in ("do_sample", *_SAMPLING):
             work.report_not_needed(f"{VAL}.{name}", "there is nothing to evaluate")
     _finish(work)
+
+
+def _take_written_rows(work: Conversion) -> None:
+    """Puts files that a class of rows has written in the place of those that it reads."""
+    rows = work.choices.rows
+    if rows is None:
+        return
+    for split, key in (("train", "data.train_files"), ("val", "data.val_files")):
+        if split in rows.files:
+            origin = f"{rows.counts[split]} rows, written for {key}"
+            path = str(rows.files[split])
+            work.settings.put(VerlSetting(key=key, value=path, where=origin))
+    for setting in work.settings.all():
+        if setting.key.startswith((f"{CLASS}.", f"{SAMPLER}.")) or setting.key in MAX_SAMPLES:
+            work.report_not_needed(setting.key, "its rows are written")
+    if rows.is_ordered:
+        where = f"the order of `{SAMPLER}`"
+        work.settings.put(VerlSetting(key="data.shuffle", value=False, where=where))
+    if rows.told_after_batches:
+        work.report.advice.append(
+            f"`{SAMPLER}`: its order of one epoch is written, and its `update` is not called: "
+            "`data_selector.selector_type: difficulty_based` chooses by what rollouts came to"
+        )
+
+
+def convert_fork_names(work: Conversion) -> None:
+    """Reads keys that forks of veRL have renamed under veRL's own names."""
+    for name, verl in (
+        ("actor_rollout_ref.rollout.n_agent", "actor_rollout_ref.rollout.n"),
+        ("data.shuffle_train_dataloader", "data.shuffle"),
+    ):
+        setting = work.settings.peek(name)
+        if setting is None:
+            continue
+        work.report_not_needed(name, f"a fork's name of `{verl}`")
+        if work.settings.peek(verl) in (None, 1):
+            work.settings.put(VerlSetting(key=verl, value=setting, where=name))
 
 
 def convert_lengths(work: Conversion) -> None:

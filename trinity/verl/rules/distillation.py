@@ -4,7 +4,7 @@ from trinity.algorithm.units import UNIT_ARGUMENT, UNIT_BEFORE
 from trinity.verl.rules.rewards import INPUT
 from trinity.verl.settings import VerlSetting
 from trinity.verl.values import JsonValue
-from trinity.verl.work import Conversion
+from trinity.verl.work import ACTOR, Conversion
 
 TEACHER = "explorer.auxiliary_models[0]"
 COUNTS_SAMPLES = "veRL's baselines count samples, not runs"
@@ -15,10 +15,16 @@ _CLAMP = 10.0
 """veRL's default of `loss_max_clamp`."""
 _UNREAD = "it is of losses over the teacher's likeliest tokens"
 _COMPARED = (
-    "distillation here is by the policy gradient of `k1`: `loss_mode: k1`, "
-    "`use_policy_gradient: True`; beside task rewards (`use_task_rewards: True`) the advantage is "
-    "`adv_estimator: grpo`'s"
+    "distillation here is by the policy gradient of `k1` (`loss_mode: k1`, "
+    "`use_policy_gradient: True`; beside task rewards, `use_task_rewards: True`, the advantage is "
+    "`adv_estimator: grpo`'s), or of whole distributions (`loss_mode: forward_kl_topk`, "
+    "`use_policy_gradient: False`)"
 )
+_WHOLE = "forward_kl_topk"
+"""veRL's loss over the teacher's likeliest words."""
+_LIKELIEST = 128
+"""veRL's default of `topk`."""
+_IN_LOSS = "the teacher's divergence is a term of the loss, without ratios or clipping"
 _GRPO = ("grpo", "grpo_vectorized")
 """Estimators whose advantage the teacher's is added to."""
 
@@ -28,18 +34,29 @@ def is_distilled(work: Conversion) -> bool:
     return work.settings.peek("distillation.enabled") is True
 
 
+def _is_of_whole_distributions(work: Conversion) -> bool:
+    """True if the teacher's likeliest words are compared with the policy's, as a loss."""
+    is_gradient = work.settings.peek(f"{_LOSS}.use_policy_gradient") in (None, True)
+    return work.settings.peek(f"{_LOSS}.loss_mode") == _WHOLE and not is_gradient
+
+
 def teacher_gpus(work: Conversion) -> tuple[int, int]:
-    """Returns the teacher's GPUs and those of one of its engines; zeros without a teacher."""
+    """Returns the teacher's GPUs and those of one of its engines; zeros without a teacher.
+
+    A teacher in the trainer has no engine, so that training gets its GPUs.
+    """
     if not is_distilled(work):
         return 0, 0
+    nodes = max(work.integer("distillation.nnodes", 0), 1)
+    gpus = nodes * work.integer("distillation.n_gpus_per_node", 8)
+    if _is_of_whole_distributions(work):
+        return gpus, 0
     per_engine = 2
     for setting in _teacher_settings(work):
         if setting.key.endswith(".tensor_model_parallel_size") and isinstance(setting.value, int):
             per_engine = max(setting.value, 1)
             break
-    nodes = work.integer("distillation.nnodes", 0)
-    gpus = work.integer("distillation.n_gpus_per_node", 8)
-    return max(nodes, 1) * gpus, per_engine
+    return gpus, per_engine
 
 
 def convert_distillation(work: Conversion) -> None:
@@ -51,6 +68,9 @@ def convert_distillation(work: Conversion) -> None:
         return
     enabled = work.settings.take("distillation.enabled")
     assert enabled is not None
+    if _is_of_whole_distributions(work):
+        _put_whole_distributions(work, enabled)
+        return
     has_rewards = _has_task_rewards(work)
     advantage = "grpo_distill" if has_rewards else "on_policy_distill"
     note = "GRPO's and the teacher's" if has_rewards else "in the place of algorithm.adv_estimator"
@@ -66,6 +86,42 @@ def convert_distillation(work: Conversion) -> None:
         work.put(args, False, enabled, "as GRPO's advantage is without it")
     _put_loss(work, has_rewards)
     _put_teacher(work)
+
+
+def _put_whole_distributions(work: Conversion, enabled: VerlSetting) -> None:
+    """Converts a teacher whose distributions the loss compares, which is one in the trainer."""
+    section = "algorithm.distillation"
+    has_rewards = work.settings.value(f"{_LOSS}.use_task_rewards", True) is True
+    mode = work.settings.take(f"{_LOSS}.loss_mode")
+    assert mode is not None
+    _put_teacher(work, in_trainer=True)
+    work.put(f"{section}.divergence", "forward", mode)
+    work.copy(f"{_LOSS}.topk", f"{section}.top_k", _LIKELIEST)
+    work.report_not_needed(f"{_LOSS}.use_policy_gradient", _IN_LOSS)
+    if has_rewards:
+        work.copy(f"{_LOSS}.distillation_loss_coef", f"{section}.coef", 1.0)
+    else:
+        why = "veRL trains on nothing but the teacher without `use_task_rewards`"
+        work.put("algorithm.algorithm_type", "vocabulary_distill", enabled)
+        for part, name in (("advantage", "none"), ("kl_loss", "none"), ("entropy_loss", "none")):
+            work.put(f"algorithm.{part}_fn", name, enabled, why)
+            work.draft.remove(f"algorithm.{part}_fn_args")
+        work.report_not_needed(f"{ACTOR}.entropy_coeff", why)
+        work.put("algorithm.policy_loss_fn", "gpg", enabled, "its advantage is 0")
+        work.draft.remove("algorithm.policy_loss_fn_args")
+        why = "without `use_task_rewards` veRL's coefficient is 1"
+        work.report_not_needed(f"{_LOSS}.distillation_loss_coef", why)
+    for name in ("loss_max_clamp", "log_prob_min_clamp"):
+        why = "words that the teacher does not tell count as one, so that no term grows without end"
+        work.report_left_out(f"{_LOSS}.{name}", why)
+    for name in ("policy_loss_mode", "clip_ratio", "clip_ratio_low", "clip_ratio_high"):
+        work.report_not_needed(f"{_LOSS}.{name}", _IN_LOSS)
+    for name in ("use_chunked_topk", "chunked_topk_chunk_size"):
+        work.report_not_needed(f"{_LOSS}.{name}", "the comparison is always made in chunks")
+    work.report.advice.append(
+        f"{_LOSS}.loss_mode={_WHOLE} ({mode.where}): veRL's sum stops at the teacher's likeliest "
+        "words, and is cut at `loss_max_clamp`; here all other words count as one more"
+    )
 
 
 def _has_task_rewards(work: Conversion) -> bool:
@@ -110,7 +166,7 @@ def _teacher_settings(work: Conversion) -> list[VerlSetting]:
     return [setting for setting in work.settings.all() if setting.key.startswith(_TEACHERS)]
 
 
-def _put_teacher(work: Conversion) -> None:
+def _put_teacher(work: Conversion, *, in_trainer: bool = False) -> None:
     """Converts the first teacher with a model; there is one teacher for all rows."""
     settings = _teacher_settings(work)
     names = [
@@ -124,8 +180,13 @@ def _put_teacher(work: Conversion) -> None:
         work.settings.take(setting.key)
         if name != first:
             work.report.missing.append((setting, "there is one teacher, the first, for all rows"))
-        else:
+        elif not in_trainer:
             _put_teacher_key(work, setting, key)
+        elif key == "model_path":
+            work.put("algorithm.distillation.model_path", setting.value, setting)
+        else:
+            why = "the teacher is in the trainer and has no engine"
+            work.report.not_needed.append((setting, why))
     work.report_not_needed("distillation.teacher_key", "there is one teacher for all rows")
 
 

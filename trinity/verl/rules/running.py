@@ -3,10 +3,12 @@
 import re
 from collections.abc import Iterator
 
-from trinity.config.loading.back_end_keys import SHARED_SEQUENCES, SIZES
+from trinity.config.loading.back_end_keys import SHARED_SEQUENCES, SIZES, TRANSFORMER
 from trinity.verl.rules.losses import GVPO, LOSS_MODE
 from trinity.verl.settings import CONFIG_FILE, VerlSetting, is_verl_default
+from trinity.verl.shell.variables import is_of_a_library
 from trinity.verl.table.back_ends import BACK_ENDS
+from trinity.verl.table.optimizers import KEPT_EXACT
 from trinity.verl.values import JsonValue, as_segment
 from trinity.verl.work import ACTOR, Conversion
 
@@ -44,6 +46,9 @@ _DTYPES = {
     "fp32": "float32",
     "float": "float32",
     "float32": "float32",
+    "fp16": "float16",
+    "half": "float16",
+    "float16": "float16",
 }
 _PASS_DTYPES = (
     *(f"{ACTOR}.{name}.dtype" for name in ("fsdp_config", *BACK_ENDS)),
@@ -56,6 +61,12 @@ _EXACT_DTYPES = {
     f"{ACTOR}.fsdp_config.mixed_precision.reduce_dtype": "sums up gradients",
     "engine.model_dtype": "keeps its weights",
     "engine.mixed_precision.reduce_dtype": "sums up gradients",
+    **{
+        f"{section}.{name}": doing
+        for optimizer in (f"{ACTOR}.optim", "critic.optim", "optim")
+        for section in (optimizer, f"{optimizer}.override_optimizer_config")
+        for name, doing in KEPT_EXACT.items()
+    },
 }
 """Keys of number types that are always float32 here, with what the trainer does in it."""
 _SHARDED = "FSDP2 shards over all ranks in its place"
@@ -74,6 +85,8 @@ def convert_back_end(work: Conversion) -> None:
     _leave_out_padding(work)
     _leave_out_drafts(work)
     _put_types(work)
+    for section in (*(f"{ACTOR}.{name}" for name in BACK_ENDS), "engine"):
+        _put_balance(work, f"{section}.{TRANSFORMER}")
 
 
 def sequence_parallel_size(work: Conversion) -> int:
@@ -164,7 +177,7 @@ def _put_types(work: Conversion) -> None:
             continue
         dtype = _DTYPES.get(_plain(setting.value))
         if dtype is None:
-            answer = "the passes compute in bfloat16 or float32: `trainer.dtype`"
+            answer = "the passes compute in bfloat16, float16 or float32: `trainer.dtype`"
             work.report.missing.append((setting, answer))
         else:
             work.put("trainer.dtype", dtype, setting)
@@ -179,6 +192,40 @@ def _put_types(work: Conversion) -> None:
                 f"{key}={setting.value} ({setting.where}): the trainer {doing} in float32, which "
                 "is more exact and takes more memory; passes compute in `trainer.dtype`"
             )
+
+
+def _put_balance(work: Conversion, section: str) -> None:
+    """Converts Megatron's losses of the gates of a mixture of experts, and of a sparse index."""
+    kind = work.settings.take(f"{section}.moe_router_load_balancing_type")
+    is_on = kind is not None and str(kind.value) not in ("none", "None")
+    if kind is not None:
+        why = "rows are balanced one by one" if is_on else "there is no such loss by default"
+        work.report.not_needed.append((kind, why))
+    balance = work.settings.take(f"{section}.moe_aux_loss_coeff")
+    if balance is not None and balance.value:
+        _put_aux_loss(work, balance, is_on=is_on)
+    squares = work.settings.take(f"{section}.moe_z_loss_coeff")
+    if squares is not None and squares.value:
+        work.put("algorithm.router_z_loss_coef", squares.value, squares)
+    if work.settings.peek(f"{section}.dsa_indexer_loss_coeff") == 0:
+        for name in ("dsa_indexer_loss_coeff", "dsa_indexer_use_sparse_loss"):
+            work.report_not_needed(f"{section}.{name}", "with a factor of 0 it is no loss")
+
+
+def _put_aux_loss(work: Conversion, setting: VerlSetting, *, is_on: bool) -> None:
+    """Converts the factor of the balance, which acts in veRL where its type is given alone."""
+    if is_on:
+        work.put("algorithm.router_aux_loss_coef", setting.value, setting)
+        work.report.advice.append(
+            f"{setting.key}={setting.value} ({setting.where}): Megatron balances the experts of a "
+            "micro-batch, here those of each row are, so that nothing depends on how it is cut"
+        )
+        return
+    why = (
+        "veRL has `moe_router_load_balancing_type: none` unless another is given, so that it acts "
+        f"on nothing: give `algorithm.router_aux_loss_coef: {setting.value}` to balance experts"
+    )
+    work.report.not_needed.append((setting, why))
 
 
 def _plain(value: JsonValue) -> str:
@@ -205,6 +252,7 @@ _OWN_PROGRAM = (
 )
 _ALPHA, _MEGATRON_ALPHA = 16, 32
 """veRL's defaults of an adapter's scale."""
+_ENV_VARS = re.compile(r"ray_(?:kwargs\.ray_init|init)\.runtime_env\.env_vars\.\w+")
 _ONE = "`monitor.monitor_type` has one monitor, of wandb, mlflow and tensorboard"
 
 
@@ -218,6 +266,22 @@ def convert_running(work: Conversion) -> None:
     _put_start(work)
     _put_monitor(work)
     _put_lora(work)
+    _advise_on_environment(work)
+
+
+def _advise_on_environment(work: Conversion) -> None:
+    """Points out environment variables that Ray would give to processes of its own."""
+    settings = [each for each in work.settings.all() if _ENV_VARS.fullmatch(each.key)]
+    found = {each.key.rpartition(".")[2]: each for each in settings}
+    names = sorted(name for name in found if not is_of_a_library(name))
+    for name in names:
+        work.settings.take(found[name].key)
+    if names:
+        shown = ", ".join(f"{name}={found[name].value}" for name in names)
+        work.report.advice.append(
+            f"{found[names[0]].key} ({found[names[0]].where}): give {shown} to `trinity run` in "
+            "its environment"
+        )
 
 
 def _put_root(work: Conversion, project: str, name: str) -> None:
@@ -256,6 +320,20 @@ def _put_monitor(work: Conversion) -> None:
     others = [name for name in names if name not in ("console", *wanted[:1])]
     if others and setting is not None:
         work.report.left_out.append((setting, f"{_ONE} ({', '.join(others)} left out)"))
+
+
+def convert_evaluation_alone(work: Conversion) -> None:
+    """Converts a run that evaluates a model and trains nothing."""
+    setting = work.settings.take("trainer.val_only")
+    if setting is None:
+        return
+    if setting.value is not True:
+        work.report.not_needed.append((setting, "that is so here in any case"))
+        return
+    work.put("mode", "bench", setting, "evaluates the model, or a run's checkpoints")
+    if work.settings.peek("trainer.total_training_steps") == 0:
+        for ours in ("buffer.total_steps", "trainer.total_steps"):
+            work.draft.remove(ours)
 
 
 def convert_own_configuration(work: Conversion) -> None:

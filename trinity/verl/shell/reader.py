@@ -197,6 +197,8 @@ class Script:
     notes: tuple[ScriptNote, ...]
     defaulted: tuple[str, ...]
     """Variables whose defaults were taken, which the environment could set."""
+    exported: tuple[str, ...]
+    """Variables that are handed on to what the script starts."""
 
 
 def read_script(text: str, name: str, given: Mapping[str, str] | None = None) -> Script:
@@ -209,7 +211,12 @@ def read_script(text: str, name: str, given: Mapping[str, str] | None = None) ->
     walk = _Interpreter(Variables({"0": name, "BASH_SOURCE": name, **(given or {})}), name)
     walk.run(parse(text, name))
     variables = walk.variables
-    return Script(tuple(walk.commands), tuple(variables.notes), tuple(sorted(variables.defaulted)))
+    return Script(
+        tuple(walk.commands),
+        tuple(variables.notes),
+        tuple(sorted(variables.defaulted)),
+        tuple(sorted(variables.exported)),
+    )
 
 
 class _Returned(Exception):
@@ -394,6 +401,8 @@ class _Interpreter:
             case "export" | "readonly" | "local" | "declare" | "typeset":
                 for word in arguments:
                     self._assign(word, is_local=name in _OF_FUNCTIONS)
+                    if name == "export" and (found := _ASSIGNMENT.match(word.text)):
+                        self.variables.exported.add(found["name"])
             case "unset":
                 for word in arguments:
                     self.variables.remove(word.text)

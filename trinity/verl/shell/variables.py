@@ -13,6 +13,20 @@ ARGUMENTS = "@"
 """Name under which the arguments of the function that is read are held."""
 
 
+_OF_LIBRARIES = re.compile(
+    r"(NCCL|CUDA|VLLM|RAY|HYDRA|PYTORCH|TORCH|GLOO|OMP|MKL|SGL|SGLANG|HCCL|ASCEND|TRITON|XLA|NVTE"
+    r"|LD|WANDB|VERL|TRANSFORMERS|ROCR|HIP|HSA|IB|UCX|NPU|TASK_QUEUE|TF|GRPC|SLURM)_.*"
+    r"|(TORCH|PYTHON|CPU_AFFINITY|MASTER_|RANK|WORLD_SIZE).*"
+    r"|PATH|HOME|TMP|TEMP|TMPDIR|TOKENIZERS_PARALLELISM|no_proxy|https?_proxy|HTTPS?_PROXY|NO_PROXY"
+)
+"""Environment variables that no code of a user's reads, as far as names tell."""
+
+
+def is_of_a_library(name: str) -> bool:
+    """Returns True for an environment variable of a back end's, the shell's or a tool's."""
+    return _OF_LIBRARIES.fullmatch(name) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class ExpandedField:
     """A text and the line on which it was written."""
@@ -38,6 +52,8 @@ class Variables:
     notes: list[ScriptNote] = field(default_factory=list)
     defaulted: set[str] = field(default_factory=set)
     """Names whose default was taken because they were not set."""
+    exported: set[str] = field(default_factory=set)
+    """Names that the script hands on to what it starts."""
     optional: set[str] = field(default_factory=set)
     """Unset names that the script itself treats so, as in `${NAME:+-}`: they are empty."""
     _held: dict[str, tuple[ExpandedField, ...]] = field(default_factory=dict)

@@ -33,6 +33,15 @@ _FAST = (
     "use_prefix_grouper",
 )
 """Names below the actor, the reference and their back end; each changes memory and time alone."""
+MTP = (
+    "layers that predict further tokens are not trained here, which the others do not need: give "
+    "`enable_train=False`; to draft with them in rollout, give vLLM's `speculative_config` in "
+    "`explorer.rollout_model.extra_engine_args`"
+)
+QAT = (
+    "training that rounds weights as a quantised model has them is not here: leave it out, and "
+    "quantise what was trained afterwards"
+)
 _IN_BACK_END = ("entropy_checkpointing", "entropy_from_logits_with_chunking")
 _SAME_AS_ACTOR = "the reference is laid out as the actor is"
 
@@ -77,10 +86,8 @@ _MODEL_ROWS: tuple[KeyRow, ...] = (
         f"{_MODEL}.tokenizer_path",
         f"{_MODEL}.hf_config_path",
     ),
-    *missing_rows(
-        "multi-token prediction is not trained here", f"{_MODEL}.mtp.enable", neutral=(False,)
-    ),
-    *missing_rows("multi-token prediction is not trained here", f"{_MODEL}.mtp.*"),
+    *missing_rows(MTP, f"{_MODEL}.mtp.enable", neutral=(False,)),
+    *missing_rows(MTP, f"{_MODEL}.mtp.*"),
     *not_needed_rows(
         "engines always load the adapter merged into the weights", f"{_MODEL}.lora.merge"
     ),
@@ -155,11 +162,6 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
     *missing_rows("a schedule is half a cosine", f"{_ACTOR}.optim.num_cycles", neutral=(0.5,)),
     renamed_row(f"{_ACTOR}.optim.lr_warmup_init", "algorithm.optimizer.lr_warmup_init"),
     *missing_rows(
-        "a warm-up goes up from `lr_warmup_init`: give the rate itself",
-        f"{_ACTOR}.optim.init_lr_ratio",
-        neutral=(0,),
-    ),
-    *missing_rows(
         "weight decay stays as it is",
         f"{_ACTOR}.optim.weight_decay_incr_style",
         neutral=("constant",),
@@ -213,7 +215,12 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
     *missing_rows(
         "there is no such option",
         f"{_ACTOR}.router_replay.*",
+    ),
+    *missing_rows(
+        QAT,
         f"{_ACTOR}.qat.*",
+        f"{_ACTOR}.fsdp_config.qat.*",
+        f"{_ACTOR}.megatron.qat.*",
     ),
     *missing_rows(
         "prompts are text here, and a vision tower is trained like all other weights",
@@ -237,6 +244,12 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
         *(f"{section}.fsdp_config.{name}" for section in (_ACTOR, _REF) for name in _IN_BACK_END),
         f"{_ACTOR}.fsdp_config.mixed_precision.buffer_dtype",
     ),
+    *left_out_rows(
+        "gradients are moved with the weights and the optimizer",
+        f"{_ACTOR}.fsdp_config.grad_offload",
+        f"{_REF}.fsdp_config.grad_offload",
+    ),
+    *not_needed_rows("`actor_rollout_ref.rollout.n` says it", f"{_ACTOR}.rollout_n"),
     combined_row(
         f"{_ACTOR}.fsdp_config.mixed_precision.reduce_dtype", "", "gradients are summed in float32"
     ),
@@ -247,7 +260,9 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
         neutral=(42,),
     ),
     combined_row(f"{_ACTOR}.fsdp_config.strategy", "trainer.trainer_strategy", "all are `fsdp2`"),
-    combined_row(f"{_ACTOR}.fsdp_config.dtype", "trainer.dtype", "`bfloat16` or `float32`"),
+    combined_row(
+        f"{_ACTOR}.fsdp_config.dtype", "trainer.dtype", "`bfloat16`, `float16` or `float32`"
+    ),
     combined_row(f"{_ACTOR}.fsdp_config.mixed_precision.param_dtype", "trainer.dtype", "likewise"),
     combined_row(
         f"{_ACTOR}.fsdp_config.model_dtype", "trainer.dtype", "weights are kept in float32"

@@ -73,6 +73,7 @@ ROWS: tuple[KeyRow, ...] = (
             "rollout_is_batch_normalize",
             "rollout_rs",
             "rollout_rs_threshold",
+            "rollout_token_veto_threshold",
         )
     ),
     combined_row(

@@ -23,13 +23,58 @@ from trinity.verl.values import identity
 _ACTOR = "actor_rollout_ref.actor"
 BACK_ENDS = ("megatron", "veomni", "torchtitan", "engine")
 """Sections below the actor's; `engine` is that of recipes with a back end of their own."""
+FP8 = (
+    "FP8 is not trained in here: leave it out, the passes compute in `trainer.dtype`; rollout "
+    "alone in it is `explorer.rollout_model.extra_engine_args.quantization`"
+)
 _SPEED = "of another back end, where it changes memory and time"
-_NOT_ADDED = "Megatron adds it to the loss, FSDP2 trains without it"
+
+
+def _transformer_rows(transformer: str) -> tuple[KeyRow, ...]:
+    """Rows of what a section passes on to Megatron's transformer."""
+    return (
+        combined_row(
+            f"{transformer}.moe_aux_loss_coeff",
+            "algorithm.router_aux_loss_coef",
+            "if `moe_router_load_balancing_type` is given, too; of each row",
+        ),
+        combined_row(f"{transformer}.moe_z_loss_coeff", "algorithm.router_z_loss_coef", ""),
+        combined_row(
+            f"{transformer}.moe_router_load_balancing_type",
+            "algorithm.router_aux_loss_coef",
+            "`none`, veRL's default, is 0",
+        ),
+        *missing_rows(
+            "Megatron moves the biases of the router beside the gradient, here they stay as the "
+            "model has them: give `router_aux_loss_coef` in their place",
+            f"{transformer}.moe_router_bias_update_rate",
+            neutral=(0,),
+        ),
+        *not_needed_rows(
+            "gates have the biases that the model has",
+            f"{transformer}.moe_router_enable_expert_bias",
+        ),
+        *missing_rows(
+            "FSDP2 trains the index of sparse attention by nothing but the policy's loss",
+            f"{transformer}.dsa_indexer_loss_coeff",
+            f"{transformer}.dsa_indexer_use_sparse_loss",
+        ),
+        *missing_rows(
+            "dropout is that of the model's config.json (`trainer.override_config`)",
+            f"{transformer}.attention_dropout",
+            f"{transformer}.hidden_dropout",
+            neutral=(0,),
+        ),
+        *missing_rows(
+            FP8,
+            f"{transformer}.fp8",
+            f"{transformer}.fp8_recipe",
+        ),
+    )
 
 
 def _section_rows(section: str) -> tuple[KeyRow, ...]:
     """Rows of one section of the actor's."""
-    transformer = f"{section}.{TRANSFORMER}"
     return (
         *(
             combined_row(f"{section}.{name}", "", "FSDP2 shards over all ranks in its place")
@@ -47,30 +92,10 @@ def _section_rows(section: str) -> tuple[KeyRow, ...]:
             renamed_row(f"{section}.{name}", f"trainer.{name}", convert=identity)
             for name in ("param_offload", "optimizer_offload", "grad_offload", "use_remove_padding")
         ),
-        combined_row(f"{section}.dtype", "trainer.dtype", "`bfloat16` or `float32`"),
+        combined_row(f"{section}.dtype", "trainer.dtype", "`bfloat16`, `float16` or `float32`"),
         *left_out_rows(_SPEED, *(f"{section}.{name}" for name in TIME_AND_MEMORY)),
         *left_out_rows(_SPEED, f"{section}.override_ddp_config.*"),
-        *missing_rows(
-            _NOT_ADDED,
-            f"{transformer}.moe_aux_loss_coeff",
-            f"{transformer}.moe_z_loss_coeff",
-            f"{transformer}.moe_router_bias_update_rate",
-            neutral=(0,),
-        ),
-        *missing_rows(
-            "dropout is that of the model's config.json (`trainer.override_config`)",
-            f"{transformer}.attention_dropout",
-            f"{transformer}.hidden_dropout",
-            neutral=(0,),
-        ),
-        *missing_rows(
-            _NOT_ADDED, f"{transformer}.moe_router_load_balancing_type", neutral=("none",)
-        ),
-        *missing_rows(
-            "the trainer computes in `trainer.dtype`",
-            f"{transformer}.fp8",
-            f"{transformer}.fp8_recipe",
-        ),
+        *_transformer_rows(f"{section}.{TRANSFORMER}"),
         *missing_rows(
             "what chance decides follows from `seed`, the experiment's",
             f"{section}.seed",

@@ -3,6 +3,7 @@
 from trinity.verl.row import (
     KeyRow,
     combined_row,
+    left_out_rows,
     missing_rows,
     not_needed_rows,
     renamed_row,
@@ -66,6 +67,17 @@ ROWS: tuple[KeyRow, ...] = (
         "critic.ppo_max_token_len_per_gpu",
         "critic.forward_max_token_len_per_gpu",
     ),
+    *left_out_rows(
+        "gradients are moved with the weights and the optimizer",
+        "critic.fsdp_config.grad_offload",
+        "critic.model.fsdp_config.grad_offload",
+    ),
+    *left_out_rows(
+        "it changes memory and time alone: `critic.ppo_micro_batch_size_per_gpu` is for each rank",
+        "critic.ppo_micro_batch_size",
+        "critic.forward_micro_batch_size",
+    ),
+    *not_needed_rows("`actor_rollout_ref.rollout.n` says it", "critic.rollout_n"),
     *not_needed_rows(
         "the critic is laid out as the actor is",
         "critic.strategy",
@@ -105,6 +117,10 @@ ROWS: tuple[KeyRow, ...] = (
         "reward_model.model.use_remove_padding",
         "reward_model.model.fsdp_config.*",
         "reward_model.micro_batch_size_per_gpu",
+        "reward_model.micro_batch_size",
+        "reward_model.ulysses_sequence_parallel_size",
+        "reward_model.megatron.*",
+        "reward_model.param_offload",
         "reward_model.enable_resource_pool",
         "reward_model.strategy",
         "reward_model.model.input_tokenizer",

@@ -55,6 +55,11 @@ ROWS: tuple[KeyRow, ...] = (
         f"{_INPUT}.taskset.data_selector.selector_type",
         "`shuffle`, veRL's default, or `sequential`",
     ),
+    combined_row(
+        "data.shuffle_train_dataloader",
+        f"{_INPUT}.taskset.data_selector.selector_type",
+        "a fork's name of `data.shuffle`",
+    ),
     combined_row("data.seed", f"{_INPUT}.taskset.data_selector.seed", "of every taskset"),
     renamed_row("data.trust_remote_code", "model.trust_remote_code"),
     *not_needed_rows(
@@ -73,21 +78,25 @@ ROWS: tuple[KeyRow, ...] = (
     *not_needed_rows("evaluation takes all rows in any order", "data.validation_shuffle"),
     renamed_row("data.min_response_length", "model.min_response_tokens"),
     *missing_rows(
-        "cut the file beforehand, or give `buffer.total_steps`",
+        "write so many rows once, with `--write-rows FOLDER`",
         "data.train_max_samples",
         "data.val_max_samples",
         neutral=(-1,),
     ),
     *missing_rows(
-        "write a workflow that reads your rows (`default_workflow_type`)",
+        "run the class once and write its rows, with `--write-rows FOLDER`",
         "data.custom_cls.*",
+    ),
+    *missing_rows(
+        "write a workflow that reads your rows (`default_workflow_type`)",
         "data.datagen.*",
         "data.tool_config_path",
         "data.function_tool_path",
     ),
     *missing_rows(
-        "choose an order of tasks in `buffer.explorer_input.taskset.data_selector.selector_type`: "
-        "`shuffle`, `offline_easy2hard`, `difficulty_based`...",
+        "write the rows once in its order, with `--write-rows FOLDER`, or choose one in "
+        "`buffer.explorer_input.taskset.data_selector.selector_type`: `shuffle`, "
+        "`offline_easy2hard`, `difficulty_based`...",
         "data.sampler.*",
     ),
     *missing_rows(

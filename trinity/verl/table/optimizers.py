@@ -1,13 +1,26 @@
 """Rows of what veRL hands to an optimizer beyond its own keys, for actor, critic and sft."""
 
-from trinity.verl.row import KeyRow, left_out_rows, missing_rows, renamed_row
+from trinity.verl.row import (
+    KeyRow,
+    combined_row,
+    left_out_rows,
+    missing_rows,
+    not_needed_rows,
+    renamed_row,
+)
 from trinity.verl.values import identity
 
 _ON_HOST = (
     "it changes memory and time alone: `trainer.optimizer_offload` keeps the optimizer in the "
     "host's memory"
 )
-_FLOAT32 = ("fp32", "float32", "torch.float32")
+KEPT_EXACT = {
+    "exp_avg_dtype": "keeps its moments",
+    "exp_avg_sq_dtype": "keeps its moments",
+    "main_params_dtype": "keeps the weights",
+    "main_grads_dtype": "sums up gradients",
+}
+"""Number types that are always float32 here, with what the optimizer does in it."""
 
 
 def optimizer_rows(verl: str, ours: str) -> tuple[KeyRow, ...]:
@@ -27,19 +40,16 @@ def optimizer_rows(verl: str, ours: str) -> tuple[KeyRow, ...]:
         *missing_rows(
             "the optimizer is AdamW without AMSGrad", f"{more}.amsgrad", neutral=(False,)
         ),
-        *missing_rows(
-            "the optimizer keeps its moments and sums in float32",
-            *(
-                f"{more}.{name}"
-                for name in (
-                    "exp_avg_dtype",
-                    "exp_avg_sq_dtype",
-                    "main_params_dtype",
-                    "main_grads_dtype",
-                )
-            ),
-            neutral=_FLOAT32,
+        *(
+            combined_row(f"{section}.{name}", "", f"the optimizer {doing} in float32")
+            for section in (more, verl)
+            for name, doing in KEPT_EXACT.items()
         ),
+        combined_row(
+            f"{verl}.init_lr_ratio", f"{ours}.lr_warmup_init", "times `lr`: a warm-up begins there"
+        ),
+        *not_needed_rows("weights are kept in float32", f"{verl}.master_weights"),
+        *left_out_rows("it is about how memory holds float32", f"{verl}.store_param_remainders"),
         *left_out_rows(
             _ON_HOST,
             *(

@@ -28,6 +28,10 @@ MULTI_TURN = (
 )
 """Keys of `multi_turn` that veRL's loops read."""
 AGENT = ("default_agent_loop", "agent_loop_config_path")
+_OF_FORK = (
+    "a fork of veRL's has this, with a rollout of its own: write what it does as an agent loop "
+    "(`agent_loop_config_path`) or a workflow (`default_workflow_type`)"
+)
 
 ROWS: tuple[KeyRow, ...] = (
     combined_row(
@@ -139,6 +143,30 @@ ROWS: tuple[KeyRow, ...] = (
         "veRL's own loops do not read it any more",
         f"{_ROLLOUT}.multi_turn.use_inference_chat_template",
         f"{_ROLLOUT}.multi_turn.num_repeat_rollouts",
+    ),
+    combined_row(f"{_ROLLOUT}.n_agent", "algorithm.repeat_times", "a fork's name of `rollout.n`"),
+    *missing_rows(
+        _OF_FORK,
+        f"{_ROLLOUT}.do_vote",
+        f"{_ROLLOUT}.n_vote",
+        "actor_rollout_ref.agent.*",
+        "do_search",
+        "max_turns",
+        "retriever.*",
+        "data.max_start_length",
+        "data.max_obs_length",
+        "algorithm.no_think_rl",
+        neutral=(False,),
+    ),
+    *missing_rows(
+        "fire sampling is not here: give `temperature` and `top_p`",
+        f"{_ROLLOUT}.use_fire_sampling",
+        neutral=(False,),
+    ),
+    *missing_rows(
+        "tokens of tools and environments are never trained on",
+        "actor_rollout_ref.actor.state_masking",
+        neutral=(True,),
     ),
     *missing_rows(
         "veRL has dropped its simulated users: write the turns as a workflow or as an agent loop "

@@ -10,7 +10,14 @@ from trinity.verl.row import (
 )
 from trinity.verl.table.data import TEMPLATE_ROWS
 from trinity.verl.table.optimizers import optimizer_rows
-from trinity.verl.values import as_list, as_scheduler, as_target_modules, identity
+from trinity.verl.values import (
+    as_list,
+    as_optimizer,
+    as_scheduler,
+    as_target_modules,
+    as_torch_optimizer,
+    identity,
+)
 
 _BUFFER = "buffer.trainer_input.experience_buffer"
 _OPTIMIZER = "algorithm.optimizer"
@@ -64,6 +71,13 @@ ROWS: tuple[KeyRow, ...] = (
         renamed_row(f"optim.{name}", f"{_OPTIMIZER}.lr_scheduler_type", convert=as_scheduler)
         for name in ("warmup_style", "lr_decay_style")
     ),
+    renamed_row(
+        "optim.optimizer",
+        f"{_OPTIMIZER}.optimizer_type",
+        "`AdamW`, `FusedAdam` or `SGD`",
+        convert=as_optimizer,
+        inverse=as_torch_optimizer,
+    ),
     combined_row("optim.min_lr", f"{_OPTIMIZER}.min_lr_ratio", "Megatron's, over `lr`"),
     combined_row("optim.lr_scheduler", f"{_OPTIMIZER}.lr_scheduler_type", "of `fsdp_sft_trainer`"),
     renamed_row("optim.clip_grad", "trainer.grad_clip"),
@@ -112,12 +126,9 @@ ROWS: tuple[KeyRow, ...] = (
     renamed_row("data.multiturn.tools_key", f"{_BUFFER}.format.tools_key"),
     *missing_rows("write messages with their tools into the rows", "data.multiturn.*"),
     *missing_rows(
-        "a warm-up goes up from `lr_warmup_init`: give the rate itself",
-        "optim.init_lr_ratio",
-        neutral=(0,),
-    ),
-    *missing_rows(
-        "the optimizer is PyTorch's own", "optim.optimizer_impl", neutral=("torch.optim",)
+        "the optimizer is PyTorch's own",
+        "optim.optimizer_impl",
+        neutral=("torch.optim", "transformer_engine.pytorch.optimizers.fused_adam"),
     ),
     *optimizer_rows("optim", _OPTIMIZER),
     *left_out_rows(

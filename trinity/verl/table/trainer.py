@@ -97,11 +97,7 @@ ROWS: tuple[KeyRow, ...] = (
         "trainer.v1.colocate_async.num_warmup_batches",
     ),
     *missing_rows("write it as an operator of your own, see docs/operators.md", "trainer.v1.*"),
-    *missing_rows(
-        "start the run again with `mode=bench` after training",
-        "trainer.val_only",
-        neutral=(False,),
-    ),
+    combined_row("trainer.val_only", "mode", "`True` is `bench`"),
     *left_out_rows(
         "profile with the services' own tools",
         "global_profiler.*",
@@ -191,7 +187,9 @@ ROWS: tuple[KeyRow, ...] = (
         "`True` is `on_policy_distill`, or `grpo_distill`",
     ),
     combined_row(
-        "distillation.teacher_models.*", "explorer.auxiliary_models", "one teacher, the first model"
+        "distillation.teacher_models.*",
+        "explorer.auxiliary_models, algorithm.distillation.model_path",
+        "one teacher, the first model; in the trainer for `forward_kl_topk`",
     ),
     combined_row("distillation.nnodes", "explorer.auxiliary_models[0].engine_num", "its own GPUs"),
     combined_row(

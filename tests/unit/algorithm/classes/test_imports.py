@@ -72,6 +72,11 @@ def test_what_is_not_here_says_so(line: str) -> None:
         exec(line, {})
 
 
+def test_a_reader_of_rows_is_told_what_to_do() -> None:
+    with pytest.raises(ImportError, match=r"reader of your own is not called: take its file out"):
+        exec("from trinity.buffer.reader.file_reader import FILE_READERS", {})
+
+
 def test_what_a_part_would_call_is_refused_when_it_is_called() -> None:
     read: Any = importlib.import_module("trinity.buffer").get_buffer_reader
     with pytest.raises(UserError, match=r"get_buffer_reader of Trinity-RFT is not here: `buffer"):

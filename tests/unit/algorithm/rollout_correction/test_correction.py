@@ -82,6 +82,22 @@ def test_a_row_is_rejected_whole() -> None:
     assert not corrected(ratios(1.0, 1.0, 3.0), chosen).mask_BT.any()
 
 
+def test_one_token_that_became_next_to_impossible_vetoes_its_row() -> None:
+    chosen = CorrectionSettings(rollout_token_veto_threshold=1e-4)
+    vetoed = corrected(ratios(1.0, 0.9e-4, 1.0), chosen)
+    assert vetoed.mask_BT.tolist() == [[False, False, False]]
+    assert vetoed.metrics["rollout_corr/rollout_is_veto_fraction"] == 1.0
+    assert vetoed.metrics["rollout_corr/rollout_is_catastrophic_token_fraction"] == pytest.approx(
+        1 / 3
+    )
+    kept = corrected(ratios(1.0, 1.1e-4, 1e4), chosen)
+    assert kept.mask_BT.all()
+    unmasked = ratios(1.0, 0.9e-4)
+    unmasked.mask_BT[0, 1] = False
+    assert corrected(unmasked, chosen).mask_BT.tolist() == [[True, False]]
+    assert chosen.is_on
+
+
 def test_equal_policies_need_no_correction() -> None:
     gap = random_gap(1, size=0.0)
     for preset in PRESETS.values():

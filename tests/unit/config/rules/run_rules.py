@@ -105,6 +105,16 @@ THE_RUN = [
         {"monitor": {"monitor_type": "none", "monitor_args": {"uri": "http://m"}}},
         lambda plan: plan.config.monitor.monitor_args == {"uri": "http://m"},
     ),
+    follows(
+        "a monitor that was switched off may have any argument",
+        {"monitor": {"monitor_type": "none", "monitor_args": {"entity": "us"}}},
+        lambda plan: plan.config.monitor.monitor_type == "none",
+    ),
+    refused(
+        "a run's name among a monitor's arguments",
+        {"monitor": {"monitor_type": "wandb", "monitor_args": {"project": "sums"}}},
+        "`monitor.monitor_args.project` does nothing: `project` at the top of the file says it",
+    ),
     told("a monitor's directory", at("monitor.cache_dir", "x"), NO_EFFECT, "monitor.cache_dir"),
     told(
         "the memory validator's switch",

@@ -1,0 +1,144 @@
+"""Rows that a class of a user's makes, and the order of a sampler's, written to files once.
+
+The class runs in a process of its own (`trinity.verl.rows_process`), which ends with this one, on
+Ctrl-C and at a limit of time.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from trinity.errors import UserError
+from trinity.runtime.child_process import OWN_IDENTITY, module_command
+from trinity.verl.settings import VerlSettings
+from trinity.verl.shell.variables import UNKNOWN
+from trinity.verl.values import JsonValue
+
+CLASS, SAMPLER = "data.custom_cls", "data.sampler"
+MAX_SAMPLES = ("data.train_max_samples", "data.val_max_samples")
+_SPLITS = {"train": "data.train_files", "val": "data.val_files"}
+_DEFAULTS: dict[str, JsonValue] = {
+    "prompt_key": "prompt",
+    "reward_fn_key": "data_source",
+    "max_prompt_length": 512,
+    "max_response_length": 512,
+    "shuffle": True,
+    "seed": None,
+    "return_raw_chat": True,
+    "dataloader_num_workers": 0,
+    "train_max_samples": -1,
+    "val_max_samples": -1,
+}
+"""veRL's, as far as its classes of rows read them; a sampler wants no workers."""
+_OF_AGENTS = ("tool_config_path", "function_tool_path")
+_ROLLOUT = "actor_rollout_ref.rollout.multi_turn"
+_MODEL = "actor_rollout_ref.model.path"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRows:
+    """Files of rows, split by split."""
+
+    files: dict[str, Path]
+    counts: dict[str, int]
+    is_ordered: bool
+    """True if the rows lie in a sampler's order."""
+    told_after_batches: bool
+    """True if veRL tells the sampler what became of each batch."""
+
+    @property
+    def summary(self) -> str:
+        """`wrote 960 rows to data/train.parquet, 40 to data/val.parquet`."""
+        parts = [f"{self.counts[split]} to {file}" for split, file in self.files.items()]
+        return f"wrote {', '.join(parts)}".replace(" to ", " rows to ", 1)
+
+
+def asks_for_rows(settings: VerlSettings) -> bool:
+    """Returns True if rows depend on code of a user's, or are cut in number."""
+    keys = [f"{CLASS}.path", f"{SAMPLER}.class_path"]
+    limits = [settings.peek(key) for key in MAX_SAMPLES]
+    has_limit = any(isinstance(limit, int) and limit > 0 for limit in limits)
+    return has_limit or any(settings.peek(key) for key in keys)
+
+
+def write_rows(settings: VerlSettings, folder: Path, seconds: float) -> WrittenRows:
+    """Makes the rows of a script's class, in the order of its sampler, and writes them.
+
+    Raises: UserError if there is nothing to make, or making it fails or takes too long.
+    """
+    if not asks_for_rows(settings):
+        raise UserError(
+            f"--write-rows writes what `{CLASS}`, `{SAMPLER}` or `data.train_max_samples` makes, "
+            "and none is given: leave it out"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        request, result = Path(scratch) / "request.json", Path(scratch) / "result.json"
+        request.write_text(json.dumps(_request(settings, folder)), encoding="utf-8")
+        code = _run(request, result, seconds)
+        if not result.is_file():
+            raise UserError(f"the rows could not be made: their process ended with {code}")
+        found = json.loads(result.read_text(encoding="utf-8"))
+    if "error" in found:
+        raise UserError(f"the rows could not be made: {found['error']}")
+    return WrittenRows(
+        files={split: Path(file) for split, file in found["files"].items()},
+        counts=found["counts"],
+        is_ordered=found["is_ordered"],
+        told_after_batches=found["told_after_batches"],
+    )
+
+
+def _request(settings: VerlSettings, folder: Path) -> dict[str, JsonValue]:
+    """Returns what the process reads: veRL's section `data`, the model and where to write."""
+    data: dict[str, JsonValue] = dict(_DEFAULTS)
+    for name in _OF_AGENTS:
+        data[name] = settings.peek(f"{_ROLLOUT}.{name}")
+    for setting in settings.all():
+        if setting.key.startswith("data.") and UNKNOWN not in str(setting.value):
+            _put(data, setting.key.split(".")[1:], setting.value)
+    data["filter_overlong_prompts"] = False  # a run leaves them out, and says so
+    files: dict[str, JsonValue] = {
+        split: settings.peek(key) for split, key in _SPLITS.items() if settings.peek(key)
+    }
+    return {
+        "data": data,
+        "files": files,
+        "model": settings.peek(_MODEL),
+        "folder": str(folder),
+        "import_from": str(Path.cwd()),
+    }
+
+
+def _put(section: dict[str, JsonValue], path: list[str], value: JsonValue) -> None:
+    *parents, last = path
+    for parent in parents:
+        below = section.setdefault(parent, {})
+        if not isinstance(below, dict):
+            below = section[parent] = {}
+        section = below
+    section[last] = value
+
+
+def _run(request: Path, result: Path, seconds: float) -> int:
+    command = module_command("trinity.verl.rows_process", str(request), str(result))
+    process = subprocess.Popen(
+        OWN_IDENTITY.command(command, death_signal=signal.SIGKILL),
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        raise UserError(
+            f"the rows were not made in {seconds:g} seconds: give --write-rows-seconds more"
+        ) from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
