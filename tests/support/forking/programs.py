@@ -77,16 +77,17 @@ READ_AT_IMPORT = (
 """Beginnings of variables that act where an interpreter starts or a library is imported."""
 TAKEN_ON = (
     *("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "GLOO_SOCKET_IFNAME"),
-    "TORCHINDUCTOR_CACHE_DIR",  # torch sets it itself
+    # Libraries set these themselves, in a test's process as in the one that is forked.
+    *("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TORCH_CUDA_ARCH_LIST"),
     "VLLM_RPC_BASE_PATH",  # read where an engine starts
 )
 THREADS = "OMP_NUM_THREADS"
 ALSO_TAKEN_ON: Mapping[str, tuple[str, ...]] = {
     "services.explorer": (THREADS,),
     SPAWNED: (
-        *(THREADS, "LD_PRELOAD", "TORCHINDUCTOR_COMPILE_THREADS"),
-        *("TORCHINDUCTOR_CPP_DYNAMIC_THREADS", "VLLM_DISABLE_SHARED_EXPERTS_STREAM"),
-        *("VLLM_SSM_CONV_STATE_LAYOUT", "VLLM_WORKER_MULTIPROC_METHOD", "LD_LIBRARY_PATH"),
+        *(THREADS, "LD_LIBRARY_PATH", "LD_PRELOAD", "TORCHINDUCTOR_CPP_DYNAMIC_THREADS"),
+        *("VLLM_DISABLE_SHARED_EXPERTS_STREAM", "VLLM_SSM_CONV_STATE_LAYOUT"),
+        "VLLM_WORKER_MULTIPROC_METHOD",
     ),
 }
 """By program; vLLM, and what it imports, set for its engine what allocates memory and compiles.
