@@ -29,6 +29,13 @@ _CLAUSE = re.compile(
 )
 _NUMBER = r"\(?\$?\\?[-+]?\d[\d.,/]*\$?"
 _UNIT_WORD = r"(?:\s+[a-zA-Z]+)?"
+_SAID_OF_THE_WAY = re.compile(
+    r"(?:\bnot|n['’]t)\s+(?:\w+\s+)?(?:hard|difficult|surprising|necessary|needed|obvious|possible"
+    r"|(?:been |be )?(?:simplified|reduced|factored))\b"
+    r"|\bcannot be (?:further )?(?:simplified|reduced|factored)\b",
+    re.IGNORECASE,
+)
+"""Denials of something other than the answer: `it is not hard to see that it is 5`."""
 _DENIED = re.compile(
     r"\b(?:not|never|neither|nor|cannot|nicht|kein|keine|pas|jamais)\b|n['’]t\b"
     r"|\b(?:anything|nothing) but\b",
@@ -91,7 +98,9 @@ def is_stated(text: str, truth: str, equal: Equal) -> bool:
         return True
     place = _named(text, places) or places[-1]
     before, behind = _clause_around(text, place)
-    if _DENIED.search(before) or _OTHER_BEFORE.search(text[: place.start]):
+    if _DENIED.search(_SAID_OF_THE_WAY.sub("", before)) or _OTHER_BEFORE.search(
+        text[: place.start]
+    ):
         return False
     if _OTHER_BEHIND.match(text, place.end) or _has_other_unit(place.content, behind, truth):
         return False

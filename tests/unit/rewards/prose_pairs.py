@@ -23,6 +23,9 @@ RIGHT: tuple[tuple[str, str], ...] = (
     ("The area is 20 square meters.", "20 square meters"),
     ("Since 7 is not even, the answer is 12.", "12"),
     ("This is not hard. The answer is 12.", "12"),
+    ("It is not hard to see that the answer is 12.", "12"),
+    ("It isn't very difficult to check that we get 12", "12"),
+    ("As 3/4 cannot be simplified it is the answer: 3/4", "3/4"),
     ("not 7 but 12", "12"),
     ("It isn't 7, so it is 12", "12"),
     ("The answer is 12 (see step 3).", "12"),
@@ -70,6 +73,8 @@ RIGHT: tuple[tuple[str, str], ...] = (
 )
 
 WRONG: tuple[tuple[str, str], ...] = (
+    ("It is not hard, and it is not 12", "12"),
+    ("It's not obvious but it isn't 12", "12"),
     ("It is 5, not 6.", "6"),
     ("The answer is 5, not 6", "6"),
     ("I think it might be 5 or 6", "6"),
