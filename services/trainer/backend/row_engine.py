@@ -133,7 +133,7 @@ class _Arrangement:
     routes: torch.Tensor | None = None
     """[T, layers, k]: experts that are chosen again at each token that the model gets."""
     token_rows: torch.Tensor | None = None
-    """The row of each token that the model gets, below 0 for padding."""
+    """The row of each token that the model gets, below 0 for padding; None without packing."""
     packed: PackedRows | None = None
     shards: SequenceShards | None = None
     counts: tuple[int, ...] = ()
@@ -309,10 +309,7 @@ def _arrange(micro_batch: TensorDict) -> _Arrangement:
         predicting_C = torch.arange(first - 1, tokens_NL.shape[1] - 1, device=tokens_NL.device)
         inputs = {"input_ids": tokens_NL, "attention_mask": None}
         routes = None if routes_NLjk is None else routes_NLjk.flatten(0, 1)
-        token_rows = rows_of_tokens(micro_batch)
-        return _Arrangement(
-            inputs, predicting_C, tokens_NL[:, first:], routes=routes, token_rows=token_rows
-        )
+        return _Arrangement(inputs, predicting_C, tokens_NL[:, first:], routes=routes)
     extents = RowExtents(
         lengths_N=micro_batch["lengths"],
         prompt_lengths_N=micro_batch["prompt_lengths"],
@@ -349,9 +346,9 @@ def _without_verls_scaler(engine: FSDPEngineWithLMHead | FSDPEngineWithValueHead
 
 
 def _balance_rows(rows: _Arrangement, micro_batch: TensorDict, loss_factor: float) -> BalanceRows:
-    assert rows.token_rows is not None
+    rows_T = rows_of_tokens(micro_batch) if rows.token_rows is None else rows.token_rows
     return BalanceRows(
-        rows_T=trained_rows(rows.token_rows, micro_batch),
+        rows_T=trained_rows(rows_T, micro_batch),
         lengths_N=micro_batch["lengths"],
         loss_factor=loss_factor,
         group=rows.shards.group if rows.shards is not None else None,
