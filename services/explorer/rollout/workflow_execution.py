@@ -103,6 +103,7 @@ class LoopWatchdog:
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._owner = threading.current_thread()
+        self._owner_in_kernel = threading.get_native_id()  # the thread's own is of before a fork
         self._can_interrupt = self._owner is threading.main_thread()
         if self._can_interrupt:
             self._before = {
@@ -133,7 +134,9 @@ class LoopWatchdog:
         processor = _processor_seconds(self._owner)
         while not self._ended.wait(TICK_SECONDS):
             before, processor = processor, _processor_seconds(self._owner)
-            self._held_seconds += processor - before if _is_runnable(self._owner) else TICK_SECONDS
+            self._held_seconds += (
+                processor - before if _is_runnable(self._owner_in_kernel) else TICK_SECONDS
+            )
             with contextlib.suppress(RuntimeError):  # the loop has been closed
                 self._loop.call_soon_threadsafe(self._beat)
             if self._held_seconds > self._blocked_seconds:
@@ -191,9 +194,9 @@ def _processor_seconds(thread: threading.Thread) -> float:
     return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
 
 
-def _is_runnable(thread: threading.Thread) -> bool:
+def _is_runnable(thread: int) -> bool:
     """Returns true if the thread computes, or would if the machine had a processor for it."""
-    stat = Path(f"/proc/self/task/{thread.native_id}/stat").read_text()
+    stat = Path(f"/proc/self/task/{thread}/stat").read_text()
     return stat.rpartition(")")[2].split()[0] == "R"
 
 
