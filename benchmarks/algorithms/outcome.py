@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 NUM_ROWS = 128
-"""Of a train step on the example's addition."""
+"""Rows of a train step on the example's addition."""
 NUM_STEPS = 40
 EVAL_INTERVAL = 10
 CURVE_INTERVAL = 8

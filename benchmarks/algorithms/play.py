@@ -15,7 +15,7 @@ from benchmarks.algorithms.rollout import Rollout, Sampler
 from benchmarks.algorithms.tasks import ToolGame, is_same_end
 
 HELD_OUT_SEED = 7
-"""Of the answers to held-out problems; the same for all trials, so that equal weights are equal."""
+"""Seed of the answers to held-out problems, one for all trials: equal weights have equal curves."""
 
 
 class TaskPlayer:

@@ -40,7 +40,7 @@ class BenchTask:
     num_passes: int = 2
     """Over each batch, with an update each."""
     num_rows: int = 96
-    """Of a batch."""
+    """Rows of a batch."""
 
     def rows(self, seed: int) -> tuple[list[Row], list[Row], list[Row]]:
         """Returns demonstrations, problems to train on and held-out ones; no question comes twice.

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.cli.config_check import check_on_machine
-from trinity.cli.config_init_data import look_into_data, unread_columns
+from trinity.cli.config_init_data import find_column, look_into_data, unread_columns
 from trinity.cli.output import write_errors
 from trinity.cli.token_lengths import num_positions, prompt_counter, token_counter
-from trinity.columns import column_names, has_column, optional_column, row_reward
+from trinity.columns import optional_column, row_reward
 from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import Row, count_rows, first_rows
 from trinity.config.docs.catalog import IS_MATHS, DraftOptions, draft_config
@@ -108,19 +108,9 @@ def look_into(given: GivenOptions) -> tuple[DraftOptions, tuple[str, ...]]:
 def _with_columns(options: DraftOptions, given: GivenOptions, rows: Sequence[Row]) -> DraftOptions:
     return replace(
         options,
-        prompt_key=_column(rows[0], given.prompt_key, PROMPTS, "--prompt-key"),
-        response_key=_column(rows[0], given.response_key, TRUTHS, "--response-key"),
+        prompt_key=find_column(rows[0], given.prompt_key, PROMPTS, "--prompt-key"),
+        response_key=find_column(rows[0], given.response_key, TRUTHS, "--response-key"),
     )
-
-
-def _column(row: Row, given: str | None, usual: Sequence[str], option: str) -> str:
-    """Returns the given column, or the first usual one that the row has."""
-    wanted = [given] if given is not None else usual
-    if found := next((name for name in wanted if has_column(row, name)), None):
-        return found
-    listed = ", ".join(column_names(row))
-    which = f"has no column `{given}`" if given is not None else "has none of the usual columns"
-    raise UserError(f"the first row {which}: give {option}, one of {listed}")
 
 
 def _with_reward(

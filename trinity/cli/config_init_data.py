@@ -142,7 +142,7 @@ def find_columns(
     Raises: UserError naming the row's columns.
     """
     if schema == "cpt":
-        name = _column(row, prompt_key, TEXTS, "--prompt-key")
+        name = find_column(row, prompt_key, TEXTS, "--prompt-key")
         return {"prompt_type": "plaintext", "prompt_key": name}
     if schema == "dpo":
         return _pair_columns(row, prompt_key)
@@ -150,25 +150,28 @@ def find_columns(
         for name in MESSAGES:
             if isinstance(optional_column(row, name), list):
                 return {"prompt_type": "messages", "messages_key": name}
-    prompt = _column(row, prompt_key, PROMPTS, "--prompt-key")
-    response = _column(row, response_key, RESPONSES, "--response-key")
+    prompt = find_column(row, prompt_key, PROMPTS, "--prompt-key")
+    response = find_column(row, response_key, RESPONSES, "--response-key")
     return {"prompt_type": "plaintext", "prompt_key": prompt, "response_key": response}
 
 
 def _pair_columns(row: Row, prompt_key: str | None) -> Columns:
     """The prompt may stand before both answers, in no column of its own."""
-    chosen = _column(row, None, CHOSEN, "its `format.chosen_key` in the file")
-    rejected = _column(row, None, REJECTED, "its `format.rejected_key` in the file")
+    chosen = find_column(row, None, CHOSEN, "its `format.chosen_key` in the file")
+    rejected = find_column(row, None, REJECTED, "its `format.rejected_key` in the file")
     answers = {"chosen_key": chosen, "rejected_key": rejected}
     is_within = isinstance(optional_column(row, chosen), list)
     if is_within and not any(has_column(row, name) for name in (prompt_key, *PROMPTS) if name):
         return {"prompt_type": "plaintext", **answers}
-    prompt = _column(row, prompt_key, PROMPTS, "--prompt-key")
+    prompt = find_column(row, prompt_key, PROMPTS, "--prompt-key")
     return {"prompt_type": "plaintext", "prompt_key": prompt, **answers}
 
 
-def _column(row: Row, given: str | None, usual: Sequence[str], option: str) -> str:
-    """Returns the given column, or the first usual one that the row has."""
+def find_column(row: Row, given: str | None, usual: Sequence[str], option: str) -> str:
+    """Returns the given column, or the first usual one that the row has.
+
+    Raises: UserError naming the row's columns and the option.
+    """
     wanted = [given] if given is not None else usual
     if found := next((name for name in wanted if has_column(row, name)), None):
         return found

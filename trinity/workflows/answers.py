@@ -32,7 +32,7 @@ _SIMPLE = re.compile(r"[\w ]+")
 _MARKS = re.compile(
     r"(?:\s|<[^<>]*>|\[/?[A-Z_]+\]|assistant|final|(?:here is my )?response:?)*", re.IGNORECASE
 )
-"""What models write between thoughts and answer, and parsers leave out."""
+"""Marks between thoughts and answer that models write and parsers leave out."""
 WasAsked = Callable[[Sequence[Any], Experience], bool]
 """Returns true if an answer is the answer to exactly these messages."""
 ASSISTANT = "assistant"

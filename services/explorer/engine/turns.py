@@ -9,9 +9,8 @@ from pathlib import Path
 
 from services.explorer.engine.interface import DeviceRequest, Engine, EngineDied, SleepingEngine
 from services.explorer.engine.weight_transfer import WeightLoader
-from services.explorer.retry import deadline
+from services.explorer.retry import WorkClock, deadline
 from services.explorer.types import EngineTurnState
-from services.explorer.work_clock import WorkClock
 from trinity.runtime.device_lock import (
     POLL_SECONDS,
     DeviceLock,

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from services.explorer.engine.interface import Engine
+from services.explorer.retry import WorkClock
 from services.explorer.rollout.isolated_workflows import IsolatedSpec
 from services.explorer.rollout.workflow_execution import (
     LoopBlocked,
@@ -21,7 +22,6 @@ from services.explorer.rollout.workflow_execution import (
 )
 from services.explorer.rollout.workflow_factory import WorkflowFactory
 from services.explorer.types import Assignment, Attempt, AttemptResult, RolloutKind, WeightsId
-from services.explorer.work_clock import WorkClock
 from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig
 from trinity.isolation.values import UserCodeFailed, place_of

@@ -195,7 +195,10 @@ def _processor_seconds(thread: threading.Thread) -> float:
 
 
 def _is_runnable(thread: int) -> bool:
-    """Returns true if the thread computes, or would if the machine had a processor for it."""
+    """Returns true if the thread with the kernel's number `thread` computes or could.
+
+    It could if the machine had a processor for it.
+    """
     stat = Path(f"/proc/self/task/{thread}/stat").read_text()
     return stat.rpartition(")")[2].split()[0] == "R"
 

@@ -40,7 +40,7 @@ class BalanceRows:
     group: torch.distributed.ProcessGroup | None
     """The ranks that share rows, if any do."""
     loss_factor: float = 1.0
-    """What losses are multiplied by before the pass back."""
+    """Factor of losses before the pass back."""
 
 
 class ExpertBalance:

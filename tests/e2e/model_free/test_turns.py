@@ -70,7 +70,7 @@ FEW_SLOW_RUNS: JsonValue = {
     "runner_per_model": 4,
     "env_vars": {RUN_SECONDS_VARIABLE: "0.5", SPREAD_VARIABLE: "1"},
 }
-"""Those of the next explore step follow one by one, while the last of this one end."""
+"""Runs of the next explore step follow one by one, while the last of this one end."""
 
 
 @ON_IT

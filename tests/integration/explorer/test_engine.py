@@ -334,7 +334,7 @@ async def test_requests_that_sleep_with_their_engine_go_on_where_they_were(
     assert await engine.wake_up(device)
     assert not trainer.try_take(holder)
     calls = [begin(seed) for seed in range(8)]
-    while not deltas:  # noqa: ASYNC110 - the engine tells nobody
+    while not deltas:  # noqa: ASYNC110 - no event tells of them
         await asyncio.sleep(0)
     await engine.sleep(1, keeps_requests=True)
     assert trainer.try_take(holder)

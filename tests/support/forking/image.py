@@ -150,7 +150,7 @@ def _take_on(request: Request, descriptors: list[int], own_path: list[str]) -> P
     sys.stdin = _stream(0, "rb", sys.stdin, newline=None)
     sys.stdout = _stream(1, "wb", sys.stdout)
     sys.stderr = _stream(2, "wb", sys.stderr)
-    # A program may open a stream anew on its buffer: this keeps the first one from being closed.
+    # A program may open another stream on its buffer: this keeps the first one from being closed.
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
     return program
 

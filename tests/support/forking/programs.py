@@ -69,7 +69,7 @@ MAY_BE_GIVEN = {
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
-"""What a test's process or a service may have set since: it changes nothing that was imported."""
+"""Variables that a test's process or a service may have set since: they change nothing imported."""
 READ_AT_IMPORT = (
     *("CUDA_", "GLOO_", "HF_", "HUGGINGFACE_", "LD_", "MALLOC_", "MKL_", "NCCL_", "OMP_"),
     *("OPENBLAS_", "PYTHON", "PYTORCH_", "SSL_", "TORCH", "TRANSFORMERS_", "VERL_", "VLLM_"),

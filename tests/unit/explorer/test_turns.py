@@ -253,7 +253,7 @@ async def test_the_engine_sleeps_with_its_runs_where_they_are_kept(tmp_path: Pat
             assert world.turns.clock.now() > stopped_at
 
 
-async def test_an_engine_whose_runs_ended_in_its_sleep_loads_weights_anew(tmp_path: Path) -> None:
+async def test_an_engine_whose_runs_ended_in_its_sleep_loads_weights_again(tmp_path: Path) -> None:
     async with turns_in(tmp_path, keeps_runs=True) as world, gate_with(world, 1) as gate:
         async with gate.hold(train(1)):
             world.is_wanted = True

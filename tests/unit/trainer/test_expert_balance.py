@@ -30,7 +30,7 @@ def balanced(model: torch.nn.Module, scale: float = 1.0) -> ExpertBalance:
 
 
 def gradients(model: torch.nn.Module, factor: float = 1.0) -> Gradients:
-    """Of the sum of the logits times a factor, 0 of which leaves what the gates add."""
+    """Gradients of the sum of the logits times a factor: at 0 those that the gates add."""
     model.zero_grad()
     (model(input_ids=TOKENS, use_cache=False).logits.sum() * factor).backward()
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
