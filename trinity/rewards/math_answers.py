@@ -32,6 +32,7 @@ NUMBER = re.compile(rf"(?:[-+] ?)?(?:(?:\d+|{_THOUSANDS})(?:\.\d*)?|\.\d+){_END}
 
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _REPLACED = (
+    (re.compile(r"\\color\s*\{\w*\}"), ""),
     (re.compile(r"\\(?:left|right|big|Big|bigg|Bigg|displaystyle|limits)(?![a-zA-Z])"), ""),
     (re.compile(r"\\[dt]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\{,\}"), ","),
@@ -44,6 +45,7 @@ _REPLACED = (
     (re.compile(r"(?<![\\a-zA-Z])sqrt\s*\(([^()]*)\)"), r"\\sqrt{\1}"),
     (re.compile(r"(?<![\\a-zA-Z])(?:infinity|inf)(?![a-zA-Z])"), r"\\infty"),
     (re.compile(r"^\s*[a-zA-Z]\s*\\in(?![a-zA-Z])"), ""),
+    (re.compile(r"^\s*m?\s*\\angle\s*\{?\s*[A-Z]{1,3}\s*\}?\s*="), ""),
     (re.compile(r"\\\\\s*$|[€£¥₹₩₽]|\\(?:euro|pounds)(?![a-zA-Z])"), " "),
     (re.compile(rf"\\\$|\\?%|{DEGREES}"), " "),
     (re.compile(r"\\(?:leq?|leqslant)(?![a-zA-Z])"), "≤"),
@@ -71,7 +73,8 @@ _WORDS = (
     (re.compile(r"^(\$?)(\d+) (?:in|out of) (\d+)(?=\$?$)"), r"\1\\frac{\2}{\3}"),
 )
 _TEXT = re.compile(
-    r"\\(?:boxed|text|textbf|textit|textrm|mathrm|mathbf|mathit|mbox|operatorname)\s*\{"
+    r"\\(?:boxed|text|textbf|textit|textrm|mathrm|mathbf|mathit|mbox|operatorname|underline|fbox"
+    r"|(?:textcolor|colorbox)\s*\{\w*\})\s*\{"
 )
 _JOINED = re.compile(r"\\(?:lor|land|vee|wedge)(?![a-zA-Z])|(?<![a-zA-Z\\])(?:or|and)(?![a-zA-Z])")
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
@@ -85,6 +88,7 @@ _CHOICE = re.compile(r"(?:[Oo]ption|[Cc]hoice)?\s*\(?([A-Z])\)?[.:]?")
 _CHOICE_WITH_VALUE = re.compile(r"(?:\(([A-Z])\)[.:]?|([A-Z])[).:])\s*(?![A-Z])[^A-Z,;]+")
 _RELATION = re.compile(r"[<>≤≥]")
 _FLIPPED = {"<": ">", ">": "<", "≤": "≥", "≥": "≤"}
+_VARIABLE = re.compile(r"[a-zA-Z]|\\[a-z]+")
 _SIGN = re.compile(rf"%|{DEGREES}")
 _NUMERIC = re.compile(r"(?:[\d\s.+*/^(){}!-]|\\(?:frac|sqrt|cdot|times|div|pi)(?![a-zA-Z]))*")
 _UNFINISHED = re.compile(r"'|\\(?:[lc]?dots|prime|[hv]?phantom)(?![a-zA-Z])|\.\.")
@@ -244,8 +248,13 @@ def _is_same(given: str, expected: str, equal: Equal) -> bool:
         return (own[1] or own[2]) == choice[1]
     if is_prose(given) or is_prose(expected):
         return False
-    if _RELATION.search(given) or _RELATION.search(expected):
+    are_relations = [_RELATION.search(text) is not None for text in (given, expected)]
+    if all(are_relations):
         return _is_same_relation(given, expected, equal)
+    if any(are_relations):
+        chain, other = (given, expected) if are_relations[0] else (expected, given)
+        interval = _interval_of(chain)
+        return interval is not None and _is_same_value(interval, other, equal)
     if len(_split(given, "=")) > 1 or len(_split(expected, "=")) > 1:
         return _is_same_equation(given, expected, equal)
     return _is_same_value(given, expected, equal)
@@ -267,6 +276,26 @@ def _is_same_relation(given: str, expected: str, equal: Equal) -> bool:
         signs, terms = [_FLIPPED[sign] for sign in reversed(signs)], terms[::-1]
     pairs = zip(terms, other_terms, strict=True)
     return signs == other_signs and all(_is_same_value(*pair, equal) for pair in pairs)
+
+
+def _interval_of(chain: str) -> str | None:
+    r"""Returns `[0, 1)` for `0 ≤ x < 1`; None for what is no interval.
+
+    Nor for `0 < x < 1`, since `(0, 1)` may as well be a point.
+    """
+    signs, terms = _RELATION.findall(chain), [term.strip() for term in _RELATION.split(chain)]
+    if signs[0] in ">≥":
+        signs, terms = [_FLIPPED[sign] for sign in reversed(signs)], terms[::-1]
+    if len(signs) == 1 and _VARIABLE.fullmatch(terms[0]):
+        signs, terms = ["<", *signs], [r"-\infty", *terms]
+    elif len(signs) == 1:
+        signs, terms = [*signs, "<"], [*terms, r"\infty"]
+    is_rising = len(signs) == 2 and all(sign in "<≤" for sign in signs)
+    is_pair = signs == ["<", "<"] and r"\infty" not in chain + terms[0] + terms[-1]
+    if not is_rising or is_pair or not _VARIABLE.fullmatch(terms[1]):
+        return None
+    opening, closing = "[" if signs[0] == "≤" else "(", "]" if signs[1] == "≤" else ")"
+    return f"{opening}{terms[0]}, {terms[2]}{closing}"
 
 
 def _is_same_equation(given: str, expected: str, equal: Equal) -> bool:
