@@ -35,7 +35,7 @@ from trinity.workflows.trinity_rft.hosting import (
     TaskInputs,
 )
 from trinity.workflows.trinity_rft.workflow import Workflow as HostedWorkflow
-from trinity.workflows.workflow import Workflow
+from trinity.workflows.workflow import Workflow, check_are_distinct
 
 
 @cache
@@ -239,6 +239,7 @@ def _checked(made: object, name: str) -> list[Experience]:
     for experience in made:
         if not isinstance(experience, Experience):
             raise TypeError(f"{name} returned {type(experience).__name__}, not an Experience")
+    check_are_distinct(made, name)
     return made
 
 

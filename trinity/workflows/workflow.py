@@ -88,3 +88,18 @@ class Workflow:
                 f"taskset {self.task.taskset!r}: {type(self).__name__} knows no workflow_args "
                 f"{', '.join(unknown)}; it knows {known}"
             )
+
+
+def check_are_distinct(made: Sequence[object], name: str) -> None:
+    """Checks what a workflow returned, before it is copied.
+
+    Raises: UserError for one object in two places, which would be trained twice as it was last.
+    """
+    places: dict[int, int] = {}
+    for place, experience in enumerate(made, start=1):
+        first = places.setdefault(id(experience), place)
+        if first != place:
+            raise UserError(
+                f"{name} returned one experience as number {first} and number {place}, which would "
+                "train it twice: leave one out, or return a `copy.deepcopy` of each as it was"
+            )

@@ -32,6 +32,7 @@ from trinity.telemetry import tracing
 from trinity.types import EID, Experience
 from trinity.workflows.experience_builder import AUXILIARY_MODEL
 from trinity.workflows.model import ModelWrapper
+from trinity.workflows.workflow import check_are_distinct
 
 logger = logging.getLogger(__name__)
 
@@ -379,6 +380,7 @@ def _validate_experiences(
     """Validates here what the buffer would refuse: here it has a traceback and a retry."""
     if not isinstance(experiences, list) or not experiences:
         raise ValueError(f"{name} returned no list of experiences")
+    check_are_distinct(experiences, name)
     validated = []
     place = tracing.current()
     own_trace = place.trace_hex if place else ""

@@ -115,7 +115,7 @@ class Careless(Workflow):
         if wrong == "kind":
             return ["text"]
         answer.reward = None if wrong == "reward" else 1.0
-        return [answer]
+        return [answer] * (2 if wrong == "twice" else 1)
 
 
 class Splits(Overridden):
@@ -286,6 +286,7 @@ async def test_a_constructor_may_leave_its_base_out(tmp_path: Path) -> None:
         ("call", "`best_of`, which it does not take"),
         ("advantages", "an experience has `advantages`, which is not read"),
         ("kind", "returned str, not an Experience"),
+        ("twice", "one experience as number 1 and number 2"),
         ("reward", "without a reward: set `experience.reward`"),
     ],
 )

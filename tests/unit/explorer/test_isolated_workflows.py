@@ -144,6 +144,12 @@ class Wrong(Workflow):
     def run(self):
         return ["text"]
 
+class Twice(Workflow):
+    def run(self):
+        (made,) = self.model.wait_in_thread(self.model.chat_async(ASKED))
+        made.reward = 1.0
+        return [made, made]
+
 class Counts(Workflow):
     def run(self):
         STATE.append(1)
@@ -266,6 +272,7 @@ async def test_rewards_are_awaited_in_workflows_of_trinity_rft(tmp_path: Path) -
         ("Exits", "SystemExit: enough"),
         ("Empty", "Empty returned no list of experiences"),
         ("Wrong", "Wrong returned str, not an Experience"),
+        ("Twice", "Twice returned one experience as number 1 and number 2"),
     ],
 )
 async def test_a_failure_in_a_process_says_what_and_where(

@@ -24,6 +24,7 @@ from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.rewards.reward import REWARD_POOL
 from trinity.runtime.threads import DaemonThreads
 from trinity.types import EID, Experience, VersionSpan, experience_id
+from trinity.workflows.simple_workflow import SimpleWorkflow
 from trinity.workflows.workflow import Workflow
 
 
@@ -78,6 +79,11 @@ class Gap(Workflow):
         return [replace(experience, version_spans=(replace(span, end=span.end - 1),), reward=0.0)]
 
 
+class Twice(SimpleWorkflow):
+    async def run_async(self) -> list[Experience]:
+        return [*await super().run_async()] * 2
+
+
 class Emptying(Workflow):
     """Takes what it needs out of its task."""
 
@@ -116,6 +122,7 @@ def failing_reward(response: str) -> dict[str, float]:
 def registered() -> None:
     WORKFLOWS.register("test_blocking", Blocking)
     WORKFLOWS.register("test_nothing", Nothing)
+    WORKFLOWS.register("test_twice", Twice)
     WORKFLOWS.register("test_enormous", Enormous)
     WORKFLOWS.register("test_stubborn", Stubborn)
     WORKFLOWS.register("test_leaving", Leaving)
@@ -163,6 +170,11 @@ async def test_a_failure_says_what_and_where(tmp_path: Path) -> None:
 async def test_a_workflow_without_experiences_failed(tmp_path: Path) -> None:
     outcome = await outcome_of(tmp_path, default_workflow_type="test_nothing")
     assert "Nothing returned no list of experiences" in outcome.failure
+
+
+async def test_one_experience_in_two_places_failed(tmp_path: Path) -> None:
+    outcome = await outcome_of(tmp_path, default_workflow_type="test_twice")
+    assert "Twice returned one experience as number 1 and number 2" in outcome.failure
 
 
 async def test_a_reward_that_no_gradient_could_hold_failed(tmp_path: Path) -> None:

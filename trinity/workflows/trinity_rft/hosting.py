@@ -25,6 +25,7 @@ from trinity.workflows.trinity_rft.model import ModelWrapper, run_own_loop
 from trinity.workflows.trinity_rft.samples import taken_over
 from trinity.workflows.trinity_rft.task import FormatConfig, GenerationConfig, RewardParts, Task
 from trinity.workflows.trinity_rft.workflow import Workflow
+from trinity.workflows.workflow import check_are_distinct
 
 logger = logging.getLogger(__name__)
 MAX_IDLE = 64
@@ -299,6 +300,7 @@ def _checked(made: object, name: str) -> list[Experience]:
                 "trinity.common.experience"
             )
         experience.check_fields()
+    check_are_distinct(made, name)
     if len({str(_place(experience).task) for experience in made}) > 1:
         raise UserError(
             f"{name} returned experiences with several values of `eid.task`: all samples of a "
