@@ -323,8 +323,8 @@ DCPO = AlgorithmType(
 M2PO = AlgorithmType(
     name="m2po",
     summary=(
-        "GRPO without clipping: the few tokens with the most outlying ratios are left out, until "
-        "the mean square of the log-ratios is small."
+        "GRPO whose clip range follows the batch: as wide as the mean square of the log-ratios "
+        "allows, so that only the outliers are clipped."
     ),
     when_to_use="Rollouts that are many steps old, of which clipping would throw most away.",
     paper="https://arxiv.org/abs/2510.01161",

@@ -244,7 +244,7 @@ def _updated(controller: KlController, kl: float | None, num_rows: int) -> KlCon
     return controller if kl is None else controller.updated(kl=kl, batch_size=num_rows)
 
 
-TokenSelection = Callable[[SelectionBatch], BoolMatrix]
+TokenSelection = Callable[[SelectionBatch], BoolMatrix | FloatMatrix]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -381,7 +381,9 @@ def token_selection(algorithm: ResolvedAlgorithm) -> TokenSelection | None:
     return partial(select, **{name: arguments[name] for name in arguments if name in taken})
 
 
-def select_tokens(select: TokenSelection, prepared: PreparedBatch, seed: int) -> BoolMatrix:
+def select_tokens(
+    select: TokenSelection, prepared: PreparedBatch, seed: int
+) -> BoolMatrix | FloatMatrix:
     """Selects tokens of the whole batch, [B, T]; the same each time this step is trained."""
     return select(
         SelectionBatch(

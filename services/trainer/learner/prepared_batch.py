@@ -159,7 +159,7 @@ class PreparedBatch:
     corrections_BT: FloatMatrix | None = None
     """Factors on the policy's losses."""
     reference_logprobs_BT: FloatMatrix | None = None
-    selected_BT: BoolMatrix | None = None
+    selected_BT: BoolMatrix | FloatMatrix | None = None
     """Tokens that the policy's loss treats differently."""
     critic: CriticTargets | None = None
     kl: float | None = None
@@ -215,7 +215,7 @@ class PreparedBatch:
             policy={name: rows_of(matrix_BT) for name, matrix_BT in self.policy.items()},
             corrections_BT=rows_if_any(self.corrections_BT),
             reference_logprobs_BT=rows_if_any(self.reference_logprobs_BT),
-            selected_BT=rows_if_any(self.selected_BT),
+            selected_BT=None if self.selected_BT is None else self.selected_BT[numbers],
             critic=None if self.critic is None else self.critic.select_rows(numbers),
         )
 

@@ -58,17 +58,6 @@ def test_training_on_truncated_sampling_is_told() -> None:
     assert "`top_k: 20`" in top_k
 
 
-def test_vapo_on_short_answers_is_told() -> None:
-    def told(tokens: int, **arguments: float) -> tuple[str, ...]:
-        algorithm = {"algorithm_type": "vapo", "advantage_fn_args": arguments}
-        model = {"max_model_len": 64 + tokens, "max_response_tokens": tokens}
-        return said(algorithm=algorithm, model={**model, "max_prompt_tokens": 64})
-
-    (short,) = told(30)
-    assert "with at most 30 tokens its lambda is 0.33 or less" in short
-    assert told(200) == told(30, lam=0.95) == told(30, alpha=0.5) == ()
-
-
 def test_greedy_rollouts_are_told() -> None:
     (greedy,) = said(model={"temperature": 0.0})
     assert "`temperature: 0` for training" in greedy

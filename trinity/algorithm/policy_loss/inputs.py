@@ -31,7 +31,8 @@ class PolicyInputs:
     is_expert_B: torch.Tensor | None = None
     """Bool: true for rows of training data among rollouts; None where there are none."""
     chosen_BT: torch.Tensor | None = None
-    """Bool: tokens that the loss treats differently, if it has a token selection."""
+    """Bool: tokens that the loss treats differently, if it has a token selection; or the numbers
+    that this gives to tokens."""
     step: int = 1
     """Train step of the stage, from 1."""
 

@@ -18,18 +18,21 @@ def vapo(
     gamma: float = 1.0,
     lam: float | None = None,
     alpha: float = 0.05,
+    least_lam: float = 0.95,
     critic_lam: float = 1.0,
 ) -> TokenAdvantages:
     """A_t = d_t + gamma lam A_n with d_t = r_t + gamma V_n - V_t, whitened over the mask.
 
-    Without `lam` each row has its own, max(0, 1 - 1 / (alpha l)) for its l trained tokens, so that
-    a reward at the end reaches the beginning of a long answer. Returns are V plus the same sum with
-    critic_lam: at 1 the critic learns the rewards to come, whatever it believed before. n is the
-    next token that is trained on. All matrices [B, T]. https://arxiv.org/abs/2504.05118; two
-    lambdas: https://arxiv.org/abs/2503.01491
+    Without `lam` each row has its own, max(least_lam, 1 - 1 / (alpha l)) for its l trained tokens,
+    so that a reward at the end reaches the beginning of a long answer. The paper has no least one:
+    there answers of 20 tokens have 0, and the policy follows what the critic guesses. Returns are V
+    plus the same sum with critic_lam: at 1 the critic learns the rewards to come, whatever it
+    believed before. n is the next token that is trained on. All matrices [B, T].
+    https://arxiv.org/abs/2504.05118; two lambdas: https://arxiv.org/abs/2503.01491
     """
     check_discount("gamma", gamma)
     check_discount("critic_lam", critic_lam)
+    check_discount("least_lam", least_lam)
     if lam is not None:
         check_discount("lam", lam)
     if alpha <= 0:
@@ -38,7 +41,7 @@ def vapo(
     values_BT = masked(batch.needed("values"), mask_BT)
     deltas_BT = batch.rewards_BT + gamma * next_values(values_BT, mask_BT) - values_BT
     lengths_B1 = np.maximum(mask_BT.sum(-1, keepdims=True), 1)
-    lam_B1 = np.maximum(1.0 - 1.0 / (alpha * lengths_B1), 0.0)
+    lam_B1 = np.maximum(1.0 - 1.0 / (alpha * lengths_B1), least_lam)
     lam_B1 = lam_B1 if lam is None else np.full_like(lam_B1, lam)
     advantages_BT = discounted_sums(deltas_BT, mask_BT, gamma * lam_B1)
     returns_BT = discounted_sums(deltas_BT, mask_BT, gamma * critic_lam) + values_BT

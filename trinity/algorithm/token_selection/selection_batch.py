@@ -38,7 +38,7 @@ class SelectionBatch:
         return chosen_BT
 
 
-TokenSelectionFn = Callable[..., BoolMatrix]
+TokenSelectionFn = Callable[..., BoolMatrix | FloatMatrix]
 """Takes `SelectionBatch`, then by keyword those of `policy_loss_fn_args` that it names."""
 
 

@@ -47,8 +47,6 @@ SEVERAL_TURNS = frozenset({"frozen_lake_workflow", "sudoku_workflow", "verl_agen
 LOOKED_AT_STEPS = 100
 """Explore steps after which nothing new is expected."""
 
-VAPO_REACH = 10
-"""From alpha times the length on, VAPO's lambda is 0.9 or more."""
 LEAST_TEMPERATURE = 0.01
 """vLLM takes this in the place of less, but for 0."""
 
@@ -192,22 +190,6 @@ def _single_rollout_groups(stage: StagePlan) -> Iterator[str]:
             f"{declared.name} compares the rollouts of a task, and with "
             "`algorithm.repeat_times: 1`, which is the default, each stands alone: 2 or more gives "
             f"it a comparison, {declared.repeat_times} is usual"
-        )
-
-
-def _answers_too_short_for_vapo(stage: StagePlan) -> Iterator[str]:
-    """Its lambda is 0 for answers of 20 tokens by default, which trusts an untrained critic."""
-    algorithm, longest = stage.algorithm, stage.max_response_tokens
-    arguments = algorithm.advantage_fn_args
-    alpha = arguments.get("alpha")
-    if algorithm.advantage_fn != "vapo" or arguments.get("lam") is not None:
-        return
-    if isinstance(alpha, int | float) and 0 < alpha * longest < VAPO_REACH:
-        lam = max(0.0, 1 - 1 / (alpha * longest))
-        yield (
-            f"`vapo` is made for long answers: with at most {longest} tokens its lambda is "
-            f"{lam:.2f} or less, so that the policy follows the critic's guesses and may forget "
-            "what it knew: give `algorithm.advantage_fn_args.lam: 0.95`, or take `ppo`"
         )
 
 
@@ -393,7 +375,6 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _over_rollout_too_small,
     _calls_are_not_recorded,
     _single_rollout_groups,
-    _answers_too_short_for_vapo,
     _staleness_below_usual,
     _staleness_ignored_on_stored,
     _correction_rejects_stale,

@@ -4,15 +4,13 @@ import math
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 
 from tests.unit.algorithm.policy_loss import reference
-from tests.unit.algorithm.policy_loss.batches import AGES, MODES, Age, outcome, random_inputs
+from tests.unit.algorithm.policy_loss.batches import AGES, MODES, Age, random_inputs
 from tests.unit.algorithm.policy_loss.test_against_formula import assert_is
 from tests.unit.algorithm.policy_loss.test_examples import gradient, one_token
-from tests.unit.algorithm.token_selection.batches import choice_of
 from trinity.algorithm.aggregation import LossAggMode
 from trinity.algorithm.policy_loss.dcpo import dcpo
 from trinity.algorithm.policy_loss.inputs import PolicyInputs
@@ -74,36 +72,33 @@ def test_a_rare_token_may_rise_further_than_a_likely_one() -> None:
     assert gradient(ppo, at(0.01, 3.0, 1.0)) == 0
 
 
+@pytest.mark.parametrize("largest", [0.0, 0.6, 2.0])
 @pytest.mark.parametrize("age", AGES)
 @pytest.mark.parametrize("mode", MODES)
-def test_m2po_is_the_plain_ratio_without_its_outliers(mode: LossAggMode, age: Age) -> None:
+def test_m2po_is_ppo_within_the_range_of_the_batch_but_never_less_than_its_own(
+    mode: LossAggMode, age: Age, largest: float
+) -> None:
     inputs = random_inputs(6, age)
-    lots_BT = np.random.default_rng(0).random(tuple(inputs.mask_BT.shape))
-    selected_BT = torch.from_numpy(choice_of("m2po", inputs, lots_BT, m2_threshold=0.04))
-    if age == "stale":
-        assert 0 < selected_BT.sum() < inputs.mask_BT.sum()
-    inputs = replace(inputs, chosen_BT=selected_BT)
-    is_kept = [
-        [not selected_BT[b, t] for t in range(inputs.mask_BT.shape[1]) if inputs.mask_BT[b, t]]
-        for b in range(inputs.mask_BT.shape[0])
-    ]
+    inputs = replace(inputs, chosen_BT=torch.full_like(inputs.logprobs_BT, largest))
+    lowest = 1 - max(1 - math.exp(-largest), 0.3)
+    highest = 1 + max(math.exp(largest) - 1, 0.5)
 
     def slow(rows: list[reference.Row]) -> torch.Tensor:
-        losses = [
-            [-t.advantage * t.ratio * kept for t, kept in zip(row, keeps, strict=True)]
-            for row, keeps in zip(rows, is_kept, strict=True)
-        ]
+        def of_token(token: reference.Token) -> torch.Tensor:
+            is_out = token.ratio > highest if token.advantage > 0 else token.ratio < lowest
+            bound = highest if token.advantage > 0 else lowest
+            return -token.advantage * (bound if is_out else token.ratio)
+
+        losses = [[of_token(token) for token in row] for row in rows]
         return reference.aggregate(losses, mode, inputs.mask_BT.shape[1])
 
     assert_is(m2po, slow, inputs, mode)
 
 
-def test_m2pos_kept_tokens_have_a_small_second_moment() -> None:
-    inputs = random_inputs(3)
-    lots_BT = np.random.default_rng(0).random(tuple(inputs.mask_BT.shape))
-    chosen_BT = torch.from_numpy(choice_of("m2po", inputs, lots_BT, m2_threshold=0.04))
-    kept_BT = inputs.mask_BT & ~chosen_BT
-    moment = (inputs.logprobs_BT - inputs.old_logprobs_BT)[kept_BT].square().mean()
-    assert float(moment) < 0.04
-    figures = outcome(m2po, replace(inputs, chosen_BT=chosen_BT)).figures
-    assert figures["m2"] > 0.04
+def test_a_token_that_comes_back_to_the_old_policy_is_never_clipped_by_m2po() -> None:
+    for ratio, advantage in ((0.1, 1.0), (8.0, -1.0)):
+        inputs = replace(at(0.05, ratio, advantage), chosen_BT=torch.zeros(1, 1))
+        assert gradient(m2po, inputs) != 0
+    beyond = replace(at(0.05, 1.6, 1.0), chosen_BT=torch.zeros(1, 1))
+    assert gradient(m2po, beyond) == 0
+    assert gradient(m2po, replace(beyond, chosen_BT=torch.ones(1, 1))) != 0

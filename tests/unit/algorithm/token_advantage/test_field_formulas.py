@@ -60,16 +60,17 @@ def gae(batch: TokenBatch, row: int, lam: float) -> dict[int, float]:
     return found
 
 
+@pytest.mark.parametrize("least", [0.0, 0.4])
 @pytest.mark.parametrize("lam", [None, 0.9])
 def test_vapo_has_one_lambda_for_the_critic_and_one_by_length_for_the_policy(
-    batch: TokenBatch, lam: float | None
+    batch: TokenBatch, lam: float | None, least: float
 ) -> None:
     assert batch.values_BT is not None
     values, at = [], []
     returns_BT = np.zeros(batch.mask_BT.shape)
     for row in range(len(batch.groups_B)):
         length = len(places(batch, row))
-        own = max(1 - 1 / (0.2 * length), 0.0) if lam is None else lam
+        own = max(1 - 1 / (0.2 * length), least) if lam is None else lam
         for t, advantage in gae(batch, row, own).items():
             values.append(advantage)
             at.append((row, t))
@@ -80,7 +81,7 @@ def test_vapo_has_one_lambda_for_the_critic_and_one_by_length_for_the_policy(
     expected_BT = np.zeros(batch.mask_BT.shape)
     for place, value in zip(at, values, strict=True):
         expected_BT[place] = (value - mean) / math.sqrt(variance + 1e-8)
-    found = vapo(batch, gamma=GAMMA, lam=lam, alpha=0.2, critic_lam=0.95)
+    found = vapo(batch, gamma=GAMMA, lam=lam, alpha=0.2, least_lam=least, critic_lam=0.95)
     assert_close(found.advantages_BT, expected_BT, 1e-7)
     assert found.returns_BT is not None
     assert_close(found.returns_BT, returns_BT)

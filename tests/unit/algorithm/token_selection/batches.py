@@ -13,11 +13,11 @@ from trinity.algorithm.token_selection.selection_batch import SelectionBatch
 
 def choice_of(
     name: str, inputs: PolicyInputs, lots_BT: FloatMatrix, **arguments: float
-) -> BoolMatrix:
+) -> BoolMatrix | FloatMatrix:
     choose = TOKEN_SELECTIONS.get(name)
     taken = inspect.signature(choose).parameters
     given = {key: value for key, value in arguments.items() if key in taken}
-    chosen_BT: BoolMatrix = choose(batch_of(inputs, lots_BT), **given)
+    chosen_BT: BoolMatrix | FloatMatrix = choose(batch_of(inputs, lots_BT), **given)
     return chosen_BT
 
 

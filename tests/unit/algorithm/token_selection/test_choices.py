@@ -1,5 +1,6 @@
 """Which tokens are chosen depends on the tokens of the batch and on nothing else."""
 
+import math
 from collections.abc import Callable
 from dataclasses import fields, replace
 
@@ -12,6 +13,7 @@ from tests.unit.algorithm.policy_loss.batches import AGES, Age
 from tests.unit.algorithm.token_selection.batches import random_choice_batch
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.token_selection import TOKEN_SELECTIONS
+from trinity.algorithm.token_selection.m2po import UNBOUNDED
 from trinity.algorithm.token_selection.selection_batch import SelectionBatch
 
 NAMES = TOKEN_SELECTIONS.names()
@@ -97,7 +99,9 @@ def test_kl_cov_takes_the_largest_covariances(seed: int) -> None:
 def test_clip_cov_takes_the_smallest_lots_of_those_between_its_bounds(seed: int) -> None:
     batch = random_choice_batch(seed, "fresh")
     found = chosen("clip_cov", batch)
-    all_possible = TOKEN_SELECTIONS.get("clip_cov")(batch, clip_cov_ratio=1.0, clip_cov_lb=0.05)
+    all_possible: np.ndarray = TOKEN_SELECTIONS.get("clip_cov")(
+        batch, clip_cov_ratio=1.0, clip_cov_lb=0.05
+    )
     covariances_BT = np.zeros(found.shape)
     covariances_BT[batch.mask_BT] = batch.covariances()
     assert ((covariances_BT[all_possible] > 0.05) & (covariances_BT[all_possible] < 5.0)).all()
@@ -127,21 +131,39 @@ def test_nothing_is_chosen_of_nothing(name: str) -> None:
 
 @few
 @given(seed=seeds, age=st.sampled_from(AGES), threshold=st.sampled_from([1e-3, 0.04, 0.5, 3.0]))
-def test_m2po_leaves_out_the_fewest_tokens_that_bring_the_moment_below_its_threshold(
+def test_m2po_allows_the_largest_ratio_that_keeps_the_moment_within_its_threshold(
     seed: int, age: Age, threshold: float
 ) -> None:
     batch = random_choice_batch(seed, age)
-    found = TOKEN_SELECTIONS.get("m2po")(batch, m2_threshold=threshold)
-    squares = ((batch.logprobs_BT - batch.old_logprobs_BT)[batch.mask_BT] ** 2).tolist()
-    kept = sorted(squares)
-    while len(kept) > 1 and sum(kept) / len(kept) >= threshold:
-        kept.pop()
-    assert found.sum() == len(squares) - len(kept)
-    left = batch.mask_BT & ~found
-    assert sorted(((batch.logprobs_BT - batch.old_logprobs_BT)[left] ** 2).tolist()) == kept
+    found_BT = TOKEN_SELECTIONS.get("m2po")(batch, m2_threshold=threshold)
+    sizes = [
+        abs(logprob - old)
+        for logprob, old, advantage, counts in zip(
+            *(matrix.ravel().tolist() for matrix in (batch.logprobs_BT, batch.old_logprobs_BT)),
+            batch.advantages_BT.ravel().tolist(),
+            batch.mask_BT.ravel().tolist(),
+            strict=True,
+        )
+        if counts and ((advantage > 0 and logprob > old) or (advantage < 0 and logprob < old))
+    ]
+
+    def moment(most: float) -> float:
+        return math.fsum(min(size, most) ** 2 for size in sizes) / len(sizes)
+
+    expected = UNBOUNDED
+    if sizes and moment(math.inf) > threshold:
+        within = [size for size in sizes if moment(size) <= threshold]
+        expected = max(within, default=0.0)
+    assert np.allclose(found_BT[batch.mask_BT], expected, rtol=1e-12)
 
 
-def test_m2po_leaves_out_nothing_on_policy() -> None:
+def test_m2po_leaves_tokens_out_of_account_that_come_back_to_the_old_policy() -> None:
+    batch = random_choice_batch(3)
+    back = replace(batch, advantages_BT=batch.old_logprobs_BT - batch.logprobs_BT)
+    assert (TOKEN_SELECTIONS.get("m2po")(back)[batch.mask_BT] == UNBOUNDED).all()
+
+
+def test_m2po_bounds_nothing_on_policy() -> None:
     batch = random_choice_batch(0)
     same = replace(batch, old_logprobs_BT=batch.logprobs_BT)
-    assert not TOKEN_SELECTIONS.get("m2po")(same).any()
+    assert (TOKEN_SELECTIONS.get("m2po")(same)[batch.mask_BT] == UNBOUNDED).all()
