@@ -52,7 +52,8 @@ def actor_outputs(plan: StagePlan) -> tuple[str, ...]:
     algorithm = plan.algorithm
     needs = needs_of(algorithm.advantage_fn) if algorithm.advantage_in_trainer else frozenset()
     wanted = [name for name in DISTRIBUTION_NEEDS if name in needs]
-    if not wanted and "entropies" not in needs and not algorithm.needs_proximal:
+    compares = algorithm.needs_proximal or (has_teacher(plan) and _has_old_rollouts(plan))
+    if not wanted and "entropies" not in needs and not compares:
         return ()
     return ("logprobs", "entropies", *wanted)
 
@@ -61,3 +62,13 @@ def has_teacher(plan: StagePlan) -> bool:
     """Returns true if the advantage compares the policy with a teacher's log-probabilities."""
     algorithm = plan.algorithm
     return algorithm.advantage_in_trainer and "teacher" in needs_of(algorithm.advantage_fn)
+
+
+def _has_old_rollouts(plan: StagePlan) -> bool:
+    """Returns true if rollouts may be of weights that the policy has left behind.
+
+    What their policy lacked of the teacher is then no longer what this one lacks: learning it again
+    for as many steps as they are old overshoots.
+    """
+    interval = plan.config.synchronizer.sync_interval
+    return plan.is_asynchronous or interval > 1 or plan.replay is not None

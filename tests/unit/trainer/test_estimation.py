@@ -1,14 +1,15 @@
 """Correction, penalty and advantage act in their order, each on what the one before left."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from services.trainer.estimation import EstimationFunctions
+from services.trainer.estimation import EstimationFunctions, actor_outputs
 from services.trainer.learner.advantages import RolloutRows, estimate_advantages
 from services.trainer.learner.prepared_batch import PreparedBatch
-from tests.unit.trainer.builders import random_batch
+from tests.unit.trainer.builders import make_plan, random_batch
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.token_advantage.token_batch import (
     FloatMatrix,
@@ -105,3 +106,21 @@ def test_a_narrower_mask_of_the_advantage_is_the_actors_alone() -> None:
     )
     assert found.mask_NT.sum(-1).tolist() == [1] * 8
     assert np.array_equal(found.critic_mask_NT, PREPARED.mask_BT)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "synchronizer", "outputs"),
+    [
+        ("on_policy_distill", {}, ()),
+        ("on_policy_distill", {"sync_offset": 1}, ("logprobs", "entropies")),
+        ("on_policy_distill", {"sync_interval": 2}, ("logprobs", "entropies")),
+        ("grpo", {"sync_offset": 1}, ()),
+    ],
+)
+def test_a_teacher_is_compared_with_the_policy_of_now_where_rollouts_may_be_old(
+    algorithm: str, synchronizer: dict[str, int], outputs: tuple[str, ...], tmp_path: Path
+) -> None:
+    plan = make_plan(tmp_path, {"algorithm_type": algorithm})
+    timing = plan.config.synchronizer.model_copy(update=synchronizer)
+    config = plan.config.model_copy(update={"synchronizer": timing})
+    assert actor_outputs(plan.model_copy(update={"config": config})) == outputs

@@ -13,7 +13,8 @@ def on_policy_distill(
     """A = kl_coef (log p_teacher - log p_student) at each token, [B, T].
 
     Its expectation is minus the divergence KL(student, teacher). Both are at temperature 1,
-    whatever rollouts were sampled at. `max_gap` clips the difference on both sides, as verl's
+    whatever rollouts were sampled at; the student is the policy before the step where rollouts may
+    be older. `max_gap` clips the difference on both sides, as verl's
     `loss_max_clamp` does.
     https://arxiv.org/abs/2306.13649
     """
