@@ -151,7 +151,10 @@ GVPO = AlgorithmType(
         "Regression within a task's rollouts: the change of an answer's log-probability is fitted "
         "to its reward, without importance ratios or clipping."
     ),
-    when_to_use="Rollouts of any age, replayed or foreign ones, where clipping and ratios fail.",
+    when_to_use=(
+        "Replayed or foreign rollouts, where clipping and ratios fail; the faster the policy moves "
+        "meanwhile, the larger a `beta` it needs."
+    ),
     paper="https://arxiv.org/abs/2504.19599",
     repeat_times=8,
     advantage_fn="gvpo",
