@@ -11,8 +11,8 @@ def m2po(
     inputs: PolicyInputs,
     *,
     m2_threshold: float = 0.04,
-    clip_range_low: float = 0.3,
-    clip_range_high: float = 0.5,
+    least_range_low: float = 0.3,
+    least_range_high: float = 0.5,
 ) -> PolicyLoss:
     """max(-A r, -A clip(r, 1 - low, 1 + high)) with r = p / p_old, all [B, T].
 
@@ -30,8 +30,8 @@ def m2po(
     log_ratio_BT = log_ratio(inputs)
     ratio_BT = log_ratio_BT.exp()
     largest_BT = inputs.chosen_BT.to(ratio_BT.dtype)
-    low_BT = (1 - (-largest_BT).exp()).clamp(min=clip_range_low)
-    high_BT = (largest_BT.exp() - 1).clamp(min=clip_range_high)
+    low_BT = (1 - (-largest_BT).exp()).clamp(min=least_range_low)
+    high_BT = (largest_BT.exp() - 1).clamp(min=least_range_high)
     plain_BT = -inputs.advantages_BT * ratio_BT
     clipped_BT = -inputs.advantages_BT * ratio_BT.clamp(1 - low_BT, 1 + high_BT)
     return PolicyLoss(
