@@ -26,7 +26,7 @@ _LAST_WORD = re.compile(
     r"\W*(?:(?:so|thus|hence|therefore|then|and|finally|in conclusion|it follows that"
     r"|we (?:get|find|see|conclude)(?: that)?|this means(?: that)?)[,:]?\s+)*"
     r"(?:(?:the|my|our)\s+)?(?:(?:final|correct|right)\s+)?(?:answer|option|choice)"
-    r"[*_]*\s*(?:\bis\b\s*:?|[:=])[*_\s]*(.+?)[*_\s]*",
+    r"[*_]*\s*(?:\bis\b\s*:?|[:=])(.+)",
     re.IGNORECASE,
 )
 _CLAUSE = re.compile(
@@ -90,7 +90,7 @@ _MOST_UNIT_WORDS = 4
 def last_word(text: str) -> str | None:
     """Returns all that a last line `So the answer is (B).` names; None for any other line."""
     found = _LAST_WORD.fullmatch(text.rstrip().rpartition("\n")[2])
-    return found[1].removesuffix(".").rstrip("*_ ") if found else None
+    return found[1].strip("*_ \t").removesuffix(".").strip("*_ \t") if found else None
 
 
 @dataclass(frozen=True, slots=True)

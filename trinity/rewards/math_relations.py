@@ -7,12 +7,11 @@ RELATION = re.compile(r"[<>≤≥]")
 FLIPPED = {"<": ">", ">": "<", "≤": "≥", "≥": "≤"}
 VARIABLE = re.compile(r"[a-zA-Z]|\\[a-z]+")
 _NAME = re.compile(r"(?:[a-zA-Z]|\\[a-z]+)(?:_\{?\w+\}?)?")
-_NAMES = re.compile(r"\(\s*(.*?)\s*\)\s*=\s*\(\s*(.*?)\s*\)")
 _REALS = re.compile(
     r"\\mathbb\s*\{?\s*R\s*\}?|\\R(?![a-zA-Z])|(?:the set of )?all (?:the )?real(?:s| numbers)"
 )
 _BUILDER = re.compile(
-    r"\\\{\s*([a-zA-Z])\s*(?:\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*)?(?:\\mid|\\vert|[:|])\s*(.+)\\\}"
+    r"\\\{\s*([a-zA-Z])\s*(?:\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*)?(?:\\mid|\\vert|[:|])(.+)\\\}"
 )
 _APPLIED = re.compile(r"([a-zA-Z]\w*)\((.*)\)")
 
@@ -64,9 +63,9 @@ def _interval_of(chain: str) -> str | None:
 
 def named_values(text: str) -> dict[str, str]:
     """Returns values by name, of `x = 3, y = 4` or `(x, y) = (3, 4)`; none for another text."""
-    if (both := _NAMES.fullmatch(text.strip())) is not None:
-        names, values = (split_outside(side) for side in both.groups())
-        pairs = list(zip(names, values, strict=False)) if len(names) == len(values) else []
+    points = [_coordinates(side) for side in split_outside(text, "=")]
+    if len(points) == 2 and points[0] and len(points[0]) == len(points[1]):
+        pairs = list(zip(*points, strict=True))
     else:
         sides = [split_outside(item, "=") for item in split_outside(text)]
         pairs = [(parts[0], parts[1]) for parts in sides if len(parts) == 2]
@@ -74,6 +73,12 @@ def named_values(text: str) -> dict[str, str]:
     found = dict(pairs)
     is_named = all(_NAME.fullmatch(name) for name in found)
     return found if len(found) == len(pairs) > 1 and is_named else {}
+
+
+def _coordinates(point: str) -> list[str]:
+    """Returns what a whole text in round brackets lists; nothing for another text."""
+    is_whole = point.startswith("(") and closing_place(point, 0) == len(point) - 1
+    return split_outside(point[1:-1]) if is_whole else []
 
 
 def as_point(values: dict[str, str]) -> str:
