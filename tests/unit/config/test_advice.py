@@ -100,6 +100,22 @@ def test_a_comparison_of_one_is_told() -> None:
     assert "grpo compares the rollouts of a task" in alone
     assert said(algorithm={"algorithm_type": "ppo", "repeat_times": 1}) == ()
     assert said(algorithm={"repeat_times": 1, "advantage_fn": "reinforce"}) == ()
+    for alone in ("vapo", "topr", "reinforceplusplus"):
+        assert said(algorithm={"algorithm_type": alone, "repeat_times": 1}) == ()
+
+
+def test_a_filter_that_keeps_all_rollouts_is_told() -> None:
+    (kept,) = said(algorithm={"algorithm_type": "gfpo", "repeat_times": 8})
+    assert "gfpo keeps 8 rollouts" in kept and "all of them" in kept
+    assert said(algorithm={"algorithm_type": "gfpo", "repeat_times": 9}) == ()
+    fewer = {"repeat_times": 4, "advantage_fn": "gfpo", "advantage_fn_args": {"num_kept": 4}}
+    assert any("gfpo keeps 4" in text for text in said(algorithm=fewer))
+
+
+def test_a_divisor_that_divides_nothing_is_told() -> None:
+    (unread,) = said(algorithm={"loss_scale_factor": 100})
+    assert "`algorithm.loss_scale_factor: 100` divides nothing" in unread
+    assert said(algorithm={"algorithm_type": "dr_grpo", "loss_scale_factor": 100}) == ()
 
 
 def test_a_bound_that_leaves_out_what_is_planned_is_told() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trinity.algorithm.rollout_correction.settings import PRESETS
 from trinity.algorithm.types import ALGORITHM_TYPES
-from trinity.algorithm.units import UNIT_ARGUMENT
+from trinity.algorithm.units import COMPARES_NO_RUNS, UNIT_ARGUMENT
 from trinity.config.checks.algorithm import staleness_cause
 from trinity.config.checks.data import sample_rows, unread_beside_shards
 from trinity.config.checks.rows import single_bad_rows
@@ -21,6 +21,7 @@ from trinity.config.checks.unread_keys import (
     format_of_training_data,
     keep_steps_ignored,
     keys_ignored_on_data,
+    loss_scale_factor_unread,
     min_response_lowered,
     repeat_times_ignored,
     replay_keys_ignored,
@@ -185,11 +186,26 @@ def _single_rollout_groups(stage: StagePlan) -> Iterator[str]:
     if algorithm.repeat_times > 1 or stage.mode not in EXPLORING:
         return
     declared = ALGORITHM_TYPES.get(algorithm.algorithm_type)
-    if declared.repeat_times > 1 and algorithm.advantage_fn == declared.advantage_fn:
+    compares = algorithm.advantage_fn not in COMPARES_NO_RUNS
+    if declared.repeat_times > 1 and compares and algorithm.advantage_fn == declared.advantage_fn:
         yield (
             f"{declared.name} compares the rollouts of a task, and with "
             "`algorithm.repeat_times: 1`, which is the default, each stands alone: 2 or more gives "
             f"it a comparison, {declared.repeat_times} is usual"
+        )
+
+
+def _nothing_is_dropped(stage: StagePlan) -> Iterator[str]:
+    """GFPO among all rollouts of a task is GRPO."""
+    algorithm = stage.algorithm
+    if algorithm.advantage_fn != "gfpo" or stage.mode not in EXPLORING:
+        return
+    num_kept = algorithm.advantage_fn_args["num_kept"]
+    if isinstance(num_kept, int) and 1 < algorithm.repeat_times <= num_kept:
+        yield (
+            f"gfpo keeps {num_kept} rollouts of a task (`advantage_fn_args.num_kept`), and with "
+            f"`repeat_times: {algorithm.repeat_times}` that is all of them: sample more, or keep "
+            "fewer"
         )
 
 
@@ -375,6 +391,8 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _over_rollout_too_small,
     _calls_are_not_recorded,
     _single_rollout_groups,
+    _nothing_is_dropped,
+    loss_scale_factor_unread,
     _staleness_below_usual,
     _staleness_ignored_on_stored,
     _correction_rejects_stale,

@@ -142,6 +142,19 @@ def arguments_without_effect(stage: StagePlan) -> Iterator[str]:
         )
 
 
+def loss_scale_factor_unread(stage: StagePlan) -> Iterator[str]:
+    """Other modes divide by tokens or rows that there are."""
+    factor = stage.config.algorithm.loss_scale_factor
+    modes = {stage.algorithm.loss_agg_mode}
+    if stage.needs_critic:
+        modes.add(stage.config.trainer.critic.loss_agg_mode)
+    if factor is not None and stage.needs_training and "seq-mean-token-sum-norm" not in modes:
+        yield (
+            f"`algorithm.loss_scale_factor: {factor}` divides nothing with `loss_agg_mode: "
+            f"{stage.algorithm.loss_agg_mode}`: it is the divisor of `seq-mean-token-sum-norm`"
+        )
+
+
 def auxiliary_buffers_unread(stage: StagePlan) -> Iterator[str]:
     """Only `mix` takes rows from one of them."""
     read = stage.expert_buffer.name if stage.expert_buffer is not None else ""
