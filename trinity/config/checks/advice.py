@@ -21,13 +21,19 @@ from trinity.config.checks.unread_keys import (
     format_of_training_data,
     keep_steps_ignored,
     keys_ignored_on_data,
+    micro_batch_keys_ignored,
     min_response_lowered,
     repeat_times_ignored,
     replay_keys_ignored,
     reward_is_not_called,
     storage_type_ignored,
 )
-from trinity.config.plan.arithmetic import model_keys, packing_obstacle
+from trinity.config.plan.arithmetic import (
+    head_obstacle,
+    head_settings,
+    model_keys,
+    packing_obstacle,
+)
 from trinity.config.plan.model import Rows, missing_from_cache
 from trinity.config.plan.model_code import model_code
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
@@ -78,10 +84,14 @@ def _models_bring_code(stage: StagePlan) -> Iterator[str]:
     wanting = [(stage.model_path, stage.config.model.trust_remote_code)]
     wanting += [(m.model_path, m.engine.trust_remote_code) for m in stage.auxiliary_models]
     for path in sorted({path for path, wants in wanting if wants}):
+        code = model_code(path)
+        if not code:
+            yield f"`trust_remote_code: true` runs nothing: no code comes with the model {path}"
+            continue
         yield (
-            f"`trust_remote_code: true` runs {model_code(path) or 'no code, as none is'} of the "
-            f"model {path} with all rights of explorer and trainer; where these have "
-            "credentials, `TRINITY_TRUST_REMOTE_CODE=true` in their environment must allow it"
+            f"`trust_remote_code: true` runs {code} of the model {path} with all rights of "
+            "explorer and trainer; where these have credentials, "
+            "`TRINITY_TRUST_REMOTE_CODE=true` in their environment must allow it"
         )
 
 
@@ -102,6 +112,21 @@ def _rows_are_padded(stage: StagePlan) -> Iterator[str]:
                 f"rows are padded for the {role} {path}: {obstacle}; "
                 "`trainer.use_remove_padding: false` says so in the file"
             )
+
+
+def _head_is_whole(stage: StagePlan) -> Iterator[str]:
+    """Keys that save the memory of logits do nothing for some models."""
+    trainer = stage.config.trainer
+    if not (stage.needs_training and head_settings(trainer).is_chunked):
+        return
+    keys = model_keys(Path(stage.model_path), trainer.override_config)
+    if keys and (obstacle := head_obstacle(keys)) is not None:
+        names = ("use_fused_kernels", "entropy_from_logits_with_chunking", "entropy_checkpointing")
+        given = [f"`trainer.{name}: true`" for name in names if getattr(trainer, name)]
+        yield (
+            f"{', '.join(given)}: no effect on {stage.model_path}, {obstacle}: all logits of a "
+            "micro-batch are in memory"
+        )
 
 
 def advise(plan: ExperimentPlan) -> tuple[str, ...]:
@@ -402,8 +427,10 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     eval_name_is_taken,
     _samples_of_runs_are_counted,
     _steps_are_explore_steps,
+    micro_batch_keys_ignored,
     offload_without_gpus,
     override_config_differs_from_engine,
     _rows_are_padded,
+    _head_is_whole,
     _models_bring_code,
 )
