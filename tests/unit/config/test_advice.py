@@ -41,6 +41,17 @@ def test_a_head_that_is_computed_whole_is_told_with_the_reason(tmp_path: Path) -
     assert "(`final_logit_softcapping`): all logits of a micro-batch are in memory" in whole
 
 
+def test_an_engine_larger_than_a_machine_is_told() -> None:
+    cluster = {"node_num": 4, "gpu_per_node": 8}
+
+    def told(**sizes: int) -> tuple[str, ...]:
+        return said(cluster=cluster, explorer={"rollout_model": sizes}, trainer={"rank_num": 8})
+
+    (large,) = told(tensor_parallel_size=8, pipeline_parallel_size=2)
+    assert "an engine of 16 GPUs (rollout engine) does not fit on a machine of 8" in large
+    assert told(tensor_parallel_size=8) == ()
+
+
 def test_limits_of_micro_batches_that_do_not_act_are_told() -> None:
     rows, tokens = {"ppo_micro_batch_size_per_gpu": 4}, {"max_token_len_per_gpu": 8192}
     (unread,) = said(trainer=rows)

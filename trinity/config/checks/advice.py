@@ -36,6 +36,7 @@ from trinity.config.plan.arithmetic import (
 )
 from trinity.config.plan.model import Rows, missing_from_cache
 from trinity.config.plan.model_code import model_code
+from trinity.config.plan.placement import gpu_demand_of
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.choices import EXPLORING
 from trinity.json_values import JsonValue
@@ -111,6 +112,19 @@ def _rows_are_padded(stage: StagePlan) -> Iterator[str]:
             yield (
                 f"rows are padded for the {role} {path}: {obstacle}; "
                 "`trainer.use_remove_padding: false` says so in the file"
+            )
+
+
+def _engines_over_machines(stage: StagePlan) -> Iterator[str]:
+    """An explorer starts its engines on its own machine."""
+    node = stage.config.cluster.gpu_per_node
+    for engines in gpu_demand_of(stage).engines if node else ():
+        if engines.gpus_each > node:
+            yield (
+                f"an engine of {engines.gpus_each} GPUs ({engines.name}) does not fit on a machine "
+                f"of {node} (`cluster.gpu_per_node`), and engines are not spread over machines: no "
+                "start and no `trinity deploy` takes it; lower its `tensor_parallel_size`, "
+                "`pipeline_parallel_size` or `data_parallel_size`"
             )
 
 
@@ -432,5 +446,6 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     override_config_differs_from_engine,
     _rows_are_padded,
     _head_is_whole,
+    _engines_over_machines,
     _models_bring_code,
 )
