@@ -145,6 +145,7 @@ GPUS = [
         lambda plan: plan.trainer_rank_num == 3,
     ),
     refused("rollout takes them all", at("cluster.gpu_per_node", 1), "rollout takes 1 of 1 GPUs"),
+    refused("one GPU for both", at("cluster.gpu_per_node", 1), "give `mode: colocate`, with which"),
     refused(
         "a train batch smaller than its ranks",
         {"buffer": {"train_batch_size": 2}, "cluster": {"gpu_per_node": 4}},
