@@ -219,7 +219,10 @@ def test_a_model_that_the_engine_does_not_have_is_told() -> None:
     changed = {"override_config": {"rope_theta": 1.0}}
     (text,) = said(trainer=changed)
     assert "tell the engine too" in text
+    assert text.endswith("`model.rope_scaling` and `model.rope_theta` reach both")
     assert said(SFT, trainer=changed) == ()
+    kernel = {"override_config": {"attn_implementation": "flash_attention_2"}}
+    assert said(trainer=kernel, cluster={"gpu_per_node": 2}) == (), "it computes the same"
 
 
 def test_a_reward_that_the_workflow_does_not_call_is_told() -> None:

@@ -32,11 +32,13 @@ from trinity.config.plan.arithmetic import (
     head_obstacle,
     head_settings,
     model_keys,
+    model_keys_of,
     packing_obstacle,
 )
 from trinity.config.plan.model import Rows, missing_from_cache
 from trinity.config.plan.model_code import model_code
 from trinity.config.plan.placement import gpu_demand_of
+from trinity.config.plan.rope import ROPE_KEYS
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.choices import EXPLORING
 from trinity.json_values import JsonValue
@@ -72,12 +74,15 @@ def offload_without_gpus(stage: StagePlan) -> Iterator[str]:
 
 def override_config_differs_from_engine(stage: StagePlan) -> Iterator[str]:
     """Ratios compare the trainer's log-probabilities with the engine's."""
-    if stage.config.trainer.override_config and stage.needs_rollout:
-        yield (
-            "`trainer.override_config` is laid over the trainer's models alone: where it changes "
-            "what a model computes, tell the engine too "
-            "(`explorer.rollout_model.extra_engine_args.hf_overrides`)"
-        )
+    keys = model_keys_of(stage.config.trainer.override_config).keys() - {"attn_implementation"}
+    if not (keys and stage.needs_rollout):
+        return
+    both = "; `model.rope_scaling` and `model.rope_theta` reach both" if keys & ROPE_KEYS else ""
+    yield (
+        "`trainer.override_config` is laid over the trainer's models alone: where it changes "
+        "what a model computes, tell the engine too "
+        f"(`explorer.rollout_model.extra_engine_args.hf_overrides`){both}"
+    )
 
 
 def _models_bring_code(stage: StagePlan) -> Iterator[str]:
