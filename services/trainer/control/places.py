@@ -8,8 +8,10 @@ import psutil
 
 from services.trainer.settings import TrainerSettings
 from trinity.errors import UserError
+from trinity.security.loopback import is_loopback
 
-INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+GLOO = "GLOO_SOCKET_IFNAME"
+INTERFACES = (GLOO, "NCCL_SOCKET_IFNAME")
 """Variables of gloo and NCCL; what the operator sets stays."""
 ADDRESS = "TRINITY_TRAINER_GANG_ADDRESS"
 
@@ -54,8 +56,18 @@ def check_place(settings: TrainerSettings) -> None:
             f"TRINITY_TRAINER_HOST is {host}, and host 0 leads: give its host:port as "
             "TRINITY_TRAINER_LEADER"
         )
+    if host and is_loopback(settings.gang_address) and not is_loopback(_host_of(settings.leader)):
+        raise UserError(
+            f"{ADDRESS} is {settings.gang_address}, which the leader {settings.leader} does not "
+            "reach: give this host's address in a private network that only the hosts of the gang "
+            "reach"
+        )
     if num_hosts > 1:
-        interface_of(settings.gang_address)
+        interface_variables(settings.gang_address)
+
+
+def _host_of(address: str) -> str:
+    return address.rpartition(":")[0]
 
 
 def interface_of(address: str) -> str:
@@ -93,13 +105,17 @@ def interface_variables(address: str) -> dict[str, str]:
         name = os.environ.get(variable)
         if name is None:
             variables[variable] = found
-        elif not name.startswith(("^", "=")) and not _exists(name, known):
+        elif not _exists(variable, name, list(known)):
             raise UserError(
                 f"{variable} is {name}, and this host has the interfaces {', '.join(sorted(known))}"
             )
     return variables
 
 
-def _exists(names: str, known: object) -> bool:
-    assert isinstance(known, dict)
-    return all(any(own.startswith(name) for own in known) for name in names.split(","))
+def _exists(variable: str, names: str, known: list[str]) -> bool:
+    """gloo takes names; NCCL takes beginnings, names after `=`, and after `^` what is left out."""
+    if variable == GLOO or names.startswith("="):
+        return all(name in known for name in names.removeprefix("=").split(","))
+    return names.startswith("^") or all(
+        any(own.startswith(name) for own in known) for name in names.split(",")
+    )

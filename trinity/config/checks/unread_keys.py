@@ -110,6 +110,31 @@ def repeat_times_ignored(stage: StagePlan) -> Iterator[str]:
             )
 
 
+def micro_batch_keys_ignored(stage: StagePlan) -> Iterator[str]:
+    """Micro-batches are cut by tokens or by rows."""
+    trainer = stage.config.trainer
+    if not stage.needs_training:
+        return
+    critic, is_by_tokens = trainer.critic, trainer.use_dynamic_bsz
+    unread: dict[str, int | None] = {
+        "max_token_len_per_gpu": trainer.max_token_len_per_gpu,
+        "log_prob_max_token_len_per_gpu": trainer.log_prob_max_token_len_per_gpu,
+        "critic.max_token_len_per_gpu": critic.max_token_len_per_gpu,
+    }
+    if is_by_tokens:
+        unread = {
+            "ppo_micro_batch_size_per_gpu": trainer.ppo_micro_batch_size_per_gpu,
+            "log_prob_micro_batch_size_per_gpu": trainer.log_prob_micro_batch_size_per_gpu,
+            "critic.ppo_micro_batch_size_per_gpu": critic.ppo_micro_batch_size_per_gpu,
+        }
+    given = [f"`trainer.{key}: {value}`" for key, value in unread.items() if value is not None]
+    if given:
+        written = (
+            "true` cuts micro-batches by tokens" if is_by_tokens else "false` cuts them by rows"
+        )
+        yield f"{', '.join(given)}: no effect, as `trainer.use_dynamic_bsz: {written}"
+
+
 def keep_steps_ignored(stage: StagePlan) -> Iterator[str]:
     """A resume from the oldest checkpoint needs every batch since."""
     keep_steps, trainer = stage.config.buffer.keep_steps, stage.config.trainer
