@@ -14,7 +14,6 @@ _WRITERS = ("o_proj.weight", "down_proj.weight", "embed_tokens.weight")
 """What writes to the residual stream; the head is tied to the last of them."""
 
 
-@torch.no_grad()
 def grown_weights(small: Path, large: Path) -> dict[str, torch.Tensor]:
     """Returns weights for the larger model, of the same family and size of a head.
 
