@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from trinity.launch.machine import SLEEPING
+
 ROOT = Path(__file__).resolve().parents[2]
 AIM = 1.1
 NUM_ROWS, PROMPT, RESPONSE = 64, 12, 8
@@ -31,7 +33,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/update.json")
     given = parser.parse_args()
-    os.environ["OMP_WAIT_POLICY"] = "passive"  # as the launcher has it; before torch is imported
+    os.environ.update(SLEEPING)  # as the launcher has it; before torch is imported
     with tempfile.TemporaryDirectory() as folder:
         record = compared(Path(folder) / "model", given.repeats, given.threads)
     given.json.write_text(json.dumps(record, indent=2) + "\n")

@@ -70,7 +70,9 @@ def _size_of(folder: Path) -> int:
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 THREADS = "OMP_NUM_THREADS"
-SLEEPING = {"OMP_WAIT_POLICY": "passive"}
+SLEEPING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "20000"}
+"""A thread sleeps where it has nothing to do, but not within a loop, where the next comes in
+microseconds: to wake it takes longer than to spin for that."""
 DRIVER = Path("/dev/nvidiactl")
 
 
@@ -155,7 +157,7 @@ def take_turns(plan: ExperimentPlan) -> ExperimentPlan:
 def share_processors(plan: ExperimentPlan) -> dict[str, dict[str, str]]:
     """Returns the environments of services whose processes have the machine at their turn.
 
-    Threads that have nothing to do sleep at once: a spinning one would hold what the other needs.
+    Threads that have nothing to do sleep soon: a spinning one would hold what the other needs.
     Engines have one thread each where rollout goes on beside training in any stage.
     """
     shared = [stage for stage in plan.stages if stage.arithmetic.num_threads is not None]

@@ -105,7 +105,7 @@ def threads_of(plan: ExperimentPlan) -> list[int | None]:
 def test_where_rollout_waits_for_training_each_has_the_machine() -> None:
     turns = take_turns(plan_with(0, synchronizer={"sync_offset": 0}))
     assert threads_of(turns) == [4]
-    sleeping = {"OMP_WAIT_POLICY": "passive"}
+    sleeping = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "20000"}
     engine = {**sleeping, "OMP_NUM_THREADS": "4"}
     assert share_processors(turns) == {"trainer": sleeping, "explorer": engine}
     shared: dict[str, Any] = {"synchronizer": {"sync_offset": 0}, "trainer": {"rank_num": 2}}
