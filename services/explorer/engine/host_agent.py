@@ -46,8 +46,7 @@ class HeadlessWorkers:
             start_new_session=True,
         )
         assert process.stdin is not None
-        line = {"model_path": order.model_path, "arguments": arguments}
-        process.stdin.write(json.dumps(line).encode() + b"\n")
+        process.stdin.write(json.dumps(arguments).encode() + b"\n")
         return cls(process)
 
     async def end_reason(self) -> str:
@@ -145,7 +144,7 @@ class EngineHostAgent:
         match message.WhichOneof("part"):
             case "start":
                 await self._kill_workers()
-                logger.info("starting workers", extra={"model": message.start.model_path})
+                logger.info("starting workers of the engine")
                 self._workers = await HeadlessWorkers.start_workers(message.start, self._settings)
                 self._reporting = asyncio.create_task(
                     self._report_end(self._workers, message.start.start)

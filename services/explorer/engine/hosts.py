@@ -181,8 +181,8 @@ class EngineHosts:
         options = replace(options, span=span)
         if self.missing:
             self._fail(f"host {self.missing[0]} {GONE}")
-        order = pb.WorkersStart(start=self._start, model_path=options.model_path)
-        order.arguments_json = json.dumps(engine_arguments(options, detect_hardware()))
+        arguments = engine_arguments(options, detect_hardware())
+        order = pb.WorkersStart(start=self._start, arguments_json=json.dumps(arguments))
         self._tell(pb.JoinEngineResponse(start=order))
         try:
             engine = await self.unless_failed(start(options))

@@ -1,7 +1,7 @@
 """The workers of a host that does not lead: python -m services.explorer.engine.vllm_headless
 
-Reads the model and the engine's arguments from standard input, which stays open: its end is that of
-the service, and ends the workers too. The last line of the output says how the workers ended.
+Reads the engine's arguments from standard input, which stays open: its end is that of the service,
+and ends the workers too. The last line of the output says how the workers ended.
 """
 
 import json
@@ -12,16 +12,17 @@ import threading
 
 from services.explorer.engine.vllm_options import detect_hardware, prepare_environment
 from trinity.json_values import JsonObject
+from trinity.security.model_code import trusts_model_code
 
 MAX_REASON_CHARACTERS = 500
 
 
 def main() -> int:
     """Runs the workers until one of them ends; that is never a success."""
-    order = json.loads(sys.stdin.buffer.readline())
+    arguments = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_service, daemon=True).start()
     try:
-        _run_workers(order["model_path"], order["arguments"])
+        _run_workers(arguments)
         reason = "one of its workers has ended"
     except Exception as error:  # reported to the leader, with the traceback in the log
         sys.excepthook(type(error), error, error.__traceback__)
@@ -30,9 +31,12 @@ def main() -> int:
     return 1
 
 
-def _run_workers(model_path: str, arguments: JsonObject) -> None:
+def _run_workers(arguments: JsonObject) -> None:
     """Starts the workers and waits for the end of the first."""
-    prepare_environment(model_path, detect_hardware())
+    model = str(arguments["model"])
+    if arguments.get("trust_remote_code"):  # the operator of this host decides too
+        arguments["trust_remote_code"] = trusts_model_code(True, model)
+    prepare_environment(model, detect_hardware())
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 

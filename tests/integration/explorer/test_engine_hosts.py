@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from trinity.api.v1.explorer_pb2_grpc import (
     ExplorerServiceServicer,
     add_ExplorerServiceServicer_to_server,
 )
+from trinity.local.addresses import free_port
 from trinity.rpc.server import Servicer, serve
 from trinity.runtime.presence import WaitRegistry
 
@@ -64,12 +65,13 @@ class Leader:
 
 
 @asynccontextmanager
-async def leading() -> AsyncIterator[Leader]:
+async def leading(listen: str = "127.0.0.1:0") -> AsyncIterator[Leader]:
     settings = ExplorerSettings.model_validate(
         {
             "synchronizer": NOBODY,
             "buffer": NOBODY,
             "nats_url": "nats://x",
+            "listen": listen,
             "num_hosts": 2,
             "engine_address": LEADER,
             "host_wait_seconds": SECONDS,
@@ -156,26 +158,37 @@ async def test_it_answers_as_one_host_does_loads_weights_on_both_and_ends_with_t
                 assert "host 1 (127.0.0.2)" in str(await died(engine))
             finally:
                 await engine.close()
-        async with asyncio.timeout(SECONDS):
-            while any(worker.is_running() for worker in workers):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await until(lambda: not any(worker.is_running() for worker in workers))
     for found, wanted in ((first, expected), (second, expected_later)):
         assert found.token_ids == wanted.token_ids
         assert found.logprobs == pytest.approx(wanted.logprobs, abs=1e-4)
 
 
-async def test_a_host_whose_workers_are_killed_stays_for_the_next_engine(
-    models: tuple[Path, Path],
-) -> None:
-    async with leading() as leader, other_host(leader.address) as host:
-        engine = await leader.start(on_two(models[0]))
-        for worker in psutil.Process(host.pid).children(recursive=True):
-            worker.kill()
-        reason = str(await died(engine))
-        assert reason.startswith("host 1 (127.0.0.2): its workers ended with exit code -9")
-        with pytest.raises(EngineDied, match=r"the rollout engine has lost host 1"):
-            await engine.check()
-        await engine.close()
-        engine = await leader.start(on_two(models[0]))
-        assert (await engine.generate(PROMPT, sampling(max_tokens=4))).token_ids
-        await engine.close()
+async def test_a_host_outlives_its_workers_and_its_leader(models: tuple[Path, Path]) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    async with other_host(address) as host:
+        async with leading(address) as leader:
+            await kill_workers_and_start_again(leader, host.pid, models[0])
+        await until(lambda: not psutil.Process(host.pid).children())
+        async with leading(address) as leader:
+            await until(lambda: not leader.hosts.missing)
+
+
+async def kill_workers_and_start_again(leader: Leader, host: int, model: Path) -> None:
+    engine = await leader.start(on_two(model))
+    for worker in psutil.Process(host).children(recursive=True):
+        worker.kill()
+    reason = str(await died(engine))
+    assert reason.startswith("host 1 (127.0.0.2): its workers ended with exit code -9")
+    with pytest.raises(EngineDied, match=r"the rollout engine has lost host 1"):
+        await engine.check()
+    await engine.close()
+    engine = await leader.start(on_two(model))
+    assert (await engine.generate(PROMPT, sampling(max_tokens=4))).token_ids
+    await engine.close()
+
+
+async def until(met: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not met():  # noqa: ASYNC110  # states of several parties, none of which tells
+            await asyncio.sleep(0.05)

@@ -68,11 +68,9 @@ class JoinEngineResponse(_message.Message):
     def __init__(self, start: _Optional[_Union[WorkersStart, _Mapping]] = ..., kill: _Optional[bool] = ...) -> None: ...
 
 class WorkersStart(_message.Message):
-    __slots__ = ("start", "model_path", "arguments_json")
+    __slots__ = ("start", "arguments_json")
     START_FIELD_NUMBER: _ClassVar[int]
-    MODEL_PATH_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_JSON_FIELD_NUMBER: _ClassVar[int]
     start: int
-    model_path: str
     arguments_json: str
-    def __init__(self, start: _Optional[int] = ..., model_path: _Optional[str] = ..., arguments_json: _Optional[str] = ...) -> None: ...
+    def __init__(self, start: _Optional[int] = ..., arguments_json: _Optional[str] = ...) -> None: ...
