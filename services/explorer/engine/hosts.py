@@ -63,7 +63,7 @@ def check_place(settings: ExplorerSettings) -> None:
             "TRINITY_EXPLORER_LEADER"
         )
     if num_hosts > 1:
-        engine_address(settings.engine_address).interface()
+        engine_address(settings.engine_address).interface_variables()
 
 
 def check_engine(options: EngineOptions, num_hosts: int) -> None:

@@ -1,17 +1,20 @@
 """Hosts of an engine: what a setting or a stage lacks is said, and a lost host is named."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 import trinity
 from services.explorer.engine import hosts as hosts_module
 from services.explorer.engine.hosts import EngineHosts, check_engine, check_place
-from services.explorer.engine.interface import EngineDied, EngineOptions, EngineSpan
+from services.explorer.engine.interface import Engine, EngineDied, EngineOptions, EngineSpan
 from services.explorer.engine.vllm_options import Hardware, engine_arguments, span_environment
 from services.explorer.settings import ExplorerSettings
+from tests.unit.explorer.builders import ArithmeticEngine
 from tests.unit.explorer.test_vllm_options import CPU, GPU, options
 from trinity.api.v1 import explorer_pb2 as pb
 from trinity.errors import Forbidden, InvalidRequest, PreconditionFailed, TrinityError, UserError
@@ -170,9 +173,69 @@ async def test_the_wait_for_a_host_is_shown_and_ends() -> None:
         await waiting
 
 
-async def _read(hosts: EngineHosts, stream: Stream) -> None:
-    async for _ in hosts.serve(stream.requests()):
-        pass
+@pytest.fixture
+def no_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts_module, "_open_store", lambda _: SimpleNamespace(port=7))
+
+
+@pytest.mark.usefixtures("no_store")
+async def test_hosts_start_what_the_leader_starts_and_kill_it_with_the_engine() -> None:
+    hosts, stream = two_hosts(), Stream(hello())
+    told: list[pb.JoinEngineResponse] = []
+
+    async def at_once(given: EngineOptions) -> Engine:
+        assert given.span is not None
+        return ArithmeticEngine()
+
+    joined = asyncio.create_task(_read(hosts, stream, told))
+    await _until(lambda: not hosts.missing)
+    engine = await hosts.start_engine(options(tensor_parallel_size=2), at_once)
+    await _until(lambda: bool(told))
+    arguments = json.loads(told[0].start.arguments_json)
+    assert (arguments["nnodes"], arguments["master_port"]) == (2, 7)
+    await engine.check()
+    await engine.close()
+    await _until(lambda: len(told) > 1)
+    assert told[1].kill
+    joined.cancel()
+
+
+@pytest.mark.usefixtures("no_store")
+async def test_workers_that_do_not_start_elsewhere_fail_the_start_with_their_words() -> None:
+    hosts, stream = two_hosts(), Stream(hello())
+    joined = asyncio.create_task(_read(hosts, stream))
+    await _until(lambda: not hosts.missing)
+
+    async def never(_: EngineOptions) -> Engine:
+        ended = pb.WorkersEnded(start=1, reason="ValueError: no such model")
+        stream.said.put_nowait(pb.JoinEngineRequest(ended=ended))
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    with pytest.raises(RuntimeError, match=r"host 1 \(127.0.0.2\): ValueError: no such model"):
+        async with asyncio.timeout(5):
+            await hosts.start_engine(options(tensor_parallel_size=2), never)
+    joined.cancel()
+
+
+@pytest.mark.usefixtures("no_store")
+async def test_a_host_that_is_gone_at_the_start_ends_it_as_a_death_does() -> None:
+    async def never(_: EngineOptions) -> Engine:
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    with pytest.raises(EngineDied, match="host 1 has ended its connection"):
+        async with asyncio.timeout(5):
+            await two_hosts().start_engine(options(tensor_parallel_size=2), never)
+
+
+async def _read(
+    hosts: EngineHosts, stream: Stream, told: list[pb.JoinEngineResponse] | None = None
+) -> None:
+    """Reads as a host; records what it is told, without signs of life."""
+    async for message in hosts.serve(stream.requests()):
+        if told is not None and message.WhichOneof("part"):
+            told.append(message)
 
 
 async def _until(met: object) -> None:
