@@ -3,28 +3,27 @@
 import asyncio
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from services.explorer.control.explorer import SERVICE
+from services.explorer.control.explorer import SERVICE, ExplorerServicer
+from services.explorer.delivery.outbox import Outbox
 from services.explorer.engine.hosts import EngineHosts
 from services.explorer.engine.interface import Engine, EngineDied, EngineOptions
 from services.explorer.engine.vllm import start_vllm
 from services.explorer.engine.vllm_options import detect_hardware
 from services.explorer.settings import ExplorerSettings
+from services.explorer.telemetry import RolloutCounters
 from tests.integration.explorer.conftest import SharedEngines, engine_options
 from tests.integration.explorer.test_engine import PROMPT, sampling
-from trinity.api.v1 import explorer_pb2 as pb
-from trinity.api.v1.explorer_pb2_grpc import (
-    ExplorerServiceServicer,
-    add_ExplorerServiceServicer_to_server,
-)
+from tests.unit.explorer.builders import unheard_beats
+from trinity.api.v1.explorer_pb2_grpc import add_ExplorerServiceServicer_to_server
 from trinity.local.addresses import free_port
 from trinity.rpc.server import Servicer, serve
 from trinity.runtime.presence import WaitRegistry
@@ -37,20 +36,6 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.skipif(detect_hardware().has_gpu, reason="two hosts cannot share one GPU"),
 ]
-
-
-class Joining(ExplorerServiceServicer):
-    """The leader's service, as far as hosts need it."""
-
-    def __init__(self, hosts: EngineHosts) -> None:
-        self._hosts = hosts
-
-    async def JoinEngine(
-        self, request_iterator: AsyncIterator[pb.JoinEngineRequest], context: Any
-    ) -> AsyncIterator[pb.JoinEngineResponse]:
-        del context
-        async for response in self._hosts.serve(request_iterator):
-            yield response
 
 
 @dataclass
@@ -79,14 +64,17 @@ async def leading(listen: str = "127.0.0.1:0") -> AsyncIterator[Leader]:
         }
     )
     hosts = EngineHosts(settings)
-    servicer = Servicer(
-        name=SERVICE,
-        add=add_ExplorerServiceServicer_to_server,
-        implementation=Joining(hosts),
-    )
     waits = WaitRegistry(owner="explorer", on_change=lambda: None)
-    async with serve(settings, [servicer]) as server:
-        yield Leader(hosts, server.address, waits)
+    async with unheard_beats() as heartbeats:
+        servicer = Servicer(
+            name=SERVICE,
+            add=add_ExplorerServiceServicer_to_server,
+            implementation=ExplorerServicer(
+                heartbeats, RolloutCounters(), Outbox(time.monotonic), hosts
+            ),
+        )
+        async with serve(settings, [servicer]) as server:
+            yield Leader(hosts, server.address, waits)
 
 
 @asynccontextmanager
@@ -164,6 +152,7 @@ async def test_it_answers_as_one_host_does_loads_weights_on_both_and_ends_with_t
         assert found.logprobs == pytest.approx(wanted.logprobs, abs=1e-4)
 
 
+@pytest.mark.thorough
 async def test_a_host_outlives_its_workers_and_its_leader(models: tuple[Path, Path]) -> None:
     address = f"127.0.0.1:{free_port()}"
     async with other_host(address) as host:

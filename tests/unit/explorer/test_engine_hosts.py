@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,12 +10,15 @@ from types import SimpleNamespace
 import pytest
 
 import trinity
+from services.explorer.control.explorer import ExplorerServicer
+from services.explorer.delivery.outbox import Outbox
 from services.explorer.engine import hosts as hosts_module
 from services.explorer.engine.hosts import EngineHosts, check_engine, check_place
 from services.explorer.engine.interface import Engine, EngineDied, EngineOptions, EngineSpan
 from services.explorer.engine.vllm_options import Hardware, engine_arguments, span_environment
 from services.explorer.settings import ExplorerSettings
-from tests.unit.explorer.builders import ArithmeticEngine
+from services.explorer.telemetry import RolloutCounters
+from tests.unit.explorer.builders import ArithmeticEngine, unheard_beats
 from tests.unit.explorer.test_vllm_options import CPU, GPU, options
 from trinity.api.v1 import explorer_pb2 as pb
 from trinity.errors import Forbidden, InvalidRequest, PreconditionFailed, TrinityError, UserError
@@ -227,6 +231,13 @@ async def test_a_host_that_is_gone_at_the_start_ends_it_as_a_death_does() -> Non
     with pytest.raises(EngineDied, match="host 1 has ended its connection"):
         async with asyncio.timeout(5):
             await two_hosts().start_engine(options(tensor_parallel_size=2), never)
+
+
+async def test_an_explorer_alone_takes_no_hosts() -> None:
+    async with unheard_beats() as heartbeats:
+        servicer = ExplorerServicer(heartbeats, RolloutCounters(), Outbox(time.monotonic))
+        with pytest.raises(PreconditionFailed, match="leads no engine over several hosts"):
+            await anext(servicer.JoinEngine(Stream(hello()).requests(), None))
 
 
 async def _read(
