@@ -65,6 +65,7 @@ _TOKEN_ADVANTAGES = tuple(
         "figures",
         "gdpo",
         "jensen_shannon",
+        "registry",
         "runs_and_references",
     )
 )

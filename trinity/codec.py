@@ -11,6 +11,7 @@ from google.protobuf import json_format
 from trinity.api.v1 import buffer_pb2, experience_pb2
 from trinity.types import (
     EID,
+    LARGEST_REWARD,
     Alignment,
     Array,
     ArrayData,
@@ -170,12 +171,20 @@ def check_metadata(experience: Experience) -> None:
 
     Raises: ValueError when the sample contradicts itself.
     """
-    if experience.reward is not None and not math.isfinite(experience.reward):
-        raise ValueError(f"the reward {experience.reward} is not a finite number")
+    if experience.reward is not None:
+        check_reward(experience.reward)
     if experience.eid is not None and "\x00" in experience.eid.suffix:
         raise ValueError("the suffix of the EID holds a null character")
     if isinstance(experience.body, Sequence) and experience.version_spans:
         check_spans(experience.version_spans, experience.body.response_length)
+
+
+def check_reward(reward: float) -> None:
+    """Raises: ValueError for a reward that training cannot represent."""
+    if not abs(reward) <= LARGEST_REWARD:
+        raise ValueError(
+            f"the reward {reward} is not a finite number, of {LARGEST_REWARD:g} at most"
+        )
 
 
 def check_spans(

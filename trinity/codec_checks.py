@@ -1,6 +1,5 @@
 """The codec's checks on protobuf messages, for services that do not decode the samples."""
 
-import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -8,6 +7,7 @@ import numpy as np
 from trinity.api.v1 import experience_pb2
 from trinity.codec import (
     ALIGNMENT_NAMES,
+    check_reward,
     check_spans,
     experience_from_proto,
     finish_reason_of,
@@ -32,8 +32,8 @@ def check_experience_message(message: experience_pb2.Experience) -> tuple[int, i
     if kind != "sequence" or message.arrays or message.info.fields:
         return _lengths(experience_from_proto(message))
     length, response_length = check_sequence_message(message.sequence)
-    if message.HasField("reward") and not math.isfinite(message.reward):
-        raise ValueError(f"the reward {message.reward} is not a finite number")
+    if message.HasField("reward"):
+        check_reward(message.reward)
     if "\x00" in message.eid.suffix:
         raise ValueError("the suffix of the EID holds a null character")
     if message.version_spans:

@@ -21,6 +21,8 @@ CANONICAL_UUID = re.compile(_FORM)
 """Matching takes a seventh of the time of `uuid.UUID`, thousands of times per request."""
 _MANY = re.compile(f"(?:{_FORM},)*")
 _LENGTH = 36
+LARGEST_REWARD = 1e30
+"""Training computes with numbers up to 3e38; squares of larger rewards leave any range."""
 
 
 def are_canonical(texts: AbstractSequence[str]) -> bool:

@@ -6,7 +6,8 @@ Without `--task` it is the example's addition: a finished run is a line of
 benchmarks/results/algorithms.jsonl and is not done again. Trials that do not learn at lag 4 are
 then run at 1, 2 and 8 as well. The three tasks have a file each, `algorithms_<task>.jsonl`; there
 losses with a ratio are run at lags 1 and 8 in any case, and the figure is the area under the
-held-out curve. With `--report` nothing is run.
+held-out curve. With `--report` nothing is run. The start is trained on the machine and has its
+bits: runs of another machine go into a file of their own, with `--results`.
 """
 
 import argparse

@@ -35,6 +35,7 @@ GRPO_DISTILL = AlgorithmType(
         "the teacher."
     ),
     paper="https://thinkingmachines.ai/blog/on-policy-distillation/",
+    safe_lag="4 or more",
     repeat_times=8,
     advantage_fn="grpo_distill",
     policy_loss_fn="ppo",
@@ -50,6 +51,7 @@ VOCABULARY_DISTILL = AlgorithmType(
         "about every word, not only about the one that was sampled."
     ),
     paper="https://arxiv.org/abs/2306.13649",
+    safe_lag="4 or more",
     policy_loss_fn="gpg",
 )
 

@@ -41,6 +41,23 @@ COUNTS_UNITS = frozenset(
     }
 )
 """Built-in advantages with the argument `unit`."""
+COMPARES_NO_RUNS = frozenset(
+    {
+        "jensen_shannon",
+        "jsd",
+        "none",
+        "on_policy_distill",
+        "pf_ppo",
+        "ppo",
+        "ppo_unmasked",
+        "reinforce",
+        "reinforceplusplus",
+        "reinforceplusplus_unmasked",
+        "remax",
+        "vapo",
+    }
+)
+"""Built-in advantages for which other runs of the same task are nothing special."""
 
 
 def check_unit(unit: str) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from trinity.config.checks.addresses import check_addresses
 from trinity.config.checks.algorithm import check_algorithm
-from trinity.config.checks.model import resolve_adapter_path
+from trinity.config.checks.model import check_attention, resolve_adapter_path
 from trinity.config.checks.runtime import (
     check_best_taskset,
     check_monitor_args,
@@ -167,6 +167,7 @@ def _resolve_stage(
         errors.attempt(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
     if sizes:
         errors.attempt(lambda: check_placement(plan))
+        errors.attempt(lambda: check_attention(plan))
     errors.attempt(lambda: check_turns(plan))
     errors.attempt(lambda: check_serving(plan))
     if data:

@@ -10,7 +10,6 @@ data_processor.experience_pipeline.operators: [{name: my_rewards.longest_wins}]
 
 import asyncio
 import inspect
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -21,6 +20,7 @@ import numpy as np
 from trinity.algorithm.advantage.needs import Needs, needs
 from trinity.json_values import JsonObject
 from trinity.operators.rollouts import Changes, OperatorFn, Rollouts
+from trinity.types import LARGEST_REWARD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +100,9 @@ async def _awaited(given: Awaitable[Scores]) -> Scores:
 
 
 def _finite(name: str, place: int, score: object) -> float:
-    if not isinstance(score, SupportsFloat) or not math.isfinite(float(score)):
-        raise ValueError(f"{name} returned {score!r:.60} for answer {place}: give a finite number")
+    if not isinstance(score, SupportsFloat) or not abs(float(score)) <= LARGEST_REWARD:
+        raise ValueError(
+            f"{name} returned {score!r:.60} for answer {place}: give a finite number, of "
+            f"{LARGEST_REWARD:g} at most"
+        )
     return float(score)

@@ -9,8 +9,21 @@ import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from functools import partial
 
 from trinity.rewards.math_characters import in_latex
+from trinity.rewards.math_relations import (
+    FLIPPED,
+    RELATION,
+    VARIABLE,
+    are_of_one_function,
+    as_point,
+    as_set_of_numbers,
+    closing_place,
+    interval_of,
+    named_values,
+    split_outside,
+)
 from trinity.rewards.math_units import (
     DEGREES,
     are_different,
@@ -86,13 +99,9 @@ _ANGLE = re.compile(rf"(\d+(?:\.\d+)?)\s*(?:{DEGREES})")
 _ANGULAR = re.compile(r"(?<![a-zA-Z])\\?(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
 _CHOICE = re.compile(r"(?:[Oo]ption|[Cc]hoice)?\s*\(?([A-Z])\)?[.:]?")
 _CHOICE_WITH_VALUE = re.compile(r"(?:\(([A-Z])\)[.:]?|([A-Z])[).:])\s*(?![A-Z])[^A-Z,;]+")
-_RELATION = re.compile(r"[<>≤≥]")
-_FLIPPED = {"<": ">", ">": "<", "≤": "≥", "≥": "≤"}
-_VARIABLE = re.compile(r"[a-zA-Z]|\\[a-z]+")
 _SIGN = re.compile(rf"%|{DEGREES}")
 _NUMERIC = re.compile(r"(?:[\d\s.+*/^(){}!-]|\\(?:frac|sqrt|cdot|times|div|pi)(?![a-zA-Z]))*")
 _UNFINISHED = re.compile(r"'|\\(?:[lc]?dots|prime|[hv]?phantom)(?![a-zA-Z])|\.\.")
-_OPENING, _CLOSING = "([{", ")]}"
 _PERCENT = re.compile(r"\\?%\s*$")
 _BASE = re.compile(r"_\{?(\d+)\}?$")
 _RECURRING = re.compile(r"(-?)(\d*)\.(\d*)\\overline\s*\{?(\d+)\}?")
@@ -115,7 +124,7 @@ def is_same_answer(answer: str, truth: str, equal: Equal) -> bool:
     """Returns true if the whole of the answer is the truth."""
     answer, truth = in_numbers(answer), in_numbers(truth)
     given, expected = normalize(answer), normalize(truth)
-    units = [unit_of(_without_full_stop(_undelimited(text.strip()))) for text in (answer, truth)]
+    units = [unit_of(_without_full_stop(_unset(text.strip()))) for text in (answer, truth)]
     if not given or not expected or are_different(*units):
         return False
     if units[0] == units[1]:
@@ -167,7 +176,8 @@ def normalize(text: str) -> str:
         text = pattern.sub(replacement, text)
     text = _JOINED.sub(",", _without_fonts(text)).strip()
     text = _without_full_stop(text).strip()
-    return re.sub(r",\s*(?=,)", "", without_bare_unit(text)).strip()
+    text = re.sub(r",\s*(?=,)", "", without_bare_unit(text)).strip()
+    return as_set_of_numbers(text)
 
 
 def _without_full_stop(text: str) -> str:
@@ -206,29 +216,29 @@ def _undelimited(text: str) -> str:
         inside = text.removeprefix(opening).removesuffix(closing)
         if len(inside) == len(text) - len(opening) - len(closing) and opening not in inside:
             return inside.strip()
-    if text.startswith(r"\boxed{") and _closing(text, len(r"\boxed{") - 1) == len(text) - 1:
+    if text.startswith(r"\boxed{") and closing_place(text, len(r"\boxed{") - 1) == len(text) - 1:
         return text[len(r"\boxed{") : -1].strip()
+    return text
+
+
+def _unset(text: str) -> str:
+    r"""Returns the text without delimiters, and out of a `\text{}` that is around the whole."""
+    text = _undelimited(text)
+    while (found := _TEXT.match(text)) is not None:
+        if closing_place(text, found.end() - 1) != len(text) - 1:
+            break
+        text = _undelimited(text[found.end() : -1].strip())
     return text
 
 
 def _without_fonts(text: str) -> str:
     """Puts the contents of `\\text{}` and its like in their places, set apart by blanks."""
     while (found := _TEXT.search(text)) is not None:
-        end = _closing(text, found.end() - 1)
+        end = closing_place(text, found.end() - 1)
         if end is None:
             return text
         text = f"{text[: found.start()]} {text[found.end() : end]} {text[end + 1 :]}"
     return text
-
-
-def _closing(text: str, place: int) -> int | None:
-    """Returns the place of the bracket that closes the one at `place`."""
-    depth = 0
-    for index in range(place, len(text)):
-        depth += (text[index] in _OPENING) - (text[index] in _CLOSING)
-        if depth == 0:
-            return index
-    return None
 
 
 def _compact(text: str) -> str:
@@ -248,14 +258,17 @@ def _is_same(given: str, expected: str, equal: Equal) -> bool:
         return (own[1] or own[2]) == choice[1]
     if is_prose(given) or is_prose(expected):
         return False
-    are_relations = [_RELATION.search(text) is not None for text in (given, expected)]
+    if r"\approx" in given and r"\approx" not in expected and "," not in given:
+        return any(_is_same_value(value, expected, equal) for value in _meant(given, expected))
+    are_relations = [RELATION.search(text) is not None for text in (given, expected)]
     if all(are_relations):
-        return _is_same_relation(given, expected, equal)
+        relations = split_outside(given), split_outside(expected)
+        return _is_permutation(*relations, partial(_is_same_relation, equal=equal))
     if any(are_relations):
         chain, other = (given, expected) if are_relations[0] else (expected, given)
-        interval = _interval_of(chain)
+        interval = interval_of(chain)
         return interval is not None and _is_same_value(interval, other, equal)
-    if len(_split(given, "=")) > 1 or len(_split(expected, "=")) > 1:
+    if len(split_outside(given, "=")) > 1 or len(split_outside(expected, "=")) > 1:
         return _is_same_equation(given, expected, equal)
     return _is_same_value(given, expected, equal)
 
@@ -268,53 +281,68 @@ def is_prose(text: str) -> bool:
 
 def _is_same_relation(given: str, expected: str, equal: Equal) -> bool:
     """Compares chains of inequalities, which may be written the other way round."""
-    signs, terms = _RELATION.findall(given), _RELATION.split(given)
-    other_signs, other_terms = _RELATION.findall(expected), _RELATION.split(expected)
+    signs, terms = RELATION.findall(given), RELATION.split(given)
+    other_signs, other_terms = RELATION.findall(expected), RELATION.split(expected)
     if not signs or len(signs) != len(other_signs) or "," in given or "," in expected:
         return False
     if signs != other_signs:
-        signs, terms = [_FLIPPED[sign] for sign in reversed(signs)], terms[::-1]
+        signs, terms = [FLIPPED[sign] for sign in reversed(signs)], terms[::-1]
     pairs = zip(terms, other_terms, strict=True)
     return signs == other_signs and all(_is_same_value(*pair, equal) for pair in pairs)
 
 
-def _interval_of(chain: str) -> str | None:
-    r"""Returns `[0, 1)` for `0 ≤ x < 1`; None for what is no interval.
-
-    Nor for `0 < x < 1`, since `(0, 1)` may as well be a point.
-    """
-    signs, terms = _RELATION.findall(chain), [term.strip() for term in _RELATION.split(chain)]
-    if signs[0] in ">≥":
-        signs, terms = [_FLIPPED[sign] for sign in reversed(signs)], terms[::-1]
-    if len(signs) == 1 and _VARIABLE.fullmatch(terms[0]):
-        signs, terms = ["<", *signs], [r"-\infty", *terms]
-    elif len(signs) == 1:
-        signs, terms = [*signs, "<"], [*terms, r"\infty"]
-    is_rising = len(signs) == 2 and all(sign in "<≤" for sign in signs)
-    is_pair = signs == ["<", "<"] and r"\infty" not in chain + terms[0] + terms[-1]
-    if not is_rising or is_pair or not _VARIABLE.fullmatch(terms[1]):
-        return None
-    opening, closing = "[" if signs[0] == "≤" else "(", "]" if signs[1] == "≤" else ")"
-    return f"{opening}{terms[0]}, {terms[2]}{closing}"
-
-
 def _is_same_equation(given: str, expected: str, equal: Equal) -> bool:
-    r"""Compares right sides: `x = 5` answers `5`, and `y = 2x` only an equation of `y`."""
-    sides = _split(given, "="), _split(expected, "=")
+    r"""Compares right sides: `x = 5` answers `5`, and `y = 2x` only an equation of `y`.
+
+    Several values by name are compared by their names, and with a point in the order of these.
+    """
+    named = named_values(given), named_values(expected)
+    if all(named):
+        return named[0].keys() == named[1].keys() and all(
+            _is_same_value(value, named[1][name], equal) for name, value in named[0].items()
+        )
+    if any(named):
+        values, other = (named[0], expected) if named[0] else (named[1], given)
+        if _brackets(other) == "()":
+            return _is_same_value(as_point(values), other, equal)
+    sides = split_outside(given, "="), split_outside(expected, "=")
     names = [_compact(parts[0]) for parts in sides if len(parts) > 1]
-    values = [[_right_side(item) for item in _items(text)] for text in (given, expected)]
+    values_of = [[_right_side(item) for item in _items(text)] for text in (given, expected)]
     if len(set(names)) == 2 and "," not in given + expected:
-        return equal(given, expected)
-    return _is_same_value(", ".join(values[0]), ", ".join(values[1]), equal)
+        return not are_of_one_function(*names) and equal(given, expected)
+    return _is_same_value(", ".join(values_of[0]), ", ".join(values_of[1]), equal)
+
+
+def _meant(given: str, expected: str) -> list[str]:
+    r"""Returns what `2\sqrt{2} \approx 2.83` may mean as an answer; nothing for `1 \approx 8`.
+
+    A decimal number is meant by the rounded side, and an exact value by the other one.
+    """
+    left, _, rounded = given.rpartition(r"\approx")
+    exact = split_outside(left, "=")[-1]
+    if not exact or VARIABLE.fullmatch(exact):
+        return [rounded]
+    value, number = _rational(exact), number_of(rounded)
+    if value is not None and number is not None:
+        return [exact, rounded] if _is_near(value, number) else []
+    return [rounded] if number_of(expected) is not None else [exact]
+
+
+def _is_near(value: Fraction, rounded: Decimal) -> bool:
+    """Returns true if the value is rounded to the last digit that is not a zero, up or down."""
+    exponent = rounded.normalize().as_tuple().exponent
+    assert isinstance(exponent, int)
+    return abs(value - Fraction(rounded)) < Fraction(10) ** exponent
 
 
 def _right_side(text: str) -> str:
-    return _split(text, "=")[-1].rpartition(r"\approx")[2].strip()
+    return split_outside(text, "=")[-1].rpartition(r"\approx")[2].strip()
 
 
 def _contradicts_itself(text: str, equal: Equal) -> bool:
     """Returns true for an equation of different numbers, such as `6 = 5`."""
-    sides = [side for side in _split(text, "=") if side and _NUMERIC.fullmatch(side)]
+    equation = text.replace(r"\equiv", "=")
+    sides = [side for side in split_outside(equation, "=") if side and _NUMERIC.fullmatch(side)]
     return any(
         not _is_same_value(side, sides[-1], equal) and not _rounds_to(side, sides[-1])
         for side in sides[:-1]
@@ -356,14 +384,15 @@ def _is_same_value(given: str, expected: str, equal: Equal) -> bool:
     if bases[0]:
         given, expected = (_BASE.sub("", text.strip()) for text in (given, expected))
     if r"\cup" in given + expected:
-        return _is_permutation(given.split(r"\cup"), expected.split(r"\cup"), equal)
+        parts = given.split(r"\cup"), expected.split(r"\cup")
+        return _is_permutation(*parts, partial(_is_same_value, equal=equal))
     given, expected = _out_of_brackets(_out_of_set(given)), _out_of_brackets(_out_of_set(expected))
     ends, other_ends = _brackets(given), _brackets(expected)
     if ends or other_ends:
         return ends == other_ends and _is_sequence(given, expected, equal)
     items, others = _alternatives(given), _alternatives(expected)
     if len(items) > 1 or len(others) > 1:
-        return _is_permutation(items, others, equal)
+        return _is_permutation(items, others, partial(_is_same_value, equal=equal))
     numbers = number_of(given), number_of(expected)
     if None not in numbers:
         return numbers[0] == numbers[1]
@@ -373,22 +402,22 @@ def _is_same_value(given: str, expected: str, equal: Equal) -> bool:
 def _brackets(text: str) -> str:
     """Returns the brackets of a pair or an interval; empty if it is neither."""
     text = text.strip()
-    is_whole = text[:1] in "([" and text[-1:] in ")]" and _closing(text, 0) == len(text) - 1
-    return text[0] + text[-1] if is_whole and len(_split(text[1:-1])) > 1 else ""
+    is_whole = text[:1] in "([" and text[-1:] in ")]" and closing_place(text, 0) == len(text) - 1
+    return text[0] + text[-1] if is_whole and len(split_outside(text[1:-1])) > 1 else ""
 
 
 def _is_sequence(given: str, expected: str, equal: Equal) -> bool:
-    items, others = _split(given.strip()[1:-1]), _split(expected.strip()[1:-1])
+    items, others = split_outside(given.strip()[1:-1]), split_outside(expected.strip()[1:-1])
     return len(items) == len(others) and all(
         _is_same_value(*pair, equal) for pair in zip(items, others, strict=True)
     )
 
 
-def _is_permutation(items: Sequence[str], others: Sequence[str], equal: Equal) -> bool:
+def _is_permutation(items: Sequence[str], others: Sequence[str], is_same: Equal) -> bool:
     """Compares without order; each of the others is taken once."""
     left = list(others)
     for item in items:
-        match = next((other for other in left if _is_same_value(item, other, equal)), None)
+        match = next((other for other in left if is_same(item, other)), None)
         if match is None:
             return False
         left.remove(match)
@@ -401,16 +430,16 @@ def _out_of_set(text: str) -> str:
     if text.startswith(r"\{") and text.endswith(r"\}"):
         inside = text[2:-2].strip()
         return text if inside in _EMPTY else inside
-    is_set = text.startswith("{") and _closing(text, 0) == len(text) - 1
+    is_set = text.startswith("{") and closing_place(text, 0) == len(text) - 1
     return text[1:-1].strip() if is_set else text
 
 
 def _out_of_brackets(text: str) -> str:
     """Returns a single value without round brackets around the whole of it."""
     text = text.strip()
-    while text.startswith("(") and _closing(text, 0) == len(text) - 1:
+    while text.startswith("(") and closing_place(text, 0) == len(text) - 1:
         inside = text[1:-1].strip()
-        if not inside or len(_split(inside)) > 1:
+        if not inside or len(split_outside(inside)) > 1:
             return text
         text = inside
     return text
@@ -419,7 +448,7 @@ def _out_of_brackets(text: str) -> str:
 def _items(text: str) -> list[str]:
     """Returns the items of a list or set."""
     text = _out_of_set(text)
-    return [text] if number_of(text) is not None else _split(text)
+    return [text] if number_of(text) is not None else split_outside(text)
 
 
 def _alternatives(text: str) -> list[str]:
@@ -429,17 +458,6 @@ def _alternatives(text: str) -> list[str]:
         both = r"\pm" in item
         found += [item.replace(r"\pm", sign) for sign in "+-"] if both else [item]
     return found
-
-
-def _split(text: str, separators: str = ",;") -> list[str]:
-    """Splits outside of brackets."""
-    parts, depth, begin = [], 0, 0
-    for index, character in enumerate(text):
-        depth += (character in _OPENING) - (character in _CLOSING)
-        if character in separators and depth == 0:
-            parts.append(text[begin:index].strip())
-            begin = index + 1
-    return [*parts, text[begin:].strip()]
 
 
 def _plain(text: str) -> str:

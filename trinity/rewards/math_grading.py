@@ -15,6 +15,7 @@ import subprocess
 import threading
 
 from trinity.rewards.math_answers import is_prose, number_of
+from trinity.rewards.math_prose import last_word
 from trinity.runtime.child_process import module_command
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,8 @@ def is_right_answer(answer: str, truth: str) -> bool:
 def is_equivalent(response: str, truth: str) -> bool:
     """Returns true if a response, in which the answer is not marked, gives the answer `truth`.
 
-    In prose the last formula or number counts; without prose all of it is the answer.
+    In prose the last formula or number counts, or all that a last line `The answer is ...` names;
+    without prose all of it is the answer.
     """
     boxed = last_boxed(response)
     if boxed is not None:
@@ -58,6 +60,9 @@ def is_equivalent(response: str, truth: str) -> bool:
         return True
     if not is_prose(text):
         return False
+    named = last_word(text)
+    if named is not None and is_right_answer(named, truth):
+        return True
     return GRADERS.grade(text, truth.strip(), is_whole=False)
 
 

@@ -22,8 +22,15 @@ _OPERATOR = re.compile(
 _OPERATOR_BEHIND = re.compile(r"\\[a-zA-Z]+$|[<>=≤≥≠]$")
 _TERM = re.compile(r"[-+(\[{]*(?:\d|\\|[a-zA-Z][)\]}]*$|[a-zA-Z]\([a-zA-Z]\)$)")
 _NAMED = re.compile(r"answer\b[^.\n\d$]{0,30}?(?:\bis\b|[:=])", re.IGNORECASE)
+_LAST_WORD = re.compile(
+    r"\W*(?:(?:so|thus|hence|therefore|then|and|finally|in conclusion|it follows that"
+    r"|we (?:get|find|see|conclude)(?: that)?|this means(?: that)?)[,:]?\s+)*"
+    r"(?:(?:the|my|our)\s+)?(?:(?:final|correct|right)\s+)?(?:answer|option|choice)"
+    r"[*_]*\s*(?:\bis\b\s*:?|[:=])(.+)",
+    re.IGNORECASE,
+)
 _CLAUSE = re.compile(
-    r"[.,;:!?](?=\s|$)|\n|(?<!anything )(?<!nothing )\bbut\b"
+    r"[.,;:!?](?=\s|$)|\n|(?<!anything )(?<!nothing )(?<!everything )(?<!all )\bbut\b"
     r"|\b(?:so|hence|thus|then|therefore|because)\b",
     re.IGNORECASE,
 )
@@ -37,14 +44,16 @@ _SAID_OF_THE_WAY = re.compile(
 )
 """Denials of something other than the answer: `it is not hard to see that it is 5`."""
 _DENIED = re.compile(
-    r"\b(?:not|never|neither|nor|cannot|nicht|kein|keine|pas|jamais)\b|n['’]t\b"
-    r"|\b(?:anything|nothing) but\b",
+    r"\b(?:not|never|neither|nor|cannot|nobody|no one|unless)\b|n['’]t\b"
+    r"|\b(?:nicht|kein|keine|pas|jamais)\b"
+    r"|\b(?:anything|nothing|everything|all) but\b|\bif it (?:was|were|is)\b",
     re.IGNORECASE,
 )
 _OTHER_BEFORE = re.compile(
     r"\b(?:than|least|most|minus|negative|half|half of|twice|thrice|doubled?|tripled?|above|below"
     r"|under|over|exceeds?|exceeding|between|except|either|square root of|root of|cube of|square of"
     r"|than or equal to|log|ln|sqrt|sin|cos|tan)\s*$"
+    r"|(?<!adds )(?<!add )(?<!adding )(?<!sums )(?<!sum )(?<!comes )(?<!come )\bup to\s*$"
     r"|\b(?:an?|one|two|three|four|five|six|seven|eight|nine|ten)\s+"
     r"(?:chance )?(?:in|out of|of)\s*$"
     rf"|{_NUMBER}{_UNIT_WORD}\s+"
@@ -76,6 +85,12 @@ _SET_WORDS = re.compile(
     r"(?<=\d)(?:\\?[ ,;~])*\\(?:text|mathrm|textrm|mbox)\{[ ~]*([^{}]*?)[ ~]*\}(?=(\d)?)"
 )
 _MOST_UNIT_WORDS = 4
+
+
+def last_word(text: str) -> str | None:
+    """Returns all that a last line `So the answer is (B).` names; None for any other line."""
+    found = _LAST_WORD.fullmatch(text.rstrip().rpartition("\n")[2])
+    return found[1].strip("*_ \t").removesuffix(".").strip("*_ \t") if found else None
 
 
 @dataclass(frozen=True, slots=True)

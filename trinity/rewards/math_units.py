@@ -8,7 +8,7 @@ from decimal import Decimal
 DEGREES = r"\^\s*\{?\s*\\circ\s*\}?|\\degree|°"
 _AFTER_A_NUMBER = r"(?:(?<=[\d})])|(?<=\\pi))"
 _SHORT_UNIT = (
-    r"(?:[cdkmn]m|[cdm][lL]|[km]g|[kKMGT]B|ms|ft|in|yd|mi|ha|cc|lb|oz|hr|wk|yr|am|pm|Hz|[kMG]W|kJ|Pa|sq"
+    r"(?:[cdkmn]m|[cdm][lL]|[km]g|[kKMGT]B|ms|ft|in|yd|mi|ha|cc|lb|oz|hr|wk|yr|[ap]m|[AP]M|[ap]\.m|Hz|[kMG]W|kJ|Pa|sq"
     r"|cu|rad|kN|[km]V|mA|eV|m/(?:s|min|h)|g/(?:mol|m[lL]|L)|[JN]/(?:K|m|mol|kg)|[VW]/m)(?![a-zA-Z])"
 )
 _UNIT = re.compile(

@@ -17,7 +17,7 @@ from trinity.rewards.awaiting import complete
 from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.threads import DaemonThreads
 from trinity.telemetry import metrics
-from trinity.types import JsonValue
+from trinity.types import LARGEST_REWARD, JsonValue
 
 logger = logging.getLogger(__name__)
 _limited_log = RateLimitedLog(logger)
@@ -25,8 +25,6 @@ _limited_log = RateLimitedLog(logger)
 RewardParts = Mapping[str, float] | float
 SCORE = "score"
 """The part that is the reward alone."""
-LARGEST_REWARD = 1e30
-"""Training computes with numbers up to 3e38; squares of larger rewards leave any range."""
 REWARD_FAILED = "reward_failed"
 """The metric of an answer that has reward 0 because its reward failed."""
 OnBadReward = Literal["fail", "zero"]

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import psutil
 
 from trinity.errors import UserError
+from trinity.security.loopback import is_loopback
 
-INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+GLOO = "GLOO_SOCKET_IFNAME"
+INTERFACES = (GLOO, "NCCL_SOCKET_IFNAME")
 """Variables of gloo and NCCL; what the operator sets stays."""
 
 
@@ -52,6 +54,15 @@ class PrivateAddress:
                     return name
         raise UserError(f"{given}, which no network interface of this host has")
 
+    def check_leader(self, leader: str) -> None:
+        """Raises UserError if the leader, host:port, is elsewhere and cannot reach the address."""
+        if is_loopback(self.address) and not is_loopback(leader.rpartition(":")[0]):
+            raise UserError(
+                f"{self.variable} is {self.address}, which the leader {leader} does not reach: "
+                "give this host's address in a private network that only the hosts of the gang "
+                "reach"
+            )
+
     def interface_variables(self) -> dict[str, str]:
         """Returns the variables that bind collectives to the interface of the address.
 
@@ -64,7 +75,7 @@ class PrivateAddress:
             name = os.environ.get(variable)
             if name is None:
                 variables[variable] = found
-            elif not name.startswith(("^", "=")) and not _exist(name, known):
+            elif not _exist(variable, name, known):
                 raise UserError(
                     f"{variable} is {name}, and this host has the interfaces "
                     f"{', '.join(sorted(known))}"
@@ -72,5 +83,10 @@ class PrivateAddress:
         return variables
 
 
-def _exist(names: str, known: Collection[str]) -> bool:
-    return all(any(own.startswith(name) for own in known) for name in names.split(","))
+def _exist(variable: str, names: str, known: Collection[str]) -> bool:
+    """gloo takes names; NCCL takes beginnings, names after `=`, and after `^` what is left out."""
+    if variable == GLOO or names.startswith("="):
+        return all(name in known for name in names.removeprefix("=").split(","))
+    return names.startswith("^") or all(
+        any(own.startswith(name) for own in known) for name in names.split(",")
+    )

@@ -252,7 +252,7 @@ def _logits(shape: ModelShape, training: TrainingSettings) -> MemoryTerm:
     Packed and padded rows have the same number of tokens, the limit of a micro-batch.
     """
     tokens = -(-training.tokens // training.sequence_parallel)
-    if training.head_tokens is not None:
+    if training.head_tokens is not None and not shape.changes_logits:
         tokens = min(tokens, training.head_tokens)
     size = BYTES[training.dtype] + 4 * _FLOAT32_BYTES
     formula = f"{size} bytes T V, V = {shape.vocabulary}"

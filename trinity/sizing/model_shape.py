@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trinity.config.plan.arithmetic import changes_logits
 from trinity.config.schema.model import ALL_LINEAR, LoRAConfig, Names
 from trinity.errors import UserError
 
@@ -49,6 +50,8 @@ class ModelShape:
     experts: Experts | None = None
     sparse_layers: int = 0
     """Number of layers that have experts."""
+    changes_logits: bool = False
+    """True if logits are changed after the head, which is computed whole for that."""
 
     @property
     def query_width(self) -> int:
@@ -133,6 +136,7 @@ def shape_of(keys: Keys, name: str = "config.json") -> ModelShape:
         norms_per_layer=family.norms_per_layer,
         experts=experts,
         sparse_layers=_sparse_layers(keys, layers) if experts else 0,
+        changes_logits=changes_logits(keys),
     )
 
 

@@ -60,12 +60,15 @@ def _numbered(remedies: Iterator[str]) -> str:
 def _of_trainer(plan: StagePlan) -> Iterator[str]:
     trainer, sharing = plan.config.trainer, plan.sequence_parallel_size
     longest = -(-plan.max_model_len // sharing)
-    if (tokens := plan.max_token_len_per_gpu) > longest:
+    if (rows := plan.micro_batch_rows) is not None:
+        if rows > 1:
+            yield f"`trainer.ppo_micro_batch_size_per_gpu: {rows // 2}` (now {rows})"
+    elif (tokens := plan.max_token_len_per_gpu) > longest:
         yield (
             f"`trainer.max_token_len_per_gpu: {max(tokens // 2, longest)}` (now {tokens}, and a "
             f"sequence has up to {longest} tokens{' on each GPU' if sharing > 1 else ''})"
         )
-    if not trainer.enable_gradient_checkpointing:
+    if not plan.recomputes_activations:
         yield "`trainer.enable_gradient_checkpointing: true`, for about a third more time"
     if not (trainer.optimizer_offload or trainer.offload_policy):
         yield "`trainer.optimizer_offload: true`"
@@ -79,7 +82,10 @@ def _of_trainer(plan: StagePlan) -> Iterator[str]:
             f"`trainer.ulysses_sequence_parallel_size: {2 * sharing}` (now {sharing}), with which "
             "ranks share each sequence"
         )
-    yield f"more GPUs for the trainer (`trainer.rank_num`, now {ranks}), over which it is spread"
+    if plan.takes_turns:
+        yield "`mode: both` with a GPU for the engine and more for the trainer (`trainer.rank_num`)"
+    else:
+        yield f"more GPUs for the trainer (`trainer.rank_num`, now {ranks}), which share it"
     yield (
         f"shorter answers: `model.max_response_tokens` (now {plan.max_response_tokens}), which "
         "changes the experiment"
@@ -166,12 +172,31 @@ def training_settings_of(stage: StagePlan) -> TrainingSettings:
         ranks=_shards(stage),
         policy=_policy_state(stage),
         critic=_critic_state(stage),
-        tokens=max(stage.max_token_len_per_gpu * stage.sequence_parallel_size, stage.longest_unit),
+        tokens=_tokens(stage, stage.max_token_len_per_gpu, stage.micro_batch_rows),
         dtype=trainer.dtype,
         checkpoints_activations=stage.recomputes_activations,
         head_tokens=HEAD_CHUNK_TOKENS if head_settings(trainer).recomputes else None,
         sequence_parallel=stage.sequence_parallel_size,
     )
+
+
+def _tokens(stage: StagePlan, of_rank: int, rows: int | None) -> int:
+    """Returns the tokens of the largest micro-batch, of all GPUs that share its sequences."""
+    if rows is not None:
+        return max(rows * stage.max_model_len, stage.longest_unit)
+    return max(of_rank * stage.sequence_parallel_size, stage.longest_unit)
+
+
+def _of_critic(stage: StagePlan, training: TrainingSettings) -> TrainingSettings:
+    """Returns the critic's settings: its own micro-batches, where it has any."""
+    critic, rows = stage.config.trainer.critic, stage.critic_micro_batch_rows
+    tokens = training.tokens
+    if rows is not None and critic.ppo_micro_batch_size_per_gpu is not None:
+        tokens = _tokens(stage, 0, rows)
+    elif rows is None and critic.max_token_len_per_gpu is not None:
+        tokens = _tokens(stage, critic.max_token_len_per_gpu, None)
+    recomputes = stage.critic_recomputes_activations
+    return replace(training, tokens=tokens, checkpoints_activations=recomputes)
 
 
 def _shards(stage: StagePlan) -> int:
@@ -221,7 +246,7 @@ def rank_memory(
             ("reference", tuple(reference_terms(shape, training, moves=stage.moves_reference)))
         )
     if stage.needs_critic:
-        roles.append(("critic", tuple(critic_terms(critic or shape, training))))
+        roles.append(("critic", tuple(critic_terms(critic or shape, _of_critic(stage, training)))))
     if stage.teacher_model_path is not None:
         top_k = stage.config.algorithm.distillation.top_k
         roles.append(("teacher", tuple(teacher_terms(teacher or shape, training, top_k))))
@@ -295,22 +320,56 @@ def rank_advice(
     """Returns one sentence: fewer tokens at a time if that is enough, else more ranks."""
     limit = int(USABLE * gpu_bytes)
     training = training_settings_of(stage)
-    least, sharing = stage.longest_unit, stage.sequence_parallel_size
 
-    def peak_of(candidate: TrainingSettings) -> int:
-        return rank_memory(stage, shape, critic, candidate, teacher).total
+    def fits(candidate: TrainingSettings) -> bool:
+        return rank_memory(stage, shape, critic, candidate, teacher).total <= limit
 
-    for tokens in range(training.tokens // _TOKEN_STEP * _TOKEN_STEP, least - 1, -_TOKEN_STEP):
-        if peak_of(replace(training, tokens=tokens)) <= limit:
-            return f"set `trainer.max_token_len_per_gpu: {-(-tokens // sharing)}`"
-    shortest = replace(training, tokens=min(least, training.tokens))
-    for ranks in (training.ranks * 2**i for i in range(1, 8)):
-        if peak_of(replace(shortest, ranks=ranks)) <= limit:
-            return (
-                f"train on {ranks} GPUs of one machine (`cluster.gpu_per_node`) with "
-                f"`trainer.max_token_len_per_gpu: {-(-shortest.tokens // sharing)}`"
-            )
+    smaller = list(_smaller_micro_batches(stage, training.tokens))
+    for tokens, setting in smaller:
+        if fits(replace(training, tokens=tokens)):
+            return f"set `{setting}`"
+    tokens, setting = smaller[-1] if smaller else (training.tokens, "")
+    for ranks in _larger_groups(stage, training.ranks):
+        if fits(replace(training, tokens=tokens, ranks=ranks)):
+            return _more_gpus(stage, ranks) + (f" with `{setting}`" if setting else "")
     return "shorten `model.max_model_len`, or take a smaller model or larger GPUs"
+
+
+def _smaller_micro_batches(stage: StagePlan, tokens: int) -> Iterator[tuple[int, str]]:
+    """Yields tokens of smaller micro-batches with the setting that makes them, the largest first.
+
+    The last is of the longest sequence alone.
+    """
+    least, sharing = stage.longest_unit, stage.sequence_parallel_size
+    if (rows := stage.micro_batch_rows) is not None:
+        for fewer in range(rows - 1, 0, -1):
+            most = max(fewer * stage.max_model_len, least)
+            yield most, f"trainer.ppo_micro_batch_size_per_gpu: {fewer}"
+        return
+    for most in range((tokens - 1) // _TOKEN_STEP * _TOKEN_STEP, least, -_TOKEN_STEP):
+        yield most, f"trainer.max_token_len_per_gpu: {-(-most // sharing)}"
+    if least < tokens:
+        yield least, f"trainer.max_token_len_per_gpu: {-(-least // sharing)}"
+
+
+def _larger_groups(stage: StagePlan, size: int) -> Iterator[int]:
+    """Yields more ranks to shard over: those that are there, then more of them."""
+    ranks = stage.trainer_rank_num
+    yield from (more for more in range(size + 1, ranks + 1) if ranks % more == 0)
+    yield from (ranks * 2**i for i in range(1, 8))
+
+
+def _more_gpus(stage: StagePlan, ranks: int) -> str:
+    """Names what shards over so many ranks: those of one machine, or of whole ones."""
+    node = stage.config.cluster.gpu_per_node
+    if ranks <= stage.trainer_rank_num:
+        return f"shard over {ranks} ranks (`trainer.fsdp_size`)"
+    if stage.takes_turns:
+        return f"train on {ranks} GPUs, which takes `mode: both` and a GPU more for the engine"
+    if ranks <= node or stage.config.cluster.node_num == 1:
+        return f"train on {ranks} GPUs of one machine (`cluster.gpu_per_node`)"
+    whole = -(-ranks // node)
+    return f"train on {whole * node} GPUs, {whole} whole machines (`cluster.node_num`)"
 
 
 def engine_advice(stage: StagePlan, shape: ModelShape, gpu_bytes: int, wanted: int) -> str:

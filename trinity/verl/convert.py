@@ -198,6 +198,8 @@ def convert_defaults(work: Conversion) -> None:
         return
     convert_old_logprobs(work)
     _put_all(work, _ACTOR_DEFAULTS)
+    if work.draft.get("trainer.ppo_micro_batch_size_per_gpu") is not None:
+        _put_all(work, ((f"{ACTOR}.use_dynamic_bsz", "trainer.use_dynamic_bsz", False),))
     if work.has_critic:
         _put_all(work, _CRITIC_DEFAULTS)
         mode = f"{ACTOR}.loss_agg_mode"

@@ -9,6 +9,10 @@ from pathlib import Path
 
 STATE_NAME = "state.json"
 """What is no tensor; its presence tells the layout."""
+LAYOUT = 1
+"""The number of the layout, which `state.json` holds; a later one is of a later release."""
+MODEL_CONFIG = "huggingface"
+"""Folder with the model's config.json, also in verl's checkpoints."""
 SHARDS = "shards"
 WEIGHT = "model."
 OPTIMIZER = "optimizer."

@@ -10,6 +10,7 @@ to continue. Where the messages before it were changed since, the text alone dec
 that were asked with none of the transcript's beginnings, since those belong to another message.
 """
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -175,4 +176,10 @@ def _tells_arguments(message: Any, answered: str) -> bool:
 
     A parser may write others differently, such as a number or an escaped text.
     """
-    return all(value in answered for value in values_of_calls(message) if _SIMPLE.fullmatch(value))
+    values = [value for value in values_of_calls(message) if _SIMPLE.fullmatch(value)]
+    return all(value in answered or _escaped(value) in answered for value in values)
+
+
+def _escaped(value: str) -> str:
+    """Returns a text as JSON writes it where all characters are ASCII."""
+    return json.dumps(value)[1:-1]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks.algorithms.beside.course import Course
 from benchmarks.algorithms.job import TrialJob
-from benchmarks.algorithms.start import WARM_UP, make_start
-from benchmarks.algorithms.train import TrialTrainer
+from benchmarks.algorithms.start import make_start
+from benchmarks.algorithms.train import TrialTrainer, save
 from benchmarks.algorithms.trials import SETTINGS, Trial
 
 if TYPE_CHECKING:
@@ -18,16 +18,13 @@ ADDITION, LARGE = "addition", "30 million"
 NUM_ROWS = {ADDITION: 128, LARGE: 64}
 EVAL_INTERVAL = {ADDITION: 4, LARGE: 10}
 NUM_HELD_OUT = {ADDITION: 1024, LARGE: 256}
-NUM_WARM_UP_STEPS = {ADDITION: 400, LARGE: 120}
-LEARNING_RATES = {ADDITION: 1.0e-4, LARGE: 1.0e-5}
-"""Ten times as much has the larger model forget all that it knows within twenty steps."""
-SLOWER = {**WARM_UP.algorithm, "optimizer": {"lr": 3.0e-4, "lr_warmup_steps": 20}}
+LEARNING_RATES = {ADDITION: 1.0e-4, LARGE: 3.0e-5}
 LARGE_SHAPE = {
     "hidden_size": 512,
     "intermediate_size": 1536,
     "num_hidden_layers": 9,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 8,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
 }
 """30.7 million parameters beside the embeddings of a few hundred tokens."""
 
@@ -43,22 +40,22 @@ def trial_of(algorithm: str, model: str = ADDITION) -> Trial:
 def prepared_trainer(work: Path, model: str, ranks: "Ranks") -> TrialTrainer:
     """Returns what trains the model, whose start is made where it is not there yet."""
     job = TrialJob.prepared(work / model.replace(" ", "-"))
-    if model == LARGE:
-        _put_large_model(job)
+    if model == LARGE and not job.start.exists():
+        _grow_start(job, prepared_trainer(work, ADDITION, ranks).job.start)
     job = replace(job, held_out=job.held_out.taken(NUM_HELD_OUT[model]))
     trainer = TrialTrainer(
         job=job, ranks=ranks, num_rows=NUM_ROWS[model], eval_interval=EVAL_INTERVAL[model]
     )
-    warm_up = replace(WARM_UP, algorithm=SLOWER) if model == LARGE else WARM_UP
-    make_start(trainer, warm_up=warm_up, num_steps=NUM_WARM_UP_STEPS[model])
+    make_start(trainer)
     return trainer
 
 
-def _put_large_model(job: TrialJob) -> None:
-    """Replaces the untrained model of the example; nothing if that was done."""
-    note = job.work / "large"
-    if note.exists():
-        return
+def _grow_start(job: TrialJob, small: Path) -> None:
+    """Replaces the untrained model of the example, and grows the start from that of the small one.
+
+    Imitation would take such a model half an hour.
+    """
+    from benchmarks.algorithms.beside.grown import grown_weights
     from benchmarks.overhead.untrained_model import write_untrained_model
 
     shutil.rmtree(job.untrained)
@@ -69,7 +66,7 @@ def _put_large_model(job: TrialJob) -> None:
         rope_parameters={"rope_type": "default", "rope_theta": 10.0},
         **LARGE_SHAPE,
     )
-    note.touch()
+    save(grown_weights(small, job.untrained), job.untrained, job.start)
 
 
 def our_course(

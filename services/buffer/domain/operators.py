@@ -23,7 +23,7 @@ from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.operators.kinds import USER_FUNCTION_KINDS, UserFunctionKindName
 from trinity.operators.rollouts import Changes, Rollouts
-from trinity.types import JsonValue
+from trinity.types import LARGEST_REWARD, JsonValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,10 +173,10 @@ def _new_rewards(rollouts: Rollouts, ids: Sequence[str], changes: Changes) -> di
 def _failures(operator: str, rollouts: Rollouts, changes: Changes) -> dict[int, GroupOutcome]:
     if changes.rewards is None:
         return {}
-    is_wrong_N = ~np.isfinite(changes.rewards)
+    is_wrong_N = ~_can_be_trained(changes.rewards)
     if changes.left_out is not None:
         is_wrong_N &= ~changes.left_out
-    error = "it gave rewards that are not finite numbers"
+    error = f"it gave rewards that are not finite numbers, of {LARGEST_REWARD:g} at most"
     failed = GroupOutcome(error=error, function=f"operator {operator}")
     return dict.fromkeys(rollouts.groups[is_wrong_N].tolist(), failed)
 
@@ -253,8 +253,15 @@ def _listed(figures: np.ndarray, samples: Samples) -> list[float]:
 
 
 def _not_finite(samples: Samples, advantages: Advantages) -> dict[int, str]:
-    groups = samples.groups[~np.isfinite(advantages.values)]
-    return dict.fromkeys(set(groups.tolist()), "it gave values that are not finite numbers")
+    groups = samples.groups[~_can_be_trained(advantages.values)]
+    error = f"it gave values that are not finite numbers, of {LARGEST_REWARD:g} at most"
+    return dict.fromkeys(set(groups.tolist()), error)
+
+
+def _can_be_trained(values_N: FloatVector) -> npt.NDArray[np.bool_]:
+    """Returns true for finite numbers with which training can compute, [N]."""
+    is_known_N: npt.NDArray[np.bool_] = np.abs(values_N) <= LARGEST_REWARD
+    return is_known_N
 
 
 UNKNOWN = SampleDetail()

@@ -36,7 +36,7 @@ from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
 from trinity.codec import FINISH_REASON_NAMES, FINISH_REASONS
 from trinity.errors import InvalidRequest, TooLarge
 from trinity.json_values import parse_untrusted
-from trinity.types import FinishReason, StageKey
+from trinity.types import LARGEST_REWARD, FinishReason, StageKey
 
 MAX_FILTER_TEXT = 1_000
 MOST = 2**62
@@ -208,11 +208,14 @@ def sample_change_to_proto(change: RecordedChange) -> query_pb2.SampleChange:
 def parse_feedback(message: query_pb2.Feedback) -> DelayedReward:
     """Converts feedback.
 
-    Raises: InvalidRequest when the id is not a UUID or a number is not finite.
+    Raises: InvalidRequest when the id is not a UUID or a number cannot be trained on.
     """
     numbers = [message.reward, *message.reward_parts.values()]
-    if not all(map(math.isfinite, numbers)):
-        raise InvalidRequest(f"feedback.reward of {message.experience_id} is not a finite number")
+    if not all(abs(number) <= LARGEST_REWARD for number in numbers):
+        raise InvalidRequest(
+            f"feedback.reward of {message.experience_id} is not a finite number, of "
+            f"{LARGEST_REWARD:g} at most"
+        )
     return DelayedReward(
         experience_id=parse_uuid(message.experience_id, "feedback.experience_id"),
         reward=message.reward,

@@ -62,6 +62,8 @@ def check_place(settings: ExplorerSettings) -> None:
             f"TRINITY_EXPLORER_HOST is {host}, and host 0 leads: give its host:port as "
             "TRINITY_EXPLORER_LEADER"
         )
+    if host:
+        engine_address(settings.engine_address).check_leader(settings.leader)
     if num_hosts > 1:
         engine_address(settings.engine_address).interface_variables()
 

@@ -25,11 +25,11 @@ from services.explorer.types import Assignment, Attempt, AttemptResult, RolloutK
 from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig
 from trinity.isolation.values import UserCodeFailed, place_of
-from trinity.rewards.reward import LARGEST_REWARD
+from trinity.rewards.reward import BadReward
 from trinity.runtime.logs import RateLimitedLog, redact_passwords
 from trinity.runtime.threads import MAX_ABANDONED, DaemonThreads, abandon_task, is_being_cancelled
 from trinity.telemetry import tracing
-from trinity.types import EID, Experience
+from trinity.types import EID, LARGEST_REWARD, Experience
 from trinity.workflows.experience_builder import AUXILIARY_MODEL
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.workflow import check_are_distinct
@@ -215,6 +215,9 @@ class FailureLog:
         if isinstance(error, UserCodeFailed):
             text = redact_passwords(error.failure.traceback)
             logger.warning("a run failed", extra={**about, "traceback": text})
+            return
+        if isinstance(error, BadReward):
+            logger.warning("a run failed", extra={**about, "reason": _reason(error)})
             return
         logger.warning("a run failed", extra=about, exc_info=error)
 
@@ -413,8 +416,11 @@ def _check_reward(reward: float | None, name: str) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the traceback's last line, with the file and line where it happened."""
-    if isinstance(error, UserCodeFailed):
+    """Returns the traceback's last line, with the file and line where it happened.
+
+    What a reward returned is not known to any line: the sentence names the reward.
+    """
+    if isinstance(error, UserCodeFailed | BadReward):
         return redact_passwords(str(error))[:MAX_REASON_CHARACTERS]
     last = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
     return redact_passwords(last + place_of(error))[:MAX_REASON_CHARACTERS]

@@ -24,12 +24,17 @@ from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 from services.trainer.collectives import Ranks
 from trinity.config.schema.trainer import WHOLE_STATE
 from trinity.runtime.life import LifeSigns
-from trinity.weights.layout import OPTIMIZER, SHARDS, STATE_NAME, WEIGHT
+from trinity.weights.layout import (
+    LAYOUT,
+    MODEL_CONFIG,
+    OPTIMIZER,
+    SHARDS,
+    STATE_NAME,
+    WEIGHT,
+)
 from trinity.weights.shards import TensorShape, read_shards, shapes_of, write_shards
 
 RANDOM = "random"
-MODEL_CONFIG = "huggingface"
-LAYOUT = 1
 OPTIMIZER_PART, EXTRA_PART = "optimizer", "extra"
 EMPTY: tuple[dict[str, torch.Tensor], dict[str, dict[str, float]]] = ({}, {})
 

@@ -14,6 +14,7 @@ import trinity
 from services.trainer.control.places import RankPlaces
 from trinity.api.v1 import trainer_pb2 as pb
 from trinity.errors import Forbidden, InvalidRequest, PreconditionFailed
+from trinity.security.loopback import is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -173,6 +174,12 @@ class Hosts:
         if off > MAX_CLOCK_SECONDS:
             raise PreconditionFailed(
                 f"the clock of host {hello.host} is {off:.0f} s off the leader's: set both"
+            )
+        if is_loopback(hello.address) != is_loopback(self.address):
+            raise PreconditionFailed(
+                f"host {hello.host} has the address {hello.address} in the gang, and the leader "
+                f"{self.address}: give each its own in one private network as "
+                "TRINITY_TRAINER_GANG_ADDRESS"
             )
         if hello.host not in self.missing:
             raise PreconditionFailed(

@@ -49,8 +49,10 @@ def check_place(settings: TrainerSettings) -> None:
             f"TRINITY_TRAINER_HOST is {host}, and host 0 leads: give its host:port as "
             "TRINITY_TRAINER_LEADER"
         )
+    if host:
+        gang_address(settings.gang_address).check_leader(settings.leader)
     if num_hosts > 1:
-        gang_address(settings.gang_address).interface()
+        gang_address(settings.gang_address).interface_variables()
 
 
 def gang_address(address: str) -> PrivateAddress:

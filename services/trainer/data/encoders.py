@@ -1,5 +1,6 @@
 """Encodes rows of training data as tokens: an encoder for each kind, and their formatter."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from trinity.config.schema.model import merge_template_kwargs
 from trinity.errors import UserError
 from trinity.training_rows import PromptRow, read_cpt_row, read_dpo_row, read_sft_row
 from trinity.types import JsonObject
+
+logger = logging.getLogger(__name__)
 
 MAX_CACHED_TOKENS = 25_000_000
 """Limits the cache to 125 MB in each rank, masks included."""
@@ -184,6 +187,12 @@ def load_formatter(
     Raises: UserError when the model has no tokenizer or no chat template.
     """
     tokenizer = _load_tokenizer(model_directory, trusts_code)
+    if tokenizer.eos_token_id is None:
+        logger.warning(
+            "the tokenizer has no end token, so that rows are trained without one behind them, "
+            "unless their template writes it: set `eos_token` in its tokenizer_config.json",
+            extra={"model": str(model_directory), "data": name},
+        )
     if schema == "cpt":
         return Formatter(CptEncoder(tokenizer, row_format), name=name, max_length=max_length)
     tokenizer.chat_template = row_format.chat_template or chat_template or tokenizer.chat_template

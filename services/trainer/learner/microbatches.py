@@ -20,7 +20,6 @@ from services.trainer.learner.prepared_batch import (
 )
 from services.trainer.types import Metrics, TrainRow
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
-from trinity.config.plan.arithmetic import PACKED
 from trinity.config.plan.stage_plan import StagePlan
 
 T = TypeVar("T")
@@ -38,30 +37,24 @@ class MicroBatchLimits:
     @classmethod
     def of_policy(cls, plan: StagePlan) -> "MicroBatchLimits":
         """Returns the limits of the policy's training."""
-        trainer = plan.config.trainer
-        return cls._chosen(plan, None, trainer.ppo_micro_batch_size_per_gpu)
+        return cls._of(plan, None, plan.micro_batch_rows)
 
     @classmethod
     def without_gradients(cls, plan: StagePlan) -> "MicroBatchLimits":
         """Returns the limits of passes of actor and reference that only compute outputs."""
-        trainer = plan.config.trainer
-        rows = trainer.log_prob_micro_batch_size_per_gpu or trainer.ppo_micro_batch_size_per_gpu
-        return cls._chosen(plan, trainer.log_prob_max_token_len_per_gpu, rows)
+        tokens = plan.config.trainer.log_prob_max_token_len_per_gpu
+        return cls._of(plan, tokens, plan.inference_micro_batch_rows)
 
     @classmethod
     def of_critic(cls, plan: StagePlan) -> "MicroBatchLimits":
         """Returns the limits of all passes of the critic."""
-        trainer = plan.config.trainer
-        rows = trainer.critic.ppo_micro_batch_size_per_gpu or trainer.ppo_micro_batch_size_per_gpu
-        return cls._chosen(plan, trainer.critic.max_token_len_per_gpu, rows)
+        tokens = plan.config.trainer.critic.max_token_len_per_gpu
+        return cls._of(plan, tokens, plan.critic_micro_batch_rows)
 
     @classmethod
-    def _chosen(cls, plan: StagePlan, tokens: int | None, rows: int | None) -> "MicroBatchLimits":
-        """Cuts by rows if the user says so, but not a run that began before that acted."""
-        by_rows = not plan.config.trainer.use_dynamic_bsz and plan.arithmetic.version >= PACKED
-        num_rows = (rows or 1) if by_rows else None
+    def _of(cls, plan: StagePlan, tokens: int | None, rows: int | None) -> "MicroBatchLimits":
         of_rank = tokens or plan.max_token_len_per_gpu
-        return cls(max_tokens=of_rank * plan.sequence_parallel_size, num_rows=num_rows)
+        return cls(max_tokens=of_rank * plan.sequence_parallel_size, num_rows=rows)
 
 
 logger = logging.getLogger(__name__)

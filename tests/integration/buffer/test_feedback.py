@@ -180,13 +180,14 @@ async def test_of_a_sample_that_is_deleted_nothing_is_left(
     assert found == (4,)
 
 
-async def test_a_reward_that_is_no_number_is_refused(
-    buffer: Buffer, looking: Looking, tmp_path: Path
+@pytest.mark.parametrize("number", [float("nan"), 1e300])
+async def test_a_reward_that_training_cannot_represent_is_refused(
+    buffer: Buffer, looking: Looking, tmp_path: Path, number: float
 ) -> None:
     await explored(buffer, plan_of(tmp_path), 0.0, None)
     sample, *_ = await awaiting(looking)
     with pytest.raises(grpc.aio.AioRpcError, match="is not a finite number") as error:
-        await give(looking, reward(sample, float("nan")))
+        await give(looking, reward(sample, number))
     assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 

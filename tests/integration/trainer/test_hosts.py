@@ -264,6 +264,7 @@ def a_hello(**changes: object) -> pb.HostHello:
         ({"num_hosts": 4}, grpc.StatusCode.INVALID_ARGUMENT, "gang of 2"),
         ({"release": "0.0.1"}, grpc.StatusCode.FAILED_PRECONDITION, "release 0.0.1"),
         ({"unix_millis": 1000}, grpc.StatusCode.FAILED_PRECONDITION, "clock of host 1"),
+        ({"address": "10.0.0.7"}, grpc.StatusCode.FAILED_PRECONDITION, "the address 10.0.0.7"),
         ({"tenant": "other"}, grpc.StatusCode.PERMISSION_DENIED, "another tenant"),
     ],
 )

@@ -6,13 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from benchmarks.algorithms.beside.__main__ import PARTS, missing_of
 from benchmarks.algorithms.beside.course import Course, Courses
+from benchmarks.algorithms.beside.grown import grown_weights
 from benchmarks.algorithms.beside.ours import ADDITION, trial_of
 from benchmarks.algorithms.beside.plain_verl import as_tensors, verl_settings
 from benchmarks.algorithms.beside.services import config_values
 from benchmarks.algorithms.job import EncodedProblems, TrialJob
+from benchmarks.overhead.untrained_model import write_untrained_model
 from services.trainer.types import RunReward, TrainRow
 from trinity.config.planning import plan_experiment
 from trinity.config.schema.experiment import Config
@@ -110,3 +113,29 @@ def test_rows_of_several_lengths_become_tensors_with_the_reward_at_their_end() -
     assert torch.equal(old_BT, -mask_BT)
     assert rewards_BT.tolist() == [[1, 0, 0], [0, 0, 0.5]]
     assert groups.tolist() == ["a", "b"]
+
+
+def test_a_grown_model_computes_what_the_small_one_does(tmp_path: Path) -> None:
+    sizes = {"small": (16, 32, 2, 2), "large": (64, 48, 3, 8)}
+    for number, (name, (hidden, inner, layers, heads)) in enumerate(sizes.items()):
+        write_untrained_model(
+            tmp_path / name,
+            seed=number,
+            hidden_size=hidden,
+            intermediate_size=inner,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=heads,
+            initializer_range=0.5,
+        )
+    tokens_BT = torch.arange(24).reshape(2, 12)
+    small, large = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype=torch.float32) for name in sizes
+    )
+    expected = small(tokens_BT).logits
+    assert not torch.allclose(large(tokens_BT).logits, expected, atol=0.1)
+    large.load_state_dict(grown_weights(tmp_path / "small", tmp_path / "large"), strict=False)
+    found = large(tokens_BT).logits
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    found.logsumexp(-1).mean().backward()
+    assert (large.model.layers[2].self_attn.o_proj.weight.grad[:16] != 0).all()

@@ -129,9 +129,10 @@ def test_a_copy_has_an_ordinal_of_its_own_and_the_advantage_of_its_source() -> N
     assert first.metrics["filtered_count"] == 2.0
 
 
-def test_what_is_not_a_finite_number_fails_its_group_alone() -> None:
+@pytest.mark.parametrize("advantage", [np.nan, np.inf, 1e300])
+def test_what_training_cannot_represent_fails_its_group_alone(advantage: float) -> None:
     comparison = of_groups(group(sample("a")), group(sample("b"), position=1))
-    first, second = comparison.outcomes(Advantages(np.array([np.nan, 1.0])))
+    first, second = comparison.outcomes(Advantages(np.array([advantage, 1.0])))
     assert "not finite" in first.error and not first.rows
     assert not second.error and len(second.rows) == 1
 

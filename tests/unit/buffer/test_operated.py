@@ -82,12 +82,15 @@ def test_masked_samples_are_compared_and_say_so() -> None:
     assert outcome.metrics["filtered_count"] == 0.0
 
 
-def test_rewards_that_are_no_numbers_fail_their_group_and_name_the_operator() -> None:
+@pytest.mark.parametrize("reward", [np.nan, np.inf, 1e300, -1e31])
+def test_rewards_that_training_cannot_represent_fail_their_group_and_name_the_operator(
+    reward: float,
+) -> None:
     begun = compared(group(0, 1.0, 0.0), group(1, 1.0, 0.0))
-    shaped = begun.with_changes("shaping", Changes(rewards=np.array([np.nan, 0.0, 2.0, 0.0])))
+    shaped = begun.with_changes("shaping", Changes(rewards=np.array([reward, 0.0, 2.0, 0.0])))
     assert shaped.ids == ["1/0", "1/1"]
     first, second = shaped.outcomes(grpo(shaped.samples))
-    assert first.error == "it gave rewards that are not finite numbers"
+    assert first.error == "it gave rewards that are not finite numbers, of 1e+30 at most"
     assert first.function == "operator shaping" and not first.rows
     assert not second.error and second.rows[0].reward == 2.0
 

@@ -29,6 +29,48 @@ def test_models_whose_rows_are_padded_are_told_with_the_reason(tmp_path: Path) -
     assert any("attn_implementation: eager` attends to padded rows" in text for text in eager)
 
 
+def test_a_head_that_is_computed_whole_is_told_with_the_reason(tmp_path: Path) -> None:
+    def told(keys: dict[str, object], **trainer: object) -> tuple[str, ...]:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma2", **keys}))
+        return said(model={"model_path": str(tmp_path)}, trainer=trainer)
+
+    capped: dict[str, object] = {"final_logit_softcapping": 30.0}
+    assert told({}, use_fused_kernels=True) == told(capped) == ()
+    (whole,) = told(capped, use_fused_kernels=True, entropy_checkpointing=True)
+    assert "`trainer.use_fused_kernels: true`, `trainer.entropy_checkpointing: true`" in whole
+    assert "(`final_logit_softcapping`): all logits of a micro-batch are in memory" in whole
+
+
+def test_an_engine_larger_than_a_machine_is_told() -> None:
+    cluster = {"node_num": 4, "gpu_per_node": 8}
+
+    def told(**sizes: int) -> tuple[str, ...]:
+        return said(cluster=cluster, explorer={"rollout_model": sizes}, trainer={"rank_num": 8})
+
+    (large,) = told(tensor_parallel_size=8, pipeline_parallel_size=2)
+    assert "an engine of 16 GPUs (rollout engine) does not fit on a machine of 8" in large
+    assert told(tensor_parallel_size=8) == ()
+
+
+def test_limits_of_micro_batches_that_do_not_act_are_told() -> None:
+    rows, tokens = {"ppo_micro_batch_size_per_gpu": 4}, {"max_token_len_per_gpu": 8192}
+    (unread,) = said(trainer=rows)
+    assert "`trainer.ppo_micro_batch_size_per_gpu: 4`: no effect" in unread
+    (unread,) = said(trainer={"use_dynamic_bsz": False, **rows, **tokens})
+    assert "`trainer.max_token_len_per_gpu: 8192`: no effect" in unread
+    assert said(trainer={"use_dynamic_bsz": False, **rows}) == said(trainer=tokens) == ()
+
+
+def test_code_that_there_is_not_is_not_said_to_run(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
+    trusted: dict[str, object] = {"model_path": str(tmp_path), "trust_remote_code": True}
+    (nothing,) = said(model=trusted)
+    assert nothing.endswith(f"runs nothing: no code comes with the model {tmp_path}")
+    (tmp_path / "modeling_own.py").touch()
+    (code,) = said(model=trusted)
+    assert "runs modeling_own.py of the model" in code
+
+
 def test_rows_that_the_run_will_give_up_are_told(tmp_path: Path) -> None:
     rows = [{"prompt": "a", "response": "1"}] * 3 + [{"prompt": None, "response": "1"}]
     file = write_rows(tmp_path / "a.jsonl", *rows)
@@ -100,6 +142,22 @@ def test_a_comparison_of_one_is_told() -> None:
     assert "grpo compares the rollouts of a task" in alone
     assert said(algorithm={"algorithm_type": "ppo", "repeat_times": 1}) == ()
     assert said(algorithm={"repeat_times": 1, "advantage_fn": "reinforce"}) == ()
+    for alone in ("vapo", "topr", "reinforceplusplus"):
+        assert said(algorithm={"algorithm_type": alone, "repeat_times": 1}) == ()
+
+
+def test_a_filter_that_keeps_all_rollouts_is_told() -> None:
+    (kept,) = said(algorithm={"algorithm_type": "gfpo", "repeat_times": 8})
+    assert "gfpo keeps 8 rollouts" in kept and "all of them" in kept
+    assert said(algorithm={"algorithm_type": "gfpo", "repeat_times": 9}) == ()
+    fewer = {"repeat_times": 4, "advantage_fn": "gfpo", "advantage_fn_args": {"num_kept": 4}}
+    assert any("gfpo keeps 4" in text for text in said(algorithm=fewer))
+
+
+def test_a_divisor_that_divides_nothing_is_told() -> None:
+    (unread,) = said(algorithm={"loss_scale_factor": 100})
+    assert "`algorithm.loss_scale_factor: 100` divides nothing" in unread
+    assert said(algorithm={"algorithm_type": "dr_grpo", "loss_scale_factor": 100}) == ()
 
 
 def test_a_bound_that_leaves_out_what_is_planned_is_told() -> None:
@@ -177,7 +235,10 @@ def test_a_model_that_the_engine_does_not_have_is_told() -> None:
     changed = {"override_config": {"rope_theta": 1.0}}
     (text,) = said(trainer=changed)
     assert "tell the engine too" in text
+    assert text.endswith("`model.rope_scaling` and `model.rope_theta` reach both")
     assert said(SFT, trainer=changed) == ()
+    kernel = {"override_config": {"attn_implementation": "flash_attention_2"}}
+    assert said(trainer=kernel, cluster={"gpu_per_node": 2}) == (), "it computes the same"
 
 
 def test_a_reward_that_the_workflow_does_not_call_is_told() -> None:

@@ -91,6 +91,17 @@ def test_models_whose_sequences_ranks_cannot_share_are_refused(
     assert ("`trainer.ulysses_sequence_parallel_size:" in found) is bool(said)
 
 
+def test_a_model_that_verl_cannot_train_is_told_before_anything_starts(
+    tmp_path: Path, model: str
+) -> None:
+    def said(**keys: object) -> str:
+        (Path(model) / "config.json").write_text(json.dumps({"model_type": "gpt2", **keys}))
+        return check(tmp_path, **grpo(model, {"path": write_rows(tmp_path / "t.jsonl", TASK)}))
+
+    assert "type `gpt2`, whose configuration has no `num_key_value_heads`" in said()
+    assert said(num_key_value_heads=4) == ""
+
+
 @pytest.mark.parametrize(
     ("model_keys", "engine", "said"),
     [

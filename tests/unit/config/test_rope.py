@@ -40,6 +40,41 @@ def test_another_type_takes_nothing_from_the_one_before() -> None:
     assert found == {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e6}
 
 
+@pytest.mark.parametrize(
+    ("scaling", "said"),
+    [
+        ({"rope_type": "yarm", "factor": 4.0}, "no type of transformers: did you mean `yarn`?"),
+        ({"rope_type": ["yarn"], "factor": 4.0}, "is no type of transformers"),
+        ({"factor": 4.0}, "scales nothing: give a `rope_type`, one of linear, dynamic, yarn"),
+        ({"rope_type": "default", "factor": 4.0}, "scales nothing"),
+        ({"rope_type": "yarn"}, "lacks `factor`, which `rope_type: yarn` needs"),
+        ({"type": "linear", "factor": "4x"}, "`model.rope_scaling.factor: 4x` must be a number"),
+        ({"rope_type": "dynamic", "factor": 0.5}, "must be a number of 1 or more"),
+        ({"rope_type": "llama3", "factor": 8.0}, "lacks `low_freq_factor`"),
+        ({"rope_type": "longrope", "factor": 8.0}, "lacks `short_factor`"),
+    ],
+)
+def test_a_scaling_that_cannot_be_computed_is_refused(
+    scaling: dict[str, JsonValue], said: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        rope_parameters(OLDER, scaling, None)
+    assert said in str(refused.value)
+
+
+def test_a_factor_alone_changes_the_models_own_scaling() -> None:
+    linear: JsonValue = {"rope_type": "linear", "factor": 2.0}
+    found = rope_parameters({**OLDER, "rope_scaling": linear}, {"factor": 8.0}, None)
+    assert found == {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}
+    factors: JsonValue = [1.0, 2.0]
+    long: dict[str, JsonValue] = {
+        "rope_type": "longrope",
+        "short_factor": factors,
+        "long_factor": factors,
+    }
+    assert rope_parameters(OLDER, long, None)["short_factor"] == factors
+
+
 def test_a_model_with_embeddings_for_each_kind_of_layer_is_refused() -> None:
     nested: dict[str, JsonValue] = {"rope_parameters": {"full_attention": {"rope_theta": 1e6}}}
     with pytest.raises(UserError, match="each kind of layer"):

@@ -138,13 +138,14 @@ def test_mistakes_do_not_fit_the_json_schema(wrong: dict[str, Any]) -> None:
         jsonschema.Draft7Validator(schema).validate(wrong)
 
 
+@pytest.mark.parametrize("gpus", [0, 1, 2])
 @pytest.mark.parametrize("eval_split", [None, "test"])
 def test_a_draft_has_no_mistake_and_a_meaning_behind_each_key(
-    tmp_path: Path, eval_split: str | None
+    tmp_path: Path, eval_split: str | None, gpus: int
 ) -> None:
     file = tmp_path / "x.yaml"
     text = draft_config(
-        DraftOptions(name="x", model="/model", taskset="/data", eval_split=eval_split, gpus=2)
+        DraftOptions(name="x", model="/model", taskset="/data", eval_split=eval_split, gpus=gpus)
     )
     file.write_text(text)
     report = check_file(file)

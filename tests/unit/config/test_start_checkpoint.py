@@ -55,7 +55,7 @@ def test_what_any_number_of_ranks_can_load_is_taken_by_any(tmp_path: Path) -> No
     ours = tmp_path / "step-3-1"
     (ours / "critic").mkdir(parents=True)
     for folder in (ours, ours / "critic"):
-        (folder / "state.json").touch()
+        (folder / "state.json").write_text('{"layout": 1}')
     found = find_start_checkpoint(str(ours))
     assert (found.policy, found.critic, found.num_ranks) == (ours, ours / "critic", None)
     assert not found.is_whole
@@ -97,6 +97,47 @@ def test_whole_weights_must_be_of_the_same_model(tmp_path: Path) -> None:
             continue
         with pytest.raises(UserError, match="`hidden_size` is 32 there and 64"):
             check_start_checkpoint(stage)
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ('{"layout": 2}', "has layout 2, and this release reads 1: it was written by a later one"),
+        ("", r"is damaged: .*state\.json cannot be read"),
+        ("[]", r"is damaged: .*state\.json cannot be read"),
+    ],
+)
+def test_a_checkpoint_of_another_layout_is_refused(tmp_path: Path, state: str, said: str) -> None:
+    (tmp_path / "state.json").write_text(state)
+    with pytest.raises(UserError, match=said):
+        check_start_checkpoint(plan_with(tmp_path))
+
+
+@pytest.mark.parametrize("layout", ["ours", "verl's"])
+def test_a_checkpoint_must_be_of_the_same_model(tmp_path: Path, layout: str) -> None:
+    own = str(model(tmp_path / "model"))
+    start = tmp_path / "step-3-1"
+    folder = start
+    if layout == "ours":
+        start.mkdir()
+        (start / "state.json").write_text('{"layout": 1}')
+    else:
+        folder = parts(start / "actor", [0], 1)
+
+    def check(override: dict[str, object], **saved: object) -> None:
+        model(folder / "huggingface", num_key_value_heads=2, **saved)
+        trainer = {
+            "resume_mode": "resume_path",
+            "resume_from_path": str(start),
+            "override_config": override,
+        }
+        given = config(model={"model_path": own}, trainer=trainer, cluster={"gpu_per_node": 0})
+        check_start_checkpoint(plan_experiment(given).stages[0])
+
+    check({})
+    check({"hidden_size": 32}, hidden_size=32)
+    with pytest.raises(UserError, match="`hidden_size` is 32 there and 64"):
+        check({}, hidden_size=32)
 
 
 def test_a_file_that_changed_since_it_was_written_is_found(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ class Stream:
 def test_a_host_alone_needs_nothing() -> None:
     check_place(settings())
     check_place(settings(num_hosts=2))
-    check_place(settings(num_hosts=2, host=1, leader="10.0.0.1:5", engine_address="127.0.0.2"))
+    check_place(settings(num_hosts=2, host=1, leader="127.0.0.1:5", engine_address="127.0.0.2"))
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,10 @@ def test_a_host_alone_needs_nothing() -> None:
     [
         ({"host": 1}, "TRINITY_EXPLORER_HOST is 1, and TRINITY_EXPLORER_NUM_HOSTS 1"),
         ({"num_hosts": 2, "host": 1}, "give its host:port as TRINITY_EXPLORER_LEADER"),
+        (
+            {"num_hosts": 2, "host": 1, "leader": "10.0.0.1:5"},
+            "which the leader 10.0.0.1:5 does not",
+        ),
         ({"num_hosts": 2, "engine_address": "0.0.0.0"}, "workers talk without encryption"),
         ({"num_hosts": 2, "engine_address": "8.8.8.8"}, "ENGINE_ADDRESS is 8.8.8.8, and workers"),
         ({"num_hosts": 2, "engine_address": "explorer-0"}, "give an IP address"),

@@ -218,6 +218,9 @@ async def test_a_bad_reward_fails_its_attempt_with_one_sentence(
     assert sentence in outcome.failure
     if name == "raises":
         assert "isolated_file.py, line" in outcome.failure
+    else:
+        assert outcome.failure.startswith(f"the reward isolated_file.{name} returned")
+        assert "services" not in outcome.failure
 
 
 @pytest.mark.parametrize("name", [*(name for name, _ in BAD), "leaves", "exits"])

@@ -69,6 +69,7 @@ def test_texts_are_asked_for_and_the_process_of_users_calls_it() -> None:
     [
         ([1.0], "bad returned 1 scores for 2 answers"),
         ([1.0, float("nan")], "bad returned nan for answer 1: give a finite number"),
+        ([1.0, 1e300], "for answer 1: give a finite number, of 1e"),
         ([1.0, "good"], "bad returned 'good' for answer 1"),
         (None, "bad returned NoneType, where a list of a number for each of 2 answers"),
         ({"a": 1.0}, "bad returned dict"),

@@ -4,6 +4,13 @@
 RIGHT: tuple[tuple[str, str], ...] = (
     ("The answer is 5.", "5"),
     ("The answer is 5!", "5"),
+    ("The answer is B.", "B"),
+    ("7 is odd.\nSo the answer is (B).", "B"),
+    ("**Answer:** B", "B"),
+    ("Therefore, the correct option is **C**.", "C"),
+    ("The answer is (3, 4).", "(3,4)"),
+    ("Hence the final answer is x = 2 or x = -3.", "2,-3"),
+    ("The answer is yes.", "yes"),
     ("So x = 5.", "5"),
     ("Thus, x=5", "5"),
     ("The final answer is $5$.", "5"),
@@ -73,6 +80,17 @@ RIGHT: tuple[tuple[str, str], ...] = (
 )
 
 WRONG: tuple[tuple[str, str], ...] = (
+    ("The answer is not B.", "B"),
+    ("The answer is A or B.", "B"),
+    ("I doubt that the answer is B.", "B"),
+    ("The answer is B, I mean C.", "B"),
+    ("The answer is B.\nNo, the answer is C.", "B"),
+    ("The answer is B. Or is it C?", "B"),
+    ("up to 8", "8"),
+    ("everything but 8", "8"),
+    ("all but 8 of them", "8"),
+    ("if it were 8", "8"),
+    ("nobody would say 8", "8"),
     ("It is not hard, and it is not 12", "12"),
     ("It's not obvious but it isn't 12", "12"),
     ("It is 5, not 6.", "6"),

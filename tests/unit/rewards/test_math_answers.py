@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.unit.rewards import prose_pairs, sign_pairs
+from tests.unit.rewards import prose_pairs, relation_pairs, sign_pairs
 from tests.unit.rewards.math_pairs import RIGHT, WRONG
 from trinity.plugins import REWARDS
 from trinity.rewards.math_grading import (
@@ -25,12 +25,12 @@ SOME = slice(None, None, 7)
 """All pairs are graded once, and some by each reward: what differs is how the answer is marked."""
 
 
-@pytest.mark.parametrize(("answer", "truth"), [*RIGHT, *sign_pairs.RIGHT])
+@pytest.mark.parametrize(("answer", "truth"), [*RIGHT, *sign_pairs.RIGHT, *relation_pairs.RIGHT])
 def test_a_right_answer_is_right_however_it_is_written(answer: str, truth: str) -> None:
     assert is_right_answer(answer, truth)
 
 
-@pytest.mark.parametrize(("answer", "truth"), [*WRONG, *sign_pairs.WRONG])
+@pytest.mark.parametrize(("answer", "truth"), [*WRONG, *sign_pairs.WRONG, *relation_pairs.WRONG])
 def test_a_wrong_answer_is_wrong_though_it_holds_the_right_number(answer: str, truth: str) -> None:
     assert not is_right_answer(answer, truth)
 

@@ -180,3 +180,55 @@ def test_turns_are_of_one_engine_and_one_rank(tmp_path: Path) -> None:
     file = experiment(tmp_path, mode="colocate", cluster={"gpu_per_node": 2})
     with pytest.raises(UserError, match="is one GPU for one engine and one rank"):
         plan(file)
+
+
+def test_a_head_that_is_computed_whole_is_counted_whole(tmp_path: Path) -> None:
+    def logits(**keys: object) -> str:
+        file = experiment(
+            tmp_path, cluster={"gpu_per_node": 2}, trainer={"use_fused_kernels": True}
+        )
+        (tmp_path / "model" / "config.json").write_text(json.dumps(QWEN | keys))
+        return line(plan(file), "logits").split()[1]
+
+    # 18 bytes of 512 tokens, and of 4096
+    assert (logits(), logits(final_logit_softcapping=30.0)) == ("1.3", "10.4")
+
+
+def test_micro_batches_of_rows_are_as_long_as_their_rows_may_be(tmp_path: Path) -> None:
+    by_rows = {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 16}
+    file = experiment(tmp_path, cluster={"gpu_per_node": 2}, trainer=by_rows)
+    text = plan(file, "--gpu-memory", "80")
+    assert line(text, "activations").endswith(f"T = {16 * 2048}")
+    assert "set `trainer.ppo_micro_batch_size_per_gpu: " in line(text, "DOES NOT FIT")
+    rows = int(text.partition("set `trainer.ppo_micro_batch_size_per_gpu: ")[2].partition("`")[0])
+    mended = by_rows | {"ppo_micro_batch_size_per_gpu": rows}
+    file = experiment(tmp_path, cluster={"gpu_per_node": 2}, trainer=mended)
+    assert "DOES NOT FIT" not in plan(file, "--gpu-memory", "80")
+
+
+def test_a_critic_is_counted_with_its_own_micro_batches(tmp_path: Path) -> None:
+    critic = {"max_token_len_per_gpu": 2048, "enable_gradient_checkpointing": False}
+    file = experiment(
+        tmp_path,
+        algorithm={"algorithm_type": "ppo", "repeat_times": 2},
+        cluster={"gpu_per_node": 2},
+        trainer={"critic": critic},
+    )
+    actor, own = [each for each in plan(file).splitlines() if "  activations" in each]
+    assert actor.endswith("one layer, T = 4096")
+    assert own.endswith("bytes T L, T = 2048")
+
+
+def test_advice_for_more_memory_keeps_to_the_machines(tmp_path: Path) -> None:
+    def advice(**changes: object) -> str:
+        return line(plan(experiment(tmp_path, **changes), "--gpu-memory", "12"), "DOES NOT FIT")
+
+    one_gpu = advice(mode="colocate", cluster={"gpu_per_node": 1}, buffer={"batch_size": 64})
+    assert "which takes `mode: both` and a GPU more for the engine" in one_gpu
+    cluster = {"node_num": 4, "gpu_per_node": 2}
+    several = advice(cluster=cluster, trainer={"rank_num": 2}, buffer={"batch_size": 64})
+    assert "whole machines (`cluster.node_num`)" in several
+    groups = advice(
+        cluster={"gpu_per_node": 17}, trainer={"fsdp_size": 2}, buffer={"batch_size": 64}
+    )
+    assert "ranks (`trainer.fsdp_size`)" in groups

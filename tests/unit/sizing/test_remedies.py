@@ -79,3 +79,14 @@ def test_ranks_that_share_rows_need_room_for_parts_of_them() -> None:
     assert "`trainer.max_token_len_per_gpu: 2048` (now 4096, and a sequence has up to 1500" in told
     assert "`trainer.ulysses_sequence_parallel_size: 4` (now 2)" in told
     assert "ulysses" not in trainer_remedies(stage(trainer={"rank_num": 1}))
+
+
+def test_remedies_fit_gpus_rows_and_turns() -> None:
+    on_gpus: dict[str, object] = {"cluster": {"gpu_per_node": 2}}
+    assert "enable_gradient_checkpointing" not in trainer_remedies(stage(**on_gpus))
+    rows = {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 8}
+    told = trainer_remedies(stage(trainer=rows, **on_gpus))
+    assert told.startswith("(1) `trainer.ppo_micro_batch_size_per_gpu: 4` (now 8)")
+    assert "max_token_len_per_gpu" not in told
+    told = trainer_remedies(stage(mode="colocate", cluster={"gpu_per_node": 1}))
+    assert "`mode: both` with a GPU for the engine" in told

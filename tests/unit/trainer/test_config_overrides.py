@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     Gemma3Config,
     Gemma3TextConfig,
@@ -21,6 +22,7 @@ from services.trainer.backend.config_overrides import (
     with_override,
     without_dropout,
 )
+from trinity.config.checks.model import WITHOUT_KEY_VALUE_HEADS
 from trinity.errors import UserError
 from trinity.types import JsonObject
 
@@ -88,6 +90,14 @@ def test_a_model_that_verl_cannot_train_gets_a_sentence(tmp_path: Path) -> None:
     check_heads(Qwen2Config(), tmp_path)
     with pytest.raises(UserError, match="`gpt2`, whose configuration has no `num_key_value_heads`"):
         check_heads(GPT2Config(), tmp_path / "gpt")
+
+
+@pytest.mark.parametrize("kind", sorted(WITHOUT_KEY_VALUE_HEADS))
+def test_kinds_that_the_check_refuses_are_those_that_the_trainer_would(
+    tmp_path: Path, kind: str
+) -> None:
+    with pytest.raises(UserError, match="whose configuration has no `num_key_value_heads`"):
+        check_heads(CONFIG_MAPPING[kind](), tmp_path)
 
 
 def test_a_configuration_of_the_models_own_code_is_read_where_that_is_trusted(

@@ -18,6 +18,7 @@ from tests.unit.trainer.formatting import (
     messages_of,
     only_row,
 )
+from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 from trinity.types import JsonObject, JsonValue
@@ -63,6 +64,32 @@ def test_of_several_answers_without_end_the_last_gets_it(
     )
     assert learned_of(tokenizer, row).count("<end>") == 1
     assert learned_of(tokenizer, row).endswith("4\n<end>")
+
+
+@pytest.mark.parametrize("schema", ["sft", "dpo", "cpt"])
+def test_a_tokenizer_without_an_end_token_is_told(
+    schema: RowSchema,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def load() -> None:
+        load_formatter(
+            tmp_path,
+            name="d",
+            schema=schema,
+            chat_template=None,
+            row_format=FormatConfig(),
+            max_length=9,
+        )
+
+    own = make_tokenizer()
+    own.save_pretrained(tmp_path)
+    load()
+    assert not caplog.records
+    own.eos_token = None
+    own.save_pretrained(tmp_path)
+    load()
+    assert "has no end token" in caplog.text
 
 
 def test_a_system_prompt_stands_first(

@@ -18,7 +18,7 @@ def settings(**values: object) -> TrainerSettings:
 def test_a_host_alone_needs_nothing() -> None:
     check_place(settings())
     check_place(settings(num_hosts=2))
-    check_place(settings(num_hosts=2, host=1, leader="10.0.0.1:5", gang_address="127.0.0.2"))
+    check_place(settings(num_hosts=2, host=1, leader="127.0.0.1:5", gang_address="127.0.0.2"))
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,10 @@ def test_a_host_alone_needs_nothing() -> None:
     [
         ({"host": 1}, "TRINITY_TRAINER_HOST is 1, and TRINITY_TRAINER_NUM_HOSTS 1"),
         ({"num_hosts": 2, "host": 1}, "give its host:port as TRINITY_TRAINER_LEADER"),
+        (
+            {"num_hosts": 2, "host": 1, "leader": "10.0.0.1:5"},
+            "which the leader 10.0.0.1:5 does not",
+        ),
         ({"num_hosts": 2, "gang_address": "0.0.0.0"}, "ranks talk without encryption"),
         ({"num_hosts": 2, "gang_address": "8.8.8.8"}, "ranks talk without encryption"),
         ({"num_hosts": 2, "gang_address": "2606:4700::1111"}, "ranks talk without encryption"),
@@ -56,6 +60,20 @@ def test_interfaces_follow_from_the_address_unless_the_operator_names_them(
     }
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", loopback)
     assert gang_address("127.0.0.1").interface_variables() == {"GLOO_SOCKET_IFNAME": loopback}
-    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib77")
-    with pytest.raises(UserError, match="NCCL_SOCKET_IFNAME is ib77, and this host has"):
-        gang_address("127.0.0.1").interface_variables()
+
+
+@pytest.mark.parametrize(
+    ("variable", "named"),
+    [
+        ("NCCL_SOCKET_IFNAME", "ib77"),
+        ("NCCL_SOCKET_IFNAME", "=ib77"),
+        ("GLOO_SOCKET_IFNAME", "ib77"),
+        ("GLOO_SOCKET_IFNAME", "l"),
+    ],
+)
+def test_an_interface_that_there_is_not_is_refused_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, variable: str, named: str
+) -> None:
+    monkeypatch.setenv(variable, named)
+    with pytest.raises(UserError, match=f"{variable} is {named}, and this host has"):
+        check_place(settings(num_hosts=2))

@@ -200,6 +200,7 @@ SAID_BESIDES = {
             "policy_loss_fn_args.clip_ratio_c",
             "trainer.critic.cliprange_value",
             "trainer.critic.loss_agg_mode",
+            "trainer.use_dynamic_bsz",
             "grad_clip",
         ),
         "veRL's default, written out",

@@ -407,6 +407,14 @@ def test_the_cut_of_micro_batches_is_the_scripts_own() -> None:
     assert value(found, "trainer.balance_batch") is False
 
 
+def test_rows_of_micro_batches_act_by_default_as_in_verl() -> None:
+    rows = f"{ACTOR}.ppo_micro_batch_size_per_gpu=4"
+    assert value(from_keys(rows), "trainer.use_dynamic_bsz") is False
+    by_tokens = from_keys(rows, f"{ACTOR}.use_dynamic_bsz=True")
+    assert value(by_tokens, "trainer.use_dynamic_bsz") is True
+    assert "use_dynamic_bsz" not in from_keys().body
+
+
 def test_sampling_of_evaluations_is_not_called_needless() -> None:
     val = "actor_rollout_ref.rollout.val_kwargs"
     for sampled in (f"{val}.do_sample=True", f"{val}.do_sample=False"):

@@ -92,6 +92,17 @@ async def test_a_call_with_words_before_it_is_the_answer_with_both() -> None:
     assert said(workflow.experiences(messages, reward=1.0)) == [answer]
 
 
+async def test_a_call_whose_words_are_escaped_is_trained() -> None:
+    answer = '<tool_call>{"name": "find", "arguments": {"q": "caf\\u00e9"}}</tool_call>'
+    calls = [{"function": {"name": "find", "arguments": {"q": "café"}}}]
+    workflow, messages = await played([answer], {"content": "", "tool_calls": calls})
+    assert said(workflow.experiences(messages, reward=1.0)) == [answer]
+    other = [{"function": {"name": "find", "arguments": {"q": "cafe"}}}]
+    workflow, messages = await played([answer], {"content": "", "tool_calls": other})
+    with pytest.raises(UserError, match="none of the assistant's messages"):
+        workflow.experiences(messages, reward=1.0)
+
+
 async def test_a_call_of_another_tool_is_no_answer_and_the_answer_is_counted() -> None:
     other = [{"type": "function", "function": {"name": "multiply", "arguments": "{}"}}]
     workflow, messages = await played(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trinity.algorithm.rollout_correction.settings import PRESETS
 from trinity.algorithm.types import ALGORITHM_TYPES
-from trinity.algorithm.units import UNIT_ARGUMENT
+from trinity.algorithm.units import COMPARES_NO_RUNS, UNIT_ARGUMENT
 from trinity.config.checks.algorithm import staleness_cause
 from trinity.config.checks.data import sample_rows, unread_beside_shards
 from trinity.config.checks.rows import single_bad_rows
@@ -21,15 +21,25 @@ from trinity.config.checks.unread_keys import (
     format_of_training_data,
     keep_steps_ignored,
     keys_ignored_on_data,
+    loss_scale_factor_unread,
+    micro_batch_keys_ignored,
     min_response_lowered,
     repeat_times_ignored,
     replay_keys_ignored,
     reward_is_not_called,
     storage_type_ignored,
 )
-from trinity.config.plan.arithmetic import model_keys, packing_obstacle
+from trinity.config.plan.arithmetic import (
+    head_obstacle,
+    head_settings,
+    model_keys,
+    model_keys_of,
+    packing_obstacle,
+)
 from trinity.config.plan.model import Rows, missing_from_cache
 from trinity.config.plan.model_code import model_code
+from trinity.config.plan.placement import gpu_demand_of
+from trinity.config.plan.rope import ROPE_KEYS
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.choices import EXPLORING
 from trinity.json_values import JsonValue
@@ -65,12 +75,15 @@ def offload_without_gpus(stage: StagePlan) -> Iterator[str]:
 
 def override_config_differs_from_engine(stage: StagePlan) -> Iterator[str]:
     """Ratios compare the trainer's log-probabilities with the engine's."""
-    if stage.config.trainer.override_config and stage.needs_rollout:
-        yield (
-            "`trainer.override_config` is laid over the trainer's models alone: where it changes "
-            "what a model computes, tell the engine too "
-            "(`explorer.rollout_model.extra_engine_args.hf_overrides`)"
-        )
+    keys = model_keys_of(stage.config.trainer.override_config).keys() - {"attn_implementation"}
+    if not (keys and stage.needs_rollout):
+        return
+    both = "; `model.rope_scaling` and `model.rope_theta` reach both" if keys & ROPE_KEYS else ""
+    yield (
+        "`trainer.override_config` is laid over the trainer's models alone: where it changes "
+        "what a model computes, tell the engine too "
+        f"(`explorer.rollout_model.extra_engine_args.hf_overrides`){both}"
+    )
 
 
 def _models_bring_code(stage: StagePlan) -> Iterator[str]:
@@ -78,10 +91,14 @@ def _models_bring_code(stage: StagePlan) -> Iterator[str]:
     wanting = [(stage.model_path, stage.config.model.trust_remote_code)]
     wanting += [(m.model_path, m.engine.trust_remote_code) for m in stage.auxiliary_models]
     for path in sorted({path for path, wants in wanting if wants}):
+        code = model_code(path)
+        if not code:
+            yield f"`trust_remote_code: true` runs nothing: no code comes with the model {path}"
+            continue
         yield (
-            f"`trust_remote_code: true` runs {model_code(path) or 'no code, as none is'} of the "
-            f"model {path} with all rights of explorer and trainer; where these have "
-            "credentials, `TRINITY_TRUST_REMOTE_CODE=true` in their environment must allow it"
+            f"`trust_remote_code: true` runs {code} of the model {path} with all rights of "
+            "explorer and trainer; where these have credentials, "
+            "`TRINITY_TRUST_REMOTE_CODE=true` in their environment must allow it"
         )
 
 
@@ -102,6 +119,34 @@ def _rows_are_padded(stage: StagePlan) -> Iterator[str]:
                 f"rows are padded for the {role} {path}: {obstacle}; "
                 "`trainer.use_remove_padding: false` says so in the file"
             )
+
+
+def _engines_over_machines(stage: StagePlan) -> Iterator[str]:
+    """An explorer starts its engines on its own machine."""
+    node = stage.config.cluster.gpu_per_node
+    for engines in gpu_demand_of(stage).engines if node else ():
+        if engines.gpus_each > node:
+            yield (
+                f"an engine of {engines.gpus_each} GPUs ({engines.name}) does not fit on a machine "
+                f"of {node} (`cluster.gpu_per_node`), and engines are not spread over machines: no "
+                "start and no `trinity deploy` takes it; lower its `tensor_parallel_size`, "
+                "`pipeline_parallel_size` or `data_parallel_size`"
+            )
+
+
+def _head_is_whole(stage: StagePlan) -> Iterator[str]:
+    """Keys that save the memory of logits do nothing for some models."""
+    trainer = stage.config.trainer
+    if not (stage.needs_training and head_settings(trainer).is_chunked):
+        return
+    keys = model_keys(Path(stage.model_path), trainer.override_config)
+    if keys and (obstacle := head_obstacle(keys)) is not None:
+        names = ("use_fused_kernels", "entropy_from_logits_with_chunking", "entropy_checkpointing")
+        given = [f"`trainer.{name}: true`" for name in names if getattr(trainer, name)]
+        yield (
+            f"{', '.join(given)}: no effect on {stage.model_path}, {obstacle}: all logits of a "
+            "micro-batch are in memory"
+        )
 
 
 def advise(plan: ExperimentPlan) -> tuple[str, ...]:
@@ -185,11 +230,26 @@ def _single_rollout_groups(stage: StagePlan) -> Iterator[str]:
     if algorithm.repeat_times > 1 or stage.mode not in EXPLORING:
         return
     declared = ALGORITHM_TYPES.get(algorithm.algorithm_type)
-    if declared.repeat_times > 1 and algorithm.advantage_fn == declared.advantage_fn:
+    compares = algorithm.advantage_fn not in COMPARES_NO_RUNS
+    if declared.repeat_times > 1 and compares and algorithm.advantage_fn == declared.advantage_fn:
         yield (
             f"{declared.name} compares the rollouts of a task, and with "
             "`algorithm.repeat_times: 1`, which is the default, each stands alone: 2 or more gives "
             f"it a comparison, {declared.repeat_times} is usual"
+        )
+
+
+def _nothing_is_dropped(stage: StagePlan) -> Iterator[str]:
+    """GFPO among all rollouts of a task is GRPO."""
+    algorithm = stage.algorithm
+    if algorithm.advantage_fn != "gfpo" or stage.mode not in EXPLORING:
+        return
+    num_kept = algorithm.advantage_fn_args["num_kept"]
+    if isinstance(num_kept, int) and 1 < algorithm.repeat_times <= num_kept:
+        yield (
+            f"gfpo keeps {num_kept} rollouts of a task (`advantage_fn_args.num_kept`), and with "
+            f"`repeat_times: {algorithm.repeat_times}` that is all of them: sample more, or keep "
+            "fewer"
         )
 
 
@@ -375,6 +435,8 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _over_rollout_too_small,
     _calls_are_not_recorded,
     _single_rollout_groups,
+    _nothing_is_dropped,
+    loss_scale_factor_unread,
     _staleness_below_usual,
     _staleness_ignored_on_stored,
     _correction_rejects_stale,
@@ -402,8 +464,11 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     eval_name_is_taken,
     _samples_of_runs_are_counted,
     _steps_are_explore_steps,
+    micro_batch_keys_ignored,
     offload_without_gpus,
     override_config_differs_from_engine,
     _rows_are_padded,
+    _head_is_whole,
+    _engines_over_machines,
     _models_bring_code,
 )

@@ -41,6 +41,13 @@ _BEYOND_LORA = (
     "alpha_pattern",
     "target_parameters",
 )
+WITHOUT_KEY_VALUE_HEADS = frozenset(
+    """
+    bloom codegen ctrl falcon falcon_mamba gpt2 gpt-sw3 gpt_neo gpt_neox gpt_neox_japanese gptj
+    mamba mamba2 modernbert-decoder mpt openai-gpt opt persimmon rwkv xglm xlstm
+    """.split()  # noqa: SIM905 (one name a line would be a page)
+)
+"""Kinds of decoders whose configuration in transformers has no such number."""
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
@@ -114,6 +121,20 @@ def check_model(stage: StagePlan) -> None:
         _check_engine(architecture, rollout, "explorer.rollout_model", stage.model_path, stage)
         if stage.config.algorithm.enable_router_replay:
             _check_replay(architecture, stage.model_path, stage)
+    if stage.needs_training:
+        _check_key_value_heads(directory)
+
+
+def _check_key_value_heads(directory: Path) -> None:
+    """Raises UserError for a model that verl's engine fails on, as the trainer would."""
+    keys = model_keys(directory, {}) or {}
+    kind = str(keys.get("model_type"))
+    if kind in WITHOUT_KEY_VALUE_HEADS and "num_key_value_heads" not in keys:
+        raise UserError(
+            f"the model {directory} is of type `{kind}`, whose configuration has no "
+            "`num_key_value_heads`, which verl's engine reads of every model that it trains: "
+            "choose a model that has it, such as one of Qwen's or Llama's"
+        )
 
 
 def check_auxiliary_model(stage: StagePlan, position: int) -> None:

@@ -15,7 +15,6 @@ from trinity.config.checks.data import (
     check_taskset,
 )
 from trinity.config.checks.model import (
-    check_attention,
     check_auxiliary_model,
     check_critic,
     check_model,
@@ -241,7 +240,6 @@ def _checks(plan: ExperimentPlan) -> Iterator[Check]:
         yield "", partial(check_model, stage)
         if stage.mode == "serve":
             continue
-        yield "", partial(check_attention, stage)
         yield "", partial(check_critic, stage)
         yield f"stage `{stage.name}`: ", partial(check_teacher, stage)
         for position in range(len(stage.auxiliary_models)):

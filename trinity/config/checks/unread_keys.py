@@ -110,6 +110,31 @@ def repeat_times_ignored(stage: StagePlan) -> Iterator[str]:
             )
 
 
+def micro_batch_keys_ignored(stage: StagePlan) -> Iterator[str]:
+    """Micro-batches are cut by tokens or by rows."""
+    trainer = stage.config.trainer
+    if not stage.needs_training:
+        return
+    critic, is_by_tokens = trainer.critic, trainer.use_dynamic_bsz
+    unread: dict[str, int | None] = {
+        "max_token_len_per_gpu": trainer.max_token_len_per_gpu,
+        "log_prob_max_token_len_per_gpu": trainer.log_prob_max_token_len_per_gpu,
+        "critic.max_token_len_per_gpu": critic.max_token_len_per_gpu,
+    }
+    if is_by_tokens:
+        unread = {
+            "ppo_micro_batch_size_per_gpu": trainer.ppo_micro_batch_size_per_gpu,
+            "log_prob_micro_batch_size_per_gpu": trainer.log_prob_micro_batch_size_per_gpu,
+            "critic.ppo_micro_batch_size_per_gpu": critic.ppo_micro_batch_size_per_gpu,
+        }
+    given = [f"`trainer.{key}: {value}`" for key, value in unread.items() if value is not None]
+    if given:
+        written = (
+            "true` cuts micro-batches by tokens" if is_by_tokens else "false` cuts them by rows"
+        )
+        yield f"{', '.join(given)}: no effect, as `trainer.use_dynamic_bsz: {written}"
+
+
 def keep_steps_ignored(stage: StagePlan) -> Iterator[str]:
     """A resume from the oldest checkpoint needs every batch since."""
     keep_steps, trainer = stage.config.buffer.keep_steps, stage.config.trainer
@@ -139,6 +164,19 @@ def arguments_without_effect(stage: StagePlan) -> Iterator[str]:
         yield (
             f"`algorithm.policy_loss_fn_args`: {', '.join(given)} has no effect: losses are means "
             "over the whole batch, and `expert_data_ratio` says how many of its rows are data"
+        )
+
+
+def loss_scale_factor_unread(stage: StagePlan) -> Iterator[str]:
+    """Other modes divide by tokens or rows that there are."""
+    factor = stage.config.algorithm.loss_scale_factor
+    modes = {stage.algorithm.loss_agg_mode}
+    if stage.needs_critic:
+        modes.add(stage.config.trainer.critic.loss_agg_mode)
+    if factor is not None and stage.needs_training and "seq-mean-token-sum-norm" not in modes:
+        yield (
+            f"`algorithm.loss_scale_factor: {factor}` divides nothing with `loss_agg_mode: "
+            f"{stage.algorithm.loss_agg_mode}`: it is the divisor of `seq-mean-token-sum-norm`"
         )
 
 

@@ -312,7 +312,7 @@ def _tree(options: DraftOptions) -> dict[str, Any]:
     return {
         **_run_of(
             options,
-            "both",
+            "colocate" if options.gpus == 1 else "both",
             max_prompt_tokens=options.max_prompt_tokens,
             max_response_tokens=options.max_response_tokens,
         ),

@@ -178,7 +178,9 @@ WITHOUT_EFFECT: Mapping[str, IgnoredKey] = {
     "critic.strategy": _WITH_ACTOR,
     "critic.ulysses_sequence_parallel_size": _WITH_ACTOR,
     "critic.use_dynamic_bsz": _WITH_ACTOR,
-    "hybrid_engine": _ENGINE,
+    "hybrid_engine": IgnoredKey(
+        "with one GPU `mode: colocate` lets engine and trainer take turns; else each has its own"
+    ),
     "model.fused_kernel_options": _HEAD,
     "ref.entropy_checkpointing": _ENTROPY,
     "ref.entropy_from_logits_with_chunking": _ENTROPY,

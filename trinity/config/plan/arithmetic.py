@@ -141,6 +141,14 @@ def head_settings(trainer: TrainerConfig) -> HeadSettings:
 
 def head_obstacle(keys: Keys) -> str | None:
     """Returns the reason for which a model's head cannot be computed in chunks; None if it can."""
-    text = text_keys(keys)
-    found = [key for key in _SCALED_LOGITS if text.get(key) not in (None, 1, 1.0)]
+    found = _changes_of_logits(text_keys(keys))
     return f"the model changes its logits after its head (`{found[0]}`)" if found else None
+
+
+def changes_logits(text: Mapping[str, object]) -> bool:
+    """Returns True if the keys of a language model change logits after the head."""
+    return bool(_changes_of_logits(text))
+
+
+def _changes_of_logits(text: Mapping[str, object]) -> list[str]:
+    return [key for key in _SCALED_LOGITS if text.get(key) not in (None, 1, 1.0)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.arithmetic import Keys, text_keys
 from trinity.config.schema.model import ModelConfig
 from trinity.errors import UserError
@@ -13,6 +14,17 @@ DEFAULT_THETA = 10_000.0
 """The base of models whose config.json has none."""
 _SCALED_FROM = frozenset({"yarn", "longrope", "llama3"})
 """Types that must know the length that the model was made for."""
+
+
+_FACTORS: Mapping[str, tuple[str, ...]] = {
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "longrope": ("short_factor", "long_factor"),
+}
+"""Types that scale, with the keys that they cannot do without."""
+_TYPES = ("default", "proportional", *_FACTORS)
 
 
 def changes_rope(model: ModelConfig) -> bool:
@@ -49,7 +61,8 @@ def rope_parameters(
     Older keys do nothing there: a `rope_theta` beside them is ignored, and a `rope_scaling` without
     a base ends in an error. A new type takes nothing from the old one but the base.
 
-    Raises: UserError if the model has other embeddings for each kind of layer, or no type is given.
+    Raises: UserError if the model has other embeddings for each kind of layer, or for a type that
+        is not known, scales nothing or lacks a factor.
     """
     own = _own_parameters(text_keys(keys))
     if any(isinstance(value, dict) for value in own.values()):
@@ -64,10 +77,39 @@ def rope_parameters(
         merged = {"rope_theta": own["rope_theta"], **given}
     if theta is not None:
         merged["rope_theta"] = theta
+    if scaling:
+        _check_scaling(merged, own["rope_type"])
     longest = text_keys(keys).get("max_position_embeddings")
     if merged["rope_type"] in _SCALED_FROM and longest is not None:
         merged.setdefault("original_max_position_embeddings", longest)
     return merged
+
+
+def _check_scaling(merged: Mapping[str, JsonValue], own_type: JsonValue) -> None:
+    kind = merged["rope_type"]
+    if kind != own_type and kind not in _TYPES:
+        near = did_you_mean(str(kind), _TYPES)
+        raise UserError(f"`model.rope_scaling.rope_type: {kind}` is no type of transformers{near}")
+    if kind == "default" and "factor" in merged:
+        raise UserError(
+            "`model.rope_scaling` has a factor, and `rope_type: default`, which is the model's "
+            f"own, scales nothing: give a `rope_type`, one of {', '.join(_FACTORS)}"
+        )
+    for name in _FACTORS.get(str(kind), ()):
+        if name not in merged:
+            raise UserError(f"`model.rope_scaling` lacks `{name}`, which `rope_type: {kind}` needs")
+        _check_factor(name, merged[name])
+
+
+def _check_factor(name: str, value: JsonValue) -> None:
+    if name in ("short_factor", "long_factor"):
+        is_right, wanted = isinstance(value, list), "a list of numbers"
+    else:
+        least = 1 if name == "factor" else 0
+        is_right = isinstance(value, int | float) and value is not True and value >= least
+        wanted = f"a number of {least} or more"
+    if not is_right:
+        raise UserError(f"`model.rope_scaling.{name}: {value}` must be {wanted}")
 
 
 def _own_parameters(keys: Keys) -> dict[str, JsonValue]:

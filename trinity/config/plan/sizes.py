@@ -73,7 +73,7 @@ def resolve_rank_num(
             raise UserError(
                 f"stage `{stage}`: rollout{whose} takes {rollout.num_gpus} of {gpus} GPUs "
                 "(`cluster.node_num` x `cluster.gpu_per_node`), which leaves "
-                f"{_too_few(left, wanted)}"
+                f"{_too_few(left, wanted, gpus)}"
             )
         ranks = wanted or left
     _check_groups(config.trainer.fsdp_size, ranks, stage)
@@ -112,7 +112,12 @@ def _check_groups(fsdp_size: int, ranks: int, stage: str) -> None:
         )
 
 
-def _too_few(left: int, wanted: int) -> str:
+def _too_few(left: int, wanted: int, gpus: int) -> str:
+    if gpus == 1 and wanted <= 1:
+        return (
+            "none to train on: give `mode: colocate`, with which engine and trainer take turns on "
+            "it, more GPUs, or 0 to run on the processor"
+        )
     if not wanted:
         return (
             "none to train on: lower `explorer.rollout_model.engine_num` or "

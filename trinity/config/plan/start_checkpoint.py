@@ -10,13 +10,21 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from trinity.config.plan.arithmetic import model_keys_of
 from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.task_storage import absolute
 from trinity.config.schema.experiment import MergedStage
 from trinity.config.schema.trainer import TrainerConfig
 from trinity.errors import ManifestError, UserError
-from trinity.weights.layout import RANK_PART, STATE_NAME, is_sharded, num_ranks_of
+from trinity.weights.layout import (
+    LAYOUT,
+    MODEL_CONFIG,
+    RANK_PART,
+    STATE_NAME,
+    is_sharded,
+    num_ranks_of,
+)
 from trinity.weights.manifest import MANIFEST_NAME, verify
 
 KEY = "trainer.resume_from_path"
@@ -101,7 +109,12 @@ def check_start_checkpoint(plan: StagePlan) -> None:
     found = find_start_checkpoint(plan.start_checkpoint)
     if found.is_whole:
         _check_shape(found.policy, plan)
-    elif found.num_ranks not in (None, plan.trainer_rank_num):
+        return
+    if is_sharded(found.policy):
+        _check_layout(found.policy)
+    if (found.policy / MODEL_CONFIG / "config.json").is_file():
+        _check_shape(found.policy / MODEL_CONFIG, plan, is_saved=True)
+    if found.num_ranks not in (None, plan.trainer_rank_num):
         raise UserError(
             f"`{KEY}: {found.root}` was written by {_in_words(found.num_ranks or 0)}, and stage "
             f"`{plan.name}` trains on {plan.trainer_rank_num}: set `trainer.rank_num: "
@@ -138,12 +151,32 @@ def _advice(root: Path) -> str:
     )
 
 
-def _check_shape(directory: Path, plan: StagePlan) -> None:
+def _check_layout(directory: Path) -> None:
+    file = directory / STATE_NAME
+    try:
+        layout = json.loads(file.read_bytes())["layout"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"`{KEY}` names a checkpoint that is damaged: {file} cannot be read"
+        ) from error
+    if layout != LAYOUT:
+        raise UserError(
+            f"`{KEY}: {directory}` has layout {layout}, and this release reads {LAYOUT}: it was "
+            "written by a later one, install that"
+        )
+
+
+def _check_shape(directory: Path, plan: StagePlan, *, is_saved: bool = False) -> None:
+    """Compares configurations; one `is_saved` by transformers has all keys, the user's as well."""
     model = local_model_directory(plan.model_path)
     if model is None:
         return
     own, wanted = _config_of(directory), _config_of(model)
+    if is_saved:
+        wanted |= model_keys_of(plan.config.trainer.override_config)
     for key in _SHAPE:
+        if is_saved and not (key in own and key in wanted):
+            continue
         if own.get(key) != wanted.get(key):
             raise UserError(
                 f"`{KEY}: {directory}` holds another model than `model.model_path`: "

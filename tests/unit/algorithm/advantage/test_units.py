@@ -2,16 +2,18 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from tests.unit.algorithm.token_advantage.batches import random_batch
 from trinity.algorithm.advantage import ADVANTAGE_PATHS, ADVANTAGES
 from trinity.algorithm.advantage.samples import Advantages, Samples
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES
 from trinity.algorithm.token_advantage.masked import broadcast_rows
 from trinity.algorithm.token_advantage.token_batch import FloatVector, TokenAdvantages, TokenBatch
-from trinity.algorithm.units import COUNTS_UNITS
+from trinity.algorithm.units import COMPARES_NO_RUNS, COUNTS_UNITS
 from trinity.errors import UserError
 
 GROUP_CALLS: list[tuple[str, dict[str, object]]] = [
@@ -146,6 +148,21 @@ def test_the_advantages_that_count_units_are_those_with_the_argument() -> None:
     functions |= {name: TOKEN_ADVANTAGES.get(name) for name in TOKEN_ADVANTAGES.builtins}
     with_unit = {name for name, f in functions.items() if "unit" in inspect.signature(f).parameters}
     assert with_unit == COUNTS_UNITS
+
+
+def test_what_compares_no_runs_gives_the_same_in_any_groups() -> None:
+    batch = random_batch(3)
+    apart = replace(batch, groups_B=np.arange(len(batch.groups_B)))
+    for name in COMPARES_NO_RUNS & TOKEN_ADVANTAGES.builtins.keys():
+        whole_batch, alone = (TOKEN_ADVANTAGES.get(name)(made) for made in (batch, apart))
+        assert np.array_equal(whole_batch.advantages_BT, alone.advantages_BT), name
+    samples = Samples.of_groups([1.0, 0.0], [0.5])
+    for name in COMPARES_NO_RUNS & ADVANTAGE_PATHS.keys():
+        together = found(name, samples).values
+        assert (
+            together.tolist() == found(name, Samples.of_groups([1.0], [0.0], [0.5])).values.tolist()
+        )
+    assert COUNTS_UNITS.isdisjoint(COMPARES_NO_RUNS)
 
 
 def batch_of(sizes: Sequence[int], *, runs: bool = True) -> TokenBatch:

@@ -58,6 +58,14 @@ def test_ppo_gives_no_gradient_where_it_is_clipped() -> None:
     assert gradient(ppo, one_token(1.0, 1.0)) == 0.0
 
 
+@pytest.mark.parametrize(("advantage", "expected"), [(-1.0, 9.0), (0.0, 0.0)])
+def test_ppo_with_an_infinite_c_has_no_bound(advantage: float, expected: float) -> None:
+    unbounded = partial(ppo, clip_ratio_c=math.inf)
+    inputs = one_token(math.log(9.0), advantage)
+    assert value(unbounded, inputs) == pytest.approx(expected)
+    assert gradient(unbounded, inputs) == pytest.approx(expected)
+
+
 def test_asymmetric_clipping_uses_both_bounds() -> None:
     bounded = partial(ppo, clip_range_low=0.1, clip_range_high=0.4)
     high = bounded(one_token(1.0, 1.0)).loss_BT

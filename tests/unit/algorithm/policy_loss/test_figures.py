@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from trinity.algorithm.policy_loss.cispo import cispo
 from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.policy_loss.dcpo import dcpo
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss, Share
-from trinity.algorithm.policy_loss.rec import rec
+from trinity.algorithm.policy_loss.rec import ClipMode, rec
+from trinity.algorithm.policy_loss.sapo import sapo
 from trinity.algorithm.policy_loss.topr import topr
 from trinity.errors import UserError
 
@@ -90,3 +92,31 @@ def test_rec_tells_the_share_that_is_out_of_its_range() -> None:
     clipped = outcome(lambda given: rec(given, clip_mode="two-side"), inputs)
     assert clipped.figures["pg_clipfrac"] == 0.5
     assert outcome(rec, inputs).figures["pg_clipfrac"] == 0.0
+
+
+@pytest.mark.parametrize("clip_mode", ["one-side", "two-side", "ring", "gspo-one-side"])
+@pytest.mark.parametrize(("advantage", "ratio"), [(1.0, 2.0), (-1.0, 0.5)])
+def test_a_ratio_that_is_recs_bound_still_counts(
+    clip_mode: ClipMode, advantage: float, ratio: float
+) -> None:
+    bounded = partial(rec, clip_mode=clip_mode, epsilon_low=0.5, epsilon_high=1.0)
+    found = outcome(bounded, inputs_of([advantage], [ratio]))
+    assert found.figures["pg_clipfrac"] == 0.0
+    assert found.loss.item() == -math.log(2)
+
+
+@pytest.mark.parametrize(
+    ("clip_mode", "share"),
+    [("one-side", 0.0), ("gspo-one-side", 0.0), ("ring", 0.0), ("two-side", 1.0)],
+)
+@pytest.mark.parametrize("ratio", [4.0, 0.25])
+def test_neither_bound_holds_for_an_advantage_of_zero_where_rec_has_one_side(
+    clip_mode: ClipMode, share: float, ratio: float
+) -> None:
+    found = outcome(partial(rec, clip_mode=clip_mode), inputs_of([0.0], [ratio]))
+    assert found.figures["pg_clipfrac"] == share
+
+
+def test_sapo_tells_the_share_of_tokens_with_a_positive_advantage() -> None:
+    found = outcome(sapo, inputs_of([1.0, -1.0, 0.0, -2.0], [1.0] * 4))
+    assert found.figures["pos_adv_frac"] == 0.25

@@ -94,3 +94,16 @@ def test_an_answer_twice_as_long_counts_the_same_under_simpo_and_orpo() -> None:
     inputs.mask_BT[0, 2:] = False
     assert [float(outcome(loss, inputs).loss) for loss in (simpo, orpo)] == pytest.approx(whole)
     assert whole[0] == pytest.approx(math.log1p(math.exp(-(2 * 0.5 - 1))))
+
+
+def test_orpo_tells_both_parts_of_its_loss() -> None:
+    """Answers of probability 1/2 and 1/4 a token have odds of 1 and 1/3: a preference of 3/4."""
+    inputs = random_inputs(1, num_rows=2, num_tokens=4)
+    inputs.logprobs_BT[0] = math.log(1 / 2)
+    inputs.logprobs_BT[1] = math.log(1 / 4)
+    figures = outcome(partial(orpo, beta=0.5), inputs).figures
+    assert figures["sft_loss"] == pytest.approx(math.log(2))
+    assert figures["odds_ratio_loss"] == pytest.approx(math.log(4 / 3))
+    assert figures["chosen_reward"] == pytest.approx(0.5 * math.log(1 / 2))
+    assert figures["rejected_reward"] == pytest.approx(0.5 * math.log(1 / 4))
+    assert figures["accuracy_mean"] == 1.0

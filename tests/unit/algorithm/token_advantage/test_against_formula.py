@@ -226,6 +226,9 @@ def test_clipv_leaves_out_the_worst_tokens_up_to_a_share(
     assert result.mask_BT is not None
     assert set(map(tuple, np.argwhere(batch.mask_BT & ~result.mask_BT))) == set(dropped)
     assert len(dropped) > 0
+    for at in dropped:
+        advantages[at] = 0.0
+    assert_close(result.advantages_BT, advantages)
     assert result.metrics["stdD"] == pytest.approx(std)
     assert result.metrics["frac_clipped"] == pytest.approx(len(dropped) / len(excess))
 

@@ -57,6 +57,27 @@ def test_online_dpo_tells_the_share_of_pairs_in_the_right_order() -> None:
     assert found["online_dpo/margin"] == pytest.approx(0.5 * 3 * (3 * 0.4 - 0.6) / 4)
 
 
+def test_gvpo_tells_the_squares_of_its_error_and_of_what_the_policy_reached() -> None:
+    """Scores +-1/2 and beta D = +-0.2 around their means: an error of +-0.3."""
+    batch = scored([1.0, 0.0], [2, 3])
+    gains_B = np.array([0.5, 0.0])
+    changed = replace(batch, rollout_logprobs_BT=batch.logprobs_BT - gains_B[:, None])
+    found = figures("gvpo", changed, beta=0.4)
+    assert found == pytest.approx({"gvpo/error": 0.09, "gvpo/reached": 0.04})
+
+
+def test_kto_leaves_out_an_answer_that_is_its_groups_mean() -> None:
+    found = TOKEN_ADVANTAGES.get("kto")(scored([0.0, 0.5, 1.0], [2] * 3))
+    assert found.mask_BT is not None
+    assert found.mask_BT.any(-1).tolist() == [True, False, True]
+    assert found.metrics["kto/num_desirable"] == found.metrics["kto/num_undesirable"] == 1.0
+
+
+def test_gpg_scales_by_the_one_answer_of_four_that_has_a_score() -> None:
+    found = TOKEN_ADVANTAGES.get("gpg")(scored([1.0, 0.0, 0.0, 0.0], [1] * 4))
+    assert found.advantages_BT[:, 0].tolist() == [3.0, -1.0, -1.0, -1.0]
+
+
 def test_pf_ppo_tells_how_many_rows_carry_the_weight() -> None:
     scores = [1.0, 2.0, 0.0, 3.0]
     found = figures("pf_ppo", scored(scores, [2] * 4), weight_pow=1.0)
@@ -80,7 +101,7 @@ def test_fractions_of_positive_and_negative_tokens_count_neither_zeros_nor_other
     assert found["frac_clipped_neg"] == pytest.approx(1 / 2)
 
 
-@pytest.mark.parametrize("name", ["clipb", "clipv", "gfpo", "kto", "online_dpo"])
+@pytest.mark.parametrize("name", ["clipb", "clipv", "gfpo", "gvpo", "kto", "online_dpo"])
 def test_of_a_batch_without_rows_every_figure_is_zero(name: str) -> None:
     batch = random_batch(0, num_rows=1)
     empty = replace(
@@ -99,6 +120,14 @@ def test_of_a_batch_without_rows_every_figure_is_zero(name: str) -> None:
     assert found and set(found.values()) == {0.0}
 
 
+def test_a_row_without_tokens_is_in_no_group_of_the_token_baseline() -> None:
+    """The other row is alone, so that nothing is taken off its reward."""
+    batch = scored([0.0, 1.0], [0, 1])
+    apart = replace(batch, groups_B=np.arange(2))
+    found = TOKEN_ADVANTAGES.get("tir_optimal_token_baseline")(apart, handle_zero_tail=False)
+    assert found.advantages_BT.tolist() == [[0.0], [1.0]]
+
+
 def test_means_are_over_the_tokens_of_the_mask() -> None:
     np.testing.assert_allclose(row_means(VALUES, MASK), [1.5, 4.0, 0.0], rtol=1e-7)
     assert masked_mean(VALUES, MASK) == pytest.approx(7 / (3 + EPSILON), rel=1e-12)
@@ -112,29 +141,40 @@ def test_two_tokens_are_enough_to_be_whitened_and_one_is_not() -> None:
     assert not whitened(VALUES[1:2], MASK[1:2]).any()
 
 
-def test_sums_of_no_rows_are_zero_and_of_no_groups_none() -> None:
+def test_sums_of_no_rows_are_zero_and_a_row_alone_has_no_spread() -> None:
     assert mean_and_std(np.zeros((0, 3))) == (0.0, 0.0)
+    assert mean_and_std(VALUES[:1]) == (33.0, 0.0)
     assert Groups.from_ids(np.zeros(0, np.int64)).sums_GT(np.zeros((0, 5))).shape == (0, 5)
 
 
 @pytest.mark.parametrize("most", [1, 3, 7])
 def test_clipv_leaves_out_the_worst_of_many(most: int) -> None:
     """All tokens of bad answers are candidates; their order is by chance."""
-    batch = scored([1.0, 0.0, 0.0, 0.0], [40] * 4)
+    batch = scored([1.0, 0.0, 0.0, 0.0], [200] * 4)
     draw = np.random.default_rng(most)
     zeros_BT = np.zeros(batch.mask_BT.shape)
     certain = replace(
         batch,
         logprobs_BT=zeros_BT,
         entropies_BT=zeros_BT,
-        discriminator_BT=1.0 + draw.permutation(160).reshape(4, 40).astype(np.float64),
+        discriminator_BT=1.0 + draw.permutation(800).reshape(4, 200).astype(np.float64),
     )
-    found = TOKEN_ADVANTAGES.get("clipv")(certain, mu=0.0, max_frac=most / 160)
+    found = TOKEN_ADVANTAGES.get("clipv")(certain, mu=0.0, max_frac=most / 800)
     assert found.mask_BT is not None
     assert certain.discriminator_BT is not None
     bad = sorted(certain.discriminator_BT[1:].ravel())
     left_out = certain.discriminator_BT[~found.mask_BT]
     assert sorted(left_out) == bad[-most:]
+
+
+def test_clipv_keeps_a_token_that_is_its_border() -> None:
+    """Excesses of +-1 have the deviation 1."""
+    batch = scored([1.0, 0.0], [4] * 2)
+    zeros_BT = np.zeros(batch.mask_BT.shape)
+    excess_BT = np.tile([1.0, -1.0], (2, 2))
+    even = replace(batch, logprobs_BT=zeros_BT, entropies_BT=zeros_BT, discriminator_BT=excess_BT)
+    assert figures("clipv", even, mu=1.0, max_frac=1.0)["frac_clipped"] == 0.0
+    assert figures("clipv", even, mu=0.99, max_frac=1.0)["frac_clipped"] == 0.25
 
 
 def test_a_share_of_more_than_all_is_no_mixture() -> None:

@@ -93,6 +93,17 @@ def test_the_size_of_a_part_plays_no_part() -> None:
     assert np.abs(weighed - usual).max() > 0.1
 
 
+def test_by_default_a_part_counts_once_also_where_differences_are_small() -> None:
+    """x = +-1e-4 has the variance 2e-8 over two tokens, to which whitening adds 1e-8."""
+    batch = replace(
+        random_batch(0, num_rows=2, num_tokens=1),
+        groups_B=np.zeros(2, np.int64),
+        reward_parts={"format": np.array([2e-4, 0.0])},
+    )
+    found = gdpo(batch, norm_adv_by_std_in_grpo=False).advantages_BT
+    assert_close(found, np.array([[1.0], [-1.0]]) / 3**0.5, 1e-6)
+
+
 def test_figures_of_each_part_are_told() -> None:
     batch = random_batch(1)
     figures = gdpo(batch, reward_weights={"format": 1.0}).metrics

@@ -145,6 +145,7 @@ GPUS = [
         lambda plan: plan.trainer_rank_num == 3,
     ),
     refused("rollout takes them all", at("cluster.gpu_per_node", 1), "rollout takes 1 of 1 GPUs"),
+    refused("one GPU for both", at("cluster.gpu_per_node", 1), "give `mode: colocate`, with which"),
     refused(
         "a train batch smaller than its ranks",
         {"buffer": {"train_batch_size": 2}, "cluster": {"gpu_per_node": 4}},
@@ -164,13 +165,15 @@ GPUS = [
         {"cluster": {"gpu_per_node": 2, "node_num": 2}},
         "3 ranks are more than one machine has GPUs",
     ),
-    follows(
+    told(
         "an engine over whole machines",
         {
             "cluster": {"gpu_per_node": 2, "node_num": 3},
             "explorer": {"rollout_model": {"tensor_parallel_size": 4}},
         },
-        lambda plan: plan.trainer_rank_num == 2,
+        ADVICE,
+        "engines are not spread over machines",
+        holds=lambda plan: plan.trainer_rank_num == 2,
     ),
     refused("no parallelism", at(f"{ROLLOUT}.tensor_parallel_size", 0), "tensor_parallel_size"),
     *(

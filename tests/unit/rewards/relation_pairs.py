@@ -1,0 +1,72 @@
+r"""Answers with values by name, inequalities beside unions, `\approx`, and all real numbers."""
+
+RIGHT: tuple[tuple[str, str], ...] = (
+    # values by name
+    ("x=3, y=4", "y=4, x=3"),
+    (r"x=3\text{ and }y=4", "x=3, y=4"),
+    ("(x,y)=(3,4)", "x=3, y=4"),
+    ("x=3, y=4", "(3,4)"),
+    ("y=4, x=3", "(3,4)"),
+    ("x=1, y=2, z=3", "(1,2,3)"),
+    ("(3,4)", "(x,y)=(3,4)"),
+    ("a_1=3, d=2", "d=2, a_1=3"),
+    (r"P(A) = \frac12", "0.5"),
+    ("f(3)=10", "10"),
+    # what is rounded
+    (r"2\sqrt{2} \approx 2.83", r"2\sqrt{2}"),
+    (r"x = \frac{\pi}{4} \approx 0.785", r"\frac{\pi}{4}"),
+    (r"\frac{22}{7} \approx 3.14", r"\frac{22}{7}"),
+    (r"\frac{2}{3} \approx 0.67", r"\frac{2}{3}"),
+    (r"2\pi \approx 6.28", "6.28"),
+    (r"V = 36\pi \approx 113.1", r"36\pi"),
+    (r"123 \approx 120", "120"),
+    (r"t \approx 3.5", "3.5"),
+    # sets of numbers
+    (r"(-\infty,\infty)", r"\mathbb{R}"),
+    (r"\text{all real numbers}", r"\mathbb{R}"),
+    (r"x \in \mathbb{R}", r"(-\infty, \infty)"),
+    (r"\{x \mid x>2\}", "x>2"),
+    (r"\{x : x > 2\}", r"(2,\infty)"),
+    (r"\{x \in \mathbb{R} : 1 \le x < 2\}", "[1,2)"),
+    (r"x<1\text{ or }x>3", r"(-\infty,1)\cup(3,\infty)"),
+    (r"(-\infty,1)\cup(3,\infty)", "x<1 or x>3"),
+    (r"x \le -2 \cup x \ge 2", r"(-\infty,-2]\cup[2,\infty)"),
+    ("x<1, x>3", r"x>3\text{ or }x<1"),
+    ("x>1, y<2", "y<2, x>1"),
+    # times, and texts around the whole
+    (r"8\ \text{AM}", "8 AM"),
+    (r"8:00\text{ a.m.}", r"\text{8:00 a.m.}"),
+    (r"\text{5 cm}", r"5\text{ cm}"),
+)
+"""Pairs of which the answer is right."""
+
+WRONG: tuple[tuple[str, str], ...] = (
+    ("x=4, y=3", "x=3, y=4"),
+    ("a=3, b=4", "a=4, b=3"),
+    ("(x,y)=(3,4)", "(y,x)=(3,4)"),
+    ("x=4, y=3", "(3,4)"),
+    ("x=3, y=4", "(x,z)=(3,4)"),
+    ("x=3, y=4, z=5", "x=3, y=4"),
+    ("f(3)=10", "f(4)=10"),
+    ("P(A)=0.5", "P(B)=0.5"),
+    (r"1 \approx 8", "8"),
+    (r"5 \approx 6", "6"),
+    (r"5 \approx 6", "5"),
+    (r"2 \equiv 8", "8"),
+    (r"3 \approx 3.14", "3.14"),
+    (r"\frac{2}{3} \approx 0.5", r"\frac{2}{3}"),
+    (r"3\pi \approx 6.28", r"2\pi"),
+    (r"8 \approx 8.5", "9"),
+    (r"\mathbb{R}", r"(0,\infty)"),
+    (r"\mathbb{R}^2", r"\mathbb{R}"),
+    (r"\{x \mid x>2\}", "2"),
+    (r"\{x \mid x>2\}", r"x \ge 2"),
+    ("x<1 or x>3", "(1,3)"),
+    ("x<1, x>3", r"(-\infty,1)\cup[3,\infty)"),
+    ("x<1, y>3", r"(-\infty,1)\cup(3,\infty)"),
+    ("x<1", r"(-\infty,1)\cup(3,\infty)"),
+    ("8 PM", "8 AM"),
+    (r"\text{3:15 pm}", r"\text{3:15 am}"),
+    (r"\text{5 cm}", r"\text{5 kg}"),
+)
+"""Pairs of which the answer is wrong."""

@@ -1,0 +1,113 @@
+r"""Reads inequalities, sets of numbers and values by name: `x < 1, x > 3` and `x = 3, y = 4`."""
+
+import re
+
+OPENING, CLOSING = "([{", ")]}"
+RELATION = re.compile(r"[<>≤≥]")
+FLIPPED = {"<": ">", ">": "<", "≤": "≥", "≥": "≤"}
+VARIABLE = re.compile(r"[a-zA-Z]|\\[a-z]+")
+_NAME = re.compile(r"(?:[a-zA-Z]|\\[a-z]+)(?:_\{?\w+\}?)?")
+_REALS = re.compile(
+    r"\\mathbb\s*\{?\s*R\s*\}?|\\R(?![a-zA-Z])|(?:the set of )?all (?:the )?real(?:s| numbers)"
+)
+_BUILDER = re.compile(
+    r"\\\{\s*([a-zA-Z])\s*(?:\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*)?(?:\\mid|\\vert|[:|])(.+)\\\}"
+)
+_APPLIED = re.compile(r"([a-zA-Z]\w*)\((.*)\)")
+
+
+def as_set_of_numbers(text: str) -> str:
+    r"""Returns an interval for all real numbers, and `x > 2` for `\{x \mid x > 2\}`."""
+    if _REALS.fullmatch(text):
+        return r"(-\infty, \infty)"
+    built = _BUILDER.fullmatch(text)
+    return built[2].strip() if built and RELATION.search(built[2]) else text
+
+
+def interval_of(chains: str) -> str | None:
+    r"""Returns `[0, 1)` for `0 ≤ x < 1`, and a union for several; None for what is no interval.
+
+    Nor for `0 < x < 1`, since `(0, 1)` may as well be a point.
+    """
+    parts = [part for item in split_outside(chains) for part in item.split(r"\cup")]
+    found = [_interval_of(part) for part in parts]
+    names = {name for part in parts for name in _variables_of(part)}
+    intervals = [interval for interval in found if interval is not None]
+    if len(intervals) < len(found) or len(names) != 1:
+        return None
+    return r" \cup ".join(intervals)
+
+
+def _variables_of(chain: str) -> list[str]:
+    terms = (term.strip() for term in RELATION.split(chain))
+    return [term for term in terms if VARIABLE.fullmatch(term) and term != r"\infty"]
+
+
+def _interval_of(chain: str) -> str | None:
+    signs, terms = RELATION.findall(chain), [term.strip() for term in RELATION.split(chain)]
+    if not signs:
+        return None
+    if signs[0] in ">≥":
+        signs, terms = [FLIPPED[sign] for sign in reversed(signs)], terms[::-1]
+    if len(signs) == 1 and VARIABLE.fullmatch(terms[0]):
+        signs, terms = ["<", *signs], [r"-\infty", *terms]
+    elif len(signs) == 1:
+        signs, terms = [*signs, "<"], [*terms, r"\infty"]
+    is_rising = len(signs) == 2 and all(sign in "<≤" for sign in signs)
+    is_pair = signs == ["<", "<"] and r"\infty" not in chain + terms[0] + terms[-1]
+    if not is_rising or is_pair or not VARIABLE.fullmatch(terms[1]):
+        return None
+    opening, closing = "[" if signs[0] == "≤" else "(", "]" if signs[1] == "≤" else ")"
+    return f"{opening}{terms[0]}, {terms[2]}{closing}"
+
+
+def named_values(text: str) -> dict[str, str]:
+    """Returns values by name, of `x = 3, y = 4` or `(x, y) = (3, 4)`; none for another text."""
+    points = [_coordinates(side) for side in split_outside(text, "=")]
+    if len(points) == 2 and points[0] and len(points[0]) == len(points[1]):
+        pairs = list(zip(*points, strict=True))
+    else:
+        sides = [split_outside(item, "=") for item in split_outside(text)]
+        pairs = [(parts[0], parts[1]) for parts in sides if len(parts) == 2]
+        pairs = pairs if len(pairs) == len(sides) else []
+    found = dict(pairs)
+    is_named = all(_NAME.fullmatch(name) for name in found)
+    return found if len(found) == len(pairs) > 1 and is_named else {}
+
+
+def _coordinates(point: str) -> list[str]:
+    """Returns what a whole text in round brackets lists; nothing for another text."""
+    is_whole = point.startswith("(") and closing_place(point, 0) == len(point) - 1
+    return split_outside(point[1:-1]) if is_whole else []
+
+
+def as_point(values: dict[str, str]) -> str:
+    """Returns the values as a point, with its coordinates in the order of their names."""
+    return f"({', '.join(values[name] for name in sorted(values))})"
+
+
+def are_of_one_function(name: str, other: str) -> bool:
+    """Returns true for `f(3)` and `f(4)`, or `P(A)` and `P(B)`."""
+    applied = _APPLIED.fullmatch(name), _APPLIED.fullmatch(other)
+    return applied[0] is not None and applied[1] is not None and applied[0][1] == applied[1][1]
+
+
+def closing_place(text: str, place: int) -> int | None:
+    """Returns the place of the bracket that closes the one at `place`."""
+    depth = 0
+    for index in range(place, len(text)):
+        depth += (text[index] in OPENING) - (text[index] in CLOSING)
+        if depth == 0:
+            return index
+    return None
+
+
+def split_outside(text: str, separators: str = ",;") -> list[str]:
+    """Splits a text at separators outside of brackets."""
+    parts, depth, begin = [], 0, 0
+    for index, character in enumerate(text):
+        depth += (character in OPENING) - (character in CLOSING)
+        if character in separators and depth == 0:
+            parts.append(text[begin:index].strip())
+            begin = index + 1
+    return [*parts, text[begin:].strip()]
