@@ -56,10 +56,18 @@ for target in k8s nomad; do
     "$python" -m trinity.cli.main deploy render --config examples/gsm8k/gsm8k.yaml --target "$target" \
         --overlay cluster --output "$folder" "${gang[@]}" > /dev/null
 done
-kubectl kustomize "$rendered/gang-k8s" > "$rendered/gang-k8s.yaml"
-for version in 1.31 1.37; do
-    "$tools/bin/kubernetes-validate" --strict --quiet -k "$version" "$rendered/gang-k8s.yaml"
+engine=(cluster.node_num=3 cluster.gpu_per_node=8 explorer.rollout_model.tensor_parallel_size=16)  # on two machines
+for target in k8s nomad; do
+    folder="$rendered/engine-$target"
+    "$python" -m trinity.cli.main deploy render --config examples/gsm8k/gsm8k.yaml --target "$target" \
+        --overlay cluster --output "$folder" "${engine[@]}" > /dev/null
 done
-echo "$rendered/gang-k8s: $(grep -c '^kind: ' "$rendered/gang-k8s.yaml") objects, valid for Kubernetes 1.31 and 1.37"
-"$tools/bin/python" deploy/check.py "$tools/dclint/schemas/compose.schema.json" \
-    "$rendered/gsm8k-compose" "$rendered/gang-nomad"
+for wide in gang engine; do
+    kubectl kustomize "$rendered/$wide-k8s" > "$rendered/$wide-k8s.yaml"
+    for version in 1.31 1.37; do
+        "$tools/bin/kubernetes-validate" --strict --quiet -k "$version" "$rendered/$wide-k8s.yaml"
+    done
+    echo "$rendered/$wide-k8s: $(grep -c '^kind: ' "$rendered/$wide-k8s.yaml") objects, valid for Kubernetes 1.31 and 1.37"
+    "$tools/bin/python" deploy/check.py "$tools/dclint/schemas/compose.schema.json" \
+        "$rendered/gsm8k-compose" "$rendered/$wide-nomad"
+done

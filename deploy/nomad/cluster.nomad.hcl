@@ -38,6 +38,12 @@ variable "explorers" {
   default = 1
 }
 
+variable "explorer_hosts" {
+  type        = number
+  description = "Machines of the one engine, each with an explorer, which `explorers` counts."
+  default     = 1
+}
+
 variable "trainers" {
   type        = number
   description = "Machines of the gang, each with a trainer."
@@ -72,6 +78,9 @@ locals {
   buffer       = "{{ range nomadService 1 (env \"NOMAD_ALLOC_ID\") \"trinity-buffer\" }}{{ .Address }}:{{ .Port }}{{ end }}"
   # The trainer with the number 0, for the others: its own template stays as it is when it appears.
   leader = "{{ if ne (env \"NOMAD_ALLOC_INDEX\") \"0\" }}{{ range nomadService \"trinity-trainer\" }}{{ if .Tags | contains \"host-0\" }}{{ .Address }}:{{ .Port }}{{ end }}{{ end }}{{ end }}"
+
+  # The explorer with the number 0, for the others of its engine: explorers of their own look for none.
+  engine_leader = var.explorer_hosts > 1 ? "{{ if ne (env \"NOMAD_ALLOC_INDEX\") \"0\" }}{{ range nomadService \"trinity-explorer\" }}{{ if .Tags | contains \"host-0\" }}{{ .Address }}:{{ .Port }}{{ end }}{{ end }}{{ end }}" : ""
 
   # Of every service: its certificates and token, and where it may write. Compiled kernels cannot be
   # loaded from docker's tmpfs.
@@ -410,6 +419,7 @@ job "trinity" {
 
     service {
       name     = "trinity-explorer"
+      tags     = ["host-${NOMAD_ALLOC_INDEX}"]
       provider = "nomad"
       port     = "grpc"
       check {
@@ -437,9 +447,12 @@ job "trinity" {
         security_opt    = ["no-new-privileges"]
       }
       env = merge(local.own, local.cache, {
-        TRINITY_EXPLORER_LISTEN        = "${NOMAD_IP_grpc}:${NOMAD_PORT_grpc}"
-        TRINITY_EXPLORER_LOG_FORMAT    = "json"
-        TRINITY_EXPLORER_NATS_URL_FILE = "${NOMAD_SECRETS_DIR}/nats-url"
+        TRINITY_EXPLORER_LISTEN         = "${NOMAD_IP_grpc}:${NOMAD_PORT_grpc}"
+        TRINITY_EXPLORER_LOG_FORMAT     = "json"
+        TRINITY_EXPLORER_NATS_URL_FILE  = "${NOMAD_SECRETS_DIR}/nats-url"
+        TRINITY_EXPLORER_NUM_HOSTS      = "${var.explorer_hosts}"
+        TRINITY_EXPLORER_HOST           = var.explorer_hosts > 1 ? "${NOMAD_ALLOC_INDEX}" : "0"
+        TRINITY_EXPLORER_ENGINE_ADDRESS = "${NOMAD_IP_grpc}"
       }, var.environment.explorer)
       template {
         destination = "secrets/nats-url"
@@ -451,7 +464,7 @@ job "trinity" {
       template {
         destination = "local/peers.env"
         env         = true
-        data        = "TRINITY_EXPLORER_SYNCHRONIZER=${local.synchronizer}\nTRINITY_EXPLORER_BUFFER=${local.buffer}"
+        data        = "TRINITY_EXPLORER_SYNCHRONIZER=${local.synchronizer}\nTRINITY_EXPLORER_BUFFER=${local.buffer}\nTRINITY_EXPLORER_LEADER=${local.engine_leader}"
       }
       kill_timeout = "60s"
       resources {

@@ -36,6 +36,12 @@ variable "explorers" {
   default = 1
 }
 
+variable "explorer_hosts" {
+  type        = number
+  description = "Machines of the one engine, each with an explorer, which `explorers` counts."
+  default     = 1
+}
+
 variable "trainers" {
   type        = number
   description = "Machines of the gang, each with a trainer."

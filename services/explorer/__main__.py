@@ -5,19 +5,40 @@ import os
 import sys
 from pathlib import Path
 
-from services.explorer.control.explorer import Explorer
+from services.explorer.control.explorer import SERVICE, Explorer, update_readiness
 from services.explorer.delivery.publisher import NatsBroker
+from services.explorer.engine.host_agent import EngineHostAgent
+from services.explorer.engine.hosts import EngineHosts, check_place
 from services.explorer.engine.vllm import start_vllm
 from services.explorer.engine.vllm_options import GPU_ENVIRONMENT
 from services.explorer.settings import ExplorerSettings
 from services.explorer.telemetry import route_runs
+from trinity.api.v1.explorer_pb2_grpc import (
+    ExplorerServiceServicer,
+    ExplorerServiceStub,
+    add_ExplorerServiceServicer_to_server,
+)
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
+from trinity.rpc.channel import open_channel
 from trinity.rpc.runner import run_service
+from trinity.rpc.server import Servicer, serve
 from trinity.runtime.logs import log_formatter
+from trinity.security.credentials import Credentials
+from trinity.security.worker_tenant import worker_tenant
 
 
 async def serve_until(settings: ExplorerSettings, stop: asyncio.Event) -> None:
-    """Runs the explorer until `stop` is set."""
+    """Runs the explorer until `stop` is set, or the workers of a host that does not lead."""
+    check_place(settings)
+    tenant = worker_tenant(
+        "explorer",
+        settings.tenant,
+        Credentials.from_environment(),
+        serves_all=settings.all_tenants,
+    )
+    if settings.host:
+        await _serve_leader(settings, tenant, stop)
+        return
     route_runs(
         Path(settings.run_log_dir) if settings.run_log_dir else None,
         log_formatter("explorer", settings.log_format),
@@ -27,8 +48,39 @@ async def serve_until(settings: ExplorerSettings, stop: asyncio.Event) -> None:
         settings=settings,
         start_engine=start_vllm,
         broker=NatsBroker(settings.nats_url.get_secret_value()),
+        hosts=EngineHosts(settings, tenant) if settings.num_hosts > 1 else None,
     )
     await explorer.run_until(stop)
+
+
+async def _serve_leader(settings: ExplorerSettings, tenant: str, stop: asyncio.Event) -> None:
+    """Runs the workers that the leader asks for; ready while it is with the leader."""
+    servicer = Servicer(
+        name=SERVICE,
+        add=add_ExplorerServiceServicer_to_server,
+        implementation=ExplorerServiceServicer(),
+    )
+    reasons = ["the leader was not heard yet"]
+    needs = {"leader": lambda: not reasons[0]}
+
+    def record(reason: str) -> None:
+        reasons[0] = reason
+
+    async with (
+        serve(settings, [servicer]) as server,
+        open_channel(settings.leader) as channel,
+        asyncio.TaskGroup() as tasks,
+    ):
+        agent = EngineHostAgent(
+            settings=settings, tenant=tenant, stub=ExplorerServiceStub(channel), on_joined=record
+        )
+        background = [
+            tasks.create_task(agent.serve_leader()),
+            tasks.create_task(update_readiness(server.health, needs)),
+        ]
+        await stop.wait()
+        for task in background:
+            task.cancel()
 
 
 def main() -> None:

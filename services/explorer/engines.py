@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.explorer.engine.external import ByteTokenizer, ExternalEngine, read_external_access
+from services.explorer.engine.hosts import EngineHosts
 from services.explorer.engine.interface import (
     Engine,
     EngineOptions,
@@ -166,9 +167,13 @@ class LoadedStageModels:
 class EngineManager:
     """The engines of one stage's models; several engines of a model work as one."""
 
-    def __init__(self, *, start: StartEngine, waits: WaitRegistry) -> None:
+    def __init__(
+        self, *, start: StartEngine, waits: WaitRegistry, hosts: EngineHosts | None = None
+    ) -> None:
         self._start = start
         self._waits = waits
+        self._hosts = hosts
+        """The other hosts, if each engine is on several."""
         self._models: tuple[StageModel, ...] = ()
         self._started: list[LoadedModel] = []
         self._running: LoadedStageModels | None = None
@@ -214,6 +219,8 @@ class EngineManager:
 
     async def _start_models(self, models: Sequence[StageModel]) -> LoadedStageModels:
         """Starts the models one after the other, as `_start_replicas` does with engines."""
+        if self._hosts is not None and any(model.external is None for model in models):
+            await self._hosts.wait_until_complete(self._waits)
         await in_daemon_thread(lambda: _prepare(models))
         try:
             for model in models:
@@ -318,11 +325,16 @@ class EngineManager:
         started: list[Engine] = []
         try:
             for number in range(options.rollout.engine_num):
-                started.append(await self._start(replace(options, number=number)))
+                started.append(await self._start_engine(replace(options, number=number)))
         except BaseException:
             await EnginePool(started).close()
             raise
         return tuple(started)
+
+    async def _start_engine(self, options: EngineOptions) -> Engine:
+        if self._hosts is None:
+            return await self._start(options)
+        return await self._hosts.start_engine(options, self._start)
 
 
 def _policy_of(models: LoadedStageModels) -> tuple[Engine, WeightLoader]:

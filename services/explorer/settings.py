@@ -44,6 +44,23 @@ class ExplorerSettings(ServiceSettings):
     max_unconfirmed: int = Field(default=4096, ge=1)
     """Results held in memory until they are committed; beyond it no work is taken."""
 
+    num_hosts: int = Field(default=1, ge=1)
+    """Hosts of the one engine, each with an explorer service. Its workers are shared out evenly."""
+
+    host: int = Field(default=0, ge=0)
+    """Number of this host; 0 leads and explores, the others have workers and do as it says."""
+
+    leader: str = ""
+    """Address of the leading explorer, host:port; for the other hosts."""
+
+    engine_address: str = "127.0.0.1"
+    """IP address of this host at which its workers talk to those of other hosts, on ports that the
+    kernel chooses. The traffic is neither encrypted nor authenticated: it must be of loopback or of
+    a private network."""
+
+    host_wait_seconds: float = Field(default=600.0, gt=0)
+    """Time that an engine waits for a host that is not there before its stage fails."""
+
     @property
     def lease_holder(self) -> str:
         """The name under which leases are held, the same for all processes at a fixed address.

@@ -9,7 +9,7 @@ from typing import Literal
 
 from trinity.config.data_files import SUFFIXES
 from trinity.config.plan.parts import ExternalAccess, ResolvedExperienceBuffer, ResolvedTaskset
-from trinity.config.plan.placement import num_hosts
+from trinity.config.plan.placement import engine_groups_of, num_hosts
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import DATABASES
 from trinity.config.schema.base import redact_secrets
@@ -100,12 +100,25 @@ class ExperimentDeployment:
             return 0
         if service == "trainer":
             return self.plan.num_ranks // self.trainer_hosts
-        return self.plan.num_rollout_gpus if service == "explorer" else 0
+        return self.plan.num_rollout_gpus // self.explorer_hosts if service == "explorer" else 0
 
     @property
     def trainer_hosts(self) -> int:
         """Machines of the gang, each with a trainer service."""
         return num_hosts(self.plan.num_ranks, self.plan.stages[0].config.cluster.gpu_per_node)
+
+    @property
+    def explorer_hosts(self) -> int:
+        """Machines of one explorer: several if one engine alone is larger than one."""
+        node = self.plan.stages[0].config.cluster.gpu_per_node
+        stages = [stage for stage in self.plan.stages if stage.needs_rollout]
+        engines = [group.gpus_each for stage in stages for group in engine_groups_of(stage)]
+        return num_hosts(max(engines, default=0), node)
+
+    @property
+    def num_explorer_services(self) -> int:
+        """Explorer services in all: one on each machine of each explorer."""
+        return self.explorers * self.explorer_hosts if self.needs_explorer else 0
 
     def check_turns(self) -> None:
         """Raises: UserError if engine and trainer share a GPU: they see each other's processes."""
@@ -118,13 +131,32 @@ class ExperimentDeployment:
                 )
 
     def check_hosts(self) -> None:
-        """Raises: UserError if the ranks of a stage cannot be shared out over the machines."""
+        """Raises: UserError if ranks or workers of a stage do not go with the machines."""
+        self._check_explorer_hosts()
         for stage in self.plan.stages:
             if stage.needs_training and stage.trainer_rank_num % self.trainer_hosts:
                 raise UserError(
                     f"stage `{stage.name}` trains on {stage.trainer_rank_num} ranks, and the gang "
                     f"has {self.trainer_hosts} machines: give each stage a `trainer.rank_num` that "
                     "they share out evenly"
+                )
+
+    def _check_explorer_hosts(self) -> None:
+        hosts = self.explorer_hosts
+        if hosts == 1:
+            return
+        if self.explorers > 1:
+            raise UserError(
+                f"`--explorers {self.explorers}`: an engine on {hosts} machines is all of the "
+                "deployment's rollout: give 1, or a `tensor_parallel_size` that fits one machine"
+            )
+        for stage in self.plan.stages:
+            groups = engine_groups_of(stage) if stage.needs_rollout else ()
+            if sum(group.num for group in groups) > 1 or any(g.gpus_each % hosts for g in groups):
+                raise UserError(
+                    f"stage `{stage.name}`: the explorer is on {hosts} machines for the largest "
+                    "engine: give each stage one engine, whose `tensor_parallel_size` x "
+                    "`pipeline_parallel_size` they share out evenly"
                 )
 
     def folders(self, service: str) -> tuple[MountedFolder, ...]:

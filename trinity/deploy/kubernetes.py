@@ -15,7 +15,7 @@ IMAGES = ("synchronizer", "buffer", "trainer", "explorer")
 NAME_LABEL = "app.kubernetes.io/name"
 POD_INDEX = "apps.kubernetes.io/pod-index"
 """The label with the number of a pod in its set; of Kubernetes 1.28 on."""
-TRAINER_PORT = 50053
+PORTS = {"trainer": 50053, "explorer": 50054}
 KINDS: Mapping[str, tuple[str, str]] = {
     "buffer": ("apps/v1", "Deployment"),
     "explorer": ("apps/v1", "Deployment"),
@@ -39,14 +39,19 @@ def kubernetes_files(deployment: ExperimentDeployment, overlay: Overlay) -> File
         files["telemetry.yaml"] = _text(_telemetry_policy(deployment.otlp_port))
         resources.append("telemetry.yaml")
     if deployment.trainer_hosts > 1:
-        files["gang.yaml"] = _texts(_leader_service(), _gang_policy())
+        files["gang.yaml"] = _texts(_leader_service("trainer"), _gang_policy("trainer", "gang"))
         resources.append("gang.yaml")
+    if deployment.explorer_hosts > 1:
+        files["engine.yaml"] = _texts(
+            _leader_service("explorer"), _gang_policy("explorer", "engine")
+        )
+        resources.append("engine.yaml")
     files["kustomization.yaml"] = _text(_kustomization(deployment, resources))
     return files
 
 
 def _kustomization(deployment: ExperimentDeployment, resources: list[str]) -> JsonValue:
-    counts = {"explorer": deployment.explorers if deployment.needs_explorer else 0}
+    counts = {"explorer": deployment.num_explorer_services}
     if deployment.trainer_hosts > 1:
         counts["trainer"] = deployment.trainer_hosts
     return {
@@ -54,11 +59,31 @@ def _kustomization(deployment: ExperimentDeployment, resources: list[str]) -> Js
         "kind": "Kustomization",
         "namespace": "trinity",
         "resources": [*resources],
-        "patches": [{"path": f"{name}.yaml"} for name in KINDS],
+        "patches": _patches(deployment),
         "replicas": [{"name": name, "count": count} for name, count in counts.items()],
         "images": [_image(deployment, name) for name in IMAGES],
         "configMapGenerator": [{"name": "experiment-plan", "files": ["plan.json"]}],
     }
+
+
+def _patches(deployment: ExperimentDeployment) -> JsonValue:
+    """Returns the patches; an explorer on several machines becomes a set of numbered pods."""
+    patches: list[JsonValue] = [{"path": f"{name}.yaml"} for name in KINDS]
+    if deployment.explorer_hosts > 1:
+        changes: JsonValue = [
+            {"op": "replace", "path": "/kind", "value": "StatefulSet"},
+            {"op": "remove", "path": "/spec/strategy"},
+            {"op": "add", "path": "/spec/serviceName", "value": "explorer"},
+            {"op": "add", "path": "/spec/podManagementPolicy", "value": "Parallel"},
+        ]
+        patches.append(
+            {
+                "target": {"kind": "Deployment", "name": "explorer"},
+                "patch": _text(changes),
+                "options": {"allowKindChange": True},
+            }
+        )
+    return patches
 
 
 def _image(deployment: ExperimentDeployment, name: str) -> JsonValue:
@@ -77,7 +102,9 @@ def _patch(deployment: ExperimentDeployment, name: str, overlay: Overlay) -> Jso
     if name == "explorer":
         environment += [_of_secret(variable) for variable in deployment.model_variables]
     if name == "trainer" and deployment.trainer_hosts > 1:
-        environment += _gang_variables(deployment.trainer_hosts)
+        environment += _gang_variables("trainer", "GANG", deployment.trainer_hosts)
+    if name == "explorer" and deployment.explorer_hosts > 1:
+        environment += _gang_variables("explorer", "ENGINE", deployment.explorer_hosts)
     container: dict[str, JsonValue] = {"name": name, "env": environment}
     if gpus := deployment.gpus(name):
         container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
@@ -114,13 +141,14 @@ def _volumes(folders: tuple[MountedFolder, ...], overlay: Overlay) -> JsonValue:
     ]
 
 
-def _gang_variables(num_hosts: int) -> list[JsonValue]:
-    """Returns the place of a pod in the gang: its number in the set, its address, the leader."""
+def _gang_variables(service: str, network: str, num_hosts: int) -> list[JsonValue]:
+    """Returns the place of a pod among hosts: its number in the set, its address, the leader."""
+    prefix = f"TRINITY_{service.upper()}"
     return [
-        {"name": "TRINITY_TRAINER_NUM_HOSTS", "value": str(num_hosts)},
-        {"name": "TRINITY_TRAINER_LEADER", "value": f"trainer:{TRAINER_PORT}"},
-        _of_pod("TRINITY_TRAINER_HOST", f"metadata.labels['{POD_INDEX}']"),
-        _of_pod("TRINITY_TRAINER_GANG_ADDRESS", "status.podIP"),
+        {"name": f"{prefix}_NUM_HOSTS", "value": str(num_hosts)},
+        {"name": f"{prefix}_LEADER", "value": f"{service}:{PORTS[service]}"},
+        _of_pod(f"{prefix}_HOST", f"metadata.labels['{POD_INDEX}']"),
+        _of_pod(f"{prefix}_{network}_ADDRESS", "status.podIP"),
     ]
 
 
@@ -128,33 +156,33 @@ def _of_pod(variable: str, field: str) -> JsonValue:
     return {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": field}}}
 
 
-def _leader_service() -> JsonValue:
+def _leader_service(service: str) -> JsonValue:
     """Returns the service by whose name hosts find the first one; its certificate has the name."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": "trainer"},
+        "metadata": {"name": service},
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": {NAME_LABEL: "trainer", POD_INDEX: "0"},
-            "ports": [{"name": "grpc", "port": TRAINER_PORT}],
+            "selector": {NAME_LABEL: service, POD_INDEX: "0"},
+            "ports": [{"name": "grpc", "port": PORTS[service]}],
         },
     }
 
 
-def _gang_policy() -> JsonValue:
-    """Lets the hosts of the gang reach every port of one another, and no other pod."""
-    trainers: JsonValue = {"podSelector": {"matchLabels": {NAME_LABEL: "trainer"}}}
+def _gang_policy(service: str, name: str) -> JsonValue:
+    """Lets the hosts of a gang or an engine reach every port of one another, and no other pod."""
+    hosts: JsonValue = {"podSelector": {"matchLabels": {NAME_LABEL: service}}}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": {"name": "gang"},
+        "metadata": {"name": name},
         "spec": {
-            "podSelector": {"matchLabels": {NAME_LABEL: "trainer"}},
+            "podSelector": {"matchLabels": {NAME_LABEL: service}},
             "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"from": [trainers]}],
-            "egress": [{"to": [trainers]}],
+            "ingress": [{"from": [hosts]}],
+            "egress": [{"to": [hosts]}],
         },
     }
 

@@ -127,7 +127,8 @@ def _values(deployment: ExperimentDeployment) -> dict[str, JsonValue]:
             ]
             for name in SERVICES
         },
-        "explorers": deployment.explorers if deployment.needs_explorer else 0,
+        "explorers": deployment.num_explorer_services,
+        "explorer_hosts": deployment.explorer_hosts,
         "trainers": deployment.trainer_hosts,
         "explorer_gpus": deployment.gpus("explorer"),
         "trainer_gpus": deployment.gpus("trainer"),
@@ -191,8 +192,14 @@ class ManifestRenderer:
                 "give `--target k8s` or `nomad` with `--overlay cluster`, or lower "
                 "`trainer.rank_num` to one machine's GPUs"
             )
-        check_gpu_capacity(self.deployment, on_one_node=on_one_node)
+        if on_one_node and self.deployment.explorer_hosts > 1:
+            raise UserError(
+                f"one engine has {self.deployment.explorer_hosts} machines, and this renders one: "
+                "give `--target k8s` or `nomad` with `--overlay cluster`, or lower "
+                "`explorer.rollout_model.tensor_parallel_size` to one machine's GPUs"
+            )
         self.deployment.check_hosts()
+        check_gpu_capacity(self.deployment, on_one_node=on_one_node)
         files = self._files()
         self._prepare()
         for name in COPIED[self.target]:

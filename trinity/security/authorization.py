@@ -99,7 +99,7 @@ _TABLE: Mapping[str, Mapping[str, tuple[Scope, ...]]] = {
         "DeleteTaskset": (_STEER,),
         "CloseQueue": (_SUBMIT, _STEER),
     },
-    "ExplorerService": {"GetExplorerStatus": (_READ,)},
+    "ExplorerService": {"GetExplorerStatus": (_READ,), "JoinEngine": (_EXPLORER,)},
     "TrainerService": {"GetTrainerStatus": (_READ,), "JoinGang": (_TRAINER,)},
 }
 

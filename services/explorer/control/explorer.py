@@ -19,6 +19,7 @@ from services.explorer.control.experiment import ExperimentRunner
 from services.explorer.control.stage import RolloutStageFactory
 from services.explorer.delivery.outbox import CommitReportWatcher, Outbox
 from services.explorer.delivery.publisher import NatsBroker, ResultPublisher
+from services.explorer.engine.hosts import EngineHosts
 from services.explorer.engines import EngineManager, StartEngine
 from services.explorer.retry import RetryPolicy, WatchFeed, iterate_until_deadline
 from services.explorer.rollout.workflow_execution import LoopWatchdog
@@ -29,7 +30,7 @@ from trinity.api.v1.explorer_pb2_grpc import (
     ExplorerServiceServicer,
     add_ExplorerServiceServicer_to_server,
 )
-from trinity.errors import RpcError
+from trinity.errors import PreconditionFailed, RpcError
 from trinity.rpc.channel import open_channel
 from trinity.rpc.health import Health
 from trinity.rpc.server import RunningServer, Servicer, serve
@@ -163,12 +164,37 @@ async def connect_broker(broker: NatsBroker, retry_policy: RetryPolicy) -> None:
 
 
 class ExplorerServicer(ExplorerServiceServicer):
-    """Answers requests from memory."""
+    """Answers requests from memory; hands streams of other hosts to the engine."""
 
-    def __init__(self, heartbeats: Heartbeats, counters: RolloutCounters, outbox: Outbox) -> None:
+    def __init__(
+        self,
+        heartbeats: Heartbeats,
+        counters: RolloutCounters,
+        outbox: Outbox,
+        hosts: EngineHosts | None = None,
+    ) -> None:
         self._heartbeats = heartbeats
         self._counters = counters
         self._outbox = outbox
+        self._hosts = hosts
+
+    async def JoinEngine(
+        self,
+        request_iterator: AsyncIterator[pb.JoinEngineRequest],
+        context: "grpc.aio.ServicerContext[object, object]",  # noqa: ARG002
+    ) -> AsyncIterator[pb.JoinEngineResponse]:
+        """Serves the stream of another host of the engine.
+
+        Raises: PreconditionFailed if this explorer leads none.
+        """
+        if self._hosts is None:
+            await anext(request_iterator, None)  # a token of another tenant is refused here
+            raise PreconditionFailed(
+                "this explorer leads no engine over several hosts: give it "
+                "TRINITY_EXPLORER_NUM_HOSTS, and no TRINITY_EXPLORER_HOST"
+            )
+        async for response in self._hosts.serve(request_iterator):
+            yield response
 
     async def GetExplorerStatus(
         self,
@@ -193,9 +219,15 @@ class Explorer:
     """All parts of one explorer process."""
 
     def __init__(
-        self, *, settings: ExplorerSettings, start_engine: StartEngine, broker: NatsBroker
+        self,
+        *,
+        settings: ExplorerSettings,
+        start_engine: StartEngine,
+        broker: NatsBroker,
+        hosts: EngineHosts | None = None,
     ) -> None:
         self._settings = settings
+        self._hosts = hosts
         self._broker = broker
         self._id = str(uuid.uuid4())
         self._counters = RolloutCounters()
@@ -212,7 +244,7 @@ class Explorer:
         self._synchronizer = ExplorerSynchronizerClient(self._synchronizer_channel, tenant)
         self._heartbeats = Heartbeats(self._synchronizer.stub, member_id=self._id, role="explorer")
         self._retry_policy = RetryPolicy(self._heartbeats.waits)
-        self._engines = EngineManager(start=start_engine, waits=self._heartbeats.waits)
+        self._engines = EngineManager(start=start_engine, waits=self._heartbeats.waits, hosts=hosts)
         self._experiments: WatchFeed[tuple[ExplorerExperimentState, ...]] = WatchFeed(
             self._synchronizer.watch_experiments,
             waits_for="synchronizer",
@@ -252,7 +284,9 @@ class Explorer:
         servicer = Servicer(
             name=SERVICE,
             add=add_ExplorerServiceServicer_to_server,
-            implementation=ExplorerServicer(self._heartbeats, self._counters, self._outbox),
+            implementation=ExplorerServicer(
+                self._heartbeats, self._counters, self._outbox, self._hosts
+            ),
         )
         try:
             async with self._broker, serve(self._settings, [servicer]) as server:

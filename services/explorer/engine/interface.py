@@ -37,6 +37,18 @@ class DeviceRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpan:
+    """The place of this host in an engine over several, and where all workers meet."""
+
+    num_hosts: int
+    host: int
+    address: str
+    """Address of this host in the engine's network."""
+    meeting_address: str
+    meeting_port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
     """A model and how to run it."""
 
@@ -63,6 +75,8 @@ class EngineOptions:
     """True if it gives its device to the trainer by turns."""
     role: str = "the rollout engine"
     """Name of the engine in messages."""
+    span: EngineSpan | None = None
+    """The place of this host, if the engine is on several."""
 
 
 class Engine(Generator, Protocol):

@@ -19,6 +19,7 @@ from services.explorer.engine.vllm_options import (
     detect_hardware,
     engine_arguments,
     prepare_environment,
+    span_environment,
     temporary_environment,
     visible_devices,
 )
@@ -67,7 +68,7 @@ class VllmEngine:
         self._end_token_ids = [] if self._ignore_end else list(options.end_token_ids)
         self._request_numbers = itertools.count(1)
         has_gpu = detect_hardware().has_gpu
-        size = options.rollout.gpus_per_engine if has_gpu else 1
+        size = options.rollout.gpus_per_engine if has_gpu or options.span else 1
         self._receivers = Receivers(count=size, have_gpu=has_gpu)
 
     async def generate(
@@ -372,5 +373,8 @@ def _start(options: EngineOptions, abandoned: threading.Event) -> "AsyncLLM":
         "starting the engine", extra={"model": options.model_path, "number": options.number}
     )
     arguments = AsyncEngineArgs(**engine_arguments(options, hardware))
-    with temporary_environment(visible_devices(options, hardware)):
+    environment = visible_devices(options, hardware)
+    if options.span is not None:
+        environment |= span_environment(options.span.address, hardware)
+    with temporary_environment(environment):
         return AsyncLLM.from_engine_args(arguments)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from services.explorer.engine.interface import EngineOptions
+from services.explorer.engine.interface import EngineOptions, EngineSpan
 from trinity.errors import UserError
+from trinity.runtime.private_network import PrivateAddress
 from trinity.sizing.memory import kv_bytes_per_token
 from trinity.sizing.stage_sizes import local_shape
 from trinity.types import JsonObject
@@ -21,6 +22,7 @@ CPU_BLOCK_TOKENS = 128
 """vLLM's block of the cache on a CPU: what a sequence takes at least."""
 MAX_BATCHED_TOKENS = 8192
 MAX_SEQUENCES = 256
+ENGINE_ADDRESS = "TRINITY_EXPLORER_ENGINE_ADDRESS"
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 GPU_ENVIRONMENT = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 """An engine's process is forked, and CUDA cannot start in it once `torch.cuda.is_available()` was
@@ -132,6 +134,8 @@ def engine_arguments(options: EngineOptions, hardware: Hardware) -> JsonObject:
         "seed": 0,
     }
     arguments |= _gpu_arguments(options) if hardware.has_gpu else _cpu_arguments(options, hardware)
+    if options.span is not None:
+        arguments |= _span_arguments(options, options.span)
     if options.records_experts:
         arguments["enable_return_routed_experts"] = True
     if options.trusts_code:
@@ -139,6 +143,36 @@ def engine_arguments(options: EngineOptions, hardware: Hardware) -> JsonObject:
     if options.rope is not None:
         arguments["hf_overrides"] = options.rope
     return arguments | rollout.extra_engine_args
+
+
+def _span_arguments(options: EngineOptions, span: EngineSpan) -> JsonObject:
+    return {
+        "tensor_parallel_size": options.rollout.tensor_parallel_size,
+        "pipeline_parallel_size": options.rollout.pipeline_parallel_size,
+        "distributed_executor_backend": "mp",
+        "nnodes": span.num_hosts,
+        "node_rank": span.host,
+        "master_addr": span.meeting_address,
+        "master_port": span.meeting_port,
+    }
+
+
+def engine_address(address: str) -> PrivateAddress:
+    """Returns the address of this host at which its workers talk to those of other hosts."""
+    return PrivateAddress(address=address, variable=ENGINE_ADDRESS, speakers="workers")
+
+
+def span_environment(address: str, hardware: Hardware) -> dict[str, str]:
+    """Returns what binds the workers of an engine over several hosts to the address of this one.
+
+    With torch's variable, no worker opens the store where all meet: the leader has it, bound to its
+    address, where torch would listen on all. Raises: UserError.
+    """
+    variables = engine_address(address).interface_variables()
+    variables |= {"VLLM_HOST_IP": address, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    if not hardware.has_gpu:
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # hosts may be on one machine
+    return variables
 
 
 def _gpu_arguments(options: EngineOptions) -> JsonObject:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from services.trainer.control.hosts import HostLink
-from services.trainer.control.places import RankPlaces, interface_variables, ranks_per_host
+from services.trainer.control.places import RankPlaces, gang_address, ranks_per_host
 from services.trainer.control.status import TrainerState
 from services.trainer.messages import (
     EVENTS,
@@ -248,7 +248,7 @@ class GangNetwork:
         """Returns the variables that bind collectives to the address; none on loopback."""
         if not (self.hosts or self.is_apart) or is_loopback(self.address):
             return {}
-        return interface_variables(self.address)
+        return gang_address(self.address).interface_variables()
 
 
 def _log_variables(level: str, style: str) -> dict[str, str]:

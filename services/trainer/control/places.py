@@ -1,18 +1,11 @@
-"""The place of a host in a gang: its ranks, its address, and the interface that this is on."""
+"""The place of a host in a gang: its ranks and its address."""
 
-import ipaddress
-import os
 from dataclasses import dataclass
-
-import psutil
 
 from services.trainer.settings import TrainerSettings
 from trinity.errors import UserError
-from trinity.security.loopback import is_loopback
+from trinity.runtime.private_network import PrivateAddress
 
-GLOO = "GLOO_SOCKET_IFNAME"
-INTERFACES = (GLOO, "NCCL_SOCKET_IFNAME")
-"""Variables of gloo and NCCL; what the operator sets stays."""
 ADDRESS = "TRINITY_TRAINER_GANG_ADDRESS"
 
 
@@ -56,66 +49,12 @@ def check_place(settings: TrainerSettings) -> None:
             f"TRINITY_TRAINER_HOST is {host}, and host 0 leads: give its host:port as "
             "TRINITY_TRAINER_LEADER"
         )
-    if host and is_loopback(settings.gang_address) and not is_loopback(_host_of(settings.leader)):
-        raise UserError(
-            f"{ADDRESS} is {settings.gang_address}, which the leader {settings.leader} does not "
-            "reach: give this host's address in a private network that only the hosts of the gang "
-            "reach"
-        )
+    if host:
+        gang_address(settings.gang_address).check_leader(settings.leader)
     if num_hosts > 1:
-        interface_variables(settings.gang_address)
+        gang_address(settings.gang_address).interface_variables()
 
 
-def _host_of(address: str) -> str:
-    return address.rpartition(":")[0]
-
-
-def interface_of(address: str) -> str:
-    """Returns the network interface of an address of this host.
-
-    What ranks say to one another is neither encrypted nor authenticated, so the address must be of
-    loopback or of a private network. Raises: UserError.
-    """
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError as error:
-        raise UserError(f"{ADDRESS} is {address}: give an IP address of this host") from error
-    if parsed.is_unspecified or not (parsed.is_private or parsed.is_loopback):
-        raise UserError(
-            f"{ADDRESS} is {address}, and ranks talk without encryption: give this host's address "
-            "in a private network that only the hosts of the gang reach"
-        )
-    for name, found in psutil.net_if_addrs().items():
-        for own in found:
-            own_address = own.address.partition("%")[0]
-            if own_address == address or (parsed.is_loopback and own_address == "127.0.0.1"):
-                return name
-    raise UserError(f"{ADDRESS} is {address}, which no network interface of this host has")
-
-
-def interface_variables(address: str) -> dict[str, str]:
-    """Returns the variables that bind collectives to the interface of an address.
-
-    Raises: UserError if the operator names an interface that does not exist.
-    """
-    found = interface_of(address)
-    known = psutil.net_if_addrs()
-    variables = {}
-    for variable in INTERFACES:
-        name = os.environ.get(variable)
-        if name is None:
-            variables[variable] = found
-        elif not _exists(variable, name, list(known)):
-            raise UserError(
-                f"{variable} is {name}, and this host has the interfaces {', '.join(sorted(known))}"
-            )
-    return variables
-
-
-def _exists(variable: str, names: str, known: list[str]) -> bool:
-    """gloo takes names; NCCL takes beginnings, names after `=`, and after `^` what is left out."""
-    if variable == GLOO or names.startswith("="):
-        return all(name in known for name in names.removeprefix("=").split(","))
-    return names.startswith("^") or all(
-        any(own.startswith(name) for own in known) for name in names.split(",")
-    )
+def gang_address(address: str) -> PrivateAddress:
+    """Returns the address of this host at which its ranks talk to others."""
+    return PrivateAddress(address=address, variable=ADDRESS, speakers="ranks")

@@ -76,6 +76,18 @@ def test_one_gpu_is_shared_in_colocate() -> None:
             demand(engines(tensor_parallel=2, data_parallel=2)),
             "spans 2 nodes, where vLLM takes no `data_parallel_size`",
         ),
+        (
+            6,
+            2,
+            demand(engines(2, tensor_parallel=4)),
+            "spans 2 nodes, and an explorer on several has one: set `engine_num` to 1",
+        ),
+        (
+            6,
+            2,
+            demand(engines(tensor_parallel=4), engines(name="judge")),
+            "let a server elsewhere answer for auxiliary models",
+        ),
         (1, 2, demand(engines(3), mode="bench", ranks=0), "want 3 GPUs .* there are 2"),
         (1, 2, demand(engines(2)), "leaves none to train on"),
         (2, 4, demand(engines(2), ranks=6), "6 ranks are more than one machine has GPUs"),

@@ -145,3 +145,69 @@ def test_turns_on_one_gpu_are_not_for_containers(tmp_path: Path, target: Target)
     by_turns = deployment(mode="colocate", cluster={"gpu_per_node": 1})
     with pytest.raises(UserError, match=r"`mode: colocate` needs.*start it with `trinity run`"):
         rendered(by_turns, target, tmp_path / "out")
+
+
+def on_two_machines(explorers: int = 1, **rollout: object) -> ExperimentDeployment:
+    """An engine larger than one machine, and one machine of ranks."""
+    return deployment(
+        explorers,
+        cluster={"node_num": 3, "gpu_per_node": 8},
+        explorer={"rollout_model": {"tensor_parallel_size": 16, **rollout}},
+    )
+
+
+def test_an_engine_of_several_machines_is_a_set_of_pods_that_only_reach_one_another(
+    tmp_path: Path,
+) -> None:
+    wide = on_two_machines()
+    assert (wide.explorer_hosts, wide.gpus("explorer"), wide.trainer_hosts) == (2, 8, 1)
+    folder = rendered(wide, "k8s", tmp_path / "out", "cluster")
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    assert {"name": "explorer", "count": 2} in kustomization["replicas"]
+    assert "engine.yaml" in kustomization["resources"]
+    change = kustomization["patches"][-1]
+    assert change["options"] == {"allowKindChange": True}
+    assert yaml.safe_load(change["patch"])[0]["value"] == "StatefulSet"
+    patch = yaml.safe_load((folder / "explorer.yaml").read_text())
+    (container,) = patch["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    given = {one["name"]: one.get("value") or one["valueFrom"] for one in container["env"]}
+    assert given["TRINITY_EXPLORER_NUM_HOSTS"] == "2"
+    assert given["TRINITY_EXPLORER_LEADER"] == "explorer:50054"
+    assert given["TRINITY_EXPLORER_ENGINE_ADDRESS"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert "pod-index" in given["TRINITY_EXPLORER_HOST"]["fieldRef"]["fieldPath"]
+    service, policy = yaml.safe_load_all((folder / "engine.yaml").read_text())
+    assert service["spec"]["selector"]["apps.kubernetes.io/pod-index"] == "0"
+    (source,) = policy["spec"]["ingress"][0]["from"]
+    assert source == {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "explorer"}}}
+    assert policy["spec"]["egress"] == [{"to": [source]}]
+
+
+def test_an_engine_of_one_machine_stays_a_deployment(tmp_path: Path) -> None:
+    folder = rendered(deployment(), "k8s", tmp_path / "out")
+    assert not (folder / "engine.yaml").exists()
+    assert "allowKindChange" not in (folder / "kustomization.yaml").read_text()
+    assert "NUM_HOSTS" not in (folder / "explorer.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("target", "overlay"),
+    [("compose", "one-node"), ("compose", "cluster"), ("k8s", "one-node"), ("nomad", "one-node")],
+)
+def test_an_engine_of_several_machines_is_refused_where_one_is_rendered(
+    tmp_path: Path, target: Target, overlay: Overlay
+) -> None:
+    with pytest.raises(UserError, match=r"one engine has 2 machines, and this renders one.*nomad"):
+        rendered(on_two_machines(), target, tmp_path / "out", overlay)
+
+
+def test_nomad_starts_an_explorer_for_each_machine_of_the_engine(tmp_path: Path) -> None:
+    folder = rendered(on_two_machines(), "nomad", tmp_path / "out", "cluster")
+    variables = json_file(folder / "experiment.vars.json")
+    assert (variables["explorers"], variables["explorer_hosts"]) == (2, 2)
+    assert variables["explorer_gpus"] == 8
+
+
+def test_one_engine_of_several_machines_is_all_that_explores(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"`--explorers 2`: an engine on 2 machines is all"):
+        rendered(on_two_machines(explorers=2), "k8s", tmp_path / "out", "cluster")

@@ -67,6 +67,21 @@ def test_the_trainers_of_a_gang_are_numbered_and_on_the_address_that_they_listen
     assert constraint.attributes["operator"] == '"distinct_hosts"'
 
 
+def test_explorers_of_one_engine_are_numbered_and_others_look_for_no_leader() -> None:
+    file = job_file("cluster")
+    (group,) = (block for block in file.within("group") if block.name == "explorer")
+    (task,) = group.of_kind("task")
+    given = "".join(variables_of(task, file).split())
+    for variable, value in (
+        ("NUM_HOSTS", '"${var.explorer_hosts}"'),
+        ("HOST", 'var.explorer_hosts>1?"${NOMAD_ALLOC_INDEX}":"0"'),
+        ("ENGINE_ADDRESS", '"${NOMAD_IP_grpc}"'),
+    ):
+        assert f"TRINITY_EXPLORER_{variable}={value}" in given
+    (shared,) = file.of_kind("locals")
+    assert shared.attributes["engine_leader"].startswith("var.explorer_hosts > 1 ?")
+
+
 def test_the_first_trainer_is_found_by_a_tag_and_does_not_look_for_itself() -> None:
     """A variable that changes restarts a task: the leader's own appearance must not."""
     group, task, _ = gang()

@@ -163,6 +163,7 @@ KNOWN_TEXTS = {
     *("reason", "activity", "damage", "recent_loss", "dead_letter_reason", "content_removed"),
     *("text", "prompt", "response", "cursor", "next_page_token"),
     *("task_json", "row_json", "plan_json", "order_json", "master_address"),
+    "arguments_json",  # of an engine, as the plan has them
     *("what", "by", "role"),  # of four words; the subject of a token; who speaks in a chat
     *("key", "before", "now"),  # a setting, of which `format_value` writes 80 characters
 }

@@ -4,8 +4,7 @@ import pytest
 
 from services.trainer.control.places import (
     check_place,
-    interface_of,
-    interface_variables,
+    gang_address,
     ranks_per_host,
 )
 from services.trainer.settings import TrainerSettings
@@ -52,15 +51,15 @@ def test_ranks_are_shared_out_evenly() -> None:
 def test_interfaces_follow_from_the_address_unless_the_operator_names_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    loopback = interface_of("127.0.0.1")
+    loopback = gang_address("127.0.0.1").interface()
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         monkeypatch.delenv(variable, raising=False)
-    assert interface_variables("127.0.0.2") == {
+    assert gang_address("127.0.0.2").interface_variables() == {
         "GLOO_SOCKET_IFNAME": loopback,
         "NCCL_SOCKET_IFNAME": loopback,
     }
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", loopback)
-    assert interface_variables("127.0.0.1") == {"GLOO_SOCKET_IFNAME": loopback}
+    assert gang_address("127.0.0.1").interface_variables() == {"GLOO_SOCKET_IFNAME": loopback}
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,11 @@ class ExplorerServiceStub:
                 request_serializer=trinity_dot_api_dot_v1_dot_explorer__pb2.GetExplorerStatusRequest.SerializeToString,
                 response_deserializer=trinity_dot_api_dot_v1_dot_explorer__pb2.GetExplorerStatusResponse.FromString,
                 _registered_method=True)
+        self.JoinEngine = channel.stream_stream(
+                '/trinity.api.v1.ExplorerService/JoinEngine',
+                request_serializer=trinity_dot_api_dot_v1_dot_explorer__pb2.JoinEngineRequest.SerializeToString,
+                response_deserializer=trinity_dot_api_dot_v1_dot_explorer__pb2.JoinEngineResponse.FromString,
+                _registered_method=True)
 
 
 class ExplorerServiceServicer:
@@ -59,6 +64,15 @@ class ExplorerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def JoinEngine(self, request_iterator, context):
+        """JoinEngine puts the GPUs of another host at the disposal of the explorer that leads an engine over several.
+        Both sides send a message at least every two seconds; who hears nothing for eight gives the other one up. May
+        be reopened, by the number of the host. FAILED_PRECONDITION: the hosts differ; the message says in what.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ExplorerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -66,6 +80,11 @@ def add_ExplorerServiceServicer_to_server(servicer, server):
                     servicer.GetExplorerStatus,
                     request_deserializer=trinity_dot_api_dot_v1_dot_explorer__pb2.GetExplorerStatusRequest.FromString,
                     response_serializer=trinity_dot_api_dot_v1_dot_explorer__pb2.GetExplorerStatusResponse.SerializeToString,
+            ),
+            'JoinEngine': grpc.stream_stream_rpc_method_handler(
+                    servicer.JoinEngine,
+                    request_deserializer=trinity_dot_api_dot_v1_dot_explorer__pb2.JoinEngineRequest.FromString,
+                    response_serializer=trinity_dot_api_dot_v1_dot_explorer__pb2.JoinEngineResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -99,6 +118,33 @@ class ExplorerService:
             '/trinity.api.v1.ExplorerService/GetExplorerStatus',
             trinity_dot_api_dot_v1_dot_explorer__pb2.GetExplorerStatusRequest.SerializeToString,
             trinity_dot_api_dot_v1_dot_explorer__pb2.GetExplorerStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinEngine(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/trinity.api.v1.ExplorerService/JoinEngine',
+            trinity_dot_api_dot_v1_dot_explorer__pb2.JoinEngineRequest.SerializeToString,
+            trinity_dot_api_dot_v1_dot_explorer__pb2.JoinEngineResponse.FromString,
             options,
             channel_credentials,
             insecure,

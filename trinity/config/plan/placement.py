@@ -99,6 +99,7 @@ def check_demand(cluster: ClusterGpus, demand: GpuDemand) -> None:
     """Raises: UserError if the demand cannot be met."""
     for engines in demand.engines:
         _check_engine(cluster, engines)
+    _check_alone(cluster, demand.engines)
     if demand.mode == BY_TURNS:
         _check_colocated(cluster, demand)
         return
@@ -163,6 +164,18 @@ def _check_engine(cluster: ClusterGpus, engines: EngineGroup) -> None:
         raise UserError(
             f"one engine of {engines.name} spans {each // node} nodes, where vLLM takes no "
             "`data_parallel_size`: set it to 1 and raise `engine_num`"
+        )
+
+
+def _check_alone(cluster: ClusterGpus, groups: tuple[EngineGroup, ...]) -> None:
+    """Checks that an explorer has no other engine beside one that spans machines."""
+    spanning = [engines for engines in groups if engines.gpus_each > cluster.gpus_per_node]
+    if spanning and sum(engines.num for engines in groups if engines.gpus_each) > 1:
+        first = spanning[0]
+        raise UserError(
+            f"one engine of {first.name} spans {first.gpus_each // cluster.gpus_per_node} nodes, "
+            "and an explorer on several has one: set `engine_num` to 1, and let a server elsewhere "
+            "answer for auxiliary models (`external_model_config`), or leave them out"
         )
 
 
