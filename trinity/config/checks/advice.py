@@ -122,15 +122,14 @@ def _rows_are_padded(stage: StagePlan) -> Iterator[str]:
 
 
 def _engines_over_machines(stage: StagePlan) -> Iterator[str]:
-    """An explorer starts its engines on its own machine."""
+    """`trinity run` starts all processes of an engine on its own machine."""
     node = stage.config.cluster.gpu_per_node
     for engines in gpu_demand_of(stage).engines if node else ():
         if engines.gpus_each > node:
             yield (
-                f"an engine of {engines.gpus_each} GPUs ({engines.name}) does not fit on a machine "
-                f"of {node} (`cluster.gpu_per_node`), and engines are not spread over machines: no "
-                "start and no `trinity deploy` takes it; lower its `tensor_parallel_size`, "
-                "`pipeline_parallel_size` or `data_parallel_size`"
+                f"an engine of {engines.gpus_each} GPUs ({engines.name}) is larger than a machine "
+                f"of {node} (`cluster.gpu_per_node`): `trinity deploy render --overlay cluster` "
+                "spreads it over several, and `trinity run` does not"
             )
 
 

@@ -172,7 +172,7 @@ GPUS = [
             "explorer": {"rollout_model": {"tensor_parallel_size": 4}},
         },
         ADVICE,
-        "engines are not spread over machines",
+        "spreads it over several",
         holds=lambda plan: plan.trainer_rank_num == 2,
     ),
     refused("no parallelism", at(f"{ROLLOUT}.tensor_parallel_size", 0), "tensor_parallel_size"),
