@@ -120,11 +120,6 @@ ALLOWED = (
     Allowed(r"trinity/rft(/config\.json)?", "tests/unit/config/*", "a model on the hub, made up"),
     Allowed(r"trinity/api/v1/\w+\.proto", "*", "a file as protos import it, under proto/"),
     Allowed(r"benchmarks/results/gpu\.json", "benchmarks/*", "written where there is a GPU"),
-    Allowed(
-        r"benchmarks/results/(user_processes|beside_trl|algorithms_beside)\.jsonl?",
-        "benchmarks/*",
-        "written where it is run",
-    ),
     Allowed(r"build(/.*)?", "*.py", "the folder for what tools make"),
     Allowed(r"tests\.integration\.buffer\.own_priorities\.missing", "tests/*", "made up"),
     Allowed(r"my_rewards\.py|my_file\.py|envs/shop/workflow\.py", "*", "a user's file"),
