@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trinity.config.plan.arithmetic import HEAD_CHUNK_TOKENS, head_settings
+from trinity.config.plan.micro_batches import critic_rows, policy_rows
 from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.parts import AuxiliaryModel
 from trinity.config.plan.stage_plan import StagePlan
@@ -60,7 +61,7 @@ def _numbered(remedies: Iterator[str]) -> str:
 def _of_trainer(plan: StagePlan) -> Iterator[str]:
     trainer, sharing = plan.config.trainer, plan.sequence_parallel_size
     longest = -(-plan.max_model_len // sharing)
-    if (rows := plan.micro_batch_rows) is not None:
+    if (rows := policy_rows(plan)) is not None:
         if rows > 1:
             yield f"`trainer.ppo_micro_batch_size_per_gpu: {rows // 2}` (now {rows})"
     elif (tokens := plan.max_token_len_per_gpu) > longest:
@@ -172,7 +173,7 @@ def training_settings_of(stage: StagePlan) -> TrainingSettings:
         ranks=_shards(stage),
         policy=_policy_state(stage),
         critic=_critic_state(stage),
-        tokens=_tokens(stage, stage.max_token_len_per_gpu, stage.micro_batch_rows),
+        tokens=_tokens(stage, stage.max_token_len_per_gpu, policy_rows(stage)),
         dtype=trainer.dtype,
         checkpoints_activations=stage.recomputes_activations,
         head_tokens=HEAD_CHUNK_TOKENS if head_settings(trainer).recomputes else None,
@@ -189,7 +190,7 @@ def _tokens(stage: StagePlan, of_rank: int, rows: int | None) -> int:
 
 def _of_critic(stage: StagePlan, training: TrainingSettings) -> TrainingSettings:
     """Returns the critic's settings: its own micro-batches, where it has any."""
-    critic, rows = stage.config.trainer.critic, stage.critic_micro_batch_rows
+    critic, rows = stage.config.trainer.critic, critic_rows(stage)
     tokens = training.tokens
     if rows is not None and critic.ppo_micro_batch_size_per_gpu is not None:
         tokens = _tokens(stage, 0, rows)
@@ -341,7 +342,7 @@ def _smaller_micro_batches(stage: StagePlan, tokens: int) -> Iterator[tuple[int,
     The last is of the longest sequence alone.
     """
     least, sharing = stage.longest_unit, stage.sequence_parallel_size
-    if (rows := stage.micro_batch_rows) is not None:
+    if (rows := policy_rows(stage)) is not None:
         for fewer in range(rows - 1, 0, -1):
             most = max(fewer * stage.max_model_len, least)
             yield most, f"trainer.ppo_micro_batch_size_per_gpu: {fewer}"

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,11 +17,12 @@ from services.explorer.engine.vllm_options import detect_hardware, span_environm
 from services.explorer.settings import ExplorerSettings
 from trinity.api.v1 import explorer_pb2 as pb
 from trinity.api.v1.explorer_pb2_grpc import ExplorerServiceStub
+from trinity.runtime.child_process import module_command
 
 logger = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 1.0
-COMMAND = (sys.executable, "-m", "services.explorer.engine.vllm_headless")
+COMMAND = module_command("services.explorer.engine.vllm_headless")
 
 
 @dataclass(slots=True)

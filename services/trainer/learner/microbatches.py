@@ -20,6 +20,7 @@ from services.trainer.learner.prepared_batch import (
 )
 from services.trainer.types import Metrics, TrainRow
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
+from trinity.config.plan.micro_batches import critic_rows, inference_rows, policy_rows
 from trinity.config.plan.stage_plan import StagePlan
 
 T = TypeVar("T")
@@ -37,19 +38,19 @@ class MicroBatchLimits:
     @classmethod
     def of_policy(cls, plan: StagePlan) -> "MicroBatchLimits":
         """Returns the limits of the policy's training."""
-        return cls._of(plan, None, plan.micro_batch_rows)
+        return cls._of(plan, None, policy_rows(plan))
 
     @classmethod
     def without_gradients(cls, plan: StagePlan) -> "MicroBatchLimits":
         """Returns the limits of passes of actor and reference that only compute outputs."""
         tokens = plan.config.trainer.log_prob_max_token_len_per_gpu
-        return cls._of(plan, tokens, plan.inference_micro_batch_rows)
+        return cls._of(plan, tokens, inference_rows(plan))
 
     @classmethod
     def of_critic(cls, plan: StagePlan) -> "MicroBatchLimits":
         """Returns the limits of all passes of the critic."""
         tokens = plan.config.trainer.critic.max_token_len_per_gpu
-        return cls._of(plan, tokens, plan.critic_micro_batch_rows)
+        return cls._of(plan, tokens, critic_rows(plan))
 
     @classmethod
     def _of(cls, plan: StagePlan, tokens: int | None, rows: int | None) -> "MicroBatchLimits":

@@ -230,30 +230,6 @@ class StagePlan(PlanModel):
         return has_both and is_single and is_asked
 
     @property
-    def micro_batch_rows(self) -> int | None:
-        """Rows of the policy's micro-batches; None where they are cut by tokens."""
-        return self._rows_of(self.config.trainer.ppo_micro_batch_size_per_gpu)
-
-    @property
-    def inference_micro_batch_rows(self) -> int | None:
-        """The same for passes of actor and reference that only compute outputs."""
-        trainer = self.config.trainer
-        own = trainer.log_prob_micro_batch_size_per_gpu
-        return self._rows_of(own or trainer.ppo_micro_batch_size_per_gpu)
-
-    @property
-    def critic_micro_batch_rows(self) -> int | None:
-        """The same for the critic."""
-        trainer = self.config.trainer
-        own = trainer.critic.ppo_micro_batch_size_per_gpu
-        return self._rows_of(own or trainer.ppo_micro_batch_size_per_gpu)
-
-    def _rows_of(self, configured: int | None) -> int | None:
-        """Cuts by rows if the user says so, but not a run that began before that acted."""
-        by_rows = not self.config.trainer.use_dynamic_bsz and self.arithmetic.version >= PACKED
-        return (configured or 1) if by_rows else None
-
-    @property
     def longest_unit(self) -> int:
         """Tokens of the longest unit that a micro-batch must hold: a sequence, or a pair of dpo."""
         return self.max_model_len * (2 if self.algorithm.row_schema == "dpo" else 1)
