@@ -69,8 +69,9 @@ class StartupReporter:
         elif now >= startup.next_report:
             lasted = now - startup.since
             startup.next_report = now + lasted
+            waits = "".join(f", waiting for {w.waits_for}: {w.reason}" for w in member.waits)
             self.reporter.print_line(
-                f"{role}: still {member.activity}, after {format_duration(lasted)}"
+                f"{role}: still {member.activity}, after {format_duration(lasted)}{waits}"
             )
 
     def _report_served(self, role: str, member: synchronizer_pb2.Member) -> None:

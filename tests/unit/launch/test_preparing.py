@@ -64,6 +64,21 @@ def test_what_takes_long_is_said_again_ever_more_rarely() -> None:
     ]
 
 
+def test_what_takes_long_is_said_with_what_it_waits_for() -> None:
+    lines = Lines()
+    preparations = messages.StartupReporter(lines)
+    wait = pb.Wait(waits_for="explorer host", reason="host 1 of the engine's 2 to join")
+    for second in (0, 5):
+        engine = pb.Member(
+            id="e", role=pb.ROLE_EXPLORER, activity="starting the engine", waits=[wait]
+        )
+        preparations.observe_member(engine, second)
+    assert lines.said[1:] == [
+        "explorer: still starting the engine, after 5 s, waiting for explorer host: host 1 of the "
+        "engine's 2 to join"
+    ]
+
+
 def test_a_trainer_is_ready_when_all_of_its_preparations_are_over() -> None:
     lines = Lines()
     preparations = messages.StartupReporter(lines)
