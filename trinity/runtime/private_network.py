@@ -90,3 +90,25 @@ def _exist(variable: str, names: str, known: Collection[str]) -> bool:
     return names.startswith("^") or all(
         any(own.startswith(name) for own in known) for name in names.split(",")
     )
+
+
+def check_numbered_host(
+    service: str, *, num_hosts: int, host: int, leader: str, address: PrivateAddress
+) -> None:
+    """Checks a host's settings before it does anything; `service` is as in its variables.
+
+    Raises: UserError naming the variable.
+    """
+    prefix = f"TRINITY_{service}"
+    if host >= num_hosts:
+        raise UserError(
+            f"{prefix}_HOST is {host}, and {prefix}_NUM_HOSTS {num_hosts}: hosts are counted from 0"
+        )
+    if host and not leader:
+        raise UserError(
+            f"{prefix}_HOST is {host}, and host 0 leads: give its host:port as {prefix}_LEADER"
+        )
+    if host:
+        address.check_leader(leader)
+    if num_hosts > 1:
+        address.interface_variables()

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trinity.config.plan.arithmetic import HEAD_CHUNK_TOKENS, head_settings
-from trinity.config.plan.micro_batches import critic_rows, policy_rows
 from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.parts import AuxiliaryModel
+from trinity.config.plan.sizes import critic_rows, policy_rows
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError

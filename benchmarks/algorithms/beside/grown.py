@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 _WRITERS = ("o_proj.weight", "down_proj.weight", "embed_tokens.weight")
-"""What writes to the residual stream; the head is tied to the last of them."""
+"""The weights that write to the residual stream; the head is tied to the last kind."""
 
 
 def grown_weights(small: Path, large: Path) -> dict[str, torch.Tensor]:

@@ -27,6 +27,7 @@ from services.explorer.settings import ExplorerSettings
 from trinity.api.v1 import explorer_pb2 as pb
 from trinity.errors import Forbidden, InvalidRequest, PreconditionFailed, UserError
 from trinity.runtime.presence import WaitRegistry
+from trinity.runtime.private_network import check_numbered_host
 from trinity.runtime.threads import in_daemon_thread
 from trinity.types import SamplingParams
 from trinity.weights.offer import Receivers, ReceiverSlot
@@ -51,21 +52,13 @@ def check_place(settings: ExplorerSettings) -> None:
 
     Raises: UserError naming the variable.
     """
-    num_hosts, host = settings.num_hosts, settings.host
-    if host >= num_hosts:
-        raise UserError(
-            f"TRINITY_EXPLORER_HOST is {host}, and TRINITY_EXPLORER_NUM_HOSTS {num_hosts}: hosts "
-            "are counted from 0"
-        )
-    if host and not settings.leader:
-        raise UserError(
-            f"TRINITY_EXPLORER_HOST is {host}, and host 0 leads: give its host:port as "
-            "TRINITY_EXPLORER_LEADER"
-        )
-    if host:
-        engine_address(settings.engine_address).check_leader(settings.leader)
-    if num_hosts > 1:
-        engine_address(settings.engine_address).interface_variables()
+    check_numbered_host(
+        "EXPLORER",
+        num_hosts=settings.num_hosts,
+        host=settings.host,
+        leader=settings.leader,
+        address=engine_address(settings.engine_address),
+    )
 
 
 def check_engine(options: EngineOptions, num_hosts: int) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from services.trainer.settings import TrainerSettings
 from trinity.errors import UserError
-from trinity.runtime.private_network import PrivateAddress
+from trinity.runtime.private_network import PrivateAddress, check_numbered_host
 
 ADDRESS = "TRINITY_TRAINER_GANG_ADDRESS"
 
@@ -38,21 +38,13 @@ def check_place(settings: TrainerSettings) -> None:
 
     Raises: UserError naming the variable.
     """
-    num_hosts, host = settings.num_hosts, settings.host
-    if host >= num_hosts:
-        raise UserError(
-            f"TRINITY_TRAINER_HOST is {host}, and TRINITY_TRAINER_NUM_HOSTS {num_hosts}: hosts are "
-            "counted from 0"
-        )
-    if host and not settings.leader:
-        raise UserError(
-            f"TRINITY_TRAINER_HOST is {host}, and host 0 leads: give its host:port as "
-            "TRINITY_TRAINER_LEADER"
-        )
-    if host:
-        gang_address(settings.gang_address).check_leader(settings.leader)
-    if num_hosts > 1:
-        gang_address(settings.gang_address).interface_variables()
+    check_numbered_host(
+        "TRAINER",
+        num_hosts=settings.num_hosts,
+        host=settings.host,
+        leader=settings.leader,
+        address=gang_address(settings.gang_address),
+    )
 
 
 def gang_address(address: str) -> PrivateAddress:

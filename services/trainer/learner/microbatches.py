@@ -20,7 +20,7 @@ from services.trainer.learner.prepared_batch import (
 )
 from services.trainer.types import Metrics, TrainRow
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
-from trinity.config.plan.micro_batches import critic_rows, inference_rows, policy_rows
+from trinity.config.plan.sizes import critic_rows, inference_rows, policy_rows
 from trinity.config.plan.stage_plan import StagePlan
 
 T = TypeVar("T")

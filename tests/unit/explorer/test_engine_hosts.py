@@ -40,7 +40,7 @@ def hello(**changes: object) -> pb.JoinEngineRequest:
 
 
 class Stream:
-    """What a host says, while a test lets it live."""
+    """Messages of a host, which lives for as long as a test lets it."""
 
     def __init__(self, first: pb.JoinEngineRequest) -> None:
         self.said: asyncio.Queue[pb.JoinEngineRequest | None] = asyncio.Queue()

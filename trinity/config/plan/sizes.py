@@ -1,10 +1,11 @@
-"""Derives batch sizes, ranks and the tokens of a micro-batch."""
+"""Derives batch sizes, ranks, and the tokens or rows of a micro-batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from trinity.config.error_collector import ErrorCollector
+from trinity.config.plan.arithmetic import PACKED
 from trinity.config.plan.data import count_expert_rows
 from trinity.config.plan.lengths import SequenceLengths
 from trinity.config.plan.model import is_external
@@ -261,3 +262,28 @@ def row_shortage_error(stage: StagePlan, num_rows: int) -> str:
         f"`buffer.total_epochs: {stage.config.buffer.total_epochs}`: "
         "give more rows or epochs, a smaller batch, or `buffer.total_steps`"
     )
+
+
+def policy_rows(plan: StagePlan) -> int | None:
+    """Returns the rows of the policy's micro-batches; None where they are cut by tokens."""
+    return _micro_batch_rows(plan, plan.config.trainer.ppo_micro_batch_size_per_gpu)
+
+
+def inference_rows(plan: StagePlan) -> int | None:
+    """Returns the same for passes of actor and reference that only compute outputs."""
+    trainer = plan.config.trainer
+    own = trainer.log_prob_micro_batch_size_per_gpu
+    return _micro_batch_rows(plan, own or trainer.ppo_micro_batch_size_per_gpu)
+
+
+def critic_rows(plan: StagePlan) -> int | None:
+    """Returns the same for all passes of the critic."""
+    trainer = plan.config.trainer
+    own = trainer.critic.ppo_micro_batch_size_per_gpu
+    return _micro_batch_rows(plan, own or trainer.ppo_micro_batch_size_per_gpu)
+
+
+def _micro_batch_rows(plan: StagePlan, configured: int | None) -> int | None:
+    """Cuts by rows if the user says so, but not a run that began before that acted."""
+    by_rows = not plan.config.trainer.use_dynamic_bsz and plan.arithmetic.version >= PACKED
+    return (configured or 1) if by_rows else None
