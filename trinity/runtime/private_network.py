@@ -93,20 +93,20 @@ def _exist(variable: str, names: str, known: Collection[str]) -> bool:
 
 
 def check_numbered_host(
-    service: str, *, num_hosts: int, host: int, leader: str, address: PrivateAddress
+    *, num_hosts: int, host: int, leader: str, leader_variable: str, address: PrivateAddress
 ) -> None:
-    """Checks a host's settings before it does anything; `service` is as in its variables.
+    """Checks a host's settings before it does anything.
 
     Raises: UserError naming the variable.
     """
-    prefix = f"TRINITY_{service}"
+    prefix = leader_variable.removesuffix("_LEADER")
     if host >= num_hosts:
         raise UserError(
             f"{prefix}_HOST is {host}, and {prefix}_NUM_HOSTS {num_hosts}: hosts are counted from 0"
         )
     if host and not leader:
         raise UserError(
-            f"{prefix}_HOST is {host}, and host 0 leads: give its host:port as {prefix}_LEADER"
+            f"{prefix}_HOST is {host}, and host 0 leads: give its host:port as {leader_variable}"
         )
     if host:
         address.check_leader(leader)

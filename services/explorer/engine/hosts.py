@@ -53,10 +53,10 @@ def check_place(settings: ExplorerSettings) -> None:
     Raises: UserError naming the variable.
     """
     check_numbered_host(
-        "EXPLORER",
         num_hosts=settings.num_hosts,
         host=settings.host,
         leader=settings.leader,
+        leader_variable="TRINITY_EXPLORER_LEADER",
         address=engine_address(settings.engine_address),
     )
 

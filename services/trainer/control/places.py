@@ -39,10 +39,10 @@ def check_place(settings: TrainerSettings) -> None:
     Raises: UserError naming the variable.
     """
     check_numbered_host(
-        "TRAINER",
         num_hosts=settings.num_hosts,
         host=settings.host,
         leader=settings.leader,
+        leader_variable="TRINITY_TRAINER_LEADER",
         address=gang_address(settings.gang_address),
     )
 
