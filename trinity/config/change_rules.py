@@ -152,6 +152,7 @@ RULES: tuple[ChangeRule, ...] = (
         "trainer.entropy_from_logits_with_chunking",
         "trainer.entropy_checkpointing",
         "trainer.use_remove_padding",
+        "trainer.use_prefix_grouper",
         "trainer.ulysses_sequence_parallel_size",
         "trainer.override_config.attn_implementation",
         rounds=True,

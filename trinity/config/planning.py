@@ -20,7 +20,7 @@ from trinity.config.checks.runtime import (
 )
 from trinity.config.error_collector import ErrorCollector
 from trinity.config.plan.algorithm import resolve_algorithm
-from trinity.config.plan.arithmetic import PACKED, Arithmetic
+from trinity.config.plan.arithmetic import NEWEST, Arithmetic
 from trinity.config.plan.data import (
     check_unique_names,
     resolve_auxiliary_buffers,
@@ -253,7 +253,7 @@ def _with_input(config: Config, **changes: object) -> Config:
 def _arithmetic(config: Config) -> Arithmetic:
     """Returns how ranks compute; those of a bench only read checkpoints, in any number."""
     shared = 1 if config.mode == "bench" else config.trainer.ulysses_sequence_parallel_size
-    return Arithmetic(version=PACKED, sequence_parallel_size=shared)
+    return Arithmetic(version=NEWEST, sequence_parallel_size=shared)
 
 
 def _plan(

@@ -15,6 +15,7 @@ from torch import nn
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from services.trainer.backend.shared_prompts import SharedPrompts
 from trinity.errors import UserError
 
 PACKED_ATTENTION = "trinity_packed"
@@ -23,6 +24,8 @@ RUNS_ARGUMENT = "packed_runs"
 """The argument of a model's forward pass by which the layers learn where sequences begin."""
 EXCHANGE_ARGUMENT = "packed_exchange"
 """The argument by which they learn which ranks share the row, if any do."""
+SHARED_ARGUMENT = "packed_shared"
+"""The argument by which they learn which sequences share a prompt, if any do."""
 Runs = tuple[tuple[int, int], ...]
 """Sequences in the order in which they lie: (length, number of neighbours of that length)."""
 UNSUPPORTED = ("softcap", "s_aux", "head_mask")
@@ -69,6 +72,7 @@ def attend(
     """Computes causal attention within each sequence, from [1, H, T, D] to [1, T, H, D].
 
     Where ranks share the row, T is a rank's part, and the sequences are those of the whole row.
+    Where sequences share prompts, T has each prompt once.
 
     Raises: UserError if the model asks for something that it cannot do.
     """
@@ -79,11 +83,16 @@ def attend(
     if exchange is not None:
         tensors = exchange.scatter_heads(tensors)
     tensors = [tensor[0] for tensor in tensors]
+    shared: SharedPrompts | None = others.get(SHARED_ARGUMENT)  # type: ignore[assignment]
+    if shared is not None:
+        tensors = [shared.repeat(tensor) for tensor in tensors]
     kernel = _varlen_kernel() if query.is_cuda and query.dtype in _HALF and not dropout else None
     if kernel is not None:
         attended_THD = kernel(tensors, runs, scaling, sliding_window)
     else:
         attended_THD = _attend_by_runs(tensors, runs, scaling, sliding_window, dropout)
+    if shared is not None:
+        attended_THD = shared.pick(attended_THD)
     if exchange is not None:
         return exchange.gather_heads(attended_THD[None]), None
     return attended_THD[None], None
@@ -219,11 +228,16 @@ class RowExtents:
     first_token: int
     """The place in the sequence that column 0 of the outputs belongs to."""
     num_columns: int
+    prompt_owners_N: torch.Tensor | None = None
+    """For each row the one that has its prompt for both, itself or another; None if all have their
+    own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedRows:
     """Rows laid one after the other, the shortest first, so that equal lengths are neighbours.
+
+    A prompt that several rows have lies there once; attention alone sees it in each of them.
 
     packed = PackedRows.from_padded(tokens_NL, extents)
     output = model(input_ids=packed.tokens_1T, position_ids=packed.positions_1T, ...)
@@ -241,6 +255,7 @@ class PackedRows:
     rows_S: torch.Tensor
     columns_S: torch.Tensor
     shape_NC: tuple[int, int]
+    shared: SharedPrompts | None = None
 
     @classmethod
     def from_padded(cls, tokens_NL: torch.Tensor, extents: RowExtents) -> "PackedRows":
@@ -250,20 +265,28 @@ class PackedRows:
         places_L = torch.arange(tokens_NL.shape[1], device=tokens_NL.device)
         positions_NL = places_L.expand(len(order_N), -1)
         is_token_NL = positions_NL < lengths_N[:, None]
-        tokens_T = tokens_NL[order_N][is_token_NL]
-        positions_T = positions_NL[is_token_NL]
-        numbers_T = order_N[:, None].expand_as(is_token_NL)[is_token_NL]
-        answered_S = (positions_T >= extents.prompt_lengths_N[numbers_T]).nonzero()[:, 0]
+        tokens_U = tokens_NL[order_N][is_token_NL]
+        positions_U = positions_NL[is_token_NL]
+        numbers_U = order_N[:, None].expand_as(is_token_NL)[is_token_NL]
+        is_answer_U = positions_U >= extents.prompt_lengths_N[numbers_U]
+        answered_S = is_answer_U.nonzero()[:, 0]
+        runs = runs_of(lengths_N.tolist())
+        if extents.prompt_owners_N is None:
+            shared, laid, predicting_S = None, slice(None), answered_S - 1
+        else:
+            shared = SharedPrompts.of(extents.prompt_owners_N, numbers_U, positions_U, is_answer_U)
+            laid, predicting_S = shared.firsts_T, shared.places_U[answered_S - 1]
         return cls(
-            tokens_1T=tokens_T[None],
-            positions_1T=positions_T[None],
-            numbers_T=numbers_T,
-            runs=runs_of(lengths_N.tolist()),
-            predicting_S=answered_S - 1,
-            labels_S=tokens_T[answered_S],
-            rows_S=numbers_T[answered_S],
-            columns_S=positions_T[answered_S] - extents.first_token,
+            tokens_1T=tokens_U[laid][None],
+            positions_1T=positions_U[laid][None],
+            numbers_T=numbers_U[laid],
+            runs=runs,
+            predicting_S=predicting_S,
+            labels_S=tokens_U[answered_S],
+            rows_S=numbers_U[answered_S],
+            columns_S=positions_U[answered_S] - extents.first_token,
             shape_NC=(len(order_N), extents.num_columns),
+            shared=shared,
         )
 
     def padded_to_multiple(self, of: int) -> "PackedRows":

@@ -29,6 +29,7 @@ from services.trainer.backend.loss_scale import LossScale
 from services.trainer.backend.packed_attention import (
     EXCHANGE_ARGUMENT,
     RUNS_ARGUMENT,
+    SHARED_ARGUMENT,
     PackedRows,
     RowExtents,
 )
@@ -117,6 +118,8 @@ def as_names(names: str | list[str] | None) -> Names:
 ModelInputs = tuple[dict[str, Any], dict[str, Any]]
 """verl's: arguments of the model, and arguments for reading its output."""
 _PACKED = "packed"
+PROMPT_OWNERS = "prompt_owners"
+"""[N]: for each row the first of the micro-batch with its prompt, if prompts are computed once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,8 @@ class RowEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries no 
     """In a teacher's engine: what it kept of the last micro-batch."""
     lesson: Lesson | None = None
     """What the next micro-batch is compared with."""
+    shares_prompts = False
+    """True if rows of one prompt may compute it once."""
     replays_experts = True
     """False while the gates choose by themselves, as for a reference that shares the model."""
     balance: ExpertBalance | None = None
@@ -265,6 +270,11 @@ class RowValueEngine(FSDPEngineWithValueHead):  # type: ignore[misc]  # verl car
     The output is `values` [N, C].
     """
 
+    shares_prompts = False
+    """True if rows of one prompt may compute it once."""
+    balance = None
+    """A critic's gates are not balanced."""
+
     def initialize(self) -> None:
         """Builds the model."""
         with _without_verls_scaler(self):
@@ -315,12 +325,15 @@ def _arrange(micro_batch: TensorDict) -> _Arrangement:
         prompt_lengths_N=micro_batch["prompt_lengths"],
         first_token=first,
         num_columns=micro_batch["loss_mask"].shape[1],
+        prompt_owners_N=micro_batch.get(PROMPT_OWNERS, None),
     )
     packed = PackedRows.from_padded(tokens_NL, extents)
     shards = SequenceShards.current()
     if shards is not None:
         return _shared(packed.padded_to_multiple(shards.size), shards, routes_NLjk)
     inputs = _packed_inputs(packed, packed.tokens_1T, packed.positions_1T)
+    if packed.shared is not None:
+        inputs[SHARED_ARGUMENT] = packed.shared
     return _Arrangement(
         inputs,
         packed.predicting_S,

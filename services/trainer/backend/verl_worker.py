@@ -46,6 +46,7 @@ from trinity.config.plan.arithmetic import (  # noqa: E402
     packing_obstacle,
     sharing_obstacle,
 )
+from trinity.config.plan.sizes import plans_shared_prompts  # noqa: E402
 from trinity.config.plan.stage_plan import StagePlan  # noqa: E402
 from trinity.config.schema.algorithm import OptimizerConfig  # noqa: E402
 from trinity.config.schema.model import LoRAConfig  # noqa: E402
@@ -81,6 +82,14 @@ def packs_rows(worker: TinkerTrainingWorker) -> bool:
     return bool(worker.engine.model_config.use_remove_padding)
 
 
+def shares_prompts(worker: TinkerTrainingWorker) -> bool:
+    """Returns True if rows of one prompt compute it once.
+
+    Gates that are balanced count the tokens of every row.
+    """
+    return bool(worker.engine.shares_prompts) and worker.engine.balance is None
+
+
 @contextmanager
 def without_replay(worker: TinkerTrainingWorker) -> Iterator[None]:
     """Lets the gates of a mixture of experts choose by themselves."""
@@ -112,7 +121,10 @@ def _row_kernel(plan: StagePlan, keys: Keys) -> _RowKernel:
     if obstacle is not None:
         logger.info("rows are padded", extra={"reason": obstacle})
         return padded
-    return _RowKernel(padded.attention if has_flash else PACKED_ATTENTION, packs=True)
+    shares = plans_shared_prompts(plan) and not packing_obstacle(keys, has_flash_attention=False)
+    return _RowKernel(
+        PACKED_ATTENTION if shares or not has_flash else cpu.FLASH_ATTENTION, packs=True
+    )
 
 
 def _check_sharing(size: int, keys: Keys, obstacle: str | None) -> None:
@@ -191,6 +203,7 @@ def _build(
             )
         )
         worker.reset()
+        worker.engine.shares_prompts = plans_shared_prompts(plan) and _is_ours(worker)
     except (OSError, ValueError, KeyError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
         remedy = "`model.model_path` must be a Hugging Face directory of a causal language model"
@@ -200,6 +213,13 @@ def _build(
             f"the model in {model_directory} cannot be read ({reason}): {remedy}"
         ) from error
     return worker
+
+
+def _is_ours(worker: TinkerTrainingWorker) -> bool:
+    """Returns True if our own attention is what the model was loaded with."""
+    config = worker.engine.model_config
+    attention: str = config.override_config["attn_implementation"]
+    return bool(config.use_remove_padding) and attention == PACKED_ATTENTION
 
 
 def _model_config(

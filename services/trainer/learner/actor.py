@@ -13,7 +13,7 @@ from transformers import PretrainedConfig
 from verl.utils.model import convert_weight_keys
 
 from services.trainer.backend.expert_balance import BalanceShare, ExpertBalance
-from services.trainer.backend.verl_worker import build_actor, packs_rows
+from services.trainer.backend.verl_worker import build_actor
 from services.trainer.checkpoints.lora import (
     ADAPTER_DIRECTORY,
     LoraAdapter,
@@ -22,7 +22,7 @@ from services.trainer.checkpoints.lora import (
 )
 from services.trainer.checkpoints.split import NamedSplits, SplitTensor, experts_apart
 from services.trainer.learner.loss import BatchLoss, LossFunctions
-from services.trainer.learner.microbatches import OutputGatherer, work_metrics
+from services.trainer.learner.microbatches import OutputGatherer
 from services.trainer.learner.prepared_batch import MicroBatch, PreparedBatch, with_tokens
 from services.trainer.learner.resume_source import (
     CheckpointContents,
@@ -163,8 +163,7 @@ class Actor:
         metrics["actor/grad_norm"] = float(step["grad_norm"])
         if self.worker.engine.scaler is not None:
             metrics["actor/loss_scale"] = self.worker.engine.scaler.factor
-        is_packed = packs_rows(self.worker)
-        metrics |= work_metrics(prepared.rows, parts, self._calls.ranks, packed=is_packed)
+        metrics |= self._calls.work_metrics(self.worker, prepared.rows, parts)
         return _Update(
             metrics=metrics,
             output_names=tuple(sorted(loss.outputs)),

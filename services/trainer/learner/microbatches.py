@@ -76,14 +76,22 @@ class MicroBatchSplitter:
     """True if ranks get equal numbers of tokens; else of rows, as they stand."""
 
     def parts(
-        self, rows: Sequence[TrainRow], mask_BT: BoolMatrix, *, packed: bool
+        self,
+        rows: Sequence[TrainRow],
+        mask_BT: BoolMatrix,
+        *,
+        packed: bool,
+        shares_prompts: bool = False,
     ) -> Iterator[tuple[MicroBatch, bool]]:
         """Yields micro-batches of the units that the mask leaves tokens in, and if each is the
         last.
 
-        Empty ones are added up to the busiest rank's number, which is at least 1.
+        Rows that share a prompt are kept together where the order of rows does not matter. Empty
+        micro-batches are added up to the busiest rank's number, which is at least 1.
         """
-        units = self._share(rows, np.asarray(mask_BT.any(-1)))
+        units = self._share(rows, np.asarray(mask_BT.any(-1)), shares_prompts)
+        if shares_prompts and self._is_free:
+            units = together(rows, units, self.limits.max_tokens)
         batches = self._cut(rows, units, packed)
         num_parts = max(1, int(self.ranks.all_reduce_max(len(batches))))
         if packed and self._is_free and len(batches) < num_parts:
@@ -106,7 +114,9 @@ class MicroBatchSplitter:
     def _is_free(self) -> bool:
         return self.deals_tokens and not self.keep_order and self.limits.num_rows is None
 
-    def _share(self, rows: Sequence[TrainRow], has_tokens_B: BoolVector) -> Sequence[RowUnit]:
+    def _share(
+        self, rows: Sequence[TrainRow], has_tokens_B: BoolVector, shares_prompts: bool
+    ) -> Sequence[RowUnit]:
         units, share, num_shares = row_units(rows), self.ranks.share, self.ranks.num_shares
 
         def is_trained(unit: RowUnit) -> bool:
@@ -114,6 +124,8 @@ class MicroBatchSplitter:
 
         if self.deals_tokens and not self.keep_order:
             trained = [unit for unit in units if is_trained(unit)]
+            if shares_prompts and num_shares > 1:
+                return deal_prompts(rows, trained, num_shares, self.limits.max_tokens)[share]
             return deal_evenly(trained, lambda unit: _num_tokens(rows, unit), num_shares)[share]
         return [unit for unit in units_of_rank(units, share, num_shares) if is_trained(unit)]
 
@@ -144,6 +156,55 @@ def deal_evenly(items: Sequence[T], weight: Callable[[T], int], num_shares: int)
         shares[number].append(index)
         heapq.heappush(lightest, (carried + weights[index], number))
     return [[items[index] for index in sorted(share)] for share in shares]
+
+
+def deal_prompts(
+    rows: Sequence[TrainRow], units: Sequence[RowUnit], num_shares: int, max_tokens: int
+) -> list[list[RowUnit]]:
+    """Deals rows of one prompt to one share, unless the busiest share then computes more."""
+    alone = deal_evenly(units, lambda unit: _num_tokens(rows, unit), num_shares)
+    joined = together(rows, units, max_tokens)
+    whole = deal_evenly(joined, lambda unit: _num_computed(rows, unit), num_shares)
+
+    def busiest(shares: Sequence[Sequence[RowUnit]]) -> int:
+        return max(_num_computed(rows, tuple(chain.from_iterable(share))) for share in shares)
+
+    return whole if busiest(whole) <= busiest(alone) else alone
+
+
+def together(rows: Sequence[TrainRow], units: Sequence[RowUnit], max_tokens: int) -> list[RowUnit]:
+    """Joins units of one prompt, as many as fit into a micro-batch."""
+    joined: list[list[int]] = []
+    newest: dict[bytes, int] = {}
+    for unit in units:
+        prompt = prompt_of(rows[unit[0]])
+        place = newest.get(prompt)
+        if place is not None and _num_tokens(rows, [*joined[place], *unit]) <= max_tokens:
+            joined[place].extend(unit)
+        else:
+            newest[prompt] = len(joined)
+            joined.append(list(unit))
+    return list(joined)
+
+
+def prompt_of(row: TrainRow) -> bytes:
+    """Returns the tokens of a row's prompt, to compare them."""
+    return row.tokens[: row.prompt_length].tobytes()
+
+
+def prompt_owners(rows: Sequence[TrainRow], part: MicroBatch) -> list[int] | None:
+    """Returns for each row of a micro-batch the first with its prompt; None if all differ."""
+    firsts: dict[bytes, int] = {}
+    owners = [
+        firsts.setdefault(prompt_of(rows[number]), index) for index, number in enumerate(part)
+    ]
+    return owners if len(firsts) < len(owners) else None
+
+
+def _num_computed(rows: Sequence[TrainRow], numbers: Sequence[int]) -> int:
+    """Returns the number of tokens with each prompt once."""
+    prompts = {prompt_of(rows[number]): rows[number].prompt_length for number in numbers}
+    return sum(rows[number].response_length for number in numbers) + sum(prompts.values())
 
 
 def packed_parts(
@@ -239,18 +300,25 @@ def micro_batches(
 
 
 def work_metrics(
-    rows: Sequence[TrainRow], parts: Sequence[MicroBatch], ranks: Ranks, *, packed: bool
+    rows: Sequence[TrainRow],
+    parts: Sequence[MicroBatch],
+    ranks: Ranks,
+    *,
+    packed: bool,
+    shares_prompts: bool = False,
 ) -> Metrics:
     """Measures a pass over this rank's micro-batches, as metrics of all ranks. Collective."""
     own = sum(_num_tokens(rows, part) for part in parts)
+    needed = sum(_num_computed(rows, part) for part in parts) if shares_prompts else own
     computed = sum(
         computed_tokens(rows, part, packed=packed, num_sharing=ranks.num_sharing) for part in parts
     )
-    counted, all_computed = ranks.all_reduce_sum([own, computed])
-    busiest = ranks.all_reduce_max(own)
+    counted, all_computed, all_needed = ranks.all_reduce_sum([own, computed, needed])
+    busiest = ranks.all_reduce_max(needed)
     return {
-        "perf/busiest_rank": busiest * ranks.num_shares / counted if counted else 1.0,
+        "perf/busiest_rank": busiest * ranks.num_shares / all_needed if all_needed else 1.0,
         "perf/padding_share": 1 - counted / all_computed if all_computed else 0.0,
+        "perf/shared_prompts": 1 - all_needed / counted if counted else 0.0,
         "perf/num_micro_batches": float(len(parts)),
     }
 

@@ -14,16 +14,18 @@ from verl.utils import tensordict_utils
 from verl.utils.device import get_device_name, get_torch_device
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 
-from services.trainer.backend.row_engine import Lesson
-from services.trainer.backend.verl_worker import build_teacher, packs_rows
+from services.trainer.backend.row_engine import PROMPT_OWNERS, Lesson
+from services.trainer.backend.verl_worker import build_teacher, packs_rows, shares_prompts
 from services.trainer.collectives import Ranks
 from services.trainer.learner.microbatches import (
     MicroBatchLimits,
     MicroBatchSplitter,
     OutputGatherer,
+    prompt_owners,
+    work_metrics,
 )
 from services.trainer.learner.prepared_batch import MicroBatch, PreparedBatch, ResponseLayout
-from services.trainer.types import TrainRow
+from services.trainer.types import Metrics, TrainRow
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
@@ -67,10 +69,18 @@ class MicroBatchBuilder:
     data = builder.build(part, {"loss_mask": mask_BT, "advantages": advantages_BT}, EngineOutputs())
     """
 
-    def __init__(self, rows: Sequence[TrainRow], layout: ResponseLayout, *, packed: bool) -> None:
+    def __init__(
+        self,
+        rows: Sequence[TrainRow],
+        layout: ResponseLayout,
+        *,
+        packed: bool,
+        shares_prompts: bool = False,
+    ) -> None:
         self._rows = rows
         self._layout = layout
         self._packed = packed
+        self._shares_prompts = shares_prompts
         self._has_experts = any(row.is_expert for row in rows)
         self._num_rows_of_empty = 2 if any(row.side for row in rows) else 1
 
@@ -89,6 +99,8 @@ class MicroBatchBuilder:
         tensors |= self._row_tensors(part, len(tokens_NL))
         if (routes_NLjk := self._routes(part, tokens_NL.shape)) is not None:
             tensors["routed_experts"] = torch.from_numpy(routes_NLjk)
+        if self._shares_prompts and (owners := prompt_owners(self._rows, part)) is not None:
+            tensors[PROMPT_OWNERS] = torch.tensor(owners)
         return tensordict_utils.get_tensordict(
             tensors, self._settings(part, outputs, len(tokens_NL))
         )
@@ -257,12 +269,27 @@ class WorkerCalls:
         outputs: EngineOutputs,
         limits: MicroBatchLimits,
     ) -> Iterator[tuple[MicroBatch, TensorDict, bool]]:
-        packed = packs_rows(worker)
-        builder = MicroBatchBuilder(prepared.rows, prepared.layout, packed=packed)
+        rows, packed = prepared.rows, packs_rows(worker)
+        shares = _shares_prompts(worker, rows)
+        builder = MicroBatchBuilder(rows, prepared.layout, packed=packed, shares_prompts=shares)
         mask_BT: BoolMatrix = matrices["loss_mask"].astype(bool)
         splitter = replace(self.splitter, limits=limits)
-        for part, is_last in splitter.parts(prepared.rows, mask_BT, packed=packed):
+        for part, is_last in splitter.parts(rows, mask_BT, packed=packed, shares_prompts=shares):
             yield part, builder.build(part, matrices, outputs), is_last
+
+    def work_metrics(
+        self, worker: TinkerTrainingWorker, rows: Sequence[TrainRow], parts: Sequence[MicroBatch]
+    ) -> Metrics:
+        """Measures a pass over this rank's micro-batches. Collective."""
+        shares = _shares_prompts(worker, rows)
+        return work_metrics(
+            rows, parts, self.ranks, packed=packs_rows(worker), shares_prompts=shares
+        )
+
+
+def _shares_prompts(worker: TinkerTrainingWorker, rows: Sequence[TrainRow]) -> bool:
+    """Experts that are replayed are those of every row, its prompt included."""
+    return shares_prompts(worker) and all(row.routed_experts is None for row in rows)
 
 
 @contextmanager

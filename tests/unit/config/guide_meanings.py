@@ -281,6 +281,7 @@ OF_VERL: list[tuple[str, JsonValue, str]] = [
     (f"{CRITIC}.ppo_epochs", 2, "trainer.critic.ppo_epochs"),
     (f"{CRITIC}.grad_clip", 0.5, "trainer.critic.grad_clip"),
     (f"{CRITIC}.cliprange_value", 0.3, "trainer.critic.cliprange_value"),
+    (f"{ACTOR}.actor.use_prefix_grouper", True, "trainer.use_prefix_grouper"),
     (f"{TRAINER}.balance_batch", False, "trainer.balance_batch"),
     (f"{TRAINER}.resume_mode", "auto", "trainer.resume_mode"),
     (f"{TRAINER}.resume_mode", "disable", "trainer.resume_mode"),

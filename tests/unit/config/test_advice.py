@@ -29,6 +29,24 @@ def test_models_whose_rows_are_padded_are_told_with_the_reason(tmp_path: Path) -
     assert any("attn_implementation: eager` attends to padded rows" in text for text in eager)
 
 
+def test_prompts_that_are_not_shared_though_asked_for_are_told(tmp_path: Path) -> None:
+    def told(keys: dict[str, object], **trainer: object) -> tuple[str, ...]:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", **keys}))
+        wanted = {"use_prefix_grouper": True, **trainer}
+        return said(model={"model_path": str(tmp_path)}, trainer=wanted)
+
+    assert told({}) == ()
+    cases: tuple[tuple[dict[str, object], dict[str, object], str], ...] = (
+        ({"model_type": "bloom"}, {}, "kind bloom"),
+        ({}, {"use_remove_padding": False}, "rows are padded"),
+        ({}, {"override_config": {"attn_implementation": "eager"}}, "each row whole"),
+        ({}, {"ulysses_sequence_parallel_size": 2, "rank_num": 2}, "ranks share sequences"),
+    )
+    for keys, trainer, reason in cases:
+        text = told(keys, **trainer)[-1]
+        assert "`trainer.use_prefix_grouper: true` has no effect" in text and reason in text
+
+
 def test_a_head_that_is_computed_whole_is_told_with_the_reason(tmp_path: Path) -> None:
     def told(keys: dict[str, object], **trainer: object) -> tuple[str, ...]:
         (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma2", **keys}))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import config
-from trinity.config.plan.arithmetic import PACKED, Arithmetic
+from trinity.config.plan.arithmetic import NEWEST, Arithmetic
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
@@ -120,7 +120,7 @@ def test_a_new_run_packs_and_goes_on_packing(tmp_path: Path) -> None:
     assert continue_as_begun(plan) == plan
     store_plan(plan)
     assert continue_as_begun(plan_in(tmp_path)) == plan
-    assert plan.stages[0].arithmetic.version == PACKED
+    assert plan.stages[0].arithmetic.version == NEWEST
 
 
 def of_before(plan: ExperimentPlan) -> None:

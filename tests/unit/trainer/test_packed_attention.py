@@ -17,6 +17,7 @@ from services.trainer.backend.packed_attention import (
     register,
     runs_of,
 )
+from trinity.config.plan.arithmetic import PACKABLE, packing_obstacle
 from trinity.errors import UserError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*")
@@ -62,7 +63,36 @@ KINDS: dict[str, dict[str, object]] = {
         "v_head_dim": 24,
     },
 }
-OPT = {**SMALL, "ffn_dim": 48, "word_embed_proj_dim": 64}
+SIZES: dict[str, object] = {
+    **GROUPED,
+    **EXPERTS,
+    "attn_logit_softcapping": None,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 16,
+    "n_embd": 64,
+    "n_group": 1,
+    "n_head": 4,
+    "n_layer": 2,
+    "n_positions": 64,
+    "n_routed_experts": 4,
+    "num_local_experts": 4,
+    "q_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 16,
+    "sliding_window": 8,
+    "topk_group": 1,
+    "v_head_dim": 16,
+}
+"""What kinds of models call their sizes."""
+
+
+def settings_of(kind: str) -> dict[str, object]:
+    """Returns the settings of a small model of a kind, with a window where it has one."""
+    usual = CONFIG_MAPPING[kind]()
+    known = {name: value for name, value in SIZES.items() if hasattr(usual, name)}
+    if kind == "phimoe":
+        known["sliding_window"] = None
+    return KINDS.get(kind, known)
 
 
 @pytest.fixture(autouse=True)
@@ -75,15 +105,22 @@ def _single_thread() -> Iterator[None]:
 
 def difference(kind: str, settings: dict[str, object]) -> float:
     """The largest difference of packed logits from those of each row alone."""
-    config = CONFIG_MAPPING[kind](**{k: v for k, v in settings.items() if k != "head_dim"})
-    if "head_dim" in settings and kind != "deepseek_v3":
-        config = CONFIG_MAPPING[kind](**settings)
+    return _difference(*twins(kind, settings))
+
+
+def twins(kind: str, settings: dict[str, object]) -> tuple[PreTrainedModel, PreTrainedModel]:
+    """A model that packs rows, and the same one with torch's attention."""
+    if kind == "deepseek_v3":  # its heads have two sizes
+        settings = {key: value for key, value in settings.items() if key != "head_dim"}
     packing, alone = (
-        AutoModelForCausalLM.from_config(config, attn_implementation=name).eval()
+        AutoModelForCausalLM.from_config(
+            CONFIG_MAPPING[kind](**settings), attn_implementation=name
+        ).eval()
         for name in (PACKED_ATTENTION, "sdpa")
     )
+    assert packing.config._attn_implementation == PACKED_ATTENTION
     alone.load_state_dict(packing.state_dict())
-    return _difference(packing, alone)
+    return packing, alone
 
 
 def _difference(packing: PreTrainedModel, alone: PreTrainedModel) -> float:
@@ -100,14 +137,24 @@ def _difference(packing: PreTrainedModel, alone: PreTrainedModel) -> float:
     return float((packed - expected).abs().max() / expected.abs().max())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def obstacle_of(kind: str, settings: dict[str, object]) -> str | None:
+    keys: Any = {"model_type": kind, **settings}
+    return packing_obstacle(keys, has_flash_attention=False)
+
+
+@pytest.mark.parametrize("kind", sorted(PACKABLE))
 def test_packed_rows_are_computed_as_each_is_alone(kind: str) -> None:
-    assert difference(kind, KINDS[kind]) < 1e-5
+    settings = settings_of(kind)
+    assert obstacle_of(kind, settings) is None
+    assert difference(kind, settings) < 1e-5
 
 
-def test_a_model_that_counts_positions_by_itself_is_found() -> None:
-    """The control: opt is not among the kinds that are packed, and this is why."""
-    assert difference("opt", OPT) > 1e-2
+def test_a_window_that_attention_is_not_told_of_is_found() -> None:
+    """The control: with a window such a model is not packed, and this is why."""
+    windowed = {**settings_of("phimoe"), "sliding_window": 8}
+    obstacle = obstacle_of("phimoe", windowed)
+    assert obstacle is not None and "window" in obstacle
+    assert difference("phimoe", windowed) > 1e-2
 
 
 def test_neighbours_of_equal_length_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:

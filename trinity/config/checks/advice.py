@@ -35,6 +35,7 @@ from trinity.config.plan.arithmetic import (
     model_keys,
     model_keys_of,
     packing_obstacle,
+    text_keys,
 )
 from trinity.config.plan.model import Rows, missing_from_cache
 from trinity.config.plan.model_code import model_code
@@ -119,6 +120,24 @@ def _rows_are_padded(stage: StagePlan) -> Iterator[str]:
                 f"rows are padded for the {role} {path}: {obstacle}; "
                 "`trainer.use_remove_padding: false` says so in the file"
             )
+
+
+def _prompts_are_not_shared(stage: StagePlan) -> Iterator[str]:
+    """Prompts are computed once where rows are packed and our own attention sees them."""
+    trainer = stage.config.trainer
+    if not (stage.needs_training and trainer.use_prefix_grouper):
+        return
+    keys = model_keys(Path(stage.model_path), trainer.override_config) or {}
+    chosen = text_keys(keys).get("attn_implementation")
+    reason = packing_obstacle(keys, has_flash_attention=False) if keys else None
+    if not trainer.use_remove_padding:
+        reason = "rows are padded (`trainer.use_remove_padding: false`)"
+    elif stage.sequence_parallel_size > 1:
+        reason = "ranks share sequences (`trainer.ulysses_sequence_parallel_size`)"
+    elif chosen is not None:
+        reason = f"`override_config.attn_implementation: {chosen}` takes each row whole"
+    if reason is not None:
+        yield f"`trainer.use_prefix_grouper: true` has no effect on {stage.model_path}: {reason}"
 
 
 def _engines_over_machines(stage: StagePlan) -> Iterator[str]:
@@ -467,6 +486,7 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     offload_without_gpus,
     override_config_differs_from_engine,
     _rows_are_padded,
+    _prompts_are_not_shared,
     _head_is_whole,
     _engines_over_machines,
     _models_bring_code,

@@ -24,6 +24,10 @@ HEAD_CHUNK_TOKENS = 512
 """Tokens whose logits exist at the same time where the head is computed in chunks."""
 PACKED = 2
 """Rows are packed without padding, and dealt to ranks and micro-batches by their tokens."""
+SHARED = 3
+"""Rows of one prompt that lie in one micro-batch compute it once, where the user or the machine
+has it so."""
+NEWEST = SHARED
 
 
 class Arithmetic(PlanModel):
@@ -33,7 +37,7 @@ class Arithmetic(PlanModel):
     there was a choice have none written, and are padded.
     """
 
-    version: Annotated[int, Field(ge=PADDED, le=PACKED)] = PADDED
+    version: Annotated[int, Field(ge=PADDED, le=NEWEST)] = PADDED
     num_threads: Annotated[int, Field(ge=1)] | None = None
     """Threads of each training process; None leaves it to the service's environment."""
     sequence_parallel_size: int = Field(default=1, ge=1, exclude_if=lambda value: value == 1)
@@ -46,15 +50,18 @@ PACKABLE = frozenset(
     exaone_moe flex_olmo gemma gemma2 gemma3_text glm glm4 glm4_moe glm4_moe_lite gpt2 gpt_bigcode
     gpt_neox granite granitemoe granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe hyperclovax
     jetmoe llama minimax_m2 ministral ministral3 mistral mixtral nanochat olmo olmo2 olmo3 olmoe
-    persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3 stablelm starcoder2
+    persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3 starcoder2
     youtu
     """.split()  # noqa: SIM905 (one name a line would be a page)
 )
 """Kinds of models that were seen to give packed rows the logits that they give each row alone.
 
-Others may count positions from a mask (opt), have biases by distance (bloom, mpt), hand a state
-from token to token (mamba, qwen3_next), or attend by a function of their own (gptj).
+Others may have biases by distance (bloom, mpt), hand a state from token to token (mamba,
+qwen3_next), not tell attention where rows begin (stablelm), or attend by a function of their own
+(gptj).
 """
+_WINDOW_IN_MASK_ALONE = frozenset({"phimoe"})
+"""Kinds whose attention is not told of their window, so that packed rows would have none."""
 _TOKEN_BY_TOKEN = frozenset({"full_attention", "sliding_attention"})
 """Kinds of layers that see only what attention lets them see."""
 _SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
@@ -99,11 +106,18 @@ def _packing_obstacles(keys: Keys, has_flash_attention: bool) -> Iterator[str]:
     kind = keys.get("model_type")
     if kind not in PACKABLE:
         yield f"models of kind {kind} are not known to keep packed rows apart"
+    window, longest = keys.get("sliding_window"), keys.get("max_position_embeddings")
+    if kind in _WINDOW_IN_MASK_ALONE and _is_below(window, longest):
+        yield f"its attention is not told of its window (`sliding_window: {window}`)"
     if keys.get("attn_logit_softcapping") and not has_flash_attention:
         yield "its attention has a soft cap, which needs flash-attn (`attn_logit_softcapping`)"
     chosen = keys.get("attn_implementation")
     if chosen is not None and not str(chosen).startswith("flash_attention"):
         yield f"`override_config.attn_implementation: {chosen}` attends to padded rows"
+
+
+def _is_below(window: JsonValue, longest: JsonValue) -> bool:
+    return isinstance(window, int) and not (isinstance(longest, int) and longest <= window)
 
 
 def sharing_obstacle(keys: Keys, size: int) -> str | None:

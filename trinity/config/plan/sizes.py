@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from trinity.config.error_collector import ErrorCollector
-from trinity.config.plan.arithmetic import PACKED
+from trinity.config.plan.arithmetic import PACKED, SHARED
 from trinity.config.plan.data import count_expert_rows
 from trinity.config.plan.lengths import SequenceLengths
 from trinity.config.plan.model import is_external
@@ -262,6 +262,18 @@ def row_shortage_error(stage: StagePlan, num_rows: int) -> str:
         f"`buffer.total_epochs: {stage.config.buffer.total_epochs}`: "
         "give more rows or epochs, a smaller batch, or `buffer.total_steps`"
     )
+
+
+def plans_shared_prompts(plan: StagePlan) -> bool:
+    """Returns True if rows of one prompt in a micro-batch compute it once.
+
+    With dropout each row would have its own. Ranks that share sequences cut between any two tokens.
+    """
+    wanted = plan.config.trainer.use_prefix_grouper
+    if wanted is None:
+        wanted = not plan.config.cluster.gpu_per_node
+    is_possible = plan.sequence_parallel_size == 1 and not plan.keeps_dropout
+    return wanted and is_possible and plan.arithmetic.version >= SHARED
 
 
 def policy_rows(plan: StagePlan) -> int | None:

@@ -149,6 +149,9 @@ class TrainerConfig(Section):
     """Compute such a piece again in the backward pass, so that not even its results are kept."""
     use_remove_padding: bool = True
     """Rows lie one after the other without padding, for models that keep them apart."""
+    use_prefix_grouper: bool | None = None
+    """Compute a prompt once for all rows of a micro-batch that have it; else on without GPUs, off
+    with GPUs."""
     max_token_len_per_gpu: Positive | None = None
     """Tokens of a micro-batch, on each of the ranks that share sequences; else twice the longest
     sequence, without GPUs 16384 at least."""

@@ -30,7 +30,6 @@ _FAST = (
     "entropy_from_logits_chunk_size",
     "pad_to_length",
     "pad_to_length_bucket",
-    "use_prefix_grouper",
 )
 """Names below the actor, the reference and their back end; each changes memory and time alone."""
 MTP = (
@@ -207,6 +206,8 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
         f"{_ACTOR}.use_fused_kernels",
     ),
     renamed_row(f"{_ACTOR}.use_remove_padding", "trainer.use_remove_padding", convert=identity),
+    renamed_row(f"{_ACTOR}.use_prefix_grouper", "trainer.use_prefix_grouper"),
+    renamed_row(f"{_ACTOR}.fsdp_config.use_prefix_grouper", "trainer.use_prefix_grouper"),
     combined_row(
         f"{_ACTOR}.router_replay.mode",
         "algorithm.enable_router_replay",
@@ -278,6 +279,8 @@ _REF_ROWS: tuple[KeyRow, ...] = (
         f"{_REF}.fsdp_config.strategy",
         f"{_REF}.fsdp_config.mixed_precision.*",
         f"{_REF}.use_remove_padding",
+        f"{_REF}.use_prefix_grouper",
+        f"{_REF}.fsdp_config.use_prefix_grouper",
     ),
     *trainer_config_rows(
         f"{_REF}.fsdp_config.*",

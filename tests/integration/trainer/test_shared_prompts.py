@@ -1,0 +1,126 @@
+"""Rows that share a prompt: the loss, its gradient and its figures are those of each row whole."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from services.trainer.types import TrainBatch
+from tests.integration.trainer.learners import (
+    Build,
+    assert_close,
+    assert_same,
+    gradients_of,
+    stepped,
+    weights_of,
+)
+from tests.unit.trainer.builders import GROUP_SIZE, make_plan, random_batch, random_pairs
+from trinity.config.plan.arithmetic import PACKED, Arithmetic
+from trinity.config.plan.stage_plan import StagePlan
+
+
+def grouped(batch: TrainBatch) -> TrainBatch:
+    """Gives the rows of a group the prompt of its first row."""
+    rows = []
+    for number, row in enumerate(batch.rows):
+        first = batch.rows[number // GROUP_SIZE * GROUP_SIZE]
+        prompt, answer = first.tokens[: first.prompt_length], row.tokens[row.prompt_length :]
+        tokens = np.concatenate([prompt, answer])
+        rows.append(replace(row, tokens=tokens, prompt_length=first.prompt_length))
+    return replace(batch, rows=rows)
+
+
+BATCH = grouped(random_batch(16, seed=5))
+GRPO = {"algorithm_type": "grpo", "repeat_times": 8, "kl_loss_fn": "k2"}
+CASES: dict[str, tuple[Mapping[str, object], TrainBatch]] = {
+    "actor and reference": (GRPO, BATCH),
+    "critic": ({"algorithm_type": "ppo"}, BATCH),
+    "entropy": ({**GRPO, "entropy_loss_fn_args": {"entropy_coef": 0.1}}, BATCH),
+    "squared probabilities": ({**GRPO, "advantage_fn": "optimal_token_baseline"}, BATCH),
+    "sft": ({"algorithm_type": "sft"}, grouped(random_batch(12, seed=2))),
+    "pairs": ({"algorithm_type": "dpo"}, random_pairs(9, seed=3)),
+}
+
+
+def plan_of(
+    model: Path, algorithm: Mapping[str, object] = GRPO, *, shared: bool, **trainer: object
+) -> StagePlan:
+    return make_plan(model, algorithm, {"use_prefix_grouper": shared, **trainer})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_shared_prompts_give_the_gradients_of_whole_rows_however_they_are_cut(
+    learner_of: Build, model: Path, case: str
+) -> None:
+    algorithm, batch = CASES[case]
+    whole = gradients_of(learner_of(plan_of(model, algorithm, shared=False)), batch)
+    chunked = {"entropy_from_logits_with_chunking": True, "enable_gradient_checkpointing": True}
+    for more in ({}, {"max_token_len_per_gpu": 64}, chunked):
+        learner = learner_of(plan_of(model, algorithm, shared=True, **more))
+        assert learner._roles.actor.worker.engine.shares_prompts
+        assert_close(whole, gradients_of(learner, batch))
+
+
+def test_a_gradient_that_a_row_does_not_add_to_its_prompt_is_found(
+    learner_of: Build, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: the comparison above fails if only the owners' gradients reach the prompts."""
+    from services.trainer.backend.shared_prompts import SharedPrompts
+
+    whole = gradients_of(learner_of(plan_of(model, shared=False)), BATCH)
+    of = SharedPrompts.of
+    monkeypatch.setattr(SharedPrompts, "of", lambda *tensors: replace(of(*tensors), repeats=()))
+    cut = gradients_of(learner_of(plan_of(model, shared=True)), BATCH)
+    with pytest.raises(AssertionError, match="Not equal"):
+        assert_close(whole, cut)
+
+
+def test_the_same_step_twice_is_the_same_bit_for_bit_and_its_share_is_told(
+    learner_of: Build, model: Path
+) -> None:
+    learners = [learner_of(plan_of(model, shared=True)) for _ in range(2)]
+    figures = [stepped(learner, BATCH) for learner in learners]
+    assert_same(weights_of(learners[0]), weights_of(learners[1]))
+    prompts = [row.prompt_length for row in BATCH.rows]
+    repeated = sum(prompts) - sum(prompts[::GROUP_SIZE])
+    counted = sum(row.length for row in BATCH.rows)
+    assert figures[0]["perf/shared_prompts"] == pytest.approx(repeated / counted)
+    assert figures[0]["perf/padding_share"] == 0.0
+    whole = stepped(learner_of(plan_of(model, shared=False)), BATCH)
+    assert whole["perf/shared_prompts"] == 0.0
+    for name in ("actor/loss", "actor/grad_norm"):
+        assert figures[0][name] == pytest.approx(whole[name], rel=1e-4)
+
+
+def test_a_run_that_began_before_prompts_were_shared_keeps_its_bits(
+    learner_of: Build, model: Path
+) -> None:
+    plan = plan_of(model, shared=True)
+    begun = plan.model_copy(update={"arithmetic": Arithmetic(version=PACKED)})
+    learners = [learner_of(begun), learner_of(plan_of(model, shared=False))]
+    for learner in learners:
+        stepped(learner, BATCH)
+    assert_same(weights_of(learners[0]), weights_of(learners[1]))
+
+
+def test_outputs_are_those_of_transformers_for_each_row_alone(
+    learner_of: Build, model: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from services.trainer.learner.prepared_batch import PreparedBatch
+
+    actor = learner_of(plan_of(model, shared=True))._roles.actor
+    found_BT = actor.compute_outputs(PreparedBatch.from_batch(BATCH), ["logprobs"])["logprobs"]
+    alone = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    for number, row in enumerate(BATCH.rows):
+        tokens = torch.from_numpy(row.tokens.astype(np.int64))
+        with torch.no_grad():
+            logprobs = alone(input_ids=tokens[None]).logits[0].log_softmax(-1)
+        expected = logprobs[:-1].gather(-1, tokens[1:, None])[:, 0][row.prompt_length - 1 :]
+        np.testing.assert_allclose(
+            found_BT[number, : row.response_length], expected.numpy(), atol=2e-5
+        )
