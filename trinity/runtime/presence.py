@@ -273,6 +273,7 @@ class Heartbeats:
         self._member = pb.Member(
             id=member_id, role=_ROLES[role], address=address, activity="starting", version=_NONE
         )
+        self._note = ""
         self._interval_seconds = _FIRST_INTERVAL_SECONDS
         self._is_answered = True
         self._wake = asyncio.Event()
@@ -285,6 +286,8 @@ class Heartbeats:
         copy = pb.Member()
         with self._lock:
             copy.CopyFrom(self._member)
+            if self._note:
+                copy.activity += f"; {self._note}"
         return copy
 
     def set_address(self, address: str) -> None:
@@ -299,6 +302,14 @@ class Heartbeats:
     def set_activity(self, activity: str) -> None:
         """Sets a short description of what this process does."""
         self._change(activity=activity)
+
+    def set_note(self, note: str) -> None:
+        """Sets what follows the description of what this process does; empty for nothing."""
+        with self._lock:
+            if self._note == note:
+                return
+            self._note = note
+        self._changed()
 
     def set_version(self, version: int) -> None:
         """Sets the version that is loaded or trained from."""
@@ -327,6 +338,7 @@ class Heartbeats:
     ) -> None:
         self._task.cancel()
         await self._tasks.__aexit__(kind, error, traceback)
+        self.set_note("")
         self._change(activity=_GONE)
         await self._beat(_GOODBYE_SECONDS)
 

@@ -302,7 +302,9 @@ class Explorer:
                 tasks.create_task(coroutine) for coroutine in self._background_tasks(server)
             ]
             scheduling = tasks.create_task(self._scheduler.schedule_experiments())
+            following = tasks.create_task(self._follow_hosts())
             await stop.wait()
+            following.cancel()  # hosts may stop before this one; calls still notice it
             await server.health.shut_down()
             if self._scheduler.stop_taking_work():
                 await asyncio.wait([scheduling], timeout=self._settings.drain_seconds)
@@ -311,6 +313,11 @@ class Explorer:
             await self._flush()
             for task in background:
                 task.cancel()
+
+    async def _follow_hosts(self) -> None:
+        """Ends the process with the engine when another host of it is lost."""
+        if self._hosts is not None:
+            await self._hosts.follow_engine(self._heartbeats.set_note)
 
     def _background_tasks(self, server: RunningServer) -> list[Coroutine[None, None, None]]:
         publisher = ResultPublisher(

@@ -128,6 +128,7 @@ class EngineHosts:
         self._start = 0
         self._failure = ""
         self._failed = asyncio.Event()
+        self._has_engine = False
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -155,6 +156,19 @@ class EngineHosts:
             with waiting, suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await changed.wait()
+
+    async def follow_engine(self, show: Callable[[str], None]) -> None:
+        """Shows, until cancelled, how many hosts the engine is on; empty while there is none.
+
+        Raises: EngineDied naming a host that is lost, also while nothing calls the engine.
+        """
+        joined = f"engine over {self._num_hosts} hosts: {self._num_hosts} joined"
+        while True:
+            is_lost = self._has_engine and bool(self.failure)
+            show(joined if self._has_engine and not is_lost else "")
+            if is_lost:
+                raise EngineDied(self.failure)
+            await self._changed.wait()
 
     async def start_engine(self, options: EngineOptions, start: StartEngine) -> Engine:
         """Starts an engine with workers on all hosts.
@@ -186,6 +200,8 @@ class EngineHosts:
             if isinstance(error, EngineDied) and not self.missing:
                 raise RuntimeError(self.failure) from error
             raise
+        self._has_engine = True
+        self._notify()
         return SpanningEngine(engine=engine, hosts=self, role=options.role, store=store)
 
     async def unless_failed(self, call: Awaitable[T]) -> T:
@@ -210,6 +226,8 @@ class EngineHosts:
     def end_workers(self) -> None:
         """Has all hosts kill their workers."""
         self._start += 1  # their end is none of the next engine
+        self._has_engine = False
+        self._notify()
         self._tell(pb.JoinEngineResponse(kill=True))
 
     async def serve(
@@ -232,7 +250,6 @@ class EngineHosts:
             how = f"has not answered for {LOST_SECONDS:.0f} s" if silent else GONE
             logger.error("a host of the engine is lost", extra={"host": link.name, "reason": how})
             self._fail(f"{link.name} {how}")
-            self._notify()
 
     async def _next_message(self, link: EngineHostLink) -> pb.JoinEngineResponse:
         """Returns what the host is told next, a sign of life where there is nothing to tell."""
@@ -294,6 +311,7 @@ class EngineHosts:
     def _fail(self, reason: str) -> None:
         self._failure = self._failure or reason
         self._failed.set()
+        self._notify()
 
     def _notify(self) -> None:
         self._changed.set()

@@ -29,6 +29,7 @@ from trinity.rpc.server import Servicer, serve
 from trinity.runtime.presence import WaitRegistry
 
 SECONDS = 240.0
+NAMED_SECONDS = 10.0
 LEADER, OTHER = "127.0.0.1", "127.0.0.2"
 NOBODY = "127.0.0.1:9"
 
@@ -131,6 +132,7 @@ async def test_it_answers_as_one_host_does_loads_weights_on_both_and_ends_with_t
     expected = await alone.generate(PROMPT, sampling())
     await alone.load_weights(models[1])
     expected_later = await alone.generate(PROMPT, sampling())
+    notes: list[str] = []
     async with leading() as leader:
         async with other_host(leader.address) as host:
             engine = await leader.start(on_two(models[0]))
@@ -142,7 +144,12 @@ async def test_it_answers_as_one_host_does_loads_weights_on_both_and_ends_with_t
                 assert listening(os.getpid()) | listening(host.pid) <= {LEADER, OTHER}
                 workers = psutil.Process(host.pid).children(recursive=True)
                 assert workers
+                idle = asyncio.create_task(leader.hosts.follow_engine(notes.append))
+                await until(lambda: notes == ["engine over 2 hosts: 2 joined"])
                 host.kill()
+                with pytest.raises(EngineDied, match=r"host 1 \(127.0.0.2\)"):
+                    async with asyncio.timeout(NAMED_SECONDS):
+                        await idle
                 assert "host 1 (127.0.0.2)" in str(await died(engine))
             finally:
                 await engine.close()

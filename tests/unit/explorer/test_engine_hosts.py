@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 import trinity
-from services.explorer.control.explorer import ExplorerServicer
+from services.explorer.control.explorer import Explorer, ExplorerServicer
 from services.explorer.delivery.outbox import Outbox
+from services.explorer.delivery.publisher import NatsBroker
 from services.explorer.engine import hosts as hosts_module
 from services.explorer.engine.hosts import EngineHosts, check_engine, check_place
 from services.explorer.engine.interface import Engine, EngineDied, EngineOptions, EngineSpan
@@ -23,6 +24,8 @@ from tests.unit.explorer.test_vllm_options import CPU, GPU, options
 from trinity.api.v1 import explorer_pb2 as pb
 from trinity.errors import Forbidden, InvalidRequest, PreconditionFailed, TrinityError, UserError
 from trinity.runtime.presence import WaitRegistry
+
+NOBODY = "127.0.0.1:9"
 
 
 def settings(**values: object) -> ExplorerSettings:
@@ -191,13 +194,13 @@ async def test_hosts_start_what_the_leader_starts_and_kill_it_with_the_engine() 
     hosts, stream = two_hosts(), Stream(hello())
     told: list[pb.JoinEngineResponse] = []
 
-    async def at_once(given: EngineOptions) -> Engine:
+    async def start(given: EngineOptions) -> Engine:
         assert given.span is not None
         return ArithmeticEngine()
 
     joined = asyncio.create_task(_read(hosts, stream, told))
     await _until(lambda: not hosts.missing)
-    engine = await hosts.start_engine(options(tensor_parallel_size=2), at_once)
+    engine = await hosts.start_engine(options(tensor_parallel_size=2), start)
     await _until(lambda: bool(told))
     arguments = json.loads(told[0].start.arguments_json)
     assert (arguments["nnodes"], arguments["master_port"]) == (2, 7)
@@ -206,6 +209,100 @@ async def test_hosts_start_what_the_leader_starts_and_kill_it_with_the_engine() 
     await _until(lambda: len(told) > 1)
     assert told[1].kill
     joined.cancel()
+
+
+async def start_at_once(_: EngineOptions) -> Engine:
+    return ArithmeticEngine()
+
+
+@pytest.mark.usefixtures("no_store")
+async def test_a_host_that_leaves_an_engine_without_calls_is_named_and_ends_it() -> None:
+    hosts, stream, notes = two_hosts(), Stream(hello()), list[str]()
+    joined = asyncio.create_task(_read(hosts, stream))
+    following = asyncio.create_task(hosts.follow_engine(notes.append))
+    await _until(lambda: not hosts.missing)
+    await hosts.start_engine(options(tensor_parallel_size=2), start_at_once)
+    await _until(lambda: notes[-1])
+    stream.said.put_nowait(None)
+    with pytest.raises(EngineDied, match=r"host 1 \(127.0.0.2\) has ended its connection"):
+        async with asyncio.timeout(5):
+            await following
+    assert notes[-2:] == ["engine over 2 hosts: 2 joined", ""]
+    await joined
+
+
+@pytest.mark.usefixtures("no_store")
+async def test_a_host_whose_workers_end_without_calls_is_named() -> None:
+    hosts, stream = two_hosts(), Stream(hello())
+    joined = asyncio.create_task(_read(hosts, stream))
+    await _until(lambda: not hosts.missing)
+    await hosts.start_engine(options(tensor_parallel_size=2), start_at_once)
+    ended = pb.WorkersEnded(start=1, reason="its workers ended with exit code -9")
+    stream.said.put_nowait(pb.JoinEngineRequest(ended=ended))
+    with pytest.raises(EngineDied, match=r"host 1 \(127.0.0.2\): its workers ended"):
+        async with asyncio.timeout(5):
+            await hosts.follow_engine(lambda _: None)
+    joined.cancel()
+
+
+@pytest.mark.usefixtures("no_store")
+async def test_a_host_that_is_silent_without_calls_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hosts_module, "LOST_SECONDS", 0.5)
+    monkeypatch.setattr(hosts_module, "BEAT_SECONDS", 0.1)
+    hosts = two_hosts()
+    joined = asyncio.create_task(_read(hosts, Stream(hello())))
+    await _until(lambda: not hosts.missing)
+    await hosts.start_engine(options(tensor_parallel_size=2), start_at_once)
+    with pytest.raises(EngineDied, match=r"host 1 \(127.0.0.2\) has not answered for"):
+        async with asyncio.timeout(5):
+            await hosts.follow_engine(lambda _: None)
+    await joined
+
+
+@pytest.mark.usefixtures("no_store")
+async def test_a_host_that_leaves_before_an_engine_or_after_it_ends_nothing() -> None:
+    hosts, notes = two_hosts(), list[str]()
+    following = asyncio.create_task(hosts.follow_engine(notes.append))
+    for starts in (False, True):
+        stream = Stream(hello())
+        joined = asyncio.create_task(_read(hosts, stream))
+        await _until(lambda: not hosts.missing)
+        if starts:
+            engine = await hosts.start_engine(options(tensor_parallel_size=2), start_at_once)
+            await _until(lambda: notes[-1])
+            await engine.close()
+            await _until(lambda: not notes[-1])
+        stream.said.put_nowait(None)
+        await joined
+    assert not following.done()
+    following.cancel()
+
+
+@pytest.mark.usefixtures("no_store")
+async def test_the_process_of_an_idle_leader_ends_with_a_host_and_shows_how_many_joined() -> None:
+    given = settings(buffer=NOBODY, synchronizer=NOBODY, listen="127.0.0.1:0", num_hosts=2)
+    hosts, stream = EngineHosts(given), Stream(hello())
+    explorer = Explorer(
+        settings=given,
+        start_engine=start_at_once,
+        broker=NatsBroker(f"nats://{NOBODY}"),
+        hosts=hosts,
+    )
+    running = asyncio.create_task(explorer.run_until(asyncio.Event()))
+    joined = asyncio.create_task(_read(hosts, stream))
+    await _until(lambda: not hosts.missing)
+    await hosts.start_engine(options(tensor_parallel_size=2), start_at_once)
+    await _until(
+        lambda: explorer._heartbeats.member.activity == "idle; engine over 2 hosts: 2 joined"
+    )
+    stream.said.put_nowait(None)
+    with pytest.raises(ExceptionGroup) as raised:
+        async with asyncio.timeout(20):
+            await running
+    assert raised.group_contains(EngineDied, match="host 1 .* has ended its connection")
+    await joined
 
 
 @pytest.mark.usefixtures("no_store")

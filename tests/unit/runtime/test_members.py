@@ -32,6 +32,25 @@ async def test_a_change_at_the_very_end_does_not_keep_the_heartbeats_going() -> 
                     await asyncio.sleep(0)
 
 
+async def test_a_note_follows_what_a_process_does_until_it_is_gone() -> None:
+    stub = Synchronizer()
+    told: list[str] = []
+
+    async def heartbeat(request: pb.HeartbeatRequest, **_: Any) -> pb.HeartbeatResponse:
+        told.append(request.member.activity)
+        return pb.HeartbeatResponse(interval_seconds=60.0)
+
+    stub.Heartbeat = heartbeat  # type: ignore[method-assign]
+    beats = Heartbeats(cast(SynchronizerServiceStub, stub), member_id="one", role="explorer")
+    beats.set_activity("idle")
+    beats.set_note("engine over 2 hosts: 2 joined")
+    async with beats:
+        assert beats.member.activity == "idle; engine over 2 hosts: 2 joined"
+        beats.set_activity("exploring")
+        assert beats.member.activity == "exploring; engine over 2 hosts: 2 joined"
+    assert told[-1] == "gone"
+
+
 class Forgetful:
     """Takes heartbeats; the answer to the first one is lost."""
 
