@@ -31,6 +31,7 @@ from trinity.weights.manifest import bytes_below
 
 logger = logging.getLogger(__name__)
 NOT_LOADED = "the optimizer starts fresh: `trainer.load_contents` leaves it out"
+NOT_SAVED = "the optimizer starts fresh: it was not saved"
 
 OF_THE_PLAN = ("betas", "weight_decay")
 """Settings that PyTorch restores with the state of an optimizer; a user may change them between two
@@ -131,7 +132,7 @@ def _load_shards(
         if OPTIMIZER_PART not in contents:
             logger.warning(NOT_LOADED)
         elif OPTIMIZER_PART not in saved_contents(state):
-            logger.warning("the optimizer starts fresh: it was not saved")
+            logger.warning(NOT_SAVED)
         elif has_kind_of(worker.engine.optimizer, state):
             load_optimizer(worker, directory, state, tuple(state["groups"][0]), life)
         else:
@@ -156,6 +157,8 @@ def _load_part(
     elif optimizer.is_file():
         saved = torch.load(optimizer, weights_only=True)
         _load_optimizer_state(worker.engine.optimizer, saved, optimizer)
+    else:
+        logger.warning(NOT_SAVED)
 
 
 def _load_weights(module: torch.nn.Module, saved: dict[str, Any]) -> None:

@@ -76,6 +76,24 @@ def test_an_optimizer_that_is_not_to_be_loaded_begins_anew(
         assert min(len(begun._roles.actor.worker.engine.optimizer.state), 1) == num_states
 
 
+def test_an_optimizer_that_is_not_there_is_told(
+    learner_of: Build,
+    model: Path,
+    ranks: "Ranks",
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from services.trainer.learner.learner import Learner
+
+    former = learner_of(grpo_plan(model))
+    stepped(former, NEXT)
+    former._roles.actor.worker.save_checkpoint(str(tmp_path / "actor"))
+    (tmp_path / "actor/optim_world_size_1_rank_0.pt").unlink()
+    found = find_start_checkpoint(str(tmp_path))
+    Learner(plan=grpo_plan(model), model_directory=model, ranks=ranks, start_checkpoint=found)
+    assert "the optimizer starts fresh: it was not saved" in caplog.messages
+
+
 def test_the_reference_stays_the_model(
     learner_of: Build, model: Path, ranks: "Ranks", tmp_path: Path
 ) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.config.builders import config
+from tests.unit.config.builders import SFT, config
+from trinity.config.checks.advice import advise
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import (
     check_start_checkpoint,
@@ -197,3 +198,43 @@ def test_groups_of_ranks_are_all_of_a_size(size: int, said: str) -> None:
     with pytest.raises(UserError, match=said):
         plan_experiment(config(trainer={"rank_num": 4, "fsdp_size": size}))
     assert plan_experiment(config(trainer={"rank_num": 4, "fsdp_size": 2}))
+
+
+def told(path: Path | None = None, **trainer: object) -> tuple[str, ...]:
+    start = {"resume_mode": "resume_path", "resume_from_path": str(path)} if path else {}
+    return advise(plan_experiment(config(SFT, trainer={**start, **trainer})))
+
+
+def test_parts_to_go_on_with_that_are_not_saved_are_told() -> None:
+    (both,) = told(save_contents=["model"])
+    assert "`trainer.save_contents` leaves out `optimizer` and `extra`" in both
+    assert "the optimizer's moments and random states and the schedule start fresh" in both
+    (extra,) = told(save_contents=["optimizer"], load_contents=["optimizer", "extra"])
+    assert "leaves out `extra`" in extra and "optimizer" not in extra
+
+
+def test_parts_that_are_left_out_on_purpose_are_not_told() -> None:
+    assert told() == told(load_contents=["model"]) == ()
+    assert told(save_contents=["model"], load_contents=["model", "hf_model"]) == ()
+    bench = advise(plan_experiment(config(mode="bench", trainer={"save_contents": []})))
+    assert not any("save_contents" in text for text in bench)
+
+
+def test_a_checkpoint_to_begin_with_that_has_no_optimizer_is_told(tmp_path: Path) -> None:
+    ours = tmp_path / "step-3-1"
+    ours.mkdir()
+    (ours / "state.json").write_text('{"layout": 1, "contents": ["model"]}')
+    verls = parts(tmp_path / "global_step_3", [0], 1)
+    for path in (ours, verls):
+        (text,) = told(path)
+        assert f"{path}` holds no state of the optimizer" in text and "starts fresh" in text
+        assert told(path, load_contents=["model"]) == ()
+    (ours / "state.json").write_text('{"layout": 1}')
+    (verls / "optim_world_size_1_rank_0.pt").write_bytes(b"x")
+    assert told(ours) == told(verls) == told(tmp_path / "nowhere") == ()
+
+
+def test_whole_weights_have_no_optimizer_for_those_that_ask_for_it(tmp_path: Path) -> None:
+    whole = model(tmp_path / "v3-1")
+    assert told(whole) == ()
+    assert len(told(whole, load_contents=["model", "optimizer"])) == 1

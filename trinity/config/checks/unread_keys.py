@@ -1,11 +1,13 @@
 """Advice on keys that have no effect, or another than they seem to have."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trinity.config.plan.algorithm import ARGUMENTS_WITHOUT_EFFECT
 from trinity.config.plan.experience_sink import experience_sink
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.plan.start_checkpoint import KEY, find_start_checkpoint, has_optimizer
 from trinity.config.schema.data import FormatConfig
+from trinity.errors import UserError
 
 OF_TRAINING_DATA = (
     "tools_key",
@@ -14,6 +16,11 @@ OF_TRAINING_DATA = (
     "enable_thinking",
 )
 """Keys of `format` that make a row's tokens."""
+FRESH = {
+    "optimizer": "the optimizer's moments",
+    "extra": "random states and the schedule",
+}
+"""Parts of a checkpoint that a run can go on without, in words."""
 REWARDED_BY_ITSELF = frozenset(
     {
         "math_eval_workflow",
@@ -143,6 +150,46 @@ def keep_steps_ignored(stage: StagePlan) -> Iterator[str]:
             f"`buffer.keep_steps: {keep_steps}` removes nothing newer than the first checkpoint: "
             "all checkpoints are kept, see `trainer.max_checkpoints_to_keep`"
         )
+
+
+def parts_start_fresh(stage: StagePlan) -> Iterator[str]:
+    """Parts of a checkpoint that a run is to go on with, and that are not in it."""
+    trainer = stage.config.trainer
+    if not stage.needs_training or stage.mode == "bench":
+        return
+    wanted = [part for part in FRESH if part in trainer.load_contents]
+    if unsaved := [part for part in wanted if part not in trainer.save_contents]:
+        yield (
+            f"`trainer.save_contents` leaves out {_quoted(unsaved)}, which `trainer.load_contents` "
+            f"has: where the run goes on from its checkpoint, {_fresh(unsaved)} start fresh; add "
+            "that to `save_contents`, or leave it out of both"
+        )
+    if "optimizer" in wanted and _begins_without_optimizer(stage):
+        yield (
+            f"`{KEY}: {stage.start_checkpoint}` holds no state of the optimizer, which "
+            "`trainer.load_contents` has: it starts fresh; give a checkpoint that was saved with "
+            "`optimizer`, or write `load_contents` without it"
+        )
+
+
+def _begins_without_optimizer(stage: StagePlan) -> bool:
+    """Returns True if that is worth a word: whole weights never have an optimizer."""
+    if stage.start_checkpoint is None:
+        return False
+    try:
+        found = find_start_checkpoint(stage.start_checkpoint)
+    except UserError:
+        return False  # `check_start_checkpoint` tells it
+    is_written = "load_contents" in stage.config.trainer.model_fields_set
+    return not has_optimizer(found) and (is_written or not found.is_whole)
+
+
+def _quoted(parts: Sequence[str]) -> str:
+    return " and ".join(f"`{part}`" for part in parts)
+
+
+def _fresh(parts: Sequence[str]) -> str:
+    return " and ".join(FRESH[part] for part in parts)
 
 
 def format_of_training_data(stage: StagePlan) -> Iterator[str]:

@@ -15,7 +15,7 @@ from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.task_storage import absolute
 from trinity.config.schema.experiment import MergedStage
-from trinity.config.schema.trainer import TrainerConfig
+from trinity.config.schema.trainer import WHOLE_STATE, TrainerConfig
 from trinity.errors import ManifestError, UserError
 from trinity.weights.layout import (
     LAYOUT,
@@ -97,6 +97,20 @@ def find_start_checkpoint(path: str) -> StartCheckpoint:
     if (root / "config.json").is_file() and any(root.glob("*.safetensors")):
         return StartCheckpoint(policy=root, critic=None, root=root, is_whole=True)
     raise UserError(f"`{KEY}: {path}` holds no checkpoint{_advice(root)}")
+
+
+def has_optimizer(found: StartCheckpoint) -> bool:
+    """Returns False if the policy's optimizer was not saved; a damaged state is told by checks."""
+    if found.is_whole:
+        return False
+    if found.num_ranks is not None:
+        parts = (f"optim_{_part(found.num_ranks, rank)}" for rank in range(found.num_ranks))
+        return all((found.policy / part).is_file() for part in parts)
+    try:
+        state = json.loads((found.policy / STATE_NAME).read_bytes())
+        return "optimizer" in state.get("contents", WHOLE_STATE)
+    except (OSError, ValueError, AttributeError, TypeError):
+        return True
 
 
 def check_start_checkpoint(plan: StagePlan) -> None:
@@ -191,6 +205,10 @@ def _config_of(directory: Path) -> dict[str, object]:
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read ({error}): save the model again") from error
     return found
+
+
+def _part(num_ranks: int, rank: int) -> str:
+    return f"world_size_{num_ranks}_rank_{rank}.pt"
 
 
 def _in_words(ranks: int) -> str:
