@@ -1,6 +1,6 @@
 """GPU memory of a role, as a sum of terms; these are estimates, not measurements."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trinity.sizing.model_shape import (
     ModelShape,
@@ -16,6 +16,10 @@ _FLOAT32_BYTES = 4
 """Bytes of float32, the type of weights, gradient sums and Adam's moments."""
 _ENGINE_OVERHEAD_BYTES = int(1.5 * GIB)
 """Memory of an engine besides weights and cache: graphs, workspaces, its runtime."""
+INFERENCE = "log-prob pass"
+"""A pass that only computes outputs, by the policy or the reference."""
+TRANSIENT = frozenset({"gathered layers", "activations", "logits", INFERENCE, "optimizer step"})
+"""Terms of memory that is freed after each pass or step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,10 @@ class TrainingSettings:
     """GPUs that share each sequence."""
     head_tokens: int | None = None
     """Tokens whose logits exist at the same time; None is all of a micro-batch."""
+    inference_tokens: int | None = None
+    """Tokens of a micro-batch of passes without gradients; None is as for training."""
+    inference_head_tokens: int | None = None
+    """The same as `head_tokens`, of those passes."""
     has_entropy: bool = False
     """True if the loss has an entropy term."""
     policy: ResidentState = ResidentState()
@@ -77,6 +85,7 @@ def policy_terms(
         *_step(parameters, training, training.policy, adapter_parameters),
         _activations(shape, training),
         logits,
+        *_inference(shape, training),
     ]
 
 
@@ -98,7 +107,12 @@ def reference_terms(
     size = BYTES["float32" if moves else training.dtype]
     parameters = count_parameters(shape)
     weights = parameters * size // training.ranks
-    return [MemoryTerm("reference weights", weights, f"{size} P / {_ranks(training)}")]
+    passes = _inference(shape, training)
+    return [
+        MemoryTerm("reference weights", weights, f"{size} P / {_ranks(training)}"),
+        *([_gathered(shape, training)] if passes else []),
+        *passes,
+    ]
 
 
 def teacher_terms(shape: ModelShape, training: TrainingSettings, top_k: int) -> list[MemoryTerm]:
@@ -116,11 +130,13 @@ def teacher_terms(shape: ModelShape, training: TrainingSettings, top_k: int) -> 
 
 def peak_bytes(terms: list[MemoryTerm]) -> int:
     """Returns a rank's peak: passes and the optimizer step never overlap."""
-    passing = {"gathered layers", "activations", "logits"}
-    step = sum(term.bytes for term in terms if term.name == "optimizer step")
-    passes = sum(term.bytes for term in terms if term.name in passing)
-    others = (t.bytes for t in terms if t.name not in passing and t.name != "optimizer step")
-    return sum(others) + max(step, passes)
+
+    def of(*names: str) -> int:
+        return sum(term.bytes for term in terms if term.name in names)
+
+    passes = of("gathered layers") + max(of("activations", "logits"), of(INFERENCE))
+    others = (term.bytes for term in terms if term.name not in TRANSIENT)
+    return sum(others) + max(of("optimizer step"), passes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +247,22 @@ def _activations(shape: ModelShape, training: TrainingSettings) -> MemoryTerm:
         return MemoryTerm("activations", kept, f"{size} T H (L + 4) + one layer, T = {tokens}")
     kept = tokens * shape.layers * of_layer
     return MemoryTerm("activations", kept, f"{of_layer} bytes T L, T = {tokens}")
+
+
+def _inference(shape: ModelShape, training: TrainingSettings) -> list[MemoryTerm]:
+    """Sizes a pass without gradients if it has more tokens than one with them.
+
+    No layer but the one being computed is kept. Logits take as much as in training: instead of
+    their gradients there is what the entropy of each token is added up from.
+    """
+    tokens = training.inference_tokens
+    if tokens is None or tokens <= training.tokens:
+        return []
+    own = replace(training, tokens=tokens, head_tokens=training.inference_head_tokens)
+    each = _layer_activations(shape, BYTES[training.dtype])
+    of_rank, logits = -(-tokens // training.sequence_parallel), _logits(shape, own)
+    formula = f"{each} bytes T + logits without gradients, T = {of_rank}"
+    return [MemoryTerm(INFERENCE, of_rank * each + logits.bytes, formula)]
 
 
 def _layer_activations(shape: ModelShape, size: int) -> int:

@@ -1,18 +1,20 @@
 """GPU memory of a stage's ranks and engines, advice where it is short, settings that save it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trinity.algorithm.token_advantage import needs_of
 from trinity.config.plan.arithmetic import HEAD_CHUNK_TOKENS, head_settings
 from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.parts import AuxiliaryModel
-from trinity.config.plan.sizes import critic_rows, policy_rows
+from trinity.config.plan.sizes import critic_rows, inference_rows, policy_rows
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError
 from trinity.sizing.memory import (
     GIB,
+    TRANSIENT,
     EngineSplit,
     MemoryTerm,
     ResidentState,
@@ -69,6 +71,9 @@ def _of_trainer(plan: StagePlan) -> Iterator[str]:
             f"`trainer.max_token_len_per_gpu: {max(tokens // 2, longest)}` (now {tokens}, and a "
             f"sequence has up to {longest} tokens{' on each GPU' if sharing > 1 else ''})"
         )
+    training = training_settings_of(plan)
+    if (training.inference_tokens or 0) > training.tokens:
+        yield f"`{_inference_key(plan)}` left out, so that all passes have training's limit"
     if not plan.recomputes_activations:
         yield "`trainer.enable_gradient_checkpointing: true`, for about a third more time"
     if not (trainer.optimizer_offload or trainer.offload_policy):
@@ -118,6 +123,8 @@ MOMENTS = {"adam": 2, "sgd": 0}
 USABLE = 0.8
 """Share of a GPU: the rest is for the driver, the allocator and fragmentation."""
 _TOKEN_STEP = 256
+_OF_ACTOR = frozenset({"entropies", "collision", "discriminator", "teacher"})
+"""What advantages may need that the actor computes before a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,12 +139,11 @@ class RankMemory:
         """Peak bytes: all roles keep their state at the same time, but pass one after another."""
         kept, most = 0, 0
         for _, terms in self.terms:
-            own = [t for t in terms if t.name in ("gathered layers", "activations", "logits")]
-            step = [t for t in terms if t.name == "optimizer step"]
-            state = [t for t in terms if t not in own and t not in step]
+            own = [t for t in terms if t.name in TRANSIENT]
+            state = [t for t in terms if t not in own]
             kept += sum(t.bytes for t in state if not t.is_offloaded)
             back = sum(t.bytes for t in state if t.is_offloaded)
-            most = max(most, back + peak_bytes([*own, *step]))
+            most = max(most, back + peak_bytes(own))
         return kept + most
 
 
@@ -168,6 +174,7 @@ def training_settings_of(stage: StagePlan) -> TrainingSettings:
     """Returns the training settings of one rank of the stage."""
     trainer = stage.config.trainer
     coefficient = stage.algorithm.entropy_loss_fn_args.get("entropy_coef", 0.0)
+    head = head_settings(trainer)
     return TrainingSettings(
         has_entropy=stage.algorithm.entropy_loss_fn != "none" and coefficient != 0,
         ranks=_shards(stage),
@@ -176,7 +183,9 @@ def training_settings_of(stage: StagePlan) -> TrainingSettings:
         tokens=_tokens(stage, stage.max_token_len_per_gpu, policy_rows(stage)),
         dtype=trainer.dtype,
         checkpoints_activations=stage.recomputes_activations,
-        head_tokens=HEAD_CHUNK_TOKENS if head_settings(trainer).recomputes else None,
+        head_tokens=HEAD_CHUNK_TOKENS if head.recomputes else None,
+        inference_tokens=_inference_tokens(stage),
+        inference_head_tokens=HEAD_CHUNK_TOKENS if head.is_chunked else None,
         sequence_parallel=stage.sequence_parallel_size,
     )
 
@@ -186,6 +195,28 @@ def _tokens(stage: StagePlan, of_rank: int, rows: int | None) -> int:
     if rows is not None:
         return max(rows * stage.max_model_len, stage.longest_unit)
     return max(of_rank * stage.sequence_parallel_size, stage.longest_unit)
+
+
+def _inference_tokens(stage: StagePlan) -> int | None:
+    """Returns the tokens of passes without gradients; None without a limit of their own."""
+    own = stage.config.trainer.log_prob_max_token_len_per_gpu or 0
+    return _tokens(stage, own, inference_rows(stage)) if _inference_key(stage) else None
+
+
+def _inference_key(stage: StagePlan) -> str | None:
+    """Returns the key that the user gives the micro-batches of passes without gradients by."""
+    is_by_tokens = inference_rows(stage) is None
+    key = f"log_prob_{'max_token_len' if is_by_tokens else 'micro_batch_size'}_per_gpu"
+    return f"trainer.{key}" if getattr(stage.config.trainer, key) else None
+
+
+def _of_actor(stage: StagePlan, training: TrainingSettings) -> TrainingSettings:
+    """Returns the actor's settings: it computes nothing before a step if no function asks it to."""
+    algorithm = stage.algorithm
+    asks = algorithm.advantage_in_trainer and _OF_ACTOR & needs_of(algorithm.advantage_fn)
+    computes = stage.has_rollouts and (algorithm.needs_proximal or asks)
+    is_reference = stage.needs_reference and stage.lora is not None
+    return training if computes or is_reference else replace(training, inference_tokens=None)
 
 
 def _of_critic(stage: StagePlan, training: TrainingSettings) -> TrainingSettings:
@@ -241,7 +272,7 @@ def rank_memory(
     """
     training = training or training_settings_of(stage)
     adapter = count_adapter(shape, stage.lora) if stage.lora else None
-    roles = [("actor", tuple(policy_terms(shape, training, adapter)))]
+    roles = [("actor", tuple(policy_terms(shape, _of_actor(stage, training), adapter)))]
     if stage.needs_reference and stage.lora is None:
         roles.append(
             ("reference", tuple(reference_terms(shape, training, moves=stage.moves_reference)))
@@ -326,14 +357,31 @@ def rank_advice(
         return rank_memory(stage, shape, critic, candidate, teacher).total <= limit
 
     smaller = list(_smaller_micro_batches(stage, training.tokens))
-    for tokens, setting in smaller:
-        if fits(replace(training, tokens=tokens)):
-            return f"set `{setting}`"
+    for candidate, words in _candidates(stage, training, smaller):
+        if fits(candidate):
+            return words
     tokens, setting = smaller[-1] if smaller else (training.tokens, "")
+    least = replace(training, tokens=tokens, inference_tokens=None)
     for ranks in _larger_groups(stage, training.ranks):
-        if fits(replace(training, tokens=tokens, ranks=ranks)):
-            return _more_gpus(stage, ranks) + (f" with `{setting}`" if setting else "")
+        if fits(replace(least, ranks=ranks)):
+            given = f" with `{setting}`" if setting else ""
+            given += f" and without `{key}`" if (key := _inference_key(stage)) else ""
+            return _more_gpus(stage, ranks) + given
     return "shorten `model.max_model_len`, or take a smaller model or larger GPUs"
+
+
+def _candidates(
+    stage: StagePlan, training: TrainingSettings, smaller: Sequence[tuple[int, str]]
+) -> Iterator[tuple[TrainingSettings, str]]:
+    """Yields settings of less memory and the words for them, those that cost the least first."""
+    followed = replace(training, inference_tokens=None)
+    key = _inference_key(stage)
+    if key is not None:
+        yield followed, f"leave out `{key}`"
+    for tokens, setting in smaller:
+        yield replace(training, tokens=tokens), f"set `{setting}`"
+    for tokens, setting in smaller if key is not None else ():
+        yield replace(followed, tokens=tokens), f"set `{setting}` and leave out `{key}`"
 
 
 def _smaller_micro_batches(stage: StagePlan, tokens: int) -> Iterator[tuple[int, str]]:

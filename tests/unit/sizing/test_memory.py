@@ -131,6 +131,25 @@ def test_logits_of_a_chunk_are_all_there_is() -> None:
     assert figures(head_tokens=4000)["logits"] == 10 * 100 * 18
 
 
+def test_a_pass_without_gradients_keeps_one_layer_and_its_logits() -> None:
+    assert "log-prob pass" not in figures(inference_tokens=10), "training's are as large"
+    found = figures(inference_tokens=40)
+    assert found["log-prob pass"] == 40 * 336 + 40 * 100 * 18
+    shared = figures(inference_tokens=40, sequence_parallel=2, inference_head_tokens=4)
+    assert shared["log-prob pass"] == 20 * 336 + 4 * 100 * 18
+    own = [term.bytes for term in reference_terms(SHAPE, training(inference_tokens=40))]
+    assert own == [P, found["gathered layers"], found["log-prob pass"]]
+
+
+def test_a_pass_without_gradients_and_one_with_them_do_not_meet() -> None:
+    terms = policy_terms(SHAPE, training(inference_tokens=400))
+    found = {term.name: term.bytes for term in terms}
+    without = peak_bytes([term for term in terms if term.name not in ("activations", "logits")])
+    assert peak_bytes(terms) == RankMemory(terms=(("actor", tuple(terms)),)).total == without
+    state = sum(found[name] for name in STATE)
+    assert without == state + found["gathered layers"] + found["log-prob pass"]
+
+
 def test_a_critic_has_no_logits_and_a_reference_only_weights() -> None:
     assert "logits" not in {term.name for term in critic_terms(SHAPE, training())}
     assert [term.bytes for term in reference_terms(SHAPE, training())] == [P]

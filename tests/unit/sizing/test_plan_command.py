@@ -219,6 +219,66 @@ def test_a_critic_is_counted_with_its_own_micro_batches(tmp_path: Path) -> None:
     assert own.endswith("bytes T L, T = 2048")
 
 
+REFERENCE: dict[str, object] = {"algorithm_type": "grpo", "kl_loss_fn": "k2"}
+PROXIMAL: dict[str, object] = {"kl_loss_fn": "none", "bypass_old_logprobs": False}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "roles"), [(REFERENCE, ["reference"]), (PROXIMAL, ["actor"]), ({}, ["reference"])]
+)
+def test_passes_without_gradients_are_counted_where_there_are_any(
+    tmp_path: Path, algorithm: dict[str, object], roles: list[str]
+) -> None:
+    def counted(**trainer: object) -> list[str]:
+        file = experiment(
+            tmp_path, algorithm=algorithm, cluster={"gpu_per_node": 2}, trainer=trainer
+        )
+        text = plan(file, "--gpu-memory", "80")
+        passes = [part for part in text.split(" on each of ") if "log-prob pass" in part]
+        return [text.partition(part)[0].split()[-4] for part in passes]
+
+    assert counted(log_prob_max_token_len_per_gpu=65536) == roles
+    assert counted(log_prob_max_token_len_per_gpu=4096) == counted() == []
+    assert counted(use_dynamic_bsz=False, log_prob_micro_batch_size_per_gpu=16) == roles
+
+
+def test_a_stage_without_passes_without_gradients_has_none(tmp_path: Path) -> None:
+    none = {"kl_loss_fn": "none"}
+    trainer = {"log_prob_max_token_len_per_gpu": 65536}
+    file = experiment(tmp_path, algorithm=none, cluster={"gpu_per_node": 2}, trainer=trainer)
+    assert "log-prob pass" not in plan(file)
+
+
+def test_a_limit_without_gradients_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    def advice(**trainer: object) -> str:
+        file = experiment(
+            tmp_path, algorithm=PROXIMAL, cluster={"gpu_per_node": 2}, trainer=trainer
+        )
+        return line(plan(file, "--gpu-memory", "80"), "DOES NOT FIT")
+
+    large = {"log_prob_max_token_len_per_gpu": 65536}
+    assert advice(**large).endswith(": leave out `trainer.log_prob_max_token_len_per_gpu`")
+    both = advice(**large, max_token_len_per_gpu=32768)
+    tokens = both.partition("set `trainer.max_token_len_per_gpu: ")[2].partition("`")[0]
+    assert both.endswith("` and leave out `trainer.log_prob_max_token_len_per_gpu`")
+    file = experiment(
+        tmp_path,
+        algorithm=PROXIMAL,
+        cluster={"gpu_per_node": 2},
+        trainer={"max_token_len_per_gpu": int(tokens)},
+    )
+    assert "DOES NOT FIT" not in plan(file, "--gpu-memory", "80")
+
+
+def test_a_chunked_head_keeps_passes_without_gradients_small(tmp_path: Path) -> None:
+    trainer = {
+        "log_prob_max_token_len_per_gpu": 65536,
+        "entropy_from_logits_with_chunking": True,
+    }
+    file = experiment(tmp_path, algorithm=PROXIMAL, cluster={"gpu_per_node": 2}, trainer=trainer)
+    assert "DOES NOT FIT" not in plan(file, "--gpu-memory", "80")
+
+
 def test_advice_for_more_memory_keeps_to_the_machines(tmp_path: Path) -> None:
     def advice(**changes: object) -> str:
         return line(plan(experiment(tmp_path, **changes), "--gpu-memory", "12"), "DOES NOT FIT")

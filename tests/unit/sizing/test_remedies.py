@@ -29,6 +29,15 @@ def test_errors_of_memory_are_known_by_type_and_text(error: Exception, is_memory
     assert is_out_of_memory(error) is is_memory
 
 
+def test_a_larger_limit_of_passes_without_gradients_is_named() -> None:
+    own = {"max_token_len_per_gpu": 8192, "log_prob_max_token_len_per_gpu": 16384}
+    assert "(2) `trainer.log_prob_max_token_len_per_gpu` left out" in trainer_remedies(
+        stage(trainer=own)
+    )
+    own["log_prob_max_token_len_per_gpu"] = 8192
+    assert "log_prob" not in trainer_remedies(stage(trainer=own))
+
+
 def test_only_what_is_not_in_use_is_named_with_its_number() -> None:
     plan = stage(trainer={"max_token_len_per_gpu": 8192, "optimizer_offload": True})
     told = trainer_remedies(plan)
