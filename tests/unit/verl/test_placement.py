@@ -1,12 +1,21 @@
 """GPUs of a script's machines are shared out so that each rank has work, in whole machines."""
 
 import itertools
+import math
 from pathlib import Path
 
 import pytest
 
 from tests.unit.verl.builders import converted, flat, from_keys, missing, value
-from trinity.config.plan.placement import ClusterGpus, EngineGroup, GpuDemand, assign_gpus
+from trinity.config.check import check_file
+from trinity.config.plan.placement import (
+    ClusterGpus,
+    EngineGroup,
+    GpuDemand,
+    assign_gpus,
+    cluster_gpus_of,
+    gpu_demand_of,
+)
 from trinity.verl.convert import Converted
 
 ACTOR = "actor_rollout_ref.actor"
@@ -14,6 +23,11 @@ ROLLOUT = "actor_rollout_ref.rollout"
 ENGINE = "explorer.rollout_model"
 ULYSSES = "trainer.ulysses_sequence_parallel_size"
 TENSOR = f"{ROLLOUT}.tensor_model_parallel_size"
+JUDGE = (
+    "reward_model.enable=True",
+    "reward_model.model.path=/models/judge",
+    "reward_model.rollout.tensor_model_parallel_size=2",
+)
 
 
 def _number(found: Converted, key: str, default: int = 1) -> int:
@@ -143,6 +157,67 @@ def test_copies_in_an_engine_stay_on_its_machine() -> None:
     assert value(found, f"{ENGINE}.data_parallel_size") == 2
     assert value(found, f"{ENGINE}.enable_expert_parallel") is True
     assert _lines(found, "data_parallel_size=32")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "sizes", "ranks"),
+    [(3, (16, 1), 8), (4, (8, 2), 16), (5, (24, 1), 16), (4, (8, 3), 8)],
+)
+def test_an_engine_of_whole_machines_keeps_its_size_and_is_the_only_one(
+    nodes: int, sizes: tuple[int, int], ranks: int
+) -> None:
+    given = [f"{TENSOR}={sizes[0]}", f"{ROLLOUT}.pipeline_model_parallel_size={sizes[1]}"]
+    found = from_keys(f"trainer.nnodes={nodes}", *given)
+    cluster, demand = _demand(found)
+    (engines,) = demand.engines
+    assert (engines.num, engines.tensor_parallel, engines.pipeline_parallel) == (1, *sizes)
+    assert demand.ranks == ranks and assign_gpus(cluster, demand)
+    (line,) = _lines(found, "larger than a machine of 8")
+    assert f"it lies over {math.prod(sizes) // 8} machines" in line
+    assert "`trinity deploy render`" in line and not _lines(found, "--explorers")
+
+
+def test_an_engine_over_machines_is_of_one_explorer_and_training_has_the_rest() -> None:
+    found = from_keys("trainer.nnodes=16", f"{TENSOR}=16")
+    assert value(found, f"{ENGINE}.engine_num") == 1
+    _, demand = _demand(found)
+    assert demand.ranks == 112
+    assert not _lines(found, "--explorers")
+    (line,) = _lines(found, "larger than a machine of 8")
+    assert "16 of 128 GPUs roll out" in line
+
+
+@pytest.mark.parametrize(
+    ("given", "choices", "tensor", "why"),
+    [
+        ([f"{TENSOR}=12"], {}, 6, "fills no number of whole ones"),
+        ([f"{TENSOR}=16"], {"engine_num": 2}, 8, "the only one of its run"),
+        (
+            [f"{TENSOR}=16", *JUDGE],
+            {},
+            4,
+            "leaves no GPU of a machine's 8 for the engines of other",
+        ),
+    ],
+)
+def test_an_engine_that_cannot_lie_over_machines_is_made_to_fit_one(
+    given: list[str], choices: dict[str, int], tensor: int, why: str
+) -> None:
+    found = from_keys("trainer.nnodes=4", *given, **choices)
+    assert value(found, f"{ENGINE}.tensor_parallel_size") == tensor
+    (line,) = _lines(found, "tensor_model_parallel_size=")
+    assert why in line
+    assert assign_gpus(*_demand(found))
+
+
+def test_a_whole_file_with_an_engine_over_machines_is_planned(tmp_path: Path) -> None:
+    found = from_keys("trainer.nnodes=4", f"{TENSOR}=16", "data.train_files=/d/train.parquet")
+    file = tmp_path / "x.yaml"
+    file.write_text(found.yaml)
+    report = check_file(file)
+    assert report.plan is not None, report.errors
+    plan = report.plan.stages[0]
+    assert assign_gpus(cluster_gpus_of(plan), gpu_demand_of(plan))
 
 
 def test_copies_give_way_to_training_before_the_shards_of_a_model() -> None:

@@ -52,6 +52,8 @@ def convert_placement(work: Conversion) -> None:
     shares = divide_gpus(work, machines, demand)
     _put_shares(work, machines, demand, shares)
     _put_engine(work)
+    if machines.spans(demand.per_engine):
+        _advise_on_machines(work, machines, demand.per_engine)
     if per_teacher:
         work.put(f"{TEACHER}.engine_num", judges, f"{reserved} GPUs of `distillation`")
     elif per_judge:
@@ -156,22 +158,48 @@ def _rollout_gpus(work: Conversion, machines: VerlMachines) -> int:
 
 
 def _fitting_engine_size(work: Conversion, machines: VerlMachines, taken: int) -> int:
-    """Returns the GPUs of an engine, halved until it fits a machine and training has some, too.
+    """Returns the GPUs of an engine, lowered until it has room and training has some, too.
 
     In veRL an engine may hold all GPUs, as training takes turns with it. Copies that share the data
-    are on one machine.
+    are on one machine. An engine of whole machines keeps its size, though it is then the only one:
+    the script's author may have chosen it because the model does not fit fewer GPUs.
     """
     sizes = [max(work.integer(f"{ROLLOUT}.{verl}", default), 1) for verl, _, default in _SIZES]
-    asked = list(sizes)
+    asked, reasons = list(sizes), [""] * len(sizes)
     while math.prod(sizes) > machines.gpus > 0 and sizes[0] > 1:
         sizes[0] //= _smallest_factor(sizes[0])
+        reasons[0] = "makes an engine larger than a machine, which its copies share"
     while math.prod(sizes) + taken >= machines.total and any(size % 2 == 0 for size in sizes):
         halved = next(place for place, size in enumerate(sizes) if size % 2 == 0)
         sizes[halved] //= 2
-    for (verl, ours, _), before, size in zip(_SIZES, asked, sizes, strict=True):
+        reasons[halved] = (
+            f"would leave no GPU of {machines.total} for training, which does not take turns with "
+            "rollout here"
+        )
+    while (reason := _no_room(work, machines, sizes, taken)) and math.prod(sizes) > 1:
+        lowered = next(place for place, size in enumerate(sizes) if size > 1)
+        sizes[lowered] //= _smallest_factor(sizes[lowered])
+        reasons[lowered] = reason
+    for (verl, ours, _), before, size, why in zip(_SIZES, asked, sizes, reasons, strict=True):
         if size < before:
-            _put_smaller(work, machines, (f"{ROLLOUT}.{verl}", f"{OURS}.{ours}"), (before, size))
+            _put_smaller(work, (f"{ROLLOUT}.{verl}", f"{OURS}.{ours}"), (before, size), why)
     return math.prod(sizes)
+
+
+def _no_room(work: Conversion, machines: VerlMachines, sizes: list[int], taken: int) -> str:
+    """Returns why an explorer cannot have an engine of these sizes; empty if it can.
+
+    It is on one machine, or it is one engine on whole ones.
+    """
+    size, gpus = math.prod(sizes), machines.gpus
+    if machines.nodes < 2 or not gpus or size + taken <= gpus:
+        return ""
+    if size <= gpus:
+        return f"leaves no GPU of a machine's {gpus} for the engines of other models beside it"
+    larger = f"makes an engine larger than a machine of {gpus} GPUs"
+    if taken or work.choices.engine_num not in (None, 1):
+        return f"{larger}, which would have to be the only one of its run"
+    return f"{larger} that fills no number of whole ones" if size % gpus else ""
 
 
 def _smallest_factor(number: int) -> int:
@@ -179,15 +207,25 @@ def _smallest_factor(number: int) -> int:
 
 
 def _put_smaller(
-    work: Conversion, machines: VerlMachines, keys: tuple[str, str], sizes: tuple[int, int]
+    work: Conversion, keys: tuple[str, str], sizes: tuple[int, int], reason: str
 ) -> None:
     """Writes a smaller size of an engine than veRL's, and says why."""
     (verl, ours), (before, size) = keys, sizes
     work.put(ours, size, f"veRL's {before}, lowered for training or for one machine")
     work.report.advice.append(
-        f"{verl}={before} would leave no GPU of {machines.total} for training, which does not "
-        f"take turns with rollout here, or makes an engine larger than a machine: `{ours}` is "
-        f"{size}. `trinity config plan` says whether the model fits"
+        f"{verl}={before} {reason}: `{ours}` is {size}. `trinity config plan` says whether the "
+        "model fits"
+    )
+
+
+def _advise_on_machines(work: Conversion, machines: VerlMachines, size: int) -> None:
+    """Says what it means that an engine is larger than a machine."""
+    work.report.advice.append(
+        f"an engine of {size} GPUs is larger than a machine of {machines.gpus}: it lies over "
+        f"{machines.filled_by(size)} machines, started by `trinity deploy render` and not by "
+        f"`trinity run`, and is the only one of its run, so {size} of {machines.total} GPUs roll "
+        f"out. If the model fits a machine, a smaller `{OURS}.tensor_parallel_size` allows more "
+        "engines"
     )
 
 

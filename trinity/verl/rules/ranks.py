@@ -30,6 +30,10 @@ class VerlMachines:
         """Returns the machines that hold this number of GPUs."""
         return -(-num_gpus // self.gpus) if self.gpus else 0
 
+    def spans(self, num_gpus: int) -> bool:
+        """Returns True if an engine of so many GPUs lies over several machines."""
+        return self.nodes > 1 and num_gpus > self.gpus > 0
+
     def rank_counts(self, explorer_gpus: int, explorers: int) -> Iterator[int]:
         """Yields the numbers of ranks that explorers leave room for, the largest first."""
         whole = self.nodes - explorers * self.filled_by(explorer_gpus)
@@ -142,7 +146,8 @@ def put_sequence_sharing(work: Conversion, size: int) -> None:
 def _engine_counts(machines: VerlMachines, demand: RolloutDemand) -> Iterator[int]:
     """Yields numbers of engines of an explorer, the wanted first.
 
-    An explorer is on one machine: of several it has a whole one, of one a quarter or more.
+    An explorer is on one machine: of several it has a whole one, of one a quarter or more. Where
+    an engine is larger than a machine, the explorer is that one engine.
     """
     if demand.engines is not None:
         yield demand.engines
@@ -161,11 +166,12 @@ def _shares(
     gpus = demand.gpus(engines)
     each = max(machines.filled_by(gpus), 1)
     wanted = machines.filled_by(demand.own) if demand.own else machines.nodes // _SHARE
-    explorers = max(wanted // each, 1)
+    is_only_one = machines.spans(demand.per_engine)
+    explorers = 1 if is_only_one else max(wanted // each, 1)
     for ranks in machines.rank_counts(gpus, explorers):
         if division.allows(ranks):
             free = machines.nodes - machines.filled_by(ranks)
-            more = max(free // each, 1) if machines.nodes > 1 else 1
+            more = max(free // each, 1) if machines.nodes > 1 and not is_only_one else 1
             return GpuShares(
                 engines=engines,
                 explorers=explorers if demand.own else more,
