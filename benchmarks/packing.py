@@ -1,12 +1,14 @@
-"""Padding, balance and speed of packed rows, at lengths that are log-normal.
+"""Padding, balance and speed of packed rows, and of prompts that rows share.
 
 python -m benchmarks.packing [--repeats 3] [--rows 48] [--json FILE]
 
 The first two figures are counted: tokens that a step computes over tokens that its rows have, and
 the busiest of 8 ranks over the mean for 512 rows in groups of 8 of like lengths. The third is the
-trainer's own step on packed rows over the same on padded ones, in processor time of one run, which
-other programs on the machine disturb less than the clock; variants take turns, and the median of
-the ratios counts. It is held against the padding that is left out.
+trainer's own step on packed rows over the same on padded ones, at lengths that are log-normal, and
+the fourth its step on groups of 8 rows whose prompt is computed once over the same with each row
+whole. Both are in processor time of one run, which other programs on the machine disturb less than
+the clock; variants take turns, and the median of the ratios counts. They are held against the
+tokens that are left out.
 """
 
 import argparse
@@ -15,7 +17,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,7 @@ from services.trainer.learner.microbatches import (
     MicroBatchLimits,
     MicroBatchSplitter,
     computed_tokens,
+    prompt_of,
 )
 from services.trainer.types import TrainBatch, TrainRow
 from tests.unit.trainer.builders import make_plan
@@ -39,6 +42,7 @@ VOCABULARY = 8192
 CAP = 16_384
 """Tokens of a micro-batch: the default without GPUs."""
 PROMPT = 40
+LONG_PROMPT = 150
 LONGEST = 1024
 NUM_RANKS = 8
 NUM_DEALT, GROUP_SIZE = 512, 8
@@ -60,11 +64,39 @@ def main() -> None:
         computed_over_counted(groups, packed=is_packed) for is_packed in (False, True)
     )
     neighbours, dealt = (busiest_over_mean(groups, deals) for deals in (False, True))
-    times = step_times(rows, arguments.layers, arguments.repeats)
+    ranks = join_alone(num_threads=1)
+    times = step_times(
+        {"use_remove_padding": True},
+        {"use_remove_padding": False},
+        rows,
+        ranks=ranks,
+        num_layers=arguments.layers,
+        num_repeats=arguments.repeats,
+    )
+    alike = rows_of_prompts(lengths_log_normal(arguments.rows))
+    shared = step_times(
+        {"use_prefix_grouper": True},
+        {"use_prefix_grouper": False},
+        alike,
+        ranks=ranks,
+        num_layers=arguments.layers,
+        num_repeats=arguments.repeats,
+    )
     claims = [
         PerformanceClaim("tokens computed over counted, packed", packed, 1.02, "<="),
         PerformanceClaim("busiest rank over mean, dealt by tokens", dealt, 1.03, "<="),
-        PerformanceClaim("packed step over padded step", times.ratio, times.aim, "<="),
+        PerformanceClaim(
+            "packed step over padded step",
+            times.ratio,
+            1.05 / computed_over_counted(rows, packed=False),
+            "<=",
+        ),
+        PerformanceClaim(
+            "step with prompts once over step with each row whole",
+            shared.ratio,
+            1.1 * once_over_whole(alike),
+            "<=",
+        ),
     ]
     print(f"padded rows compute {padded:.3f} tokens for each that counts")
     print(f"neighbours make the busiest rank {neighbours:.3f} of the mean")
@@ -74,7 +106,12 @@ def main() -> None:
         "neighbours_busiest_over_mean": neighbours,
         "num_parameters": times.num_parameters,
         "tokens_of_the_step": sum(row.length for row in rows),
-        "step_processor_seconds": {"packed": times.packed, "padded": times.padded},
+        "step_processor_seconds": {"packed": times.better, "padded": times.other},
+        "shared": {
+            "tokens_of_the_step": sum(row.length for row in alike),
+            "tokens_with_prompts_once_over_all": once_over_whole(alike),
+            "step_processor_seconds": {"once": shared.better, "whole": shared.other},
+        },
         "num_threads": torch.get_num_threads(),
         "claims": [claim.as_json() for claim in claims],
     }
@@ -111,6 +148,25 @@ def rows_of(lengths: Sequence[int]) -> list[TrainRow]:
         )
         for position, length in enumerate(lengths)
     ]
+
+
+def rows_of_prompts(lengths: Sequence[int]) -> list[TrainRow]:
+    """The same with a prompt of middle length for each group of rows."""
+    generator = np.random.default_rng(SEED + 1)
+    rows = []
+    for row in rows_of(lengths):
+        if row.position % GROUP_SIZE == 0:
+            prompt = generator.integers(2, VOCABULARY, LONG_PROMPT).astype(np.int32)
+        tokens = np.concatenate([prompt, row.tokens[PROMPT:]])
+        rows.append(replace(row, tokens=tokens, prompt_length=LONG_PROMPT))
+    return rows
+
+
+def once_over_whole(rows: Sequence[TrainRow]) -> float:
+    """Tokens with each prompt once, over all."""
+    groups = {prompt_of(row): row.prompt_length for row in rows}
+    answers = sum(row.response_length for row in rows)
+    return (answers + sum(groups.values())) / sum(row.length for row in rows)
 
 
 class AloneInTurn(Ranks):
@@ -155,49 +211,57 @@ class StepTimes:
     """Processor seconds of the steps, in turn."""
 
     num_parameters: int
-    packed: list[float]
-    padded: list[float]
-    aim: float
-    """Real over padded tokens, and a twentieth for what packing itself costs."""
+    better: list[float]
+    other: list[float]
 
     @property
     def ratio(self) -> float:
         """The median of the ratios of neighbours in time."""
-        return statistics.median(a / b for a, b in zip(self.packed, self.padded, strict=True))
+        return statistics.median(a / b for a, b in zip(self.better, self.other, strict=True))
 
 
-def step_times(rows: Sequence[TrainRow], num_layers: int, num_repeats: int) -> StepTimes:
-    """Times the trainer's step on packed and on padded rows."""
-    ranks = join_alone(num_threads=1)
+Settings = dict[str, object]
+"""Keys of the section `trainer`."""
+
+
+def step_times(
+    better: Settings,
+    other: Settings,
+    rows: Sequence[TrainRow],
+    *,
+    ranks: Ranks,
+    num_layers: int,
+    num_repeats: int,
+) -> StepTimes:
+    """Times the trainer's step with either of two settings."""
     from services.trainer.learner.learner import Learner
 
     batch = TrainBatch(step=1, rows=rows, metrics={}, replayed=False)
     with tempfile.TemporaryDirectory() as directory:
         model = Path(directory) / "model"
         num_parameters = _write_model(model, num_layers)
-        learners = {
-            packed: Learner(plan=_plan(model, packed), model_directory=model, ranks=ranks)
-            for packed in (True, False)
-        }
-        seconds: dict[bool, list[float]] = {True: [], False: []}
+        learners = [
+            Learner(plan=_plan(model, settings), model_directory=model, ranks=ranks)
+            for settings in (better, other)
+        ]
+        seconds: list[list[float]] = [[], []]
         for _ in range(num_repeats + 1):
-            for packed, learner in learners.items():
+            for taken, learner in zip(seconds, learners, strict=True):
                 begin = time.process_time()
                 learner.train_step(batch, 1e-6)
-                seconds[packed].append(time.process_time() - begin)
+                taken.append(time.process_time() - begin)
     return StepTimes(
         num_parameters=num_parameters,
-        packed=seconds[True][1:],  # the first of each warms up
-        padded=seconds[False][1:],
-        aim=1.05 / computed_over_counted(rows, packed=False),
+        better=seconds[0][1:],  # the first of each warms up
+        other=seconds[1][1:],
     )
 
 
-def _plan(model: Path, packed: bool) -> StagePlan:
+def _plan(model: Path, settings: Settings) -> StagePlan:
     return make_plan(
         model,
         {"algorithm_type": "grpo", "repeat_times": 8, "kl_loss_fn": "none"},
-        {"max_token_len_per_gpu": CAP, "use_remove_padding": packed},
+        {"max_token_len_per_gpu": CAP, **settings},
     )
 
 

@@ -60,8 +60,9 @@ def _tested_parts() -> tuple[AcceptancePart, ...]:
         ),
         _tests(
             "attention",
-            "packed rows give the outputs and gradients of padded ones, by the GPU's attention",
+            "packed rows and shared prompts give the outputs and gradients of padded, whole ones",
             "tests/integration/trainer/test_packed_rows.py",
+            "tests/integration/trainer/test_shared_prompts.py",
             "tests/integration/trainer/test_gpu_attention.py",
         ),
         _tests(

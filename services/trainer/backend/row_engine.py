@@ -215,7 +215,7 @@ class RowEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries no 
         return True
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> ModelInputs:
-        rows = _arrange(micro_batch)
+        rows = _arrange(micro_batch, self.shares_prompts)
         if self._replay is not None:
             self._replay.routes_TLk = rows.routes if self.replays_experts else None
         if self.balance is not None:
@@ -285,7 +285,7 @@ class RowValueEngine(FSDPEngineWithValueHead):  # type: ignore[misc]  # verl car
         return True
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> ModelInputs:
-        rows = _arrange(micro_batch)
+        rows = _arrange(micro_batch, self.shares_prompts)
         return rows.inputs, {"rows": rows}
 
     def prepare_model_outputs(
@@ -311,7 +311,7 @@ class RowValueEngine(FSDPEngineWithValueHead):  # type: ignore[misc]  # verl car
         return loss, result
 
 
-def _arrange(micro_batch: TensorDict) -> _Arrangement:
+def _arrange(micro_batch: TensorDict, shares_prompts: bool) -> _Arrangement:
     tokens_NL = micro_batch["input_ids"]
     first = tensordict_utils.get_non_tensor_data(micro_batch, "first_token", default=1)
     routes_NLjk = micro_batch.get("routed_experts", None)
@@ -325,7 +325,7 @@ def _arrange(micro_batch: TensorDict) -> _Arrangement:
         prompt_lengths_N=micro_batch["prompt_lengths"],
         first_token=first,
         num_columns=micro_batch["loss_mask"].shape[1],
-        prompt_owners_N=micro_batch.get(PROMPT_OWNERS, None),
+        prompt_owners_N=micro_batch.get(PROMPT_OWNERS, None) if shares_prompts else None,
     )
     packed = PackedRows.from_padded(tokens_NL, extents)
     shards = SequenceShards.current()

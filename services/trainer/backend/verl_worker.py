@@ -218,7 +218,7 @@ def _build(
 def _is_ours(worker: TinkerTrainingWorker) -> bool:
     """Returns True if our own attention is what the model was loaded with."""
     config = worker.engine.model_config
-    attention: str = config.override_config["attn_implementation"]
+    attention = config.override_config.get("attn_implementation")
     return bool(config.use_remove_padding) and attention == PACKED_ATTENTION
 
 

@@ -53,6 +53,7 @@ class SharedCase:
             "rank_num": num_sharing,
             "ulysses_sequence_parallel_size": num_sharing,
             "max_token_len_per_gpu": TOKENS_OF_A_MICRO_BATCH // num_sharing,
+            "use_prefix_grouper": False,  # as ranks that share sequences have each row whole
             **self.trainer,
         }
         plan = make_plan(own, self.algorithm, trainer)

@@ -18,7 +18,7 @@ from tests.integration.trainer.shared_sequences import (
     parts_in_the_wrong_order,
     step_arrays,
 )
-from tests.unit.trainer.builders import make_plan, random_batch, random_pairs
+from tests.unit.trainer.builders import grouped, make_plan, random_batch, random_pairs
 from trinity.config.plan.stage_plan import StagePlan
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ class Case:
     model: Mapping[str, object] = field(default_factory=dict)
     figures: tuple[str, ...] = POLICY_FIGURES
     of_pairs: bool = False
+    of_groups: bool = False
+    """True if rows of a group have one prompt."""
 
     def plan(self, model: Path, max_tokens: int) -> StagePlan:
         trainer = {**self.trainer, "max_token_len_per_gpu": max_tokens}
@@ -52,12 +54,14 @@ class Case:
 
     def batch(self, step: int) -> TrainBatch:
         make = random_pairs if self.of_pairs else random_batch
-        return make(NUM_ROWS, seed=step, step=step)
+        batch = make(NUM_ROWS, seed=step, step=step)
+        return grouped(batch) if self.of_groups else batch
 
 
 CASES = {
     "grpo": Case(
         algorithm={"algorithm_type": "grpo", "repeat_times": 8},
+        of_groups=True,
         figures=(*POLICY_FIGURES, "actor/ppo_kl", "actor/kl_loss", "off_policy/ratio/p90"),
     ),
     "corrected": Case(
@@ -118,6 +122,7 @@ CASES = {
             "optimizer": {"lr": 1e-3, "optimizer_type": "sgd"},
         },
         trainer={"ppo_epochs": 2, "critic": {"ppo_epochs": 2}},
+        of_groups=True,
         figures=(*POLICY_FIGURES, "actor/ppo_kl", "critic/vf_loss"),
     ),
     "groups": Case(

@@ -17,21 +17,15 @@ from tests.integration.trainer.learners import (
     stepped,
     weights_of,
 )
-from tests.unit.trainer.builders import GROUP_SIZE, make_plan, random_batch, random_pairs
+from tests.unit.trainer.builders import (
+    GROUP_SIZE,
+    grouped,
+    make_plan,
+    random_batch,
+    random_pairs,
+)
 from trinity.config.plan.arithmetic import PACKED, Arithmetic
 from trinity.config.plan.stage_plan import StagePlan
-
-
-def grouped(batch: TrainBatch) -> TrainBatch:
-    """Gives the rows of a group the prompt of its first row."""
-    rows = []
-    for number, row in enumerate(batch.rows):
-        first = batch.rows[number // GROUP_SIZE * GROUP_SIZE]
-        prompt, answer = first.tokens[: first.prompt_length], row.tokens[row.prompt_length :]
-        tokens = np.concatenate([prompt, answer])
-        rows.append(replace(row, tokens=tokens, prompt_length=first.prompt_length))
-    return replace(batch, rows=rows)
-
 
 BATCH = grouped(random_batch(16, seed=5))
 GRPO = {"algorithm_type": "grpo", "repeat_times": 8, "kl_loss_fn": "k2"}

@@ -154,6 +154,17 @@ def random_batch(num_rows: int, seed: int = 0, step: int = 1, max_response: int 
     return TrainBatch(step=step, rows=rewarded, metrics={}, replayed=False)
 
 
+def grouped(batch: TrainBatch) -> TrainBatch:
+    """Gives the rows of a group the prompt of its first row."""
+    rows = []
+    for number, row in enumerate(batch.rows):
+        first = batch.rows[number // GROUP_SIZE * GROUP_SIZE]
+        prompt, answer = first.tokens[: first.prompt_length], row.tokens[row.prompt_length :]
+        tokens = np.concatenate([prompt, answer])
+        rows.append(replace(row, tokens=tokens, prompt_length=first.prompt_length))
+    return replace(batch, rows=rows)
+
+
 def random_pairs(num_pairs: int, seed: int = 0, step: int = 1) -> TrainBatch:
     """Two answers of different lengths to each of the prompts, the better one first."""
     generator = np.random.default_rng(seed)
