@@ -16,7 +16,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -58,45 +58,21 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/packing.json")
     arguments = parser.parse_args()
-    rows = rows_of(lengths_log_normal(arguments.rows))
     groups = rows_of(lengths_of_groups())
     padded, packed = (
         computed_over_counted(groups, packed=is_packed) for is_packed in (False, True)
     )
     neighbours, dealt = (busiest_over_mean(groups, deals) for deals in (False, True))
+    sizes = StepSizes(num_layers=arguments.layers, num_repeats=arguments.repeats)
     ranks = join_alone(num_threads=1)
-    times = step_times(
-        {"use_remove_padding": True},
-        {"use_remove_padding": False},
-        rows,
-        ranks=ranks,
-        num_layers=arguments.layers,
-        num_repeats=arguments.repeats,
-    )
-    alike = rows_of_prompts(lengths_log_normal(arguments.rows))
-    shared = step_times(
-        {"use_prefix_grouper": True},
-        {"use_prefix_grouper": False},
-        alike,
-        ranks=ranks,
-        num_layers=arguments.layers,
-        num_repeats=arguments.repeats,
-    )
+    lengths = lengths_log_normal(arguments.rows)
+    of_packing, packing = measure_packing(rows_of(lengths), ranks, sizes)
+    of_sharing, sharing = measure_sharing(rows_of_prompts(lengths), ranks, sizes)
     claims = [
         PerformanceClaim("tokens computed over counted, packed", packed, 1.02, "<="),
         PerformanceClaim("busiest rank over mean, dealt by tokens", dealt, 1.03, "<="),
-        PerformanceClaim(
-            "packed step over padded step",
-            times.ratio,
-            1.05 / computed_over_counted(rows, packed=False),
-            "<=",
-        ),
-        PerformanceClaim(
-            "step with prompts once over step with each row whole",
-            shared.ratio,
-            1.1 * once_over_whole(alike),
-            "<=",
-        ),
+        of_packing,
+        of_sharing,
     ]
     print(f"padded rows compute {padded:.3f} tokens for each that counts")
     print(f"neighbours make the busiest rank {neighbours:.3f} of the mean")
@@ -104,19 +80,45 @@ def main() -> None:
     record = {
         "padded_computed_over_counted": padded,
         "neighbours_busiest_over_mean": neighbours,
-        "num_parameters": times.num_parameters,
-        "tokens_of_the_step": sum(row.length for row in rows),
-        "step_processor_seconds": {"packed": times.better, "padded": times.other},
-        "shared": {
-            "tokens_of_the_step": sum(row.length for row in alike),
-            "tokens_with_prompts_once_over_all": once_over_whole(alike),
-            "step_processor_seconds": {"once": shared.better, "whole": shared.other},
-        },
+        **packing,
+        "shared": sharing,
         "num_threads": torch.get_num_threads(),
         "claims": [claim.as_json() for claim in claims],
     }
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     arguments.json.write_text(json.dumps(record, indent=2) + "\n")
+
+
+Figures = dict[str, object]
+
+
+def measure_packing(
+    rows: Sequence[TrainRow], ranks: Ranks, sizes: "StepSizes"
+) -> tuple[PerformanceClaim, Figures]:
+    """Times a step on packed rows and on padded ones."""
+    settings = ({"use_remove_padding": True}, {"use_remove_padding": False})
+    times = step_times(settings, rows, ranks, sizes)
+    aim = 1.05 / computed_over_counted(rows, packed=False)
+    return PerformanceClaim("packed step over padded step", times.ratio, aim, "<="), {
+        "num_parameters": times.num_parameters,
+        "tokens_of_the_step": sum(row.length for row in rows),
+        "step_processor_seconds": {"packed": times.better, "padded": times.other},
+    }
+
+
+def measure_sharing(
+    rows: Sequence[TrainRow], ranks: Ranks, sizes: "StepSizes"
+) -> tuple[PerformanceClaim, Figures]:
+    """Times a step with each prompt once and with each row whole."""
+    settings = ({"use_prefix_grouper": True}, {"use_prefix_grouper": False})
+    times = step_times(settings, rows, ranks, sizes)
+    least = once_over_whole(rows)
+    name = "step with prompts once over step with each row whole"
+    return PerformanceClaim(name, times.ratio, 1.1 * least, "<="), {
+        "tokens_of_the_step": sum(row.length for row in rows),
+        "tokens_with_prompts_once_over_all": least,
+        "step_processor_seconds": {"once": times.better, "whole": times.other},
+    }
 
 
 def lengths_log_normal(num: int) -> list[int]:
@@ -220,18 +222,20 @@ class StepTimes:
         return statistics.median(a / b for a, b in zip(self.better, self.other, strict=True))
 
 
-Settings = dict[str, object]
+Settings = Mapping[str, object]
 """Keys of the section `trainer`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSizes:
+    """The model's layers, and the steps of each variant that count."""
+
+    num_layers: int
+    num_repeats: int
+
+
 def step_times(
-    better: Settings,
-    other: Settings,
-    rows: Sequence[TrainRow],
-    *,
-    ranks: Ranks,
-    num_layers: int,
-    num_repeats: int,
+    variants: tuple[Settings, Settings], rows: Sequence[TrainRow], ranks: Ranks, sizes: StepSizes
 ) -> StepTimes:
     """Times the trainer's step with either of two settings."""
     from services.trainer.learner.learner import Learner
@@ -239,13 +243,13 @@ def step_times(
     batch = TrainBatch(step=1, rows=rows, metrics={}, replayed=False)
     with tempfile.TemporaryDirectory() as directory:
         model = Path(directory) / "model"
-        num_parameters = _write_model(model, num_layers)
+        num_parameters = _write_model(model, sizes.num_layers)
         learners = [
             Learner(plan=_plan(model, settings), model_directory=model, ranks=ranks)
-            for settings in (better, other)
+            for settings in variants
         ]
         seconds: list[list[float]] = [[], []]
-        for _ in range(num_repeats + 1):
+        for _ in range(sizes.num_repeats + 1):
             for taken, learner in zip(seconds, learners, strict=True):
                 begin = time.process_time()
                 learner.train_step(batch, 1e-6)
