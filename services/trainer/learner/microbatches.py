@@ -124,7 +124,7 @@ class MicroBatchSplitter:
 
         if self.deals_tokens and not self.keep_order:
             trained = [unit for unit in units if is_trained(unit)]
-            if shares_prompts and num_shares > 1:
+            if shares_prompts and self._is_free and num_shares > 1:
                 return deal_prompts(rows, trained, num_shares, self.limits.max_tokens)[share]
             return deal_evenly(trained, lambda unit: _num_tokens(rows, unit), num_shares)[share]
         return [unit for unit in units_of_rank(units, share, num_shares) if is_trained(unit)]

@@ -179,6 +179,14 @@ def test_ranks_get_whole_prompts_unless_one_of_them_would_be_busier() -> None:
     assert min(map(len, shares)) > 2
 
 
+def test_micro_batches_that_are_cut_by_rows_have_no_more_of_them_on_any_rank() -> None:
+    rows = group_rows(6, 4)
+    for rank in range(2):
+        splitter = splitter_of(rank, 2, num_rows=3)
+        cut = splitter.parts(rows, everything(rows), packed=True, shares_prompts=True)
+        assert [len(part) for part, _ in cut] == [3, 3, 3, 3]
+
+
 def test_prompts_are_shared_without_gpus_or_where_the_user_says_so() -> None:
     def shares(plan: StagePlan) -> bool:
         return plans_shared_prompts(plan)
