@@ -9,7 +9,13 @@ from pydantic import JsonValue
 from transformers import AutoConfig, PretrainedConfig
 
 from trinity.config.error_collector import did_you_mean
-from trinity.config.plan.arithmetic import NESTED_OVERRIDE, Keys, model_keys_of, text_keys
+from trinity.config.plan.arithmetic import (
+    NESTED_OVERRIDE,
+    Keys,
+    is_dropout,
+    model_keys_of,
+    text_keys,
+)
 from trinity.config.plan.rope import ROPE_KEYS, changes_rope, rope_parameters
 from trinity.config.schema.model import ModelConfig
 from trinity.errors import UserError
@@ -133,13 +139,9 @@ def _off(values: Mapping[str, Any]) -> dict[str, JsonValue]:
     for key, value in values.items():
         if key.endswith("_config") and isinstance(value, Mapping):
             off |= {key: inner} if (inner := _off(value)) else {}
-        elif _is_dropout(key) and isinstance(value, int | float) and value > 0:
+        elif is_dropout(key) and isinstance(value, int | float) and value > 0:
             off[key] = 0.0
     return off
-
-
-def _is_dropout(key: str) -> bool:
-    return "dropout" in key or key.endswith("pdrop")
 
 
 def with_override(

@@ -43,6 +43,7 @@ from trinity.config.plan.arithmetic import (  # noqa: E402
     head_obstacle,
     head_settings,
     model_keys,
+    noise_of,
     packing_obstacle,
     sharing_obstacle,
 )
@@ -203,7 +204,7 @@ def _build(
             )
         )
         worker.reset()
-        worker.engine.shares_prompts = plans_shared_prompts(plan) and _is_ours(worker)
+        worker.engine.shares_prompts = plans_shared_prompts(plan) and _can_share(worker)
     except (OSError, ValueError, KeyError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
         remedy = "`model.model_path` must be a Hugging Face directory of a causal language model"
@@ -215,11 +216,12 @@ def _build(
     return worker
 
 
-def _is_ours(worker: TinkerTrainingWorker) -> bool:
-    """Returns True if our own attention is what the model was loaded with."""
+def _can_share(worker: TinkerTrainingWorker) -> bool:
+    """Returns True if the model has our own attention, and draws no noise for each row."""
     config = worker.engine.model_config
     attention = config.override_config.get("attn_implementation")
-    return bool(config.use_remove_padding) and attention == PACKED_ATTENTION
+    is_ours = bool(config.use_remove_padding) and attention == PACKED_ATTENTION
+    return is_ours and not noise_of(config.hf_config.to_dict())
 
 
 def _model_config(

@@ -89,6 +89,17 @@ def test_the_same_step_twice_is_the_same_bit_for_bit_and_its_share_is_told(
         assert figures[0][name] == pytest.approx(whole[name], rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    "asked", [{"attention_dropout": 0.3}, {"model_config": {"attention_dropout": 0.3}}]
+)
+def test_rows_have_each_their_own_dropout_where_it_is_asked_for(
+    learner_of: Build, model: Path, asked: dict[str, object]
+) -> None:
+    plans = [plan_of(model, shared=shared, override_config=asked) for shared in (True, False)]
+    first, second = (gradients_of(learner_of(plan), BATCH) for plan in plans)
+    assert_same(first, second)
+
+
 def test_a_run_that_began_before_prompts_were_shared_keeps_its_bits(
     learner_of: Build, model: Path
 ) -> None:

@@ -35,12 +35,16 @@ def test_prompts_that_are_not_shared_though_asked_for_are_told(tmp_path: Path) -
         wanted = {"use_prefix_grouper": True, **trainer}
         return said(model={"model_path": str(tmp_path)}, trainer=wanted)
 
-    assert told({}) == ()
+    dropout: dict[str, object] = {"attention_dropout": 0.1}
+    assert told({}) == told(dropout) == ()
     cases: tuple[tuple[dict[str, object], dict[str, object], str], ...] = (
         ({"model_type": "bloom"}, {}, "kind bloom"),
         ({}, {"use_remove_padding": False}, "rows are padded"),
         ({}, {"override_config": {"attn_implementation": "eager"}}, "each row whole"),
         ({}, {"ulysses_sequence_parallel_size": 2, "rank_num": 2}, "ranks share sequences"),
+        ({"router_jitter_noise": 0.01}, {}, "noise of its own in training (`router_jitter_noise`)"),
+        (dropout, {"override_config": dropout}, "in training (`attention_dropout`)"),
+        (dropout, {"override_config": {"model_config": dropout}}, "(`attention_dropout`)"),
     )
     for keys, trainer, reason in cases:
         text = told(keys, **trainer)[-1]

@@ -35,6 +35,7 @@ from trinity.config.plan.arithmetic import (
     head_settings,
     model_keys,
     model_keys_of,
+    noise_in_training,
     packing_obstacle,
     text_keys,
 )
@@ -137,6 +138,8 @@ def _prompts_are_not_shared(stage: StagePlan) -> Iterator[str]:
         reason = "ranks share sequences (`trainer.ulysses_sequence_parallel_size`)"
     elif chosen is not None:
         reason = f"`override_config.attn_implementation: {chosen}` takes each row whole"
+    elif noise := noise_in_training(keys, trainer.override_config):
+        reason = f"each row has noise of its own in training (`{noise[0]}`)"
     if reason is not None:
         yield f"`trainer.use_prefix_grouper: true` has no effect on {stage.model_path}: {reason}"
 

@@ -116,6 +116,28 @@ def _packing_obstacles(keys: Keys, has_flash_attention: bool) -> Iterator[str]:
         yield f"`override_config.attn_implementation: {chosen}` attends to padded rows"
 
 
+def is_dropout(key: str) -> bool:
+    """Returns True for keys of a model's configuration that give a share of dropout."""
+    return "dropout" in key or key.endswith("pdrop")
+
+
+def noise_of(values: Mapping[str, object]) -> list[str]:
+    """Returns the keys of a model's configuration with which training draws noise."""
+    found = []
+    for key, value in values.items():
+        if key.endswith("_config") and isinstance(value, Mapping):
+            found += noise_of(value)
+        elif isinstance(value, int | float) and value > 0 and (is_dropout(key) or "jitter" in key):
+            found.append(key)
+    return found
+
+
+def noise_in_training(keys: Keys, override: Mapping[str, JsonValue]) -> list[str]:
+    """Returns those of a model that stay: dropout is off in training unless it is asked for."""
+    asked = noise_of(model_keys_of(override))
+    return [key for key in noise_of(keys) if key in asked or not is_dropout(key)]
+
+
 def _is_below(window: JsonValue, longest: JsonValue) -> bool:
     return isinstance(window, int) and not (isinstance(longest, int) and longest <= window)
 
