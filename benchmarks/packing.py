@@ -31,7 +31,7 @@ from services.trainer.learner.microbatches import (
     MicroBatchLimits,
     MicroBatchSplitter,
     computed_tokens,
-    prompt_of,
+    shareable,
 )
 from services.trainer.types import TrainBatch, TrainRow
 from tests.unit.trainer.builders import make_plan
@@ -165,9 +165,9 @@ def rows_of_prompts(lengths: Sequence[int]) -> list[TrainRow]:
 
 
 def once_over_whole(rows: Sequence[TrainRow]) -> float:
-    """Tokens with each prompt once, over all."""
-    groups = {prompt_of(row): row.prompt_length for row in rows}
-    answers = sum(row.response_length for row in rows)
+    """Tokens with each prompt but its last token once, over all."""
+    groups = {shareable(row): row.prompt_length - 1 for row in rows}
+    answers = sum(row.response_length + 1 for row in rows)
     return (answers + sum(groups.values())) / sum(row.length for row in rows)
 
 

@@ -237,7 +237,8 @@ class RowExtents:
 class PackedRows:
     """Rows laid one after the other, the shortest first, so that equal lengths are neighbours.
 
-    A prompt that several rows have lies there once; attention alone sees it in each of them.
+    A prompt that several rows have lies there once, but for its last token, from which each row
+    predicts; attention alone sees it in each of them.
 
     packed = PackedRows.from_padded(tokens_NL, extents)
     output = model(input_ids=packed.tokens_1T, position_ids=packed.positions_1T, ...)
@@ -274,7 +275,8 @@ class PackedRows:
         if extents.prompt_owners_N is None:
             shared, laid, predicting_S = None, slice(None), answered_S - 1
         else:
-            shared = SharedPrompts.of(extents.prompt_owners_N, numbers_U, positions_U, is_answer_U)
+            is_own_U = positions_U >= extents.prompt_lengths_N[numbers_U] - 1
+            shared = SharedPrompts.of(extents.prompt_owners_N, numbers_U, positions_U, is_own_U)
             laid, predicting_S = shared.firsts_T, shared.places_U[answered_S - 1]
         return cls(
             tokens_1T=tokens_U[laid][None],

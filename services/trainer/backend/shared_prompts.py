@@ -2,7 +2,8 @@
 
 Only attention needs each row whole: it gets the prompt's heads in each, and gives those of one
 back. Everything else, projections, experts, norms, is per token. The loss and its gradient are the
-same but for rounding.
+same but for rounding. The last token of a prompt stays each row's own: from it, each row predicts
+the first token of its answer.
 
 Shapes: T tokens as the model computes them, U tokens of all rows with their prompts, N rows, H
 heads, D per head.
@@ -18,7 +19,7 @@ import torch
 class SharedPrompts:
     """The places of the rows' tokens among those that are computed.
 
-    shared = SharedPrompts.of(owners_N, numbers_U, positions_U, is_answer_U)
+    shared = SharedPrompts.of(owners_N, numbers_U, positions_U, is_own_U)
     whole_UHD = shared.repeat(heads_THD)
     heads_THD = shared.pick(attended_UHD)
     """
@@ -37,13 +38,13 @@ class SharedPrompts:
         owners_N: torch.Tensor,
         numbers_U: torch.Tensor,
         positions_U: torch.Tensor,
-        is_answer_U: torch.Tensor,
+        is_own_U: torch.Tensor,
     ) -> "SharedPrompts":
         """Leaves a prompt in its owner's row alone.
 
-        Of each token in U the row, its place in the row, and if it belongs to the response.
+        Of each token in U the row, its place in the row, and if each row computes it for itself.
         """
-        is_laid_U = is_answer_U | (owners_N[numbers_U] == numbers_U)
+        is_laid_U = is_own_U | (owners_N[numbers_U] == numbers_U)
         begins_N = torch.zeros_like(owners_N)
         is_first_U = positions_U == 0
         begins_N[numbers_U[is_first_U]] = is_first_U.nonzero()[:, 0]
@@ -81,7 +82,10 @@ def _turns(owners_N: torch.Tensor) -> torch.Tensor:
 
 
 class _Repeat(torch.autograd.Function):  # type: ignore[misc]  # torch's own is not typed
-    """Adds up gradients turn by turn, always in the same order, where torch's own way is slow."""
+    """Adds up gradients turn by turn, always in the same order, where torch's own way is slow.
+
+    Half precision would lose what many rows add to one sum, so sums have single precision.
+    """
 
     @staticmethod
     def forward(
@@ -96,10 +100,11 @@ class _Repeat(torch.autograd.Function):  # type: ignore[misc]  # torch's own is 
     def backward(context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         (gradient_UHD,) = gradients
         shared: SharedPrompts = context.shared
-        gradient_THD = gradient_UHD.index_select(0, shared.firsts_T)
+        precise = torch.promote_types(gradient_UHD.dtype, torch.float32)
+        sums_THD = gradient_UHD.index_select(0, shared.firsts_T).to(precise)
         for places, sources in shared.repeats:
-            gradient_THD[places] = gradient_THD[places] + gradient_UHD.index_select(0, sources)
-        return gradient_THD, None
+            sums_THD[places] = sums_THD[places] + gradient_UHD.index_select(0, sources)
+        return sums_THD.to(gradient_UHD.dtype), None
 
 
 class _Pick(torch.autograd.Function):  # type: ignore[misc]  # torch's own is not typed

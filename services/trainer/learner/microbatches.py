@@ -175,36 +175,43 @@ def deal_prompts(
 def together(rows: Sequence[TrainRow], units: Sequence[RowUnit], max_tokens: int) -> list[RowUnit]:
     """Joins units of one prompt, as many as fit into a micro-batch."""
     joined: list[list[int]] = []
-    newest: dict[bytes, int] = {}
+    sizes: list[int] = []
+    newest: dict[bytes | int, int] = {}
     for unit in units:
-        prompt = prompt_of(rows[unit[0]])
-        place = newest.get(prompt)
-        if place is not None and _num_tokens(rows, [*joined[place], *unit]) <= max_tokens:
+        prompt = shareable(rows[unit[0]]) or unit[0]
+        place, size = newest.get(prompt), _num_tokens(rows, unit)
+        if place is not None and sizes[place] + size <= max_tokens:
             joined[place].extend(unit)
+            sizes[place] += size
         else:
             newest[prompt] = len(joined)
             joined.append(list(unit))
+            sizes.append(size)
     return list(joined)
 
 
-def prompt_of(row: TrainRow) -> bytes:
-    """Returns the tokens of a row's prompt, to compare them."""
-    return row.tokens[: row.prompt_length].tobytes()
+def shareable(row: TrainRow) -> bytes:
+    """Returns the tokens of a row's prompt but the last, which each row computes, to compare them.
+
+    Empty for prompts of one token, which have nothing to share.
+    """
+    return row.tokens[: row.prompt_length - 1].tobytes()
 
 
 def prompt_owners(rows: Sequence[TrainRow], part: MicroBatch) -> list[int] | None:
     """Returns for each row of a micro-batch the first with its prompt; None if all differ."""
-    firsts: dict[bytes, int] = {}
+    firsts: dict[bytes | int, int] = {}
     owners = [
-        firsts.setdefault(prompt_of(rows[number]), index) for index, number in enumerate(part)
+        firsts.setdefault(shareable(rows[number]) or index, index)
+        for index, number in enumerate(part)
     ]
     return owners if len(firsts) < len(owners) else None
 
 
 def _num_computed(rows: Sequence[TrainRow], numbers: Sequence[int]) -> int:
-    """Returns the number of tokens with each prompt once."""
-    prompts = {prompt_of(rows[number]): rows[number].prompt_length for number in numbers}
-    return sum(rows[number].response_length for number in numbers) + sum(prompts.values())
+    """Returns the number of tokens with each prompt once, but for its last token."""
+    prompts = {shareable(rows[number]): rows[number].prompt_length - 1 for number in numbers}
+    return sum(rows[number].response_length + 1 for number in numbers) + sum(prompts.values())
 
 
 def packed_parts(
@@ -216,8 +223,9 @@ def packed_parts(
     """
     alone = [tuple(unit) for unit in units if _num_tokens(rows, unit) > max_tokens]
     rest = [unit for unit in units if _num_tokens(rows, unit) <= max_tokens]
-    total = sum(_num_tokens(rows, unit) for unit in rest)
-    for num_parts in range(max(1, -(-total // max_tokens)), len(rest)):
+    sizes = [_num_tokens(rows, unit) for unit in rest]
+    num_alone = sum(2 * size > max_tokens for size in sizes)  # no two of them fit together
+    for num_parts in range(max(1, num_alone, -(-sum(sizes) // max_tokens)), len(rest)):
         parts = balanced_parts(rows, rest, num_parts)
         if _fit(rows, parts, max_tokens):
             return [*alone, *parts]

@@ -1,5 +1,6 @@
 """Rows that share a prompt: the loss, its gradient and its figures are those of each row whole."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 
 from services.trainer.types import TrainBatch
 from tests.integration.trainer.learners import (
+    Arrays,
     Build,
     assert_close,
     assert_same,
@@ -78,7 +80,7 @@ def test_the_same_step_twice_is_the_same_bit_for_bit_and_its_share_is_told(
     learners = [learner_of(plan_of(model, shared=True)) for _ in range(2)]
     figures = [stepped(learner, BATCH) for learner in learners]
     assert_same(weights_of(learners[0]), weights_of(learners[1]))
-    prompts = [row.prompt_length for row in BATCH.rows]
+    prompts = [row.prompt_length - 1 for row in BATCH.rows]
     repeated = sum(prompts) - sum(prompts[::GROUP_SIZE])
     counted = sum(row.length for row in BATCH.rows)
     assert figures[0]["perf/shared_prompts"] == pytest.approx(repeated / counted)
@@ -98,6 +100,27 @@ def test_rows_have_each_their_own_dropout_where_it_is_asked_for(
     plans = [plan_of(model, shared=shared, override_config=asked) for shared in (True, False)]
     first, second = (gradients_of(learner_of(plan), BATCH) for plan in plans)
     assert_same(first, second)
+
+
+def test_half_precision_is_as_close_with_shared_prompts_as_without(
+    learner_of: Build, model: Path
+) -> None:
+    rows = [replace(BATCH.rows[0], position=number) for number in range(64)]
+    batch = replace(BATCH, rows=rows)
+
+    def gradients(dtype: str, *, shared: bool) -> Arrays:
+        plan = plan_of(model, {"algorithm_type": "sft"}, shared=shared, dtype=dtype)
+        return gradients_of(learner_of(plan), batch)
+
+    exact = gradients("float32", shared=False)
+    whole, cut = (far_apart(exact, gradients("bfloat16", shared=on)) for on in (False, True))
+    assert cut < 1.1 * whole
+
+
+def far_apart(left: Arrays, right: Arrays) -> float:
+    """The length of the difference, over that of the gradient."""
+    squares = sum(float(np.square(left[name] - right[name]).sum()) for name in left)
+    return math.sqrt(squares / sum(float(np.square(array).sum()) for array in left.values()))
 
 
 def test_a_run_that_began_before_prompts_were_shared_keeps_its_bits(

@@ -63,13 +63,36 @@ def laid(rows: list[torch.Tensor], owners: list[int] | None) -> PackedRows:
 def test_prompts_lie_once_and_outputs_keep_their_order() -> None:
     rows = rows_of_prompts()
     shared, whole = laid(rows, OWNERS), laid(rows, None)
-    once = sum(length for index, length in enumerate(PROMPT_LENGTHS) if OWNERS[index] == index)
-    assert shared.tokens_1T.shape == (1, once + sum(ANSWER_LENGTHS))
+    own = len(rows) + sum(ANSWER_LENGTHS)
+    once = sum(length - 1 for index, length in enumerate(PROMPT_LENGTHS) if OWNERS[index] == index)
+    assert shared.tokens_1T.shape == (1, once + own)
     for name in ("labels_S", "rows_S", "columns_S"):
         assert torch.equal(getattr(shared, name), getattr(whole, name))
     assert shared.runs == whole.runs
     before = [packed.tokens_1T[0, packed.predicting_S] for packed in (shared, whole)]
     assert torch.equal(*before)
+
+
+def test_each_row_predicts_from_a_token_of_its_own() -> None:
+    """Else heads would add gradients of many rows up in half precision."""
+    places = laid(rows_of_prompts(), OWNERS).predicting_S
+    assert len(places.unique()) == len(places)
+
+
+def test_what_many_rows_add_to_their_prompt_is_not_lost_in_half_precision() -> None:
+    rows = [torch.tensor([5, 6, 7, 8])] * 1024
+    extents = RowExtents(
+        lengths_N=torch.full((1024,), 4),
+        prompt_lengths_N=torch.full((1024,), 2),
+        first_token=2,
+        num_columns=2,
+        prompt_owners_N=torch.zeros(1024, dtype=torch.int64),
+    )
+    shared = PackedRows.from_padded(torch.stack(rows), extents).shared
+    assert shared is not None
+    heads = torch.zeros(len(shared.firsts_T), 1, 1, dtype=torch.bfloat16, requires_grad=True)
+    (found,) = torch.autograd.grad(shared.repeat(heads).sum(), heads)
+    assert found[0].item() == 1024.0
 
 
 def test_heads_come_back_as_they_went_and_gradients_are_sums_over_the_rows() -> None:
@@ -161,6 +184,12 @@ def test_the_first_row_of_each_prompt_owns_it() -> None:
         data_row(1, np.array([5]), np.array([6, 7])),
     ]
     assert prompt_owners(different, (0, 1)) is None
+
+
+def test_prompts_of_one_token_have_nothing_to_share() -> None:
+    rows = [data_row(number, np.array([5]), np.array([6, 7])) for number in range(4)]
+    assert prompt_owners(rows, range(4)) is None
+    assert together(rows, row_units(rows), max_tokens=100) == [[0], [1], [2], [3]]
 
 
 def test_pairs_share_their_prompt() -> None:
