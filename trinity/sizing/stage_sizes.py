@@ -124,7 +124,7 @@ USABLE = 0.8
 """Share of a GPU: the rest is for the driver, the allocator and fragmentation."""
 _TOKEN_STEP = 256
 _OF_ACTOR = frozenset({"entropies", "collision", "discriminator", "teacher"})
-"""What advantages may need that the actor computes before a step."""
+"""Needs of advantages for which the actor computes a pass before the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,11 @@ OPTIMIZER = "optimizer."
 RANK_PART = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 
 
+def rank_part(num_ranks: int, rank: int) -> str:
+    """Returns the end of the names of a rank's parts, the same for weights, optimizer and rest."""
+    return f"world_size_{num_ranks}_rank_{rank}.pt"
+
+
 def is_sharded(directory: Path) -> bool:
     """Returns True for a folder that any number of ranks can load."""
     return (directory / STATE_NAME).is_file()

@@ -229,8 +229,7 @@ class RowExtents:
     """The place in the sequence that column 0 of the outputs belongs to."""
     num_columns: int
     prompt_owners_N: torch.Tensor | None = None
-    """For each row the one that has its prompt for both, itself or another; None if all have their
-    own."""
+    """The row in which each row's prompt is computed; None if that is always the row itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """verl's training worker, set up for a stage: as the actor, the reference or the critic."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,7 @@ from services.trainer.backend.config_overrides import (  # noqa: E402
 from services.trainer.backend.packed_attention import PACKED_ATTENTION, register  # noqa: E402
 from services.trainer.backend.row_engine import RowEngine, RowValueEngine  # noqa: E402
 from services.trainer.collectives import check_gpus_of  # noqa: E402
+from services.trainer.types import TrainRow  # noqa: E402
 from trinity.config.plan.arithmetic import (  # noqa: E402
     PACKED,
     HeadSettings,
@@ -83,12 +84,14 @@ def packs_rows(worker: TinkerTrainingWorker) -> bool:
     return bool(worker.engine.model_config.use_remove_padding)
 
 
-def shares_prompts(worker: TinkerTrainingWorker) -> bool:
+def shares_prompts(worker: TinkerTrainingWorker, rows: Sequence[TrainRow]) -> bool:
     """Returns True if rows of one prompt compute it once.
 
-    Gates that are balanced count the tokens of every row.
+    Gates that are balanced, or that repeat the engine's choices, see the tokens of every row.
     """
-    return bool(worker.engine.shares_prompts) and worker.engine.balance is None
+    engine = worker.engine
+    is_free = engine.balance is None and all(row.routed_experts is None for row in rows)
+    return bool(engine.shares_prompts) and is_free
 
 
 @contextmanager

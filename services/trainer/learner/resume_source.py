@@ -26,7 +26,7 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import KEY
 from trinity.errors import UserError
 from trinity.runtime.life import LifeSigns
-from trinity.weights.layout import is_sharded
+from trinity.weights.layout import is_sharded, rank_part
 from trinity.weights.manifest import bytes_below
 
 logger = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ def load_former_run(
         if is_ours:
             _load_shards(worker, directory, contents, calls.life)
         else:
-            part = f"world_size_{calls.ranks.num_ranks}_rank_{calls.ranks.rank}.pt"
+            part = rank_part(calls.ranks.num_ranks, calls.ranks.rank)
             with calls.life.on_disk(bytes_below(directory)):
                 _load_part(worker, directory, part, contents)
     except Exception as error:  # torch raises many kinds for files of another model

@@ -270,7 +270,7 @@ class WorkerCalls:
         limits: MicroBatchLimits,
     ) -> Iterator[tuple[MicroBatch, TensorDict, bool]]:
         rows, packed = prepared.rows, packs_rows(worker)
-        shares = _shares_prompts(worker, rows)
+        shares = shares_prompts(worker, rows)
         builder = MicroBatchBuilder(rows, prepared.layout, packed=packed, shares_prompts=shares)
         mask_BT: BoolMatrix = matrices["loss_mask"].astype(bool)
         splitter = replace(self.splitter, limits=limits)
@@ -281,15 +281,10 @@ class WorkerCalls:
         self, worker: TinkerTrainingWorker, rows: Sequence[TrainRow], parts: Sequence[MicroBatch]
     ) -> Metrics:
         """Measures a pass over this rank's micro-batches. Collective."""
-        shares = _shares_prompts(worker, rows)
+        shares = shares_prompts(worker, rows)
         return work_metrics(
             rows, parts, self.ranks, packed=packs_rows(worker), shares_prompts=shares
         )
-
-
-def _shares_prompts(worker: TinkerTrainingWorker, rows: Sequence[TrainRow]) -> bool:
-    """Experts that are replayed are those of every row, its prompt included."""
-    return shares_prompts(worker) and all(row.routed_experts is None for row in rows)
 
 
 @contextmanager

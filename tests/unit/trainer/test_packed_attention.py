@@ -83,7 +83,7 @@ SIZES: dict[str, object] = {
     "topk_group": 1,
     "v_head_dim": 16,
 }
-"""What kinds of models call their sizes."""
+"""Sizes, by the names that the kinds of models have for them."""
 
 
 def settings_of(kind: str) -> dict[str, object]:

@@ -24,6 +24,7 @@ from trinity.weights.layout import (
     STATE_NAME,
     is_sharded,
     num_ranks_of,
+    rank_part,
 )
 from trinity.weights.manifest import MANIFEST_NAME, verify
 
@@ -104,7 +105,7 @@ def has_optimizer(found: StartCheckpoint) -> bool:
     if found.is_whole:
         return False
     if found.num_ranks is not None:
-        parts = (f"optim_{_part(found.num_ranks, rank)}" for rank in range(found.num_ranks))
+        parts = (f"optim_{rank_part(found.num_ranks, rank)}" for rank in range(found.num_ranks))
         return all((found.policy / part).is_file() for part in parts)
     try:
         state = json.loads((found.policy / STATE_NAME).read_bytes())
@@ -205,10 +206,6 @@ def _config_of(directory: Path) -> dict[str, object]:
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read ({error}): save the model again") from error
     return found
-
-
-def _part(num_ranks: int, rank: int) -> str:
-    return f"world_size_{num_ranks}_rank_{rank}.pt"
 
 
 def _in_words(ranks: int) -> str:
