@@ -64,7 +64,7 @@ def check_step_order(stage: Stage) -> AdmissionRefusal | None:
         return AdmissionRefusal("the trainer has not published weights yet")
     if stage.plan.has_dynamic_sync:
         return None
-    needed = stage.plan.required_version(step)
+    needed = stage.required_version(step)
     if needed > max(stage.published, stage.version_after(stage.recorded_step)):
         return AdmissionRefusal(
             f"explore step {step} needs weights version {needed}, the trainer has published "
@@ -127,7 +127,7 @@ def _has_next_batch(stage: Stage, load: RowLoad) -> bool:
 def version_to_open(stage: Stage) -> int:
     """Returns the weights version for explore step `stage.explore_step + 1`, once it may open."""
     if not stage.plan.has_dynamic_sync:
-        return stage.plan.required_version(stage.explore_step + 1)
+        return stage.required_version(stage.explore_step + 1)
     assert stage.published is not None, "no explore step opens before there are weights"
     return max(stage.published, stage.step_version)
 
@@ -143,7 +143,7 @@ def can_open_after(stage: Stage, train_step: int) -> bool:
 
 
 def _is_trained_after(stage: Stage, train_step: int) -> bool:
-    needed = stage.plan.required_version(stage.explore_step + 1)
+    needed = stage.required_version(stage.explore_step + 1)
     return needed <= stage.version_after(train_step)
 
 

@@ -27,6 +27,8 @@ class BatchSupply:
     next_step_wait: str
     """The reason why an explore step that may open has given no rows; empty if none may open."""
     refill_rounds: int
+    has_trained: bool
+    """True if a batch has rows of the newest explore step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,11 @@ class RefillTasks:
 
 
 @dataclass(frozen=True, slots=True)
+class CloseExploreStep:
+    """The newest explore step filled some train steps, and the planned others do not exist."""
+
+
+@dataclass(frozen=True, slots=True)
 class BatchEnd:
     """There is no further batch."""
 
@@ -70,7 +77,7 @@ class VersionRequested:
     reason: str
 
 
-BatchDecision = ComposeNow | BatchWait | RefillTasks | BatchEnd
+BatchDecision = ComposeNow | BatchWait | RefillTasks | CloseExploreStep | BatchEnd
 
 
 MAX_DRAWS_PER_MISSING = 4
@@ -118,6 +125,8 @@ def decide_short_batch(stage: Stage, step: int, supply: BatchSupply) -> BatchDec
         return RefillTasks(num_tasks, supply.refill_rounds + 1)
     if supply.num_rows and buffer.short_batch == "train":
         return ComposeNow()
+    if supply.has_trained:
+        return CloseExploreStep()
     return BatchEnd(
         "failed",
         f"train step {step} has {supply.num_rows} of {planned} rows after {supply.refill_rounds} "

@@ -164,6 +164,8 @@ class Stage:
     """The version that the newest explore step uses."""
     wants_version: bool = False
     """True while explorers wait for newer weights."""
+    num_unfilled: int = 0
+    """Planned train steps that do not exist, because the rows of explore steps filled fewer."""
 
     @property
     def samples_key(self) -> StageKey:
@@ -207,6 +209,15 @@ class Stage:
         interval = self.plan.config.synchronizer.sync_interval
         return train_step // interval * interval
 
+    def required_version(self, explore_step: int) -> int:
+        """Returns the version of an explore step, which earlier ones that filled fewer train steps
+        bring forward."""
+        if not self.num_unfilled:
+            return self.plan.required_version(explore_step)
+        return self.version_after(
+            max(0, self.plan.train_steps_before(explore_step) - self.num_unfilled)
+        )
+
     def is_evaluated(self, version: int) -> bool:
         """Returns whether the plan evaluates these weights: at startup or after an interval.
 
@@ -223,7 +234,7 @@ class Stage:
         last = self.total_explore_steps // interval
 
         def version_after_interval(k: int) -> int:
-            return self.plan.required_version(k * interval + 1)
+            return self.required_version(k * interval + 1)
 
         k = bisect_left(range(1, last + 1), version, key=version_after_interval) + 1
         return k <= last and version_after_interval(k) == version
@@ -233,7 +244,7 @@ def first_unbatched_step(stage: Stage) -> int:
     """Returns the explore step that the next batch begins with, if every rollout gives its row."""
     if not stage.plan.rows_per_explore_step:
         return 1
-    rows_batched = stage.recorded_step * stage.plan.num_fresh_rows
+    rows_batched = (stage.recorded_step + stage.num_unfilled) * stage.plan.num_fresh_rows
     return rows_batched // stage.plan.rows_per_explore_step + 1
 
 
@@ -244,12 +255,12 @@ def refilled_explore_step(stage: Stage, train_step: int) -> int:
 
 def due_explore_step(stage: Stage, train_step: int) -> int:
     """Returns the explore step that gives the last of the rows due for a train step."""
-    rows = train_step * stage.plan.num_fresh_rows
+    rows = (train_step + stage.num_unfilled) * stage.plan.num_fresh_rows
     return min(-(-rows // stage.plan.rows_per_explore_step), stage.total_explore_steps)
 
 
 def planned_rows(stage: Stage, train_step: int) -> int:
     """Returns the rollouts due for a train step if each gives its row; the last may be short."""
     total = stage.total_explore_steps * stage.plan.rows_per_explore_step
-    left = total - (train_step - 1) * stage.plan.num_fresh_rows
+    left = total - (train_step - 1 + stage.num_unfilled) * stage.plan.num_fresh_rows
     return max(0, min(stage.plan.num_fresh_rows, left))

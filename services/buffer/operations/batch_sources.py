@@ -149,7 +149,7 @@ def version_for_refill(stage: Stage, explore_step: int) -> int:
     """Returns a weights version for more tasks of an explore step, fresh enough to train on."""
     if stage.plan.has_dynamic_sync:
         return max(stage.step_version, stage.published or 0)
-    required = stage.plan.required_version(explore_step)
+    required = stage.required_version(explore_step)
     if stage.plan.algorithm.sampling.max_staleness is None:
         return required
     return max(required, stage.version_after(stage.recorded_step))

@@ -232,6 +232,7 @@ async def _end_queue(connection: Connection, stage: Stage, num_left: int) -> Sta
     plan = stage.plan
     rows = stage.explore_step * plan.rows_per_explore_step
     made = train_steps_from(rows, plan.num_fresh_rows, plan.config.buffer.short_batch)
+    made -= stage.num_unfilled
     total = max(stage.recorded_step, min(stage.total_train_steps, made))
     await update_stage(
         connection, stage.key, total_explore_steps=stage.explore_step, total_train_steps=total

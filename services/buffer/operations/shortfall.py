@@ -1,11 +1,14 @@
 """The work and the refills that may complete a batch that is short of rows."""
 
+from dataclasses import replace
+
 from services.buffer.domain.admission import can_open_after
 from services.buffer.domain.batches import (
     BatchDecision,
     BatchEnd,
     BatchSupply,
     BatchWait,
+    CloseExploreStep,
     ComposeNow,
     RefillTasks,
     tasks_to_draw,
@@ -17,15 +20,18 @@ from services.buffer.domain.stage import (
     planned_rows,
     refilled_explore_step,
 )
+from services.buffer.domain.tasks import NoticeEvent
 from services.buffer.operations.batch_sources import version_for_refill
-from services.buffer.operations.evaluation import end_stage
+from services.buffer.operations.evaluation import end_stage, open_evaluations
 from services.buffer.operations.leasing import describe_rollouts, describe_scopes, draw_assignments
 from services.buffer.store.assignments import count_refills
-from services.buffer.store.database import notify, work_topic
+from services.buffer.store.database import notify, stage_topics, work_topic
+from services.buffer.store.experiences import has_batched
 from services.buffer.store.feedback import count_held
 from services.buffer.store.pipeline import count_unfinished_scopes
+from services.buffer.store.reports import log_event
 from services.buffer.store.runs import most_common_failure, oldest_open_work
-from services.buffer.store.stages import run_losses
+from services.buffer.store.stages import run_losses, update_stage
 from trinity.runtime.sql import Connection
 
 
@@ -39,6 +45,8 @@ async def handle_shortfall(
             drawn = await _refill(connection, stage, number, num_tasks, refill_round)
             reason = f"explore step {number}: {drawn} further tasks drawn"
             return BatchWait(reason, num_rows, planned_rows(stage, step))
+        case CloseExploreStep():
+            return await _close_explore_step(connection, stage)
         case BatchEnd("failed", reason):
             reason += await _why_short(connection, stage)
             await end_stage(connection, stage, StageState.FAILED, reason)
@@ -55,12 +63,40 @@ async def load_supply(
     connection: Connection, stage: Stage, step: int, num_rows: int
 ) -> BatchSupply:
     """Returns the rows that are ready for a step's batch, and the work that may add more."""
+    num_rounds = (await count_refills(connection, stage.key, stage.explore_step)).num_rounds
+    is_refilled = num_rounds >= stage.plan.config.buffer.max_refill_rounds
     return BatchSupply(
         num_rows=num_rows,
         unfinished=await _describe_unfinished(connection, stage),
         next_step_wait=why_not_begun(stage, step),
-        refill_rounds=(await count_refills(connection, stage.key, stage.explore_step)).num_rounds,
+        refill_rounds=num_rounds,
+        has_trained=is_refilled and await has_batched(connection, stage.key, stage.explore_step),
     )
+
+
+async def _close_explore_step(connection: Connection, stage: Stage) -> BatchWait:
+    """Drops the train steps that the newest explore step was to fill, so that the next one opens.
+
+    The weights that this one needs exist already, and are evaluated now if an interval ends.
+    """
+    number, recorded, plan = stage.explore_step, stage.recorded_step, stage.plan
+    planned = number * plan.rows_per_explore_step // plan.num_fresh_rows
+    dropped = max(0, planned - stage.num_unfilled - recorded)
+    is_last = number == stage.total_explore_steps
+    total = recorded if is_last else max(recorded, stage.total_train_steps - dropped)
+    new = {"num_unfilled": stage.num_unfilled + dropped, "total_train_steps": total}
+    await update_stage(connection, stage.key, **new)
+    stage = replace(stage, **new)
+    version = stage.required_version(number + 1)
+    if not is_last and stage.is_evaluated(version):
+        await open_evaluations(connection, stage, version)
+    reason = (
+        f"the rows that were left of explore step {number} fill fewer train steps than planned: "
+        f"there are {total} in all"
+    )
+    await log_event(connection, stage.key, NoticeEvent(text=reason))
+    await notify(connection, *stage_topics(stage.key))
+    return BatchWait(reason, look_again_seconds=0.0)
 
 
 async def _describe_unfinished(connection: Connection, stage: Stage) -> str:
@@ -79,7 +115,7 @@ def why_not_begun(stage: Stage, step: int) -> str:
     if not can_open_after(stage, step - 1):
         return ""
     number = stage.explore_step + 1
-    needed = 0 if stage.plan.has_dynamic_sync else stage.plan.required_version(number)
+    needed = 0 if stage.plan.has_dynamic_sync else stage.required_version(number)
     if stage.published is None or needed > stage.published:
         return f"explore step {number} needs weights version {needed}, which is not published yet"
     return f"no explorer has asked for explore step {number} yet"

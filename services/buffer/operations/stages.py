@@ -295,7 +295,7 @@ async def open_stage(
         await _lock_tasksets(connection, key.tenant, tasksets)
     await _insert_tasksets(connection, key, plan, tasksets)
     tasksets = await _kept_tasksets(connection, key, tasksets)
-    size = await _size_of(connection, key, plan, tasksets)
+    size = await _size_of(connection, before, plan, tasksets)
     if max(size.total_train_steps, size.total_explore_steps) > MAX_STEPS:
         raise InvalidRequest(f"plan_json: it gives more than {MAX_STEPS} steps with these data")
     if tasksets and (reason := row_shortage_error(plan, size.num_rows)):
@@ -377,14 +377,16 @@ class _Size:
 
 
 async def _size_of(
-    connection: Connection, key: StageKey, plan: StagePlan, tasksets: Sequence[StageTaskset]
+    connection: Connection, before: Stage, plan: StagePlan, tasksets: Sequence[StageTaskset]
 ) -> _Size:
-    num_stored = 0
+    key, num_stored = before.key, 0
     if plan.stored_rollouts is not None and plan.stored_batches is None:
         num_stored = await count_explored(connection, await get_stage(connection, key))
     own_rows = [taskset.num_rows for taskset in tasksets if taskset.kind in STEP_KINDS]
     num_rows = sum(own_rows, num_stored)
     total_train_steps = plan.num_train_steps(num_rows)
+    if before.num_unfilled:
+        total_train_steps = max(before.recorded_step, total_train_steps - before.num_unfilled)
     if num_stored:
         total_train_steps = min(total_train_steps, steps_of_explored(plan, num_stored))
     if plan.stored_batches is not None:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from services.buffer.domain.evaluation import RunScore
 from services.buffer.domain.group import ScoredSample
 from services.buffer.domain.results import Result
-from services.buffer.domain.stage import ExperienceState
+from services.buffer.domain.stage import AssignmentKind, ExperienceState
 from services.buffer.store.database import (
     BOOLEANS,
     FLOATS,
@@ -28,7 +28,7 @@ from services.buffer.store.database import (
     stage_params,
 )
 from services.buffer.store.runs import won_runs
-from services.buffer.store.schema import experience, segment
+from services.buffer.store.schema import assignment, experience, segment
 from services.buffer.store.segments import payloads_of, unavailable_if_dropped
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.errors import PreconditionFailed
@@ -235,6 +235,20 @@ async def count_state(connection: Connection, key: StageKey, state: ExperienceSt
     """Counts the experiences of a stage in this state."""
     is_there = one_of(C.state, [state])
     return await count_rows(connection, experience, in_stage(experience, key), is_there)
+
+
+async def has_batched(connection: Connection, key: StageKey, explore_step: int) -> bool:
+    """Returns true if a batch has rows of this explore step."""
+    drawn = assignment.c
+    batched = sa.exists().where(
+        in_stage(assignment, key),
+        drawn.kind == AssignmentKind.TRAIN,
+        drawn.explore_step == explore_step,
+        C.assignment_id == drawn.assignment_id,
+        in_stage(experience, key),
+        one_of(C.state, [ExperienceState.BATCHED]),
+    )
+    return bool(await connection.fetch_value(sa.select(batched)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,7 @@ stage = sa.Table(  # A stage with its plan and its counters
     bigint("explore_step"),
     bigint("num_drawn"),
     bigint("num_stale"),
+    bigint("num_unfilled"),
     bigint("compared_step"),
     bigint("line", default=1),
     bigint("incarnation"),

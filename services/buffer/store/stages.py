@@ -88,6 +88,7 @@ def _from_row(row: Row) -> Stage:
         explore_step=row.explore_step,
         num_drawn=row.num_drawn,
         num_stale=row.num_stale,
+        num_unfilled=row.num_unfilled,
         line=row.line,
         incarnation=row.incarnation,
         published=row.published,

@@ -4,6 +4,7 @@ from services.buffer.domain.batches import (
     BatchEnd,
     BatchSupply,
     BatchWait,
+    CloseExploreStep,
     ComposeNow,
     RefillTasks,
     decide_batch,
@@ -14,13 +15,19 @@ from tests.unit.buffer.builders import plan, stage
 
 
 def supply(
-    num_rows: int, *, unfinished: str = "", next_step_wait: str = "", refill_rounds: int = 0
+    num_rows: int,
+    *,
+    unfinished: str = "",
+    next_step_wait: str = "",
+    refill_rounds: int = 0,
+    has_trained: bool = False,
 ) -> BatchSupply:
     return BatchSupply(
         num_rows=num_rows,
         unfinished=unfinished,
         next_step_wait=next_step_wait,
         refill_rounds=refill_rounds,
+        has_trained=has_trained,
     )
 
 
@@ -54,6 +61,16 @@ def test_after_the_last_round_it_is_trained_short_or_fails() -> None:
     assert isinstance(nothing, BatchEnd) and nothing.state == "failed"
     strict = stage(plan(short_batch="fail"))
     assert isinstance(decide_batch(strict, 1, supply(5, refill_rounds=3)), BatchEnd)
+
+
+def test_an_explore_step_that_filled_a_train_step_is_closed_and_one_that_filled_none_fails() -> (
+    None
+):
+    for own, num_rows in ((stage(), 0), (stage(plan(short_batch="fail")), 5)):
+        closed = supply(num_rows, refill_rounds=3, has_trained=True)
+        assert decide_batch(own, 2, closed) == CloseExploreStep()
+        assert isinstance(decide_batch(own, 2, supply(num_rows, refill_rounds=3)), BatchEnd)
+    assert decide_batch(stage(), 2, supply(5, refill_rounds=3, has_trained=True)) == ComposeNow()
 
 
 def test_the_short_rest_of_the_tasks_is_no_loss() -> None:

@@ -187,11 +187,17 @@ def test_a_batch_that_fills_up_waits_for_one_explore_step_alone() -> None:
     assert credit_rows(own) == 12 + 8 + 50
     assert (
         decide_short_batch(
-            own, 2, BatchSupply(num_rows=8, unfinished="", next_step_wait="", refill_rounds=0)
+            own,
+            2,
+            BatchSupply(
+                num_rows=8, unfinished="", next_step_wait="", refill_rounds=0, has_trained=False
+            ),
         )
         == ComposeNow()
     )
-    short = BatchSupply(num_rows=5, unfinished="", next_step_wait="", refill_rounds=0)
+    short = BatchSupply(
+        num_rows=5, unfinished="", next_step_wait="", refill_rounds=0, has_trained=False
+    )
     assert decide_short_batch(own, 2, short) == RefillTasks(2, 1)
 
 
@@ -206,7 +212,11 @@ def test_an_order_alone_changes_no_number_of_steps() -> None:
     assert (own.plan.num_fresh_rows, own.total_train_steps) == (12, 7)
     assert isinstance(
         decide_short_batch(
-            own, 1, BatchSupply(num_rows=8, unfinished="x", next_step_wait="", refill_rounds=0)
+            own,
+            1,
+            BatchSupply(
+                num_rows=8, unfinished="x", next_step_wait="", refill_rounds=0, has_trained=False
+            ),
         ),
         BatchWait,
     )

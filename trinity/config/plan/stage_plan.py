@@ -315,10 +315,14 @@ class StagePlan(PlanModel):
         """
         if not self.needs_training:
             return 0
-        sync = self.config.synchronizer
-        rows_before = (explore_step - 1 - sync.sync_offset) * self.rows_per_explore_step
-        train_step = max(0, rows_before // self.num_fresh_rows)
-        return train_step // sync.sync_interval * sync.sync_interval
+        interval = self.config.synchronizer.sync_interval
+        return max(0, self.train_steps_before(explore_step)) // interval * interval
+
+    def train_steps_before(self, explore_step: int) -> int:
+        """Train steps that the weights of `explore_step` have seen, if every rollout gives its row;
+        negative for those that `sync_offset` lets go ahead."""
+        ahead = self.config.synchronizer.sync_offset
+        return (explore_step - 1 - ahead) * self.rows_per_explore_step // self.num_fresh_rows
 
     def num_explore_steps(self, num_tasks: int) -> int:
         """Explore steps of this stage with a taskset of `num_tasks`."""
