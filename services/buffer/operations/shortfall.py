@@ -84,9 +84,9 @@ async def _close_explore_step(connection: Connection, stage: Stage) -> BatchWait
     dropped = max(0, planned - stage.num_unfilled - recorded)
     is_last = number == stage.total_explore_steps
     total = recorded if is_last else max(recorded, stage.total_train_steps - dropped)
-    new = {"num_unfilled": stage.num_unfilled + dropped, "total_train_steps": total}
-    await update_stage(connection, stage.key, **new)
-    stage = replace(stage, **new)
+    num_unfilled = stage.num_unfilled + dropped
+    await update_stage(connection, stage.key, num_unfilled=num_unfilled, total_train_steps=total)
+    stage = replace(stage, num_unfilled=num_unfilled, total_train_steps=total)
     version = stage.required_version(number + 1)
     if not is_last and stage.is_evaluated(version):
         await open_evaluations(connection, stage, version)
