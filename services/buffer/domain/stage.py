@@ -210,13 +210,8 @@ class Stage:
         return train_step // interval * interval
 
     def required_version(self, explore_step: int) -> int:
-        """Returns the version of an explore step, which earlier ones that filled fewer train steps
-        bring forward."""
-        if not self.num_unfilled:
-            return self.plan.required_version(explore_step)
-        return self.version_after(
-            max(0, self.plan.train_steps_before(explore_step) - self.num_unfilled)
-        )
+        """Returns the version of the weights of an explore step, by the train steps there are."""
+        return self.plan.required_version(explore_step, self.num_unfilled)
 
     def is_evaluated(self, version: int) -> bool:
         """Returns whether the plan evaluates these weights: at startup or after an interval.

@@ -308,21 +308,17 @@ class StagePlan(PlanModel):
         most = self.algorithm.sampling.max_staleness
         return 0 if most is None else max(train_step - most - 1, 0)
 
-    def required_version(self, explore_step: int) -> int:
+    def required_version(self, explore_step: int, num_unfilled: int = 0) -> int:
         """Version of the weights that explore step `explore_step`, counted from 1, rolls out.
 
-        If versions are not tied to steps, this is an estimate: the version `fixed` would take.
+        Earlier ones left `num_unfilled` train steps without rows. An estimate if syncs are dynamic.
         """
         if not self.needs_training:
             return 0
-        interval = self.config.synchronizer.sync_interval
-        return max(0, self.train_steps_before(explore_step)) // interval * interval
-
-    def train_steps_before(self, explore_step: int) -> int:
-        """Train steps that the weights of `explore_step` have seen, if every rollout gives its row;
-        negative for those that `sync_offset` lets go ahead."""
-        ahead = self.config.synchronizer.sync_offset
-        return (explore_step - 1 - ahead) * self.rows_per_explore_step // self.num_fresh_rows
+        sync = self.config.synchronizer
+        rows_before = (explore_step - 1 - sync.sync_offset) * self.rows_per_explore_step
+        train_step = max(0, rows_before // self.num_fresh_rows - num_unfilled)
+        return train_step // sync.sync_interval * sync.sync_interval
 
     def num_explore_steps(self, num_tasks: int) -> int:
         """Explore steps of this stage with a taskset of `num_tasks`."""
