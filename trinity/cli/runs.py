@@ -25,7 +25,7 @@ from trinity.progress.summary import (
     RunSummary,
     read_summary,
 )
-from trinity.progress.view import shown_order
+from trinity.progress.view import failed_runs_text, shown_order
 
 _CHECKPOINT = re.compile(r"step-(\d+)-\d+")
 RUN_FILE = "run.json"
@@ -71,8 +71,9 @@ def result_lines(summary: RunSummary) -> Iterator[str]:
 
 
 def _evaluation(done: EvaluationSummary) -> str:
+    failed = failed_runs_text(done)
     figures = "  ".join(
-        f"{name} {value.mean:.3f} ± {value.standard_error:.3f} (n={value.n})"
+        f"{name} {value.mean:.3f} ± {value.standard_error:.3f} (n={value.n}{failed})"
         for name, value in ((name, done.metrics[name]) for name in shown_order(done.metrics))
     )
     return f"{done.stage} version {done.version} on {done.taskset}: {figures}"

@@ -196,6 +196,7 @@ RULES: tuple[ChangeRule, ...] = (
         "evaluation; a taskset with other rows needs another `name`",
         "explorer.eval_interval",
         "explorer.eval_on_startup",
+        "explorer.eval_failed_runs",
         "explorer.best_taskset",
         f"{_TASKSET}.eval_tasksets",
         f"{_TASKSET}.default_eval_workflow_type",

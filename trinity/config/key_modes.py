@@ -67,6 +67,7 @@ MODES: Mapping[str, tuple[Mode, ...]] = {
     "explorer": WITH_ENGINES,
     "explorer.eval_interval": ("both",),
     "explorer.eval_on_startup": WITH_TASKS,
+    "explorer.eval_failed_runs": WITH_TASKS,
     "explorer.best_taskset": WITH_TASKS,
     "explorer.over_rollout": ROLLING_OUT,
     "explorer.bench_on_latest_checkpoint": ("bench",),

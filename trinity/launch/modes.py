@@ -188,6 +188,7 @@ def _known_versions(plan: ExperimentPlan, name: str) -> Iterator[_EvaluatedVersi
 def _how(stage: StagePlan) -> str:
     """Returns the settings that an evaluation's metrics depend on, besides the weights."""
     values = stage.model_dump(mode="json", include=set(EVALUATED_BY))
+    values["eval_failed_runs"] = stage.config.explorer.eval_failed_runs
     return json.dumps(redact_secrets("", values))
 
 

@@ -114,6 +114,7 @@ class PointBuilder:
         place = f"eval/{done.taskset}"
         figures = {
             f"{place}/finished_task_count": float(done.num_tasks),
+            f"{place}/failed_run_count": float(done.num_failed),
             self._time_name(event): done.duration_seconds,
         }
         for metric in done.metrics:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trinity.progress.view import Evaluation, RunView, StageProgressView
+from trinity.progress.view import Evaluation, RunView, StageProgressView, failed_runs_text
 
 SMOOTHING = 9
 MAX_LABEL = 60
@@ -135,7 +135,8 @@ def _draw_taskset(axis: Any, evaluations: Sequence[Evaluation], color: str, name
     means = [done.headline().mean for done in evaluations]
     errors = [2 * done.headline().standard_error for done in evaluations]
     count, what = evaluations[-1].num_tasks, evaluations[-1].headline_name
-    label = f"{name} {what} ± 2 standard errors (n={count})".replace("$", r"\$")
+    failed = failed_runs_text(evaluations[-1])
+    label = f"{name} {what} ± 2 standard errors (n={count}{failed})".replace("$", r"\$")
     axis.errorbar(versions, means, yerr=errors, color=color, marker="o", capsize=3, label=label)
     for at in (0, -1):
         note = f"{means[at]:.2f}"

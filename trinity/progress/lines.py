@@ -12,6 +12,7 @@ from trinity.progress.view import (
     RunView,
     StageProgressView,
     change_text,
+    failed_runs_text,
     shown_order,
 )
 
@@ -118,10 +119,9 @@ def evaluation_line(done: Evaluation) -> str:
         f"{name} {done.metrics[name].mean:.3f} ± {done.metrics[name].standard_error:.3f}"
         for name in shown_order(done.metrics)
     )
-    failed = f"  ({done.num_failed} runs failed)" if done.num_failed else ""
     return (
         f"[{done.stage}] evaluation of version {done.version} on {done.taskset}: {shown}"
-        f"  (n={done.num_tasks}){failed}"
+        f"  (n={done.num_tasks}{failed_runs_text(done)})"
     )
 
 

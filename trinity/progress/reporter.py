@@ -23,7 +23,7 @@ from trinity.progress.lines import (
     sample_lines,
     warning_lines,
 )
-from trinity.progress.view import RunView, StageProgressView, change_text
+from trinity.progress.view import RunView, StageProgressView, change_text, failed_runs_text
 
 BAR_WIDTH = 40
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -106,7 +106,9 @@ def _details(stage: StageProgressView) -> RenderableType:
     if (done := figures.last_evaluation(stage)) is not None:
         shown = done.headline()
         figure = f"{shown.mean:.3f} ± {shown.standard_error:.3f}"
-        grid.add_row("accuracy", f"{figure}  held out, version {done.version}")
+        grid.add_row(
+            "accuracy", f"{figure}  held out, version {done.version}{failed_runs_text(done)}"
+        )
     if (speed := figures.tokens_per_second(stage)) is not None:
         grid.add_row("tokens/s", f"{speed:,.0f}")
     if shares := figures.time_shares(stage):

@@ -42,7 +42,7 @@ class SummaryMetric(_Part):
     standard_error: float
     n: int
     of_runs: dict[str, float] = Field(default_factory=dict)
-    """If a task has several runs: `std@4`, `best@2`, `worst@2`..., as means over tasks."""
+    """If a task has several runs: `std@4`, `best@2`, `worst@2`, `pass@2`, as means over tasks."""
 
 
 class EvaluationSummary(_Part):
@@ -52,6 +52,9 @@ class EvaluationSummary(_Part):
     version: int
     taskset: str
     num_failed: int
+    num_runs: int
+    failed_count_zero: bool
+    """True if failed runs have 0 in every score; else they are in no figure."""
     metrics: dict[str, SummaryMetric]
     seconds: float
 
@@ -198,6 +201,8 @@ def _evaluation(done: Evaluation) -> EvaluationSummary:
         version=done.version,
         taskset=done.taskset,
         num_failed=done.num_failed,
+        num_runs=done.num_runs,
+        failed_count_zero=done.failed_count_zero,
         metrics={
             name: SummaryMetric(
                 mean=value.mean,

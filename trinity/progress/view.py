@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from trinity.api.v1 import buffer_pb2
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
@@ -45,7 +46,31 @@ class MeanWithError:
     standard_error: float
     n: int
     of_runs: Mapping[str, float] = field(default_factory=dict)
-    """`std@4`, `best@2`..., if a task has several runs."""
+    """`std@4`, `best@2`, `pass@2`..., if a task has several runs."""
+
+
+class FailedRuns(Protocol):
+    """The failed runs of an evaluation."""
+
+    @property
+    def num_failed(self) -> int:
+        """Number of runs that failed."""
+
+    @property
+    def num_runs(self) -> int:
+        """Number of runs, those among them."""
+
+    @property
+    def failed_count_zero(self) -> bool:
+        """True if they have 0 in every score; else they are in no figure."""
+
+
+def failed_runs_text(done: FailedRuns) -> str:
+    """Returns `, 3 of 8 runs failed and count 0` to write after n; empty if no run failed."""
+    if not done.num_failed:
+        return ""
+    meaning = "count 0" if done.failed_count_zero else "are left out"
+    return f", {done.num_failed:,} of {done.num_runs:,} runs failed and {meaning}"
 
 
 NOTHING_MEASURED = MeanWithError(mean=float("nan"), standard_error=float("nan"), n=0)
@@ -60,6 +85,8 @@ class Evaluation:
     taskset: str
     num_tasks: int
     num_failed: int
+    num_runs: int
+    failed_count_zero: bool
     metrics: dict[str, MeanWithError]
     seconds: float
 
@@ -227,6 +254,8 @@ def _evaluation(stage: str, done: buffer_pb2.EvaluationDone) -> Evaluation:
         taskset=done.taskset,
         num_tasks=done.num_tasks,
         num_failed=done.num_failed,
+        num_runs=done.num_runs,
+        failed_count_zero=done.failed_count_zero,
         metrics={
             m.name: MeanWithError(
                 mean=m.mean,

@@ -11,6 +11,7 @@ from trinity.api.v1 import synchronizer_pb2
 from trinity.config.schema.base import format_value
 from trinity.errors import UserError
 from trinity.json_values import JsonObject, JsonValue
+from trinity.progress.view import failed_runs_text
 from trinity.rpc.limits import CALL_SECONDS
 from trinity.studio.connection import OpenRun, answer_of
 from trinity.studio.curves import GROUPS, CurveGroup, curves_chart, measured_chart
@@ -138,7 +139,9 @@ def comparison_row(stage: ComparedStage) -> ComparisonRow:
         }
         if means:
             version = max(means, key=lambda known: means[known])
-            best.append(f"{taskset} {means[version]:.3g} (v{version})")
+            best.append(
+                f"{taskset} {means[version]:.3g} (v{version}{failed_runs_text(versions[version])})"
+            )
     return ComparisonRow(
         label=stage.label,
         step=history.last_step,

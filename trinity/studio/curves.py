@@ -82,6 +82,8 @@ def evaluation_rows(stage: StageHistory) -> list[tuple[str, int, float]]:
             continue
         for name, found in sorted(versions[newest].metrics.items()):
             rows.append((f"{name} on {taskset}", newest, found.mean))
+        if failed := versions[newest].num_failed:
+            rows.append((f"failed runs on {taskset}", newest, float(failed)))
     return rows
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trinity.api.v1 import buffer_pb2
-from trinity.progress.view import TIME_PARTS, MeanWithError
+from trinity.progress.view import TIME_PARTS, MeanWithError, failed_runs_text
 
 MAX_STEPS = 20_000
 """Steps of a stage that are kept; older ones are thinned out."""
@@ -29,6 +29,8 @@ class MeasuredVersion:
     metrics: Mapping[str, MeanWithError]
     num_tasks: int
     num_failed: int
+    num_runs: int
+    failed_count_zero: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +145,11 @@ class RunHistory:
             metrics=metrics,
             num_tasks=done.num_tasks,
             num_failed=done.num_failed,
+            num_runs=done.num_runs,
+            failed_count_zero=done.failed_count_zero,
         )
-        self._record(event, f"version {done.version} evaluated on {done.taskset}")
+        failed = failed_runs_text(done)
+        self._record(event, f"version {done.version} evaluated on {done.taskset}{failed}")
 
     def _record(self, event: buffer_pb2.ProgressEvent, text: str) -> None:
         self.events.append(RunEvent(unix_millis=event.unix_millis, stage=event.stage, text=text))

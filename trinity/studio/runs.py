@@ -21,6 +21,7 @@ from trinity.local.addresses import stack_directory_of
 from trinity.local.reaper import lock_owner_pid, viewer_pid
 from trinity.local.run_file import read_running
 from trinity.progress.summary import FINISHED, RunSummary
+from trinity.progress.view import failed_runs_text
 
 MAX_RUNS = 1_000
 """Most runs that are listed; the newest."""
@@ -220,7 +221,8 @@ def _result(summary: RunSummary | None) -> str:
         return ""
     measured = final.metrics[name]
     error = f" ± {measured.standard_error:.2f}"
-    return f"{final.taskset} {name} {measured.mean:.2f}{error} (n={measured.n:,})"
+    n = f"n={measured.n:,}{failed_runs_text(final)}"
+    return f"{final.taskset} {name} {measured.mean:.2f}{error} ({n})"
 
 
 def _last_reward(summary: RunSummary | None) -> float | None:

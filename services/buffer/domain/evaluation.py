@@ -2,22 +2,26 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
+SCORES = frozenset({"accuracy", "reward"})
+"""Metrics that judge an answer; others do where finished runs have only 0 and 1 in them."""
+PASSING = 1.0
+"""A run passes with this score or more."""
 
-def pass_at_k_metrics(tasks: Sequence[Sequence[float]]) -> dict[str, float]:
+
+def statistics_of_runs(tasks: Sequence[Sequence[float]], num_runs: int) -> dict[str, float]:
     """Returns means over tasks of `std@n`, and of `best@k` and `worst@k` for k = 2, 4, ... n.
 
-    n is the most runs that a task has; the result is empty if n is 1. `best@k` is the mean over all
-    draws of k runs, with replacement, of the best of them: the exact value of what Trinity-RFT
-    estimates from 1000 draws.
+    n is the number of runs that a task is to have; the result is empty if that is 1. `best@k` is
+    the mean over all draws of k runs, with replacement, of the best of them: the exact value of
+    what Trinity-RFT estimates from 1000 draws.
     """
-    num_runs = max((len(values) for values in tasks), default=0)
     if num_runs < 2:
         return {}
     found = {f"std@{num_runs}": _mean([float(np.std(values)) for values in tasks])}
@@ -27,6 +31,30 @@ def pass_at_k_metrics(tasks: Sequence[Sequence[float]]) -> dict[str, float]:
             [-expected_best_of_k(k, [-value for value in values]) for values in tasks]
         )
     return found
+
+
+def pass_at_k_metrics(tasks: Sequence[Sequence[float]], num_runs: int) -> dict[str, float]:
+    """Returns means over tasks of `pass@k` for k = 1, 2, 4, ... n, n as in `statistics_of_runs`.
+
+    Tasks with fewer than k runs have no `pass@k`. Empty where a value is above 1: such scores do
+    not say what is right.
+    """
+    if num_runs < 2 or any(value > PASSING for values in tasks for value in values):
+        return {}
+    counts = [(len(values), sum(value >= PASSING for value in values)) for values in tasks]
+    found = {}
+    for k in (1, *_powers_of_two(num_runs)):
+        if chances := [pass_at_k(n, passed, k) for n, passed in counts if n >= k]:
+            found[f"pass@{k}"] = _mean(chances)
+    return found
+
+
+def pass_at_k(n: int, num_passed: int, k: int) -> float:
+    """Returns the chance that one of k runs, drawn without replacement from n, has passed.
+
+    It is 1 - C(n - c, k) / C(n, k), as a product (Chen et al., arXiv 2107.03374, section 2.1).
+    """
+    return float(1 - np.prod(np.maximum(1 - k / np.arange(n - num_passed + 1, n + 1), 0.0)))
 
 
 def expected_best_of_k(k: int, values: Sequence[float]) -> float:
@@ -48,7 +76,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-SUMMARY_BYTES = 800
+SUMMARY_BYTES = 1000
 """Usual bytes of a summary besides its name."""
 MAX_SUMMARIES_BYTES = 1024 * 1024
 """Limit for all summaries of an evaluation: workflows may give each run other metrics."""
@@ -73,9 +101,27 @@ class MetricSummary:
     standard_error: float
     num_tasks: int
     of_runs: dict[str, float] = field(default_factory=dict)
-    """Means over tasks of statistics over their runs, by a name such as `best@4`."""
+    """Means over tasks of statistics over their runs, by a name such as `best@4` or `pass@4`."""
     of_tasks: dict[str, float] = field(default_factory=dict)
     """`max`, `min` and `std` of the task means."""
+
+
+def with_failed_runs(scores: Sequence[RunScore], failed: Mapping[str, int]) -> list[RunScore]:
+    """Adds the failed runs, by their assignment, with 0 in every score that others have."""
+    names = [name for name in metric_names(scores) if is_score(name, _values_of(name, scores))]
+    zeros = dict.fromkeys(names if scores else ["reward"], 0.0)
+    lost = [RunScore(assignment_id=own, values=zeros) for own in failed for _ in range(failed[own])]
+    return [*scores, *lost]
+
+
+def is_score(name: str, values: Iterable[float]) -> bool:
+    """Returns True if the metric judges an answer, so that a failed run has 0 in it."""
+    return name in SCORES or all(value in (0.0, 1.0) for value in values)
+
+
+def _values_of(name: str, scores: Iterable[RunScore]) -> Iterator[float]:
+    own = (score.values[name] for score in scores if name in score.values)
+    return (value for value in own if np.isfinite(value))
 
 
 def metric_names(scores: Iterable[RunScore]) -> set[str]:
@@ -83,8 +129,10 @@ def metric_names(scores: Iterable[RunScore]) -> set[str]:
     return {name for score in scores for name, value in score.values.items() if np.isfinite(value)}
 
 
-def summarise(scores: Iterable[RunScore]) -> list[MetricSummary]:
+def summarise(scores: Iterable[RunScore], num_runs: int) -> list[MetricSummary]:
     """Returns one summary per metric, by name; each task counts once however often it was run.
+
+    `num_runs` is the number of runs that a task is to have.
 
     Of very many metrics, the first that fit into `MAX_SUMMARIES_BYTES` are summarised.
     """
@@ -96,19 +144,23 @@ def summarise(scores: Iterable[RunScore]) -> list[MetricSummary]:
     names = sorted(by_metric)
     ends = accumulate(len(name.encode(errors="replace")) + SUMMARY_BYTES for name in names)
     told = names[: sum(end <= MAX_SUMMARIES_BYTES for end in ends)]
-    return [_summary(name, by_metric[name]) for name in told]
+    return [_summary(name, list(by_metric[name].values()), num_runs) for name in told]
 
 
-def _summary(name: str, tasks: dict[str, list[float]]) -> MetricSummary:
+def _summary(name: str, tasks: Sequence[Sequence[float]], num_runs: int) -> MetricSummary:
     """Summarises one metric; huge values are divided by the largest so that squares stay finite."""
-    largest = max(abs(value) for values in tasks.values() for value in values)
+    largest = max(abs(value) for values in tasks for value in values)
     if largest < LARGE:
-        return _unscaled_summary(name, list(tasks.values()))
-    shares = [[value / largest for value in values] for values in tasks.values()]
-    return _rescaled(_unscaled_summary(name, shares), largest)
+        found = _unscaled_summary(name, tasks, num_runs)
+    else:
+        shares = [[value / largest for value in values] for values in tasks]
+        found = _rescaled(_unscaled_summary(name, shares, num_runs), largest)
+    if not is_score(name, (value for values in tasks for value in values)):
+        return found
+    return replace(found, of_runs={**found.of_runs, **pass_at_k_metrics(tasks, num_runs)})
 
 
-def _unscaled_summary(name: str, tasks: Sequence[Sequence[float]]) -> MetricSummary:
+def _unscaled_summary(name: str, tasks: Sequence[Sequence[float]], num_runs: int) -> MetricSummary:
     means = np.array([np.mean(values) for values in tasks])
     num_tasks = len(means)
     error = float(np.std(means, ddof=1) / np.sqrt(num_tasks)) if num_tasks > 1 else 0.0
@@ -117,7 +169,7 @@ def _unscaled_summary(name: str, tasks: Sequence[Sequence[float]]) -> MetricSumm
         mean=float(np.mean(means)),
         standard_error=error,
         num_tasks=num_tasks,
-        of_runs=pass_at_k_metrics(tasks),
+        of_runs=statistics_of_runs(tasks, num_runs),
         of_tasks={"max": float(means.max()), "min": float(means.min()), "std": float(means.std())},
     )
 

@@ -204,6 +204,11 @@ class Stage:
         """Number of runs of one task."""
         return self.plan.algorithm.repeat_times
 
+    @property
+    def failed_runs_count_zero(self) -> bool:
+        """True if failed runs of evaluations have 0 in every score."""
+        return self.plan.config.explorer.eval_failed_runs == "zero"
+
     def version_after(self, train_step: int) -> int:
         """Returns the newest version that exists when `train_step` is trained."""
         interval = self.plan.config.synchronizer.sync_interval

@@ -133,6 +133,8 @@ class EvaluationDone:
     taskset: str
     num_tasks: int
     num_failed: int
+    num_runs: int
+    failed_count_zero: bool
     metrics: list[MetricSummary]
     num_metrics_left_out: int
     duration_seconds: float

@@ -1,7 +1,7 @@
 """Opens and summarises evaluations of a version, and ends stages: with the last one, or early."""
 
 from services.buffer import telemetry
-from services.buffer.domain.evaluation import metric_names, summarise
+from services.buffer.domain.evaluation import metric_names, summarise, with_failed_runs
 from services.buffer.domain.stage import AssignmentKind, Stage, StageState
 from services.buffer.domain.tasks import EvaluationDone, NoticeEvent
 from services.buffer.store.assignments import NewAssignment, cancel_open, insert_assignments
@@ -78,9 +78,14 @@ async def close_evaluation(
         return
     ids = await evaluated_assignments(connection, stage.key, version, taskset)
     scores = await run_scores(connection, stage.key, ids)
-    figures = summarise(scores)
+    failed = await count_failed_runs(connection, stage.key, ids)
+    num_failed = sum(failed.values())
+    num_runs = len(scores) + num_failed
+    if stage.failed_runs_count_zero:
+        scores = with_failed_runs(scores, failed)
+    repeat_times = {own.name: own.repeat_times for own in stage.plan.eval_tasksets}[taskset]
+    figures = summarise(scores, repeat_times)
     num_tasks = len({score.assignment_id for score in scores})
-    num_failed = await count_failed_runs(connection, stage.key, ids)
     seconds = await finish_evaluation(
         connection,
         stage.key,
@@ -95,6 +100,8 @@ async def close_evaluation(
         taskset=taskset,
         num_tasks=num_tasks,
         num_failed=num_failed,
+        num_runs=num_runs,
+        failed_count_zero=stage.failed_runs_count_zero,
         metrics=figures,
         num_metrics_left_out=len(metric_names(scores)) - len(figures),
         duration_seconds=seconds,

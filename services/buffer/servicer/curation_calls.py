@@ -4,7 +4,9 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
+from services.buffer.domain.evaluation import is_score
 from services.buffer.domain.sample_statistics import (
     DistributionShift,
     GeneratedSample,
@@ -15,7 +17,7 @@ from services.buffer.domain.sample_statistics import (
     distribution_shifts,
     task_scores,
 )
-from services.buffer.domain.stage import UNTRAINED, ExperienceState
+from services.buffer.domain.stage import UNTRAINED, AssignmentKind, ExperienceState
 from services.buffer.domain.tasks import NoticeEvent, SampleFilter
 from services.buffer.operations.curation import (
     DeletedCounts,
@@ -60,6 +62,7 @@ from services.buffer.store.sample_statistics import (
     scores_of_runs,
 )
 from services.buffer.store.stages import get_stage
+from services.buffer.store.training import count_failed_runs
 from trinity.api.v1 import query_pb2 as pb
 from trinity.errors import InvalidRequest
 from trinity.security.authorization import current_caller
@@ -90,14 +93,19 @@ class ScoreRpcs:
             raise InvalidRequest(f"max_draws {request.max_draws} is not in 0..{MAX_DRAWS}")
         limit = request.max_draws or MAX_DRAWS
         async with self.database.transaction() as connection:
-            await get_stage(connection, key)
+            stage = await get_stage(connection, key)
             num_draws = await count_draws(connection, key, wanted)
             draws = await newest_draws(connection, key, wanted, limit=limit)
         scores: dict[str, list[float]] = {}
+        failed: dict[str, int] = {}
         for first in range(0, len(draws), DRAWS_AT_ONCE):
             ids = [draw.assignment_id for draw in draws[first : first + DRAWS_AT_ONCE]]
             async with self.database.transaction() as connection:
                 scores |= await scores_of_runs(connection, key, ids, metric)
+                if wanted.kind is AssignmentKind.EVAL and stage.failed_runs_count_zero:
+                    failed |= await count_failed_runs(connection, key, ids)
+        if is_score(metric or "reward", chain.from_iterable(scores.values())):
+            scores |= {own: scores.get(own, []) + [0.0] * lost for own, lost in failed.items()}
         found = task_scores(draws, scores, request.pass_score)
         drawn = await self._times_drawn(key, wanted, draws)
         head = pb.TaskScoresHead(num_draws=max(num_draws, len(draws)), num_draws_read=len(draws))

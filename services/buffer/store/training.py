@@ -245,11 +245,18 @@ async def evaluated_assignments(
 
 async def count_failed_runs(
     connection: Connection, key: StageKey, assignment_ids: Sequence[str]
-) -> int:
-    """Counts the runs of these assignments that were given up."""
-    is_own = id_in(run.c.assignment_id, assignment_ids)
-    is_given_up = run.c.state == RunState.GIVEN_UP
-    return await count_rows(connection, run, in_stage(run, key), is_own, is_given_up)
+) -> dict[str, int]:
+    """Counts the runs that were given up, by assignment; those without one are left out."""
+    statement = (
+        sa.select(run.c.assignment_id, sa.func.count().label("number"))
+        .where(
+            in_stage(run, key),
+            id_in(run.c.assignment_id, assignment_ids),
+            run.c.state == RunState.GIVEN_UP,
+        )
+        .group_by(run.c.assignment_id)
+    )
+    return {row.assignment_id: row.number for row in await connection.fetch(statement)}
 
 
 async def finish_evaluation(

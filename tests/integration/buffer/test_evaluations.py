@@ -1,10 +1,14 @@
 """Evaluations: pinned to a version, summed up with their standard error, never trained on."""
 
+import statistics
+from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from tests.integration.buffer.harness import Buffer
+from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import rollout_plan
 from trinity.api.v1 import buffer_pb2 as pb
@@ -13,10 +17,26 @@ Lease = pb.LeaseAssignmentsResponse
 EVAL, TRAIN = pb.ASSIGNMENT_KIND_EVAL, pb.ASSIGNMENT_KIND_TRAIN
 
 
+def over_runs(tasks: Iterable[list[float]]) -> dict[str, float]:
+    """Statistics over two runs a task, by all of their draws."""
+    listed = list(tasks)
+    pairs = [list(product(runs, repeat=2)) for runs in listed]
+    whole = [runs for runs in listed if len(runs) == 2]
+    return {
+        "std@2": statistics.mean(map(statistics.pstdev, listed)),
+        "best@2": statistics.mean(statistics.mean(map(max, drawn)) for drawn in pairs),
+        "worst@2": statistics.mean(statistics.mean(map(min, drawn)) for drawn in pairs),
+        "pass@1": statistics.mean(map(statistics.mean, listed)),
+        "pass@2": statistics.mean(map(max, whole)),
+    }
+
+
+@pytest.mark.parametrize("meaning", ["zero", "exclude"])
 async def test_figures_are_means_over_tasks_with_their_standard_error(
-    buffer: Buffer, tmp_path: Path
+    buffer: Buffer, looking: Looking, tmp_path: Path, meaning: str
 ) -> None:
-    await buffer.open(rollout_plan(tmp_path, num_eval=4, eval_repeats=2))
+    plan = rollout_plan(tmp_path, num_eval=4, eval_repeats=2, eval_failed_runs=meaning)
+    await buffer.open(plan)
     await buffer.begin()
     assert await buffer.record(0) == [0]
     work = (await buffer.lease()).assignments
@@ -28,20 +48,31 @@ async def test_figures_are_means_over_tasks_with_their_standard_error(
         buffer.complete(evals[task], run, Made(reward=reward), metrics={"turns": 2.0})
         for task, runs in rewards.items()
         for run, reward in enumerate(runs)
+        if (task, run) != (1, 1)
     ]
-    broken = [buffer.fail(evals[3], run, attempt) for run in (0, 1) for attempt in (0, 1)]
+    lost = ((1, 1), (3, 0), (3, 1))
+    broken = [buffer.fail(evals[task], run, attempt) for task, run in lost for attempt in (0, 1)]
     await buffer.settle(*results, *broken)
     event = (await buffer.events("evaluation"))[-1]
     done = event.evaluation
-    assert (done.version, done.taskset, done.num_tasks, done.num_failed) == (0, "held_out", 3, 2)
+    values = {0: [1.0, 0.0], 1: [1.0], 2: [0.0, 0.0]}
+    if meaning == "zero":
+        values[1], values[3] = [1.0, 0.0], [0.0, 0.0]
+    assert (done.version, done.taskset, done.num_tasks) == (0, "held_out", len(values))
+    assert (done.num_failed, done.num_runs) == (3, 8)
+    assert done.failed_count_zero is (meaning == "zero")
     figures = {one.name: one for one in done.metrics}
-    assert figures["reward"].mean == 0.5
-    assert figures["reward"].standard_error == pytest.approx(0.5 / 3**0.5)
+    means = [statistics.mean(runs) for runs in values.values()]
+    assert figures["reward"].num_tasks == len(means)
+    assert figures["reward"].mean == pytest.approx(statistics.mean(means))
+    error = statistics.stdev(means) / len(means) ** 0.5
+    assert figures["reward"].standard_error == pytest.approx(error)
     assert (figures["turns"].mean, figures["turns"].num_tasks) == (2.0, 3)
-    over_runs = {"std@2": 1 / 6, "best@2": 1.75 / 3, "worst@2": 1.25 / 3}
-    assert dict(figures["reward"].of_runs) == pytest.approx(over_runs)
-    over_tasks = {"max": 1.0, "min": 0.0, "std": (1 / 6) ** 0.5}
+    assert dict(figures["reward"].of_runs) == pytest.approx(over_runs(values.values()))
+    over_tasks = {"max": max(means), "min": 0.0, "std": statistics.pstdev(means)}
     assert dict(figures["reward"].of_tasks) == pytest.approx(over_tasks)
+    _, scores = await looking.task_scores(kind=EVAL, pass_score=1.0)
+    assert sum(task.versions[0].num_scored for task in scores) == sum(map(len, values.values()))
     await buffer.finish_all(work[:3])
     assert await buffer.record(0) == []
 

@@ -96,10 +96,10 @@ def test_an_evaluation_weighs_tasks_alike_however_often_they_ran() -> None:
         RunScore(assignment_id="a", values={"reward": 0.0}),
         RunScore(assignment_id="b", values={"reward": 1.0, "x": float("nan")}),
     ]
-    [figure] = summarise(scores)
+    [figure] = summarise(scores, 2)
     assert (figure.name, figure.num_tasks, figure.mean) == ("reward", 2, 0.75)
     assert figure.standard_error == pytest.approx(np.std([0.5, 1.0], ddof=1) / np.sqrt(2))
-    assert summarise(scores[:1])[0].standard_error == 0.0
+    assert summarise(scores[:1], 2)[0].standard_error == 0.0
 
 
 def of_two_tasks(*values: float) -> list[RunScore]:
@@ -111,8 +111,8 @@ def of_two_tasks(*values: float) -> list[RunScore]:
 
 
 def test_figures_of_values_whose_squares_are_no_numbers_are_those_of_small_ones() -> None:
-    [small] = summarise(of_two_tasks(1.0, -2.0, 3.0, 4.0))
-    [large] = summarise(of_two_tasks(1e300, -2e300, 3e300, 4e300))
+    [small] = summarise(of_two_tasks(1.0, -2.0, 3.0, 4.0), 2)
+    [large] = summarise(of_two_tasks(1e300, -2e300, 3e300, 4e300), 2)
     assert large.mean == pytest.approx(small.mean * 1e300)
     assert large.standard_error == pytest.approx(small.standard_error * 1e300)
     for own, expected in ((large.of_runs, small.of_runs), (large.of_tasks, small.of_tasks)):
@@ -121,6 +121,6 @@ def test_figures_of_values_whose_squares_are_no_numbers_are_those_of_small_ones(
 
 @pytest.mark.parametrize("signs", [(1, 1, 1, 1), (1, -1, 1, -1), (1, 1, -1, -1)])
 def test_figures_of_the_largest_numbers_are_numbers(signs: tuple[int, ...]) -> None:
-    [figure] = summarise(of_two_tasks(*(sign * sys.float_info.max for sign in signs)))
+    [figure] = summarise(of_two_tasks(*(sign * sys.float_info.max for sign in signs)), 2)
     numbers = [figure.mean, figure.standard_error]
     assert all(map(math.isfinite, [*numbers, *figure.of_runs.values(), *figure.of_tasks.values()]))

@@ -79,7 +79,9 @@ def test_each_of_several_evaluations_of_a_version_tells_its_own_time() -> None:
 def test_what_several_runs_of_a_task_tell_stands_beside_their_mean() -> None:
     event = evaluated(1, 2, 0.9)
     event.evaluation.metrics[0].of_runs.update({"std@4": 0.3, "best@2": 0.95})
+    event.evaluation.num_failed = 2
     (point,) = points_of([event])
+    assert point.figures["eval/held_out/failed_run_count"] == 2.0
     assert point.figures["eval/held_out/accuracy/std@4"] == 0.3
     assert point.figures["eval/held_out/accuracy/best@2"] == 0.95
 

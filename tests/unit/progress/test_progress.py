@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -16,6 +17,7 @@ from tests.unit.progress.builders import (
     trained,
     whole_run,
 )
+from trinity.cli.runs import result_lines
 from trinity.config.plan.parts import StoredBatches
 from trinity.config.planning import plan_experiment
 from trinity.progress import figures
@@ -200,8 +202,21 @@ def test_smoothing_starts_with_what_there_is() -> None:
 
 
 def test_failed_runs_are_shown_beside_the_figure() -> None:
-    done = replace(finished_view().evaluations[0], num_failed=3)
-    assert "(3 runs failed)" in evaluation_line(done)
+    view = finished_view()
+    [stage] = [stage for stage in view.stages.values() if stage.evaluations]
+    failed: dict[str, Any] = {"num_failed": 3, "num_runs": 1000, "failed_count_zero": True}
+    stage.evaluations[:] = [replace(done, **failed) for done in stage.evaluations]
+    expected = "3 of 1,000 runs failed and count 0)"
+    assert evaluation_line(stage.evaluations[0]).endswith(f"(n=1000, {expected}")
+    summary = summarize(
+        view, label="x", state="finished", reason="", starts=1, seconds={"total": 1.0}
+    )
+    lines = [line for line in result_lines(summary) if "evaluation" in line]
+    assert [line.partition(", ")[2] for line in lines] == [expected] * 3
+    assert summary.best_evaluation is not None
+    assert summary.best_evaluation.model_dump().items() >= failed.items()
+    left_out = replace(stage.evaluations[0], failed_count_zero=False)
+    assert "3 of 1,000 runs failed and are left out)" in evaluation_line(left_out)
 
 
 def test_changed_settings_are_told_kept_and_drawn(tmp_path: Path) -> None:

@@ -271,7 +271,7 @@ def test_metrics_of_an_evaluation_with_ever_new_names_are_cut_and_counted() -> N
     scores = [
         RunScore(assignment_id=str(run), values=metrics) for run, metrics in enumerate(OTHER_NAMES)
     ]
-    told = summarise(scores)
+    told = summarise(scores, 1)
     assert 0 < len(told) < len(metric_names(scores)) == 5_000
     assert sum(len(summary.name) for summary in told) < MAX_SUMMARIES_BYTES
     assert [summary.name for summary in told] == sorted(metric_names(scores))[: len(told)]

@@ -95,7 +95,13 @@ class FakeStudio:
         """Lets the run have evaluated these versions."""
         self.history.stages[STAGE].evaluations[taskset] = {
             version: MeasuredVersion(
-                version=version, step=version, metrics={}, num_tasks=1, num_failed=0
+                version=version,
+                step=version,
+                metrics={},
+                num_tasks=1,
+                num_failed=0,
+                num_runs=1,
+                failed_count_zero=True,
             )
             for version in versions
         }

@@ -89,11 +89,14 @@ def test_an_evaluation_without_a_successful_run_is_not_the_best() -> None:
             step=version,
             metrics={"accuracy": MeanWithError(mean=mean, standard_error=0.0, n=1)},
             num_tasks=1,
-            num_failed=0,
+            num_failed=3,
+            num_runs=4,
+            failed_count_zero=True,
         )
         for version, mean in ((1, math.nan), (4, 0.25))
     }
-    assert comparison_row(a_stage("a", history)).best == "math 0.25 (v4)"
+    best = comparison_row(a_stage("a", history)).best
+    assert best == "math 0.25 (v4, 3 of 4 runs failed and count 0)"
 
 
 def test_equal_labels_are_told_apart() -> None:

@@ -617,7 +617,7 @@ class StepTrained(_message.Message):
     def __init__(self, step: _Optional[int] = ..., incarnation: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., replayed: _Optional[bool] = ...) -> None: ...
 
 class EvaluationDone(_message.Message):
-    __slots__ = ("version", "taskset", "num_tasks", "num_failed", "metrics", "duration_seconds", "num_metrics_left_out")
+    __slots__ = ("version", "taskset", "num_tasks", "num_failed", "metrics", "duration_seconds", "num_metrics_left_out", "num_runs", "failed_count_zero")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TASKSET_FIELD_NUMBER: _ClassVar[int]
     NUM_TASKS_FIELD_NUMBER: _ClassVar[int]
@@ -625,6 +625,8 @@ class EvaluationDone(_message.Message):
     METRICS_FIELD_NUMBER: _ClassVar[int]
     DURATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
     NUM_METRICS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    NUM_RUNS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_COUNT_ZERO_FIELD_NUMBER: _ClassVar[int]
     version: int
     taskset: str
     num_tasks: int
@@ -632,7 +634,9 @@ class EvaluationDone(_message.Message):
     metrics: _containers.RepeatedCompositeFieldContainer[MetricSummary]
     duration_seconds: float
     num_metrics_left_out: int
-    def __init__(self, version: _Optional[int] = ..., taskset: _Optional[str] = ..., num_tasks: _Optional[int] = ..., num_failed: _Optional[int] = ..., metrics: _Optional[_Iterable[_Union[MetricSummary, _Mapping]]] = ..., duration_seconds: _Optional[float] = ..., num_metrics_left_out: _Optional[int] = ...) -> None: ...
+    num_runs: int
+    failed_count_zero: bool
+    def __init__(self, version: _Optional[int] = ..., taskset: _Optional[str] = ..., num_tasks: _Optional[int] = ..., num_failed: _Optional[int] = ..., metrics: _Optional[_Iterable[_Union[MetricSummary, _Mapping]]] = ..., duration_seconds: _Optional[float] = ..., num_metrics_left_out: _Optional[int] = ..., num_runs: _Optional[int] = ..., failed_count_zero: _Optional[bool] = ...) -> None: ...
 
 class MetricSummary(_message.Message):
     __slots__ = ("name", "mean", "standard_error", "num_tasks", "of_runs", "of_tasks")
