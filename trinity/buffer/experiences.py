@@ -4,31 +4,34 @@ exps = experiences_of(rollouts)
 kept, metrics = operator.process(exps)
 outcome = ReturnedExperiences.of(exps, kept)  # which were left out, and which were copied
 
-Tokens are not read for operators: an experience has its texts, reward, info, metrics and lengths.
+An experience has its texts, reward, info, metrics and lengths; everything else that was recorded of
+it, such as tokens, masks and log-probabilities, is loaded when it is first read.
 """
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from trinity import types
 from trinity.algorithm.advantage.samples import BoolVector, FloatVector, IntVector, Samples
 from trinity.errors import UserError
 from trinity.operators.rollouts import Content, Rollouts
 
 NO_CONTENT = Content(prompt_text="", response_text="", info={}, metrics={})
-ABSENT = frozenset({"tokens", "logprobs", "prompt_length", "teacher_logprobs", "messages"})
-"""Fields of Trinity-RFT's experience that are not read for operators."""
+RECORDED = frozenset({"tokens", "logprobs", "prompt_length", "teacher_logprobs", "messages"})
+"""Fields of Trinity-RFT's experience that operators may read and cannot change."""
+_STATUS = {"length": "response_truncated", "prompt_truncated": "prompt_truncated"}
 UNSET = frozenset(
     {"token_level_reward", "chosen", "rejected", "multi_modal_inputs", "routed_experts", "tools"}
 )
 """Fields that experiences of rollouts do not have; setting one would change nothing."""
 
 
-class FieldNotRead(UserError, AttributeError):
-    """A field of Trinity-RFT's experience that is not read: `hasattr` is false for it."""
+class FieldNotSet(UserError, AttributeError):
+    """A field of Trinity-RFT's experience that cannot be set."""
 
 
 @dataclass(slots=True)
@@ -63,9 +66,20 @@ class OperatedId:
 
 
 class OperatedExperience:
-    """One sample; users' code may change its reward, mask, info, metrics and advantages."""
+    """One sample; users' code may change its reward, mask, info, metrics and advantages.
 
-    def __init__(self, eid: OperatedId, reward: float | None, content: Content) -> None:
+    `record` returns all that was recorded of it, and raises UserError if no buffer did.
+    """
+
+    def __init__(
+        self,
+        eid: OperatedId,
+        reward: float | None,
+        content: Content,
+        record: Callable[[], types.Experience],
+    ) -> None:
+        self._record = record
+        self._whole: Any = None
         self.eid = eid
         self.number = int(eid.suffix)
         self.reward = reward
@@ -73,7 +87,7 @@ class OperatedExperience:
         self.metrics: dict[str, float] = dict(content.metrics)
         self.prompt_text = content.prompt_text
         self.response_text = content.response_text
-        self.truncate_status: str | None = None
+        self.truncate_status = _STATUS.get(content.finish_reason)
         self.response_length = 1
         self.advantages: Any = None
         self.returns: Any = None
@@ -81,11 +95,13 @@ class OperatedExperience:
 
     @property
     def action_mask(self) -> Any:
-        """A bool tensor, true for each token after the prompt, until someone replaces it."""
+        """A bool tensor, true for each token after the prompt that the policy chose, until someone
+        replaces it.
+        """
         if self._action_mask is None:
             import torch  # only for those who use it
 
-            self._action_mask = torch.ones(max(self.response_length, 1), dtype=torch.bool)
+            self._action_mask = torch.tensor(self._recorded_mask())
         return self._action_mask
 
     @action_mask.setter
@@ -100,34 +116,45 @@ class OperatedExperience:
         """
         if self._action_mask is None:
             return False
-        mask = np.asarray(self._action_mask, dtype=np.bool_)
-        if mask.any() and not mask.all():
+        mask = np.asarray(self._action_mask, dtype=np.bool_).reshape(-1)
+        if np.array_equal(mask, self._recorded_mask()) or mask.all():
+            return False
+        if mask.any():
             raise UserError(
                 "`action_mask` of an experience was false for some of its tokens: operators and "
                 "advantages of groups mask all tokens of a sample or none"
             )
-        return not mask.any()
+        return True
+
+    def _recorded_mask(self) -> BoolVector:
+        """True for the tokens that the policy chose; for all if no buffer recorded the sample."""
+        try:
+            body = self._record().body
+        except UserError:
+            return np.ones(max(self.response_length, 1), dtype=np.bool_)
+        return (body.chosen if isinstance(body, types.Pair) else body).action_mask
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuses a field that nothing would read; others may be added."""
-        if name in ABSENT or name in UNSET:
-            raise FieldNotRead(
+        if name in RECORDED or name in UNSET:
+            raise FieldNotSet(
                 f"`{name}` of an experience was set by an operator or a group advantage, which "
                 "changes nothing: change `reward`, `info`, `action_mask` or `advantages`"
             )
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
-        """Says why a field of Trinity-RFT's experience is not here."""
+        """Returns another field of Trinity-RFT's experience, as it was recorded."""
+        from trinity.workflows.trinity_rft.experience import UNREAD, Experience
+
         if name in UNSET:
             return None
-        if name in ABSENT:
-            raise FieldNotRead(
-                f"`{name}` of an experience is not read for operators and group advantages: use "
-                "`reward`, `info`, `metrics`, `response_text` or `action_mask`, or compute in the "
-                "trainer"
-            )
-        raise AttributeError(f"an experience has no `{name}`")
+        known = {*UNREAD, "custom_fields", *dir(Experience)}
+        if name.startswith("_") or name not in known:
+            raise AttributeError(f"an experience has no `{name}`")
+        if self._whole is None:
+            self._whole = Experience.of(self._record())
+        return getattr(self._whole, name)
 
     @property
     def advantage(self) -> float:
@@ -140,6 +167,8 @@ class OperatedExperience:
         if self.is_masked:
             return 0.0
         values = np.asarray(self.advantages, dtype=np.float64).reshape(-1)
+        if len(values) and np.ptp(values) and len(values) == len(self._recorded_mask()):
+            values = values[self._recorded_mask()]  # those of other tokens train nothing
         if not len(values):
             return 0.0
         if np.ptp(values) > 1e-6 * max(1.0, float(np.abs(values).max())):
@@ -161,7 +190,8 @@ def _experience(rollouts: Rollouts, i: int, content: Content) -> OperatedExperie
     task = int(rollouts.groups[i])
     eid = OperatedId(0, task, int(rollouts.runs[i]), int(rollouts.steps[i]), str(i))
     reward = float(rollouts.rewards[i]) if rollouts.has_reward[i] else None
-    experience = OperatedExperience(eid, reward, copy.deepcopy(content))
+    read = rollouts.experience
+    experience = OperatedExperience(eid, reward, copy.deepcopy(content), lambda: read(i))
     experience.response_length = int(rollouts.response_lengths[i])
     experience.info.setdefault("task_index", {"taskset_id": 0, "index": task})
     for name, values_N in rollouts.numbers.items():

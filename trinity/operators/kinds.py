@@ -20,6 +20,8 @@ from trinity.operators.rollouts import Changes, Content, Rollouts
 from trinity.plugins import Registry
 from trinity.types import JsonObject, JsonValue
 
+READ = "read"
+"""The key of a line by which a function's process asks for whole samples, by their places."""
 UserFunctionKindName = Literal["advantage", "operator"]
 
 
@@ -104,7 +106,7 @@ class UserFunctionKind:
     registry: Registry[Callable[..., Any]]
     result_type: type
     input_to_json: Callable[[Any], JsonObject]
-    input_from_json: Callable[[Message], object]
+    input_from_json: Callable[[Message], Samples]
     result_to_json: Callable[[Any], JsonObject]
     result_from_json: Callable[[Message], Any]
 

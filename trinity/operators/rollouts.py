@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from trinity.algorithm.advantage.samples import BoolVector, FloatVector, IntVector, Samples
-from trinity.json_values import JsonObject
+from trinity.errors import UserError
+from trinity.types import Experience, JsonObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,15 @@ class Content:
     """Information that the workflow stored with the sample."""
     metrics: Mapping[str, float]
     """Its metrics and the parts of its reward."""
+    finish_reason: str = ""
+    """Why it ended, as `FinishReason` has it; empty if unknown."""
+
+
+ReadExperience = Callable[[int], Experience]
+
+
+def _nothing_recorded(place: int) -> Experience:
+    raise UserError(f"sample {place} is not one that a buffer recorded: it has no tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +51,9 @@ class Rollouts(Samples):
     """Values of the keys that the operator requested, [N] each; NaN where there is none."""
     contents: Sequence[Content] = ()
     """[N], or empty if not requested."""
+    experience: ReadExperience = _nothing_recorded
+    """Returns the whole of a sample by its place, loaded when it is first read: tokens, masks,
+    log-probabilities, arrays. It raises UserError for samples that no buffer recorded."""
 
     @classmethod
     def of(
@@ -52,6 +65,7 @@ class Rollouts(Samples):
         response_lengths: IntVector | None = None,
         numbers: Mapping[str, FloatVector] | None = None,
         contents: Sequence[Content] = (),
+        experience: ReadExperience = _nothing_recorded,
     ) -> "Rollouts":
         """Makes rollouts from samples, with defaults for everything not given."""
         size = len(samples.rewards)
@@ -63,6 +77,7 @@ class Rollouts(Samples):
             response_lengths=zeros_N if response_lengths is None else response_lengths,
             numbers=numbers or {},
             contents=contents,
+            experience=experience,
         )
 
     def chosen(self, which_N: BoolVector) -> "Rollouts":
@@ -74,6 +89,7 @@ class Rollouts(Samples):
             response_lengths=self.response_lengths[which_N],
             numbers={key: values_N[which_N] for key, values_N in self.numbers.items()},
             contents=[self.contents[i] for i in np.flatnonzero(which_N)] if self.contents else (),
+            experience=lambda place: self.experience(int(np.flatnonzero(which_N)[place])),
         )
 
     def of_each_group(self, values_G: FloatVector) -> FloatVector:

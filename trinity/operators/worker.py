@@ -4,39 +4,105 @@
 
 The argument is the limit of its data memory in bytes. A request has the function's kind, name and
 arguments, and parts, each with the samples for one call; answers come in the order of the parts.
-Without parts the function is only loaded, and the answer states what it needs.
+Without parts the function is only loaded, and the answer states what it needs. During a call the
+process may ask for whole samples, which the caller writes as its next line.
 """
 
+import base64
 import dataclasses
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from trinity.algorithm.adapted_part import AdaptedPart
 from trinity.algorithm.advantage.json_codec import Message
 from trinity.algorithm.advantage.needs import needs_of
-from trinity.operators.kinds import USER_FUNCTION_KINDS
-from trinity.runtime.worker_process import serve_requests
-from trinity.types import JsonObject
+from trinity.api.v1 import experience_pb2
+from trinity.codec import experience_from_proto
+from trinity.errors import UserError
+from trinity.operators.kinds import READ, USER_FUNCTION_KINDS
+from trinity.operators.rollouts import Rollouts
+from trinity.runtime.worker_process import RequestChannel, serve_requests
+from trinity.types import Experience, JsonObject
+from trinity.workflows.trinity_rft.experience import preload_tensors
+
+READ_AT_ONCE = 32
+"""Neighbouring samples that are read together: most functions read one after the other."""
 
 
-def _handle_request(request: Message) -> Iterator[Callable[[], JsonObject]]:
+class RecordedSamples:
+    """The whole samples of one call, asked for when they are first read, and by any thread."""
+
+    def __init__(self, channel: RequestChannel, size: int) -> None:
+        self._channel = channel
+        self._size = size
+        self._known: dict[int, Experience] = {}
+        self._lock = threading.Lock()
+        self.is_over = False
+
+    def read(self, place: int) -> Experience:
+        """Returns a sample.
+
+        Raises: UserError once the call is over.
+        """
+        with self._lock:
+            if place not in self._known:
+                self._ask(place)
+            return self._known[place]
+
+    def _ask(self, place: int) -> None:
+        if self.is_over:
+            raise UserError("it reads samples after it has returned: read them before")
+        first = place - place % READ_AT_ONCE
+        places = range(first, min(first + READ_AT_ONCE, self._size))
+        self._channel.write({READ: list(places)})
+        bodies = next(self._channel.requests())["bodies"]
+        for number, body in zip(places, bodies, strict=True):
+            message = experience_pb2.Experience.FromString(base64.b64decode(body))
+            self._known[number] = experience_from_proto(message)
+
+    def close(self) -> None:
+        """Ends reading: what the channel brings from here on are requests."""
+        with self._lock:
+            self.is_over = True
+
+
+def _handle_request(
+    channel: RequestChannel, request: Message
+) -> Iterator[Callable[[], JsonObject]]:
     if request["parts"] is None:
         yield partial(_needs, request)
     else:
         for part in request["parts"]:
-            yield partial(_compute, request, part)
+            yield partial(_compute, channel, request, part)
 
 
 def _needs(request: Message) -> JsonObject:
     function = USER_FUNCTION_KINDS[request["kind"]].registry.get(request["name"])
+    if isinstance(function, AdaptedPart):
+        preload_tensors()  # its first look at a mask or at tokens would take the time of a call
     return dataclasses.asdict(needs_of(function, request["arguments"]))
 
 
-def _compute(request: Message, part: Message) -> JsonObject:
+def _compute(channel: RequestChannel, request: Message, part: Message) -> JsonObject:
     kind = USER_FUNCTION_KINDS[request["kind"]]
-    answer = kind.call(request["name"], kind.input_from_json(part), request["arguments"])
-    return kind.result_to_json(answer)
+    given = kind.input_from_json(part)
+    recorded = RecordedSamples(channel, len(given.rewards))
+    if isinstance(given, Rollouts) and request["can_read"]:
+        # A function, and no method: users copy experiences deeply, and a lock cannot be copied.
+        given = dataclasses.replace(given, experience=lambda place: recorded.read(place))
+    try:
+        return kind.result_to_json(kind.call(request["name"], given, request["arguments"]))
+    finally:
+        recorded.close()
+
+
+def main() -> int:
+    """Serves requests until there are no more."""
+    channel = RequestChannel()
+    return serve_requests(partial(_handle_request, channel), int(sys.argv[1]), channel)
 
 
 if __name__ == "__main__":
-    sys.exit(serve_requests(_handle_request, int(sys.argv[1])))
+    sys.exit(main())

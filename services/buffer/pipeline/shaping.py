@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from services.buffer.workers.functions import FunctionFailed, FunctionRunner
 from trinity.algorithm.advantage.needs import Needs
 from trinity.algorithm.advantage.samples import Advantages
 from trinity.api.v1 import experience_pb2 as pb
-from trinity.codec import sequence_from_proto, tensor_from_proto
+from trinity.codec import finish_reason_of, sequence_from_proto, tensor_from_proto
 from trinity.operators.rollouts import Content
 from trinity.runtime.presence import WaitRegistry
 from trinity.types import StageKey
@@ -51,6 +52,7 @@ def _content(message: pb.Experience) -> Content:
         response_text=body.response_text,
         info=MessageToDict(message.info),
         metrics={**message.metrics, **message.reward_parts},
+        finish_reason=finish_reason_of(message),
     )
 
 
@@ -216,12 +218,25 @@ class AdvantageComputer:
             work.finish_empty()
             samples = [part.arrays.samples for part in work.batches]
             with self._show_wait(operator, claims):
-                answers = await self.functions.call_function(stage.key.tenant, operator, samples)
+                answers = await self.functions.call_function(
+                    stage.key.tenant,
+                    operator,
+                    samples,
+                    partial(self._read, stage.key, work.batches),
+                )
             if operator.kind == "operator":
                 await asyncio.to_thread(work.apply_operator, operator, answers)
             else:
                 await asyncio.to_thread(work.apply_advantages, answers)
         return work.done
+
+    async def _read(
+        self, key: StageKey, batches: Sequence[GroupBatch], part: int, places: Sequence[int]
+    ) -> list[bytes]:
+        """Returns the wire bytes of samples of a part, for a function that reads them."""
+        ids = batches[part].arrays.ids
+        async with self.database.transaction() as connection:
+            return await load_bodies(connection, key, [ids[place] for place in places])
 
     def _show_wait(
         self, operator: PipelineFunction, claims: Sequence[Claim]

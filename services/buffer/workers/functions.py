@@ -1,9 +1,10 @@
 """Calls operators, advantage and priority functions: users' ones in worker processes."""
 
 import asyncio
+import base64
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from types import TracebackType
@@ -24,7 +25,7 @@ from trinity.algorithm.priority.candidate import Candidate
 from trinity.algorithm.priority.evaluation import compute_priorities
 from trinity.config.schema.base import Args
 from trinity.errors import Unavailable, UserError
-from trinity.operators.kinds import USER_FUNCTION_KINDS
+from trinity.operators.kinds import READ, USER_FUNCTION_KINDS
 from trinity.runtime.threads import in_daemon_thread
 
 OPERATOR_WORKER = "trinity.operators.worker"
@@ -34,6 +35,8 @@ TURN_SECONDS = 1.0
 """Time for calls on groups of one stage before another stage has its turn."""
 
 UNRESTRICTED = TenantPolicy.unrestricted()
+ReadBodies = Callable[[int, Sequence[int]], Awaitable[list[bytes]]]
+"""Returns the wire bytes of samples, by the number of their part and their places in it."""
 NEEDS_UNKNOWN = "what it needs was not known when its samples were read"
 
 
@@ -118,9 +121,15 @@ class FunctionRunner:
             raise FunctionFailed(str(error)) from error
 
     async def call_function(
-        self, tenant: str, operator: PipelineFunction, parts: Sequence[Samples]
+        self,
+        tenant: str,
+        operator: PipelineFunction,
+        parts: Sequence[Samples],
+        read: ReadBodies | None = None,
     ) -> list[Any]:
         """Calls the function on each part in order; a result that is a text is the call's error.
+
+        `read` loads the samples of which it reads more than what it was given.
 
         The result may be shorter than `parts`; the others were not tried. It ends after a part that
         ends the process or takes too long, which gets that as its error, when the turn is over, and
@@ -145,18 +154,23 @@ class FunctionRunner:
                 # The process was lost before it reported its needs: inputs may be missing.
                 return [NEEDS_UNKNOWN for _ in parts]
             worker = await self._workers.of_tenant(tenant)
-            return await self._call_in_worker(worker, operator, parts)
+            return await self._call_in_worker(worker, operator, parts, read)
 
     async def _call_in_worker(
-        self, worker: WorkerProcess, operator: PipelineFunction, parts: Sequence[Samples]
+        self,
+        worker: WorkerProcess,
+        operator: PipelineFunction,
+        parts: Sequence[Samples],
+        read: ReadBodies | None,
     ) -> list[Any]:
         kind = USER_FUNCTION_KINDS[operator.kind]
         computed: list[Any] = []
         try:
-            for part in _in_turn(parts):
+            for number, part in enumerate(_in_turn(parts)):
                 encoded = await asyncio.to_thread(kind.input_to_json, part)
-                await worker.send({**_request(operator), "parts": [encoded]})
-                answer = await worker.receive(self._limit_seconds)
+                asked = {**_request(operator), "parts": [encoded], "can_read": read is not None}
+                await worker.send(asked)
+                answer = await self._answer(worker, read and partial(read, number))
                 failed = "error" in answer
                 computed.append(
                     first_line(answer["error"]) if failed else kind.result_from_json(answer)
@@ -164,6 +178,23 @@ class FunctionRunner:
         except WorkerFailed as error:
             computed.append(str(error))
         return computed
+
+    async def _answer(
+        self, worker: WorkerProcess, read: Callable[[Sequence[int]], Awaitable[list[bytes]]] | None
+    ) -> dict[str, Any]:
+        """Returns the answer to a call, during which the function may read whole samples.
+
+        Loading them takes nothing of its time.
+        """
+        left = self._limit_seconds
+        while True:
+            begun = time.monotonic()
+            answer = await worker.receive(left)
+            if read is None or READ not in answer:
+                return answer
+            left -= time.monotonic() - begun
+            bodies = await read(answer[READ])
+            await worker.send({"bodies": [base64.b64encode(body).decode() for body in bodies]})
 
     async def _ask_needs(self, tenant: str, operator: PipelineFunction) -> Needs:
         if known := self._known_needs(tenant, operator):

@@ -10,10 +10,18 @@ from services.buffer.workers import functions as functions_module
 from services.buffer.workers.functions import NEEDS_UNKNOWN, FunctionRunner, ServiceUnavailable
 from services.explorer.clients import buffer as explorer_buffer
 from services.trainer import clients as trainer_clients
+from tests.integration.buffer.made import Made, make_experience
 from trinity.algorithm.advantage.needs import Needs
 from trinity.algorithm.advantage.samples import Samples
+from trinity.api.v1 import buffer_pb2 as pb
+from trinity.codec import SampleRef, experience_to_proto
+from trinity.operators.kinds import UserFunctionKindName
+from trinity.operators.rollouts import Content, Rollouts
+from trinity.operators.worker import READ_AT_ONCE
+from trinity.types import EID
 
 SLOW = "tests.integration.buffer.slow_advantage.slow"
+ORIGIN = EID(stage="rft", explore_step=1, position=0, run=0)
 PART = Samples.of_groups([0.0, 1.0])
 
 
@@ -39,6 +47,62 @@ async def test_samples_that_were_read_without_its_needs_are_not_given_to_it() ->
     async with FunctionRunner(limit_seconds=10, memory_bytes=2**31) as functions:
         wrong = replace(slow(0.0), needs=Needs(whole_step=True))
         assert await functions.call_function("a", wrong, [PART] * 2) == [NEEDS_UNKNOWN] * 2
+
+
+BIG = 300
+READING = "tests.unit.buffer.reading"
+
+
+def _bodies(places: Sequence[int]) -> list[bytes]:
+    """Samples as they are stored, each with its place as the first log-probability."""
+    place = SampleRef(tenant="t", experiment_id="e", assignment_id="a", taskset="s", task_index=0)
+    made = [
+        experience_to_proto(
+            make_experience(Made(logprob=-float(number)), pb.Assignment(), ORIGIN), place
+        )
+        for number in places
+    ]
+    return [message.SerializeToString() for message in made]
+
+
+@pytest.mark.parametrize("kind", ["advantage", "operator"])
+async def test_a_function_reads_whole_samples_of_a_big_group_when_it_asks_for_them(
+    kind: UserFunctionKindName,
+) -> None:
+    asked: list[list[int]] = []
+
+    async def read(part: int, places: Sequence[int]) -> list[bytes]:
+        assert part == 0
+        asked.append(list(places))
+        return _bodies(places)
+
+    contents = [Content(prompt_text="", response_text="", info={}, metrics={})] * BIG
+    part = Rollouts.of(Samples.of_groups([0.0] * BIG), contents=contents)
+    async with FunctionRunner(limit_seconds=10, memory_bytes=2**33) as functions:
+        own = PipelineFunction(kind=kind, name=f"{READING}.{kind.title()}Reads", arguments={})
+        own = replace(own, needs=await functions.needs("a", own))
+        [untold] = await functions.call_function("a", own, [part])
+        assert "not one that a buffer recorded" in untold
+        [found] = await functions.call_function("a", own, [part], read)
+        assert [place for places in asked for place in places] == list(range(BIG))
+        assert len(asked) == -(-BIG // READ_AT_ONCE)
+        [again] = await functions.call_function("a", own, [part], read)
+    name = "group_advantages/sum/mean" if kind == "advantage" else "sum"
+    for answer in (found, again):
+        assert answer.metrics[name].tolist() == [-3.0 * sum(range(BIG))]
+
+
+async def test_a_function_that_reads_on_and_on_has_no_more_time_than_others() -> None:
+    async def read(_: int, places: Sequence[int]) -> list[bytes]:
+        return _bodies(places)
+
+    contents = [Content(prompt_text="", response_text="", info={}, metrics={})] * 2
+    own = PipelineFunction(kind="operator", name=f"{READING}.Endless", arguments={})
+    async with FunctionRunner(limit_seconds=3, memory_bytes=2**33) as functions:
+        own = replace(own, needs=await functions.needs("a", own))
+        part = Rollouts.of(PART, contents=contents)
+        [found] = await functions.call_function("a", own, [part], read)
+    assert found.startswith("it did not answer within")
 
 
 def juiced() -> PipelineFunction:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.unit.algorithm.classes import plugin
+from trinity import types
 from trinity.algorithm import token_advantage
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.advantage.needs import needs_of
@@ -30,6 +31,7 @@ from trinity.errors import UserError
 from trinity.operators import OPERATORS
 from trinity.operators.kinds import USER_FUNCTION_KINDS
 from trinity.operators.rollouts import Content, Rollouts
+from trinity.workflows.trinity_rft.experience import UNREAD, Experience
 
 SAMPLES = Samples.of_groups([0.0, 1.0, 2.0], [1.0, 1.0], [4.0, 0.0])
 
@@ -145,12 +147,80 @@ def test_what_cannot_be_a_groups_advantage_is_said(source: type, complaint: str)
         adapted(source)(SAMPLES)
 
 
-def test_tokens_are_not_read_for_groups() -> None:
+def recorded(place: int) -> types.Experience:
+    """What a buffer recorded of a sample: an answer whose second token the environment gave."""
+    return types.Experience(
+        body=types.Sequence(
+            tokens=np.arange(6, dtype=np.int32) + place,
+            prompt_length=3,
+            action_mask=np.array([True, False, True]),
+            rollout_logprobs=np.array([-0.5, 0.0, -1.5], dtype=np.float32) - place,
+        ),
+        finish_reason=types.FinishReason.LENGTH,
+        arrays={"teacher_logprobs": types.Array(np.full(3, -2.0, dtype=np.float32))},
+        trace_id="ab" * 16,
+    )
+
+
+CONTENT = Content(
+    prompt_text="a", response_text="b", info={"n": 1}, metrics={}, finish_reason="length"
+)
+ROLLOUTS = Rollouts.of(
+    SAMPLES,
+    response_lengths=np.full(7, 3),
+    contents=[CONTENT] * 7,
+    experience=recorded,
+)
+OWN = {"eid", "reward", "info", "metrics", "prompt_text", "response_text"}
+"""Fields that operators may change, with values of this explore step."""
+FIELDS = sorted({name for name in dir(Experience) if name[0] != "_"} | {*UNREAD, "custom_fields"})
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_field_of_an_experience_can_be_read(name: str) -> None:
+    found = getattr(experiences_of(ROLLOUTS)[4], name)
+    expected = getattr(Experience.of(recorded(4)), name)
+    if isinstance(expected, torch.Tensor):
+        assert torch.equal(found, expected)
+    elif not callable(expected) and name not in OWN and name not in ("body", "sequence", "arrays"):
+        assert found == expected
+    assert name not in ("tokens", "logprobs", "action_mask") or len(found) == len(expected) >= 3
+
+
+def test_fields_are_loaded_when_they_are_first_read_and_only_then() -> None:
+    asked: list[int] = []
+
+    def record(place: int) -> types.Experience:
+        asked.append(place)
+        return recorded(place)
+
+    experiences = experiences_of(replace(ROLLOUTS, experience=record))
+    for exp in experiences:
+        assert (exp.info["n"], exp.truncate_status) == (1, "response_truncated")
+        exp.advantages = torch.full((3,), 2.0)
+        assert exp.advantage == 2.0
+    assert not asked
+    assert copy.deepcopy(experiences[2]).logprobs.tolist() == [-2.5, -2.0, -3.5]
+    assert asked == [2]
+    chosen = ROLLOUTS.chosen(np.arange(7) > 3)
+    assert chosen.experience(0).sequence.tokens[0] == 4
+
+
+def test_a_mask_is_the_recorded_one_until_it_is_replaced_as_a_whole() -> None:
+    kept, masked, cut = experiences_of(ROLLOUTS)[:3]
+    kept.advantages = 2.0 * kept.action_mask
+    assert (kept.is_masked, kept.advantage) == (False, 2.0)
+    masked.action_mask = masked.action_mask & False
+    assert masked.is_masked
+    cut.action_mask[0] = False
+    with pytest.raises(UserError, match="was false for some of its tokens"):
+        _ = cut.is_masked
+
+
+def test_samples_that_no_buffer_recorded_have_no_tokens() -> None:
     experience = experiences_of(SAMPLES)[0]
-    for name in ("tokens", "logprobs", "messages"):
-        with pytest.raises(UserError, match=f"`{name}` of an experience is not read"):
-            getattr(experience, name)
-        assert not hasattr(experience, name)
+    with pytest.raises(UserError, match="not one that a buffer recorded"):
+        _ = experience.tokens
     with pytest.raises(AttributeError, match="an experience has no `tokenz`"):
         _ = experience.tokenz
 
