@@ -9,6 +9,7 @@ process may ask for whole samples, which the caller writes as its next line.
 """
 
 import base64
+import contextlib
 import dataclasses
 import sys
 import threading
@@ -25,7 +26,6 @@ from trinity.operators.kinds import READ, USER_FUNCTION_KINDS
 from trinity.operators.rollouts import Rollouts
 from trinity.runtime.worker_process import RequestChannel, serve_requests
 from trinity.types import Experience, JsonObject
-from trinity.workflows.trinity_rft.experience import preload_tensors
 
 READ_AT_ONCE = 32
 """Neighbouring samples that are read together: most functions read one after the other."""
@@ -81,7 +81,8 @@ def _handle_request(
 def _needs(request: Message) -> JsonObject:
     function = USER_FUNCTION_KINDS[request["kind"]].registry.get(request["name"])
     if isinstance(function, AdaptedPart):
-        preload_tensors()  # its first look at a mask or at tokens would take the time of a call
+        with contextlib.suppress(ImportError):  # its first look at a mask would take a call's time
+            import torch  # noqa: F401
     return dataclasses.asdict(needs_of(function, request["arguments"]))
 
 
