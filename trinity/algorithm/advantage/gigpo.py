@@ -22,7 +22,7 @@ STATE_KEY = "env_state_hash"
 
 def _needs(arguments: Arguments) -> Needs:
     return Needs(
-        whole_step=True,
+        whole_step=arguments.get("anchors") == "all",
         step_reward_key=str(arguments.get("step_reward_key", STEP_REWARD_KEY)),
         state_key=str(arguments.get("env_state_hash_key", STATE_KEY)),
     )
@@ -38,14 +38,16 @@ def gigpo(
     epsilon: float = 1e-6,
     step_reward_key: str = "step_reward",  # noqa: ARG001 - the pipeline reads them by these keys
     env_state_hash_key: str = "env_state_hash",  # noqa: ARG001
+    anchors: Literal["group", "all"] = "group",
     std_threshold: float | None = None,
 ) -> Advantages:
     """A_i = A_E + omega A_S, [N].
 
     A_E = (R - mean) / (F + epsilon), R the sum of the step rewards of i's run, mean over the runs
     of the group. A_S is the same of the discounted return R_t = sum over k of gamma^k r_(t+k),
-    compared with all steps of the explore step from the same state. F is 1, or the unbiased std
-    with fnorm "std"; a single run has A_E = R / (1 + epsilon), a single step A_S = 0.
+    compared with all steps of the group from the same state, as by the authors, or of the whole
+    explore step with anchors "all", as in Trinity-RFT. F is 1, or the unbiased std with fnorm
+    "std"; a single run has A_E = R / (1 + epsilon), a single step A_S = 0.
 
     In a run without step rewards the last step gets the reward of its sample.
 
@@ -54,6 +56,7 @@ def gigpo(
     https://arxiv.org/abs/2505.10978.
     """
     check_choice("gigpo", "fnorm", fnorm, ("none", "std"))
+    check_choice("gigpo", "anchors", anchors, ("group", "all"))
     rewards_N = _step_rewards(samples)
     runs = samples.chosen(samples.is_last_step)
     totals_R = sums_by(samples.run_numbers, rewards_N, len(runs.rewards))
@@ -62,10 +65,10 @@ def gigpo(
         samples.run_numbers
     ]
     returns_N = _discounted_returns(samples, rewards_N, gamma)
-    anchors = replace(samples, groups=_state_groups(samples.states))
-    is_shared_N = anchors.group_sizes[anchors.groups] > 1
+    at_states = replace(samples, groups=_state_groups(samples, within_groups=anchors == "group"))
+    is_shared_N = at_states.group_sizes[at_states.groups] > 1
     step_advantages_N = np.where(
-        is_shared_N, _normalized_in_groups(anchors, returns_N, fnorm, epsilon), 0.0
+        is_shared_N, _normalized_in_groups(at_states, returns_N, fnorm, epsilon), 0.0
     )
     deviations_G = runs.group_deviations(totals_R)
     advantages = Advantages(
@@ -106,13 +109,14 @@ def _discounted_returns(samples: Samples, rewards_N: FloatVector, gamma: float) 
     return returns_N
 
 
-def _state_groups(states_N: IntVector) -> IntVector:
+def _state_groups(samples: Samples, *, within_groups: bool) -> IntVector:
     """Numbers the states from 0; an unknown state differs from all others, [N]."""
-    _, numbers_N = np.unique(states_N, return_inverse=True)
-    is_unknown_N = states_N < 0
-    fresh_N = len(states_N) + np.arange(len(states_N))
-    _, dense_N = np.unique(np.where(is_unknown_N, fresh_N, numbers_N), return_inverse=True)
-    return dense_N.astype(np.int64)
+    states_N, size = samples.states, len(samples.states)
+    places_N = samples.groups if within_groups else np.zeros_like(states_N)
+    fresh_N = np.where(states_N < 0, np.arange(size), size)
+    keys_N3 = np.stack([states_N, places_N, fresh_N], axis=-1)
+    _, dense_N = np.unique(keys_N3, axis=0, return_inverse=True)
+    return dense_N.reshape(-1).astype(np.int64)
 
 
 def _normalized_in_groups(

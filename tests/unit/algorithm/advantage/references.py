@@ -179,6 +179,7 @@ def gigpo(
     gamma: float = 1.0,
     fnorm: str = "none",
     epsilon: float = 1e-6,
+    anchors: str = "group",
 ) -> FloatVector:
     def compared(values: list[float]) -> list[float]:
         middle, spread = 0.0, 1.0
@@ -202,8 +203,10 @@ def gigpo(
         for run, score in zip(runs, compared(totals), strict=True):
             whole[run] = score
     single = np.zeros(len(samples.rewards))
-    for state in set(samples.states.tolist()) - {-1}:
-        same = [i for i in range(len(single)) if samples.states[i] == state]
+    places = [0 if anchors == "all" else int(group) for group in samples.groups]
+    keys = list(zip(places, samples.states.tolist(), strict=True))
+    for place, state in {key for key in keys if key[1] != -1}:
+        same = [i for i, key in enumerate(keys) if key == (place, state)]
         if len(same) > 1:
             single[same] = compared([float(returns[i]) for i in same])
     return whole + omega * single

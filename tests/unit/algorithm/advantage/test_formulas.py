@@ -1,6 +1,7 @@
 """Every group advantage is its formula, as plain loops compute it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -36,6 +37,7 @@ FORMULAS: list[tuple[str, dict[str, object], Callable[..., FloatVector]]] = [
     ("gigpo", {}, references.gigpo),
     ("gigpo", {"omega": 0.5, "gamma": 0.9}, references.gigpo),
     ("gigpo", {"fnorm": "std", "gamma": 0.9}, references.gigpo),
+    ("gigpo", {"fnorm": "std", "gamma": 0.9, "anchors": "all"}, references.gigpo),
 ]
 
 
@@ -207,6 +209,15 @@ def test_a_step_of_an_unknown_state_is_compared_with_none() -> None:
     assert with_states[2] != without[2]
 
 
+def test_a_state_of_two_tasks_is_compared_within_each_as_the_authors_do() -> None:
+    """Their program gives 0 to a state that one step of a task has seen."""
+    samples = replace(Samples.of_groups([1.0], [0.0]), states=np.array([7, 7]))
+    for anchors, expected in (("group", [0.0, 0.0]), ("all", [0.5, -0.5])):
+        found = compute("gigpo", samples, anchors=anchors, epsilon=0.0).values
+        single = found - compute("gigpo", samples, omega=0.0, epsilon=0.0).values
+        np.testing.assert_allclose(single, expected, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
@@ -216,6 +227,7 @@ def test_a_step_of_an_unknown_state_is_compared_with_none() -> None:
         ("opmd", {"tau": 0.0}, "tau of advantage function opmd is 0.0"),
         ("rec", {"drop": "half"}, "drop of advantage function rec is 'half'"),
         ("gigpo", {"fnorm": "max"}, "one of none, std"),
+        ("gigpo", {"anchors": "task"}, "one of group, all"),
     ],
 )
 def test_an_argument_that_cannot_be_is_named(

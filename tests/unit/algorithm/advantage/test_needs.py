@@ -33,11 +33,11 @@ for name in ADVANTAGES.names():
         (
             "gigpo",
             {},
-            Needs(whole_step=True, step_reward_key="step_reward", state_key="env_state_hash"),
+            Needs(step_reward_key="step_reward", state_key="env_state_hash"),
         ),
         (
             "gigpo",
-            {"step_reward_key": "r", "env_state_hash_key": "s"},
+            {"step_reward_key": "r", "env_state_hash_key": "s", "anchors": "all"},
             Needs(whole_step=True, step_reward_key="r", state_key="s"),
         ),
     ],
