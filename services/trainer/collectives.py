@@ -1,5 +1,6 @@
 """The process group of the ranks: joining it, collectives, and sums over all ranks."""
 
+import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -220,9 +221,9 @@ class MetricSums:
         self._sums[name] = self._sums.get(name, torch.zeros(())) + value.detach().double()
 
     def all_reduce(self, ranks: Ranks) -> dict[str, float]:
-        """Returns sums over all ranks; all have the same names, as ranks without rows had an empty
-        call.
-        """
-        names = sorted(self._sums)
-        sums = ranks.all_reduce_sum([float(self._sums[name]) for name in names])
+        """Returns sums over all ranks, by the names of all: a user's loss has none without rows."""
+        told = ranks.gather_bytes(json.dumps(list(self._sums)).encode())
+        every = sorted({name for names in told for name in json.loads(names)})
+        names = json.loads(ranks.broadcast_bytes(json.dumps(every).encode()))
+        sums = ranks.all_reduce_sum([float(self._sums.get(name, 0.0)) for name in names])
         return dict(zip(names, sums, strict=True))

@@ -193,11 +193,16 @@ class BatchLoss:
             is_expert_B=inputs.is_expert_B,
             agg_mode=self._functions.agg_mode,
         )
-        return self._add_term(self._functions.entropy_loss(entropy), inputs, rows_N1)
+        term = self._functions.entropy_loss(entropy)
+        self._add_metrics(term, inputs)
+        return self._add_term(term, inputs, rows_N1)
+
+    def _add_metrics(self, part: PolicyLoss, inputs: PolicyInputs) -> None:
+        for name, value in metric_contributions(part, inputs, self._totals).items():
+            self.sums.add_share(name, value)
 
     def _record_metrics(self, policy: PolicyLoss, inputs: PolicyInputs) -> None:
-        for name, value in metric_contributions(policy, inputs, self._totals).items():
-            self.sums.add_share(name, value)
+        self._add_metrics(policy, inputs)
         clipped = policy.metrics.get(CLIP_FRACTION_METRIC)
         if clipped is not None and clipped.shape == inputs.mask_BT.shape:
             self.outputs["clipped"] = clipped.detach()
