@@ -72,7 +72,7 @@ def schema(pa: Any) -> Any:
     texts = ("id", "stage", "suffix", "parent_id", "assignment_id", "taskset", "state", "reason")
     places = ("explore_step", "position", "run", "attempt", "step", "revision", "task_index")
     counts = ("version_min", "version_max", "num_tokens", "response_length", "train_step", "place")
-    reals = ("reward", "advantage", "weight", "mean_ratio", "trained_advantage")
+    reals = ("reward", "shaped_reward", "advantage", "weight", "mean_ratio", "trained_advantage")
     return pa.schema(
         [
             *((name, text) for name in texts),

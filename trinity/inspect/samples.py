@@ -47,6 +47,7 @@ def sample_row(record: query_pb2.ExperienceRecord) -> JsonObject:
         "state": state_name(record.state),
         "reason": record.reason or None,
         "reward": _optional(record, "reward"),
+        "shaped_reward": _optional(record, "shaped_reward"),
         "advantage": _optional(record, "advantage"),
         "version_min": _optional(record, "version_min"),
         "version_max": _optional(record, "version_max"),

@@ -107,9 +107,16 @@ def _begin(record: query_pb2.ExperienceRecord) -> tuple[str, str, str]:
     return record.id[:ID_DIGITS], place + turn, escape(task)
 
 
+def _rewards(record: query_pb2.ExperienceRecord) -> str:
+    """Returns the reward that came, and after an arrow the one that an operator made of it."""
+    came = _number(record.reward) if record.HasField("reward") else NONE
+    has_other = record.HasField("shaped_reward")
+    return f"{came} -> {_number(record.shaped_reward)}" if has_other else came
+
+
 def _values(record: query_pb2.ExperienceRecord) -> tuple[str, ...]:
     return (
-        _number(record.reward) if record.HasField("reward") else NONE,
+        _rewards(record),
         _number(record.advantage) if record.HasField("advantage") else NONE,
         versions(record),
         str(record.response_length),
@@ -220,7 +227,10 @@ def _facts(answer: query_pb2.GetExperienceResponse) -> Table:
         ("task", f"{record.taskset}:{record.task_index}"),
         ("state", f"{state_name(record.state)}{reason}"),
         ("reward", _number(record.reward) if record.HasField("reward") else NONE),
-        ("shaped reward", _shaped_reward(record)),
+        (
+            "shaped reward",
+            _number(record.shaped_reward) if record.HasField("shaped_reward") else "",
+        ),
         ("metrics", _named(dict(record.metrics) | dict(answer.run_metrics))),
         ("advantage", _number(record.advantage) if record.HasField("advantage") else NONE),
         ("weights", versions(record)),
@@ -232,13 +242,6 @@ def _facts(answer: query_pb2.GetExperienceResponse) -> Table:
         if value:
             facts.add_row(name, _text(value))
     return facts
-
-
-def _shaped_reward(record: query_pb2.ExperienceRecord) -> str:
-    """Returns the reward that an operator changed, if one did."""
-    content = record.content
-    is_shaped = record.revision > 0 and content.HasField("reward")
-    return _number(content.reward) if is_shaped and content.reward != record.reward else ""
 
 
 def _named(metrics: dict[str, float]) -> str:

@@ -13,7 +13,7 @@ from trinity.studio.experiences import (
     TurnTokens,
     new_messages,
 )
-from trinity.studio.plain_text import joined, number_text
+from trinity.studio.plain_text import joined, number_text, reward_text
 from trinity.studio.tokens import read_tokenizer
 
 FOLD_LINES, FOLD_CHARS = 12, 1_200
@@ -88,7 +88,7 @@ def _turn_head(turn: ExperienceRow) -> str:
         [
             f"turn {turn.turn}",
             f"weights {turn.versions}",
-            f"reward {number_text(turn.reward) or NOT_RECORDED}",
+            f"reward {reward_text(turn.reward, turn.shaped_reward) or NOT_RECORDED}",
             f"advantage {number_text(turn.advantage, is_signed=True) or NOT_RECORDED}",
             f"{turn.response_length:,} tokens",
         ]

@@ -68,6 +68,8 @@ class ExperienceRow:
     state: str
     reason: str
     reward: float | None
+    shaped_reward: float | None
+    """What an operator made of it, if one did."""
     advantage: float | None
     versions: str
     num_tokens: int
@@ -252,6 +254,7 @@ def experience_row(record: query_pb2.ExperienceRecord) -> ExperienceRow:
         state=state_name(record.state),
         reason=record.reason,
         reward=record.reward if record.HasField("reward") else None,
+        shaped_reward=record.shaped_reward if record.HasField("shaped_reward") else None,
         advantage=record.advantage if record.HasField("advantage") else None,
         versions=versions(record),
         num_tokens=record.num_tokens,

@@ -33,6 +33,12 @@ def number_text(value: float | None, digits: int = 2, *, is_signed: bool = False
     return f"{shown:+.{digits}f}" if is_signed and shown else f"{shown:,.{digits}f}"
 
 
+def reward_text(reward: float | None, shaped: float | None) -> str:
+    """Formats the reward that came, and after an arrow the one that an operator made of it."""
+    came = number_text(reward)
+    return came if shaped is None else f"{came} → {number_text(shaped)}".lstrip()
+
+
 def seconds_text(seconds: float | None) -> str:
     """Formats a duration as `42 s`, `6 min` or `3 h 12 min`."""
     if seconds is None:

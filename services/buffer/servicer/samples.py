@@ -173,6 +173,7 @@ def record_to_proto(
         state=STATES[row.state],
         reason=row.reason,
         reward=row.reward,
+        shaped_reward=row.shaped_reward,
         advantage=row.advantage,
         version_min=row.version_min,
         version_max=row.version_max,

@@ -118,6 +118,7 @@ class StoredExperience:
     state: ExperienceState
     reason: str
     reward: float | None
+    shaped_reward: float | None
     advantage: float | None
     version_min: int | None
     version_max: int | None
@@ -395,6 +396,7 @@ def _stored(row: Row, group: Row) -> StoredExperience:
         state=ExperienceState(row.state),
         reason=row.reason,
         reward=row.reward,
+        shaped_reward=row.shaped_reward,
         advantage=row.advantage,
         version_min=row.version_min,
         version_max=row.version_max,

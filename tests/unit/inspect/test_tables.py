@@ -4,10 +4,13 @@ import io
 import json
 import unicodedata
 
+import pytest
 from rich.console import Console, RenderableType
 
 from tests.unit.inspect.builders import ID, record, sequence
 from trinity.api.v1 import buffer_pb2, query_pb2
+from trinity.cli.export import schema
+from trinity.inspect.samples import sample_row
 from trinity.inspect.tables import (
     population_lines,
     population_table,
@@ -16,6 +19,7 @@ from trinity.inspect.tables import (
     step_header,
     step_table,
 )
+from trinity.studio.plain_text import reward_text
 
 
 def shown(what: RenderableType) -> str:
@@ -97,9 +101,16 @@ def test_a_reward_that_an_operator_changed_stands_beside_the_one_that_came() -> 
     assert "shaped reward" not in shown(
         sample_details(query_pb2.GetExperienceResponse(experience=one))
     )
-    one.revision, one.content.reward = 1, 0.25
+    one.revision, one.shaped_reward = 1, 0.25
     lines = shown(sample_details(query_pb2.GetExperienceResponse(experience=one))).splitlines()
     assert ["shaped", "reward", "0.25"] in [line.split() for line in lines]
+    assert "0.75 -> 0.25" in shown(sample_table([one]))
+    assert "->" not in shown(sample_table([record()]))
+    assert (sample_row(one)["reward"], sample_row(one)["shaped_reward"]) == (0.75, 0.25)
+    assert sample_row(record())["shaped_reward"] is None
+    assert "shaped_reward" in schema(pytest.importorskip("pyarrow")).names
+    assert reward_text(0.75, 0.25) == "0.75 → 0.25"
+    assert (reward_text(0.75, None), reward_text(None, None)) == ("0.75", "")
 
 
 def test_a_deleted_sample_says_that_its_content_is_gone() -> None:

@@ -111,7 +111,7 @@ class ExperienceFilter(_message.Message):
     def __init__(self, kind: _Optional[_Union[_buffer_pb2.AssignmentKind, str]] = ..., states: _Optional[_Iterable[_Union[ExperienceState, str]]] = ..., reward_min: _Optional[float] = ..., reward_max: _Optional[float] = ..., version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., taskset: _Optional[str] = ..., task_index: _Optional[int] = ..., explore_step: _Optional[int] = ..., train_step: _Optional[int] = ..., text: _Optional[str] = ..., experience_ids: _Optional[_Iterable[str]] = ..., finish_reason: _Optional[_Union[_experience_pb2.FinishReason, str]] = ..., train_step_last: _Optional[int] = ...) -> None: ...
 
 class ExperienceRecord(_message.Message):
-    __slots__ = ("id", "parent_id", "eid", "assignment_id", "taskset", "task_index", "state", "reason", "reward", "advantage", "version_min", "version_max", "num_tokens", "response_length", "finish_reason", "revision", "metrics", "unix_millis", "uses", "content", "content_removed")
+    __slots__ = ("id", "parent_id", "eid", "assignment_id", "taskset", "task_index", "state", "reason", "reward", "advantage", "version_min", "version_max", "num_tokens", "response_length", "finish_reason", "revision", "metrics", "unix_millis", "uses", "content", "content_removed", "shaped_reward")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +140,7 @@ class ExperienceRecord(_message.Message):
     USES_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     CONTENT_REMOVED_FIELD_NUMBER: _ClassVar[int]
+    SHAPED_REWARD_FIELD_NUMBER: _ClassVar[int]
     id: str
     parent_id: str
     eid: _experience_pb2.Eid
@@ -161,7 +162,8 @@ class ExperienceRecord(_message.Message):
     uses: _containers.RepeatedCompositeFieldContainer[BatchUse]
     content: _experience_pb2.Experience
     content_removed: str
-    def __init__(self, id: _Optional[str] = ..., parent_id: _Optional[str] = ..., eid: _Optional[_Union[_experience_pb2.Eid, _Mapping]] = ..., assignment_id: _Optional[str] = ..., taskset: _Optional[str] = ..., task_index: _Optional[int] = ..., state: _Optional[_Union[ExperienceState, str]] = ..., reason: _Optional[str] = ..., reward: _Optional[float] = ..., advantage: _Optional[float] = ..., version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., num_tokens: _Optional[int] = ..., response_length: _Optional[int] = ..., finish_reason: _Optional[_Union[_experience_pb2.FinishReason, str]] = ..., revision: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., unix_millis: _Optional[int] = ..., uses: _Optional[_Iterable[_Union[BatchUse, _Mapping]]] = ..., content: _Optional[_Union[_experience_pb2.Experience, _Mapping]] = ..., content_removed: _Optional[str] = ...) -> None: ...
+    shaped_reward: float
+    def __init__(self, id: _Optional[str] = ..., parent_id: _Optional[str] = ..., eid: _Optional[_Union[_experience_pb2.Eid, _Mapping]] = ..., assignment_id: _Optional[str] = ..., taskset: _Optional[str] = ..., task_index: _Optional[int] = ..., state: _Optional[_Union[ExperienceState, str]] = ..., reason: _Optional[str] = ..., reward: _Optional[float] = ..., advantage: _Optional[float] = ..., version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., num_tokens: _Optional[int] = ..., response_length: _Optional[int] = ..., finish_reason: _Optional[_Union[_experience_pb2.FinishReason, str]] = ..., revision: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., unix_millis: _Optional[int] = ..., uses: _Optional[_Iterable[_Union[BatchUse, _Mapping]]] = ..., content: _Optional[_Union[_experience_pb2.Experience, _Mapping]] = ..., content_removed: _Optional[str] = ..., shaped_reward: _Optional[float] = ...) -> None: ...
 
 class BatchUse(_message.Message):
     __slots__ = ("line", "step", "position", "advantage", "weight", "mean_ratio", "trained_advantage", "tokens")

@@ -41,6 +41,7 @@ from trinity.studio.plain_text import (
     number_text,
     one_line,
     plain_text,
+    reward_text,
     seconds_text,
     time_text,
 )
@@ -275,7 +276,7 @@ def _facts(whole: WholeExperience) -> str:
         [
             row.id[:8],
             f"task {row.task}",
-            f"reward {number_text(row.reward) or NOT_RECORDED}",
+            f"reward {reward_text(row.reward, row.shaped_reward) or NOT_RECORDED}",
             f"advantage {number_text(row.advantage, is_signed=True) or NOT_RECORDED}",
             f"weights {row.versions}",
             *(f"trained in step {step}" for step in row.train_steps),
@@ -331,7 +332,7 @@ def _show_group(group: tuple[ExperienceRow, ...], chosen: ExperienceRow) -> None
                         [
                             f"run {row.run}",
                             turn,
-                            f"reward {number_text(row.reward) or NOT_RECORDED}",
+                            f"reward {reward_text(row.reward, row.shaped_reward) or NOT_RECORDED}",
                             f"advantage {number_text(row.advantage, is_signed=True)}",
                             mark,
                         ]
@@ -380,7 +381,7 @@ def experience_cells(row: ExperienceRow) -> Row:
     return Row(
         id=row.id,
         cells=(
-            number_text(row.reward),
+            reward_text(row.reward, row.shaped_reward),
             number_text(row.advantage, is_signed=True),
             row.versions,
             ", ".join(map(str, row.train_steps)),

@@ -19,7 +19,7 @@ from trinity.studio.pages.common import (
     place_of,
     turn_pages,
 )
-from trinity.studio.plain_text import joined, number_text, plain_text
+from trinity.studio.plain_text import joined, number_text, plain_text, reward_text
 from trinity.studio.scores import MANY_SECONDS
 from trinity.studio.steps import (
     SHARES,
@@ -192,7 +192,7 @@ def row_cells(row: TrainedRow) -> Row | None:
             f"{row.position:,}",
             sample.task,
             f"{sample.run}",
-            number_text(sample.reward),
+            reward_text(sample.reward, sample.shaped_reward),
             number_text(row.advantage, is_signed=True),
             number_text(row.trained_advantage, is_signed=True),
             number_text(row.weight),
