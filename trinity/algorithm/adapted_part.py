@@ -8,14 +8,12 @@ part(inputs, clip_range=0.1)            # makes the object once, then calls it
 
 import inspect
 import json
+import keyword
 from collections.abc import Mapping
 from typing import Any
 
 from trinity.errors import UserError
 from trinity.json_values import JsonValue
-
-NOT_ARGUMENTS = frozenset({"self", "backend", "buffer_config"})
-"""Parameters of constructors that Trinity-RFT fills in itself."""
 
 
 class AdaptedPart:
@@ -28,6 +26,8 @@ class AdaptedPart:
     input_type: str
     return_type: str
     defaults_method = "default_args"
+    filled_in: frozenset[str] = frozenset()
+    """Parameters of constructors that Trinity-RFT fills in itself."""
     stands_for = ""
     """The name of our function that a class without code of its own stands for."""
     needs_reference = False
@@ -41,7 +41,7 @@ class AdaptedPart:
         self.source = source
         self.__name__ = source.__name__
         self.__doc__ = source.__doc__
-        self._parameters = _constructor_parameters(source)
+        self._parameters = _constructor_parameters(source, self.filled_in)
         self._defaults = _default_args(source, self.defaults_method)
         self.__signature__ = self._signature()
         self._made: dict[str, Any] = {}
@@ -54,11 +54,19 @@ class AdaptedPart:
             if parameter.kind is not parameter.VAR_KEYWORD
         }
         for name, value in self._defaults.items():
+            if not name.isidentifier() or keyword.iskeyword(name):
+                raise UserError(
+                    f"`{self.defaults_method}` of {self.source.__name__} names {name!r}, which "
+                    "cannot be an argument in Python: rename it"
+                )
             known = named.get(name, inspect.Parameter(name, kind))
             named[name] = known.replace(default=value)
-        catch_all = [p for p in self._parameters.values() if p.kind is p.VAR_KEYWORD]
+        free = max([*named, "value"], key=len) + "_"  # longer than all others: none is the same
+        catch_all = [
+            p.replace(name=f"{free}s") for p in self._parameters.values() if p.kind is p.VAR_KEYWORD
+        ]
         first = inspect.Parameter(
-            "value", inspect.Parameter.POSITIONAL_ONLY, annotation=self.input_type
+            free, inspect.Parameter.POSITIONAL_ONLY, annotation=self.input_type
         )
         return inspect.Signature(
             [first, *named.values(), *catch_all], return_annotation=self.return_type
@@ -92,6 +100,13 @@ class AdaptedPart:
         return made
 
 
+def set_attributes(made: object, values: Mapping[str, Any]) -> None:
+    """Sets arguments as attributes, as Trinity-RFT's classes do, except what the class defines."""
+    for name, value in values.items():
+        if not hasattr(type(made), name):
+            setattr(made, name, value)
+
+
 def overrides(source: type, method: str, base: type) -> bool:
     """Returns True if a class defines the method itself, below its base."""
     return inspect.getattr_static(source, method) is not inspect.getattr_static(base, method)
@@ -103,15 +118,17 @@ def refuse_override(source: type, method: str, base: type, advice: str) -> None:
         raise UserError(f"{source.__name__} defines `{method}`, which is not called here: {advice}")
 
 
-def _constructor_parameters(source: type) -> dict[str, inspect.Parameter]:
+def _constructor_parameters(
+    source: type, filled_in: frozenset[str]
+) -> dict[str, inspect.Parameter]:
     if inspect.getattr_static(source, "__init__") is object.__init__:
         return {}
     parameters = inspect.signature(inspect.getattr_static(source, "__init__")).parameters
     skipped = inspect.Parameter.VAR_POSITIONAL
     return {
         name: parameter
-        for name, parameter in parameters.items()
-        if name not in NOT_ARGUMENTS and parameter.kind is not skipped
+        for name, parameter in list(parameters.items())[1:]  # without `self`
+        if name not in filled_in and parameter.kind is not skipped
     }
 
 

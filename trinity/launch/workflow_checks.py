@@ -167,7 +167,7 @@ def _is_of_user(definer: type | None) -> bool:
     return definer is not None and not definer.__module__.startswith("trinity.workflows.")
 
 
-def _check_made(part: type, name: str, **arguments: object) -> None:
+def _check_made(part: type, name: str, /, **arguments: object) -> None:
     given = " and ".join(f"{argument}=..." for argument in arguments)
     try:
         inspect.signature(part).bind(**arguments)

@@ -51,7 +51,7 @@ def group_reward(function: GroupReward) -> OperatorFn:
     """
 
     @wraps(function)
-    def operator(rollouts: Rollouts, **arguments: Any) -> Changes:
+    def operator(rollouts: Rollouts, /, **arguments: Any) -> Changes:
         rewards_N = rollouts.rewards.copy()
         for group in np.unique(rollouts.groups):
             which_K = np.flatnonzero((rollouts.groups == group) & rollouts.has_reward)

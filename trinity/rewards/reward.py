@@ -136,7 +136,7 @@ class BoundReward:
     def _function(self) -> Callable[..., RewardParts | Awaitable[RewardParts]]:
         return _build(self._source, self._args, self._name)
 
-    def __call__(self, **known: object) -> dict[str, float]:
+    def __call__(self, /, **known: object) -> dict[str, float]:
         """Returns the parts of the score; an asynchronous reward is waited for.
 
         Raises: BadReward when the reward returns neither finite numbers by name nor a number.
@@ -146,7 +146,7 @@ class BoundReward:
         except Exception as error:
             return self._failed(error)
 
-    async def score(self, **known: object) -> dict[str, float]:
+    async def score(self, /, **known: object) -> dict[str, float]:
         """Returns the parts of the score without blocking: in another process, or in a thread.
 
         Raises: as a call.
@@ -170,10 +170,18 @@ class BoundReward:
         return {SCORE: numbers[SCORE]} if has_score else dict(numbers)
 
     def _named(self, known: Mapping[str, object]) -> dict[str, object]:
-        """Returns the values that the reward names; in its own process they are `known` already."""
+        """Returns the values that the reward names; in its own process they are `known` already.
+
+        A function's own arguments stay as the file gives them.
+        """
         wanted = self._wanted
+        given = () if isinstance(self._source, type) else self._args
         every = {**_verl_arguments(known), **known}
-        return every if wanted is None else {k: v for k, v in every.items() if k in wanted}
+        return {
+            name: value
+            for name, value in every.items()
+            if name not in given and (wanted is None or name in wanted)
+        }
 
     def _failed(self, error: Exception) -> dict[str, float]:
         """Counts a failure; returns the numbers of an answer that fails alone, else raises it."""

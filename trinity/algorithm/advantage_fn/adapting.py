@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trinity.algorithm.adapted_part import AdaptedPart, overrides
+from trinity.algorithm.adapted_part import AdaptedPart, overrides, set_attributes
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.advantage.needs import Needs, needs, needs_of
 from trinity.algorithm.advantage.samples import Advantages, Samples
@@ -43,13 +43,17 @@ COLUMNS = (
 """Tensors of a batch, by verl's names, as far as the algorithm has them."""
 
 
+_THEIR_DEFAULTS: Mapping[str, Any] = {UNIT_ARGUMENT: UNIT_BEFORE, "anchors": "all"}
+"""Values by which Trinity-RFT's classes differ from our functions."""
+
+
 class AdaptedGroupAdvantage(AdaptedPart):
     """A class of an advantage of experiences as a group advantage."""
 
     input_type = "Samples"
     return_type = "Advantages"
 
-    def __call__(self, samples: Samples, **arguments: Any) -> Advantages:
+    def __call__(self, samples: Samples, /, **arguments: Any) -> Advantages:
         """Returns the advantages that the class gives to experiences."""
         exps = experiences_of(samples)
         kept, metrics = self.instance(arguments)(list(exps))
@@ -72,7 +76,7 @@ class AdaptedTokenAdvantage(AdaptedPart):
     input_type = "TokenBatch"
     return_type = "TokenAdvantages"
 
-    def __call__(self, batch: TokenBatch, **arguments: Any) -> TokenAdvantages:
+    def __call__(self, batch: TokenBatch, /, **arguments: Any) -> TokenAdvantages:
         """Returns the advantages that the class writes into a batch."""
         data = TokenData.of(batch)
         answer, metrics = self.instance(arguments)(data)
@@ -169,11 +173,10 @@ class _BuiltInGroupAdvantage(GroupAdvantage):
 
     function_name: str
 
-    def __init__(self, **arguments: Any) -> None:
+    def __init__(self, /, **arguments: Any) -> None:
         known = self.default_args()
-        self.arguments = _with_unit(known, arguments)
-        for name, value in {**known, **arguments}.items():
-            setattr(self, name, value)
+        self.__arguments = _with_unit(known, arguments)
+        set_attributes(self, {**known, **arguments})
 
     def group_experiences(self, exps: list[Any]) -> dict[str, list[Any]]:
         """Returns the experiences by task."""
@@ -196,10 +199,10 @@ class _BuiltInGroupAdvantage(GroupAdvantage):
         """Sets the advantages of a group; drops what the function leaves out."""
         del group_id
         exps = ordered(exps)
-        function = ADVANTAGES.built_in(self.function_name)
-        reads_logprobs = needs_of(function, self.arguments).mean_logprobs
+        function = ADVANTAGES.built_in(type(self).function_name)
+        reads_logprobs = needs_of(function, self.__arguments).mean_logprobs
         samples = samples_of(exps, with_logprobs=reads_logprobs)
-        found = function(samples, **self.arguments)
+        found = function(samples, **self.__arguments)
         for exp, value in zip(exps, found.values, strict=True):
             exp.advantages = float(value) * exp.action_mask
             exp.returns = exp.advantages.clone()
@@ -219,16 +222,17 @@ class _BuiltInTokenAdvantage(AdvantageFn):
 
     function_name: str
 
-    def __init__(self, **arguments: Any) -> None:
+    def __init__(self, /, **arguments: Any) -> None:
         known = self.default_args()
-        self.arguments = _with_unit(known, arguments)
-        for name, value in {**known, **arguments}.items():
-            setattr(self, name, value)
+        self.__arguments = _with_unit(known, arguments)
+        set_attributes(self, {**known, **arguments})
 
     def __call__(self, exps: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Writes `advantages` and `returns` into the batch."""
         del kwargs
-        found = TOKEN_ADVANTAGES.built_in(self.function_name)(_batch_of(exps), **self.arguments)
+        found = TOKEN_ADVANTAGES.built_in(type(self).function_name)(
+            _batch_of(exps), **self.__arguments
+        )
         like = exps.batch["token_level_rewards"]
         returns = found.advantages_BT if found.returns_BT is None else found.returns_BT
         exps.batch["advantages"] = like.new_tensor(found.advantages_BT)
@@ -280,7 +284,8 @@ def _with_unit(known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 def _defaults(function: Any) -> dict[str, Any]:
     known = inspect.signature(function).parameters.values()
     defaults = {p.name: p.default for p in known if p.kind is p.KEYWORD_ONLY}
-    return {**defaults, UNIT_ARGUMENT: UNIT_BEFORE} if UNIT_ARGUMENT in defaults else defaults
+    theirs = {name: value for name, value in _THEIR_DEFAULTS.items() if name in defaults}
+    return {**defaults, **theirs}
 
 
 @lru_cache

@@ -18,10 +18,11 @@ from trinity.errors import UserError
 class AdaptedEntropyLoss(AdaptedPart):
     """A class of an entropy loss as an entropy loss; its `loss_agg_mode` is the algorithm's."""
 
+    filled_in = frozenset({"backend"})
     input_type = "EntropyInputs"
     return_type = "PolicyLoss"
 
-    def __call__(self, inputs: EntropyInputs, **arguments: Any) -> PolicyLoss:
+    def __call__(self, inputs: EntropyInputs, /, **arguments: Any) -> PolicyLoss:
         """Returns the entropy term of a part of a batch; 0 where no token is trained on."""
         loss_fn: EntropyLossFn = self.instance(arguments)
         if not inputs.mask_BT.any():

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from trinity.algorithm.adapted_part import AdaptedPart
+from trinity.algorithm.adapted_part import AdaptedPart, set_attributes
 from trinity.algorithm.aggregation import BatchTotals, LossAggMode
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
@@ -38,6 +38,7 @@ RESERVED = frozenset({"loss", "final_loss", "kl", "kl_loss", "entropy", "entropy
 class AdaptedLoss(AdaptedPart):
     """A class of a loss as a policy loss."""
 
+    filled_in = frozenset({"backend"})
     input_type = "PolicyInputs"
     return_type = "PolicyLoss"
 
@@ -46,7 +47,7 @@ class AdaptedLoss(AdaptedPart):
         self.needs_reference = REFERENCE in _batch_names(source)
         self.wants_rollouts = ROLLOUTS in _batch_names(source)
 
-    def __call__(self, inputs: PolicyInputs, **arguments: Any) -> PolicyLoss:
+    def __call__(self, inputs: PolicyInputs, /, **arguments: Any) -> PolicyLoss:
         """Returns the loss of a part of a batch; 0 where no token is trained on."""
         loss_fn: PolicyLossFn = self.instance(arguments)
         if not inputs.mask_BT.any():
@@ -169,14 +170,14 @@ class BuiltInLoss(PolicyLossFn):
 
     function_name: str
 
-    def __init__(self, backend: str = "verl", **arguments: Any) -> None:
+    def __init__(self, /, backend: str = "verl", **arguments: Any) -> None:
         super().__init__(backend=backend)
-        arguments = {**_OTHER_DEFAULTS.get(self.function_name, {}), **arguments}
+        arguments = {**_OTHER_DEFAULTS.get(type(self).function_name, {}), **arguments}
         self.loss_agg_mode: LossAggMode = arguments.pop("loss_agg_mode", None) or "token-mean"
-        known = inspect.signature(self._function()).parameters
-        self.arguments = {k: v for k, v in arguments.items() if k in known and v is not None}
-        for name, value in arguments.items():
-            setattr(self, name, value)
+        parameters = inspect.signature(self._function()).parameters.values()
+        known = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+        self.__arguments = {k: v for k, v in arguments.items() if k in known and v is not None}
+        set_attributes(self, arguments)
 
     @classmethod
     def _function(cls) -> Any:
@@ -205,7 +206,7 @@ class BuiltInLoss(PolicyLossFn):
         return self._aggregated(inputs)
 
     def _aggregated(self, inputs: PolicyInputs) -> tuple[torch.Tensor, dict[str, float]]:
-        loss = self._function()(inputs, **self.arguments)
+        loss = self._function()(inputs, **self.__arguments)
         experts = inputs.is_expert_B
         totals = BatchTotals.from_counts(
             inputs.mask_BT.sum(-1).numpy(force=True),

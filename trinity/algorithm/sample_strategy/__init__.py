@@ -108,6 +108,7 @@ def _reward(experience: Any) -> float:
 class AdaptedStrategy(AdaptedPart):
     """A class that stands for a strategy of ours."""
 
+    filled_in = frozenset({"buffer_config"})
     input_type = ""
     return_type = "SampleStrategy"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trinity.algorithm.adapted_part import AdaptedPart
+from trinity.algorithm.adapted_part import AdaptedPart, set_attributes
 from trinity.algorithm.advantage.needs import Needs, needs, needs_of
 from trinity.buffer.experiences import (
     OperatedExperience,
@@ -36,7 +36,7 @@ class AdaptedOperator(AdaptedPart):
     input_type = "Rollouts"
     return_type = "Changes"
 
-    def __call__(self, rollouts: Rollouts, **arguments: Any) -> Changes:
+    def __call__(self, rollouts: Rollouts, /, **arguments: Any) -> Changes:
         """Returns the changes that the class makes to experiences."""
         operator = self.instance(arguments)
         exps = experiences_of(rollouts)
@@ -145,16 +145,15 @@ class _BuiltInOperator(ExperienceOperator):
 
     function_name: str
 
-    def __init__(self, **arguments: Any) -> None:
-        self.arguments = arguments
-        for name, value in arguments.items():
-            setattr(self, name, value)
+    def __init__(self, /, **arguments: Any) -> None:
+        self.__arguments = arguments
+        set_attributes(self, arguments)
 
     def process(self, exps: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Applies the function's changes to the experiences."""
         exps = ordered(exps)
-        rollouts = _rollouts_of(exps, self.function_name, self.arguments)
-        changes = OPERATORS.built_in(self.function_name)(rollouts, **self.arguments)
+        rollouts = _rollouts_of(exps, type(self).function_name, self.__arguments)
+        changes = OPERATORS.built_in(type(self).function_name)(rollouts, **self.__arguments)
         left_out = np.zeros(len(exps), np.bool_) if changes.left_out is None else changes.left_out
         for number, exp in enumerate(exps):
             if changes.rewards is not None and exp.reward is not None:

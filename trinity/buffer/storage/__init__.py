@@ -51,7 +51,7 @@ class AdaptedPriority(AdaptedPart):
     return_type = "float | None"
     defaults_method = "default_config"
 
-    def __call__(self, candidate: Candidate, **arguments: Any) -> float | None:
+    def __call__(self, candidate: Candidate, /, **arguments: Any) -> float | None:
         """Returns the priority; None where the class never wants the sample again."""
         priority, is_kept = self.instance(arguments)([WaitingExperience(candidate)])
         return float(priority) if is_kept else None

@@ -34,7 +34,7 @@ class RewardFn(OurRewardFn):
 
     sums_all = True
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, /, **kwargs: Any) -> None:
         """Takes any arguments, as Trinity-RFT's base does."""
 
 
@@ -71,7 +71,7 @@ class FormatReward(RewardFn):
         super().__init__()
         self.pattern = pattern or STRICT
 
-    def __call__(self, response: str, **kwargs: Any) -> dict[str, float]:
+    def __call__(self, /, response: str, **kwargs: Any) -> dict[str, float]:
         """Returns part `format_score`."""
         del kwargs
         layout = EARLY_LAYOUTS.get(self.pattern)

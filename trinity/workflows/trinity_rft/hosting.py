@@ -108,10 +108,10 @@ def _adapted(reward: NamedReward, row: JsonObject) -> type:
     """Returns a class over a reward of ours, or a function, with Trinity-RFT's way of calling."""
 
     class Adapted(RewardFn):
-        def __init__(self, **args: Any) -> None:
+        def __init__(self, /, **args: Any) -> None:
             self._bound = BoundReward(reward.source, args, reward.name)
 
-        def __call__(self, response: Any = None, *others: Any, **known: Any) -> RewardParts:
+        def __call__(self, /, response: Any = None, *others: Any, **known: Any) -> RewardParts:
             if others:
                 known.setdefault("messages", others[0])
             numbers = self._bound(**_values(response, {"task": row, **known}))
