@@ -5,7 +5,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
-from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES, needs_of
+from trinity.algorithm.token_advantage import (
+    COMPARES_POLICIES,
+    TOKEN_ADVANTAGES,
+    needs_of,
+)
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
 from trinity.config.plan.stage_plan import StagePlan
 
@@ -24,6 +28,8 @@ class EstimationFunctions:
     """Name of the divergence's estimator, or none."""
     advantage: Callable[[TokenBatch], TokenAdvantages] | None
     """None where the buffer has computed advantages."""
+    follows_policy: bool = False
+    """True if each update makes the advantage anew, from the policy as it is then."""
 
     @classmethod
     def from_plan(cls, plan: StagePlan) -> "EstimationFunctions":
@@ -42,7 +48,16 @@ class EstimationFunctions:
             correction=settings if settings.is_on else None,
             penalty=algorithm.kl_penalty_fn,
             advantage=advantage,
+            follows_policy=advantage is not None and algorithm.advantage_fn in COMPARES_POLICIES,
         )
+
+    @property
+    def corrects_in_loss(self) -> bool:
+        """True if weights and rejections lead to the policy in training, as in verl's bypass mode.
+
+        Each update then makes them anew, too.
+        """
+        return self.bypass and self.correction is not None
 
 
 def actor_outputs(plan: StagePlan) -> tuple[str, ...]:

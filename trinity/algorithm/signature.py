@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import inspect
+import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,39 @@ _WORDS = {
     "bool": "true or false",
     "str": "a text",
 }
+
+
+def words_in(part: object) -> frozenset[str]:
+    """Returns the names and texts in the code of a function, or of the methods of a class.
+
+    Functions of its module that it calls by name are read too.
+    """
+    found: set[str] = set()
+    waiting = [part] if inspect.isfunction(part) else _methods(part)
+    read: set[types.CodeType] = set()
+    while waiting:
+        function = waiting.pop()
+        codes = [function.__code__]
+        while codes:
+            code = codes.pop()
+            if code in read:
+                continue
+            read.add(code)
+            found.update(code.co_names, (text for text in code.co_consts if isinstance(text, str)))
+            codes += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
+            called = (function.__globals__.get(name) for name in code.co_names)
+            waiting += [
+                other
+                for other in called
+                if inspect.isfunction(other) and other.__module__ == function.__module__
+            ]
+    return frozenset(found)
+
+
+def _methods(source: object) -> list[types.FunctionType]:
+    bases = source.__mro__ if isinstance(source, type) else ()
+    members = [member for base in bases for member in vars(base).values()]
+    return [member for member in members if inspect.isfunction(member)]
 
 
 def allows(annotation: str, value: JsonValue) -> bool:

@@ -103,22 +103,27 @@ class Actor:
         learning_rate: float,
         kl_coef: float,
         num_updates: int = 1,
+        before_update: Callable[[PreparedBatch, int], PreparedBatch] = lambda rows, _: rows,
     ) -> ActorUpdate:
         """Takes `num_updates` optimizer steps for each pass over the batch, at `learning_rate`.
 
         Each is on rows of its own, by whose tokens and number its loss is divided; one without a
-        token to train on is left out. All compare the
-        policy with the one before the step. A gradient that is not finite changes no weight;
-        `actor/grad_norm` then shows it.
+        token to train on is left out. All compare the policy with the one before the step.
+        `before_update` makes what follows the policy, of an update's rows and its number from 0;
+        a single update has it from before the step. A gradient that is not finite changes no
+        weight; `actor/grad_norm` then shows it.
         """
         started = time.perf_counter()
         parts = with_tokens(prepared.cut(num_updates), lambda rows: rows.mask_BT)
         gatherers = [OutputGatherer(part.prepared.layout, self._calls.ranks) for part in parts]
-        updates = [
-            self._update(part.prepared, learning_rate, kl_coef, gatherer if number == 0 else None)
-            for number in range(self._num_passes)
-            for part, gatherer in zip(parts, gatherers, strict=True)
-        ]
+        updates: list[_Update] = []
+        for number in range(self._num_passes * len(parts)):
+            index, is_first_pass = number % len(parts), number < len(parts)
+            rows = parts[index].prepared
+            if number or len(rows.rows) < len(prepared.rows):
+                rows = before_update(rows, number)
+            gatherer = gatherers[index] if is_first_pass else None
+            updates.append(self._update(rows, learning_rate, kl_coef, gatherer))
         metrics = {
             **mean_over_passes([update.metrics for update in updates]),
             "actor/lr": learning_rate,

@@ -255,7 +255,10 @@ class AdvantageEstimate:
     """Tokens that the policy's loss is computed on."""
     critic_mask_NT: BoolMatrix
     """Tokens that the critic learns from."""
+    rewards_NT: FloatMatrix
+    """With the penalty subtracted."""
     old_NT: FloatMatrix
+    """The denominator of ratios, also where the mask is false."""
     corrections_NT: FloatMatrix | None
     advantages_NT: FloatMatrix
     returns_NT: FloatMatrix | None
@@ -278,7 +281,8 @@ def estimate_advantages(
     return AdvantageEstimate(
         mask_NT=mask_NT,
         critic_mask_NT=correction.mask_BT,
-        old_NT=np.where(mask_NT, old_NT, 0.0),
+        rewards_NT=penalised.rewards_BT,
+        old_NT=old_NT,
         corrections_NT=correction.weights_BT,
         advantages_NT=np.where(mask_NT, found.advantages_BT, 0.0),
         returns_NT=found.returns_BT,
@@ -290,6 +294,31 @@ def estimate_advantages(
             **_reward_metrics(rollouts, penalised.rewards_BT, found, mask_NT),
         },
     )
+
+
+def estimate_anew(
+    functions: EstimationFunctions, prepared: PreparedBatch
+) -> tuple[RolloutRows, CorrectionResult, TokenAdvantages]:
+    """Makes what follows the policy from its outputs in `prepared`, for the rows of an update.
+
+    Rewards, the values and who is in the loss's denominator stay those of before the step. A token
+    that was rejected before the step stays so.
+    """
+    values_BT = None if prepared.critic is None else prepared.critic.old_values_BT
+    rollouts = RolloutRows.from_prepared(prepared, values_BT)
+    inputs, corrections_BT = prepared.advantage_inputs, prepared.corrections_BT
+    before_BT = prepared.mask_BT if inputs is None else inputs.mask_BT
+    mask_NT = before_BT[rollouts.numbers]
+    weights_NT = None if corrections_BT is None else corrections_BT[rollouts.numbers]
+    correction = CorrectionResult(weights_BT=weights_NT, mask_BT=mask_NT)
+    if functions.corrects_in_loss:
+        original_NT = prepared.original_mask_BT[rollouts.numbers]
+        found = _correction(functions, replace(rollouts, mask_NT=original_NT))
+        correction = replace(found, mask_BT=found.mask_BT & mask_NT)
+    if inputs is None:
+        return rollouts, correction, TokenAdvantages(advantages_BT=rollouts.advantages_NT)
+    rewards_NT = inputs.rewards_BT[rollouts.numbers]
+    return rollouts, correction, _advantages(functions, rollouts, rewards_NT, correction)
 
 
 def _correction(functions: EstimationFunctions, rollouts: RolloutRows) -> CorrectionResult:
@@ -382,25 +411,28 @@ def token_selection(algorithm: ResolvedAlgorithm) -> TokenSelection | None:
 
 
 def select_tokens(
-    select: TokenSelection, prepared: PreparedBatch, seed: int
+    select: TokenSelection, prepared: PreparedBatch, seed: int, number: int = 0
 ) -> BoolMatrix | FloatMatrix:
-    """Selects tokens of the whole batch, [B, T]; the same each time this step is trained."""
+    """Selects tokens of all rows of an update, [B, T]; the same each time this step is trained.
+
+    `number` is the update's in the step: others draw other lots.
+    """
     return select(
         SelectionBatch(
             logprobs_BT=prepared.policy["logprobs"],
             old_logprobs_BT=prepared.old_logprobs_BT,
             advantages_BT=prepared.advantages_BT,
             mask_BT=prepared.mask_BT,
-            lots_BT=_uniform_per_token(prepared, seed),
+            lots_BT=_uniform_per_token(prepared, seed, number),
         )
     )
 
 
-def _uniform_per_token(prepared: PreparedBatch, seed: int) -> FloatMatrix:
-    """Draws uniform numbers per row that depend only on seed, step and position."""
-    step = prepared.batch.step
+def _uniform_per_token(prepared: PreparedBatch, seed: int, number: int) -> FloatMatrix:
+    """Draws uniform numbers per row that depend only on seed, step, update and position."""
+    step, of_update = prepared.batch.step, (number,) if number else ()
     lots = (
-        np.random.default_rng((seed, step, row.position)).random(row.response_length)
+        np.random.default_rng((seed, step, row.position, *of_update)).random(row.response_length)
         for row in prepared.rows
     )
     return prepared.layout.stack(lots, np.float64)

@@ -98,6 +98,7 @@ class Learner:
                 learning_rate=learning_rate,
                 kl_coef=self._kl_coefficients.loss.coef,
                 num_updates=num_updates,
+                before_update=self._preparation.for_update,
             )
             metrics |= update.metrics
         self._roles.move_reference(batch.step)

@@ -14,12 +14,18 @@ from services.trainer.learner.advantages import (
     AdvantageEstimate,
     RolloutRows,
     estimate_advantages,
+    estimate_anew,
     select_tokens,
     token_selection,
 )
-from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
+from services.trainer.learner.prepared_batch import (
+    AdvantageInputs,
+    CriticTargets,
+    PreparedBatch,
+)
 from services.trainer.types import TrainBatch
-from trinity.algorithm.token_advantage.token_batch import FloatMatrix, IntVector
+from trinity.algorithm.rollout_correction.correction import CorrectionResult
+from trinity.algorithm.token_advantage.token_batch import FloatMatrix, IntVector, TokenAdvantages
 from trinity.config.plan.stage_plan import StagePlan
 
 if TYPE_CHECKING:  # verl takes seconds to import
@@ -80,27 +86,65 @@ class BatchPreparation:
         rollouts = RolloutRows.from_prepared(prepared, values_BT)
         estimate = estimate_advantages(self._functions, rollouts, kl_coef)
         estimated = _with_estimate(prepared, rollouts.numbers, estimate, values_BT)
+        if self._functions.follows_policy:
+            inputs = _advantage_inputs(estimated, rollouts.numbers, estimate)
+            estimated = replace(estimated, advantage_inputs=inputs)
         if self._select_tokens is not None:
             selected_BT = select_tokens(self._select_tokens, estimated, self._seed)
             estimated = replace(estimated, selected_BT=selected_BT)
         seconds = {"time/adv": time.perf_counter() - started}
         return replace(estimated, metrics={**prepared.metrics, **estimate.metrics, **seconds})
 
-    def _forward_passes(self, prepared: PreparedBatch) -> ForwardOutputs:
-        """Runs the forward passes that are needed, and times each."""
-        roles, names = self._roles, self._actor_outputs
+    def for_update(self, prepared: PreparedBatch, number: int) -> PreparedBatch:
+        """Returns the rows of an update with all that compares them made from the policy as it is.
+
+        `number` counts the updates of the step, from 0: the first begins with the policy that was
+        asked before the step, each other one asks it in one more pass.
+        """
+        makes_anew = self._functions.follows_policy or self._functions.corrects_in_loss
+        if not (makes_anew or self._select_tokens) or prepared.is_expert_B.all():
+            return prepared
+        if number:
+            prepared = replace(prepared, policy=self._outputs_now(prepared))
+        if makes_anew:
+            prepared = _made_anew(prepared, *estimate_anew(self._functions, prepared))
+        if self._select_tokens is not None:
+            selected_BT = select_tokens(self._select_tokens, prepared, self._seed, number)
+            prepared = replace(prepared, selected_BT=selected_BT)
+        return prepared
+
+    def _outputs_now(self, prepared: PreparedBatch) -> Mapping[str, FloatMatrix]:
+        """Computes the policy's outputs for the rows that an update trains or compares."""
+        mask_BT, inputs = prepared.mask_BT, prepared.advantage_inputs
+        if self._functions.corrects_in_loss:
+            mask_BT = prepared.original_mask_BT
+        elif inputs is not None:
+            mask_BT = inputs.mask_BT
+        return self._policy_outputs(replace(prepared, mask_BT=mask_BT))[0]
+
+    def _policy_outputs(
+        self, prepared: PreparedBatch
+    ) -> tuple[Mapping[str, FloatMatrix], dict[str, float]]:
+        """Computes the policy's outputs that are needed, and the seconds of each pass."""
+        actor, names = self._roles.actor, self._actor_outputs
         metrics: dict[str, float] = {}
         policy: Mapping[str, FloatMatrix] = {}
-        reference_BT = values_BT = None
         if names:
             policy, metrics["time/old_log_prob"] = _timed(
-                lambda: roles.actor.compute_outputs(prepared, names)
+                lambda: actor.compute_outputs(prepared, names)
             )
         if self._has_teacher and any(row.temperature != 1.0 for row in prepared.rows):
             student, metrics["time/student"] = _timed(
-                lambda: roles.actor.compute_outputs(_at_temperature_1(prepared), ("logprobs",))
+                lambda: actor.compute_outputs(_at_temperature_1(prepared), ("logprobs",))
             )
             policy = {**policy, STUDENT: student["logprobs"]}
+        return policy, metrics
+
+    def _forward_passes(self, prepared: PreparedBatch) -> ForwardOutputs:
+        """Runs the forward passes that are needed, and times each."""
+        roles = self._roles
+        policy, metrics = self._policy_outputs(prepared)
+        reference_BT = values_BT = None
         if (reference := roles.reference) is not None:
             reference_BT, metrics["time/ref"] = _timed(lambda: reference.logprobs(prepared))
         if (critic := roles.critic) is not None:
@@ -113,6 +157,42 @@ class BatchPreparation:
 def _at_temperature_1(prepared: PreparedBatch) -> PreparedBatch:
     rows = [replace(row, temperature=1.0) for row in prepared.rows]
     return PreparedBatch.from_batch(replace(prepared.batch, rows=rows))
+
+
+def _advantage_inputs(
+    prepared: PreparedBatch, numbers: IntVector, estimate: AdvantageEstimate
+) -> AdvantageInputs:
+    zeros_BT = prepared.layout.zeros()
+    return AdvantageInputs(
+        rewards_BT=_with_rows_replaced(zeros_BT, numbers, estimate.rewards_NT),
+        mask_BT=_with_rows_replaced(prepared.mask_BT, numbers, estimate.critic_mask_NT),
+        old_logprobs_BT=_with_rows_replaced(zeros_BT, numbers, estimate.old_NT),
+    )
+
+
+def _made_anew(
+    prepared: PreparedBatch,
+    rollouts: RolloutRows,
+    correction: CorrectionResult,
+    found: TokenAdvantages,
+) -> PreparedBatch:
+    """Writes what an update made anew into its rollouts' rows."""
+    numbers, corrections_BT = rollouts.numbers, prepared.corrections_BT
+    mask_NT = correction.mask_BT if found.mask_BT is None else found.mask_BT
+    if corrections_BT is not None and correction.weights_BT is not None:
+        corrections_BT = _with_rows_replaced(corrections_BT, numbers, correction.weights_BT)
+    inputs, old_BT = prepared.advantage_inputs, prepared.old_logprobs_BT
+    if inputs is not None:
+        old_NT = np.where(mask_NT, inputs.old_logprobs_BT[numbers], 0.0)
+        old_BT = _with_rows_replaced(old_BT, numbers, old_NT)
+    advantages_NT = np.where(mask_NT, found.advantages_BT, 0.0)
+    return replace(
+        prepared,
+        mask_BT=_with_rows_replaced(prepared.mask_BT, numbers, mask_NT),
+        old_logprobs_BT=old_BT,
+        advantages_BT=_with_rows_replaced(prepared.advantages_BT, numbers, advantages_NT),
+        corrections_BT=corrections_BT,
+    )
 
 
 def _with_estimate(
@@ -129,7 +209,9 @@ def _with_estimate(
     return replace(
         prepared,
         mask_BT=_with_rows_replaced(prepared.mask_BT, numbers, estimate.mask_NT),
-        old_logprobs_BT=_with_rows_replaced(prepared.old_logprobs_BT, numbers, estimate.old_NT),
+        old_logprobs_BT=_with_rows_replaced(
+            prepared.old_logprobs_BT, numbers, np.where(estimate.mask_NT, estimate.old_NT, 0.0)
+        ),
         advantages_BT=_with_rows_replaced(prepared.advantages_BT, numbers, estimate.advantages_NT),
         corrections_BT=corrections_BT,
         critic=_critic_targets(numbers, estimate, values_BT),

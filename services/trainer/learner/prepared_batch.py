@@ -35,6 +35,15 @@ def row_units(rows: Sequence[TrainRow]) -> list[RowUnit]:
     ]
 
 
+def group_units(rows: Sequence[TrainRow]) -> list[RowUnit]:
+    """Returns the rows of each task, in the order of its first; a row without a run is alone."""
+    groups: dict[str | int, list[int]] = {}
+    for number, row in enumerate(rows):
+        key = number if row.run_reward is None else row.run_reward.assignment_id
+        groups.setdefault(key, []).append(number)
+    return list(groups.values())
+
+
 def units_of_rank(units: Sequence[RowUnit], rank: int, num_ranks: int) -> Sequence[RowUnit]:
     """Returns the rank's contiguous share of units; shares differ by one unit at most."""
     return units[len(units) * rank // num_ranks : len(units) * (rank + 1) // num_ranks]
@@ -140,6 +149,25 @@ class CriticTargets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdvantageInputs:
+    """The inputs of an advantage that is made anew for each update, as far as they stay."""
+
+    rewards_BT: FloatMatrix
+    """With the KL penalty already subtracted."""
+    mask_BT: BoolMatrix
+    """Tokens that are compared, those that are then left out of the loss too."""
+    old_logprobs_BT: FloatMatrix
+
+    def select_rows(self, numbers: IntVector) -> "AdvantageInputs":
+        """Returns the inputs of some of the rows."""
+        return AdvantageInputs(
+            rewards_BT=self.rewards_BT[numbers],
+            mask_BT=self.mask_BT[numbers],
+            old_logprobs_BT=self.old_logprobs_BT[numbers],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedBatch:
     """B rows of T response tokens; what the algorithm does not need is None."""
 
@@ -162,6 +190,8 @@ class PreparedBatch:
     selected_BT: BoolMatrix | FloatMatrix | None = None
     """Tokens that the policy's loss treats differently."""
     critic: CriticTargets | None = None
+    advantage_inputs: AdvantageInputs | None = None
+    """None for most advantages, which stay what they were before the step."""
     kl: float | None = None
     """The divergence that the rewards were penalised for."""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -217,18 +247,25 @@ class PreparedBatch:
             reference_logprobs_BT=rows_if_any(self.reference_logprobs_BT),
             selected_BT=None if self.selected_BT is None else self.selected_BT[numbers],
             critic=None if self.critic is None else self.critic.select_rows(numbers),
+            advantage_inputs=(
+                None
+                if self.advantage_inputs is None
+                else self.advantage_inputs.select_rows(numbers)
+            ),
         )
 
     def cut(self, num_updates: int) -> list["UpdateRows"]:
         """Returns the rows of each update: neighbours in the batch, in numbers that differ by one.
 
-        All of it where there is one update. Pairs stay together.
+        All of it where there is one update. Pairs stay together, and so do the rows of a task where
+        each update compares them: there are then no more updates than tasks.
         """
-        units = row_units(self.rows)
+        units = row_units(self.rows) if self.advantage_inputs is None else group_units(self.rows)
         if num_updates == 1:
             return [UpdateRows(np.arange(len(self.rows)), self)]
+        num_updates = min(num_updates, max(len(units), 1))
         shares = (units_of_rank(units, number, num_updates) for number in range(num_updates))
-        numbers = (np.array([*chain.from_iterable(share)], dtype=np.int64) for share in shares)
+        numbers = (np.array(sorted(chain(*share)), dtype=np.int64) for share in shares)
         return [UpdateRows(numbers_N, self.select_rows(numbers_N)) for numbers_N in numbers]
 
     def totals(self, mask_BT: BoolMatrix, max_response_tokens: int) -> BatchTotals:

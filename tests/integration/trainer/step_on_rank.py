@@ -99,6 +99,15 @@ CASES = {
         },
         figures=(*POLICY_FIGURES, "actor/pg_clipfrac"),
     ),
+    "followed": Case(
+        algorithm={
+            "algorithm_type": "kto",
+            "repeat_times": 4,
+            "optimizer": {"lr": 1e-3, "optimizer_type": "sgd"},
+        },
+        trainer={"ppo_epochs": 3},
+        figures=(*POLICY_FIGURES, "advantage/kto/divergence"),
+    ),
     "ppo": Case(
         algorithm={
             "algorithm_type": "ppo",

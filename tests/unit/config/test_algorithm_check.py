@@ -8,6 +8,13 @@ import pytest
 from tests.unit.config.builders import DPO, GRPO, SFT, stage, write_model
 from tests.unit.config.test_algorithm_planning import EXPERTS, WORKFLOW
 from trinity.algorithm.policy_loss import POLICY_LOSSES
+from trinity.algorithm.token_advantage import COMPARES_POLICIES
+from trinity.algorithm.token_advantage.token_batch import (
+    FloatMatrix,
+    TokenAdvantages,
+    TokenBatch,
+)
+from trinity.config.checks import algorithm as check
 from trinity.config.checks.algorithm import LOSSES_WITHOUT_RATIO
 from trinity.errors import UserError
 
@@ -129,6 +136,46 @@ def test_what_an_advantage_does_not_take_is_said_before_it_runs() -> None:
         algorithm={"algorithm_type": "jsd", "advantage_fn_args": {"lambda_coef": 2.0}},
     )
     assert "gamma" in said(algorithm={"advantage_fn": "gae", "advantage_fn_args": {"gamma": -1.0}})
+
+
+def test_an_advantage_that_compares_with_the_reference_takes_arguments() -> None:
+    for name in ("gvpo", "kto", "online_dpo"):
+        given = {"algorithm_type": name, "advantage_fn_args": {"beta": 0.5}}
+        assert said(algorithm=given) == ""
+        given["advantage_fn_args"] = {"beta": -1.0}
+        assert "beta is -1.0" in said(algorithm=given)
+
+
+def against_the_rollouts(batch: TokenBatch) -> TokenAdvantages:
+    return TokenAdvantages(advantages_BT=-_gap(batch))
+
+
+def _gap(batch: TokenBatch) -> FloatMatrix:
+    return batch.logprobs_BT - batch.rollout_logprobs_BT
+
+
+def of_rewards(batch: TokenBatch) -> TokenAdvantages:
+    return TokenAdvantages(advantages_BT=batch.rewards_BT)
+
+
+def test_an_own_advantage_that_later_updates_would_take_from_before_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that a plugin lists is called by each update, and one of rewards needs no policy."""
+    comparing = {"advantage_fn": f"{__name__}.against_the_rollouts"}
+    twice = {"trainer": {"ppo_epochs": 2}}
+    assert said(algorithm=comparing) == ""
+    assert "with `trainer.ppo_epochs: 2` the policy moves within it: add" in said(
+        algorithm=comparing, **twice
+    )
+    by_steps = {"buffer": {"train_step": "explore_step"}}
+    assert "with `buffer.train_step: explore_step`" in said(algorithm=comparing, **by_steps)
+    assert said(algorithm={"advantage_fn": f"{__name__}.of_rewards"}, **twice) == ""
+    for built_in in ("gvpo", "kto", "online_dpo", "m2po"):
+        assert said(algorithm={"algorithm_type": built_in}, **twice) == ""
+    listed = COMPARES_POLICIES | {comparing["advantage_fn"]}
+    monkeypatch.setattr(check, "COMPARES_POLICIES", listed)
+    assert said(algorithm=comparing, **twice) == ""
 
 
 def test_a_critics_warm_up_needs_a_critic() -> None:

@@ -5,7 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch, with_tokens
+from services.trainer.learner.prepared_batch import (
+    AdvantageInputs,
+    CriticTargets,
+    PreparedBatch,
+    with_tokens,
+)
 from tests.unit.trainer.builders import random_batch, random_pairs
 
 
@@ -71,6 +76,35 @@ def test_one_update_is_the_batch_itself() -> None:
 def test_pairs_stay_together() -> None:
     parts = PreparedBatch.from_batch(random_pairs(3)).cut(2)
     assert [part.numbers.tolist() for part in parts] == [[0, 1], [2, 3, 4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("num_updates", "expected"),
+    [(2, [[0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10]]), (8, [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7]])],
+)
+def test_a_task_stays_whole_where_each_update_compares_its_rows(
+    num_updates: int, expected: list[list[int]]
+) -> None:
+    """Rows of four tasks lie among each other; there are no more updates than tasks."""
+    whole = prepared(11)
+    rows = [
+        replace(row, run_reward=replace(row.run_reward, assignment_id=f"task {number % 4}"))
+        for number, row in enumerate(whole.rows)
+        if row.run_reward is not None
+    ]
+    inputs = AdvantageInputs(
+        rewards_BT=whole.advantages_BT,
+        mask_BT=whole.mask_BT,
+        old_logprobs_BT=whole.old_logprobs_BT,
+    )
+    compared = replace(whole, batch=replace(whole.batch, rows=rows), advantage_inputs=inputs)
+    parts = compared.cut(num_updates)
+    assert [part.numbers.tolist() for part in parts] == expected
+    for part in parts:
+        assert part.prepared.advantage_inputs is not None
+        np.testing.assert_array_equal(
+            part.prepared.advantage_inputs.rewards_BT, part.prepared.advantages_BT
+        )
 
 
 def test_an_update_without_a_token_to_train_on_is_none() -> None:

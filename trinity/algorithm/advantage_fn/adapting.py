@@ -16,6 +16,7 @@ from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.advantage.needs import Needs, needs, needs_of
 from trinity.algorithm.advantage.samples import Advantages, Samples
 from trinity.algorithm.advantage_fn import AdvantageFn, GroupAdvantage
+from trinity.algorithm.signature import words_in
 from trinity.algorithm.token_advantage import NEEDS_OF_CLASSES, TOKEN_ADVANTAGES
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix, TokenAdvantages, TokenBatch
 from trinity.algorithm.units import UNIT_ARGUMENT, UNIT_BEFORE
@@ -150,7 +151,7 @@ def adapt_advantage(name: str, source: type) -> AdaptedPart | type:
     if not issubclass(source, AdvantageFn):
         return source
     if source.compute_in_trainer():
-        if _names_column(source, "entropys"):
+        if "entropys" in words_in(source):
             NEEDS_OF_CLASSES[name] = frozenset({"entropies"})
         return AdaptedTokenAdvantage(source)
     if inspect.iscoroutinefunction(source.__call__):
@@ -158,14 +159,6 @@ def adapt_advantage(name: str, source: type) -> AdaptedPart | type:
     adapted = AdaptedGroupAdvantage(source)
     needs(WHOLE_STEP)(adapted)
     return adapted
-
-
-def _names_column(source: type, column: str) -> bool:
-    """Returns true if a method of the class or of its bases has the column's name in it."""
-    members = [member for base in source.__mro__ for member in vars(base).values()]
-    return any(
-        column in member.__code__.co_consts for member in members if inspect.isfunction(member)
-    )
 
 
 class _BuiltInGroupAdvantage(GroupAdvantage):

@@ -19,7 +19,7 @@ def clip_cov(
 ) -> PolicyLoss:
     """max(-A r, -A clip(r, 1 - low, 1 + high)), 0 for the selected tokens; [B, T].
 
-    Selected are clip_cov_ratio of the batch's tokens, at random among those whose covariance (A -
+    Selected are clip_cov_ratio of the update's tokens, at random among those whose covariance (A -
     mean A) (log p - mean log p) is between lb and ub: trinity.algorithm.token_selection.
     Cui et al., https://arxiv.org/abs/2505.22617.
     """

@@ -12,7 +12,7 @@ def kl_cov(
 ) -> PolicyLoss:
     """-A r, plus coef |log p - log p_old| for the selected tokens; [B, T].
 
-    Selected are kl_cov_ratio of the batch's tokens, those with the largest covariance (A - mean A)
+    Selected are kl_cov_ratio of the update's tokens, those with the largest covariance (A - mean A)
     (log p - mean log p): trinity.algorithm.token_selection. The penalty is 0 where p is p_old, as
     on policy. Cui et al., https://arxiv.org/abs/2505.22617.
     """

@@ -1,4 +1,4 @@
-"""M2PO: PPO whose clip range is as wide as the whole batch's log-ratios allow."""
+"""M2PO: PPO whose clip range is as wide as the update's log-ratios allow."""
 
 import torch
 
@@ -17,7 +17,7 @@ def m2po(
     """max(-A r, -A clip(r, 1 - low, 1 + high)) with r = p / p_old, all [B, T].
 
     low is 1 - e^-t and high e^t - 1, but never less than the two ranges given; t is the largest
-    |log r| that keeps the second moment of the batch's log-ratios within the threshold:
+    |log r| that keeps the second moment of the update's log-ratios within the threshold:
     trinity.algorithm.token_selection. Rollouts of any age are clipped as rarely as it allows.
     Zheng et al., https://arxiv.org/abs/2510.01161, as their own program has it.
     """

@@ -78,9 +78,12 @@ NEEDS["mine"] = frozenset({"values"})"""
 NEEDS_OF_CLASSES: "dict[str, frozenset[Need]]" = {}
 """The same for classes of Trinity-RFT, by their name without a module, once they are loaded."""
 
-COMPARES_POLICIES = frozenset({"gvpo", "kto", "online_dpo"})
-"""Advantages that compare the policy before the step with another one, so that the trainer computes
-log-probabilities of its own."""
+COMPARES_POLICIES = {"gvpo", "kto", "online_dpo"}
+"""Advantages that compare the policy with another one. The trainer computes log-probabilities of
+its own for them, and where a step has several updates, each makes them anew from the policy as it
+is then. A plugin adds its own:
+
+COMPARES_POLICIES.add("mine")"""
 
 
 def needs_of(name: str) -> "frozenset[Need]":

@@ -13,7 +13,7 @@ def gvpo(batch: TokenBatch, *, beta: float = 0.1, unit: Unit = "run") -> TokenAd
     """A = beta n / (n - 1) ((s - mean s) - beta (D - mean D)), at every token; a single unit: 0.
 
     s [B] is the sum of a row's rewards, D [B] that of log p - log p_rollout over its trained
-    tokens, p the policy before this step; means are over the n units of the group. With `gpg` and
+    tokens, p the policy before each update; means are over the n units of the group. With `gpg` and
     `seq-mean-token-sum` it is the gradient of (beta (D - mean D) - (s - mean s))^2 / 2 (n - 1),
     which is least where the policy is the best one that a KL term of beta allows, for answers of
     any policy. On policy D is 0.

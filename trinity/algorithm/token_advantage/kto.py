@@ -26,8 +26,8 @@ def kto(
     """A = w beta q (1 - q) at every token of a good answer, -A of a bad; q = sigmoid(beta (D - z)).
 
     D is the sum of log p - log p_reference over an answer's trained tokens, p the policy before
-    this step; z is the mean of D over all answers, at least 0, which for rollouts of the policy is
-    its divergence from the reference. Good are answers whose rewards s are above `threshold`, with
+    each update; z is the mean of D over all answers, at least 0: for rollouts of the policy its
+    divergence from the reference. Good are answers whose rewards s are above `threshold`, with
     None above their group's mean; those at that mean are left out. w is `desirable_weight` or
     `undesirable_weight`. With `gpg` and `seq-mean-token-sum` it is the gradient of
     w (1 - sigmoid(beta (D - z))) for good and w (1 - sigmoid(beta (z - D))) for bad answers.

@@ -23,7 +23,7 @@ def online_dpo(
     Of each group the unit of the largest s is chosen and that of the smallest rejected, ties by
     order; all others, and groups whose s are equal, are left out. s [B] is the sum of a row's
     rewards; m is beta times the sum of log p - log p_reference over the chosen one's trained tokens
-    minus that over the rejected one's, p the policy before this step; e is the smoothing. With
+    minus that over the rejected one's, p the policy before each update; e is the smoothing. With
     `gpg` and `seq-mean-token-sum` it is the gradient of `dpo` on these pairs.
 
     unit "run": a run is one answer, with the mean of its rows' s and all of their tokens; "sample":

@@ -38,7 +38,8 @@ class TokenBatch:
     runs_B: IntVector | None = None
     """Equal numbers are samples of one run; None where each row is a run of its own."""
     logprobs_BT: FloatMatrix
-    """By the policy before this step, at the tokens taken."""
+    """By the policy before this step, at the tokens taken; where each update calls the function
+    again (`COMPARES_POLICIES`), by the policy that the update begins with."""
     rollout_logprobs_BT: FloatMatrix
     """By the rollout policy, as its engine gave them."""
     rollout_is_weights_BT: FloatMatrix | None = None

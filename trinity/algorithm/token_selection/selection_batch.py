@@ -1,4 +1,4 @@
-"""The input type of token selections: the whole batch of a train step."""
+"""The input type of token selections: all rows of an update."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class SelectionBatch:
     """B rows of T response tokens; other arrays may hold anything where the mask is false."""
 
     logprobs_BT: FloatMatrix
-    """By the policy that the step starts from."""
+    """By the policy that the update begins with."""
     old_logprobs_BT: FloatMatrix
     """By the policy in the denominator of ratios."""
     advantages_BT: FloatMatrix

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
+from trinity.algorithm.adapted_part import AdaptedPart
 from trinity.algorithm.kl.controller import kl_controller
 from trinity.algorithm.policy_loss import PAIR_LOSSES, POLICY_LOSSES
-from trinity.algorithm.token_advantage import needs_of
+from trinity.algorithm.signature import words_in
+from trinity.algorithm.token_advantage import COMPARES_POLICIES, TOKEN_ADVANTAGES, needs_of
 from trinity.algorithm.token_advantage.need import NEED_HINTS, Need
 from trinity.compat import (
     BASELINE_WORKFLOWS,
@@ -31,6 +33,11 @@ NEEDS_WITHOUT_REWARDS: frozenset[Need] = frozenset({"teacher", "reward_parts"})
 """Advantages that need these are computed from them alone, but for those below."""
 ADVANTAGES_WITH_REWARDS = frozenset({"grpo_distill"})
 """Advantages that need something of the above and look at rewards as well."""
+_OF_POLICY = frozenset({"logprobs_BT", "old_log_probs"})
+_OF_OTHER_POLICIES = frozenset(
+    {"rollout_logprobs_BT", "rollout_log_probs", "reference_logprobs_BT", "reference"}
+)
+"""Words by which an advantage asks for log-probabilities, ours and Trinity-RFT's."""
 WORKFLOW_FIELDS: tuple[Need, ...] = ("teacher", "baselines")
 WORKFLOWS_WITH_FIELD: Mapping[Need, frozenset[str]] = {
     "teacher": DISTILLATION_WORKFLOWS | SELF_DISTILLATION_WORKFLOWS,
@@ -124,6 +131,32 @@ def _check_advantage_args(plan: StagePlan) -> Iterator[str]:
 
     call = partial(probe_advantage, plan.algorithm)
     yield from _errors_of(call, f"`algorithm.advantage_fn: {name}`: ")
+
+
+def _check_compared_policies(plan: StagePlan) -> Iterator[str]:
+    """Refuses a user's advantage that later updates would take from the policy before the step."""
+    algorithm, name = plan.algorithm, plan.algorithm.advantage_fn
+    is_own = algorithm.advantage_in_trainer and name not in TOKEN_ADVANTAGES.builtins
+    cause = _cause_of_updates(plan)
+    if not cause or not is_own or name in COMPARES_POLICIES:
+        return
+    function = TOKEN_ADVANTAGES.get(name)
+    words = words_in(function.source if isinstance(function, AdaptedPart) else function)
+    if words & _OF_POLICY and words & _OF_OTHER_POLICIES:
+        yield (
+            f"`algorithm.advantage_fn: {name}` compares the policy with another one, once a step, "
+            f"and with {cause} the policy moves within it: add the name to `COMPARES_POLICIES` of "
+            "`trinity.algorithm.token_advantage`, so that each update calls it again, or train "
+            "with one update a step"
+        )
+
+
+def _cause_of_updates(plan: StagePlan) -> str:
+    """Returns the setting by which a step may have several updates; empty if none does."""
+    passes = plan.config.trainer.ppo_epochs
+    if passes > 1:
+        return f"`trainer.ppo_epochs: {passes}`"
+    return "`buffer.train_step: explore_step`" if plan.trains_explore_steps else ""
 
 
 def _check_kl_penalty(plan: StagePlan) -> Iterator[str]:
@@ -284,6 +317,7 @@ CHECKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _check_kl_coefficients,
     _check_correction,
     _check_advantage_args,
+    _check_compared_policies,
     _check_kl_penalty,
     _check_stale_recompute,
     _check_double_weighting,

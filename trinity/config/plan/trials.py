@@ -42,6 +42,7 @@ def _two_tokens() -> TokenBatch:
         collision_BT=zeros_BT + 1.0,
         discriminator_BT=zeros_BT,
         teacher_logprobs_BT=zeros_BT,
+        reference_logprobs_BT=zeros_BT,
         baselines_B=np.zeros(2),
         reward_parts=defaultdict(lambda: np.array([0.0, 1.0]), reward=np.array([0.0, 1.0])),
     )
