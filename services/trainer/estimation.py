@@ -55,7 +55,7 @@ class EstimationFunctions:
     def corrects_in_loss(self) -> bool:
         """True if weights and rejections lead to the policy in training, as in verl's bypass mode.
 
-        Each update then makes them anew, too.
+        Each update then computes them again, too.
         """
         return self.bypass and self.correction is not None
 

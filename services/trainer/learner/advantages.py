@@ -301,7 +301,7 @@ def estimate_anew(
 ) -> tuple[RolloutRows, CorrectionResult, TokenAdvantages]:
     """Makes what follows the policy from its outputs in `prepared`, for the rows of an update.
 
-    Rewards, the values and who is in the loss's denominator stay those of before the step. A token
+    Rewards, values and old log-probabilities stay those from before the step. A token
     that was rejected before the step stays so.
     """
     values_BT = None if prepared.critic is None else prepared.critic.old_values_BT

@@ -176,7 +176,7 @@ def _made_anew(
     correction: CorrectionResult,
     found: TokenAdvantages,
 ) -> PreparedBatch:
-    """Writes what an update made anew into its rollouts' rows."""
+    """Writes what an update computed again into its rollouts' rows."""
     numbers, corrections_BT = rollouts.numbers, prepared.corrections_BT
     mask_NT = correction.mask_BT if found.mask_BT is None else found.mask_BT
     if corrections_BT is not None and correction.weights_BT is not None:

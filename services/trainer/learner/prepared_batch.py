@@ -150,7 +150,7 @@ class CriticTargets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageInputs:
-    """The inputs of an advantage that is made anew for each update, as far as they stay."""
+    """The lasting inputs of an advantage that each update computes again."""
 
     rewards_BT: FloatMatrix
     """With the KL penalty already subtracted."""
