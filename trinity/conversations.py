@@ -8,11 +8,13 @@ that parquet writes for the fields of other messages, `from` and `value` as Shar
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from trinity.errors import UserError
 from trinity.json_values import JsonObject, JsonValue
 
+CALLS = "tool_calls"
 MEDIA_MARKS = {"<image>": "images", "<video>": "videos"}
 """Marks in a text whose pictures are in the column of that name."""
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "system": "system", "user": "user"}
@@ -107,13 +109,44 @@ def _message(value: object, place: int) -> JsonObject:
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         raise _no_message(place)
     message: JsonObject = {key: part for key, part in value.items() if part is not None}
-    if not message.get("tool_calls"):
-        message.pop("tool_calls", None)
+    if not message.get(CALLS):
+        message.pop(CALLS, None)
         if "content" not in message:
             raise _no_message(place)
+    else:
+        message[CALLS] = [_with_parsed(call, of) for call, of in functions_of(message)]
     # Some templates tell a call of tools by a content that is none.
     content = message.get("content")
     return message | {"content": _text(content, place) if isinstance(content, list) else content}
+
+
+def functions_of(message: Mapping[str, Any]) -> Iterator[tuple[JsonObject, JsonObject]]:
+    """Yields the calls of a message, each with its function: a part of it, or the call itself."""
+    calls = message.get(CALLS)
+    for call in calls if isinstance(calls, list) else []:
+        function = call.get("function", call) if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            yield call, function
+
+
+def with_arguments(call: JsonObject, function: JsonObject, arguments: JsonValue) -> JsonObject:
+    """Returns a call with other arguments."""
+    changed: JsonObject = {**function, "arguments": arguments}
+    return {**call, "function": changed} if "function" in call else changed
+
+
+def _with_parsed(call: JsonObject, function: JsonObject) -> JsonObject:
+    """Returns a call with its arguments as an object, which templates write as JSON themselves.
+
+    Objects lose the nulls that stand for arguments of other calls; a JSON text keeps its own.
+    """
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        return with_arguments(call, function, without_nulls(arguments or {}))
+    try:
+        return with_arguments(call, function, json.loads(arguments))
+    except (ValueError, RecursionError):
+        return call
 
 
 def _of_sharegpt(value: JsonObject, place: int) -> JsonObject:

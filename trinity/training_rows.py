@@ -68,18 +68,21 @@ class PromptRow:
         return [*self.prompt, *self.answers[0]]
 
 
-def check_training_row(row: JsonObject, form: FormatConfig, schema: RowSchema, where: str) -> None:
-    """Checks all that can be known of a row without a tokenizer.
+def check_training_row(
+    row: JsonObject, form: FormatConfig, schema: RowSchema, where: str
+) -> PromptRow | None:
+    """Checks all that can be known of a row without a tokenizer; returns its prompt and answers.
 
     Raises: UserError naming the row, its column and what it lacks.
     """
     match schema:
         case "cpt":
             read_cpt_row(row, form, where)
+            return None
         case "dpo":
-            read_dpo_row(row, form, where)
+            return read_dpo_row(row, form, where)
         case _:
-            read_sft_row(row, form, where)
+            return read_sft_row(row, form, where)
 
 
 def read_cpt_row(row: JsonObject, form: FormatConfig, where: str) -> str:

@@ -15,9 +15,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from services.explorer.engine.tokenizer import HuggingFaceTokenizer
-from services.trainer.data.chat import ChatEncoder, Conversation
+from services.trainer.data.chat import ChatEncoder
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.advantage.samples import Samples
+from trinity.chat_spans import Conversation
 from trinity.types import Experience, FinishReason, SamplingParams
 from trinity.workflows.answers import match_answers
 from trinity.workflows.generation import Generation, ModelLimits, OnDelta, Scores

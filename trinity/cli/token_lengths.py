@@ -12,7 +12,7 @@ from pathlib import Path
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from trinity.config.checks.chat_template import TEMPLATE_EXTENSIONS
+from trinity.chat_template import TEMPLATE_EXTENSIONS
 from trinity.config.checks.model import own_template
 from trinity.errors import UserError
 

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
-from services.trainer.data.chat import ChatEncoder, Conversation, Encoded, Message, Tools
+from services.trainer.data.chat import ChatEncoder, Encoded
 from services.trainer.types import PairSide, TrainRow
 from trinity.algorithm.algorithm_type import RowSchema
+from trinity.chat_spans import Conversation, Message, Tools
 from trinity.config.schema.data import FormatConfig
 from trinity.config.schema.model import merge_template_kwargs
 from trinity.errors import UserError

@@ -79,6 +79,13 @@ def write_rows(file: Path, *rows: object) -> str:
     return str(file)
 
 
+CHAT = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{% for call in m.tool_calls %}[{{ call.function.name }}]{% endfor %}<end>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
 def write_model(directory: Path, **architecture: object) -> str:
     """A directory that looks like a model; answers its path."""
     directory.mkdir(parents=True)
@@ -86,6 +93,6 @@ def write_model(directory: Path, **architecture: object) -> str:
     described = {"model_type": "qwen2", **config, **architecture}
     (directory / "config.json").write_text(json.dumps(described))
     (directory / "tokenizer.json").write_text("{}")
-    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ x }}"}))
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHAT}))
     (directory / "model.safetensors").write_bytes(SAFETENSORS)
     return str(directory)

@@ -65,11 +65,12 @@ def test_a_conversation_that_ends_with_the_user_has_no_last_answer(formatter_of:
 def test_a_message_may_call_a_tool_and_say_nothing(
     tokenizer: PreTrainedTokenizerFast, formatter_of: Load
 ) -> None:
-    template = TEMPLATE.replace("{{ message['content'] }}", "{{ message['content'] or 3 }}")
+    calls = "{% for call in message['tool_calls'] %}({{ call['name'] }}){% endfor %}<end>"
+    template = TEMPLATE.replace("<end>", calls)
     formatter = formatter_of(**MESSAGES, chat_template=template)
     call: JsonValue = {"role": "assistant", "content": None, "tool_calls": [{"name": "x"}]}
     row = only_row(formatter, {"turns": [QUESTION, call]})
-    assert learned_of(tokenizer, row) == "3<end>"
+    assert learned_of(tokenizer, row) == "(x)<end>"
 
 
 @pytest.mark.parametrize("side", ["chosen", "rejected"])

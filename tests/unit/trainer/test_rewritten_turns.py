@@ -159,19 +159,32 @@ TURNS = [("user", "1"), ("assistant", "2"), ("user", "3"), ("assistant", "4")]
 
 
 @pytest.mark.parametrize(
-    ("template", "which"),
+    "template",
     [
-        ("{{ messages | length }}" + TEMPLATE, "message 3"),
-        ("{% if not add_generation_prompt %}0{% endif %}" + TEMPLATE, "message 3"),
-        ("{% if messages | length > 3 %}{{ messages[1] }}{% endif %}" + TEMPLATE, "message 1"),
+        "{% if not add_generation_prompt %}0{% endif %}" + TEMPLATE,
+        TEMPLATE.replace("<assistant>", "<assistant>{{ messages | length }}"),
     ],
 )
 def test_a_row_that_cannot_be_split_is_named_with_what_to_do(
-    formatter_of: Load, template: str, which: str
+    formatter_of: Load, template: str
 ) -> None:
     formatter = turns_of(formatter_of, template)
-    with pytest.raises(UserError, match=rf"`rows`: row 6: .*{which}.*`format.chat_template`"):
+    with pytest.raises(UserError, match=r"`rows`: row 6: .*message 3.*`format.chat_template`"):
         only_row(formatter, {"messages": messages_of(*TURNS)}, index=6)
+
+
+@pytest.mark.parametrize(
+    "before", ["{{ messages | length }}", "{% if messages | length > 2 %}2{% endif %}"]
+)
+def test_the_last_answer_follows_the_prompt_that_the_model_gets(
+    tokenizer: PreTrainedTokenizerFast, formatter_of: Load, before: str
+) -> None:
+    """Also where the template begins otherwise once the answer is there."""
+    row = only_row(turns_of(formatter_of, before + TEMPLATE), {"messages": messages_of(*TURNS)})
+    text = decoded(tokenizer, row.tokens)
+    assert text[1:] == "<user>1<end>\n<assistant>2<end>\n<user>3<end>\n<assistant>4<end>"
+    assert text[0] == {"{{": "3", "{%": "2"}[before[:2]]
+    assert learned_of(tokenizer, row) == "2<end>4<end>"
 
 
 @pytest.mark.parametrize(

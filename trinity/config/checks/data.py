@@ -128,20 +128,20 @@ def check_experience_buffer(buffer: ResolvedExperienceBuffer, stage: StagePlan) 
     files = _files_to_train_on(buffer)
     if not files:
         return
-    _check_rows(files, buffer, stage.algorithm.row_schema)
+    _check_rows(files, buffer, stage.algorithm.row_schema, stage)
     if stage.total_train_steps is None and buffer.task_pipeline is None:
         _check_size(count_rows(files), stage)
 
 
-def check_auxiliary_buffer(buffer: ResolvedExperienceBuffer) -> None:
+def check_auxiliary_buffer(buffer: ResolvedExperienceBuffer, stage: StagePlan) -> None:
     """Checks the files and their first row: expert rows have the columns of `sft`."""
     if files := _files_to_train_on(buffer):
-        _check_rows(files, buffer, "sft")
+        _check_rows(files, buffer, "sft", stage)
 
 
 def _files_to_train_on(buffer: ResolvedExperienceBuffer) -> tuple[Path, ...]:
     if buffer.format.chat_template is not None:
-        from trinity.config.checks.chat_template import check_template
+        from trinity.chat_template import check_template
 
         check_template(buffer.format.chat_template, "of `format`")
     _check_fetchable(buffer)
@@ -149,14 +149,17 @@ def _files_to_train_on(buffer: ResolvedExperienceBuffer) -> tuple[Path, ...]:
 
 
 def _check_rows(
-    files: tuple[Path, ...], buffer: ResolvedExperienceBuffer, schema: RowSchema
+    files: tuple[Path, ...],
+    buffer: ResolvedExperienceBuffer,
+    schema: RowSchema,
+    stage: StagePlan,
 ) -> None:
     """Checks the columns of the first row, then the contents of the first rows."""
     rows = first_rows(files, CHECKED_ROWS)
     if buffer.on_bad_row == "fail" and not _may_have_more_columns(buffer):
         _check_columns(rows[0], buffer.format, schema)
     if buffer.task_pipeline is None:
-        check_training_rows(rows, buffer, schema)
+        check_training_rows(rows, buffer, schema, stage)
 
 
 def _check_columns(row: Row, columns: FormatConfig, schema: RowSchema) -> None:

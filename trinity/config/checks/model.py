@@ -93,7 +93,7 @@ class _ModelConfigJson(BaseModel):
 
 
 def _check_template(template: str, whose: str) -> None:
-    from trinity.config.checks.chat_template import check_template  # Jinja, for few files
+    from trinity.chat_template import check_template  # Jinja, for few files
 
     check_template(template, whose)
 

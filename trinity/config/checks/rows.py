@@ -11,6 +11,7 @@ from trinity.compat import (
 )
 from trinity.config.data_rows import Row
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.data import FormatConfig
 from trinity.conversations import (
     BadConversation,
@@ -76,16 +77,23 @@ def single_bad_rows(taskset: ResolvedTaskset, rows: Sequence[Row]) -> str:
 
 
 def check_training_rows(
-    rows: Sequence[Row], buffer: ResolvedExperienceBuffer, schema: RowSchema
+    rows: Sequence[Row], buffer: ResolvedExperienceBuffer, schema: RowSchema, stage: StagePlan
 ) -> None:
     """Checks that the rows can be trained on; with `on_bad_row: skip`, that one of them can.
+
+    The chat template is tried on them where the model is here.
 
     Raises: UserError with the error of the first row that has one.
     """
     errors: list[UserError] = []
+    from trinity.config.checks.row_templates import load_row_template  # Jinja, for few rows
+
+    template = None if schema == "cpt" else load_row_template(stage, buffer)
     for index, row in enumerate(rows):
         try:
-            check_training_row(dict(row), buffer.format, schema, f"row {index}")
+            read = check_training_row(dict(row), buffer.format, schema, f"row {index}")
+            if template is not None and read is not None:
+                template.check(read, index)
         except UserError as error:
             errors.append(error)
     if errors and (buffer.on_bad_row == "fail" or len(errors) == len(rows)):

@@ -261,7 +261,7 @@ def _data_checks(stage: StagePlan, *, only_here: bool = False) -> Iterator[Check
     experts = stage.expert_buffer
     if experts is not None and (not only_here or _is_here(experts.path)):
         what = f"stage `{stage.name}`, auxiliary buffer `{experts.name}`: "
-        yield what, partial(check_auxiliary_buffer, experts)
+        yield what, partial(check_auxiliary_buffer, experts, stage)
     for taskset in (*stage.tasksets, *stage.eval_tasksets):
         if not only_here or _is_here(taskset.path):
             what = f"stage `{stage.name}`, taskset `{taskset.name}`: "
