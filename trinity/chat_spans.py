@@ -33,7 +33,7 @@ THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 """Keys of a message under which templates look for thoughts."""
 END_OF_THOUGHTS = "</think>"
 _OPENS_THOUGHT = re.compile(
-    r"(?P<tag>[<\[◁](?!/)[^<>\[\]◁▷]*(?:think|thought|reason)[^<>\[\]◁▷]*[>\]▷])(?P<space>\s*)$",
+    r"(?P<tag>[<\[◁](?!/|\w+\|)[^<>\[\]◁▷]*(?:think|thought|reason)[^<>\[\]◁▷]*[>\]▷])(?P<space>\s*)$",
     re.IGNORECASE,
 )
 _EMPTY_THOUGHT = re.compile(

@@ -29,7 +29,7 @@ BEGIN, END = "trinity_begin_of_message", "trinity_end_of_messages"
 MARK = re.compile("\ue000(\\d*)\ue001")
 """Two characters of Unicode's private use, with the place of a message between them, or nothing."""
 SYSTEM_ROLES = ("system", "developer")
-_TURN_OF_TEXT = re.compile(r"content['\"]?\]? is not none")
+_TURN_OF_TEXT = re.compile(r"\bcontent['\"]?\]? is not none")
 Message = dict[str, Any]
 NOT_RENDERED = (TemplateError, TypeError, ValueError, LookupError)
 """Exceptions that templates raise for messages they do not expect, such as roles out of turn."""

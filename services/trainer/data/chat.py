@@ -15,7 +15,7 @@ from trinity.chat_spans import (
     find_assistant_spans,
     refused,
 )
-from trinity.chat_template import NOT_RENDERED
+from trinity.chat_template import NOT_RENDERED, render_with_calls
 from trinity.errors import UserError
 from trinity.json_values import JsonObject
 
@@ -47,14 +47,21 @@ class TokenizersTemplate(ChatTemplate):
         """
         if super().marked(conversation) is None:
             return None
-        try:
-            (text,), (spans,) = render_jinja_template(
-                [list(conversation.messages)],
+        template, spans = self._template(conversation), list[Span]()
+
+        def render(messages: Sequence[Message]) -> str:
+            (text,), (found,) = render_jinja_template(
+                [list(messages)],
                 tools=conversation.tools,
-                chat_template=self._template(conversation),
+                chat_template=template,
                 return_assistant_tokens_mask=True,
                 **{**self._tokenizer.special_tokens_map, **self._own},
             )
+            spans[:] = found
+            return str(text)
+
+        try:
+            text, _ = render_with_calls(render, conversation.messages, template)
         except NOT_RENDERED as error:
             raise refused(conversation, error) from error
         return text, spans

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.config.builders import SFT, write_model, write_rows
-from tests.unit.config.preflight import MESSAGES, TASK, check, grpo, sft
+from tests.unit.config.builders import CHAT, SFT, write_model, write_rows
+from tests.unit.config.preflight import MESSAGES, TASK, TURNS, check, grpo, sft
 
 
 @pytest.fixture
@@ -61,6 +61,24 @@ def test_an_incomplete_model_is_named(
     answer = check(tmp_path, SFT, **sft(model, path=path))
     assert said in answer
     assert model in answer
+
+
+def test_the_chat_template_is_tried_on_rows_of_data(tmp_path: Path, model: str) -> None:
+    config_json = Path(model) / "tokenizer_config.json"
+    path = write_rows(tmp_path / "sft.jsonl", MESSAGES, MESSAGES)
+    assert check(tmp_path, SFT, **sft(model, path=path)) == ""
+    silent = CHAT.replace("[{{ call.function.name }}]", "")
+    config_json.write_text(json.dumps({"chat_template": silent}))
+    said = "row 0: the chat template leaves out `tool_calls` of message 1 (`add`)"
+    assert said in check(tmp_path, SFT, **sft(model, path=path))
+    named = [{"name": "default", "template": silent}, {"name": "tool_use", "template": CHAT}]
+    config_json.write_text(json.dumps({"chat_template": named}))
+    assert said in check(tmp_path, SFT, **sft(model, path=path))
+    offers = {"message": TURNS, "tools": [{"type": "function", "function": {"name": "add"}}]}
+    path = write_rows(tmp_path / "offers.jsonl", offers, offers)
+    assert "leaves out `tools` (`add`)" in check(tmp_path, SFT, **sft(model, path=path))
+    skipped = {"path": path, "on_bad_row": "skip"}
+    assert "leaves out `tools` (`add`)" in check(tmp_path, SFT, **sft(model, **skipped))
 
 
 def test_heads_that_the_engine_does_not_run_are_refused_without_a_gpu(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_the_variables_that_a_template_reads_are_known(model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "template", ["{{ raise_exception('no') }}", "{{ 'a' + messages[0]['content'] }}"]
+    "template", ["{{ raise_exception('no') }}", "{{ 'a' + messages[0]['tool_calls'] }}"]
 )
 def test_messages_that_the_template_does_not_expect_are_an_error_of_the_users(
     model: str, template: str
