@@ -331,9 +331,6 @@ def require_complete(
 
     Raises: UserError naming what the template leaves out.
     """
-    for name in _names(conversation.tools or []):
-        if name not in text:
-            raise _left_out(conversation, f"`tools` (`{name}`)", "or leave out `format.tools_key`")
     _require_calls(template, conversation)
     thoughts, _ = split_thoughts(conversation.messages[-1])
     if not _is_in(thoughts, text):
@@ -354,26 +351,39 @@ def require_complete(
 
 
 def _require_calls(template: ChatTemplate, conversation: Conversation) -> None:
-    """Raises UserError for calls that are in a message and not in its text."""
-    renamed: dict[str, tuple[int, str]] = {}
-    messages: list[Message] = []
-    for place, message in enumerate(conversation.messages):
-        calls: list[object] = []
-        for call, function in functions_of(message):
-            stand_in = f"{PLACEHOLDER}x{len(renamed)}x"
-            renamed[stand_in] = (place, str(function.get("name")))
-            named = {**function, "name": stand_in}
-            calls.append({**call, "function": named} if "function" in call else named)
-        messages.append({**message, CALLS: calls} if calls else message)
-    if not renamed:
+    """Raises UserError for tools and calls that are in a row and not in its text.
+
+    Names may stand elsewhere in the text, so others stand in for them.
+    """
+    others: list[tuple[str, str]] = []
+
+    def renamed(given: object, what: str) -> list[object]:
+        changed: list[object] = []
+        for call, function in functions_of({CALLS: given}):
+            others.append((what, str(function.get("name"))))
+            named = {**function, "name": f"{PLACEHOLDER}x{len(others)}x"}
+            changed.append({**call, "function": named} if "function" in call else named)
+        return changed
+
+    tools = renamed(conversation.tools, "`tools`")
+    messages = [
+        {**message, CALLS: renamed(message[CALLS], f"`tool_calls` of message {place}")}
+        if message.get(CALLS)
+        else message
+        for place, message in enumerate(conversation.messages)
+    ]
+    if not others:
         return
     try:
-        text = template.text(replace(conversation, messages=messages))
+        text = template.text(replace(conversation, messages=messages, tools=tools or None))
     except UserError:  # it looks at the names
         return
-    for stand_in, (place, name) in renamed.items():
-        if stand_in not in text:
-            raise _left_out(conversation, f"`tool_calls` of message {place} (`{name}`)")
+    told = " ".join(str(message.get("content")) for message in messages)
+    for number, (what, name) in enumerate(others, 1):
+        is_told = what == "`tools`" and name in told
+        if f"{PLACEHOLDER}x{number}x" not in text and not is_told:
+            otherwise = "or leave out `format.tools_key`" if what == "`tools`" else ""
+            raise _left_out(conversation, f"{what} (`{name}`)", otherwise)
 
 
 def _writes_content(template: ChatTemplate, conversation: Conversation, place: int) -> bool:
@@ -384,13 +394,6 @@ def _writes_content(template: ChatTemplate, conversation: Conversation, place: i
         return PLACEHOLDER in template.text(replace(conversation, messages=messages))
     except UserError:  # it wants another text
         return True
-
-
-def _names(tools: Sequence[object]) -> Iterator[str]:
-    for tool in tools:
-        function = tool.get("function", tool) if isinstance(tool, dict) else {}
-        if isinstance(function, dict) and isinstance(name := function.get("name"), str):
-            yield name
 
 
 def _is_in(said: str, text: str) -> bool:

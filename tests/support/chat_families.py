@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerFast
 from services.explorer.engine.tokenizer import HuggingFaceTokenizer
 from services.trainer.data.chat import ChatEncoder, Encoded
 from services.trainer.data.encoders import DpoEncoder, SftEncoder
+from trinity.algorithm.algorithm_type import RowSchema
 from trinity.chat_spans import ChatTemplate
 from trinity.config.checks.row_templates import RowTemplate
 from trinity.config.schema.data import FormatConfig
@@ -231,9 +232,9 @@ RESULT: Turn = {"role": "tool", "name": "find_town", "tool_call_id": "call12345"
 def _rows(family: Family) -> dict[str, JsonObject]:
     thoughts = {family.thoughts: "TT1 because of three and four"}
     return {
-        "the last answer": {"messages": TALK},
-        "all answers": {"messages": TALK},
-        "`dpo`": {"messages": TALK[:-1], "chosen": [LAST], "rejected": [SAID]},
+        "the last answer": {"messages": [*TALK]},
+        "all answers": {"messages": [*TALK]},
+        "`dpo`": {"messages": [*TALK[:-1]], "chosen": [LAST], "rejected": [SAID]},
         "system prompt": {"messages": [{"role": "system", "content": "SS1 be brief"}, *TALK]},
         "thoughts": {"messages": [*TALK[:-1], {**LAST, **thoughts}]},
         "tools": {"messages": [*ASKED, CALL, RESULT, SAID, AGAIN, LAST], "tools": [TOOL]},
@@ -273,7 +274,7 @@ def encode(family: Family, template: str, kind: str) -> list[tuple[str, list[str
         enable_concatenated_multi_turn=all_turns,
     )
     row = _rows(family)[kind]
-    schema = "dpo" if kind == "`dpo`" else "sft"
+    schema: RowSchema = "dpo" if kind == "`dpo`" else "sft"
     make = (DpoEncoder if schema == "dpo" else SftEncoder)(chat, form)
     variables = {**words.special_tokens_map, **family.variables}
     check = RowTemplate(ChatTemplate(lambda _: template, variables), all_turns)

@@ -117,7 +117,7 @@ HARMONY = Family(
             [*RIGHT, LOST, "right"],
             "one sample",
         ),
-        (family(), LATE, [*RIGHT, LOST, "right"], "one sample"),
+        (family(), LATE, [*RIGHT, LOST, "right"], "a sample a turn"),
         (family(), SILENT, [*RIGHT, LOST, "refused: drops `tool_calls`"], "one sample"),
         (family(), DEAF, [*RIGHT, LOST, "refused: drops `tools`"], "one sample"),
         (
