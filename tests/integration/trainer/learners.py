@@ -37,14 +37,19 @@ def stepped(learner: "Learner", batch: TrainBatch, rate: float = RATE) -> dict[s
 
 def gradients_of(learner: "Learner", batch: TrainBatch) -> Arrays:
     """The gradients of a step, of the actor and of the critic if there is one."""
+    return gradients_and_figures(learner, batch)[0]
+
+
+def gradients_and_figures(learner: "Learner", batch: TrainBatch) -> tuple[Arrays, dict[str, float]]:
+    """Both of one step."""
     workers = {"actor": learner._roles.actor.worker}
     if learner._roles.critic is not None:
         workers["critic"] = learner._roles.critic._worker
     found: Arrays = {}
     for role, worker in workers.items():
         _watch(role, worker.engine, found)
-    stepped(learner, batch)
-    return found
+    figures = stepped(learner, batch)
+    return found, figures
 
 
 def state_of(learner: "Learner") -> dict[str, npt.NDArray[np.generic]]:

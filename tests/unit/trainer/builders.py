@@ -15,6 +15,9 @@ from trinity.config.schema.experiment import Config
 VOCABULARY = 48
 GROUP_SIZE = 4
 DATA_ALGORITHMS = frozenset({"sft", "cpt", "dpo", "ipo", "orpo", "simpo"})
+TAUGHT_ALGORITHMS = frozenset(
+    {"on_policy_distill", "sdpo", "grpo_distill", "jsd", "jensen_shannon"}
+)
 PAIR: tuple[PairSide, PairSide] = ("chosen", "rejected")
 
 
@@ -105,7 +108,7 @@ def make_plan(
 ) -> StagePlan:
     """The one stage of an experiment with these sections."""
     is_data = algorithm["algorithm_type"] in DATA_ALGORITHMS
-    is_taught = algorithm["algorithm_type"] == "on_policy_distill"
+    is_taught = algorithm["algorithm_type"] in TAUGHT_ALGORITHMS
     workflow = "self_distill_workflow" if is_taught else "math_workflow"
     taskset = {"name": "tasks", "path": str(model), "default_workflow_type": workflow}
     data = {"experience_buffer": {"name": "rows", "storage_type": "file", "path": str(model)}}

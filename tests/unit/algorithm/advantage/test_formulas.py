@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.unit.algorithm.advantage import references
+from tests.support.oracle import groups as references
 from tests.unit.algorithm.advantage.builders import compute, random_samples, samples_at
 from trinity.algorithm.advantage import ADVANTAGE_PATHS
 from trinity.algorithm.advantage.groups import draw_copies

@@ -17,7 +17,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from tests.unit.algorithm.advantage import references
+from tests.support.oracle import groups as references
 from tests.unit.algorithm.advantage import test_formulas as group_formulas
 from tests.unit.algorithm.kl import test_estimators as kl
 from tests.unit.algorithm.policy_loss import cutting, test_examples, test_pairs, test_shares

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 import torch
 
-from tests.unit.algorithm.policy_loss import reference
+from tests.support.oracle import losses as reference
 from tests.unit.algorithm.policy_loss.batches import (
     AGES,
     MODES,
@@ -93,6 +93,26 @@ PAIRS = {
 CLIP_MODES, WEIGHTS, REGULARIZERS = map(get_args, (ClipMode, Weight, Regularizer))
 
 
+def rows_of(inputs: PolicyInputs, logprobs_BT: torch.Tensor) -> list[reference.Row]:
+    rows = []
+    for b in range(inputs.mask_BT.shape[0]):
+        row = []
+        for t in range(inputs.mask_BT.shape[1]):
+            if not inputs.mask_BT[b, t]:
+                continue
+            assert inputs.reference_logprobs_BT is not None
+            row.append(
+                reference.Token(
+                    lp=logprobs_BT[b, t],
+                    old=reference.number(inputs.old_logprobs_BT[b, t]),
+                    advantage=reference.number(inputs.advantages_BT[b, t]),
+                    reference=reference.number(inputs.reference_logprobs_BT[b, t]),
+                )
+            )
+        rows.append(row)
+    return rows
+
+
 def assert_is(
     ours: Loss,
     slow: Callable[[list[reference.Row]], torch.Tensor],
@@ -101,7 +121,7 @@ def assert_is(
 ) -> None:
     found = outcome(ours, inputs, mode)
     logprobs_BT = inputs.logprobs_BT.clone().requires_grad_()
-    expected = slow(reference.rows_of(inputs, logprobs_BT))
+    expected = slow(rows_of(inputs, logprobs_BT))
     expected.backward()
     torch.testing.assert_close(found.loss, expected.detach(), rtol=EXACT, atol=EXACT)
     assert logprobs_BT.grad is not None
@@ -158,7 +178,13 @@ def test_rec_is_the_formula_in_all_its_variants(
 @pytest.mark.parametrize("seed", range(3))
 def test_dpo_is_the_mean_over_pairs(seed: int, smoothing: float) -> None:
     inputs = random_inputs(seed, num_rows=4)
-    slow = partial(reference.dpo, beta=0.3, smoothing=smoothing)
+
+    def slow(rows: list[reference.Row]) -> torch.Tensor:
+        pairs = zip(rows[::2], rows[1::2], strict=True)
+        return reference.mean(
+            [reference.dpo(*pair, beta=0.3, smoothing=smoothing) for pair in pairs]
+        )
+
     assert_is(partial(dpo, beta=0.3, label_smoothing=smoothing), slow, inputs)
 
 
@@ -252,7 +278,7 @@ def test_sequence_masking_reports_what_it_leaves_out() -> None:
     inputs = random_inputs(4)
     masked = partial(ppo, enable_sequence_masking=True, delta_sequence_masking=0.05)
     figures = outcome(masked, inputs).figures
-    rows = [row for row in reference.rows_of(inputs, inputs.logprobs_BT) if row]
+    rows = [row for row in rows_of(inputs, inputs.logprobs_BT) if row]
     means = [-reference.number(reference.mean_log_ratio(row)) for row in rows]
     left_out = sum(
         token.advantage < 0

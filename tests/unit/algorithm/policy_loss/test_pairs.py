@@ -7,58 +7,22 @@ from functools import partial
 import pytest
 import torch
 
-from tests.unit.algorithm.policy_loss import reference
+from tests.support.oracle import losses as reference
+from tests.support.oracle.losses import Scalar
 from tests.unit.algorithm.policy_loss.batches import Loss, outcome, random_inputs
-from tests.unit.algorithm.policy_loss.reference import Scalar
 from tests.unit.algorithm.policy_loss.test_against_formula import assert_is
 from trinity.algorithm.policy_loss.ipo import ipo
 from trinity.algorithm.policy_loss.orpo import orpo
 from trinity.algorithm.policy_loss.simpo import simpo
 
-ZERO = torch.zeros((), dtype=torch.float64)
-
-
-def mean(values: list[Scalar]) -> Scalar:
-    return sum(values, start=ZERO) / max(len(values), 1)
-
-
-def minus_log_sigmoid(x: Scalar) -> Scalar:
-    return (1 + (-x).exp()).log()
-
-
-def slow_ipo(
-    chosen: reference.Row, rejected: reference.Row, *, beta: float, normalized: bool
-) -> Scalar:
-    gaps = []
-    for row in (chosen, rejected):
-        own = [t.lp - t.reference for t in row]
-        gaps.append(mean(own) if normalized else sum(own, start=ZERO))
-    return (gaps[0] - gaps[1] - 1 / (2 * beta)) ** 2
-
-
-def slow_simpo(
-    chosen: reference.Row, rejected: reference.Row, *, beta: float, gamma: float
-) -> Scalar:
-    lead = mean([t.lp for t in chosen]) - mean([t.lp for t in rejected])
-    return minus_log_sigmoid(beta * lead - gamma)
-
-
-def slow_orpo(chosen: reference.Row, rejected: reference.Row, *, beta: float) -> Scalar:
-    odds = []
-    for row in (chosen, rejected):
-        probability = mean([t.lp for t in row]).exp()
-        odds.append((probability / (1 - probability)).log())
-    return -mean([t.lp for t in chosen]) + beta * minus_log_sigmoid(odds[0] - odds[1])
-
-
 CASES: dict[str, tuple[Loss, Callable[..., Scalar]]] = {
-    "ipo": (partial(ipo, beta=0.3), partial(slow_ipo, beta=0.3, normalized=True)),
+    "ipo": (partial(ipo, beta=0.3), partial(reference.ipo, beta=0.3, normalized=True)),
     "ipo-sums": (
         partial(ipo, beta=0.3, length_normalized=False),
-        partial(slow_ipo, beta=0.3, normalized=False),
+        partial(reference.ipo, beta=0.3, normalized=False),
     ),
-    "simpo": (partial(simpo, beta=1.7, gamma=0.4), partial(slow_simpo, beta=1.7, gamma=0.4)),
-    "orpo": (partial(orpo, beta=0.25), partial(slow_orpo, beta=0.25)),
+    "simpo": (partial(simpo, beta=1.7, gamma=0.4), partial(reference.simpo, beta=1.7, gamma=0.4)),
+    "orpo": (partial(orpo, beta=0.25), partial(reference.orpo, beta=0.25)),
 }
 
 
@@ -69,7 +33,7 @@ def test_a_loss_of_pairs_is_the_mean_of_its_formula(name: str, seed: int) -> Non
 
     def slow(rows: list[reference.Row]) -> Scalar:
         pairs = zip(rows[::2], rows[1::2], strict=True)
-        return mean([of_pair(chosen, rejected) for chosen, rejected in pairs])
+        return reference.mean([of_pair(chosen, rejected) for chosen, rejected in pairs])
 
     assert_is(ours, slow, random_inputs(seed, num_rows=4))
 

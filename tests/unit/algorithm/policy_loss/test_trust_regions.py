@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from tests.unit.algorithm.policy_loss import reference
+from tests.support.oracle import losses as reference
 from tests.unit.algorithm.policy_loss.batches import AGES, MODES, Age, random_inputs
 from tests.unit.algorithm.policy_loss.test_against_formula import assert_is
 from tests.unit.algorithm.policy_loss.test_examples import gradient, one_token
@@ -18,33 +18,6 @@ from trinity.algorithm.policy_loss.m2po import m2po
 from trinity.algorithm.policy_loss.ppo import ppo
 
 
-def dcpo_bounds(old: float, low: float, high: float, largest: float) -> tuple[float, float]:
-    """The ends of the range of ratios by bisection: where |r - 1| p reaches the bound."""
-    probability = math.exp(old)
-
-    def change(ratio: float) -> float:
-        return abs(ratio - 1) * ratio * probability
-
-    top, bottom = largest, 1.0
-    for _ in range(200):
-        middle = (bottom + top) / 2
-        bottom, top = (middle, top) if change(middle) < high else (bottom, middle)
-    below, above = 0.5, 1.0
-    for _ in range(200):
-        middle = (below + above) / 2
-        below, above = (below, middle) if change(middle) < low else (middle, above)
-    return above, top
-
-
-def slow_dcpo(row: reference.Row, low: float, high: float, c: float) -> list[torch.Tensor]:
-    losses = []
-    for t in row:
-        at_least, at_most = dcpo_bounds(max(t.old, -20.0), low, high, c)
-        value = reference.ppo_objective(t.ratio, t.advantage, 1 - at_least, at_most - 1, c)
-        losses.append(-value)
-    return losses
-
-
 @pytest.mark.parametrize("age", AGES)
 @pytest.mark.parametrize("mode", MODES)
 def test_dcpo_clips_where_the_change_of_probability_reaches_its_bounds(
@@ -53,7 +26,7 @@ def test_dcpo_clips_where_the_change_of_probability_reaches_its_bounds(
     inputs = random_inputs(4, age)
 
     def slow(rows: list[reference.Row]) -> torch.Tensor:
-        losses = [slow_dcpo(row, 0.1, 0.3, 8.0) for row in rows]
+        losses = [reference.dcpo(row, 0.1, 0.3, 8.0) for row in rows]
         return reference.aggregate(losses, mode, inputs.mask_BT.shape[1])
 
     ours = partial(dcpo, clip_range_low=0.1, clip_range_high=0.3, clip_ratio_c=8.0)
@@ -80,16 +53,9 @@ def test_m2po_is_ppo_within_the_range_of_the_batch_but_never_less_than_its_own(
 ) -> None:
     inputs = random_inputs(6, age)
     inputs = replace(inputs, chosen_BT=torch.full_like(inputs.logprobs_BT, largest))
-    lowest = 1 - max(1 - math.exp(-largest), 0.3)
-    highest = 1 + max(math.exp(largest) - 1, 0.5)
 
     def slow(rows: list[reference.Row]) -> torch.Tensor:
-        def of_token(token: reference.Token) -> torch.Tensor:
-            is_out = token.ratio > highest if token.advantage > 0 else token.ratio < lowest
-            bound = highest if token.advantage > 0 else lowest
-            return -token.advantage * (bound if is_out else token.ratio)
-
-        losses = [[of_token(token) for token in row] for row in rows]
+        losses = [reference.m2po(row, largest) for row in rows]
         return reference.aggregate(losses, mode, inputs.mask_BT.shape[1])
 
     assert_is(m2po, slow, inputs, mode)

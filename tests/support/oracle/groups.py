@@ -1,21 +1,46 @@
-"""The formulas once more, as slow and plain as they can be written."""
+"""Advantages within groups, as slow and plain as they can be written."""
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any, Protocol
 
 import numpy as np
-
-from trinity.algorithm.advantage.samples import FloatVector, Samples
+import numpy.typing as npt
 
 Groups = list[list[int]]
+FloatVector = npt.NDArray[np.float64]
+IntVector = npt.NDArray[np.int64]
+
+
+class Samples(Protocol):
+    """Samples in order of group, run and step; every array has one entry per sample."""
+
+    @property
+    def rewards(self) -> FloatVector: ...
+    @property
+    def groups(self) -> IntVector: ...
+    @property
+    def runs(self) -> IntVector: ...
+    @property
+    def steps(self) -> IntVector: ...
+    @property
+    def mean_logprobs(self) -> FloatVector: ...
+    @property
+    def step_rewards(self) -> FloatVector: ...
+    @property
+    def states(self) -> IntVector: ...
+
+
+Formula = Callable[[Any], FloatVector]
+"""NaN leaves a sample out."""
 
 
 def groups_of(samples: Samples) -> Groups:
     """Indexes of each group's samples."""
     return [
         [i for i in range(len(samples.groups)) if samples.groups[i] == group]
-        for group in range(samples.num_groups)
+        for group in sorted(set(samples.groups.tolist()))
     ]
 
 
@@ -44,11 +69,11 @@ def each_group(samples: Samples, score: Callable[[list[float]], list[float]]) ->
     return scores
 
 
-def by_run(samples: Samples, formula: Callable[[Samples], FloatVector]) -> FloatVector:
+def by_run(samples: Any, formula: Callable[[Any], FloatVector]) -> FloatVector:
     """A formula of runs, each with the means of its samples, whose result all of these get."""
     runs = [run for group in groups_of(samples) for run in runs_of(samples, group)]
     last = [run[-1] for run in runs]
-    one_each = samples.chosen(np.array([i in last for i in range(len(samples.groups))]))
+    one_each = replace(samples, **{f.name: getattr(samples, f.name)[last] for f in fields(samples)})
     for name in ("rewards", "mean_logprobs"):
         values = getattr(samples, name)
         means = np.array([mean([float(values[i]) for i in run]) for run in runs])
@@ -210,3 +235,27 @@ def gigpo(
         if len(same) > 1:
             single[same] = compared([float(returns[i]) for i in same])
     return whole + omega * single
+
+
+def without_equal(formula: Formula) -> Formula:
+    """Leaves out groups whose runs have all one reward, or of one run (DAPO's sampling)."""
+
+    def kept(samples: Any) -> FloatVector:
+        values = formula(samples)
+        for group in groups_of(samples):
+            scores = [mean([float(samples.rewards[i]) for i in r]) for r in runs_of(samples, group)]
+            if len(set(scores)) == 1:
+                values[group] = np.nan
+        return values
+
+    return kept
+
+
+def above_the_mean(samples: Samples) -> FloatVector:
+    """RAFT: 1, or left out; a single one is compared with 0."""
+
+    def score(rewards: list[float]) -> list[float]:
+        border = mean(rewards) if len(rewards) > 1 else 0.0
+        return [1.0 if reward > border else math.nan for reward in rewards]
+
+    return each_group(samples, score)
