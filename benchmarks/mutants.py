@@ -1,16 +1,18 @@
-"""Mutation score of the formulas: how many seeded mutants the unit tests find.
+"""Mutation score: how many seeded mutants of a set of files the tests find.
 
-python -m benchmarks.mutants                       # 300 mutants, seed 0
+python -m benchmarks.mutants                       # 300 mutants of the formulas, seed 0
 python -m benchmarks.mutants --only advantage      # those of them in modules of that name
+python -m benchmarks.mutants --of training --num 60 --seed 3   # learner and backend
+python -m benchmarks.mutants --of rollouts --num 60 --seed 3   # workflows, codec, rows, data
 
-Operators, comparisons, constants, indices and calls within functions of trinity/algorithm are
-changed one at a time, in one process that loads torch once. A mutant is found when one of the tests
-that reach its function fails. Values in signatures are left alone: a test compares them with the
+Operators, comparisons, constants, indices and calls within functions are changed one at a time, in
+one process that loads torch once. A mutant is found when one of the tests that reach its function
+fails within two minutes. Values in signatures are left alone: a test compares them with the
 documentation. Survivors that no test can find are listed with their reason in `EQUIVALENT`.
 
-Each outcome is a line of benchmarks/results/mutants.jsonl. A mutant that was found is not tried
-again while its line of source is the same, so that a run that was broken off goes on; `--again`
-tries all.
+Each outcome is a line of benchmarks/results/mutants.jsonl, or mutants_<set>.jsonl. One that was
+found is not tried again while its line of source is the same, so that a run that was broken off
+goes on; `--again` tries all.
 """
 
 import argparse
@@ -24,8 +26,9 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -34,60 +37,16 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from benchmarks.mutants_equivalent import EQUIVALENT
+from benchmarks.mutants_targets import LEFT_OUT, SKIPPED, TARGETS
 
 ROOT = Path(__file__).parents[1]
-RESULT = ROOT / "benchmarks/results/mutants.json"
-PACKAGES = ("advantage", "kl", "policy_loss", "token_advantage", "token_selection")
-FILES = ("aggregation", "value_loss")
-SKIPPED = ("__init__", "validation", "json_codec", "needs", "need", "inputs", "controller")
-"""Files without a formula."""
-_TESTS = "tests/unit/algorithm"
-_LOSSES = tuple(
-    f"{_TESTS}/policy_loss/test_{name}.py"
-    for name in (
-        "against_formula",
-        "against_verl",
-        "chosen_tokens",
-        "examples",
-        "figures",
-        "pairs",
-        "shares",
-        "trust_regions",
-        "value_loss",
-    )
-)
-_TOKEN_ADVANTAGES = tuple(
-    f"{_TESTS}/token_advantage/test_{name}.py"
-    for name in (
-        "against_formula",
-        "against_verl",
-        "field_formulas",
-        "figures",
-        "gdpo",
-        "jensen_shannon",
-        "registry",
-        "runs_and_references",
-    )
-)
-TESTS: Mapping[str, tuple[str, ...]] = {
-    "advantage": (
-        f"{_TESTS}/advantage/test_formulas.py",
-        f"{_TESTS}/advantage/test_needs.py",
-        f"{_TESTS}/advantage/test_reward_filter.py",
-        f"{_TESTS}/advantage/test_units.py",
-    ),
-    "aggregation": _LOSSES,
-    "kl": (f"{_TESTS}/kl", f"{_TESTS}/kl_control/test_penalty.py"),
-    "policy_loss": _LOSSES,
-    "token_advantage": (*_TOKEN_ADVANTAGES, f"{_TESTS}/advantage/test_units.py"),
-    "token_selection": (f"{_TESTS}/token_selection", _LOSSES[2]),
-    "value_loss": _LOSSES,
-}
-"""By the package, or the file, that they test."""
-LEFT_OUT = "not (token-sum or seq-mean-token-sum-norm or single_precision or thousand)"
-"""Tests that repeat others with another way to add up, or take long."""
+RESULTS = ROOT / "benchmarks/results"
 MOST_TESTS = 400
 SECONDS_A_TEST = 60
+SECONDS_A_SOUND_TEST = 600
+"""Its fixtures are made meanwhile."""
+SECONDS_A_MUTANT = 120
+"""After which it counts as a survivor."""
 
 _BINARY: Mapping[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,
@@ -184,6 +143,8 @@ class _Places(ast.NodeTransformer):
         self._functions.pop()
         return node
 
+    visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]  # the same fields
+
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
         return node
 
@@ -217,28 +178,25 @@ class _Places(ast.NodeTransformer):
         )
 
 
-def module_names() -> list[str]:
-    """Returns the modules that are mutated."""
-    base = ROOT / "trinity/algorithm"
-    files = [base / f"{name}.py" for name in FILES]
-    files += [path for name in PACKAGES for path in sorted((base / name).glob("*.py"))]
-    return [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for path in files
+def module_tests(target: str) -> dict[str, tuple[str, ...]]:
+    """Returns the modules of a set that are mutated, with the tests of each."""
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): tests
+        for pattern, tests in TARGETS[target].items()
+        for path in sorted(ROOT.glob(pattern))
         if path.stem not in SKIPPED
-    ]
+    }
 
 
-def all_mutants(only: str) -> list[Mutant]:
-    """Returns every mutant of the modules whose name contains `only`."""
+def all_mutants(target: str) -> list[Mutant]:
+    """Returns every mutant of a set."""
     found: list[Mutant] = []
-    for name in module_names():
-        if only in name:
-            path = ROOT.joinpath(*name.split(".")).with_suffix(".py")
-            source = path.read_text(encoding="utf-8")
-            places = _Places(name, source)
-            places.visit(ast.parse(source))
-            found += places.found
+    for name in module_tests(target):
+        path = ROOT.joinpath(*name.split(".")).with_suffix(".py")
+        source = path.read_text(encoding="utf-8")
+        places = _Places(name, source)
+        places.visit(ast.parse(source))
+        found += places.found
     return found
 
 
@@ -254,13 +212,12 @@ class Applied:
         source = inspect.getsource(module)
         tree = ast.parse(source)
         _Places(mutant.module, source, mutant.number).visit(tree)
-        made: dict[str, Any] = {"__name__": mutant.module, "__file__": module.__file__}
-        exec(compile(ast.fix_missing_locations(tree), str(module.__file__), "exec"), made)
-        mutated = dict(_functions(made, mutant.module))
+        compiled = compile(ast.fix_missing_locations(tree), str(module.__file__), "exec")
+        mutated = {code.co_qualname: code for code in _codes_within(compiled)}
         self._pairs: list[tuple[FunctionType, CodeType]] = [
-            (function, mutated[name].__code__)
-            for name, function in _functions(vars(module), mutant.module)
-            if name in mutated
+            (function, mutated[function.__code__.co_qualname])
+            for function in _functions(vars(module), mutant.module)
+            if function.__code__.co_qualname in mutated
         ]
         self._before: list[tuple[FunctionType, CodeType]] = [
             (function, function.__code__) for function, _ in self._pairs
@@ -275,17 +232,30 @@ class Applied:
             function.__code__ = code
 
 
-def _functions(names: Mapping[str, Any], module: str) -> Iterator[tuple[str, FunctionType]]:
-    """Yields the functions and methods that a module defines."""
-    for name, value in names.items():
-        if isinstance(value, FunctionType) and value.__module__ == module:
-            yield name, value
-        elif isinstance(value, type) and value.__module__ == module:
-            for method, own in vars(value).items():
+def _codes_within(code: CodeType) -> Iterator[CodeType]:
+    """Yields the code of functions and classes, at any depth."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _codes_within(constant)
+
+
+def _functions(names: Mapping[str, Any], module: str) -> Iterator[FunctionType]:
+    """Yields the functions and methods that a module defines, below their decorators."""
+    for value in names.values():
+        if isinstance(value, type) and value.__module__ == module:
+            for own in vars(value).values():
                 inner = own.fget if isinstance(own, property) else own
-                inner = inner.__func__ if isinstance(inner, classmethod) else inner
-                if isinstance(inner, FunctionType):
-                    yield f"{name}.{method}", inner
+                inner = inner.func if isinstance(inner, cached_property) else inner
+                yield from _unwrapped(inner)
+        elif getattr(value, "__module__", None) == module:
+            yield from _unwrapped(value)
+
+
+def _unwrapped(value: object) -> Iterator[FunctionType]:
+    inner = inspect.unwrap(value) if callable(value) else getattr(value, "__func__", None)
+    if isinstance(inner, FunctionType):
+        yield inner
 
 
 @dataclass(slots=True)
@@ -350,9 +320,12 @@ class MutantRunner:
     Tests that reach few functions come first: they are about the mutant's own.
     """
 
-    def __init__(self, mutants: Sequence[Mutant], outcomes: "MutantOutcomes") -> None:
+    def __init__(
+        self, mutants: Sequence[Mutant], outcomes: "MutantOutcomes", modules: Collection[str]
+    ) -> None:
         self._mutants = mutants
         self._outcomes = outcomes
+        self._files = {f"{ROOT.joinpath(*name.split('.'))}.py" for name in modules}
         self._reached: dict[tuple[str, int], list[tuple[int, float, int]]] = defaultdict(list)
 
     @pytest.hookimpl(tryfirst=True)
@@ -372,13 +345,13 @@ class MutantRunner:
 
         def note(frame: FrameType, event: str, _: object) -> None:
             code = frame.f_code
-            if event == "call" and "/trinity/algorithm/" in code.co_filename:
+            if event == "call" and code.co_filename in self._files:
                 reached.add((code.co_filename, code.co_firstlineno))
 
         started = time.monotonic()
         sys.setprofile(note)
         try:
-            failed = fails(item)
+            failed = fails(item, SECONDS_A_SOUND_TEST)
         finally:
             sys.setprofile(None)
         assert not failed, f"{item.nodeid} fails on sound code"
@@ -390,17 +363,18 @@ class MutantRunner:
         lines = range(mutant.first_line - 3, mutant.first_line + 1)  # decorators come before
         found = [self._reached.get((str(module.__file__), line), []) for line in lines]
         tests = sorted(test for reached in found for test in reached)[:MOST_TESTS]
+        ends = time.monotonic() + SECONDS_A_MUTANT
         with Applied(mutant):
-            is_found = any(fails(items[number]) for *_, number in tests)
+            is_found = any(fails(items[n]) for *_, n in tests if time.monotonic() < ends)
         self._outcomes.add(mutant, is_found=is_found)
         if not is_found and mutant.name not in EQUIVALENT:
             print(f"survived {len(tests)} tests: {mutant.name}", flush=True)
 
 
-def fails(item: pytest.Item) -> bool:
+def fails(item: pytest.Item, seconds: int = SECONDS_A_TEST) -> bool:
     """Runs a test by itself; one that takes too long fails."""
     previous = signal.signal(signal.SIGALRM, _give_up)
-    signal.alarm(SECONDS_A_TEST)
+    signal.alarm(seconds)
     try:
         reports = runtestprotocol(item, log=False, nextitem=None)
     finally:
@@ -420,18 +394,22 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="part of a module's name")
     parser.add_argument("--again", action="store_true", help="try also what was found before")
-    parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--of", choices=sorted(TARGETS), default="formulas", help="set of files")
+    parser.add_argument("--tests", default=LEFT_OUT, help="pytest's expression of names")
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    everything = all_mutants("")
+    name = "mutants" if options.of == "formulas" else f"mutants_{options.of}"
+    out = options.out or RESULTS / f"{name}.json"
+    everything = all_mutants(options.of)
     sample = random.Random(options.seed).sample(everything, min(options.num, len(everything)))
-    outcomes = MutantOutcomes(options.out.with_suffix(".jsonl"))
+    outcomes = MutantOutcomes(out.with_suffix(".jsonl"))
     chosen = [
         mutant
         for mutant in sample
         if options.only in mutant.module and (options.again or not outcomes.is_found(mutant))
     ]
     if chosen:
-        run_tests_on(chosen, outcomes)
+        run_tests_on(chosen, outcomes, module_tests(options.of), options.tests)
     score = outcomes.score(sample, options.seed)
     print(
         f"{score.num_found} of {score.num_mutants} mutants found, {score.num_equivalent} are "
@@ -439,15 +417,20 @@ def main() -> None:
         f"tried; {len(everything)} places)"
     )
     text = json.dumps({**asdict(score), "share": round(score.share, 4)}, indent=1)
-    options.out.write_text(text + "\n", encoding="utf-8")
+    out.write_text(text + "\n", encoding="utf-8")
 
 
-def run_tests_on(mutants: Sequence[Mutant], outcomes: MutantOutcomes) -> None:
-    """Tries mutants with the tests of their packages."""
-    packages = sorted({mutant.module.split(".")[2] for mutant in mutants})
-    paths = list(dict.fromkeys(path for package in packages for path in TESTS[package]))
-    arguments = ["-n", "0", "-q", "-p", "no:cacheprovider", "-k", LEFT_OUT]
-    code = pytest.main([*arguments, *paths], plugins=[MutantRunner(mutants, outcomes)])
+def run_tests_on(
+    mutants: Sequence[Mutant],
+    outcomes: MutantOutcomes,
+    tests: Mapping[str, tuple[str, ...]],
+    expression: str,
+) -> None:
+    """Tries mutants with the tests of their modules."""
+    paths = list(dict.fromkeys(path for m in mutants for path in tests[m.module]))
+    arguments = ["-n", "0", "-q", "-p", "no:cacheprovider", "-k", expression]
+    runner = MutantRunner(mutants, outcomes, {mutant.module for mutant in mutants})
+    code = pytest.main([*arguments, *paths], plugins=[runner])
     assert code == pytest.ExitCode.OK, f"the tests ended with {code}"
 
 

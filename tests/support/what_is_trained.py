@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from services.explorer.engine.tokenizer import HuggingFaceTokenizer
 from services.trainer.data.chat import ChatEncoder
+from tests.support.said import said_logprobs
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.advantage.samples import Samples
 from trinity.chat_spans import Conversation
@@ -72,7 +73,7 @@ class GivenAnswers:
     ) -> Generation:
         """Returns the next answer and its end token."""
         tokens = [*self._words.encode(next(self._answers)).token_ids, 0]
-        logprobs = [-0.5] * len(tokens)
+        logprobs = said_logprobs(prompt_token_ids, tokens)
         return Generation(token_ids=tokens, logprobs=logprobs, finish_reason=FinishReason.STOP)
 
     async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:

@@ -9,6 +9,7 @@ from pathlib import Path
 from services.explorer.engine.interface import DeviceRequest, EngineOptions
 from tests.support.model_free.device import SimulatedDevice, device_folder
 from tests.support.model_free.model import TENSOR, as_digest, read_digest
+from tests.support.said import said_logprobs
 from trinity.errors import TransferFailed
 from trinity.runtime.device_lock import DeviceLock, Holder
 from trinity.runtime.threads import in_daemon_thread
@@ -57,10 +58,11 @@ class HashEngine:
         letters = [97 + byte % 26 for byte in hashed[: NUM_TOKENS - 1]]
         tokens = [*letters, END_TOKEN][: max(sampling.max_tokens, 1)]
         reason = FinishReason.STOP if tokens[-1] == END_TOKEN else FinishReason.LENGTH
+        logprobs = said_logprobs(prompt_token_ids, tokens, self._digest[0])
         if on_delta is not None:
-            for token in tokens:
-                on_delta(GenerationDelta(token_ids=[token], logprobs=[-0.5]))
-        return Generation(token_ids=tokens, logprobs=[-0.5] * len(tokens), finish_reason=reason)
+            for token, logprob in zip(tokens, logprobs, strict=True):
+                on_delta(GenerationDelta(token_ids=[token], logprobs=[logprob]))
+        return Generation(token_ids=tokens, logprobs=logprobs, finish_reason=reason)
 
     async def _generate(self, prompt: Sequence[int], seed: int | None) -> bytes:
         """Takes its time with one set of weights, and waits where the engine sleeps meanwhile."""

@@ -15,6 +15,7 @@ from services.explorer.types import (
     WeightsRequirement,
     WeightsVersion,
 )
+from tests.support.said import said_logprobs
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.loading.load import load_config
 from trinity.config.plan.stage_plan import ExperimentPlan
@@ -73,17 +74,21 @@ class ArithmeticEngine:
         for stop in sampling.stop:
             if stop in text:
                 tokens = tokens[: text.index(stop) + len(stop)]
-        likeliest = [(token, -0.5 - rank) for rank, token in enumerate(range(sampling.logprobs))]
+        logprobs = said_logprobs(prompt_token_ids, tokens, len(self.loaded))
+        likeliest = [
+            [
+                (token, -0.5 - rank - place / 4)
+                for rank, token in enumerate(range(sampling.logprobs))
+            ]
+            for place in range(len(tokens) if sampling.logprobs else 0)
+        ]
         if on_delta is not None:
-            for token in tokens:
-                shown = [likeliest] if likeliest else []
-                on_delta(GenerationDelta(token_ids=[token], logprobs=[-0.5], likeliest=shown))
+            for place, token in enumerate(tokens):
+                shown, own = likeliest[place : place + 1], logprobs[place : place + 1]
+                on_delta(GenerationDelta(token_ids=[token], logprobs=own, likeliest=shown))
                 await asyncio.sleep(0)
         return Generation(
-            token_ids=tokens,
-            logprobs=[-0.5] * len(tokens),
-            finish_reason=reason,
-            likeliest=[likeliest] * len(tokens) if likeliest else [],
+            token_ids=tokens, logprobs=logprobs, finish_reason=reason, likeliest=likeliest
         )
 
     async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from services.explorer.types import AttemptResult
+from tests.support.said import said_of
 from tests.unit.explorer.builders import ArithmeticEngine
 from tests.unit.explorer.hosting import made_by, runner_of
 from trinity.common.experience import Experience
@@ -155,7 +156,7 @@ async def test_control_an_answer_of_which_less_is_trained_stays_the_engines(
     (made,) = (await changed(change, tmp_path)).experiences
     assert BUILT not in made.info and made.metrics[BUILT] == 0.0
     assert made.sampling is not None and made.chat_template_sha256
-    assert made.sequence.rollout_logprobs.tolist() == [-0.5] * 3
+    assert made.sequence.rollout_logprobs.tolist() == said_of(made)
     assert made.sequence.action_mask.sum() == (2 if "masked" in change else 3)
     cut = FinishReason.LENGTH if change == "told_truncated" else FinishReason.STOP
     assert made.finish_reason is cut

@@ -6,6 +6,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.support.said import said_of
 from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
 from tests.unit.explorer.offering import QUESTION, Offered
 from trinity.errors import UserError
@@ -81,8 +82,8 @@ async def test_a_stream_of_completions_tells_the_same_as_one_piece(offered: Offe
         assert "".join(choice.text for choice in own) == one.response_text
         assert [choice.finish_reason for choice in own if choice.finish_reason] == ["stop"]
         told = [choice.logprobs for choice in own if choice.logprobs]
-        assert [n for one in told for n in one.token_logprobs or ()] == [-0.5] * 3
-        assert [n for one in told for n in one.text_offset or ()] == [0, 1, 2]
+        assert [n for piece in told for n in piece.token_logprobs or ()] == said_of(one)
+        assert [n for piece in told for n in piece.text_offset or ()] == [0, 1, 2]
         ids = [token for choice in own for token in (choice.model_extra or {})["token_ids"]]
         assert ids == response_of(one)
     assert {chunk.id for chunk in chunks} == {chunks[0].id}
@@ -119,9 +120,9 @@ async def test_an_echo_stands_before_the_answer_with_its_log_probabilities(
     (choice,) = answer.choices
     assert choice.text == "ab" + one.response_text
     assert choice.logprobs is not None
-    assert choice.logprobs.token_logprobs == [None, pytest.approx(-0.98), -0.5, -0.5, -0.5]
+    assert choice.logprobs.token_logprobs == [None, pytest.approx(-0.98), *said_of(one)]
     assert choice.logprobs.text_offset == [0, 1, 2, 3, 4]
-    assert one.sequence.rollout_logprobs.tolist() == [-0.5] * 3
+    assert one.sequence.rollout_logprobs.tolist() == said_of(one)
 
 
 async def test_a_prompts_log_probabilities_come_as_vllms_server_has_them(offered: Offered) -> None:

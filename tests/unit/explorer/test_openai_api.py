@@ -14,6 +14,7 @@ from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
 from services.explorer.rollout.workflow_factory import WorkflowFactory
 from services.explorer.types import Attempt, WeightsId
+from tests.support.said import said_of
 from tests.unit.explorer.builders import (
     KEY,
     ArithmeticEngine,
@@ -96,7 +97,8 @@ async def test_log_probabilities_come_with_the_answer(offered: Offered) -> None:
         )
     told = answer.choices[0].logprobs
     assert told is not None and told.content is not None
-    assert [one.logprob for one in told.content] == [-0.5] * 3
+    (recorded,) = offered.model.extract_experience_from_history()
+    assert [one.logprob for one in told.content] == said_of(recorded)
     assert [one.logprob for one in told.content[0].top_logprobs] == [-0.5, -1.5]
 
 
@@ -119,7 +121,7 @@ async def test_a_stream_tells_what_an_answer_in_one_piece_would(offered: Offered
     assert own[0].delta.role == "assistant"
     assert [one.finish_reason for one in own if one.finish_reason] == ["stop"]
     told = [one.logprobs for one in own if one.logprobs]
-    assert [t.logprob for one in told for t in one.content or ()] == [-0.5] * 3
+    assert [t.logprob for one in told for t in one.content or ()] == said_of(first)
     usage = chunks[-1].usage
     assert usage is not None and usage.completion_tokens == 6
     assert {chunk.system_fingerprint for chunk in chunks} == {"v4-1"}

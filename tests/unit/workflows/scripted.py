@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from tests.support.said import assert_as_said, said_logprobs
 from trinity.config.schema.data import FormatConfig
 from trinity.plugins import WORKFLOWS
 from trinity.types import Experience, FinishReason, JsonObject, SamplingParams
@@ -23,6 +24,7 @@ class ScriptedEngine:
     """Answers by a list, or by a function of the prompt; notes what it was asked."""
 
     answers: list[str] | Callable[[str], str]
+    version: int = 4
     prompts: list[str] = field(default_factory=list)
     samplings: list[SamplingParams] = field(default_factory=list)
 
@@ -41,15 +43,17 @@ class ScriptedEngine:
         text = given(prompt) if callable(given) else given[len(self.prompts) - 1]
         tokens = list((text + END).encode())[: sampling.max_tokens]
         reason = FinishReason.STOP if len(tokens) == len(text) + 1 else FinishReason.LENGTH
+        logprobs = said_logprobs(prompt_token_ids, tokens, self.version)
+        likeliest = [[pair] for pair in zip(tokens, logprobs, strict=True)]
         return Generation(
             token_ids=tokens,
-            logprobs=[-0.25] * len(tokens),
+            logprobs=logprobs,
             finish_reason=reason,
-            likeliest=[[(token, -0.25)] for token in tokens] if sampling.logprobs else [],
+            likeliest=likeliest if sampling.logprobs else [],
         )
 
     async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
-        return Scores(logprobs=[-0.5] * (len(token_ids) - 1))
+        return Scores(logprobs=said_logprobs(token_ids[:1], token_ids[1:], self.version + 1))
 
 
 class TurnTokenizer:
@@ -112,4 +116,6 @@ async def play(
     model = scripted_model(engine, max_tokens=max_tokens)
     workflow = WORKFLOWS.get(name)(task=task_of(row, **changes), model=model)
     experiences: list[Experience] = await workflow.run_async()
+    for experience in experiences:
+        assert_as_said(experience)
     return SimpleNamespace(experiences=experiences, engine=engine)

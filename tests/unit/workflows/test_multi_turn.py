@@ -6,6 +6,7 @@ from typing import cast
 import numpy as np
 import pytest
 
+from tests.support.said import assert_as_said
 from tests.unit.workflows.scripted import ScriptedEngine, scripted_model, task_of
 from trinity.codec import check_experience
 from trinity.errors import UserError
@@ -50,6 +51,7 @@ async def test_turns_that_go_on_from_one_another_are_one_sample() -> None:
     text = "<user>guess\n<assistant>5\n<user>hint 0\n<assistant>6\n<user>hint 1\n<assistant>77\n"
     assert bytes(body.tokens.tolist()).decode() == text
     assert trained(sample) == "5\n6\n77\n"
+    assert_as_said(sample)
     assert np.array_equal(body.rollout_logprobs != 0, body.action_mask)
     assert (sample.reward, sample.metrics) == (0.5, {"tries": 3.0})
     (span,) = sample.version_spans

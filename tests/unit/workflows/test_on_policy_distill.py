@@ -76,7 +76,8 @@ async def test_the_trainer_gets_the_teachers_log_probabilities_of_the_answer() -
     assert row.teacher_logprobs is not None
     assert row.teacher_logprobs.tolist() == expected.tolist()
     assert row.mask.all()
-    assert experience.metrics["kl_divergence"] == pytest.approx(-0.25 * NUM_TOKENS - expected.sum())
+    own = experience.sequence.rollout_logprobs.sum()
+    assert experience.metrics["kl_divergence"] == pytest.approx(own - expected.sum())
     assert experience.reward == 0.0
 
 

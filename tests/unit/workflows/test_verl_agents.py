@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from services.explorer.engine.tokenizer import HuggingFaceTokenizer
+from tests.support.said import assert_as_said, said_logprobs
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
@@ -126,7 +127,7 @@ class Scripted:
         self.prompts.append(_text(prompt_token_ids))
         self.samplings.append(sampling)
         tokens = [*TOKENIZER.encode(self.answers[number]).token_ids, 0][: sampling.max_tokens]
-        logprobs = [-0.25 - number] * len(tokens)
+        logprobs = said_logprobs(prompt_token_ids, tokens, 4)
         reason = FinishReason.STOP if tokens[-1] == 0 else FinishReason.LENGTH
         return Generation(token_ids=tokens, logprobs=logprobs, finish_reason=reason)
 
@@ -170,6 +171,8 @@ async def _play(
     )
     workflow = WORKFLOWS.get("verl_agent_workflow")(task=task, model=model)
     experiences = await workflow.run_async()
+    for experience in experiences:
+        assert_as_said(experience)
     return SimpleNamespace(
         experience=experiences[0], experiences=experiences, engine=engine, seen=seen
     )
@@ -214,7 +217,6 @@ async def test_a_conversation_with_a_tool_is_one_sample_of_the_engines_tokens(
     assert _text(sequence.tokens) == f"{played.engine.prompts[1]}it is 5<end>"
     assert _text(sequence.tokens[: sequence.prompt_length]) == first
     assert _trained(experience) == [f"{CALL}<end>", "it is 5<end>"]
-    assert set(sequence.rollout_logprobs[sequence.action_mask].tolist()) == {-0.25, -1.25}
     assert not sequence.rollout_logprobs[~sequence.action_mask].any()
     whole = VersionSpan(start=0, end=sequence.response_length, version=4, incarnation=1)
     assert experience.version_spans == (whole,)

@@ -187,7 +187,7 @@ async def test_a_call_may_penalise_and_stop_and_ask_for_the_likeliest_tokens() -
     assert experience.response_text == whole.response_text[0]
     assert experience.sequence.response_length == 2
     assert experience.arrays["likeliest_tokens"].data.shape == (2, 2)
-    assert experience.arrays["likeliest_logprobs"].data.tolist() == [[-0.5, -1.5]] * 2
+    assert experience.arrays["likeliest_logprobs"].data.tolist() == [[-0.5, -1.5], [-0.75, -1.75]]
     assert not whole.arrays
 
 

@@ -1,0 +1,121 @@
+"""The code that mutants are made of, by set, and the tests that should find them."""
+
+from collections.abc import Mapping
+
+_UNIT, _TRAINER = "tests/unit/algorithm", "tests/integration/trainer"
+_LOSSES = tuple(
+    f"{_UNIT}/policy_loss/test_{name}.py"
+    for name in (
+        "against_formula",
+        "against_verl",
+        "chosen_tokens",
+        "examples",
+        "figures",
+        "pairs",
+        "shares",
+        "trust_regions",
+        "value_loss",
+    )
+)
+_TOKEN_ADVANTAGES = tuple(
+    f"{_UNIT}/token_advantage/test_{name}.py"
+    for name in (
+        "against_formula",
+        "against_verl",
+        "field_formulas",
+        "figures",
+        "gdpo",
+        "jensen_shannon",
+        "registry",
+        "runs_and_references",
+    )
+)
+_UNITS = f"{_UNIT}/advantage/test_units.py"
+_STEPS = tuple(
+    f"{_TRAINER}/test_{name}.py"
+    for name in (
+        "against_oracle",
+        "chosen_tokens",
+        "corrections",
+        "critic",
+        "experts",
+        "float16",
+        "learner",
+        "moving_reference",
+        "passes",
+        "plain_step",
+        "routed_experts",
+        "shared_prompts",
+        "updates",
+    )
+)
+_ROWS = tuple(
+    f"tests/unit/trainer/test_{name}.py"
+    for name in (
+        "bad_rows",
+        "batch_rows",
+        "config_overrides",
+        "cut_batches",
+        "distillation",
+        "estimation",
+        "expert_balance",
+        "expert_replay",
+        "formatter",
+        "gathered",
+        "layout",
+        "lessons",
+        "loss_scale",
+        "packed_attention",
+        "parts",
+        "rewritten_turns",
+        "rollouts",
+        "shared_prompts",
+        "silences",
+        "token_head",
+        "token_values",
+        "utilization",
+    )
+)
+_TRAINING = (*_ROWS, *_STEPS)
+_WORKFLOWS = (
+    "tests/unit/workflows",
+    "tests/unit/explorer/test_built_experiences.py",
+    "tests/unit/explorer/test_turns.py",
+    "tests/unit/test_codec.py",
+    "tests/unit/test_message_check.py",
+)
+TARGETS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "formulas": {
+        "trinity/algorithm/aggregation.py": _LOSSES,
+        "trinity/algorithm/value_loss.py": _LOSSES,
+        "trinity/algorithm/advantage/*.py": (
+            f"{_UNIT}/advantage/test_formulas.py",
+            f"{_UNIT}/advantage/test_needs.py",
+            f"{_UNIT}/advantage/test_reward_filter.py",
+            _UNITS,
+        ),
+        "trinity/algorithm/kl/*.py": (f"{_UNIT}/kl", f"{_UNIT}/kl_control/test_penalty.py"),
+        "trinity/algorithm/policy_loss/*.py": _LOSSES,
+        "trinity/algorithm/token_advantage/*.py": (*_TOKEN_ADVANTAGES, _UNITS),
+        "trinity/algorithm/token_selection/*.py": (f"{_UNIT}/token_selection", _LOSSES[2]),
+    },
+    "training": {
+        "services/trainer/learner/*.py": _TRAINING,
+        "services/trainer/backend/*.py": _TRAINING,
+    },
+    "rollouts": {
+        "services/trainer/batch_rows.py": _ROWS,
+        "services/trainer/data/*.py": _ROWS,
+        "trinity/codec*.py": _WORKFLOWS,
+        "trinity/workflows/*.py": _WORKFLOWS,
+        "trinity/workflows/trinity_rft/*.py": _WORKFLOWS,
+    },
+}
+"""By set and pattern of files."""
+SKIPPED = frozenset(
+    {"__init__", "validation", "json_codec", "needs", "need", "inputs", "controller"}
+    | {"cpu", "resume_source", "document"}
+)
+"""Files without a formula, and those whose effect is outside of a process's numbers."""
+LEFT_OUT = "not (token-sum or seq-mean-token-sum-norm or single_precision or thousand)"
+"""Tests that repeat others with another way to add up, or take long."""
