@@ -15,6 +15,7 @@ from tests.unit.trainer.builders import save_tiny_model
 if TYPE_CHECKING:
     from services.trainer.collectives import Ranks
     from services.trainer.learner.learner import Learner
+    from tests.integration.trainer.oracle_bench import Bench
     from trinity.config.plan.stage_plan import StagePlan
 
 LIBRARIES = "ignore:.*"
@@ -66,3 +67,12 @@ def learner_of(ranks: "Ranks", model: Path) -> Callable[["StagePlan"], "Learner"
     from services.trainer.learner.learner import Learner
 
     return lambda plan: Learner(plan=plan, model_directory=model, ranks=ranks)
+
+
+@pytest.fixture(scope="session")
+def bench(ranks: "Ranks", model: Path, tmp_path_factory: pytest.TempPathFactory) -> "Bench":
+    """A learner beside the oracle; see test_against_oracle.py."""
+    from tests.integration.trainer.oracle_bench import Bench, make_models, make_rows
+
+    models = make_models(model, tmp_path_factory.mktemp("oracle"))
+    return Bench(ranks, models, make_rows(models))
