@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.unit.algorithm.token_advantage.batches import random_batch
 from trinity.algorithm.token_advantage import NEEDS, TOKEN_ADVANTAGES, needs_of
 from trinity.algorithm.token_advantage.need import Need
 from trinity.algorithm.token_advantage.token_batch import TokenBatch
+from trinity.config.plan.trials import probe_advantage
 from trinity.errors import UserError
 
 FIELDS: dict[Need, str] = {
@@ -34,6 +36,11 @@ def without(batch: TokenBatch, needs: set[Need]) -> TokenBatch:
 def test_what_is_declared_is_enough(name: str) -> None:
     batch = without(random_batch(0), FIELDS.keys() - needs_of(name))
     TOKEN_ADVANTAGES.get(name)(batch)
+
+
+def test_arguments_of_every_advantage_can_be_tried_before_a_run() -> None:
+    for name in sorted(TOKEN_ADVANTAGES.builtins):
+        probe_advantage(SimpleNamespace(advantage_fn=name, advantage_fn_args={}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("name", "need"), [(n, one) for n in NEEDS for one in sorted(needs_of(n))])
