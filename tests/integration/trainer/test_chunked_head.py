@@ -57,15 +57,6 @@ def test_each_key_computes_the_same_gradients_with_a_temperature_for_each_row(
     assert_close(whole, gradients_of(padded, BATCH))
 
 
-@pytest.mark.usefixtures("_small_chunks")
-def test_one_temperature_for_all_rows_would_be_found(learner_of: Build, model: Path) -> None:
-    """The control of the comparison above."""
-    whole = gradients_of(learner_of(plan_of(model)), BATCH)
-    chunked = gradients_of(learner_of(plan_of(model, use_fused_kernels=True)), ROWS)
-    with pytest.raises(AssertionError, match="Not equal"):
-        assert_close(whole, chunked)
-
-
 def test_figures_are_those_of_a_whole_head(learner_of: Build, model: Path) -> None:
     whole, chunked = (
         stepped(learner_of(plan_of(model, use_fused_kernels=is_chunked)), BATCH)

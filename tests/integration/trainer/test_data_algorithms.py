@@ -10,8 +10,6 @@ import pytest
 from services.trainer.types import TrainBatch, TrainRow
 from tests.integration.trainer.learners import (
     Build,
-    assert_close,
-    gradients_of,
     stepped,
     weights_of,
 )
@@ -73,21 +71,6 @@ def test_the_loss_on_held_out_rows_falls(
     for step in range(1, NUM_STEPS + 1):
         stepped(learner, batch_of(make, step), 3e-3)
     assert stepped(learner, held_out, 0.0)[name] < 0.7 * before
-
-
-@pytest.mark.parametrize("max_tokens", [150, 64])
-def test_a_step_on_pairs_is_the_same_in_one_call_or_in_several(
-    learner_of: Build, model: Path, max_tokens: int
-) -> None:
-    pairs = random_pairs(9, seed=3)
-    whole, parts = (
-        gradients_of(
-            learner_of(make_plan(model, {"algorithm_type": "dpo"}, {"max_token_len_per_gpu": n})),
-            pairs,
-        )
-        for n in (8192, max_tokens)
-    )
-    assert_close(whole, parts)
 
 
 def cut_to_prompt(row: TrainRow) -> TrainRow:

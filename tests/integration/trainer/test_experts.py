@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from services.trainer.types import TrainBatch
-from tests.integration.trainer.learners import Build, assert_close, gradients_of, stepped
+from tests.integration.trainer.learners import Build, stepped
 from tests.unit.trainer.builders import data_row, make_plan, random_batch
 from trinity.config.plan.stage_plan import StagePlan
 
@@ -33,15 +33,6 @@ def mixed_plan(model: Path, max_tokens: int = 8192, /, **algorithm: object) -> S
         update={"policy_loss_fn": "mix", "policy_loss_fn_args": {"mu": 0.3, "clip_range": 0.2}}
     )
     return plan.model_copy(update={"algorithm": mixed})
-
-
-@pytest.mark.parametrize("max_tokens", [120, 64])
-def test_a_mixed_step_is_the_same_in_one_call_or_in_several(
-    learner_of: Build, model: Path, max_tokens: int
-) -> None:
-    whole = gradients_of(learner_of(mixed_plan(model)), mixed_batch())
-    parts = gradients_of(learner_of(mixed_plan(model, max_tokens)), mixed_batch())
-    assert_close(whole, parts)
 
 
 @pytest.mark.parametrize(

@@ -20,29 +20,11 @@ from tests.unit.trainer.builders import grpo_plan, make_plan, random_batch
 from trinity.config.plan.stage_plan import StagePlan
 
 BATCH = random_batch(16, seed=5)
-AGG_MODES = [
-    "token-mean",
-    "token-sum",
-    "seq-mean-token-sum",
-    "seq-mean-token-mean",
-    "seq-mean-token-sum-norm",
-]
 
 
 def plan_of(model: Path, max_tokens: int = 8192, /, **algorithm: object) -> StagePlan:
     grpo = {"algorithm_type": "grpo", "repeat_times": 8, **algorithm}
     return make_plan(model, grpo, {"max_token_len_per_gpu": max_tokens})
-
-
-@pytest.mark.parametrize("mode", AGG_MODES)
-@pytest.mark.parametrize("max_tokens", [190, 80])
-def test_one_step_is_the_same_in_one_call_or_in_several(
-    learner_of: Build, model: Path, mode: str, max_tokens: int
-) -> None:
-    algorithm = {"loss_agg_mode": mode, "entropy_loss_fn_args": {"entropy_coef": 0.01}}
-    whole = gradients_of(learner_of(plan_of(model, **algorithm)), BATCH)
-    parts = gradients_of(learner_of(plan_of(model, max_tokens, **algorithm)), BATCH)
-    assert_close(whole, parts)
 
 
 def test_figures_are_of_the_whole_batch_however_it_is_cut(learner_of: Build, model: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.integration.trainer.oracle_bench import Bench
-from tests.integration.trainer.oracle_cases import CASES
+from tests.integration.trainer.oracle_cases import CASES, PATHS
 
 
 def without_entropys_gradient(sound: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,13 +118,43 @@ DEFECTS: dict[str, tuple[str, str, Callable[..., Any]]] = {
 }
 
 
+OF_PATHS: dict[str, tuple[str, str, Callable[..., Any]]] = {
+    "cut": (
+        "grpo",
+        "services.trainer.backend.packed_attention.runs_of",
+        lambda _: lambda lengths: ((sum(lengths), 1),),
+    ),
+    "shared prompts": (
+        "grpo",
+        "services.trainer.backend.shared_prompts.SharedPrompts.of",
+        lambda sound: lambda *tensors: replace(sound(*tensors), repeats=()),
+    ),
+    "chunked head": ("grpo", BUILDER, with_rows_alike(temperature=1.0)),
+}
+"""A row that sees its neighbour, a prompt without the gradients of others, one temperature."""
+
+
+@pytest.mark.parametrize("path", OF_PATHS)
+def test_a_defect_of_a_path_is_found(
+    bench: Bench, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, target, broken = OF_PATHS[path]
+    _plant(target, broken, monkeypatch)
+    with pytest.raises(AssertionError, match="Not equal"):
+        bench.check(name, CASES[name], PATHS[path])
+
+
+def _plant(target: str, broken: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, attribute = target.rsplit(".", 1)
+    place = resolve_name(owner)
+    monkeypatch.setattr(place, attribute, broken(getattr(place, attribute)))
+
+
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_planted_defect_is_found(
     bench: Bench, defect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, target, broken = DEFECTS[defect]
-    owner, attribute = target.rsplit(".", 1)
-    place = resolve_name(owner)
-    monkeypatch.setattr(place, attribute, broken(getattr(place, attribute)))
+    _plant(target, broken, monkeypatch)
     with pytest.raises(AssertionError, match=r"Not equal|gradient of nothing"):
         bench.check(name, CASES[name], {})

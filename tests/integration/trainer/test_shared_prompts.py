@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from services.trainer.types import TrainBatch
 from tests.integration.trainer.learners import (
@@ -24,7 +23,6 @@ from tests.unit.trainer.builders import (
     grouped,
     make_plan,
     random_batch,
-    random_pairs,
 )
 from trinity.config.plan.arithmetic import PACKED, Arithmetic
 from trinity.config.plan.stage_plan import StagePlan
@@ -32,12 +30,7 @@ from trinity.config.plan.stage_plan import StagePlan
 BATCH = grouped(random_batch(16, seed=5))
 GRPO = {"algorithm_type": "grpo", "repeat_times": 8, "kl_loss_fn": "k2"}
 CASES: dict[str, tuple[Mapping[str, object], TrainBatch]] = {
-    "actor and reference": (GRPO, BATCH),
-    "critic": ({"algorithm_type": "ppo"}, BATCH),
-    "entropy": ({**GRPO, "entropy_loss_fn_args": {"entropy_coef": 0.1}}, BATCH),
     "squared probabilities": ({**GRPO, "advantage_fn": "optimal_token_baseline"}, BATCH),
-    "sft": ({"algorithm_type": "sft"}, grouped(random_batch(12, seed=2))),
-    "pairs": ({"algorithm_type": "dpo"}, random_pairs(9, seed=3)),
 }
 
 
@@ -58,20 +51,6 @@ def test_shared_prompts_give_the_gradients_of_whole_rows_however_they_are_cut(
         learner = learner_of(plan_of(model, algorithm, shared=True, **more))
         assert learner._roles.actor.worker.engine.shares_prompts
         assert_close(whole, gradients_of(learner, batch))
-
-
-def test_a_gradient_that_a_row_does_not_add_to_its_prompt_is_found(
-    learner_of: Build, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The control: the comparison above fails if only the owners' gradients reach the prompts."""
-    from services.trainer.backend.shared_prompts import SharedPrompts
-
-    whole = gradients_of(learner_of(plan_of(model, shared=False)), BATCH)
-    of = SharedPrompts.of
-    monkeypatch.setattr(SharedPrompts, "of", lambda *tensors: replace(of(*tensors), repeats=()))
-    cut = gradients_of(learner_of(plan_of(model, shared=True)), BATCH)
-    with pytest.raises(AssertionError, match="Not equal"):
-        assert_close(whole, cut)
 
 
 def test_the_same_step_twice_is_the_same_bit_for_bit_and_its_share_is_told(
@@ -132,23 +111,3 @@ def test_a_run_that_began_before_prompts_were_shared_keeps_its_bits(
     for learner in learners:
         stepped(learner, BATCH)
     assert_same(weights_of(learners[0]), weights_of(learners[1]))
-
-
-def test_outputs_are_those_of_transformers_for_each_row_alone(
-    learner_of: Build, model: Path
-) -> None:
-    from transformers import AutoModelForCausalLM
-
-    from services.trainer.learner.prepared_batch import PreparedBatch
-
-    actor = learner_of(plan_of(model, shared=True))._roles.actor
-    found_BT = actor.compute_outputs(PreparedBatch.from_batch(BATCH), ["logprobs"])["logprobs"]
-    alone = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-    for number, row in enumerate(BATCH.rows):
-        tokens = torch.from_numpy(row.tokens.astype(np.int64))
-        with torch.no_grad():
-            logprobs = alone(input_ids=tokens[None]).logits[0].log_softmax(-1)
-        expected = logprobs[:-1].gather(-1, tokens[1:, None])[:, 0][row.prompt_length - 1 :]
-        np.testing.assert_allclose(
-            found_BT[number, : row.response_length], expected.numpy(), atol=2e-5
-        )

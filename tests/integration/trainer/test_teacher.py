@@ -6,11 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
 
-from services.trainer.types import TrainBatch
-from tests.integration.trainer.learners import Arrays, assert_close, gradients_of, stepped
+from tests.integration.trainer.learners import assert_close, gradients_of, stepped
 from tests.unit.trainer.builders import make_plan, random_batch, save_tiny_model
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
@@ -55,49 +52,6 @@ def learner_of(plan: StagePlan, model: Path, ranks: "Ranks") -> "Learner":
         ranks=ranks,
         teacher_directory=Path(plan.teacher_model_path or ""),
     )
-
-
-def slow(model: Path, teacher: Path, batch: TrainBatch, direction: str) -> tuple[float, Arrays]:
-    """The mean over tokens of each row's own divergence, and the gradient by Hugging Face."""
-    policy, told = (
-        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32) for path in (model, teacher)
-    )
-    total, num_tokens = torch.zeros(()), 0
-    for row in batch.rows:
-        tokens = torch.from_numpy(row.tokens.astype(np.int64))[None]
-        own, other = (
-            (one(input_ids=tokens).logits[0, row.prompt_length - 1 : -1] / row.temperature).softmax(
-                -1
-            )
-            for one in (policy, told)
-        )
-        first, second = (own, other.detach()) if direction == "reverse" else (other.detach(), own)
-        of_tokens = (first * (first / second).log()).sum(-1)
-        total = total + of_tokens[torch.from_numpy(row.mask)].sum()
-        num_tokens += int(row.mask.sum())
-    loss = COEF * total / num_tokens
-    loss.backward()
-    gradients = {
-        name: parameter.grad.numpy()
-        for name, parameter in policy.named_parameters()
-        if parameter.grad is not None
-    }
-    return loss.item(), gradients
-
-
-@pytest.mark.parametrize("direction", ["reverse", "forward"])
-def test_gradients_are_those_of_one_row_at_a_time(
-    ranks: "Ranks", model: Path, teacher: Path, direction: str
-) -> None:
-    learner = learner_of(plan_of(model, teacher, divergence=direction), model, ranks)
-    found = gradients_of(learner, WITHOUT_REWARDS)
-    loss, expected = slow(model, teacher, BATCH, direction)
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[f"actor/{name}"], value, atol=2e-6, err_msg=name)
-    fresh = learner_of(plan_of(model, teacher, divergence=direction), model, ranks)
-    figures = stepped(fresh, WITHOUT_REWARDS)
-    assert figures["actor/loss"] == pytest.approx(loss, rel=1e-5)
-    assert figures["actor/distillation"] == pytest.approx(loss / COEF, rel=1e-5)
 
 
 @pytest.mark.parametrize("top_k", [0, 5])
