@@ -59,6 +59,15 @@ async def test_turns_that_go_on_from_one_another_are_one_sample() -> None:
     check_experience(sample)
 
 
+async def test_log_probabilities_that_are_shifted_in_a_joined_sample_are_found() -> None:
+    """The control of the comparison above."""
+    (sample,) = await guesses().run_async()
+    logprobs = np.roll(sample.sequence.rollout_logprobs, 1)
+    shifted = replace(sample.sequence, rollout_logprobs=logprobs)
+    with pytest.raises(AssertionError, match="token 0 of the response"):
+        assert_as_said(replace(sample, body=shifted))
+
+
 async def test_a_joined_sample_keeps_the_roles_of_its_messages() -> None:
     """Those of the last prompt, which has all earlier turns; here the template knows one."""
     workflow = guesses()
