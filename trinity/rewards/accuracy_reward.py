@@ -7,7 +7,7 @@ from trinity.rewards.reward import RewardFn
 
 
 class AccuracyReward(RewardFn):
-    """Grades with math-verify, which extracts the answer from the response.
+    """Grades with math-verify. An answer may stand between tags, in a box, or in prose.
 
     In prose the words beside a number count: `it is not 5` and `1 in 6` are other answers.
     """

@@ -21,7 +21,9 @@ from trinity.rewards.math_relations import (
     as_set_of_numbers,
     closing_place,
     interval_of,
+    is_name,
     named_values,
+    rows_of,
     split_outside,
 )
 from trinity.rewards.math_units import (
@@ -68,7 +70,13 @@ _REPLACED = (
     (re.compile(r"<="), "≤"),
     (re.compile(r">="), "≥"),
     (re.compile(r"\\varnothing|\\empty(?![a-zA-Z])"), r"\\emptyset"),
+    (re.compile(r"\\langle(?![a-zA-Z])"), "("),
+    (re.compile(r"\\rangle(?![a-zA-Z])"), ")"),
     (re.compile(r"\\(begin|end)\{[bB]?matrix\}"), r"\\\1{pmatrix}"),
+    (
+        re.compile(r"[(\[]\s*\\begin\{array\}\{[lcr ]*\}(.*?)\\end\{array\}\s*[)\]]", re.DOTALL),
+        r"\\begin{pmatrix}\1\\end{pmatrix}",
+    ),
     (re.compile(r"\\\\\s*(?=\\end\{pmatrix\})"), ""),
     (re.compile(r"^[(\[]\s*(\\begin\{pmatrix\}[^\[\]()]*\\end\{pmatrix\})\s*[)\]]$"), r"\1"),
     (re.compile(r"(?<=\d)\s*x\s*(?=10\s*\^)"), r" \\cdot "),
@@ -91,6 +99,9 @@ _TEXT = re.compile(
 )
 _JOINED = re.compile(r"\\(?:lor|land|vee|wedge)(?![a-zA-Z])|(?<![a-zA-Z\\])(?:or|and)(?![a-zA-Z])")
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
+_NO_WORDS = re.compile(
+    r"\\(?:begin|end)\{\w+\}|(?:\\(?:triangle|angle|overline)\s*\{?\s*|\[)[A-Z]{2,4}"
+)
 _FUNCTIONS = {"sin", "cos", "tan", "cot", "sec", "csc", "ln", "log", "exp", "max", "min", "gcd"}
 _SHORT_WORDS = {
     *("an", "as", "at", "be", "by", "if", "in", "is", "it", "no", "of", "on", "so", "to", "we"),
@@ -114,8 +125,19 @@ _DATE = re.compile(
     r"|\d{1,2}:[0-5]\d(?::[0-5]\d)?"
 )
 """Dates, and times, which might be ratios: neither is computed."""
+_MOST_COMPARED = 12
+"""Items of lists, each compared with each: more are only compared as text."""
 _EMPTY = ("", r"\emptyset")
 """In braces of a set these are no items: the set of the empty set is not empty."""
+_QUANTITY = re.compile(
+    r"^\s*(?:the )?(?:total|area|volume|perimeter|length|sum|number|probability|result|answer|value"
+    r"|distance|speed|time|cost|price|profit)\s*=(?!=)",
+    re.IGNORECASE,
+)
+"""A quantity that an equation gives a value to, in words."""
+_COMMA_FOR_POINT = re.compile(
+    r"[-+]?(?:\d{1,3}(?:\.\d{3})+,\d+|\d{1,3}(?: \d{3})+,\d+|\d+,\d+|\d{1,3}(?:\.\d{3}){2,}|\d{1,3}(?:'\d{3})+)"
+)
 _STRANGE = re.compile(r"[^\x00-\x7f≤≥°]")
 """Characters that the parser of formulas leaves out in silence."""
 
@@ -135,6 +157,10 @@ def is_same_answer(answer: str, truth: str, equal: Equal) -> bool:
         return _without_zeros(given) == _without_zeros(expected)
     if (number := number_with_suffix(answer)) is not None and number == number_of(expected):
         return True
+    if (number := _number_with_comma(given, given != answer.strip())) is not None:
+        value = _rational(expected)
+        if value is not None and value == Fraction(number):
+            return True
     if _is_unfinished(given) != _is_unfinished(expected):
         return False
     if not _SIGN.search(answer) and any(_contradicts_itself(i, equal) for i in _items(given)):
@@ -177,7 +203,7 @@ def normalize(text: str) -> str:
     text = _JOINED.sub(",", _without_fonts(text)).strip()
     text = _without_full_stop(text).strip()
     text = re.sub(r",\s*(?=,)", "", without_bare_unit(text)).strip()
-    return as_set_of_numbers(text)
+    return as_set_of_numbers(_QUANTITY.sub("", text).strip())
 
 
 def _without_full_stop(text: str) -> str:
@@ -209,6 +235,18 @@ def number_of(text: str) -> Decimal | None:
         return Decimal(bare.replace(",", "").replace(" ", ""))
     except InvalidOperation:  # the exponent is too large
         return None
+
+
+def _number_with_comma(text: str, has_unit: bool) -> Decimal | None:
+    """Returns the value of `2,5`, `1.234,56` or `1'234`; None where commas separate thousands.
+
+    `5,0` may as well be a list, unless a unit or sign stands beside it.
+    """
+    bare = text.replace(" ", "")
+    is_list = bare.endswith(",0") and not has_unit
+    if not _COMMA_FOR_POINT.fullmatch(text) or NUMBER.fullmatch(text) or is_list:
+        return None
+    return Decimal(bare.replace("'", "").replace(".", "").replace(",", "."))
 
 
 def _undelimited(text: str) -> str:
@@ -275,7 +313,7 @@ def _is_same(given: str, expected: str, equal: Equal) -> bool:
 
 def is_prose(text: str) -> bool:
     """Returns true for a text with words; functions, and two letters of a product, are none."""
-    words = {word.lower() for word in _WORD.findall(text)} - _FUNCTIONS
+    words = {word.lower() for word in _WORD.findall(_NO_WORDS.sub("", text))} - _FUNCTIONS
     return any(len(word) > 2 or word in _SHORT_WORDS for word in words)
 
 
@@ -305,12 +343,61 @@ def _is_same_equation(given: str, expected: str, equal: Equal) -> bool:
         values, other = (named[0], expected) if named[0] else (named[1], given)
         if _brackets(other) == "()":
             return _is_same_value(as_point(values), other, equal)
-    sides = split_outside(given, "="), split_outside(expected, "=")
-    names = [_compact(parts[0]) for parts in sides if len(parts) > 1]
-    values_of = [[_right_side(item) for item in _items(text)] for text in (given, expected)]
-    if len(set(names)) == 2 and "," not in given + expected:
-        return not are_of_one_function(*names) and equal(given, expected)
-    return _is_same_value(", ".join(values_of[0]), ", ".join(values_of[1]), equal)
+    sides = [split_outside(text, "=") for text in (given, expected)]
+    if "," not in given + expected and all(len(parts) > 1 for parts in sides):
+        names = [_compact(parts[0]) for parts in sides]
+        if names[0] == names[1]:
+            return _is_same_value(sides[0][-1], sides[1][-1], equal)
+        solved = [_solved(parts) for parts in sides]
+        if None not in solved and solved[0] == solved[1]:
+            return _is_same_value(given, expected, equal)
+        is_solution = solved[1] is not None and not _has_unknown(_right_side(expected))
+        return not is_solution and not are_of_one_function(*names) and equal(given, expected)
+    values = [[_value(item, equal) for item in _items(text)] for text in (given, expected)]
+    if None in values[0] or None in values[1]:
+        return False
+    lists = [", ".join(value for value in each if value is not None) for each in values]
+    return _is_same_value(*lists, equal)
+
+
+def _solved(sides: Sequence[str]) -> str | None:
+    """Returns the name that an equation gives a value to, `x` for `x = 4` and `4 = x`; or None."""
+    names = [_compact(side) for side in sides if is_name(side)]
+    return names[0] if len(names) == len(sides) - 1 and len(set(names)) == 1 else None
+
+
+def _has_unknown(text: str) -> bool:
+    return bool(
+        re.search(r"[a-zA-Z]", re.sub(r"\\[a-zA-Z]+|(?<![a-zA-Z])[ei](?![a-zA-Z])", "", text))
+    )
+
+
+def _value(text: str, equal: Equal) -> str | None:
+    r"""Returns the value that an answer gives; None for an equation that gives none.
+
+    In front of `=` may stand names, `x = y = 12`, and what comes to the value, `3 \cdot 4 = 12`. A
+    formula of an unknown, `3x = 12`, gives the value of nothing that was asked for. Nor does a
+    calculation that ends in 0: `12 - 12 = 0` is a check.
+    """
+    sides = [side for side in split_outside(text, "=") if side]
+    if not sides:
+        return None
+    formulas = [side for side in sides if not is_name(side)] or sides[-1:]
+    value = formulas[-1].rpartition(r"\approx")[2].strip()
+    others = formulas[:-1]
+    if others and number_of(value) == 0:
+        return None
+    return value if all(_comes_to(side, value, equal) for side in others) else None
+
+
+def _comes_to(side: str, value: str, equal: Equal) -> bool:
+    """Returns true if a side of an equation has the value, which may be rounded or in degrees."""
+    if equal(_plain(side), _plain(value)) or _rounds_to(side, value):
+        return True
+    if _has_unknown(side):
+        return False
+    in_degrees = r"\frac{180}{\pi}" if r"\arc" in side else r"\frac{1}{100}"
+    return equal(rf"{in_degrees} \cdot {_plain(side)}", _plain(value))
 
 
 def _meant(given: str, expected: str) -> list[str]:
@@ -373,11 +460,16 @@ def _rational(text: str) -> Fraction | None:
 
 
 def _is_same_value(given: str, expected: str, equal: Equal) -> bool:
-    given, expected = _right_side(given), _right_side(expected)
-    if not given or not expected:
+    if given and _compact(given) == _compact(expected):
+        return True
+    values = _value(given, equal), _value(expected, equal)
+    if not values[0] or not values[1]:
         return False
+    given, expected = values[0], values[1]
     if _compact(given) == _compact(expected):
         return True
+    if (is_same := _is_same_matrix(given, expected, equal)) is not None:
+        return is_same
     bases = [_BASE.findall(text.strip()) for text in (given, expected)]
     if bases[0] != bases[1]:
         return False
@@ -399,6 +491,32 @@ def _is_same_value(given: str, expected: str, equal: Equal) -> bool:
     return equal(_plain(given), _plain(expected))
 
 
+def _is_same_matrix(given: str, expected: str, equal: Equal) -> bool | None:
+    """Compares matrices entry by entry, and a column with a vector; None for other values."""
+    matrices = [_entries(text) for text in (given, expected)]
+    if not any(matrices) or not all(matrices):
+        return None if not any(matrices) else False
+    pairs = list(zip(*matrices, strict=False))
+    are_alike = [len(row) for row in matrices[0]] == [len(row) for row in matrices[1]]
+    return are_alike and all(
+        _is_same_value(entry, other, equal)
+        for row, other_row in pairs
+        for entry, other in zip(row, other_row, strict=True)
+    )
+
+
+def _entries(text: str) -> list[list[str]]:
+    """Returns the entries of a matrix or vector row by row; none for another text."""
+    found = rows_of(text)
+    if found is None:
+        is_vector = _brackets(text) == "()"
+        return [[item] for item in split_outside(text.strip()[1:-1])] if is_vector else []
+    factor, rows = found
+    if factor and not _NUMERIC.fullmatch(factor):
+        return []
+    return [[rf"({factor}) \cdot ({entry})" if factor else entry for entry in row] for row in rows]
+
+
 def _brackets(text: str) -> str:
     """Returns the brackets of a pair or an interval; empty if it is neither."""
     text = text.strip()
@@ -416,12 +534,24 @@ def _is_sequence(given: str, expected: str, equal: Equal) -> bool:
 def _is_permutation(items: Sequence[str], others: Sequence[str], is_same: Equal) -> bool:
     """Compares without order; each of the others is taken once."""
     left = list(others)
-    for item in items:
+    if len(items) != len(left):
+        return False
+    for item in [item for item in items if not _taken(item, left)]:
+        if len(left) > _MOST_COMPARED:
+            return False
         match = next((other for other in left if is_same(item, other)), None)
         if match is None:
             return False
         left.remove(match)
     return not left
+
+
+def _taken(item: str, left: list[str]) -> bool:
+    """Takes the item out of those that are left, if it is written alike."""
+    same = next((other for other in left if _compact(other) == _compact(item)), None)
+    if same is not None:
+        left.remove(same)
+    return same is not None
 
 
 def _out_of_set(text: str) -> str:

@@ -3,8 +3,9 @@ r"""Accuracy of the last `\boxed{}`, and a deduction for reasoning outside its t
 import re
 from typing import ClassVar
 
-from trinity.rewards.math_grading import is_right_answer, last_boxed
+from trinity.rewards.math_grading import boxed_answer, is_right_answer, last_boxed
 from trinity.rewards.reward import RewardFn
+from trinity.rewards.tags import final_part
 
 THOUGHT = re.compile(r"\s*<think>(?:(?!</?think>).)*</think>(?:(?!</?think>).)*", re.DOTALL)
 
@@ -24,10 +25,10 @@ class MathBoxedReward(RewardFn):
 
     def __call__(self, *, response: str, truth: str) -> dict[str, float]:
         """Returns parts `accuracy` and `format_score`."""
-        answer = last_boxed(response)
+        answer = boxed_answer(final_part(response))
         expected = str(truth)
         boxed_truth = last_boxed(expected)
-        right = answer is not None and is_right_answer(answer, boxed_truth or expected)
+        right = answer is not None and is_right_answer(answer.content, boxed_truth or expected)
         is_bad = self._with_think and not THOUGHT.fullmatch(response)
         return {
             "accuracy": float(right),

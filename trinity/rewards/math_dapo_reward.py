@@ -7,8 +7,9 @@ import re
 from typing import ClassVar
 
 from trinity.errors import UserError
-from trinity.rewards.math_grading import is_right_answer, last_boxed
+from trinity.rewards.math_grading import boxed_answer, is_right_answer
 from trinity.rewards.reward import RewardFn
+from trinity.rewards.tags import final_part
 
 ANSWER = re.compile(r"Answer\s*:\s*([^\n]+)", re.IGNORECASE)
 
@@ -53,8 +54,8 @@ class MathDapoReward(RewardFn):
 
 
 def _answer(response: str) -> str:
-    boxed = last_boxed(response)
-    if boxed is not None:
-        return boxed
+    response = final_part(response)
+    if (boxed := boxed_answer(response)) is not None:
+        return boxed.content
     named = ANSWER.findall(response)
     return str(named[-1]) if named else ""

@@ -10,12 +10,21 @@ import atexit
 import json
 import logging
 import queue
+import re
 import select
 import subprocess
 import threading
+from dataclasses import dataclass
 
-from trinity.rewards.math_answers import is_prose, number_of
-from trinity.rewards.math_prose import last_word
+from trinity.rewards.math_answers import number_of
+from trinity.rewards.math_prose import (
+    has_other_answers,
+    has_words,
+    is_hedged,
+    is_unchanged,
+    last_word,
+)
+from trinity.rewards.tags import final_part, tagged
 from trinity.runtime.child_process import module_command
 
 logger = logging.getLogger(__name__)
@@ -30,6 +39,10 @@ MAX_CHARACTERS = 4000
 MAX_BARE_CHARACTERS = 200
 """A longer response is no bare answer."""
 _BOX = "\\boxed{"
+_JOINT = re.compile(
+    r"[\s$,;.()\[\]\\/|*]{0,20}(?:(?:or|and|oder|und|ou|et|o|u|y)(?![a-z])|或者?|和|または|か|、)?[\s$()\[\]\\*]{0,20}"
+)
+"""Stands between boxes that give a list, or a choice."""
 
 
 def is_right_answer(answer: str, truth: str) -> bool:
@@ -47,23 +60,38 @@ def is_right_answer(answer: str, truth: str) -> bool:
 
 
 def is_equivalent(response: str, truth: str) -> bool:
-    """Returns true if a response, in which the answer is not marked, gives the answer `truth`.
+    r"""Returns true if a response gives the answer `truth`.
 
-    In prose the last formula or number counts, or all that a last line `The answer is ...` names;
-    without prose all of it is the answer.
+    Thoughts are no answer. What stands between answer tags may be prose, but must name one answer:
+    `64 or 65`, or tags or boxes that differ, are none. Without tags the last box counts, or the
+    boxes that stand together at the end, else the last formula or number, or all that a last line
+    `The answer is ...` names; without prose all of it is the answer.
     """
-    boxed = last_boxed(response)
-    if boxed is not None:
-        return is_right_answer(boxed, truth)
-    text = response.strip()[-MAX_CHARACTERS:]
-    if len(text) <= MAX_BARE_CHARACTERS and is_right_answer(text, truth):
-        return True
-    if not is_prose(text):
+    text = final_part(response)
+    marked = {answer.strip() for answer in tagged(text, "answer")}
+    if len(marked) > 1:
         return False
-    named = last_word(text)
-    if named is not None and is_right_answer(named, truth):
+    is_marked = bool(marked)
+    return _is_given(marked.pop() if is_marked else text.strip(), truth.strip(), is_marked)
+
+
+def _is_given(text: str, truth: str, is_marked: bool) -> bool:
+    end = text[-MAX_CHARACTERS:].strip("*` \n")
+    if (is_marked or len(text) <= MAX_BARE_CHARACTERS) and is_right_answer(end, truth):
         return True
-    return GRADERS.grade(text, truth.strip(), is_whole=False)
+    if (box := boxed_answer(text)) is not None:
+        is_only = not is_marked or (box.is_only and not is_hedged(end))
+        return is_only and is_right_answer(box.content, truth) and is_unchanged(text, box.place)
+    if not has_words(end) or (is_marked and has_other_answers(end)):
+        return False
+    named = last_word(end)
+    if named is not None and any(
+        is_right_answer(n, truth) for n in {named, named.replace("$", "")}
+    ):
+        return True
+    if is_marked and is_hedged(end):
+        return False
+    return GRADERS.grade(end, truth, is_whole=False)
 
 
 class GraderProcess:
@@ -155,14 +183,46 @@ GRADERS = GraderPool()
 atexit.register(GRADERS.stop_processes)
 
 
-def last_boxed(text: str) -> str | None:
-    r"""Returns the content of the last `\boxed{}` that is closed; None if there is none.
+@dataclass(frozen=True, slots=True)
+class Boxed:
+    """The answer in boxes, where it stands, and whether there is no other box."""
 
-    Of boxes in one another it is the outer one: what stands beside the inner one counts, too. It
-    reads the text once, however many boxes are left open.
+    content: str
+    place: slice
+    is_only: bool
+
+
+def boxed_answer(text: str) -> Boxed | None:
+    r"""Returns the answer of the last `\boxed{}`, or of all that stand together there.
+
+    `\boxed{1} and \boxed{2}` is a list, and no choice of two answers.
+    """
+    boxes = _boxes(text)
+    if not boxes:
+        return None
+    joined = [boxes.pop()]
+    while boxes and _JOINT.fullmatch(text[boxes[-1].stop + 1 : joined[-1].start - len(_BOX)]):
+        joined.append(boxes.pop())
+    contents = list(dict.fromkeys(text[box].strip() for box in reversed(joined)))
+    place = slice(joined[-1].start - len(_BOX), joined[0].stop + 1)
+    others = {text[box].strip() for box in boxes}
+    return Boxed(", ".join(contents), place, is_only=others <= set(contents))
+
+
+def last_boxed(text: str) -> str | None:
+    r"""Returns the content of the last `\boxed{}` that is closed; None if there is none."""
+    boxes = _boxes(text)
+    return text[boxes[-1]] if boxes else None
+
+
+def _boxes(text: str) -> list[slice]:
+    r"""Returns the contents of all boxes that are closed, of boxes in one another the outer one.
+
+    What stands beside an inner one counts, too. It reads the text once, however many boxes are left
+    open.
     """
     opened: list[int | None] = []
-    last: slice | None = None
+    found: list[slice] = []
     for place, character in enumerate(text):
         if character == "{":
             begins_box = text.startswith(_BOX, place + 1 - len(_BOX), place + 1)
@@ -170,5 +230,7 @@ def last_boxed(text: str) -> str | None:
         elif character == "}" and opened:
             begin = opened.pop()
             if begin is not None:
-                last = slice(begin, place)
-    return None if last is None else text[last]
+                while found and found[-1].start > begin:
+                    found.pop()
+                found.append(slice(begin, place))
+    return found

@@ -20,13 +20,32 @@ _OPERATOR = re.compile(
     r"[-+*/^=<>≤≥≠×·÷±:]+|\\(?:neq?|leq?|geq?|lt|gt|cdot|times|div|pm|approx|equiv|in|ln|log|sin|cos|tan|neg)"
 )
 _OPERATOR_BEHIND = re.compile(r"\\[a-zA-Z]+$|[<>=≤≥≠]$")
-_TERM = re.compile(r"[-+(\[{]*(?:\d|\\|[a-zA-Z][)\]}]*$|[a-zA-Z]\([a-zA-Z]\)$)")
-_NAMED = re.compile(r"answer\b[^.\n\d$]{0,30}?(?:\bis\b|[:=])", re.IGNORECASE)
+_TERM = re.compile(r"[-+(\[{|]*(?:\d|\\|[a-zA-Z](?:[)\]}]*$|\([a-zA-Z]\)$|[\^_(/|]))")
+_SCRIPT = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+"""Letters of writings without blanks between words."""
+_EDGE = re.compile(
+    rf"(?<=[{_SCRIPT}])(?=[\x21-\x7e])|(?<=[\x21-\x7e])(?=[{_SCRIPT}])|(?<=[,.:;])(?=[{_SCRIPT}])"
+)
+_STOPS = str.maketrans(
+    {"。": ". ", "．": ". ", "、": ", ", "，": ", ", "；": "; ", "：": ": ", "？": "? ", "！": "! "}
+)
+_FOREIGN = re.compile(rf"[{_SCRIPT}]|[^\W\d_a-zA-Z]{{2}}")
+_ANSWER = r"(?:answer|Antwort|Lösung|Ergebnis|réponse|résultat|respuesta|resultado|solución|答案|答え|正解|結果|结果)"
+_IS = r"(?:\b(?:is|ist|lautet|beträgt|est|es)\b|是|为|為|は|等于|[:=])"
+_NAMED = re.compile(rf"{_ANSWER}(?![a-z])[^.\n\d$]{{0,30}}?{_IS}", re.IGNORECASE)
 _LAST_WORD = re.compile(
     r"\W*(?:(?:so|thus|hence|therefore|then|and|finally|in conclusion|it follows that"
     r"|we (?:get|find|see|conclude)(?: that)?|this means(?: that)?)[,:]?\s+)*"
-    r"(?:(?:the|my|our)\s+)?(?:(?:final|correct|right)\s+)?(?:answer|option|choice)"
-    r"[*_]*\s*(?:\bis\b\s*:?|[:=])(.+)",
+    r"(?:(?:the|my|our)\s+)?(?:(?:final|correct|right)\s+)?(?:(?:answer|option|choice|solution|root)s?|zeros)"
+    r"[*_]*\s*(?:\b(?:is|are)\b\s*:?|[:=])(.+)",
+    re.IGNORECASE,
+)
+_LAST_WORD_ELSEWHERE = re.compile(
+    r"\W*(?:(?:所以|因此|故|综上|从而|则|即|よって|したがって|ゆえに|also|daher|somit|donc|ainsi|alors|entonces"
+    r"|por (?:lo )?tanto)[,，、:：]?\s*)*"
+    r"(?:(?:(?:die|das|der|la|le|el)\s+)?(?:(?:richtige|endgültige|最终|正确|最終的な)\s*)?"
+    rf"{_ANSWER}(?:\s+(?:finale?|correcte?|correcta))?[*_]*\s*(?:{_IS}|：)[:：]?|(?:应|應)?[选選])"
+    r"\s*(.+?)(?:です|である|だ|(?:に|と)なります)?[。．！]?",
     re.IGNORECASE,
 )
 _CLAUSE = re.compile(
@@ -45,12 +64,17 @@ _SAID_OF_THE_WAY = re.compile(
 """Denials of something other than the answer: `it is not hard to see that it is 5`."""
 _DENIED = re.compile(
     r"\b(?:not|never|neither|nor|cannot|nobody|no one|unless)\b|n['’]t\b"
-    r"|\b(?:nicht|kein|keine|pas|jamais)\b"
+    r"|\b(?:nicht|kein\w*|niemals|nie|weder|pas|jamais|nunca|jamás|tampoco)\b"
+    r"|\bno (?:es|son|puede|vale|está)\b|不[是为為会會能等可到]|[并並]非|而非|没有|沒有"
     r"|\b(?:anything|nothing|everything|all) but\b|\bif it (?:was|were|is)\b",
     re.IGNORECASE,
 )
 _OTHER_BEFORE = re.compile(
-    r"\b(?:than|least|most|minus|negative|half|half of|twice|thrice|doubled?|tripled?|above|below"
+    r"(?:至少|至多|最多|最少|大于|大於|小于|小於|不到|不足|超过|超過|少于|多于|少なくとも|多くとも|最大|最小)\s*$"
+    rf"|{_NUMBER}\s*(?:和|与|與|或者?|、|か|または|もしくは|と|から|到|至|,)\s*$"
+    r"|\b(?:mindestens|höchstens|als|hälfte von|entweder|zwischen|unter|über|moins de|plus de|au moins|au plus"
+    r"|moitié de|soit|entre|menos de|más de|al menos|como (?:máximo|mínimo)|mitad de|weder|noch|ni)\s*$"
+    r"|\b(?:than|least|most|minus|negative|half|half of|twice|thrice|doubled?|tripled?|above|below"
     r"|under|over|exceeds?|exceeding|between|except|either|square root of|root of|cube of|square of"
     r"|than or equal to|log|ln|sqrt|sin|cos|tan)\s*$"
     r"|(?<!adds )(?<!add )(?<!adding )(?<!sums )(?<!sum )(?<!comes )(?<!come )\bup to\s*$"
@@ -58,15 +82,16 @@ _OTHER_BEFORE = re.compile(
     r"(?:chance )?(?:in|out of|of)\s*$"
     rf"|{_NUMBER}{_UNIT_WORD}\s+"
     r"(?:to|or|and|in|of|out of|by|per|choose|mod|modulo|minus|plus|times|over"
-    r"|through|until|vs\.?)\s*$"
-    rf"|(?:\b(?:is|are|get|answers?|and|either)|[=:,])\s*{_NUMBER},\s*$",
+    r"|through|until|vs\.?|und|oder|ou|et|o|u|y|bis|à|noch|ni|soit)\s*$"
+    rf"|(?:\b(?:is|are|get|answers?|and|either|of)|[=:,;|/])\s*{_NUMBER}[,;|]\s*$",
     re.IGNORECASE,
 )
 _OTHER_BEHIND = re.compile(
     r"\s*(?:,?\s*(?:no|wait|actually|sorry|or rather)\b"
     r"|(?:,|;|and\b|or\b)\s*\$?[a-zA-Z](?:_\{?\w\}?)?\s*="
     rf"|,\s*{_NUMBER}\s*(?:$|[.!?,;]|and\b|or\b)"
-    r"|半|以上|以下|未満|多|余|几|倍|分之|割|乗|から|到|至|[〜～]"
+    r"|半|以上|以下|未満|多|余|几|倍|分之|割|乗|から|到|至|[〜～]|的|の|吗|嗎|或|和|か(?!ら)|または|もしくは|より|之间"
+    rf"|では(?:な|あり)|じゃ(?:な|あり)|で(?:ない|ありません)|(?:oder|ou|o|u|ou bien)\s+{_NUMBER}"
     r"|\(?\s*(?:wrong|incorrect|false|impossible|not|squared|cubed|factorial|twice|halves|halved"
     r"|doubled|tripled|per mille|permille|ppm|ppb|parts per|basis points?|cannot)\b"
     r"|(?:is|are|was|were|does|do|did|can|could|would|will|has|must|should|may|seems?|looks?)"
@@ -79,6 +104,17 @@ _OTHER_BEHIND = re.compile(
     r"|(?:less|more|fewer|greater|larger|smaller)\s+than\b|\\p?mod(?![a-z]))",
     re.IGNORECASE,
 )
+_DENIED_BOX = re.compile(
+    r"(?:\b(?:not|never|nicht|pas|jamais|no es)|n['’]t|不是|并非|不等于)\s*(?:(?:be|equal to|equals?|exactly|simply)\s+)*$",
+    re.IGNORECASE,
+)
+_SEVERAL = re.compile(
+    r"\b(?:or|either|maybe|perhaps|possibl[ey]|alternatively|wait|actually|sorry|oops|correction|options?"
+    r"|candidates?|oder|vielleicht|peut-être|quizás)\b|\bno[,.]|\bI mean\b|或|または|可能|[→⇒]|[-=]>",
+    re.IGNORECASE,
+)
+_OPENING = re.compile(r"(?:\$+|\\[(\[]|\*+|\s)+$")
+_CLOSING = re.compile(r"(?:\.?\$+|\\[)\]]|\*+)+")
 _RAISED_UNIT = re.compile(r"[a-zA-Z/]+\^\{?[23]\}?\W*$")
 """Stands behind a number, and is none."""
 _SET_WORDS = re.compile(
@@ -87,10 +123,45 @@ _SET_WORDS = re.compile(
 _MOST_UNIT_WORDS = 4
 
 
+def has_words(text: str) -> bool:
+    """Returns true for prose in any language."""
+    return is_prose(text) or _FOREIGN.search(text) is not None
+
+
+def spaced(text: str) -> str:
+    """Returns text with blanks around what Chinese or Japanese words enclose, and plain stops."""
+    return text if text.isascii() else _EDGE.sub(" ", text.translate(_STOPS))
+
+
 def last_word(text: str) -> str | None:
     """Returns all that a last line `So the answer is (B).` names; None for any other line."""
-    found = _LAST_WORD.fullmatch(text.rstrip().rpartition("\n")[2])
+    line = text.rstrip().rpartition("\n")[2]
+    found = _LAST_WORD.fullmatch(line) or _LAST_WORD_ELSEWHERE.fullmatch(line)
     return found[1].strip("*_ \t").removesuffix(".").strip("*_ \t") if found else None
+
+
+def has_other_answers(text: str) -> bool:
+    """Returns true if `the answer is` names different values."""
+    text = spaced(text)
+    named = [text[found.end() :].split() for found in _NAMED.finditer(text)]
+    values = {words[0].strip("*_$.,;:!?") for words in named if words}
+    return len({value for value in values if re.search(r"\d", value)}) > 1
+
+
+def is_hedged(text: str) -> bool:
+    """Returns true if several values stand beside words of a choice or of a change of mind."""
+    text = spaced(text)
+    values = {place.content for place in _places(text)}
+    return len(values) > 1 and _SEVERAL.search(text) is not None
+
+
+def is_unchanged(text: str, place: slice) -> bool:
+    """Returns true if no word beside a box denies its content or makes another answer of it."""
+    before = _OPENING.sub(" ", spaced(text[max(0, place.start - 200) : place.start]))
+    behind = spaced(text[place.stop : place.stop + 200])
+    behind = behind[found.end() :] if (found := _CLOSING.match(behind)) else behind
+    is_denied = _DENIED_BOX.search(before) or _OTHER_BEFORE.search(before)
+    return not is_denied and not _OTHER_BEHIND.match(behind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +173,15 @@ class _Place:
     end: int
 
 
-def is_stated(text: str, truth: str, equal: Equal) -> bool:
+def is_stated(text: str, truth: str, equal: Equal) -> bool | None:
     """Returns true if the answer that prose gives is the truth, and nothing beside it denies it.
 
-    A text without numbers and formulas states nothing that could be denied.
+    None for a text without numbers and formulas, which states no answer that it could deny.
     """
     text = _SET_WORDS.sub(lambda found: f" {found[1]}{' ' if found[2] else ''}", text)
     places = list(_places(text))
     if not places:
-        return True
+        return None
     place = _named(text, places) or places[-1]
     before, behind = _clause_around(text, place)
     if _DENIED.search(_SAID_OF_THE_WAY.sub("", before)) or _OTHER_BEFORE.search(

@@ -1,4 +1,4 @@
-r"""Reads inequalities, sets of numbers and values by name: `x < 1, x > 3` and `x = 3, y = 4`."""
+r"""Reads inequalities, sets of numbers, matrices and values by name: `x < 1`, `x = 3, y = 4`."""
 
 import re
 
@@ -14,6 +14,22 @@ _BUILDER = re.compile(
     r"\\\{\s*([a-zA-Z])\s*(?:\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*)?(?:\\mid|\\vert|[:|])(.+)\\\}"
 )
 _APPLIED = re.compile(r"([a-zA-Z]\w*)\((.*)\)")
+_LETTER = (
+    r"(?:[a-zA-Z]|\\(?:alpha|beta|gamma|delta|(?:var)?epsilon|zeta|eta|(?:var)?theta|kappa|lambda|mu|nu|xi"
+    r"|rho|sigma|tau|(?:var)?phi|chi|psi|omega|ell|Gamma|Delta|Theta|Lambda|Sigma|Phi|Psi|Omega)(?![a-zA-Z]))"
+)
+_ACCENT = r"\\(?:bar|hat|tilde|vec|dot|overline|overrightarrow|math(?:bf|rm|cal|bb)|boldsymbol)"
+_SYMBOL = rf"(?:{_LETTER}|{_ACCENT}\{{?{_LETTER}\}}?)'*(?:_(?:\{{[^{{}}]*\}}|\w|{_LETTER}))?'*"
+_FIGURE = r"(?:\\(?:angle|triangle|overline|overrightarrow|widehat))?(?:[A-Z]{2,4}|\{[A-Z]{2,4}\})"
+_NAMED = re.compile(
+    rf"{_SYMBOL}|{_FIGURE}|\|{_FIGURE}\||\[[A-Z]{{3,6}}\]|\|{_ACCENT}\{{?{_LETTER}\}}?\|"
+    rf"|\\frac\{{(?:d|\\partial)\^?\d?{_LETTER}\}}\{{(?:d|\\partial){_LETTER}(?:\^\d)?\}}"
+)
+"""Symbols, segments and figures, and derivatives: what an equation may give a value to."""
+_CALL = re.compile(rf"({_SYMBOL}|\({_LETTER}\\circ{_LETTER}\))(?:\^\{{-1\}})?\((.+)\)")
+_FUNCTION_NAMES = re.compile(r"[fghFGHPE]\b|\(|\\(?:var)?phi|\\Phi")
+_PLAIN_ARGUMENTS = re.compile(r"(?:-?(?:\d+(?:\.\d+)?|[A-Zxtn]|\\pi)(?:,(?!$)|$))+")
+_MATRIX = re.compile(r"(.*?)\\begin\{pmatrix\}(.*)\\end\{pmatrix\}", re.DOTALL)
 
 
 def as_set_of_numbers(text: str) -> str:
@@ -90,6 +106,30 @@ def are_of_one_function(name: str, other: str) -> bool:
     """Returns true for `f(3)` and `f(4)`, or `P(A)` and `P(B)`."""
     applied = _APPLIED.fullmatch(name), _APPLIED.fullmatch(other)
     return applied[0] is not None and applied[1] is not None and applied[0][1] == applied[1][1]
+
+
+def is_name(text: str) -> bool:
+    """Returns true for `x`, `a_1`, `AB`, `f(2)` and `P(A)`: what has a value and is no formula.
+
+    `x(x-1)` is a product: only names of functions are applied to more than a number or letter.
+    """
+    bare = re.sub(r"\s", "", text)
+    if _NAMED.fullmatch(bare):
+        return True
+    called = _CALL.fullmatch(bare)
+    if called is None or closing_place(bare, called.start(2) - 1) != len(bare) - 1:
+        return False
+    name = called[1]
+    is_applied = _PLAIN_ARGUMENTS.fullmatch(called[2]) and name != called[2] and name != "x"
+    return bool(is_applied or _FUNCTION_NAMES.match(name))
+
+
+def rows_of(text: str) -> tuple[str, list[list[str]]] | None:
+    """Returns the factor before a matrix, and its entries row by row; None for another text."""
+    found = _MATRIX.fullmatch(text.strip())
+    if found is None or r"\begin" in found[2]:
+        return None
+    return found[1].strip(), [row.split("&") for row in re.split(r"\\\\(?:\[[^\]]*\])?", found[2])]
 
 
 def closing_place(text: str, place: int) -> int | None:

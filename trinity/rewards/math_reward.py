@@ -3,9 +3,9 @@
 from typing import ClassVar
 
 from trinity.rewards.format_reward import FormatReward
-from trinity.rewards.math_grading import is_equivalent, is_right_answer
+from trinity.rewards.math_grading import is_equivalent
 from trinity.rewards.reward import RewardFn
-from trinity.rewards.tags import LOOSE, tagged
+from trinity.rewards.tags import LOOSE
 
 
 class MathReward(RewardFn):
@@ -18,12 +18,7 @@ class MathReward(RewardFn):
 
     def __call__(self, *, response: str, truth: str) -> dict[str, float]:
         """Returns parts `accuracy` and `format_score`."""
-        answers = tagged(response, "answer")
-        expected = str(truth)
-        is_right = (
-            is_right_answer(answers[-1], expected) if answers else is_equivalent(response, expected)
-        )
         return {
-            "accuracy": float(is_right),
+            "accuracy": float(is_equivalent(response, str(truth))),
             **self._format(response=response),
         }

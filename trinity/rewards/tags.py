@@ -26,6 +26,15 @@ def _tagged(text: str, tag: str, flags: int) -> Iterator[str]:
             begin = None
 
 
+def final_part(response: str) -> str:
+    """Returns what follows the thoughts, which are no answer: empty where they do not end.
+
+    Answer tags in thoughts that do not end mark an answer all the same.
+    """
+    rest = response.rpartition("</think>")[2]
+    return rest if "<answer>" in rest else rest.partition("<think>")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Pieces that must follow one another, with anything between them."""
