@@ -12,6 +12,7 @@ from trinity.isolation.calls import CallChannel, Json, OnDelta, Reply
 from trinity.isolation.values import PartRef, experience_from_text, experience_to_text
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.rewards.reward import BoundReward
+from trinity.rewards.score import as_reward
 from trinity.types import Experience, JsonObject, SamplingParams
 from trinity.workflows.experience_builder import SamplingOverrides
 from trinity.workflows.generation import (
@@ -239,6 +240,7 @@ def _checked(made: object, name: str) -> list[Experience]:
     for experience in made:
         if not isinstance(experience, Experience):
             raise TypeError(f"{name} returned {type(experience).__name__}, not an Experience")
+        experience.reward = as_reward(experience.reward, name)
     check_are_distinct(made, name)
     return made
 

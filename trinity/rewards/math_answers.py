@@ -136,7 +136,8 @@ _QUANTITY = re.compile(
 )
 """A quantity that an equation gives a value to, in words."""
 _COMMA_FOR_POINT = re.compile(
-    r"[-+]?(?:\d{1,3}(?:\.\d{3})+,\d+|\d{1,3}(?: \d{3})+,\d+|\d+,\d+|\d{1,3}(?:\.\d{3}){2,}|\d{1,3}(?:'\d{3})+)"
+    r"[-+]?(?:\d{1,3}(?:\.\d{3})+,\d+|\d{1,3}(?: \d{3})+,\d+|\d+,\d+|\d{1,3}(?:\.\d{3}){2,}"
+    r"|\d{1,3}(?:'\d{3})+)"
 )
 _STRANGE = re.compile(r"[^\x00-\x7f≤≥°]")
 """Characters that the parser of formulas leaves out in silence."""
@@ -353,11 +354,13 @@ def _is_same_equation(given: str, expected: str, equal: Equal) -> bool:
             return _is_same_value(given, expected, equal)
         is_solution = solved[1] is not None and not _has_unknown(_right_side(expected))
         return not is_solution and not are_of_one_function(*names) and equal(given, expected)
-    values = [[_value(item, equal) for item in _items(text)] for text in (given, expected)]
-    if None in values[0] or None in values[1]:
+    given_values, expected_values = (
+        [_value(item, equal) for item in _items(text)] for text in (given, expected)
+    )
+    found = [[value for value in each if value] for each in (given_values, expected_values)]
+    if len(found[0]) < len(given_values) or len(found[1]) < len(expected_values):
         return False
-    lists = [", ".join(value for value in each if value is not None) for each in values]
-    return _is_same_value(*lists, equal)
+    return _is_same_value(", ".join(found[0]), ", ".join(found[1]), equal)
 
 
 def _solved(sides: Sequence[str]) -> str | None:

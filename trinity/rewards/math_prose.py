@@ -30,7 +30,10 @@ _STOPS = str.maketrans(
     {"。": ". ", "．": ". ", "、": ", ", "，": ", ", "；": "; ", "：": ": ", "？": "? ", "！": "! "}
 )
 _FOREIGN = re.compile(rf"[{_SCRIPT}]|[^\W\d_a-zA-Z]{{2}}")
-_ANSWER = r"(?:answer|Antwort|Lösung|Ergebnis|réponse|résultat|respuesta|resultado|solución|答案|答え|正解|結果|结果)"
+_ANSWER = (
+    r"(?:answer|Antwort|Lösung|Ergebnis|réponse|résultat|respuesta|resultado|solución"
+    r"|答案|答え|正解|結果|结果)"
+)
 _IS = r"(?:\b(?:is|ist|lautet|beträgt|est|es)\b|是|为|為|は|等于|[:=])"
 _NAMED = re.compile(rf"{_ANSWER}(?![a-z])[^.\n\d$]{{0,30}}?{_IS}", re.IGNORECASE)
 _LAST_WORD = re.compile(
@@ -70,10 +73,13 @@ _DENIED = re.compile(
     re.IGNORECASE,
 )
 _OTHER_BEFORE = re.compile(
-    r"(?:至少|至多|最多|最少|大于|大於|小于|小於|不到|不足|超过|超過|少于|多于|少なくとも|多くとも|最大|最小)\s*$"
+    r"(?:至少|至多|最多|最少|[大小少多][于於]|不[到足]|超[过過]|少なくとも|多くとも|最大|最小)\s*$"
     rf"|{_NUMBER}\s*(?:和|与|與|或者?|、|か|または|もしくは|と|から|到|至|,)\s*$"
-    r"|\b(?:mindestens|höchstens|als|hälfte von|entweder|zwischen|unter|über|moins de|plus de|au moins|au plus"
-    r"|moitié de|soit|entre|menos de|más de|al menos|como (?:máximo|mínimo)|mitad de|weder|noch|ni)\s*$"
+    r"|比\s*$|\b(?:mindestens|höchstens|als|entweder|zwischen|unter|über|weder|noch|ni|soit|entre"
+    r"|moins de|plus de|au moins|au plus|menos de|más de|al menos|como (?:máximo|mínimo)"
+    r"|(?:hälfte|doppelte|dreifache|drittel|viertel|wurzel|quadrat)\w* (?:von|aus)"
+    r"|(?:moitié|doubl|tripl|doble|mitad|tiers|quart|tercio|cuarto|carré|cuadrado|racine|raíz)\w*"
+    r"(?: cuadrada| carrée)? d[eu])\s*$"
     r"|\b(?:than|least|most|minus|negative|half|half of|twice|thrice|doubled?|tripled?|above|below"
     r"|under|over|exceeds?|exceeding|between|except|either|square root of|root of|cube of|square of"
     r"|than or equal to|log|ln|sqrt|sin|cos|tan)\s*$"
@@ -90,7 +96,7 @@ _OTHER_BEHIND = re.compile(
     r"\s*(?:,?\s*(?:no|wait|actually|sorry|or rather)\b"
     r"|(?:,|;|and\b|or\b)\s*\$?[a-zA-Z](?:_\{?\w\}?)?\s*="
     rf"|,\s*{_NUMBER}\s*(?:$|[.!?,;]|and\b|or\b)"
-    r"|半|以上|以下|未満|多|余|几|倍|分之|割|乗|から|到|至|[〜～]|的|の|吗|嗎|或|和|か(?!ら)|または|もしくは|より|之间"
+    r"|[度个個人円元米年点歳岁]?\s*以[上下外内]|半|未満|多|余|几|倍|分之|割|乗|から|到|至|[〜～]|的|の|吗|嗎|或|和|か(?!ら)|または|もしくは|より|之间"
     rf"|では(?:な|あり)|じゃ(?:な|あり)|で(?:ない|ありません)|(?:oder|ou|o|u|ou bien)\s+{_NUMBER}"
     r"|\(?\s*(?:wrong|incorrect|false|impossible|not|squared|cubed|factorial|twice|halves|halved"
     r"|doubled|tripled|per mille|permille|ppm|ppb|parts per|basis points?|cannot)\b"
@@ -105,12 +111,14 @@ _OTHER_BEHIND = re.compile(
     re.IGNORECASE,
 )
 _DENIED_BOX = re.compile(
-    r"(?:\b(?:not|never|nicht|pas|jamais|no es)|n['’]t|不是|并非|不等于)\s*(?:(?:be|equal to|equals?|exactly|simply)\s+)*$",
+    r"(?:\b(?:not|never|nicht|pas|jamais|no es)|n['’]t|不是|并非|不等于)"
+    r"\s*(?:(?:be|equal to|equals?|exactly|simply)\s+)*$",
     re.IGNORECASE,
 )
 _SEVERAL = re.compile(
-    r"\b(?:or|either|maybe|perhaps|possibl[ey]|alternatively|wait|actually|sorry|oops|correction|options?"
-    r"|candidates?|oder|vielleicht|peut-être|quizás)\b|\bno[,.]|\bI mean\b|或|または|可能|[→⇒]|[-=]>",
+    r"\b(?:or|either|maybe|perhaps|possibl[ey]|alternatively|wait|actually|sorry|oops|correction"
+    r"|options?|candidates?|oder|vielleicht|peut-être|quizás)\b|\bno[,.]|\bI mean\b"
+    r"|或|または|可能|[→⇒]|[-=]>",
     re.IGNORECASE,
 )
 _OPENING = re.compile(r"(?:\$+|\\[(\[]|\*+|\s)+$")

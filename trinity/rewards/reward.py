@@ -6,27 +6,23 @@ that were written for Trinity-RFT (`sums_all`) give the sum of all parts, as the
 
 import inspect
 import logging
-import numbers
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from functools import cached_property, lru_cache, partial
-from typing import ClassVar, Literal, SupportsFloat, TypeGuard, cast
+from typing import ClassVar, Literal, cast
 
 from trinity.errors import UserError
 from trinity.isolation.values import text_of
 from trinity.rewards.awaiting import complete
+from trinity.rewards.score import REWARD_FAILED, SCORE, BadReward, as_parts
 from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.threads import DaemonThreads
 from trinity.telemetry import metrics
-from trinity.types import LARGEST_REWARD, JsonValue
+from trinity.types import JsonValue
 
 logger = logging.getLogger(__name__)
 _limited_log = RateLimitedLog(logger)
 
 RewardParts = Mapping[str, float] | float
-SCORE = "score"
-"""The part that is the reward alone."""
-REWARD_FAILED = "reward_failed"
-"""The metric of an answer that has reward 0 because its reward failed."""
 OnBadReward = Literal["fail", "zero"]
 """What becomes of an answer whose reward fails: of its attempt at a run, or of the answer alone."""
 REWARD_POOL = DaemonThreads(name="reward", max_threads=32)
@@ -91,10 +87,6 @@ class RewardFn:
 RewardSource = type[RewardFn] | Callable[..., RewardParts | Awaitable[RewardParts]]
 ScoreElsewhere = Callable[[Mapping[str, object]], Awaitable[dict[str, float]]]
 """Calls the reward with the values that it names in another process."""
-
-
-class BadReward(TypeError):
-    """A reward returned what is no score."""
 
 
 class BoundReward:
@@ -196,27 +188,8 @@ class BoundReward:
         return {SCORE: 0.0, REWARD_FAILED: 1.0}
 
     def _numbers(self, parts: object) -> dict[str, float]:
-        if self._takes_lists:
-            parts = self._only(parts)
-        if not isinstance(parts, Mapping) and _says_number(parts):
-            name = self._name.rpartition(".")[2]
-            return {name: self._finite(name, self._float(name, parts))}
-        if not isinstance(parts, Mapping) or not parts:
-            raise BadReward(
-                f"the reward {self._name} returned {describe_parts(parts)}, neither a dict of "
-                "named numbers nor a number: return one of these on every path"
-            )
-        if REWARD_FAILED in parts:
-            raise BadReward(
-                f"the reward {self._name} returned a part `{REWARD_FAILED}`, by which rewards that "
-                "failed are counted: give the part another name"
-            )
-        has_score = SCORE in parts and not self._sums_all
-        return {
-            str(name): self._number(str(name), value, is_part=not has_score or name == SCORE)
-            for name, value in parts.items()
-            if not has_score or name == SCORE or _says_number(value)
-        }
+        given = self._only(parts) if self._takes_lists else parts
+        return as_parts(given, self._name, sums_all=self._sums_all)
 
     def _only(self, scores: object) -> object:
         """Returns the score of one answer, which a function of lists was asked about."""
@@ -230,50 +203,6 @@ class BoundReward:
                 f"{type(scores).__name__} for one answer: return a list with a score for each"
             ) from error
         return score
-
-    def _number(self, name: str, value: object, *, is_part: bool) -> float:
-        if not _says_number(value):
-            raise BadReward(
-                f"the reward {self._name} returned {value!r:.60} as {name!r}, which is no number: "
-                f"name the reward {SCORE!r} to return something else beside it"
-            )
-        number = self._float(name, value)
-        return self._finite(name, number) if is_part else number
-
-    def _float(self, name: str, value: SupportsFloat) -> float:
-        """Converts what says that it can be: arrays and very large numbers cannot always."""
-        try:
-            if isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real):
-                raise TypeError("it is complex")
-            return float(value)
-        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-            raise BadReward(
-                f"the reward {self._name} returned {type(value).__name__} {value!r:.60} as "
-                f"{name!r}, which is no number ({error!s:.80}): return one number by this name"
-            ) from error
-
-    def _finite(self, name: str, value: float) -> float:
-        if abs(value) <= LARGEST_REWARD:
-            return value
-        raise BadReward(
-            f"the reward {self._name} returned {value} as {name!r}: return a finite number, of "
-            f"{LARGEST_REWARD:g} at most, which can be trained on"
-        )
-
-
-def _says_number(value: object) -> TypeGuard[SupportsFloat]:
-    """Returns true for what can be converted, which is asked of plain numbers at little cost."""
-    return isinstance(value, float | int | SupportsFloat)
-
-
-def describe_parts(parts: object) -> str:
-    """Describes what a reward returned in place of a score."""
-    if parts is None:
-        return "nothing"
-    kind = type(parts).__name__
-    if isinstance(parts, Mapping):
-        return f"an empty {kind}"
-    return f"{kind} {parts!r:.60}" if isinstance(parts, str) else kind
 
 
 def _verl_arguments(known: Mapping[str, object]) -> dict[str, object]:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trinity.errors import UserError
+from trinity.rewards.score import as_reward
 from trinity.types import (
     Array,
     Experience,
@@ -63,7 +64,7 @@ class VerlAgentWorkflow(SimpleWorkflow):
         if output.reward_score is None:
             await self._score(experience, self._reward())
         else:
-            experience.reward = float(output.reward_score)
+            experience.reward = as_reward(output.reward_score, type(self).__name__)
         return split_by_distribution(experience, client.answers)
 
     def _agent_run(self, client: PolicyClient) -> AgentRun:

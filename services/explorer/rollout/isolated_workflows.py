@@ -18,7 +18,8 @@ from trinity.isolation.values import (
     experience_to_text,
     is_of_user,
 )
-from trinity.rewards.reward import BadReward, RewardSource
+from trinity.rewards.reward import RewardSource
+from trinity.rewards.score import BadReward
 from trinity.types import Experience, JsonObject
 from trinity.workflows.generation import GenerationDelta
 from trinity.workflows.model import ModelWrapper, OnIndexedDelta

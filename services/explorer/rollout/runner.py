@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -25,11 +24,11 @@ from services.explorer.types import Assignment, Attempt, AttemptResult, RolloutK
 from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig
 from trinity.isolation.values import UserCodeFailed, place_of
-from trinity.rewards.reward import BadReward
+from trinity.rewards.score import BadReward, as_reward
 from trinity.runtime.logs import RateLimitedLog, redact_passwords
 from trinity.runtime.threads import MAX_ABANDONED, DaemonThreads, abandon_task, is_being_cancelled
 from trinity.telemetry import tracing
-from trinity.types import EID, LARGEST_REWARD, Experience
+from trinity.types import EID, Experience
 from trinity.workflows.experience_builder import AUXILIARY_MODEL
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.workflow import check_are_distinct
@@ -274,8 +273,9 @@ class AttemptRunner:
             failure = f"the workflow cancelled itself: {_reason(error)}"
         except (Exception, SystemExit) as error:  # the edge of the user's code
             await self._check_engines()
-            failure = _reason(error)
-            self._failures.report(error, attempts[0])
+            told = _with_task(error, attempts[0].assignment)
+            failure = _reason(told)
+            self._failures.report(told, attempts[0])
         await self._check_engines()  # a workflow may have caught a dead engine's error
         seconds = time.monotonic() - begun
         return [_result(attempt, made, failure, seconds) for attempt in attempts]
@@ -389,9 +389,10 @@ def _validate_experiences(
     own_trace = place.trace_hex if place else ""
     for step, experience in enumerate(experiences):
         _check_is_of_policy(experience, name)
-        _check_reward(experience.reward, name)
+        reward = as_reward(experience.reward, name)
         trace_id = experience.trace_id or own_trace
-        experience = replace(experience, eid=_experience_id(attempt, step), trace_id=trace_id)
+        eid = _experience_id(attempt, step)
+        experience = replace(experience, eid=eid, trace_id=trace_id, reward=reward)
         check_experience(experience)
         validated.append(experience)
     return validated
@@ -407,12 +408,11 @@ def _check_is_of_policy(experience: object, name: str) -> None:
         )
 
 
-def _check_reward(reward: float | None, name: str) -> None:
-    if reward is not None and math.isfinite(reward) and abs(reward) > LARGEST_REWARD:
-        raise ValueError(
-            f"{name} gave the reward {reward:g}: give one of {LARGEST_REWARD:g} at most, which can "
-            "be trained on"
-        )
+def _with_task(error: BaseException, assignment: Assignment) -> BaseException:
+    """Returns the error; the sentence on a reward says for which task it was."""
+    if not isinstance(error, BadReward):
+        return error
+    return BadReward(f"{error} (task {assignment.task_index} of {assignment.taskset!r})")
 
 
 def _reason(error: BaseException) -> str:

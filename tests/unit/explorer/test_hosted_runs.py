@@ -1,6 +1,7 @@
 """Workflows that were written for Trinity-RFT run as they are."""
 
 import logging
+import math
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -114,7 +115,8 @@ class Careless(Workflow):
             answer.advantages = [1.0]
         if wrong == "kind":
             return ["text"]
-        answer.reward = None if wrong == "reward" else 1.0
+        values: dict[str, Any] = {"reward": None, "text": "1.0", "nan": math.nan}
+        answer.reward = values.get(wrong, 1.0)
         return [answer] * (2 if wrong == "twice" else 1)
 
 
@@ -288,6 +290,8 @@ async def test_a_constructor_may_leave_its_base_out(tmp_path: Path) -> None:
         ("kind", "returned str, not an Experience"),
         ("twice", "one experience as number 1 and number 2"),
         ("reward", "without a reward: set `experience.reward`"),
+        ("text", "Careless gave the reward '1.0', which is no number"),
+        ("nan", "Careless returned nan as 'reward'"),
     ],
 )
 async def test_what_nothing_would_use_is_refused(wrong: str, told: str, tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from tests.unit.explorer.users import LoopLag, plugin_folder, user_processes
 from trinity.errors import UserError
 from trinity.isolation.values import UserCodeFailed, UserProcessDied
 from trinity.plugins import REWARDS
-from trinity.rewards.reward import REWARD_FAILED, BoundReward
+from trinity.rewards.reward import BoundReward
+from trinity.rewards.score import REWARD_FAILED
 from trinity.runtime.logs import LEVEL_VARIABLE, TextFormatter
 from trinity.types import JsonObject
 

@@ -10,7 +10,8 @@ import pytest
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
 from trinity.rewards.exact_match_reward import ExactMatchReward
-from trinity.rewards.reward import BadReward, BoundReward, RewardFn, check_reward
+from trinity.rewards.reward import BoundReward, RewardFn, check_reward
+from trinity.rewards.score import BadReward
 from trinity.types import JsonObject, JsonValue
 
 FORMATTED = "<think>\n1+1 is 2\n</think>\n<answer>\n2\n</answer>"

@@ -1,7 +1,9 @@
 """Tasks and rewards as workflows of Trinity-RFT see them."""
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.unit.workflows.test_rft_experience import built
@@ -11,6 +13,8 @@ from trinity.common.workflows import Task
 from trinity.common.workflows.workflow import SimpleWorkflow
 from trinity.plugins import REWARDS
 from trinity.rewards.math_reward import MathReward
+from trinity.rewards.reward import BoundReward
+from trinity.rewards.score import BadReward, as_reward
 from trinity.workflows.trinity_rft.hosting import NamedReward, reward_class
 from trinity.workflows.trinity_rft.workflow import set_reward
 
@@ -85,12 +89,82 @@ def test_a_score_of_verls_is_the_reward_and_the_rest_are_metrics() -> None:
     parts = kind()(response="5", truth="5")
     assert parts == {"score": -1.0}, "what a workflow adds up"
     answer = built()
-    set_reward(answer, parts, 0)
+    set_reward(answer, parts, 0, verl_score)
     assert (answer.reward, answer.metrics) == (-1.0, {"score": -1.0, "acc": 1.0})
 
 
 def test_control_parts_of_theirs_are_added_up() -> None:
     answer = built()
-    set_reward(answer, {"score": 1.0, "format": 0.5}, 3)
+    set_reward(answer, {"score": 1.0, "format": 0.5}, 3, verl_score)
     place: Any = answer.eid
     assert (answer.reward, place.run) == (1.5, 3)
+
+
+NO_SCORES: list[Any] = [
+    *({"score": None}, None, {"score": float("nan")}, float("nan"), "1.0", {"score": "1.0"}, {}),
+    *(float("inf"), [1.0], {"score": [1.0, 2.0]}, {"score": 1j}, {"reward_failed": 1.0}),
+]
+SCORES: list[Any] = [(1, 1.0), (True, 1.0), (np.float32(0.5), 0.5), ({"score": False}, 0.0)]
+
+
+class OfTheirs(RewardFn):
+    """Returns its argument, as a class of Trinity-RFT's."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __call__(self, response: str, **kwargs: Any) -> Any:
+        return self._value
+
+
+def kinds(value: Any) -> dict[str, Callable[[], object]]:
+    """Returns ways to score an answer by a reward that returns the value."""
+
+    async def later(response: str) -> Any:
+        return value
+
+    def own(response: str) -> Any:
+        return value
+
+    def hosted() -> object:
+        answer = built()
+        adapted: Any = reward_class(NamedReward(source=own, args={}, name="own"), {})
+        set_reward(answer, adapted()(response="a"), 0, adapted)
+        return answer.reward
+
+    def theirs() -> object:
+        answer, reward = built(), OfTheirs(value)
+        set_reward(answer, reward(response="a"), 0, reward)
+        return answer.reward
+
+    def total(reward: BoundReward) -> object:
+        return sum(reward.parts_of(reward(response="a")).values())
+
+    return {
+        "function": lambda: total(BoundReward(own, {}, "own")),
+        "coroutine": lambda: total(BoundReward(later, {}, "later")),
+        "class": lambda: total(BoundReward(OfTheirs, {"value": value}, "theirs")),
+        "hosted": hosted,
+        "theirs": theirs,
+    }
+
+
+@pytest.mark.parametrize("kind", kinds(None))
+@pytest.mark.parametrize("value", NO_SCORES, ids=repr)
+def test_every_kind_of_reward_that_returns_no_score_fails(value: Any, kind: str) -> None:
+    with pytest.raises(BadReward, match=r"the reward (own|later|theirs|OfTheirs) returned"):
+        kinds(value)[kind]()
+
+
+@pytest.mark.parametrize("kind", kinds(None))
+@pytest.mark.parametrize(("value", "number"), SCORES, ids=repr)
+def test_every_kind_of_reward_may_return_any_number(value: Any, number: float, kind: str) -> None:
+    assert kinds(value)[kind]() == number
+
+
+@pytest.mark.parametrize("value", ["1.0", float("nan"), {"score": 1.0}, [1.0], 1e39], ids=repr)
+def test_a_workflow_sets_a_number_or_leaves_the_reward_for_later(value: Any) -> None:
+    with pytest.raises(BadReward, match=r"MyWorkflow (gave|returned)"):
+        as_reward(value, "MyWorkflow")
+    assert as_reward(None, "MyWorkflow") is None
+    assert as_reward(np.float32(0.5), "MyWorkflow") == 0.5

@@ -17,6 +17,7 @@ from trinity.config.plan.parts import ResolvedSampling
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import BoundReward, RewardFn, RewardSource
+from trinity.rewards.score import as_reward
 from trinity.types import JsonObject
 from trinity.workflows.model import ModelWrapper as OurModel
 from trinity.workflows.task import Task as OurTask
@@ -251,14 +252,16 @@ class HostedRuns:
         self, name: str, made: list[Experience], model: ModelWrapper
     ) -> dict[int, list[types.Experience]]:
         taken: dict[int, list[types.Experience]] = {run: [] for run in self.runs}
-        if not self.inputs.task.is_eval:
-            self._check_rewards(name, made)
+        self._check_rewards(name, made)
         for experience, run in zip(made, self._places(name, made), strict=True):
             taken[run] += [taken_over(sample, model) for sample in further_samples([experience])]
         return taken
 
     def _check_rewards(self, name: str, made: list[Experience]) -> None:
         for experience in made:
+            experience.reward = as_reward(experience.reward, name)
+            if self.inputs.task.is_eval:
+                continue
             if experience.reward is None and self.inputs.needs_reward:
                 raise UserError(
                     f"{name} returned an experience without a reward: set `experience.reward`"

@@ -65,7 +65,7 @@ class MathBoxedWorkflow(SimpleWorkflow):
                 response_token=answer.sequence.tokens[answer.prompt_length :],
                 info=answer.info,
             )
-            set_reward(answer, parts, self.run_id_base + i)
+            set_reward(answer, parts, self.run_id_base + i, self.reward_fn)
             if answer.truncate_status == RESPONSE_TRUNCATED:
                 answer.action_mask = np.zeros(answer.sequence.response_length)
         return answers
@@ -96,7 +96,7 @@ class MathRMWorkflow(SimpleWorkflow):
     def _judged(self, messages: list[Any], answers: list[Experience]) -> list[Experience]:
         for i, answer in enumerate(answers):
             parts = self.reward_fn(answer, messages, ground_truth=self.truth)
-            set_reward(answer, parts, self.run_id_base + i)
+            set_reward(answer, parts, self.run_id_base + i, self.reward_fn)
         return answers
 
 

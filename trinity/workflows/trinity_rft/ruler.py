@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from trinity.errors import UserError
 from trinity.rewards.awaiting import complete
+from trinity.rewards.score import as_parts
 from trinity.types import JsonValue
 from trinity.workflows.trinity_rft.experience import Experience
 from trinity.workflows.trinity_rft.task import Task
@@ -65,8 +66,9 @@ class MathRULERWorkflow(SimpleWorkflow):
         """Returns the taskset's rewards and notes them as metrics."""
         rewards = []
         for i, answer in enumerate(answers):
-            parts = complete(self.reward_fn(response=answer.response_text, truth=self.truth))
-            rewards.append(float(sum(parts.values())))
+            given = complete(self.reward_fn(response=answer.response_text, truth=self.truth))
+            parts = as_parts(given, type(self.reward_fn).__name__, sums_all=True)
+            rewards.append(sum(parts.values()))
             answer.metrics |= {**parts, "gold_reward": rewards[-1]}
             place: Any = answer.eid
             place.run = self.run_id_base + i

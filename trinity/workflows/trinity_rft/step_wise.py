@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from trinity.rewards.score import as_reward
 from trinity.workflows.step_wise import STEP_REWARD
 from trinity.workflows.trinity_rft.experience import Experience
 from trinity.workflows.trinity_rft.model import ModelWrapper
@@ -130,15 +131,16 @@ class AsyncRewardPropagationWorkflow(RewardPropagationWorkflow):
 
 def _with_step_reward(answers: list[Experience], reward: float) -> list[Experience]:
     """Gives all samples the reward; the last one also carries it as the step's own, once."""
+    number = as_reward(reward, "`reward` of a step")
     for answer in answers:
-        answer.reward = float(reward)
+        answer.reward = number
     if answers:
-        answers[-1].info.setdefault(STEP_REWARD, float(reward))
+        answers[-1].info.setdefault(STEP_REWARD, number)
     return answers
 
 
 def _with_run_reward(made: list[Experience], reward: float, num_steps: int) -> list[Experience]:
     for answer in made:
-        answer.reward = float(reward)
+        answer.reward = as_reward(reward, "`reward` of a run")
         answer.metrics["actual_env_steps"] = float(num_steps)
     return made

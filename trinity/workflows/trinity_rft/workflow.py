@@ -15,12 +15,13 @@ says with `eid.run` which run an experience is of; others are called once for ea
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar, SupportsFloat
+from typing import Any, ClassVar
 
 from trinity.compat import get_logger
 from trinity.errors import UserError
 from trinity.rewards.awaiting import complete
-from trinity.rewards.reward import BadReward, RewardFn, describe_parts
+from trinity.rewards.reward import RewardFn
+from trinity.rewards.score import as_parts
 from trinity.types import JsonValue
 from trinity.workflows.math_workflow import SYSTEM_PROMPT
 from trinity.workflows.simple_workflow import SYSTEM_ROLES
@@ -229,7 +230,7 @@ class BaseSimpleWorkflow(QuestionWorkflow):
     def _score_all(self, answers: list[Experience], **more: Any) -> list[Experience]:
         for i, answer in enumerate(answers):
             parts = self.reward_fn(response=answer.response_text, truth=self.truth, **more)
-            set_reward(answer, parts, self.run_id_base + i)
+            set_reward(answer, parts, self.run_id_base + i, self.reward_fn)
         return answers
 
 
@@ -238,19 +239,14 @@ def reward_of(kind: type) -> object:
     return inspect.getattr_static(kind, "reward_fn", None)
 
 
-def set_reward(answer: Experience, parts: Any, run: int) -> None:
+def set_reward(answer: Experience, parts: Any, run: int, reward: object) -> None:
     """Sets an answer's reward, its parts as metrics, and its run; awaits a reward that is async.
 
-    Raises: BadReward for what is neither numbers by name nor a number.
+    Raises: BadReward for what is no score, as rewards of ours (`as_parts`).
     """
     parts = complete(parts)
-    if not isinstance(parts, Mapping | SupportsFloat):
-        raise BadReward(
-            f"a reward returned {describe_parts(parts)}, neither a dict of named numbers nor a "
-            "number: return one of these on every path"
-        )
-    named = parts if isinstance(parts, Mapping) else {"reward": float(parts)}
-    answer.reward_parts = numbers_of(named)
+    name = getattr(reward, "__name__", type(reward).__name__)
+    answer.reward_parts = as_parts(parts, name, sums_all=True)
     answer.metrics.update(answer.reward_parts)
     if isinstance(parts, RewardParts):
         answer.metrics.update(parts.beside)
