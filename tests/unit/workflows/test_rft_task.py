@@ -120,10 +120,10 @@ class OfTheirs(RewardFn):
 def kinds(value: Any) -> dict[str, Callable[[], object]]:
     """Returns ways to score an answer by a reward that returns the value."""
 
-    async def later(response: str) -> Any:
+    async def later(**_: object) -> Any:
         return value
 
-    def own(response: str) -> Any:
+    def own(**_: object) -> Any:
         return value
 
     def hosted() -> object:
