@@ -68,7 +68,7 @@ def _bits(part: Basic, known: dict[Basic, float]) -> float:
     if isinstance(part, Rational):
         return float(part.p.bit_length() + part.q.bit_length())
     if isinstance(part, Float):
-        return 64.0 + abs(part._mpf_[2])
+        return 64.0 + abs(float(part._mpf_[2]))
     if isinstance(part, Sum | Product):
         return _bits_of_series(part, known)
     inner = [_bits(each, known) for each in part.args if isinstance(each, Basic)]
@@ -88,7 +88,7 @@ def _bits(part: Basic, known: dict[Basic, float]) -> float:
 
 
 def _value(bits: float) -> float:
-    return 2.0 ** min(bits, 64.0)
+    return math.exp2(min(bits, 64.0))
 
 
 def _bits_of_power(power: Pow, base: float, exponent: float) -> float:
@@ -98,7 +98,7 @@ def _bits_of_power(power: Pow, base: float, exponent: float) -> float:
     elif not power.exp.free_symbols or base > 1:
         times = _value(exponent) if power.exp.is_integer is not False else 1.0 + exponent
     names = len(power.base.free_symbols)
-    if names and power.base.is_Add and math.comb(min(int(times), 10**6) + names, names) > MAX_TERMS:
+    if names and power.base.is_Add and math.comb(int(min(times, 1e6)) + names, names) > MAX_TERMS:
         return math.inf
     return base * times
 
