@@ -7,18 +7,31 @@ are compared by the function that the caller gives.
 
 import re
 from collections.abc import Callable, Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 
-from trinity.rewards.math_characters import in_latex
+from trinity.rewards.math_forms import (
+    FRACTION,
+    WORD,
+    has_unknown,
+    in_numbers,
+    is_prose,
+    normalize,
+    number_of,
+    number_with_comma,
+    rational,
+    undelimited,
+    unset,
+    without_full_stop,
+    written_out,
+)
 from trinity.rewards.math_relations import (
     FLIPPED,
     RELATION,
     VARIABLE,
     are_of_one_function,
     as_point,
-    as_set_of_numbers,
     closing_place,
     interval_of,
     is_name,
@@ -29,85 +42,13 @@ from trinity.rewards.math_relations import (
 from trinity.rewards.math_units import (
     DEGREES,
     are_different,
-    multiplied_out,
     number_with_suffix,
     unit_of,
-    without_bare_unit,
     without_lone_unit,
-    without_set_unit,
 )
 
 Equal = Callable[[str, str], bool]
 """Compares two expressions in LaTeX."""
-
-_END = r"(?:[eE][-+]?\d+)?"
-_THOUSANDS = r"\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+"
-NUMBER = re.compile(rf"(?:[-+] ?)?(?:(?:\d+|{_THOUSANDS})(?:\.\d*)?|\.\d+){_END}")
-"""Commas and blanks only separate thousands: any other comma may separate list items."""
-
-_DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
-_REPLACED = (
-    (re.compile(r"\\color\s*\{\w*\}"), ""),
-    (re.compile(r"\\(?:left|right|big|Big|bigg|Bigg|displaystyle|limits)(?![a-zA-Z])"), ""),
-    (re.compile(r"\\[dt]frac(?![a-zA-Z])"), r"\\frac"),
-    (re.compile(r"\{,\}"), ","),
-    (re.compile(r"\\q?quad(?![a-zA-Z])"), ","),
-    (re.compile(r"(?<!\\)\\[,;:!> ]|~"), " "),
-    (re.compile(r"\*\*"), "^"),
-    (re.compile(r"\s*\*\s*"), r" \\cdot "),
-    (re.compile(r"(?<=\d)\s+secs?$"), " seconds"),
-    (re.compile(r"(?<![\\a-zA-Z])(sin|cos|tan|cot|sec|csc|ln|log|exp|pi)(?![a-zA-Z])"), r"\\\1"),
-    (re.compile(r"(?<![\\a-zA-Z])sqrt\s*\(([^()]*)\)"), r"\\sqrt{\1}"),
-    (re.compile(r"(?<![\\a-zA-Z])(?:infinity|inf)(?![a-zA-Z])"), r"\\infty"),
-    (re.compile(r"^\s*[a-zA-Z]\s*\\in(?![a-zA-Z])"), ""),
-    (re.compile(r"^\s*m?\s*\\angle\s*\{?\s*[A-Z]{1,3}\s*\}?\s*="), ""),
-    (re.compile(r"\\\\\s*$|[€£¥₹₩₽]|\\(?:euro|pounds)(?![a-zA-Z])"), " "),
-    (re.compile(rf"\\\$|\\?%|{DEGREES}"), " "),
-    (re.compile(r"\\(?:leq?|leqslant)(?![a-zA-Z])"), "≤"),
-    (re.compile(r"\\(?:geq?|geqslant)(?![a-zA-Z])"), "≥"),
-    (re.compile(r"\\(?:lt)(?![a-zA-Z])"), "<"),
-    (re.compile(r"\\(?:gt)(?![a-zA-Z])"), ">"),
-    (re.compile(r"<="), "≤"),
-    (re.compile(r">="), "≥"),
-    (re.compile(r"\\varnothing|\\empty(?![a-zA-Z])"), r"\\emptyset"),
-    (re.compile(r"\\langle(?![a-zA-Z])"), "("),
-    (re.compile(r"\\rangle(?![a-zA-Z])"), ")"),
-    (re.compile(r"\\(begin|end)\{[bB]?matrix\}"), r"\\\1{pmatrix}"),
-    (
-        re.compile(r"[(\[]\s*\\begin\{array\}\{[lcr ]*\}(.*?)\\end\{array\}\s*[)\]]", re.DOTALL),
-        r"\\begin{pmatrix}\1\\end{pmatrix}",
-    ),
-    (re.compile(r"\\\\\s*(?=\\end\{pmatrix\})"), ""),
-    (re.compile(r"^[(\[]\s*(\\begin\{pmatrix\}[^\[\]()]*\\end\{pmatrix\})\s*[)\]]$"), r"\1"),
-    (re.compile(r"(?<=\d)\s*x\s*(?=10\s*\^)"), r" \\cdot "),
-    (re.compile(r"\^\s*(-\d+)(?![\w.])"), r"^{\1}"),
-)
-_WORDS = (
-    (
-        re.compile(rf"(?:{DEGREES})\s*(?:\\(?:text|mathrm)\s*\{{\s*)?([CF])\s*\}}?(?=\$?$)"),
-        r"^{\\circ}\\text{\1}",
-    ),
-    (
-        re.compile(r"(?<=[\d})])(?:\s|~)*(?:\\(?:text|mathrm)\s*\{\s*)?per ?cent\s*\}?(?=\$?$)"),
-        r"\\%",
-    ),
-    (re.compile(r"^(\$?)(\d+) (?:in|out of) (\d+)(?=\$?$)"), r"\1\\frac{\2}{\3}"),
-)
-_TEXT = re.compile(
-    r"\\(?:boxed|text|textbf|textit|textrm|mathrm|mathbf|mathit|mbox|operatorname|underline|fbox"
-    r"|(?:textcolor|colorbox)\s*\{\w*\})\s*\{"
-)
-_JOINED = re.compile(r"\\(?:lor|land|vee|wedge)(?![a-zA-Z])|(?<![a-zA-Z\\])(?:or|and)(?![a-zA-Z])")
-_WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
-_NO_WORDS = re.compile(
-    r"\\(?:begin|end)\{\w+\}|(?:\\(?:triangle|angle|overline)\s*\{?\s*|\[)[A-Z]{2,4}"
-)
-_FUNCTIONS = {"sin", "cos", "tan", "cot", "sec", "csc", "ln", "log", "exp", "max", "min", "gcd"}
-_SHORT_WORDS = {
-    *("an", "as", "at", "be", "by", "if", "in", "is", "it", "no", "of", "on", "so", "to", "we"),
-}
-_ANGLE = re.compile(rf"(\d+(?:\.\d+)?)\s*(?:{DEGREES})")
-_ANGULAR = re.compile(r"(?<![a-zA-Z])\\?(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
 _CHOICE = re.compile(r"(?:[Oo]ption|[Cc]hoice)?\s*\(?([A-Z])\)?[.:]?")
 _CHOICE_WITH_VALUE = re.compile(r"(?:\(([A-Z])\)[.:]?|([A-Z])[).:])\s*(?![A-Z])[^A-Z,;]+")
 _SIGN = re.compile(rf"%|{DEGREES}")
@@ -115,11 +56,8 @@ _NUMERIC = re.compile(r"(?:[\d\s.+*/^(){}!-]|\\(?:frac|sqrt|cdot|times|div|pi)(?
 _UNFINISHED = re.compile(r"'|\\(?:[lc]?dots|prime|[hv]?phantom)(?![a-zA-Z])|\.\.")
 _PERCENT = re.compile(r"\\?%\s*$")
 _BASE = re.compile(r"_\{?(\d+)\}?$")
-_RECURRING = re.compile(r"(-?)(\d*)\.(\d*)\\overline\s*\{?(\d+)\}?")
-_FRACTION = re.compile(r"-?(?:(\d+)\s*/\s*(\d+)|\\frac\s*\{?\s*(\d+)\s*\}?\s*\{?\s*(\d+)\s*\}?)")
 _INEXACT = re.compile(r"\\(?:pi|sqrt|frac)(?![a-zA-Z])|/")
 """Signs of an exact value, which a decimal number may round."""
-_MIXED = re.compile(r"(-?)(\d+)\s*\\frac\s*\{?(\d+)\}?\s*\{?(\d+)\}?|(-?)(\d+)\s+(\d+)\s*/\s*(\d+)")
 _DATE = re.compile(
     r"\d{4}([-/.])\d{1,2}\1\d{1,2}|\d{1,2}([-/.])\d{1,2}\2\d{4}"
     r"|\d{1,2}:[0-5]\d(?::[0-5]\d)?"
@@ -129,16 +67,6 @@ _MOST_COMPARED = 12
 """Items of lists, each compared with each: more are only compared as text."""
 _EMPTY = ("", r"\emptyset")
 """In braces of a set these are no items: the set of the empty set is not empty."""
-_QUANTITY = re.compile(
-    r"^\s*(?:the )?(?:total|area|volume|perimeter|length|sum|number|probability|result|answer|value"
-    r"|distance|speed|time|cost|price|profit)\s*=(?!=)",
-    re.IGNORECASE,
-)
-"""A quantity that an equation gives a value to, in words."""
-_COMMA_FOR_POINT = re.compile(
-    r"[-+]?(?:\d{1,3}(?:\.\d{3})+,\d+|\d{1,3}(?: \d{3})+,\d+|\d+,\d+|\d{1,3}(?:\.\d{3}){2,}"
-    r"|\d{1,3}(?:'\d{3})+)"
-)
 _STRANGE = re.compile(r"[^\x00-\x7f≤≥°]")
 """Characters that the parser of formulas leaves out in silence."""
 
@@ -147,7 +75,7 @@ def is_same_answer(answer: str, truth: str, equal: Equal) -> bool:
     """Returns true if the whole of the answer is the truth."""
     answer, truth = in_numbers(answer), in_numbers(truth)
     given, expected = normalize(answer), normalize(truth)
-    units = [unit_of(_without_full_stop(_unset(text.strip()))) for text in (answer, truth)]
+    units = [unit_of(without_full_stop(unset(text.strip()))) for text in (answer, truth)]
     if not given or not expected or are_different(*units):
         return False
     if units[0] == units[1]:
@@ -158,8 +86,8 @@ def is_same_answer(answer: str, truth: str, equal: Equal) -> bool:
         return _without_zeros(given) == _without_zeros(expected)
     if (number := number_with_suffix(answer)) is not None and number == number_of(expected):
         return True
-    if (number := _number_with_comma(given, given != answer.strip())) is not None:
-        value = _rational(expected)
+    if (number := number_with_comma(given, given != answer.strip())) is not None:
+        value = rational(expected)
         if value is not None and value == Fraction(number):
             return True
     if _is_unfinished(given) != _is_unfinished(expected):
@@ -168,19 +96,11 @@ def is_same_answer(answer: str, truth: str, equal: Equal) -> bool:
         return False
     if _is_same(given, expected, equal):
         return True
-    have_sign = [bool(_PERCENT.search(_undelimited(text.strip()))) for text in (answer, truth)]
+    have_sign = [bool(_PERCENT.search(undelimited(text.strip()))) for text in (answer, truth)]
     if have_sign[0] == have_sign[1]:
         return False
     percent, other = (given, expected) if have_sign[0] else (expected, given)
     return _is_same_share(percent, other, equal)
-
-
-def in_numbers(text: str) -> str:
-    """Returns the text in LaTeX, with numbers and signs for words that stand for these."""
-    text = in_latex(text)
-    for pattern, replacement in _WORDS:
-        text = pattern.sub(replacement, text)
-    return multiplied_out(text)
 
 
 def _is_same_share(percent: str, other: str, equal: Equal) -> bool:
@@ -188,28 +108,9 @@ def _is_same_share(percent: str, other: str, equal: Equal) -> bool:
     numbers = number_of(percent), number_of(other)
     if numbers[0] is not None and numbers[1] is not None:
         return numbers[0] * Decimal("0.01") == numbers[1]
-    plain = [_plain(text) for text in (percent, other)]
-    is_rational = all(number_of(text) or _FRACTION.fullmatch(text) for text in plain)
+    plain = [written_out(text) for text in (percent, other)]
+    is_rational = all(number_of(text) or FRACTION.fullmatch(text) for text in plain)
     return is_rational and equal(rf"\frac{{1}}{{100}} \cdot {plain[0]}", plain[1])
-
-
-def normalize(text: str) -> str:
-    """Returns the text without delimiters, fonts, sizes, units, per cent and degree signs."""
-    text = _undelimited(text.strip())
-    text = without_set_unit(_without_full_stop(text))
-    if _ANGULAR.search(text):
-        text = _ANGLE.sub(r"{\\frac{\1 \\pi}{180}}", text)
-    for pattern, replacement in _REPLACED:
-        text = pattern.sub(replacement, text)
-    text = _JOINED.sub(",", _without_fonts(text)).strip()
-    text = _without_full_stop(text).strip()
-    text = re.sub(r",\s*(?=,)", "", without_bare_unit(text)).strip()
-    return as_set_of_numbers(_QUANTITY.sub("", text).strip())
-
-
-def _without_full_stop(text: str) -> str:
-    """Returns the text without one dot at its end; several are dots of a number that goes on."""
-    return text if text.endswith("..") else text.removesuffix(".")
 
 
 def _is_unfinished(text: str) -> bool:
@@ -227,63 +128,10 @@ def _without_zeros(text: str) -> str:
     return re.sub(r"(?<!\d)0+(?=\d)", "", _compact(text))
 
 
-def number_of(text: str) -> Decimal | None:
-    """Parses a plain number; None for anything else."""
-    bare = text.strip("$").strip()
-    if not NUMBER.fullmatch(bare):
-        return None
-    try:
-        return Decimal(bare.replace(",", "").replace(" ", ""))
-    except InvalidOperation:  # the exponent is too large
-        return None
-
-
-def _number_with_comma(text: str, has_unit: bool) -> Decimal | None:
-    """Returns the value of `2,5`, `1.234,56` or `1'234`; None where commas separate thousands.
-
-    `5,0` may as well be a list, unless a unit or sign stands beside it.
-    """
-    bare = text.replace(" ", "")
-    is_list = bare.endswith(",0") and not has_unit
-    if not _COMMA_FOR_POINT.fullmatch(text) or NUMBER.fullmatch(text) or is_list:
-        return None
-    return Decimal(bare.replace("'", "").replace(".", "").replace(",", "."))
-
-
-def _undelimited(text: str) -> str:
-    for opening, closing in _DELIMITERS:
-        inside = text.removeprefix(opening).removesuffix(closing)
-        if len(inside) == len(text) - len(opening) - len(closing) and opening not in inside:
-            return inside.strip()
-    if text.startswith(r"\boxed{") and closing_place(text, len(r"\boxed{") - 1) == len(text) - 1:
-        return text[len(r"\boxed{") : -1].strip()
-    return text
-
-
-def _unset(text: str) -> str:
-    r"""Returns the text without delimiters, and out of a `\text{}` that is around the whole."""
-    text = _undelimited(text)
-    while (found := _TEXT.match(text)) is not None:
-        if closing_place(text, found.end() - 1) != len(text) - 1:
-            break
-        text = _undelimited(text[found.end() : -1].strip())
-    return text
-
-
-def _without_fonts(text: str) -> str:
-    """Puts the contents of `\\text{}` and its like in their places, set apart by blanks."""
-    while (found := _TEXT.search(text)) is not None:
-        end = closing_place(text, found.end() - 1)
-        if end is None:
-            return text
-        text = f"{text[: found.start()]} {text[found.end() : end]} {text[end + 1 :]}"
-    return text
-
-
 def _compact(text: str) -> str:
     """Removes blanks, but for those between digits, and the case of words."""
     joined = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
-    return joined.casefold() if _WORD.search(text) else joined
+    return joined.casefold() if WORD.search(text) else joined
 
 
 def _is_same(given: str, expected: str, equal: Equal) -> bool:
@@ -310,12 +158,6 @@ def _is_same(given: str, expected: str, equal: Equal) -> bool:
     if len(split_outside(given, "=")) > 1 or len(split_outside(expected, "=")) > 1:
         return _is_same_equation(given, expected, equal)
     return _is_same_value(given, expected, equal)
-
-
-def is_prose(text: str) -> bool:
-    """Returns true for a text with words; functions, and two letters of a product, are none."""
-    words = {word.lower() for word in _WORD.findall(_NO_WORDS.sub("", text))} - _FUNCTIONS
-    return any(len(word) > 2 or word in _SHORT_WORDS for word in words)
 
 
 def _is_same_relation(given: str, expected: str, equal: Equal) -> bool:
@@ -352,7 +194,7 @@ def _is_same_equation(given: str, expected: str, equal: Equal) -> bool:
         solved = [_solved(parts) for parts in sides]
         if None not in solved and solved[0] == solved[1]:
             return _is_same_value(given, expected, equal)
-        is_solution = solved[1] is not None and not _has_unknown(_right_side(expected))
+        is_solution = solved[1] is not None and not has_unknown(_right_side(expected))
         return not is_solution and not are_of_one_function(*names) and equal(given, expected)
     given_values, expected_values = (
         [_value(item, equal) for item in _items(text)] for text in (given, expected)
@@ -367,12 +209,6 @@ def _solved(sides: Sequence[str]) -> str | None:
     """Returns the name that an equation gives a value to, `x` for `x = 4` and `4 = x`; or None."""
     names = [_compact(side) for side in sides if is_name(side)]
     return names[0] if len(names) == len(sides) - 1 and len(set(names)) == 1 else None
-
-
-def _has_unknown(text: str) -> bool:
-    return bool(
-        re.search(r"[a-zA-Z]", re.sub(r"\\[a-zA-Z]+|(?<![a-zA-Z])[ei](?![a-zA-Z])", "", text))
-    )
 
 
 def _value(text: str, equal: Equal) -> str | None:
@@ -395,12 +231,12 @@ def _value(text: str, equal: Equal) -> str | None:
 
 def _comes_to(side: str, value: str, equal: Equal) -> bool:
     """Returns true if a side of an equation has the value, which may be rounded or in degrees."""
-    if equal(_plain(side), _plain(value)) or _rounds_to(side, value):
+    if equal(written_out(side), written_out(value)) or _rounds_to(side, value):
         return True
-    if _has_unknown(side):
+    if has_unknown(side):
         return False
     in_degrees = r"\frac{180}{\pi}" if r"\arc" in side else r"\frac{1}{100}"
-    return equal(rf"{in_degrees} \cdot {_plain(side)}", _plain(value))
+    return equal(rf"{in_degrees} \cdot {written_out(side)}", written_out(value))
 
 
 def _meant(given: str, expected: str) -> list[str]:
@@ -412,7 +248,7 @@ def _meant(given: str, expected: str) -> list[str]:
     exact = split_outside(left, "=")[-1]
     if not exact or VARIABLE.fullmatch(exact):
         return [rounded]
-    value, number = _rational(exact), number_of(rounded)
+    value, number = rational(exact), number_of(rounded)
     if value is not None and number is not None:
         return [exact, rounded] if _is_near(value, number) else []
     return [rounded] if number_of(expected) is not None else [exact]
@@ -445,21 +281,10 @@ def _rounds_to(exact: str, rounded: str) -> bool:
     digits = decimal.as_tuple().exponent if decimal is not None else 0
     if decimal is None or not isinstance(digits, int) or digits >= 0:
         return False
-    value = _rational(exact)
+    value = rational(exact)
     if value is None:
         return _INEXACT.search(exact) is not None
     return abs(value - Fraction(decimal)) < Fraction(10) ** digits
-
-
-def _rational(text: str) -> Fraction | None:
-    """Returns the value of a number or fraction; None for anything else."""
-    plain = _plain(text).strip()
-    if (number := number_of(plain)) is not None:
-        return Fraction(number)
-    if (found := _FRACTION.fullmatch(plain)) is None:
-        return None
-    top, under = (int(group) for group in found.groups() if group is not None)
-    return Fraction(-top if plain.startswith("-") else top, under) if under else None
 
 
 def _is_same_value(given: str, expected: str, equal: Equal) -> bool:
@@ -491,7 +316,7 @@ def _is_same_value(given: str, expected: str, equal: Equal) -> bool:
     numbers = number_of(given), number_of(expected)
     if None not in numbers:
         return numbers[0] == numbers[1]
-    return equal(_plain(given), _plain(expected))
+    return equal(written_out(given), written_out(expected))
 
 
 def _is_same_matrix(given: str, expected: str, equal: Equal) -> bool | None:
@@ -591,16 +416,3 @@ def _alternatives(text: str) -> list[str]:
         both = r"\pm" in item
         found += [item.replace(r"\pm", sign) for sign in "+-"] if both else [item]
     return found
-
-
-def _plain(text: str) -> str:
-    """Writes recurring decimals and mixed numbers as fractions."""
-    if found := _RECURRING.fullmatch(text.replace(" ", "")):
-        sign, whole, fixed, period = found.groups()
-        nines = "9" * len(period) + "0" * len(fixed)
-        top = int(f"{whole}{fixed}{period}") - int(f"{whole}{fixed}" or "0")
-        return rf"{sign}\frac{{{top}}}{{{nines}}}"
-    if found := _MIXED.fullmatch(text.strip()):
-        sign, whole, over, under = (group for group in found.groups() if group is not None)
-        return rf"{sign}\frac{{{int(whole) * int(under) + int(over)}}}{{{under}}}"
-    return text

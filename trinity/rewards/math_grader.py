@@ -20,7 +20,8 @@ import sympy
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 from sympy import Basic, Float, I, MatrixBase, Rational
 
-from trinity.rewards.math_answers import in_numbers, is_same_answer
+from trinity.rewards.math_answers import is_same_answer
+from trinity.rewards.math_forms import in_numbers
 from trinity.rewards.math_prose import is_stated, spaced
 from trinity.rewards.math_sizes import is_computable, is_readable
 from trinity.rewards.math_units import in_plain_numbers

@@ -16,7 +16,7 @@ import subprocess
 import threading
 from dataclasses import dataclass
 
-from trinity.rewards.math_answers import number_of
+from trinity.rewards.math_forms import number_of
 from trinity.rewards.math_prose import (
     has_other_answers,
     has_words,

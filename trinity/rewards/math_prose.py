@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trinity.rewards.math_answers import Equal, is_prose, is_same_answer
+from trinity.rewards.math_answers import Equal, is_same_answer
+from trinity.rewards.math_forms import is_prose
 from trinity.rewards.math_units import are_different, unit_of
 
 _FORMULA = re.compile(
@@ -81,7 +82,8 @@ _OTHER_BEFORE = re.compile(
     r"|(?:moitié|doubl|tripl|doble|mitad|tiers|quart|tercio|cuarto|carré|cuadrado|racine|raíz)\w*"
     r"(?: cuadrada| carrée)? d[eu])\s*$"
     r"|\b(?:than|least|most|minus|negative|half|half of|twice|thrice|doubled?|tripled?|above|below"
-    r"|under|over|exceeds?|exceeding|between|except|either|square root of|root of|cube of|square of"
+    r"|under|over|exceeds?|exceeding|between|except|either|off"
+    r"|square root of|root of|cube of|square of"
     r"|than or equal to|log|ln|sqrt|sin|cos|tan)\s*$"
     r"|(?<!adds )(?<!add )(?<!adding )(?<!sums )(?<!sum )(?<!comes )(?<!come )\bup to\s*$"
     r"|\b(?:an?|one|two|three|four|five|six|seven|eight|nine|ten)\s+"
@@ -96,8 +98,10 @@ _OTHER_BEHIND = re.compile(
     r"\s*(?:,?\s*(?:no|wait|actually|sorry|or rather)\b"
     r"|(?:,|;|and\b|or\b)\s*\$?[a-zA-Z](?:_\{?\w\}?)?\s*="
     rf"|,\s*{_NUMBER}\s*(?:$|[.!?,;]|and\b|or\b)"
-    r"|[度个個人円元米年点歳岁]?\s*以[上下外内]|半|未満|多|余|几|倍|分之|割|乗|から|到|至|[〜～]|的|の|吗|嗎|或|和|か(?!ら)|または|もしくは|より|之间"
+    r"|[度个個人円元米年点歳岁]?\s*以[上下外内]|[个個]?半|만|十|тыс|未満|多|余|几|倍|分之|割|乗|から|到|至|[〜～]|的|の|吗|嗎|或|和|か(?!ら)|または|もしくは|より|之间"
     rf"|では(?:な|あり)|じゃ(?:な|あり)|で(?:ない|ありません)|(?:oder|ou|o|u|ou bien)\s+{_NUMBER}"
+    r"|\\?%?\s*(?:negative\s*$|off\b|thousand|million|billion|mil\b|mi[lo]n?\b|mln|bln|half\b"
+    r"|degrees below|(?:third|fourth|fifth|sixth|seventh|eighth|ninth|tenth)s?\b)"
     r"|\(?\s*(?:wrong|incorrect|false|impossible|not|squared|cubed|factorial|twice|halves|halved"
     r"|doubled|tripled|per mille|permille|ppm|ppb|parts per|basis points?|cannot)\b"
     r"|(?:is|are|was|were|does|do|did|can|could|would|will|has|must|should|may|seems?|looks?)"
@@ -112,7 +116,8 @@ _OTHER_BEHIND = re.compile(
 )
 _DENIED_BOX = re.compile(
     r"(?:\b(?:not|never|nicht|pas|jamais|no es)|n['’]t|不是|并非|不等于)"
-    r"\s*(?:(?:be|equal to|equals?|exactly|simply)\s+)*$",
+    r"\s*(?:(?:be|equal to|equals?|exactly|simply)\s+)*\}?\s*$"
+    r"|(?:[-+*/^<>≠]|\\(?:neq?|cdot|times|pm|mp|div))\s*$",
     re.IGNORECASE,
 )
 _SEVERAL = re.compile(

@@ -1,4 +1,4 @@
-"""The one rule for what is a score, whichever kind of reward or workflow gives it.
+"""The one rule for what is a score, for every kind of reward and workflow.
 
 A score is a finite number, or a dict with at least one number by name. Booleans count as 1 and 0;
 texts, None, NaN and numbers that training cannot represent are none.

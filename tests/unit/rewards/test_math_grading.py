@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from trinity.rewards.math_answers import NUMBER, normalize
+from trinity.rewards.math_forms import NUMBER, normalize
 from trinity.rewards.math_grader import OutOfTime, limited
 from trinity.rewards.math_grading import GraderProcess, is_equivalent
 from trinity.rewards.math_units import multiplied_out

@@ -3,7 +3,7 @@ r"""Helpers of Qwen2.5-Math's evaluation by Trinity-RFT's names."""
 import re
 
 from trinity.common.rewards.eval_utils import fix_fracs, parse_with_timeout, verify_math_answer
-from trinity.rewards.math_answers import normalize
+from trinity.rewards.math_forms import normalize
 from trinity.rewards.math_grading import is_equivalent, last_boxed
 
 __all__ = [
