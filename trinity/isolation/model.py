@@ -208,15 +208,22 @@ def run_workflow(channel: CallChannel, request: Json) -> JsonObject:
     """Makes the runs of a request; returns their experiences by run."""
     kind = _workflow(request["workflow"])
     models = [RemoteModel(channel, place, facts) for place, facts in enumerate(request["models"])]
+    reward: BoundReward | NamedReward | None
     try:
         if issubclass(kind, HostedWorkflow):
-            made = _hosted(kind, models, request).make()
+            hosted = _hosted(kind, models, request)
+            made, reward = hosted.make(), hosted.inputs.reward
         else:
-            made = {request["runs"][0]: _checked(_native(kind, models, request), kind.__name__)}
+            reward = _bound(request)
+            returned = _native(kind, models, _task(request, reward))
+            made = {request["runs"][0]: _checked(returned, kind.__name__)}
     finally:
         for model in models:
             model.refuse_calls()
-    return {"made": {str(run): [experience_to_text(e) for e in made[run]] for run in made}}
+    return {
+        "made": {str(run): [experience_to_text(e) for e in made[run]] for run in made},
+        "called_reward": None if reward is None else reward.was_called,
+    }
 
 
 def _workflow(reference: Json) -> Any:
@@ -224,8 +231,8 @@ def _workflow(reference: Json) -> Any:
     return ref.resolve(WORKFLOWS)
 
 
-def _native(kind: type[Workflow], models: Sequence[RemoteModel], request: Json) -> object:
-    task, policy, auxiliary = _task(request, _bound(request)), models[0], models[1:]
+def _native(kind: type[Workflow], models: Sequence[RemoteModel], task: Task) -> object:
+    policy, auxiliary = models[0], models[1:]
     workflow = (
         kind(task=task, model=policy, auxiliary_models=auxiliary)
         if auxiliary  # workflows may leave the argument out

@@ -113,6 +113,8 @@ class BoundReward:
         self._name = name
         self._on_failure = on_failure
         self._elsewhere = elsewhere
+        self.was_called = False
+        """True once it was called, whatever it returned."""
         if elsewhere is None:
             self._function  # noqa: B018  # constructed now: its errors belong to the constructor
         self.in_thread = _in_thread(source)
@@ -166,6 +168,7 @@ class BoundReward:
 
         A function's own arguments stay as the file gives them.
         """
+        self.was_called = True
         wanted = self._wanted
         given = () if isinstance(self._source, type) else self._args
         every = {**_verl_arguments(known), **known}

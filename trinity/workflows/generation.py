@@ -226,6 +226,8 @@ class AttemptCalls:
         self._loop = loop or asyncio.get_running_loop()
         self._pending: set[asyncio.Task[object]] = set()
         self._is_closed = False
+        self.num_begun = 0
+        """Calls that were made, whatever became of them."""
 
     @property
     def is_closed(self) -> bool:
@@ -243,6 +245,7 @@ class AttemptCalls:
         task = asyncio.current_task()
         assert task is not None
         self._pending.add(task)
+        self.num_begun += 1
         try:
             self.require_open()
             yield
@@ -332,6 +335,12 @@ class HttpModelAccess:
     """A part of `ModelWrapper`; the model has no address until `enable_api` is called."""
 
     _api: ApiAccess | None = None
+    _calls: AttemptCalls
+
+    @property
+    def num_engine_calls(self) -> int:
+        """Calls of the engine so far, by the workflow or over HTTP."""
+        return self._calls.num_begun
 
     def enable_api(self, access: ApiAccess) -> None:
         """Makes the model available over HTTP too."""

@@ -136,6 +136,7 @@ class IsolatedSpec:
     request: Message
     stuck_at: str = ""
     """Where the workflow was when it was given up."""
+    called_reward: bool | None = None
 
     async def run_in_process(self, on_begin: Callable[[], None]) -> dict[int, list[Experience]]:
         """Returns the experiences by run; `on_begin` is called when a process begins with it.
@@ -151,7 +152,7 @@ class IsolatedSpec:
                 self.stuck_at = f"{self.name} ran{await process.place()}"
                 raise
         raise_failure(answer)
-        made = answer["made"].items()
+        made, self.called_reward = answer["made"].items(), answer["called_reward"]
         return {int(run): list(map(experience_from_text, texts)) for run, texts in made}
 
     async def _load(self, process: UserProcess) -> None:

@@ -242,6 +242,7 @@ class AttemptRunner:
         self._threads = threads
         self._tasks = tasks
         self._failures = FailureLog()
+        self._use = factory.part_use
 
     def runs_together(self, assignment: Assignment) -> bool:
         """True if one call of the task's workflow makes all runs of an assignment."""
@@ -291,6 +292,11 @@ class AttemptRunner:
             made = await self._call(spec, self._limit.seconds_for(attempts[0].assignment))
         finally:
             await _close((model, *auxiliary))
+        self._use.after_run(
+            attempts[0].assignment.taskset,
+            called_reward=spec.called_reward,
+            called_models=[each.num_engine_calls > 0 for each in auxiliary],
+        )
         return {
             attempt.run: _validate_experiences(made[attempt.run], spec.name, attempt)
             for attempt in attempts

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import ClassVar, Protocol, Self
@@ -270,6 +270,11 @@ class WorkflowSpec(Protocol):
         """Names what ran elsewhere when it was given up; empty if nothing did."""
         ...
 
+    @property
+    def called_reward(self) -> bool | None:
+        """True if it called its reward; None without one, or where that cannot be known."""
+        ...
+
     def run_in_thread(self) -> Made:
         """Constructs and runs the workflow here; it may block."""
         ...
@@ -290,6 +295,12 @@ class NativeSpec:
     model: ModelWrapper
     auxiliary_models: Sequence[ModelWrapper]
     run: int
+    made_rewards: list[BoundReward] = field(default_factory=list)
+
+    @property
+    def called_reward(self) -> bool | None:
+        """True if it called its reward."""
+        return any(own.was_called for own in self.made_rewards) if self.reward else None
 
     @property
     def name(self) -> str:
@@ -334,6 +345,8 @@ class NativeSpec:
         return self._workflow(await REWARD_POOL.run_in_thread(self.reward.create_reward))
 
     def _workflow(self, reward: BoundReward | None) -> Workflow:
+        if reward is not None:
+            self.made_rewards.append(reward)
         task = replace(self.task, reward=reward)
         if not self.auxiliary_models:  # workflows may leave the argument out
             return self.workflow_class(task=task, model=self.model)
@@ -349,6 +362,12 @@ class HostedSpec:
     hosted: HostedRuns
     needs_thread: ClassVar[bool] = True
     stuck_at: ClassVar[str] = ""
+
+    @property
+    def called_reward(self) -> bool | None:
+        """True if it called its reward."""
+        reward = self.hosted.inputs.reward
+        return None if reward is None else reward.was_called
 
     @property
     def name(self) -> str:

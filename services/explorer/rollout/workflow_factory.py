@@ -13,6 +13,7 @@ from services.explorer.rollout.isolated_workflows import (
     needs_process,
     workflow_request,
 )
+from services.explorer.rollout.part_use import PartUse
 from services.explorer.rollout.user_process_pool import UserProcessPool
 from services.explorer.rollout.workflow_execution import (
     HostedSpec,
@@ -109,6 +110,7 @@ class WorkflowFactory:
         processes: UserProcessPool | None = None,
     ) -> None:
         self._plan = plan
+        self.part_use = PartUse(plan)
         self._processes = processes
         self._seed = seed
         self._generator = generator

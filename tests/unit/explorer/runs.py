@@ -32,11 +32,18 @@ async def outcome_of(
     tasks: DeadlineTasks | None = None,
     processes: UserProcessPool | None = None,
     explorer: JsonObject | None = None,
+    batch_size: int = 4,
+    repeat_times: int = 2,
     **values: JsonObject | str,
 ) -> AttemptResult:
     """Of an attempt over a taskset with these values."""
     engine = engine or ArithmeticEngine()
-    plan = build_plan(folder, buffer=taskset(**values), explorer=explorer or {})
+    plan = build_plan(
+        folder,
+        buffer={**taskset(**values), "batch_size": batch_size},
+        explorer=explorer or {},
+        algorithm={"repeat_times": repeat_times},
+    )
     workbench = WorkflowFactory(
         plan=plan.stages[0],
         seed=plan.seed,

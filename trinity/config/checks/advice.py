@@ -27,9 +27,9 @@ from trinity.config.checks.unread_keys import (
     parts_start_fresh,
     repeat_times_ignored,
     replay_keys_ignored,
-    reward_is_not_called,
     storage_type_ignored,
 )
+from trinity.config.checks.unused_parts import UNUSED_PARTS
 from trinity.config.plan.arithmetic import (
     head_obstacle,
     head_settings,
@@ -471,7 +471,7 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _workflow_is_guessed,
     keep_steps_ignored,
     parts_start_fresh,
-    reward_is_not_called,
+    *UNUSED_PARTS,
     keys_ignored_on_data,
     arguments_without_effect,
     _rows_above_micro_batch,

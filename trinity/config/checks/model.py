@@ -32,6 +32,11 @@ ATTENTIONS = (
 """Kinds of attention that transformers knows; a name with a slash is a kernel on the hub."""
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Head sizes that vLLM's attention takes without a GPU."""
+SCORING = re.compile(
+    r"For(Sequence|Token|Image)?Classification|For(Process|Sequence)?Reward|RewardModel|RewardHead"
+    r"|ForScore|ForMultipleChoice|ForQuestionAnswering|ForTextEncoding"
+)
+"""Classes with a head of scores, by what their names say."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
 LORA_KEY = "model.lora_configs"
 _BEYOND_LORA = (
@@ -65,6 +70,7 @@ class _ModelConfigJson(BaseModel):
     model_config = ConfigDict(protected_namespaces=())
 
     model_type: str
+    architectures: list[str] | None = None
     num_attention_heads: int | None = Field(default=None, gt=0)
     hidden_size: int | None = Field(default=None, gt=0)
     head_dim: int | None = None
@@ -108,6 +114,7 @@ def check_model(stage: StagePlan) -> None:
     if directory is None:
         return
     architecture = _read_architecture(directory)
+    _check_generates(architecture, "model.model_path", "the policy answers prompts")
     _check_weights(directory)
     _check_tokenizer(directory, stage.chat_template, "model.chat_template_path")
     if not stage.config.model.rope_scaling:
@@ -148,10 +155,22 @@ def check_auxiliary_model(stage: StagePlan, position: int) -> None:
     if directory is None:
         return
     architecture = _read_architecture(directory)
+    _check_generates(architecture, f"{at}.model_path", "auxiliary models are asked for texts")
     _check_weights(directory)
     _check_tokenizer(directory, model.chat_template, f"{at}.chat_template")
     _check_length(architecture, model.max_model_len, at, model.model_path)
     _check_engine(architecture, model.engine, at, model.model_path, stage)
+
+
+def _check_generates(architecture: _ModelConfigJson, key: str, use: str) -> None:
+    """Raises UserError for a model that scores texts: no workflow or reward can ask one yet."""
+    kinds = [name for name in architecture.architectures or () if SCORING.search(name)]
+    if kinds:
+        raise UserError(
+            f"`{key}` names a {kinds[0]}, which scores texts and writes none, and {use}: give a "
+            "model that writes; a model that scores answers can be asked by a reward of yours, "
+            "from a server elsewhere (`default_reward_fn_type`)"
+        )
 
 
 def check_critic(stage: StagePlan) -> None:
@@ -183,7 +202,8 @@ def check_teacher(stage: StagePlan) -> None:
     directory = local_model_directory(path, "algorithm.distillation.model_path")
     if directory is None:
         return
-    _read_architecture(directory)
+    key = "algorithm.distillation.model_path"
+    _check_generates(_read_architecture(directory), key, "a teacher gives tokens probabilities")
     _check_weights(directory)
     policy = local_model_directory(stage.model_path)
     words = None if policy is None else _words_of(policy)

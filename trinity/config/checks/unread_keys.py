@@ -21,29 +21,6 @@ FRESH = {
     "extra": "random states and the schedule",
 }
 """Parts of a checkpoint that a run can go on without, in words."""
-REWARDED_BY_ITSELF = frozenset(
-    {
-        "math_eval_workflow",
-        "async_math_eval_workflow",
-        "frozen_lake_workflow",
-        "sudoku_workflow",
-        "tool_call_workflow",
-        "toolcall_workflow",
-        "rubric_judge_workflow",
-        "rubric_judge_openai_workflow",
-    }
-)
-"""Workflows that never call their taskset's reward."""
-
-
-def reward_is_not_called(stage: StagePlan) -> Iterator[str]:
-    """Some workflows score by themselves, whatever their taskset says."""
-    for taskset in (*stage.tasksets, *stage.eval_tasksets):
-        if taskset.reward is not None and taskset.workflow in REWARDED_BY_ITSELF:
-            yield (
-                f"`default_reward_fn_type: {taskset.reward}` of taskset `{taskset.name}` is not "
-                f"called: `{taskset.workflow}` has a reward of its own"
-            )
 
 
 def storage_type_ignored(stage: StagePlan) -> Iterator[str]:
@@ -79,9 +56,8 @@ def replay_keys_ignored(stage: StagePlan) -> Iterator[str]:
     buffer = stage.config.buffer.trainer_input.experience_buffer
     cooldown = buffer.replay_buffer.reuse_cooldown_time
     if stage.replay is None:
-        written = {"capacity", "reuse_cooldown_time"} & (
-            buffer.model_fields_set | buffer.replay_buffer.model_fields_set
-        )
+        keys = buffer.replay_buffer.model_fields_set - {"enable"}
+        written = keys | ({"capacity"} & buffer.model_fields_set)
         if stage.needs_rollout and written:
             yield (
                 f"`buffer.trainer_input.experience_buffer`: {', '.join(sorted(written))} has no "

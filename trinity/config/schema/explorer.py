@@ -184,7 +184,7 @@ class RolloutModelConfig(EngineConfig):
 
 
 class AuxiliaryModelConfig(EngineConfig):
-    """An engine beside the policy's: a judge, a teacher, a reward model."""
+    """An engine beside the policy's: a judge or a teacher."""
 
     old_names: ClassVar[Mapping[str, RenamedKey]] = {
         "enable_chunked_prefill": RenamedKey("extra_engine_args.enable_chunked_prefill"),
@@ -293,7 +293,7 @@ class ExplorerConfig(Section):
     """Name of the evaluation taskset by which versions are compared: the results of a run begin
     with its first, best and final figures; else that of the first one in the file."""
     auxiliary_models: tuple[AuxiliaryModelConfig, ...] = ()
-    """Models beside it, whose weights stay as they are: judges, teachers, reward models."""
+    """Models beside it, whose weights stay as they are: judges and teachers, which write text."""
     over_rollout: OverRolloutConfig = default_section(OverRolloutConfig)
     """Steps that do not wait for their slowest tasks."""
     dynamic_timeout: DynamicTimeoutConfig = default_section(DynamicTimeoutConfig)

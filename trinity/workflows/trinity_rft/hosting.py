@@ -9,7 +9,7 @@ What the engine answered stays the engine's; what the workflow built itself is m
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from trinity import types
@@ -40,6 +40,18 @@ class NamedReward:
     source: RewardSource
     args: JsonObject
     name: str
+    made: list[BoundReward] = field(default_factory=list, compare=False)
+    """What the workflow made of it."""
+
+    @property
+    def was_called(self) -> bool | None:
+        """True if a workflow called it; None if that cannot be known."""
+        return any(own.was_called for own in self.made) if self.is_watched else None
+
+    @property
+    def is_watched(self) -> bool:
+        """True if workflows get a class of ours over it."""
+        return _class_as_it_is(self) is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +106,11 @@ def reward_class(reward: NamedReward | None, row: JsonObject) -> type | None:
     """
     if reward is None:
         return None
+    return _class_as_it_is(reward) or _adapted(reward, row)
+
+
+def _class_as_it_is(reward: NamedReward) -> type | None:
+    """Returns the class of a reward that was written for Trinity-RFT; None for others."""
     from trinity.common.rewards import CLASSES  # has all graders
     from trinity.common.rewards import RewardFn as TheirRewardFn
 
@@ -102,7 +119,7 @@ def reward_class(reward: NamedReward | None, row: JsonObject) -> type | None:
     source = reward.source
     if isinstance(source, type) and issubclass(source, TheirRewardFn):
         return source
-    return _adapted(reward, row)
+    return None
 
 
 def _adapted(reward: NamedReward, row: JsonObject) -> type:
@@ -111,6 +128,7 @@ def _adapted(reward: NamedReward, row: JsonObject) -> type:
     class Adapted(RewardFn):
         def __init__(self, /, **args: Any) -> None:
             self._bound = BoundReward(reward.source, args, reward.name)
+            reward.made.append(self._bound)
 
         def __call__(self, /, response: Any = None, *others: Any, **known: Any) -> RewardParts:
             if others:
@@ -150,6 +168,8 @@ class Hosted:
     workflow: Workflow
     model: ModelWrapper
     auxiliary: Sequence[ModelWrapper]
+    reward: NamedReward | None
+    """The reward that it was made with."""
 
     @property
     def is_reusable(self) -> bool:
@@ -213,6 +233,9 @@ class HostedRuns:
         workflow = hosted.workflow
         if type(workflow).can_repeat:
             workflow.set_repeat_times(len(self.runs), self.runs[0])
+        first, own = hosted.reward, self.inputs.reward
+        if first is not None and own is not None and first is not own:
+            own.made.extend(first.made)
         made = run_own_loop(workflow.run_async) if workflow.asynchronous else workflow.run()
         name = type(workflow).__name__
         by_run = self._by_run(name, _checked(made, name), hosted.model)
@@ -246,7 +269,9 @@ class HostedRuns:
         workflow: Workflow = kind(task=task, model=policy, auxiliary_models=auxiliary)
         if "model" not in vars(workflow):  # its constructor leaves that of the base out
             Workflow.__init__(workflow, task=task, model=policy, auxiliary_models=auxiliary)
-        return Hosted(workflow=workflow, model=policy, auxiliary=auxiliary)
+        return Hosted(
+            workflow=workflow, model=policy, auxiliary=auxiliary, reward=self.inputs.reward
+        )
 
     def _by_run(
         self, name: str, made: list[Experience], model: ModelWrapper
