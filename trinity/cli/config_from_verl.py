@@ -48,6 +48,14 @@ SyncOffsetOption = Annotated[
         "--sync-offset", min=0, help="Steps rollout may be ahead; 0 is veRL's order; else 1."
     ),
 ]
+VersionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--verl-version",
+        help="veRL's version that the script was written for; else that of the veRL around it.",
+        show_default=False,
+    ),
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the output.")]
 RowsOption = Annotated[
     Path | None,
@@ -77,6 +85,7 @@ def from_verl(
     line: LineOption = None,
     engine_num: EngineNumOption = None,
     sync_offset: SyncOffsetOption = None,
+    verl_version: VersionOption = None,
     force: ForceOption = False,
     write_rows_to: RowsOption = None,
     write_rows_seconds: RowsSecondsOption = 3600,
@@ -98,6 +107,7 @@ def from_verl(
             "--line": line,
             "--engine-num": engine_num,
             "--write-rows": write_rows_to,
+            "--verl-version": verl_version,
         }
         refuse_ignored("--to-verl", {**of_sources, "--sync-offset": sync_offset})
         _write_command(verl_command(_read(to_verl), to_verl), output, force=force)
@@ -107,7 +117,9 @@ def from_verl(
     if write_rows_to is not None:
         rows = write_rows(settings, write_rows_to, write_rows_seconds)
         print(rows.summary, file=sys.stderr)
-    choices = ConversionOptions(engine_num=engine_num, sync_offset=sync_offset, rows=rows)
+    choices = ConversionOptions(
+        engine_num=engine_num, sync_offset=sync_offset, rows=rows, verl_version=verl_version
+    )
     converted = convert(settings, choices)
     if output is None:
         sys.stdout.write(converted.yaml)

@@ -15,9 +15,9 @@ from trinity.verl.rules.batches import NEVER, STEP_COUNTS
 from trinity.verl.rules.data import TRUTH
 from trinity.verl.rules.losses import ARGUMENTS, BYPASS_LOSSES, LOSS_ARGUMENTS, LOSS_NAMES
 from trinity.verl.rules.rewards import DAPO_REWARD
-from trinity.verl.settings import FloatLoader, shell_word
+from trinity.verl.settings import shell_word
 from trinity.verl.table.rollout import AGENT, MULTI_TURN
-from trinity.verl.values import JsonValue
+from trinity.verl.values import FloatLoader, JsonValue
 from trinity.verl.work import ACTOR
 
 _INPUT = "buffer.explorer_input"
@@ -269,7 +269,7 @@ def _convert_kl(conversion: _BackConversion, ours: str, switch: str, kind: str) 
         return
     conversion.verl[switch] = name != "none"
     if name != "none":
-        names = {ours: verl for verl, ours in KL_NAMES.items()}
+        names = {ours: verl for verl, ours in reversed(KL_NAMES.items()) if verl != "k3"}
         conversion.verl[kind] = names.get(str(name), name)
 
 
@@ -289,10 +289,10 @@ def _convert_batches(conversion: _BackConversion) -> None:
             conversion.pop(ours)
     if "explorer.eval_interval" in conversion.left:
         every = conversion.number("explorer.eval_interval", -1)
-        conversion.verl["trainer.test_freq"] = -1 if every >= NEVER else -(-every // interval)
+        conversion.verl["trainer.test_freq"] = -1 if every >= NEVER else every
     if "trainer.save_interval" in conversion.left:
         every = conversion.number("trainer.save_interval", 0)
-        conversion.verl["trainer.save_freq"] = -(-every // interval) if every else -1
+        conversion.verl["trainer.save_freq"] = every or -1
 
 
 def _convert_template_kwargs(conversion: _BackConversion) -> None:

@@ -5,11 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trinity.errors import UserError
+from trinity.verl.defaults import apply_defaults
 from trinity.verl.key_table import find_row, near_key
 from trinity.verl.row import TRAINER_CONFIG, KeyConversion, KeyRow
 from trinity.verl.rules.agents import convert_agents
 from trinity.verl.rules.algorithm import convert_algorithm, convert_old_logprobs
 from trinity.verl.rules.batches import (
+    OLD_SFT,
     convert_batches,
     convert_schedules,
     convert_supervised_schedule,
@@ -18,7 +20,7 @@ from trinity.verl.rules.data import (
     convert_data,
     convert_fork_names,
     convert_lengths,
-    parse_row_location,
+    file_names,
 )
 from trinity.verl.rules.distillation import convert_distillation
 from trinity.verl.rules.losses import AGG_MODE
@@ -57,11 +59,10 @@ def convert_supervised(work: Conversion) -> None:
 def _put_rows(work: Conversion) -> None:
     setting = work.settings.take("data.train_files")
     value: JsonValue = "~/data/gsm8k/train.parquet" if setting is None else setting.value
-    paths = value if isinstance(value, list) else [value]
-    place = parse_row_location(str(paths[0]) if paths else "")
+    paths = file_names(value if isinstance(value, list) else [value])
     work.put(f"{BUFFER}.storage_type", "file", "rows of files")
-    work.put(f"{BUFFER}.path", place.path, setting or "veRL's default of data.train_files")
-    work.put(f"{BUFFER}.split", place.split, "of the file's name")
+    path = paths[0] if paths else ""
+    work.put(f"{BUFFER}.path", path, setting or "veRL's default of data.train_files")
     if len(paths) > 1 and setting is not None:
         work.report.missing.append((setting, "the first is taken: put the files in one directory"))
     _put_format(work)
@@ -74,7 +75,10 @@ def _put_format(work: Conversion) -> None:
     )
     prompt = work.settings.take("data.prompt_key")
     response = work.settings.take("data.response_key")
-    work.settings.take("data.multiturn.enable")
+    turns = work.settings.value("data.multiturn.enable", False)
+    if work.settings.module.endswith(OLD_SFT) and messages is None and turns is not True:
+        prompt = prompt or _column("prompt", "question")
+        response = response or _column("response", "answer")
     if prompt is not None and response is not None and messages is None:
         work.put(f"{BUFFER}.format.prompt_type", "plaintext", prompt)
         _put_text_column(work, "prompt", prompt)
@@ -91,6 +95,11 @@ def _put_format(work: Conversion) -> None:
     why = "`data.messages_key` holds prompt and answer"
     work.report_not_needed("data.prompt_key", why)
     work.report_not_needed("data.response_key", why)
+
+
+def _column(name: str, column: str) -> VerlSetting:
+    """The default of the older trainer, which reads two columns of text."""
+    return VerlSetting(key=f"data.{name}_key", value=column, where="veRL's default of")
 
 
 def _put_text_column(work: Conversion, name: str, setting: VerlSetting) -> None:
@@ -266,6 +275,8 @@ def convert(settings: VerlSettings, choices: ConversionOptions | None = None) ->
     if any(name in settings.module for name in NOT_TRAINING):
         raise UserError(f"{settings.module} trains nothing: give the script or file that trains")
     work = Conversion(settings=settings, choices=choices or ConversionOptions())
+    apply_defaults(settings, work.choices.verl_version)
+    work.report.advice += settings.advice
     for rule in SUPERVISED_RULES if settings.is_supervised else RULES:
         rule(work)
     for setting in list(settings.unhandled()):

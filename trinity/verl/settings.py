@@ -12,7 +12,7 @@ from trinity.config.loading.yaml_errors import yaml_error_sentence
 from trinity.errors import UserError
 from trinity.verl.shell.reader import Command, Script, read_script
 from trinity.verl.shell.variables import ExpandedField, ScriptNote, is_of_a_library
-from trinity.verl.values import JsonValue, read_override, read_value
+from trinity.verl.values import FloatLoader, JsonValue, read_override, read_value
 
 _REFERENCE = re.compile(
     r"\$\{(?P<select>oc\.select:)?\s*(?P<key>\.*[A-Za-z_][\w.]*)\s*(?:,\s*(?P<default>[^${}]*))?\}"
@@ -69,6 +69,12 @@ class VerlSettings:
     """A module outside of veRL that was started with veRL's keys."""
     remarks: list[str] = field(default_factory=list)
     """Remarks for the user on how the sources were read."""
+    advice: list[str] = field(default_factory=list)
+    """What the user should look at, found while the sources were read."""
+    path: Path | None = None
+    """The first file among the sources."""
+    included: list[str] = field(default_factory=list)
+    """veRL's configurations that a configuration file includes."""
     _settings: dict[str, VerlSetting] = field(default_factory=dict)
     _handled: set[str] = field(default_factory=set)
 
@@ -246,7 +252,9 @@ def read_sources(
         override = read_override(argument)
         if override is not None and not Path(argument).exists():
             _put(settings, argument, COMMAND_LINE)
-        elif argument.endswith(_YAML):
+            continue
+        settings.path = settings.path or Path(argument)
+        if argument.endswith(_YAML):
             _read_yaml(settings, argument)
         else:
             _read_script(settings, argument, environment or {}, line)
@@ -306,6 +314,8 @@ def _read_yaml(settings: VerlSettings, path: str) -> None:
         line = lines.get(key)
         where = f"{name}:{line}" if line else name
         if key == "defaults" and _are_verls_defaults(value):
+            names = value if isinstance(value, list) else [value]
+            settings.included += [str(name) for name in names if is_verl_default(str(name))]
             continue
         if key == "defaults" or (key.startswith("hydra.") and key != "hydra.searchpath"):
             settings.remarks.append(
@@ -329,15 +339,6 @@ def _flat(tree: Mapping[str, JsonValue], prefix: str) -> Iterator[tuple[str, Jso
             yield from _flat(value, f"{key}.")
         elif value not in (None, {}, MISSING):
             yield key, value
-
-
-class FloatLoader(yaml.SafeLoader):
-    """Loader that reads 1e-6 as a number, as Hydra does."""
-
-
-FloatLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+"), list("-+0123456789")
-)
 
 
 def _read_script(

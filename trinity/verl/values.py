@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, Union
 
+import yaml
+
 JsonValue: TypeAlias = Union[  # noqa: UP007  # a recursive alias must be quoted
     bool, int, float, str, list["JsonValue"], dict[str, "JsonValue"], None
 ]
@@ -16,6 +18,15 @@ _FLOAT = re.compile(r"[+-]?((\d(_?\d)*)?\.\d+|\d(_?\d)*\.?)([eE][+-]?\d+)?|[+-]?
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 
 _SEGMENT = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class FloatLoader(yaml.SafeLoader):
+    """Loader that reads 1e-6 as a number, as Hydra does."""
+
+
+FloatLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+"), list("-+0123456789")
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,6 +229,8 @@ class ConversionOptions:
     """Explore steps that rollout may be ahead; None is what the script says, or else 1."""
     rows: WrittenRows | None = None
     """Rows that the script's own class has made, if they were written."""
+    verl_version: str | None = None
+    """The version that the script was written for; None is that of the checkout around it."""
 
 
 @dataclass(slots=True, kw_only=True)

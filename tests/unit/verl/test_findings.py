@@ -277,8 +277,7 @@ def test_supervised_fine_tuning(tmp_path: Path) -> None:
         "buffer.train_batch_size": 64,
         "buffer.total_epochs": 2,
         f"{buffer}.storage_type": "file",
-        f"{buffer}.path": "${oc.env:HOME}/data/chat",
-        f"{buffer}.split": "train",
+        f"{buffer}.path": "${oc.env:HOME}/data/chat/train.parquet",
         f"{buffer}.format.prompt_type": "messages",
         f"{buffer}.format.messages_key": "messages",
     }

@@ -80,8 +80,7 @@ def test_a_class_of_rows_runs_once_and_a_sampler_orders_them(tmp_path: Path) -> 
     found = convert(settings, ConversionOptions(rows=written))
     taskset = "buffer.explorer_input.taskset"
     expected = {
-        f"{taskset}.path": str(tmp_path / "out"),
-        f"{taskset}.split": "train",
+        f"{taskset}.path": str(tmp_path / "out" / "train.parquet"),
         f"{taskset}.data_selector.selector_type": "sequential",
     }
     assert expected.items() <= flat(found.values).items()
@@ -117,7 +116,6 @@ def test_evaluations_are_written_beside() -> None:
     inputs = "buffer.explorer_input"
     expected = {
         f"{inputs}.taskset.data_selector.selector_type": "shuffle",
-        f"{inputs}.eval_tasksets[0].path": "rows",
-        f"{inputs}.eval_tasksets[0].split": "val",
+        f"{inputs}.eval_tasksets[0].path": "rows/val.parquet",
     }
     assert expected.items() <= flat(found.values).items()

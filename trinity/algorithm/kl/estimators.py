@@ -103,9 +103,9 @@ def k1_plus(
 def k3_plus(
     logprobs_BT: torch.Tensor, reference_BT: torch.Tensor, old_BT: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The value of k3 with the gradient of k2."""
+    """The value of low_var_kl with the gradient of k2."""
     del old_BT
-    return _with_gradient_of_k2(k3, logprobs_BT, reference_BT)
+    return _with_gradient_of_k2(low_var_kl, logprobs_BT, reference_BT)
 
 
 def _with_gradient_of_k2(

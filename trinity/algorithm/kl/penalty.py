@@ -113,6 +113,6 @@ ESTIMATORS: Mapping[str, Estimator] = {
     "abs": _absolute,
     "corrected_k3": _corrected_k3,
     "k1+": _k1,
-    "k3+": _k3,
+    "k3+": _low_var_kl,
 }
 """The numpy versions of `estimators`, without gradients."""

@@ -228,7 +228,7 @@ def _property(
     values = [*literals(field.annotation)]
     if values:
         choices = choices_of(field)
-        known = [*values, *choices.aliases, *choices.planned]
+        known = [*values, *choices.aliases, *choices.planned, *choices.replaced]
         folded = {"type": "string", "pattern": f"^(?i:{'|'.join(map(_escape_pattern, known))})$"}
         return {**described, "anyOf": [{"enum": known}, *_others(schema), INTERPOLATION, folded]}
     nothing = [{"type": "null"}] if is_container(field.annotation) else []

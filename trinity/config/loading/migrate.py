@@ -17,8 +17,14 @@ from trinity.config.loading.source import (
     written_sections,
 )
 from trinity.config.loading.tree import read_tree
-from trinity.config.loading.verl_keys import DefaultBehavior, key_treatment
+from trinity.config.loading.verl_keys import (
+    PREFIX,
+    STRATEGIES,
+    DefaultBehavior,
+    key_treatment,
+)
 from trinity.config.schema.base import (
+    OTHER_STRATEGIES,
     IgnoredKey,
     KeyStatus,
     PlannedKey,
@@ -89,11 +95,18 @@ class KeyMigration:
 
     def _verl_keys(self, at: Location, trainer: dict[str, Any]) -> None:
         verl = trainer[TRAINER_CONFIG_KEY]
+        is_replaced = str(trainer.get("trainer_strategy")).lower() in OTHER_STRATEGIES
         for place, value in list(keys.leaves(verl)):
             if value == {}:
                 continue  # a section in which nothing is written
             location = (*at, TRAINER_CONFIG_KEY, *place)
-            match key_treatment(".".join(map(str, place)), value):
+            key = ".".join(map(str, place))
+            if key.removeprefix(f"{PREFIX}.") in STRATEGIES and value in OTHER_STRATEGIES:
+                if not is_replaced:
+                    self._notify(KeyStatus.NO_EFFECT, location, value, OTHER_STRATEGIES[value])
+                is_replaced = True
+                continue
+            match key_treatment(key, value):
                 case RenamedKey() as renamed:
                     self._move(location, renamed)
                 case IgnoredKey(reason):
@@ -177,15 +190,19 @@ def _target(old: Location, renamed: RenamedKey) -> Location:
 
 
 def strip_planned_values(tree: dict[str, Any], source: ConfigSource) -> Iterator[ConfigNotice]:
-    """Takes out values that no type allows yet; their keys fall back to the default."""
+    """Takes out values that no type allows; their keys fall back to the default."""
     for at, section, written in list(written_sections(tree, Config)):
         for name in list(written.keys() & section.model_fields.keys()):
-            planned = choices_of(section.model_fields[name]).planned
+            choices = choices_of(section.model_fields[name])
             value = canonical_value(section, name, written[name])
-            if isinstance(value, str) and value in planned:
-                key = to_dotted((*at, name))
-                del written[name]
-                yield _notice(KeyStatus.PLANNED, key, value, planned[value], source)
+            for status, reasons in (
+                (KeyStatus.PLANNED, choices.planned),
+                (KeyStatus.NO_EFFECT, choices.replaced),
+            ):
+                if isinstance(value, str) and value in reasons:
+                    del written[name]
+                    key = to_dotted((*at, name))
+                    yield _notice(status, key, value, reasons[value], source)
 
 
 def strip_unread_keys(

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pydantic import JsonValue
 
 from trinity.config.loading.back_end_keys import SHARED_SEQUENCES, SIZES, TIME_AND_MEMORY
-from trinity.config.schema.base import IgnoredKey, PlannedKey, RenamedKey
+from trinity.config.schema.base import OTHER_STRATEGIES, IgnoredKey, PlannedKey, RenamedKey
 
 PREFIX = "actor_rollout_ref"
 _CLOSE = 0.88
@@ -138,9 +138,9 @@ _FSDP_ELSEWHERE: Mapping[str, IgnoredKey] = {
     for key in ("forward_prefetch", "fsdp_size", "offload_policy")
 }
 _ENGINE = IgnoredKey("rollout is `explorer.rollout_model` and `model`, in Trinity-RFT too")
-_MEGATRON = IgnoredKey(
-    "FSDP2 trains in Megatron's place: it shards the weights over all ranks, with the same results"
-)
+_MEGATRON = IgnoredKey(OTHER_STRATEGIES["megatron"])
+STRATEGIES = ("actor.strategy", "critic.strategy", "ref.strategy")
+"""Keys that choose a back end, beside `trainer.trainer_strategy`."""
 _SHUFFLE = IgnoredKey("a pass takes the whole batch as one optimizer step: order changes nothing")
 _STEPS = IgnoredKey("the schedule knows the number of train steps")
 

@@ -84,6 +84,8 @@ class ValueAliases:
     """Value to what is missing."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Other name of a value to the name here."""
+    replaced: Mapping[str, str] = field(default_factory=dict)
+    """Value to what the default does in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,8 @@ def canonical_value(section: type[Section], name: str, value: Any) -> Any:
 def _values_by_folded_name(section: type[Section], name: str) -> Mapping[str, str]:
     field = section.model_fields[name]
     choices = choices_of(field)
-    names = {value: value for value in (*literals(field.annotation), *choices.planned)}
+    own = (*literals(field.annotation), *choices.planned, *choices.replaced)
+    names = {value: value for value in own}
     return {known.casefold(): value for known, value in {**names, **choices.aliases}.items()}
 
 
@@ -243,4 +246,14 @@ NO_RAY = IgnoredKey("there is no Ray here: services find one another by their ad
 UNREAD_THERE = IgnoredKey("nothing reads it in Trinity-RFT either")
 IN_DATABASE = IgnoredKey("rows are in the buffer's database, which has retries of its own")
 TINKER_ONLY = IgnoredKey("it belongs to `model.tinker.enable`, which is planned")
-MEGATRON_ONLY = IgnoredKey("it belongs to `trainer_strategy: megatron`, which is planned")
+OTHER_STRATEGIES: Mapping[str, str] = {
+    name: f"FSDP2 trains in {shown}'s place: it shards the weights over all ranks, with the same "
+    "results"
+    for name, shown in (
+        ("megatron", "Megatron"),
+        ("veomni", "VeOmni"),
+        ("torchtitan", "TorchTitan"),
+    )
+}
+"""Names of other back ends, each with the reason why a file that chooses it runs."""
+MEGATRON_ONLY = IgnoredKey(OTHER_STRATEGIES["megatron"])

@@ -9,6 +9,7 @@ from trinity.config.schema.algorithm import LossAggMode, OptimizerConfig
 from trinity.config.schema.base import (
     DERIVED,
     MEGATRON_ONLY,
+    OTHER_STRATEGIES,
     Args,
     IgnoredKey,
     NonNegative,
@@ -105,9 +106,10 @@ class TrainerConfig(Section):
     """Training back end."""
     trainer_strategy: Annotated[
         Literal["fsdp2"],
-        ValueAliases(planned={"megatron": "Megatron's engine"}, aliases={"fsdp": "fsdp2"}),
+        ValueAliases(aliases={"fsdp": "fsdp2"}, replaced=OTHER_STRATEGIES),
     ] = "fsdp2"
-    """How weights are sharded over ranks; FSDP2 stands in for the older FSDP."""
+    """How weights are sharded over ranks; FSDP2 stands in for the older FSDP, and for `megatron`,
+    `veomni` and `torchtitan`."""
     fsdp_size: Annotated[int, Field(ge=-1)] = -1
     """Ranks that the weights are sharded over, with a copy in each group of them; -1 is all."""
     forward_prefetch: bool = False

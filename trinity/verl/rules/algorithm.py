@@ -35,7 +35,16 @@ _DISCOUNTS = {
     "reinforce_plus_plus": ("gamma",),
 }
 """Which of veRL's two discounts an advantage has."""
-KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl+": "k3+"}
+KL_NAMES = {
+    "kl": "k1",
+    "kl+": "k1+",
+    "mse": "k2",
+    "mse+": "k2",
+    "k2+": "k2",
+    "k3": "low_var_kl",
+    "low_var_kl+": "k3+",
+}
+"""veRL's names of estimators, each with ours; its `k3` is bounded as `low_var_kl` is, ours not."""
 OLDER_REJECTIONS = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
 """veRL's older names of `rollout_rs`: bounds of the ratio of a token, and of the product and the
 geometric mean of a sequence's."""
@@ -209,6 +218,7 @@ def _put_penalty(work: Conversion, has_penalty: bool) -> None:
     work.put(
         "algorithm.kl_penalty_fn",
         KL_NAMES.get(kind, kind),
+        work.origin(key, True),
         work.origin("algorithm.kl_penalty", kind),
     )
     work.copy("algorithm.kl_ctrl.kl_coef", f"{args}.kl_coef", 0.001)

@@ -1,6 +1,7 @@
 """Converts batch sizes, counts of steps and learning-rate schedules."""
 
 from trinity.verl.rules.placement import convert_async, is_fully_async, versions_apart
+from trinity.verl.settings import VerlSetting
 from trinity.verl.shell.variables import UNKNOWN
 from trinity.verl.values import as_list, as_scheduler
 from trinity.verl.work import ACTOR, Conversion
@@ -115,7 +116,13 @@ def _put_synchronizer(work: Conversion, tasks: int, batch: int, interval: int) -
 
 
 def _put_intervals(work: Conversion, interval: int) -> None:
-    """Converts the steps between evaluations and between checkpoints to ours."""
+    """Converts the steps between evaluations and between checkpoints, as the guide counts them.
+
+    It writes veRL's number, though its steps are `sync_interval` of ours: a script and the guide's
+    own file of the same job mean the same. The fully-async policy, of which the guide says
+    nothing, counts versions.
+    """
+    factor = interval if is_fully_async(work) else 1
     older = "rollout.test_freq"  # of the fully-async policy, which counts versions by it
     evaluation = older if work.settings.has(older) else "trainer.test_freq"
     if evaluation == older:
@@ -132,11 +139,18 @@ def _put_intervals(work: Conversion, interval: int) -> None:
             note = "never" if never else "the end is always saved"
             work.put(ours, never, work.origin(key, -1), note)
         else:
-            work.put(ours, freq * interval, setting, _in_steps(freq, interval))
+            told = _in_steps if factor > 1 else _as_guide
+            work.put(ours, freq * factor, setting, told(freq, interval))
 
 
 def _in_steps(count: int, interval: int) -> str:
     return f"{count} of veRL's steps, {interval} of ours each" if interval > 1 else ""
+
+
+def _as_guide(count: int, interval: int) -> str:
+    if interval == 1:
+        return ""
+    return f"steps of ours, as in the guide; {count * interval} for {count} of veRL's"
 
 
 def put_min_lr(work: Conversion, section: str) -> None:
@@ -218,6 +232,10 @@ def convert_supervised_schedule(work: Conversion) -> None:
     if not is_old:
         _put_end_of_cosine(work, "optim", OPTIMIZER)
         return
+    if (ratio := work.settings.take("optim.warmup_steps_ratio")) is not None:
+        work.settings.put(
+            VerlSetting(key="optim.lr_warmup_steps_ratio", value=ratio.value, where=ratio.where)
+        )
     betas = work.settings.take("optim.betas")
     source = betas or "veRL's default of optim.betas"
     work.put(f"{OPTIMIZER}.betas", as_list(betas.value) if betas else [0.9, 0.95], source)

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from glob import glob, has_magic
+from pathlib import Path, PurePosixPath
 
 from trinity.verl.settings import VerlSetting
 from trinity.verl.values import JsonValue
@@ -15,6 +16,12 @@ VAL = "actor_rollout_ref.rollout.val_kwargs"
 _SPLITS = {"train", "test", "val", "valid", "validation", "dev"}
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _SAMPLING = ("temperature", "top_p", "top_k", "n")
+OLDER_SAMPLING = {
+    "n": "actor_rollout_ref.rollout.n_val",
+    "temperature": "actor_rollout_ref.rollout.val_temperature",
+    "top_p": "actor_rollout_ref.rollout.val_top_p",
+}
+"""Names that projects gave to options of evaluations before veRL had `val_kwargs`."""
 _FORMAT_KEYS = ("image_key", "video_key")
 DEFAULT_WORKFLOW = "simple_workflow"
 """It sends a row's messages as they are, as veRL does."""
@@ -27,7 +34,6 @@ class RowLocation:
     """Location of a taskset's rows."""
 
     path: str
-    split: str
     name: str
 
 
@@ -50,13 +56,14 @@ def convert_data(work: Conversion) -> None:
     evaluations = _places(work, "data.val_files", "~/data/rlhf/gsm8k/test.parquet")
     for position, (place, source) in enumerate(evaluations):
         key = f"{INPUT}.eval_tasksets[{position}]"
-        named = RowLocation(place.path, place.split, f"{place.name}_eval")
+        named = RowLocation(place.path, f"{place.name}_eval")
         _put_location(work, key, named, source)
         _put_format(work, key)
         _put_sampling(work, key)
     if not evaluations:
-        for name in ("do_sample", *_SAMPLING):
-            work.report_not_needed(f"{VAL}.{name}", "there is nothing to evaluate")
+        names = [f"{VAL}.{name}" for name in ("do_sample", *_SAMPLING)]
+        for name in (*names, *OLDER_SAMPLING.values()):
+            work.report_not_needed(name, "there is nothing to evaluate")
     _finish(work)
 
 
@@ -116,17 +123,28 @@ def _places(
     setting = work.settings.take(key)
     value: JsonValue = default if setting is None else setting.value
     source: VerlSetting | str = setting or f"veRL's default of {key}"
-    paths = value if isinstance(value, list) else [value]
-    places = [parse_row_location(str(path)) for path in paths if path]
+    paths: list[JsonValue] = value if isinstance(value, list) else [value]
+    places = [parse_row_location(path) for path in file_names(paths)]
     return [(place, source) for place in _with_own_names(places)]
 
 
+def file_names(values: list[JsonValue]) -> list[str]:
+    """The files of a list, in order; a pattern is the files that match it, if there are any."""
+    names: list[str] = []
+    for value in values:
+        found = sorted(glob(str(Path(str(value)).expanduser()))) if value else []
+        is_pattern = bool(found) and has_magic(str(value)) and not Path(str(value)).exists()
+        names += found if is_pattern else [str(value)] if value else []
+    return names
+
+
 def parse_row_location(path: str) -> RowLocation:
-    """`data/gsm8k/train.parquet` is the split `train` of `data/gsm8k`."""
+    """The file itself, which `data/gsm8k/train.parquet` names `gsm8k`."""
     file = PurePosixPath(path)
+    name = file.stem if file.suffix else file.name
     if file.suffix and file.stem in _SPLITS and str(file.parent) not in (".", "/"):
-        return RowLocation(str(file.parent), file.stem, _clean(file.parent.name))
-    return RowLocation(path, "train", _clean(file.stem if file.suffix else file.name))
+        name = file.parent.name
+    return RowLocation(path, _clean(name))
 
 
 def _clean(name: str) -> str:
@@ -137,7 +155,7 @@ def _with_own_names(places: list[RowLocation]) -> Iterator[RowLocation]:
     for position, place in enumerate(places):
         is_taken = place.name in [other.name for other in places[:position]]
         name = f"{place.name}_{position}" if is_taken else place.name
-        yield RowLocation(place.path, place.split, name)
+        yield RowLocation(place.path, name)
 
 
 def _put_location(
@@ -146,7 +164,6 @@ def _put_location(
     work.draft.put(f"{key}.name", place.name)
     work.draft.put(f"{key}.storage_type", "file")
     work.put(f"{key}.path", place.path, source)
-    work.draft.put(f"{key}.split", place.split)
 
 
 def _put_format(work: Conversion, key: str) -> None:
@@ -179,20 +196,30 @@ def _put_column(work: Conversion, key: str, name: str, default: str, remark: str
 def _put_sampling(work: Conversion, key: str) -> None:
     """Converts sampling in evaluations, which is at `val_kwargs.temperature`, 0 by default."""
     settings = work.settings
-    if (n := settings.take(f"{VAL}.n")) is not None:
+    if (n := _of_evaluation(work, "n")) is not None and n.value is not None:
         work.put(f"{key}.repeat_times", n.value, n)
     work.report_not_needed(
         f"{VAL}.do_sample", "veRL's loops take the temperature of `val_kwargs`, 0 is greedy"
     )
-    temperature = settings.take(f"{VAL}.temperature")
+    temperature = _of_evaluation(work, "temperature")
     origin = temperature or f"veRL's default of {VAL}.temperature"
     value = 0.0 if temperature is None or temperature.value is None else temperature.value
     work.put(f"{key}.rollout_args.temperature", value, origin)
     for name, default in (("top_p", 1.0), ("top_k", -1)):
-        if (setting := settings.take(f"{VAL}.{name}")) is not None:
+        if (setting := _of_evaluation(work, name)) is not None:
             work.put(f"{key}.rollout_args.{name}", setting.value, setting)
         elif settings.peek(f"actor_rollout_ref.rollout.{name}") is not None and value != 0:
             work.put(f"{key}.rollout_args.{name}", default, f"veRL's default of {VAL}.{name}")
+
+
+def _of_evaluation(work: Conversion, name: str) -> VerlSetting | None:
+    """Takes a sampling option of evaluations, by veRL's name or by that of projects on it."""
+    setting = work.settings.take(f"{VAL}.{name}")
+    older = OLDER_SAMPLING.get(name)
+    other = work.settings.take(older) if older else None
+    if setting is not None and other is not None:
+        work.report.not_needed.append((other, f"`{VAL}.{name}` decides"))
+    return setting or other
 
 
 def _put_truncation(work: Conversion, cut: VerlSetting) -> None:

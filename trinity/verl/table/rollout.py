@@ -79,6 +79,15 @@ ROWS: tuple[KeyRow, ...] = (
         "`False`, veRL's default, is a temperature of 0",
     ),
     combined_row(f"{_ROLLOUT}.val_kwargs.n", f"{_EVAL}.repeat_times", "of each"),
+    combined_row(f"{_ROLLOUT}.n_val", f"{_EVAL}.repeat_times", "`val_kwargs.n` of older projects"),
+    *(
+        combined_row(
+            f"{_ROLLOUT}.val_{name}",
+            f"{_EVAL}.rollout_args.{name}",
+            f"`val_kwargs.{name}` of older projects",
+        )
+        for name in ("temperature", "top_p")
+    ),
     combined_row(
         f"{_ROLLOUT}.nnodes",
         f"{_OURS}.engine_num",

@@ -24,9 +24,7 @@ _OPTIMIZER = "algorithm.optimizer"
 _MICRO = "trainer.ppo_micro_batch_size_per_gpu"
 
 ROWS: tuple[KeyRow, ...] = (
-    combined_row(
-        "data.train_files", f"{_BUFFER}.path", "`dir/train.parquet` is a directory's split"
-    ),
+    combined_row("data.train_files", f"{_BUFFER}.path", "that file alone"),
     combined_row("data.train_batch_size", "buffer.train_batch_size", "rows of one train step"),
     combined_row(
         "data.messages_key", f"{_BUFFER}.format.messages_key", "with `prompt_type: messages`"
@@ -65,6 +63,9 @@ ROWS: tuple[KeyRow, ...] = (
             "min_lr_ratio",
             "lr_scheduler_type",
         )
+    ),
+    combined_row(
+        "optim.warmup_steps_ratio", f"{_OPTIMIZER}.lr_warmup_steps_ratio", "the older name"
     ),
     renamed_row("optim.betas", f"{_OPTIMIZER}.betas", convert=as_list, inverse=identity),
     *(

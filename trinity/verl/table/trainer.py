@@ -35,10 +35,12 @@ ROWS: tuple[KeyRow, ...] = (
     combined_row(
         "trainer.save_freq",
         "trainer.save_interval",
-        "times `sync_interval`; -1 is 0: the end is always saved",
+        "the same number, as in the guide; -1 is 0: the end is always saved",
     ),
     combined_row(
-        "trainer.test_freq", "explorer.eval_interval", "times `sync_interval`; -1 is never"
+        "trainer.test_freq",
+        "explorer.eval_interval",
+        "the same number, as in the guide; -1 is never",
     ),
     renamed_row("trainer.total_epochs", "buffer.total_epochs"),
     combined_row(
