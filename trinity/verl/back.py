@@ -271,6 +271,8 @@ def _convert_kl(conversion: _BackConversion, ours: str, switch: str, kind: str) 
     if name != "none":
         names = {ours: verl for verl, ours in reversed(KL_NAMES.items()) if verl != "k3"}
         conversion.verl[kind] = names.get(str(name), name)
+    if name == "k3":
+        conversion.left[f"algorithm.{ours}"] = "k3, which veRL bounds at 10"
 
 
 def _convert_batches(conversion: _BackConversion) -> None:

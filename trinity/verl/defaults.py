@@ -104,7 +104,7 @@ def _apply_checkout(settings: VerlSettings, checkout: Checkout, rows: tuple[Defa
         if is_unread or yaml_default is None:
             value = row.at(RELEASES[0]) if is_unread else row.at(release)
             _lay(settings, row, value, version, is_unread=is_unread)
-        else:
+        elif not (row.key.startswith("critic.") and "${" in str(yaml_default.value)):
             _lay(settings, row, yaml_default.value, yaml_default.where)
     if not settings.is_supervised:
         _advise_on_own_keys(settings, checkout, found)

@@ -6,6 +6,7 @@ python -m trinity.verl.document docs/align-with-verl.md [--check]
 from collections.abc import Iterator, Mapping
 
 from trinity.doc_tables import fill_tables, write_page
+from trinity.verl.releases import release_table
 from trinity.verl.row import KeyConversion, KeyRow
 from trinity.verl.table import (
     actor,
@@ -18,6 +19,7 @@ from trinity.verl.table import (
     trainer,
 )
 
+RELEASES_TABLE = "defaults by version"
 TABLES: Mapping[str, tuple[KeyRow, ...]] = {
     "algorithm": algorithm.ROWS,
     "data": data.ROWS,
@@ -37,7 +39,8 @@ def main() -> None:
 
 def render_page(text: str) -> str:
     """Returns the page with its tables generated from the code."""
-    return fill_tables(text, lambda name: [verl_table(name)])
+    tables = {RELEASES_TABLE: release_table}
+    return fill_tables(text, lambda name: [tables[name]() if name in tables else verl_table(name)])
 
 
 def verl_table(name: str = "") -> str:

@@ -33,6 +33,8 @@ class Default:
     """Release from which on a value is the default."""
     effect: str = ""
     """For a default that changed: the difference in what is trained."""
+    date: str = ""
+    """Day on which veRL's main branch changed, between two releases."""
     unread: tuple[Release, Release] | None = None
     """First and last release in which no code reads the key, so that the first value acts."""
     file: str = ""
@@ -60,6 +62,7 @@ CHANGED: tuple[Default, ...] = (
         key=IN_REWARD,
         values={(0, 1): True, (0, 4): False},
         effect="the KL penalty is part of the reward unless `use_kl_loss` is given",
+        date="1 April 2025",
         unread=_UNTIL_03,
         file="trainer/ppo/ray_trainer.py",
     ),
@@ -67,11 +70,13 @@ CHANGED: tuple[Default, ...] = (
         key=f"{_ACTOR}.entropy_coeff",
         values={(0, 1): 0.001, (0, 4): 0},
         effect="an entropy bonus",
+        date="17 April 2025",
     ),
     Default(
         key=f"{_ACTOR}.clip_ratio_c",
         values={(0, 1): NO_BOUND, (0, 4): 3.0},
         effect="no second bound for negative advantages (dual clip)",
+        date="2 April 2025",
         unread=_UNTIL_03,
     ),
     *(
@@ -79,6 +84,7 @@ CHANGED: tuple[Default, ...] = (
             key=f"{_ACTOR}.{name}",
             values={(0, 1): None, (0, 4): 0.2},
             effect="`clip_ratio` acts, later only where this is null",
+            date="4 April 2025",
             unread=_UNTIL_03,
         )
         for name in ("clip_ratio_low", "clip_ratio_high")
@@ -87,24 +93,33 @@ CHANGED: tuple[Default, ...] = (
         key="data.filter_overlong_prompts",
         values={(0, 1): True, (0, 3): False},
         effect="prompts that are too long are left out, later they end the run",
+        date="7 March 2025",
         unread=((0, 1), (0, 2)),
     ),
     Default(
         key="trainer.test_freq", values={(0, 1): 2, (0, 2): -1}, effect="steps between evaluations"
     ),
-    Default(
-        key=f"{_ACTOR}.ppo_epochs",
-        values={(0, 1): 1},
-        effect="FSDP's actor makes one pass, whatever is given",
-        unread=((0, 2), (0, 2)),
-        file="workers/actor/dp_actor.py",
-        is_fsdp=True,
+    *(
+        Default(
+            key=f"{section}.ppo_epochs",
+            values={(0, 1): 1},
+            effect="with FSDP one pass, whatever is given",
+            date="25 February 2025",
+            unread=((0, 2), (0, 2)),
+            file=file,
+            is_fsdp=True,
+        )
+        for section, file in (
+            (_ACTOR, "workers/actor/dp_actor.py"),
+            ("critic", "workers/critic/dp_critic.py"),
+        )
     ),
     *(
         Default(
             key=f"{section}.optim.warmup_style",
             values={(0, 1): "constant"},
             effect="with FSDP the rate stays constant, whatever is given",
+            date="8 April 2025",
             unread=_UNTIL_03,
             file="workers/fsdp_workers.py",
             is_fsdp=True,
@@ -229,7 +244,7 @@ def oldest_with(keys: set[str]) -> Release:
 
 def release_table() -> str:
     """The defaults that changed, as Markdown."""
-    lines = ["| key | releases | default | what is trained |", "| --- | --- | --- | --- |"]
+    lines = ["| key | releases | default | so that | changed |", "| --- | --- | --- | --- | --- |"]
     lines += [line for row in CHANGED for line in _lines(row)]
     return "\n".join(lines)
 
@@ -237,14 +252,14 @@ def release_table() -> str:
 def _lines(row: Default) -> Iterator[str]:
     if len(row.values) == 1:
         assert row.unread is not None
-        yield f"| `{row.key}` | {_span(*row.unread)} | not read | {row.effect} |"
+        yield f"| `{row.key}` | {_span(*row.unread)} | not read | {row.effect} | {row.date} |"
         return
     starts = [*row.values]
     for start, following in zip(starts, [*starts[1:], None], strict=True):
         last = NEWEST if following is None else (following[0], following[1] - 1)
         shown = "no bound" if row.values[start] == NO_BOUND else _shown(row.values[start])
-        effect = row.effect if start == starts[0] else ""
-        yield f"| `{row.key}` | {_span(start, last)} | {shown} | {effect} |"
+        effect, date = (row.effect, row.date) if start == starts[0] else ("", "")
+        yield f"| `{row.key}` | {_span(start, last)} | {shown} | {effect} | {date} |"
 
 
 def _span(first: Release, last: Release) -> str:

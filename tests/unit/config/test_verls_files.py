@@ -91,6 +91,25 @@ def test_sizes_of_megatron_have_no_effect_and_what_changes_a_result_is_told(tmp_
     assert unlike.reading is not None and len(unlike.reading.planned) == 1
 
 
+@pytest.mark.parametrize("name", ["megatron", "veomni"])
+def test_another_back_end_is_said_once_and_fsdp2_trains(name: str, tmp_path: Path) -> None:
+    section = f"{{strategy: {name}}}"
+    verls = f"actor_rollout_ref: {{actor: {section}, ref: {section}}}\ncritic: {section}"
+    plain = checked(tmp_path, VERLS)
+    mine = (tmp_path / "mine.yaml").read_text()
+    for text, files in ((f"  trainer_strategy: {name}\n", VERLS), ("", verls), ("both", verls)):
+        (tmp_path / "verl.yaml").write_text(files)
+        more = f"  trainer_strategy: {name.upper()}\n" if text == "both" else text
+        (tmp_path / "mine.yaml").write_text(mine + more)
+        report = check_file(tmp_path / "mine.yaml")
+        assert report.errors == () and report.reading and report.plan
+        assert report.reading.planned == ()
+        (said,) = [notice for notice in report.notices if "strategy" in notice.key]
+        assert said.text.startswith("FSDP2 trains in ")
+        assert report.plan.stages[0].config.trainer.trainer_strategy == "fsdp2"
+    assert not [notice for notice in plain.notices if "strategy" in notice.key]
+
+
 def test_a_default_of_verls_needs_no_notice_and_a_real_key_no_guess(tmp_path: Path) -> None:
     plain = checked(tmp_path, "actor_rollout_ref: {actor: {entropy_coeff: 0, clip_ratio: 0.2}}")
     assert plain.reading is not None

@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.verl.builders import converted, flat, from_keys, missing, value
 from trinity.config.check import check_file
+from trinity.config.data_files import find_data_files
 from trinity.verl.values import JsonValue
 
 ACTOR = "actor_rollout_ref.actor"
@@ -133,6 +134,31 @@ def test_groups_of_one_accuracy_are_drawn_again() -> None:
     assert value(other, f"{OPERATORS}[0].name") == "reward_std_filter"
     off = from_keys("algorithm.filter_groups.metric=acc")
     assert "buffer.max_refill_rounds" not in flat(off.values)
+
+
+def test_a_script_reads_the_files_that_it_names_and_no_other(tmp_path: Path) -> None:
+    names = (
+        "train.parquet",
+        "train_big.parquet",
+        "test.parquet",
+        "part-0.parquet",
+        "part-1.parquet",
+    )
+    for name in names:
+        (tmp_path / name).touch()
+    files = (
+        f"data.train_files={tmp_path}/train.parquet",
+        f"data.val_files=[{tmp_path}/test.parquet]",
+    )
+    found = flat(from_keys(*files).values)
+    trained, evaluated = found[f"{TASKS}.path"], found[f"{TASKS[:-7]}eval_tasksets[0].path"]
+    assert [trained, evaluated] == [f"{tmp_path}/train.parquet", f"{tmp_path}/test.parquet"]
+    assert find_data_files(str(trained), "train") == (tmp_path / "train.parquet",)
+    several = flat(from_keys(f"data.train_files={tmp_path}/part-*.parquet").values)
+    paths = [several[f"{TASKS}s[{position}].path"] for position in (0, 1)]
+    assert paths == [f"{tmp_path}/part-0.parquet", f"{tmp_path}/part-1.parquet"]
+    home = flat(from_keys("data.train_files=~/rows/train.parquet").values)
+    assert home[f"{TASKS}.path"] == "~/rows/train.parquet"
 
 
 def test_verls_rows_are_read_as_they_are() -> None:

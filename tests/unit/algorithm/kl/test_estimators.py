@@ -9,6 +9,8 @@ from tests.support.oracle.losses import divergence
 from tests.unit.algorithm.policy_loss.batches import AGES, Age, random_inputs
 from tests.unit.algorithm.policy_loss.verl_losses import core_algos
 from trinity.algorithm.kl.estimators import KL_ESTIMATORS, KlEstimator
+from trinity.algorithm.kl.penalty import ESTIMATORS
+from trinity.verl.rules.algorithm import KL_NAMES
 
 SAME_AS_VERL = {
     "k1": "k1",
@@ -58,13 +60,30 @@ def test_values_and_gradients_are_verls(
     assert_same(values_and_gradient(KL_ESTIMATORS[name], pair), theirs, tolerance)
 
 
-@pytest.mark.parametrize(("ours", "verls"), [("k3", "k3"), ("k3+", "k3+")])
-def test_k3_is_verls_below_its_bound(ours: str, verls: str) -> None:
+def test_k3_is_verls_below_its_bound() -> None:
     """verl cuts k3 at 10, which leaves no gradient where the policy is far below the reference."""
     pair = policies("stale", torch.float64)
-    theirs = values_and_gradient(lambda p, q, _=None: core_algos().kl_penalty(p, q, verls), pair)
+    theirs = values_and_gradient(lambda p, q, _=None: core_algos().kl_penalty(p, q, "k3"), pair)
     assert theirs[0].max() < 10
-    assert_same(values_and_gradient(KL_ESTIMATORS[ours], pair), theirs, 1e-9)
+    assert_same(values_and_gradient(KL_ESTIMATORS["k3"], pair), theirs, 1e-9)
+
+
+VERLS_NAMES = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
+
+
+@pytest.mark.parametrize("verls", [*VERLS_NAMES, "kl+", "k1+", "mse+", "k2+", "low_var_kl+", "k3+"])
+def test_what_the_converter_writes_for_verls_name_is_verls_however_far_the_reference_is(
+    verls: str,
+) -> None:
+    """At a log-ratio of 5 a `k3` without bound is 142 with a gradient of -147; veRL's 10 and 0."""
+    reference_BT = torch.linspace(-25, 25, 101, dtype=torch.float64).unsqueeze(0)
+    pair = (torch.zeros_like(reference_BT), reference_BT)
+    theirs = values_and_gradient(lambda p, q, _=None: core_algos().kl_penalty(p, q, verls), pair)
+    assert_same(values_and_gradient(KL_ESTIMATORS[KL_NAMES.get(verls, verls)], pair), theirs, 1e-9)
+    as_penalty = ESTIMATORS[KL_NAMES.get(verls, verls)]
+    zeros_N, reference_N = (column_BT[0].numpy() for column_BT in pair)
+    in_reward = torch.from_numpy(as_penalty(zeros_N, reference_N, zeros_N))
+    torch.testing.assert_close(in_reward, theirs[0][0], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(
