@@ -11,7 +11,7 @@ import yaml
 from trinity.config.loading.yaml import key_lines
 from trinity.errors import UserError
 from trinity.verl.releases import Release, parse_release
-from trinity.verl.values import FloatLoader, JsonValue
+from trinity.verl.values import FloatLoader, JsonValue, flat_values
 
 _CONFIG = Path("verl", "trainer", "config")
 _ROOT_FILES = (".git", "README.md", "setup.py", "pyproject.toml", "requirements.txt")
@@ -137,12 +137,3 @@ def _includes(entry: object, file: str, chosen: Mapping[str, str]) -> Iterator[t
         f"{place.removesuffix('.yaml')}.yaml",
         "" if section in ("_here_", "_global_") else section,
     )
-
-
-def flat_values(tree: Mapping[str, JsonValue], above: str = "") -> Iterator[tuple[str, JsonValue]]:
-    """Yields every key with its value, `null` included."""
-    for name, value in tree.items():
-        if isinstance(value, dict) and value:
-            yield from flat_values(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value

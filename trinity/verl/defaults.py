@@ -7,12 +7,12 @@ from trinity.verl.key_table import find_row
 from trinity.verl.releases import (
     CHANGED,
     IN_REWARD,
-    KEPT,
     KL_LOSS,
     NEWEST,
     RELEASES,
     Default,
     Release,
+    kept_defaults,
     name_of,
     oldest_with,
     parse_release,
@@ -22,25 +22,6 @@ from trinity.verl.values import JsonValue
 
 _CLIP_RATIO = "actor_rollout_ref.actor.clip_ratio"
 _CLIP_BOUNDS = (f"{_CLIP_RATIO}_low", f"{_CLIP_RATIO}_high")
-_SUPERVISED: dict[str, JsonValue] = {
-    "optim.lr": 1e-5,
-    "optim.betas": [0.9, 0.95],
-    "optim.weight_decay": 0.01,
-    "optim.clip_grad": 1.0,
-    "optim.lr_scheduler": "cosine",
-    "optim.warmup_steps_ratio": 0.1,
-    "optim.lr_warmup_steps_ratio": 0.1,
-    "data.train_batch_size": 256,
-    "data.max_length": 1024,
-    "data.multiturn.enable": False,
-    "data.prompt_key": "question",
-    "data.response_key": "answer",
-    "data.prompt_dict_keys": None,
-    "data.response_dict_keys": None,
-    "trainer.total_epochs": 4,
-    "model.lora_rank": 0,
-}
-"""Defaults of `fsdp_sft_trainer`, which no release has changed."""
 _SECTIONS = ("algorithm.", "data.", "actor_rollout_ref.", "critic.")
 _OF_SOME_RELEASE = re.compile(
     r"_target_$|\.(skip|layer_name_map|kl_ctrl|continuous_token)\.|rollout_is_\w+$"
@@ -60,10 +41,10 @@ def apply_defaults(settings: VerlSettings, version: str | None = None) -> None:
     checkout = None
     if version is None and settings.path is not None:
         checkout = find_checkout(settings.path)
+    rows: tuple[Default, ...] = (*CHANGED, *kept_defaults())
     if settings.is_supervised:
-        rows: tuple[Default, ...] = _supervised_rows(settings)
-    else:
-        rows = (*CHANGED, *KEPT)
+        is_older = settings.module.endswith("fsdp_sft_trainer")
+        rows = kept_defaults(supervised=True) if is_older else ()
     if checkout is not None:
         _apply_checkout(settings, checkout, rows)
     elif version is not None:
@@ -76,14 +57,6 @@ def apply_defaults(settings: VerlSettings, version: str | None = None) -> None:
     else:
         _advise(settings, rows)
     settings.fill_in_references()
-
-
-def _supervised_rows(settings: VerlSettings) -> tuple[Default, ...]:
-    if not settings.module.endswith("fsdp_sft_trainer"):
-        return ()
-    return tuple(
-        Default(key=key, values={RELEASES[0]: value}) for key, value in _SUPERVISED.items()
-    )
 
 
 def _apply_checkout(settings: VerlSettings, checkout: Checkout, rows: tuple[Default, ...]) -> None:
@@ -164,7 +137,7 @@ def _lay(
         value = settings.peek(KL_LOSS) is not True
     if is_given and (not is_unread or _is_same(given, value)):
         return
-    if not is_given and (_is_same(value, row.newest) or (value is None and row in KEPT)):
+    if not is_given and (_is_same(value, row.newest) or (value is None and not row.effect)):
         return
     if is_unread:
         where += "'s code, which does not read it:" if is_given else "'s code:"

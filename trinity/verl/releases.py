@@ -7,9 +7,12 @@ there yet.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+
+import yaml
 
 from trinity.errors import UserError
-from trinity.verl.values import JsonValue
+from trinity.verl.values import FloatLoader, JsonValue, flat_values
 
 Release = tuple[int, int]
 RELEASES: tuple[Release, ...] = tuple((0, minor) for minor in range(1, 10))
@@ -129,75 +132,57 @@ CHANGED: tuple[Default, ...] = (
 )
 """Defaults that are others in some release, and keys that some release does not read."""
 
-_KEPT: dict[str, JsonValue] = {
-    "algorithm.adv_estimator": "gae",
-    "algorithm.gamma": 1.0,
-    "algorithm.lam": 1.0,
-    "algorithm.kl_penalty": "kl",
-    "algorithm.kl_ctrl.type": "fixed",
-    "algorithm.kl_ctrl.kl_coef": 0.001,
-    "algorithm.kl_ctrl.horizon": 10000,
-    "algorithm.kl_ctrl.target_kl": 0.1,
-    "algorithm.norm_adv_by_std_in_grpo": True,
-    "algorithm.use_pf_ppo": False,
-    "algorithm.filter_groups.enable": False,
-    "algorithm.rollout_correction.bypass_mode": False,
-    "algorithm.rollout_correction.rollout_is": None,
-    "algorithm.rollout_correction.rollout_rs": None,
-    KL_LOSS: False,
-    f"{_ACTOR}.kl_loss_coef": 0.001,
-    f"{_ACTOR}.kl_loss_type": "low_var_kl",
-    f"{_ACTOR}.clip_ratio": 0.2,
-    f"{_ACTOR}.loss_agg_mode": "token-mean",
-    f"{_ACTOR}.loss_scale_factor": None,
-    f"{_ACTOR}.policy_loss.loss_mode": "vanilla",
-    f"{_ACTOR}.ppo_mini_batch_size": 256,
-    f"{_ACTOR}.grad_clip": 1.0,
-    f"{_ACTOR}.optim.lr": 1e-6,
-    f"{_ACTOR}.optim.weight_decay": 0.01,
-    f"{_ACTOR}.optim.betas": [0.9, 0.999],
-    f"{_ACTOR}.optim.lr_warmup_steps": -1,
-    f"{_ACTOR}.optim.lr_warmup_steps_ratio": 0.0,
-    f"{_ACTOR}.optim.min_lr_ratio": 0.0,
-    f"{_ACTOR}.optim.lr_scheduler_type": "constant",
-    "actor_rollout_ref.model.lora_rank": 0,
-    f"{_ROLLOUT}.n": 1,
-    f"{_ROLLOUT}.temperature": 1.0,
-    f"{_ROLLOUT}.top_p": 1.0,
-    f"{_ROLLOUT}.top_k": -1,
-    f"{_ROLLOUT}.val_kwargs.n": 1,
-    f"{_ROLLOUT}.val_kwargs.temperature": 0,
-    f"{_ROLLOUT}.val_kwargs.top_p": 1.0,
-    f"{_ROLLOUT}.val_kwargs.top_k": -1,
-    f"{_ROLLOUT}.n_val": None,
-    f"{_ROLLOUT}.val_temperature": None,
-    f"{_ROLLOUT}.val_top_p": None,
-    "critic.optim.lr": 1e-5,
-    "critic.optim.weight_decay": 0.01,
-    "critic.optim.lr_warmup_steps_ratio": 0.0,
-    "critic.grad_clip": 1.0,
-    "critic.cliprange_value": 0.5,
-    "data.prompt_key": "prompt",
-    "data.max_prompt_length": 512,
-    "data.max_response_length": 512,
-    "data.train_batch_size": 1024,
-    "data.shuffle": True,
-    "data.truncation": "error",
-    "custom_reward_function.path": None,
-    "reward_model.enable": False,
-    "reward_model.reward_manager": "naive",
-    "trainer.total_epochs": 30,
-    "trainer.total_training_steps": None,
-    "trainer.save_freq": -1,
-    "trainer.critic_warmup": 0,
-    "trainer.val_before_train": True,
-    "trainer.val_only": False,
-}
+_KEPT = """
+algorithm:
+  {adv_estimator: gae, gamma: 1.0, lam: 1.0, norm_adv_by_std_in_grpo: true, use_pf_ppo: false,
+   kl_penalty: kl, kl_ctrl: {type: fixed, kl_coef: 0.001, horizon: 10000, target_kl: 0.1},
+   filter_groups: {enable: false},
+   rollout_correction: {bypass_mode: false, rollout_is: null, rollout_rs: null}}
+actor_rollout_ref:
+  model: {lora_rank: 0}
+  actor:
+    {use_kl_loss: false, kl_loss_coef: 0.001, kl_loss_type: low_var_kl, clip_ratio: 0.2,
+     loss_agg_mode: token-mean, loss_scale_factor: null, policy_loss: {loss_mode: vanilla},
+     ppo_mini_batch_size: 256, grad_clip: 1.0,
+     optim: {lr: 1e-6, weight_decay: 0.01, betas: [0.9, 0.999], lr_warmup_steps: -1,
+             lr_warmup_steps_ratio: 0.0, min_lr_ratio: 0.0, lr_scheduler_type: constant}}
+  rollout:
+    {n: 1, temperature: 1.0, top_p: 1.0, top_k: -1,
+     val_kwargs: {n: 1, temperature: 0, top_p: 1.0, top_k: -1},
+     n_val: null, val_temperature: null, val_top_p: null}
+critic:
+  {optim: {lr: 1e-5, weight_decay: 0.01, lr_warmup_steps_ratio: 0.0}, grad_clip: 1.0,
+   cliprange_value: 0.5}
+data:
+  {prompt_key: prompt, max_prompt_length: 512, max_response_length: 512, train_batch_size: 1024,
+   shuffle: true, truncation: error}
+custom_reward_function: {path: null}
+reward_model: {enable: false, reward_manager: naive}
+trainer:
+  {total_epochs: 30, total_training_steps: null, save_freq: -1, critic_warmup: 0,
+   val_before_train: true, val_only: false}
+"""
 """Defaults that no release has changed, of keys that decide what is trained; `n_val`,
 `val_temperature` and `val_top_p` are those of projects on veRL."""
-KEPT: tuple[Default, ...] = tuple(
-    Default(key=key, values={RELEASES[0]: value}) for key, value in _KEPT.items()
-)
+_SUPERVISED = """
+optim:
+  {lr: 1e-5, betas: [0.9, 0.95], weight_decay: 0.01, clip_grad: 1.0, lr_scheduler: cosine,
+   warmup_steps_ratio: 0.1, lr_warmup_steps_ratio: 0.1}
+data:
+  {train_batch_size: 256, max_length: 1024, multiturn: {enable: false}, prompt_key: question,
+   response_key: answer, prompt_dict_keys: null, response_dict_keys: null}
+trainer: {total_epochs: 4}
+model: {lora_rank: 0}
+"""
+"""The same of `fsdp_sft_trainer`."""
+
+
+@cache
+def kept_defaults(*, supervised: bool = False) -> tuple[Default, ...]:
+    """The defaults that no release has changed."""
+    tree = yaml.load(_SUPERVISED if supervised else _KEPT, Loader=FloatLoader)  # a SafeLoader
+    return tuple(Default(key=key, values={RELEASES[0]: value}) for key, value in flat_values(tree))
+
 
 _FIRST_READ: dict[str, Release] = {
     **{

@@ -1,6 +1,7 @@
 """Values of keys: Hydra's override grammar, and conversions between veRL's values and ours."""
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, Union
 
@@ -27,6 +28,15 @@ class FloatLoader(yaml.SafeLoader):
 FloatLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+"), list("-+0123456789")
 )
+
+
+def flat_values(tree: Mapping[str, JsonValue], above: str = "") -> Iterator[tuple[str, JsonValue]]:
+    """Yields every key with its value, `null` included."""
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from flat_values(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ import yaml
 
 from tests.unit.verl.builders import flat
 from trinity.errors import UserError
-from trinity.verl.checkout import Checkout, find_checkout, flat_values
+from trinity.verl.checkout import Checkout, find_checkout
 from trinity.verl.convert import Converted, convert
-from trinity.verl.releases import CHANGED, KEPT, NO_BOUND, parse_release
+from trinity.verl.releases import CHANGED, NO_BOUND, kept_defaults, parse_release
 from trinity.verl.settings import read_sources
-from trinity.verl.values import FloatLoader, JsonValue
+from trinity.verl.values import FloatLoader, JsonValue, flat_values
 from trinity.verl.work import ConversionOptions
 
 ACTOR = "actor_rollout_ref.actor"
@@ -208,7 +208,7 @@ def test_verls_own_configuration_is_composed_and_has_todays_defaults() -> None:
     composed = Checkout(folder.parent).defaults("ppo_trainer")
     ours = {key: composed[key].value for key in theirs if key != "model_engine"}
     assert ours == {key: value for key, value in theirs.items() if key != "model_engine"}
-    table = {row.key: row.newest for row in (*CHANGED, *KEPT)}
+    table = {row.key: row.newest for row in (*CHANGED, *kept_defaults())}
     known = {key for key in table if "${" not in str(theirs.get(key, "${"))} - {
         key for key, value in theirs.items() if value is None
     }
