@@ -118,7 +118,7 @@ TRAINER = [
     refused("unknown exports", at("trainer.save_hf_checkpoint", "x"), "save_hf_checkpoint"),
     told("exports", at("trainer.save_hf_checkpoint", "always"), NO_EFFECT, "every version"),
     refused("an unknown trainer", at("trainer.trainer_type", "x"), "trainer_type"),
-    told("megatron", at("trainer.trainer_strategy", "megatron"), PLANNED, "Megatron"),
+    told("megatron", at("trainer.trainer_strategy", "megatron"), NO_EFFECT, "FSDP2 trains"),
     refused(
         "sequence parallelism",
         at("trainer.ulysses_sequence_parallel_size", 2),
