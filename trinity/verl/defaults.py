@@ -163,7 +163,7 @@ def _advise(settings: VerlSettings, rows: tuple[Default, ...]) -> None:
 
 
 def _difference(settings: VerlSettings, row: Default, oldest: Release) -> str:
-    """What older releases make of a key in this script; empty if it is the same."""
+    """Returns the other value of older releases with the last of them; empty if there is none."""
     given = settings.peek(row.key)
     if row.key in _CLIP_BOUNDS and settings.peek(_CLIP_RATIO) in (None, 0.2):
         return ""
