@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from trinity.columns import optional_column, row_reward
-from trinity.config.checks.data import sample_rows
+from trinity.config.checks.data import check_truths, sample_rows
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
@@ -139,6 +139,10 @@ def _check_reward(taskset: ResolvedTaskset) -> None:
         return
     REWARDS.check_name(taskset.reward)
     if taskset.reward not in REWARDS.builtins:
-        from trinity.rewards.reward import check_reward  # imports numpy, as the user's file may
+        # imports numpy, as the user's file may
+        from trinity.rewards.reward import BoundReward, check_reward
 
-        check_reward(REWARDS.get(taskset.reward), taskset.reward_args, taskset.reward)
+        reward = REWARDS.get(taskset.reward)
+        check_reward(reward, taskset.reward_args, taskset.reward)
+        if BoundReward(reward, taskset.reward_args, taskset.reward).needs_truth:
+            check_truths(taskset)

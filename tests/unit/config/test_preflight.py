@@ -9,11 +9,14 @@ import pytest
 
 from tests.unit.config.builders import CPT, DPO, GRPO, SFT, config, write_model, write_rows
 from tests.unit.config.preflight import MESSAGES, TASK, TURNS, check, grpo, sft
+from trinity.config.checks.rows import TRUTH_REWARDS
 from trinity.config.checks.runtime import check_inputs, check_local_data
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.launch.part_checks import check_part_names
 from trinity.launch.prepare import check_parts
+from trinity.plugins import REWARDS
+from trinity.rewards.reward import BoundReward
 
 PAIR = {
     "message": [{"role": "user", "content": "1+1="}],
@@ -59,7 +62,8 @@ def test_a_taskset_that_cannot_be_read_is_named(
 ) -> None:
     file = tmp_path / "train.jsonl"
     file.write_text(lines)
-    answer = check(tmp_path, **grpo(model, {"path": str(file)}))
+    taskset: dict[str, object] = {"path": str(file), "default_reward_fn_type": "math_reward"}
+    answer = check(tmp_path, **grpo(model, taskset))
     assert answer.startswith("stage `main`, taskset `train`: ")
     assert said in answer
 
@@ -68,6 +72,32 @@ def test_a_taskset_without_truths_says_so_with_an_empty_key(tmp_path: Path, mode
     path = write_rows(tmp_path / "train.jsonl", {"prompt": "x"})
     taskset: dict[str, object] = {"path": path, "format": {"response_key": ""}}
     assert check(tmp_path, **grpo(model, taskset)) == ""
+
+
+@pytest.mark.parametrize("reward", ["countdown_reward", "exact_match_reward", "math_reward"])
+def test_a_truth_is_asked_for_where_a_reward_compares_with_it(
+    tmp_path: Path, model: str, reward: str
+) -> None:
+    path = write_rows(tmp_path / "train.jsonl", {"prompt": "x"})
+    taskset: dict[str, object] = {"path": path}
+    judged = {**taskset, "default_workflow_type": "rubric_judge_workflow"}
+    assert check(tmp_path, **grpo(model, judged)) == ""
+    assert (
+        check(tmp_path, **grpo(model, {**taskset, "default_reward_fn_type": "format_reward"})) == ""
+    )
+    answer = check(tmp_path, **grpo(model, {**taskset, "default_reward_fn_type": reward}))
+    assert answer.endswith(
+        "rows have no column `response`, only `prompt`: set `format.response_key`"
+    )
+    named = {**taskset, "format": {"response_key": "answer"}}
+    assert "no column `answer`" in check(tmp_path, **grpo(model, named))
+
+
+def test_the_rewards_that_compare_are_known_by_name() -> None:
+    asking = {
+        name for name in REWARDS.builtins if BoundReward(REWARDS.get(name), {}, name).needs_truth
+    }
+    assert asking == TRUTH_REWARDS
 
 
 def test_too_few_tasks_for_one_step_are_counted(tmp_path: Path, model: str) -> None:

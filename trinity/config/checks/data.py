@@ -5,7 +5,12 @@ from pathlib import Path
 
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.columns import column_names, column_value, has_column, optional_column
-from trinity.config.checks.rows import check_task_rows, check_training_rows
+from trinity.config.checks.rows import (
+    asks_question,
+    check_task_rows,
+    check_training_rows,
+    compares_with_truth,
+)
 from trinity.config.data_files import find_data_files, unread_sentence
 from trinity.config.data_rows import Row, count_rows, first_rows
 from trinity.config.plan.model import HubReference, Rows, hub_dataset, require_online
@@ -16,6 +21,7 @@ from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 
 _OF_EACH_ROW = ("prompt_key", "response_key")
+_USUAL = FormatConfig()
 CHECKED_ROWS = 32
 """Rows that are looked at before anything starts."""
 
@@ -46,18 +52,32 @@ def check_taskset(taskset: ResolvedTaskset) -> None:
         return
     rows = first_rows(files, CHECKED_ROWS)
     if not _may_have_more_columns(taskset):
-        _check_task_columns(rows, taskset.format)
+        _check_task_columns(rows, taskset)
     if taskset.task_pipeline is None:
         check_task_rows(taskset, rows)
         for column in taskset.selector.feature_keys:
             _check_feature(rows[0], column)
 
 
-def _check_task_columns(rows: Sequence[Row], columns: FormatConfig) -> None:
+def check_truths(taskset: ResolvedTaskset) -> None:
+    """Checks that the first rows have the truth that a reward compares with.
+
+    Raises: UserError if none of them has.
+    """
+    rows = sample_rows(taskset)
+    column = taskset.format.response_key
+    if rows and not _may_have_more_columns(taskset) and not any(_has(row, column) for row in rows):
+        _check_column(rows[0], "response_key", column)
+
+
+def _check_task_columns(rows: Sequence[Row], taskset: ResolvedTaskset) -> None:
     """Checks the columns that the rows are read by; a row may lack what a taskset can give."""
+    columns = taskset.format
+    asks_prompt = columns.prompt_key != _USUAL.prompt_key or asks_question(taskset)
+    names_truth = columns.response_key != _USUAL.response_key or compares_with_truth(taskset)
     for key, column in {
-        "prompt_key": columns.prompt_key,
-        "response_key": columns.response_key,
+        "prompt_key": columns.prompt_key if asks_prompt else None,
+        "response_key": columns.response_key if names_truth else None,
         "system_prompt_key": columns.system_prompt_key,
         "workflow_key": columns.workflow_key,
         "reward_fn_key": columns.reward_fn_key,

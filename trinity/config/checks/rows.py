@@ -48,8 +48,22 @@ TEXT_REWARDS = frozenset(
     }
 )
 """They compare with a text or a number."""
+TRUTH_REWARDS = TEXT_REWARDS | {"countdown_reward", "search_answer_reward"}
+"""They compare with the truth of a row."""
 MATH_WORKFLOWS = frozenset({"math_workflow", "math_boxed_workflow"})
 """They have such a reward of their own."""
+
+
+def asks_question(taskset: ResolvedTaskset) -> bool:
+    """Returns true if the taskset's workflow is known to ask what the prompt column holds."""
+    return taskset.workflow.removeprefix("async_") in QUESTION_WORKFLOWS
+
+
+def compares_with_truth(taskset: ResolvedTaskset) -> bool:
+    """Returns true if a built-in reward of the taskset, or of its workflow, asks for the truth."""
+    if taskset.reward is not None:
+        return taskset.reward in TRUTH_REWARDS
+    return taskset.workflow.removeprefix("async_") in MATH_WORKFLOWS
 
 
 def check_task_rows(taskset: ResolvedTaskset, rows: Sequence[Row]) -> None:
