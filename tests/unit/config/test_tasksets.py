@@ -175,8 +175,9 @@ def test_columns_that_a_pipeline_may_make_are_not_missed(tmp_path: Path, knows: 
     annotated = {"name": "human_preference_mapper"}
     pipeline = {"top_k": 1} if knows else {"operators": [annotated]}
     file = write_rows(tmp_path / "a.jsonl", {"prompt": "a"})
+    given = {"path": file, "default_reward_fn_type": "math_reward"}
     [taskset] = stage(
-        buffer={"explorer_input": {"taskset": {"path": file}}},
+        buffer={"explorer_input": {"taskset": given}},
         data_processor={"task_pipeline": {"inputs": [file], **pipeline}},
         service={"data_juicer": {"auto_start": True}},
     ).tasksets
