@@ -67,6 +67,10 @@ class TrainingSettings:
     """Tokens of a micro-batch of passes without gradients; None is as for training."""
     inference_head_tokens: int | None = None
     """The same as `head_tokens`, of those passes."""
+    longest: int = 0
+    """Tokens of the longest sequence."""
+    is_eager: bool = False
+    """True if the user chose the attention that has all scores in memory."""
     has_entropy: bool = False
     """True if the loss has an entropy term."""
     policy: ResidentState = ResidentState()
@@ -241,7 +245,7 @@ def _activations(shape: ModelShape, training: TrainingSettings) -> MemoryTerm:
     """Sizes one input per layer where layers are recomputed, else all that backward reads."""
     size = BYTES[training.dtype]
     tokens = -(-training.tokens // training.sequence_parallel)
-    of_layer = _layer_activations(shape, size)
+    of_layer = _layer_activations(shape, training)
     if training.checkpoints_activations:
         kept = tokens * shape.hidden * size * (shape.layers + 4) + tokens * of_layer
         return MemoryTerm("activations", kept, f"{size} T H (L + 4) + one layer, T = {tokens}")
@@ -259,23 +263,28 @@ def _inference(shape: ModelShape, training: TrainingSettings) -> list[MemoryTerm
     if tokens is None or tokens <= training.tokens:
         return []
     own = replace(training, tokens=tokens, head_tokens=training.inference_head_tokens)
-    each = _layer_activations(shape, BYTES[training.dtype])
+    each = _layer_activations(shape, training)
     of_rank, logits = -(-tokens // training.sequence_parallel), _logits(shape, own)
     formula = f"{each} bytes T + logits without gradients, T = {of_rank}"
     return [MemoryTerm(INFERENCE, of_rank * each + logits.bytes, formula)]
 
 
-def _layer_activations(shape: ModelShape, size: int) -> int:
+def _layer_activations(shape: ModelShape, training: TrainingSettings) -> int:
     """Returns the bytes per token of one layer.
 
     Two norms with their float32 copies and outputs, queries, keys and values before and after
-    rotation, attention's output, two residuals, and four of the feed-forward part's width.
+    rotation, attention's output, two residuals, and four of the feed-forward part's width. Where
+    scores are in memory: three copies of each, its weight in float32 and the gradient of that.
     """
+    size, scores = BYTES[training.dtype], 0
+    if shape.keeps_scores or training.is_eager:
+        scores = shape.heads * training.longest * (3 * size + 2 * _FLOAT32_BYTES)
     width = shape.feed_forward
     if shape.experts is not None and shape.sparse_layers:
         width = shape.experts.per_token * shape.experts.width + shape.experts.shared_width
     attention = 3 * shape.query_width + 4 * shape.kv_width
-    return size * (4 * shape.hidden + attention + 4 * width) + 2 * _FLOAT32_BYTES * shape.hidden
+    dense = size * (4 * shape.hidden + attention + 4 * width) + 2 * _FLOAT32_BYTES * shape.hidden
+    return dense + scores
 
 
 def _logits(shape: ModelShape, training: TrainingSettings) -> MemoryTerm:

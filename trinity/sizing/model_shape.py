@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trinity.config.plan.arithmetic import changes_logits
+from trinity.config.plan.arithmetic import changes_logits, dropped_by
 from trinity.config.schema.model import ALL_LINEAR, LoRAConfig, Names
 from trinity.errors import UserError
 
@@ -52,6 +52,8 @@ class ModelShape:
     """Number of layers that have experts."""
     changes_logits: bool = False
     """True if logits are changed after the head, which is computed whole for that."""
+    keeps_scores: bool = False
+    """True if attention changes its scores in a way for which they all lie in memory."""
 
     @property
     def query_width(self) -> int:
@@ -137,6 +139,7 @@ def shape_of(keys: Keys, name: str = "config.json") -> ModelShape:
         experts=experts,
         sparse_layers=_sparse_layers(keys, layers) if experts else 0,
         changes_logits=changes_logits(keys),
+        keeps_scores=dropped_by("sdpa", keys) is not None,
     )
 
 

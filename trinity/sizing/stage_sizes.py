@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trinity.algorithm.token_advantage import needs_of
-from trinity.config.plan.arithmetic import HEAD_CHUNK_TOKENS, head_settings
+from trinity.config.plan.arithmetic import HEAD_CHUNK_TOKENS, head_settings, is_eager
 from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.parts import AuxiliaryModel
 from trinity.config.plan.sizes import critic_rows, inference_rows, policy_rows
@@ -187,6 +187,8 @@ def training_settings_of(stage: StagePlan) -> TrainingSettings:
         inference_tokens=_inference_tokens(stage),
         inference_head_tokens=HEAD_CHUNK_TOKENS if head.is_chunked else None,
         sequence_parallel=stage.sequence_parallel_size,
+        longest=stage.max_model_len,
+        is_eager=is_eager(trainer.override_config),
     )
 
 
@@ -227,8 +229,12 @@ def _of_critic(stage: StagePlan, training: TrainingSettings) -> TrainingSettings
         tokens = _tokens(stage, 0, rows)
     elif rows is None and critic.max_token_len_per_gpu is not None:
         tokens = _tokens(stage, critic.max_token_len_per_gpu, None)
-    recomputes = stage.critic_recomputes_activations
-    return replace(training, tokens=tokens, checkpoints_activations=recomputes)
+    return replace(
+        training,
+        tokens=tokens,
+        checkpoints_activations=stage.critic_recomputes_activations,
+        is_eager=is_eager(critic.override_config),
+    )
 
 
 def _shards(stage: StagePlan) -> int:

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import JsonValue
-from transformers import AutoConfig, PretrainedConfig
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PretrainedConfig
 
 from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.arithmetic import (
     NESTED_OVERRIDE,
     Keys,
+    check_dropped,
     is_dropout,
     model_keys_of,
     text_keys,
@@ -100,29 +101,47 @@ def check_override(
             )
 
 
-def check_attention(override: Mapping[str, JsonValue], section: str, *, has_flash: bool) -> None:
-    """Raises: UserError if flash-attn is asked for where it is not installed, or without a GPU."""
+def check_attention(
+    override: Mapping[str, JsonValue], section: str, keys: Keys, *, has_flash: bool
+) -> None:
+    """Checks an attention that the user chose.
+
+    Raises: UserError if it leaves out something of the model with these keys, or is flash-attn
+        where that is not installed, or without a GPU.
+    """
     asked = model_keys_of(override).get("attn_implementation")
     if asked == FLASH_ATTENTION and not has_flash:
         raise UserError(
-            f"`{section}.override_config.attn_implementation: {asked}` needs a GPU and flash-attn, "
-            "and the trainer lacks one of them: leave the key out, or install flash-attn"
+            f"`{section}.override_config.attn_implementation: {asked}` needs a GPU and flash-attn "
+            "2.6.2 or later, and the trainer lacks one of them: leave the key out, or install it"
         )
+    check_dropped(override, section, keys)
 
 
-def check_heads(config: PretrainedConfig, directory: Path) -> None:
-    """Checks what verl's engine reads of every model, before it fails on it.
+def supports_sdpa(config: PretrainedConfig) -> bool:
+    """Returns True if transformers has not found that a kind of models cannot use sdpa."""
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    return kind is None or bool(kind._supports_sdpa)  # noqa: SLF001 (no public name)
 
-    Raises: UserError naming the model.
+
+def name_key_value_heads(config: PretrainedConfig, directory: Path) -> None:
+    """Makes `num_key_value_heads` another name of a model's heads, if it has no such number.
+
+    verl's engine reads it of every model. Other names are not saved.
+
+    Raises: UserError for a model without attention heads.
     """
-    try:
-        _ = config.get_text_config().num_key_value_heads
-    except AttributeError as error:
+    text = config.get_text_config()
+    if getattr(text, "num_key_value_heads", None) is not None:
+        return
+    if getattr(text, "num_attention_heads", None) is None:
         raise UserError(
             f"the model in {directory} is of type `{config.model_type}`, whose configuration has "
-            "no `num_key_value_heads`, which verl's engine reads of every model that it trains: "
-            "choose a model that has it, such as one of Qwen's or Llama's"
-        ) from error
+            "no attention heads, which verl's engine reads of every model that it trains: "
+            "choose a model that has them, such as one of Qwen's or Llama's"
+        )
+    heads = text.attribute_map.get("num_attention_heads", "num_attention_heads")
+    type(text).attribute_map = {**text.attribute_map, "num_key_value_heads": heads}
 
 
 def without_dropout(config: PretrainedConfig) -> dict[str, JsonValue]:

@@ -1,17 +1,17 @@
-"""CPU support for verl: platform, engines, attention, value head, offload.
+"""CPU support for verl: platform, engines, attention, heads of models, offload.
 
 `install()` must run before anything else of verl is imported; on a machine with CUDA it only mends
-the value head. It replaces two functions of verl (tests/unit/runtime/test_library_internals.py).
+the heads. It replaces three functions of verl (tests/unit/runtime/test_library_internals.py).
 """
 
 import contextlib
-import importlib.util
 import resource
 import types
 from collections.abc import Iterator
 from typing import Literal
 
 import torch
+from transformers.utils import is_flash_attn_greater_or_equal
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import set_platform
 
@@ -20,19 +20,22 @@ FLASH_ATTENTION: AttentionKernel = "flash_attention_2"
 
 
 def attention_kernel() -> AttentionKernel:
-    """Returns the best attention implementation that this machine can run."""
-    has_flash = torch.cuda.is_available() and importlib.util.find_spec("flash_attn") is not None
+    """Returns the best attention implementation that this machine can run.
+
+    Earlier versions of flash-attn have soft caps in the forward pass alone.
+    """
+    has_flash = torch.cuda.is_available() and is_flash_attn_greater_or_equal("2.6.2")
     return FLASH_ATTENTION if has_flash else "sdpa"
 
 
 def install() -> None:
     """Registers the CPU as a device of verl; call it once per process."""
+    _load_value_heads_as_configured()
+    _load_language_models_with_heads()
     if torch.cuda.is_available():
-        _load_value_heads_as_configured()
         return
     set_platform(CpuPlatform())
     _register_engines()
-    _load_value_heads_as_configured()
     _offload_without_pinned_memory()
 
 
@@ -160,6 +163,26 @@ def _load_value_heads_as_configured() -> None:
         )
 
     verl.utils.model.load_valuehead_model = load
+
+
+def _load_language_models_with_heads() -> None:
+    """Replaces verl's choice of a class, which loads models called `...LMHeadModel` without it."""
+    import verl.utils.model
+    from transformers import (
+        MODEL_FOR_CAUSAL_LM_MAPPING,
+        AutoModel,
+        AutoModelForCausalLM,
+        PretrainedConfig,
+    )
+
+    choose = verl.utils.model.get_hf_auto_model_class
+
+    def choose_with_head(hf_config: PretrainedConfig) -> object:
+        chosen = choose(hf_config)
+        lacks_head = chosen is AutoModel and type(hf_config) in MODEL_FOR_CAUSAL_LM_MAPPING
+        return AutoModelForCausalLM if lacks_head else chosen
+
+    verl.utils.model.get_hf_auto_model_class = choose_with_head
 
 
 def _offload_without_pinned_memory() -> None:

@@ -4,6 +4,7 @@ Shapes: T tokens in all, n sequences of L tokens, H heads of queries and K of ke
 """
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,10 +17,9 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from services.trainer.backend.shared_prompts import SharedPrompts
+from trinity.config.plan.arithmetic import CARRIED, PACKED_ATTENTION, SCORE_CHANGES
 from trinity.errors import UserError
 
-PACKED_ATTENTION = "trinity_packed"
-"""Its name among the attention functions of transformers."""
 RUNS_ARGUMENT = "packed_runs"
 """The argument of a model's forward pass by which the layers learn where sequences begin."""
 EXCHANGE_ARGUMENT = "packed_exchange"
@@ -28,8 +28,12 @@ SHARED_ARGUMENT = "packed_shared"
 """The argument by which they learn which sequences share a prompt, if any do."""
 Runs = tuple[tuple[int, int], ...]
 """Sequences in the order in which they lie: (length, number of neighbours of that length)."""
-UNSUPPORTED = ("softcap", "s_aux", "head_mask")
-"""Arguments of attention layers that change the scores in ways that sdpa does not have."""
+HARMLESS = frozenset(
+    {RUNS_ARGUMENT, EXCHANGE_ARGUMENT, SHARED_ARGUMENT, "is_causal", "position_ids", "use_cache"}
+    | {"output_attentions", "output_hidden_states", "output_router_logits", "return_dict"}
+    | {"logits_to_keep", "cache_position"}
+)
+"""Arguments of attention layers that leave the scores as they are."""
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -42,11 +46,53 @@ class HeadExchange(Protocol):
     def gather_heads(self, attended: torch.Tensor) -> torch.Tensor:
         """Trades them back."""
 
+    def own_heads(self, values_H: torch.Tensor) -> torch.Tensor:
+        """Takes those of a rank's heads."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """The way in which scores become weights."""
+
+    scaling: float | None = None
+    window: int | None = None
+    dropout: float = 0.0
+    softcap: float | None = None
+    sinks_H: torch.Tensor | None = None
+    """A score of each head for a token without a value, which all tokens see."""
+
+    @property
+    def fit_kernels(self) -> bool:
+        """True if kernels that keep the scores to themselves can compute them."""
+        return self.softcap is None and self.sinks_H is None
+
+
+@cache
 def register() -> None:
-    """Makes the function known to transformers; no mask is built for it."""
+    """Makes the function known to transformers, without a mask, and guards those that drop things.
+
+    Transformers' own take the arguments that they cannot compute, and go on without them.
+    """
     ALL_ATTENTION_FUNCTIONS.register(PACKED_ATTENTION, attend)
     ALL_MASK_ATTENTION_FUNCTIONS.register(PACKED_ATTENTION, _no_mask)
+    for name in ("sdpa", *(known for known in ALL_ATTENTION_FUNCTIONS if "flash" in known)):
+        ALL_ATTENTION_FUNCTIONS.register(name, _guarded(name, ALL_ATTENTION_FUNCTIONS[name]))
+
+
+def _guarded(name: str, function: Callable[..., object]) -> Callable[..., object]:
+    """Returns the function, which then refuses what it would leave out."""
+    dropped = [change for change in SCORE_CHANGES if change not in CARRIED.get(name, ())]
+
+    def checked(module: nn.Module, *tensors: object, **options: object) -> object:
+        lost = [SCORE_CHANGES[change] for change in dropped if options.get(change) is not None]
+        if lost:
+            raise UserError(
+                f"`{name}` would leave out {lost[0]} of this model's {type(module).__name__}: set "
+                "`override_config.attn_implementation: eager`"
+            )
+        return function(module, *tensors, **options)
+
+    return checked
 
 
 def runs_of(lengths: Sequence[int]) -> Runs:
@@ -67,6 +113,8 @@ def attend(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     **others: object,
 ) -> tuple[torch.Tensor, None]:
     """Computes causal attention within each sequence, from [1, H, T, D] to [1, T, H, D].
@@ -82,15 +130,20 @@ def attend(
     exchange: HeadExchange | None = others.get(EXCHANGE_ARGUMENT)  # type: ignore[assignment]
     if exchange is not None:
         tensors = exchange.scatter_heads(tensors)
+        s_aux = exchange.own_heads(s_aux) if s_aux is not None else None
     tensors = [tensor[0] for tensor in tensors]
+    scores = Scores(
+        scaling=scaling, window=sliding_window, dropout=dropout, softcap=softcap, sinks_H=s_aux
+    )
     shared: SharedPrompts | None = others.get(SHARED_ARGUMENT)  # type: ignore[assignment]
     if shared is not None:
         tensors = [shared.repeat(tensor) for tensor in tensors]
-    kernel = _varlen_kernel() if query.is_cuda and query.dtype in _HALF and not dropout else None
+    fits = query.is_cuda and query.dtype in _HALF and not dropout and scores.fit_kernels
+    kernel = _varlen_kernel() if fits else None
     if kernel is not None:
         attended_THD = kernel(tensors, runs, scaling, sliding_window)
     else:
-        attended_THD = _attend_by_runs(tensors, runs, scaling, sliding_window, dropout)
+        attended_THD = _attend_by_runs(tensors, runs, scores)
     if shared is not None:
         attended_THD = shared.pick(attended_THD)
     if exchange is not None:
@@ -100,14 +153,17 @@ def attend(
 
 def _checked_runs(module: nn.Module, others: dict[str, object]) -> Runs:
     kind = type(module).__name__
-    extra = [name for name in UNSUPPORTED if others.get(name) is not None]
+    extra = [name for name in others if name not in HARMLESS and others[name] is not None]
     if extra:
         raise UserError(
             f"rows cannot be packed for this model, as its {kind} has {', '.join(extra)}: "
             "set `trainer.use_remove_padding: false`"
         )
     runs = others.get(RUNS_ARGUMENT)
-    if not isinstance(runs, tuple) or not getattr(module, "is_causal", True):
+    is_causal = others.get("is_causal")
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    if not isinstance(runs, tuple) or not is_causal:
         raise UserError(
             f"rows cannot be packed for this model, as its {kind} is not told where rows begin or "
             "looks ahead: set `trainer.use_remove_padding: false`"
@@ -115,40 +171,28 @@ def _checked_runs(module: nn.Module, others: dict[str, object]) -> Runs:
     return runs
 
 
-def _attend_by_runs(
-    tensors: Sequence[torch.Tensor],
-    runs: Runs,
-    scaling: float | None,
-    window: int | None,
-    dropout: float,
-) -> torch.Tensor:
-    """Calls sdpa once for all neighbours of one length, so that nothing is padded.
+def _attend_by_runs(tensors: Sequence[torch.Tensor], runs: Runs, scores: Scores) -> torch.Tensor:
+    """Computes all neighbours of one length at a time, so that nothing is padded.
 
     `split` joins its gradients in one pass; each slice would have a gradient as long as the row.
     """
     sizes = [length * number for length, number in runs]
     of_runs = zip(*(tensor.split(sizes) for tensor in tensors), strict=True)
     parts: list[torch.Tensor] = []
+    attend_run = _sdpa if scores.fit_kernels else _by_scores
     for (length, number), of_run in zip(runs, of_runs, strict=True):
         query, key, value = (
             tensor.unflatten(0, (number, length)).transpose(1, 2) for tensor in of_run
         )
-        parts.append(
-            _sdpa(query, key, value, scaling, window, dropout).transpose(1, 2).flatten(0, 1)
-        )
+        parts.append(attend_run(query, key, value, scores).transpose(1, 2).flatten(0, 1))
     return torch.cat(parts)
 
 
 def _sdpa(
-    query_nHLD: torch.Tensor,
-    key_nKLD: torch.Tensor,
-    value_nKLD: torch.Tensor,
-    scaling: float | None,
-    window: int | None,
-    dropout: float,
+    query_nHLD: torch.Tensor, key_nKLD: torch.Tensor, value_nKLD: torch.Tensor, scores: Scores
 ) -> torch.Tensor:
     length, shares = query_nHLD.shape[2], query_nHLD.shape[1] // key_nKLD.shape[1]
-    mask_LL = None
+    window, mask_LL = scores.window, None
     if window is not None and length > window:
         mask_LL = _band(length, window, query_nHLD.device)
         # With a mask, grouped heads take the slow way.
@@ -159,10 +203,31 @@ def _sdpa(
         value_nKLD,
         attn_mask=mask_LL,
         is_causal=mask_LL is None,
-        dropout_p=dropout,
-        scale=scaling,
+        dropout_p=scores.dropout,
+        scale=scores.scaling,
         enable_gqa=shares > 1 and mask_LL is None,
     )
+
+
+def _by_scores(
+    query_nHLD: torch.Tensor, key_nKLD: torch.Tensor, value_nKLD: torch.Tensor, scores: Scores
+) -> torch.Tensor:
+    """Caps the scores and adds the sinks, which takes all scores of a run in memory."""
+    number, heads, length, size = query_nHLD.shape
+    shares = heads // key_nKLD.shape[1]
+    key_nHLD, value_nHLD = (t.repeat_interleave(shares, 1) for t in (key_nKLD, value_nKLD))
+    scale = 1 / math.sqrt(size) if scores.scaling is None else scores.scaling
+    scores_nHLL = query_nHLD @ key_nHLD.transpose(2, 3) * scale
+    if scores.softcap is not None:
+        scores_nHLL = torch.tanh(scores_nHLL / scores.softcap) * scores.softcap
+    seen_LL = _band(length, scores.window or length, query_nHLD.device)
+    scores_nHLL = scores_nHLL.masked_fill(~seen_LL, -math.inf)
+    if scores.sinks_H is not None:
+        sinks = scores.sinks_H.to(scores_nHLL.dtype).view(1, heads, 1, 1)
+        scores_nHLL = torch.cat([scores_nHLL, sinks.expand(number, -1, length, 1)], -1)
+    weights_nHLL = scores_nHLL.softmax(-1, dtype=torch.float32)[..., :length]
+    weights_nHLL = nn.functional.dropout(weights_nHLL.to(value_nHLD.dtype), scores.dropout)
+    return weights_nHLL @ value_nHLD
 
 
 def _band(length: int, window: int, device: torch.device) -> torch.Tensor:

@@ -82,6 +82,10 @@ class SequenceShards:
         )
         return own
 
+    def own_heads(self, values_H: torch.Tensor) -> torch.Tensor:
+        """Takes those of this rank's heads, [H / ranks]."""
+        return values_H.chunk(self.size)[self.index]
+
     def gather(self, values_s: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         """Joins the outputs of all parts, [S]; the gradient of a part goes back to its rank."""
         joined: torch.Tensor = _Join.apply(values_s, tuple(counts), self)

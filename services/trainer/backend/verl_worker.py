@@ -24,25 +24,29 @@ from verl.workers.engine_workers_tinker import TinkerTrainingWorker  # noqa: E40
 
 from services.trainer.backend.config_overrides import (  # noqa: E402
     check_attention,
-    check_heads,
     check_override,
     import_library,
     lay_rope,
     load_config,
+    name_key_value_heads,
+    supports_sdpa,
     with_override,
     without_dropout,
     without_rope,
 )
-from services.trainer.backend.packed_attention import PACKED_ATTENTION, register  # noqa: E402
+from services.trainer.backend.packed_attention import register  # noqa: E402
 from services.trainer.backend.row_engine import RowEngine, RowValueEngine  # noqa: E402
 from services.trainer.collectives import check_gpus_of  # noqa: E402
 from services.trainer.types import TrainRow  # noqa: E402
 from trinity.config.plan.arithmetic import (  # noqa: E402
     PACKED,
+    PACKED_ATTENTION,
     HeadSettings,
     Keys,
+    dropped_by,
     head_obstacle,
     head_settings,
+    laid_over,
     model_keys,
     noise_of,
     packing_obstacle,
@@ -112,23 +116,27 @@ class _RowKernel:
     packs: bool
 
 
-def _row_kernel(plan: StagePlan, keys: Keys) -> _RowKernel:
-    """Packs rows where the model can, unless the run began with padded ones."""
-    padded = _RowKernel(cpu.attention_kernel(), packs=False)
-    has_flash = padded.attention == cpu.FLASH_ATTENTION
+def _row_kernel(plan: StagePlan, keys: Keys, *, has_sdpa: bool) -> _RowKernel:
+    """Packs rows where the model can, unless the run began with padded ones.
+
+    A kernel that would drop something of the model is not taken: `eager` and our own drop nothing.
+    """
+    has_flash = cpu.attention_kernel() == cpu.FLASH_ATTENTION
+    suits_flash = has_flash and not dropped_by(cpu.FLASH_ATTENTION, keys)
+    suits_sdpa = has_sdpa and not dropped_by("sdpa", keys)
+    otherwise = "sdpa" if suits_sdpa else "eager"
+    padded = _RowKernel(cpu.FLASH_ATTENTION if suits_flash else otherwise, packs=False)
     if not plan.config.trainer.use_remove_padding:
         return padded
     if plan.arithmetic.version < PACKED and not has_flash:
         return padded
-    obstacle = packing_obstacle(keys, has_flash_attention=has_flash)
+    obstacle = packing_obstacle(keys)
     _check_sharing(plan.sequence_parallel_size, keys, obstacle)
     if obstacle is not None:
         logger.info("rows are padded", extra={"reason": obstacle})
         return padded
-    shares = plans_shared_prompts(plan) and not packing_obstacle(keys, has_flash_attention=False)
-    return _RowKernel(
-        PACKED_ATTENTION if shares or not has_flash else cpu.FLASH_ATTENTION, packs=True
-    )
+    takes_flash = suits_flash and not plans_shared_prompts(plan)
+    return _RowKernel(cpu.FLASH_ATTENTION if takes_flash else PACKED_ATTENTION, packs=True)
 
 
 def _check_sharing(size: int, keys: Keys, obstacle: str | None) -> None:
@@ -238,10 +246,11 @@ def _model_config(
     own = load_config(model_directory, trusts_code=trusts_code)
     check_override(of_role.override_config, own, section)
     has_flash = cpu.attention_kernel() == cpu.FLASH_ATTENTION
-    check_attention(of_role.override_config, section, has_flash=has_flash)
-    check_heads(own, model_directory)
+    actual = laid_over(own.to_dict(), of_role.override_config)
+    check_attention(of_role.override_config, section, actual, has_flash=has_flash)
+    name_key_value_heads(own, model_directory)
     keys = model_keys(model_directory, of_role.override_config) or {}
-    rows = _row_kernel(plan, keys)
+    rows = _row_kernel(plan, actual, has_sdpa=supports_sdpa(own))
     kernel = {"attn_implementation": rows.attention}
     dropout_off = {} if plan.keeps_dropout else without_dropout(own)
     config = HFModelConfig(
@@ -325,7 +334,9 @@ def _engine_config(
 def _head_of(plan: StagePlan, model_directory: Path) -> HeadSettings:
     """Returns the way in which the head is computed: whole where the model changes its logits."""
     head = head_settings(plan.config.trainer)
-    keys = model_keys(model_directory, plan.config.trainer.override_config) or {}
+    trusts_code = trusts_model_code(plan.config.model.trust_remote_code, str(model_directory))
+    own = load_config(model_directory, trusts_code=trusts_code)
+    keys = laid_over(own.to_dict(), plan.config.trainer.override_config)
     if head.is_chunked and (obstacle := head_obstacle(keys)) is not None:
         logger.info("the head is computed whole", extra={"reason": obstacle})
         return HeadSettings()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from transformers import CONFIG_MAPPING
 
 from services.trainer.types import TrainBatch
 from tests.integration.trainer.learners import gradients_of
@@ -18,6 +19,7 @@ from tests.unit.trainer.builders import (
     save_tiny_mixture,
     save_tiny_model,
 )
+from tests.unit.trainer.model_kinds import save_model, settings_of
 
 if TYPE_CHECKING:
     import torch
@@ -38,15 +40,18 @@ class SharedCase:
     trainer: Mapping[str, object] = field(default_factory=dict)
     num_kv_heads: int = 2
     is_mixture: bool = False
+    model_kind: str | None = None
     batch: TrainBatch = field(default_factory=lambda: random_batch(9, seed=4))
 
     def build(self, model: Path, ranks: "Ranks", num_sharing: int) -> "Learner":
         from services.trainer.learner.learner import Learner
 
-        kind = "mixture" if self.is_mixture else f"{self.num_kv_heads}_heads"
+        kind = "mixture" if self.is_mixture else self.model_kind or f"{self.num_kv_heads}_heads"
         own = model.with_name(f"{model.name}_{kind}_{ranks.rank}")
         if not own.is_dir() and self.is_mixture:
             save_tiny_mixture(own)
+        elif not own.is_dir() and self.model_kind is not None:
+            save_model(own, CONFIG_MAPPING[self.model_kind](**settings_of(self.model_kind)))
         elif not own.is_dir():
             save_tiny_model(own, num_kv_heads=self.num_kv_heads)
         trainer = {
@@ -71,6 +76,8 @@ SHARED_CASES = {
     "balanced experts": SharedCase(
         algorithm={**GRPO, "router_aux_loss_coef": 0.5, "router_z_loss_coef": 0.1}, is_mixture=True
     ),
+    "soft caps and windows": SharedCase(model_kind="gemma2"),
+    "sinks": SharedCase(model_kind="gpt_oss"),
     "pairs": SharedCase(algorithm={"algorithm_type": "dpo"}, batch=random_pairs(5, seed=3)),
     "fewer tokens than ranks see": SharedCase(batch=random_batch(1, seed=6, max_response=2)),
 }

@@ -1,14 +1,20 @@
 """Models that take packed rows or a head in chunks, told by their config.json."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tests.unit.config.builders import GRPO, config, stage
 from trinity.config.plan.arithmetic import (
     PACKABLE,
+    PACKED_ATTENTION,
     Arithmetic,
     HeadSettings,
+    dropped_by,
     head_obstacle,
     head_settings,
+    laid_over,
     packing_obstacle,
     sharing_obstacle,
 )
@@ -27,7 +33,8 @@ from trinity.types import JsonValue
         ({"model_type": "qwen2", "layer_types": ["full_attention", "sliding_attention"]}, None),
         ({"model_type": "opt"}, "kind opt"),
         ({"model_type": "qwen3_next", "layer_types": ["linear_attention"]}, "linear_attention"),
-        ({"model_type": "gemma2", "attn_logit_softcapping": 50.0}, "soft cap"),
+        ({"model_type": "gemma2", "attn_logit_softcapping": 50.0}, None),
+        ({"model_type": "gpt_oss"}, None),
         ({"model_type": "gemma3", "vision_config": {}, "text_config": {}}, "kind gemma3"),
         ({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}, None),
         ({"model_type": "llama", "vision_config": {"depth": 1}}, "pictures"),
@@ -39,13 +46,42 @@ from trinity.types import JsonValue
 def test_models_that_cannot_take_packed_rows_are_told_by_their_keys(
     keys: dict[str, JsonValue], reason: str | None
 ) -> None:
-    found = packing_obstacle(keys, has_flash_attention=False)
+    found = packing_obstacle(keys)
     assert (found is None) if reason is None else (found is not None and reason in found)
 
 
-def test_flash_attention_has_the_soft_cap() -> None:
-    keys: dict[str, JsonValue] = {"model_type": "gemma2", "attn_logit_softcapping": 50.0}
-    assert packing_obstacle(keys, has_flash_attention=True) is None
+@pytest.mark.parametrize(
+    ("keys", "droppers"),
+    [
+        ({"model_type": "llama", "sliding_window": 8}, set()),
+        ({"model_type": "gemma2", "attn_logit_softcapping": None}, set()),
+        ({"model_type": "gemma2", "attn_logit_softcapping": 50.0}, {"sdpa", "flash_attention_3"}),
+        ({"text_config": {"attn_logit_softcapping": 3.0}}, {"sdpa", "flash_attention_3"}),
+        ({"model_type": "gpt_oss"}, {"sdpa", "flash_attention_2", "flash_attention_3"}),
+        (
+            {"model_type": "falcon", "alibi": True},
+            {"sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", PACKED_ATTENTION},
+        ),
+    ],
+)
+def test_attentions_that_drop_a_part_of_a_model_are_known(
+    keys: dict[str, JsonValue], droppers: set[str]
+) -> None:
+    attentions = {"eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3"}
+    found = {name for name in (*attentions, PACKED_ATTENTION) if dropped_by(name, keys)}
+    assert found == droppers
+
+
+def test_keys_of_a_part_are_laid_over_those_of_the_part() -> None:
+    inner: dict[str, JsonValue] = {"model_type": "gemma3_text", "sliding_window": 8}
+    laid = laid_over({"text_config": inner}, {"text_config": {"sliding_window": 4}})
+    assert laid == {"text_config": {**inner, "sliding_window": 4}}
+
+
+def test_the_page_on_training_lists_the_kinds_that_are_packed() -> None:
+    text = (Path(__file__).parents[3] / "docs/training.md").read_text()
+    listed = text.partition("Packed kinds:")[2].partition(".")[0]
+    assert set(re.findall(r"`(\w+)`", listed)) == PACKABLE
 
 
 def test_kinds_are_names_of_transformers() -> None:
@@ -57,7 +93,9 @@ def test_kinds_are_names_of_transformers() -> None:
     ("keys", "key"),
     [
         ({}, None),
-        ({"final_logit_softcapping": None, "logit_scale": 1}, None),
+        ({"final_logit_softcapping": None}, None),
+        ({"logit_scale": 1}, "logit_scale"),
+        ({"logits_soft_cap": 30.0}, "logits_soft_cap"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
         ({"text_config": {"logits_scaling": 8.0}}, "logits_scaling"),
     ],

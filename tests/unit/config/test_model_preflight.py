@@ -113,11 +113,35 @@ def test_a_model_that_verl_cannot_train_is_told_before_anything_starts(
     tmp_path: Path, model: str
 ) -> None:
     def said(**keys: object) -> str:
-        (Path(model) / "config.json").write_text(json.dumps({"model_type": "gpt2", **keys}))
+        (Path(model) / "config.json").write_text(json.dumps({"model_type": "mamba", **keys}))
         return check(tmp_path, **grpo(model, {"path": write_rows(tmp_path / "t.jsonl", TASK)}))
 
-    assert "type `gpt2`, whose configuration has no `num_key_value_heads`" in said()
-    assert said(num_key_value_heads=4) == ""
+    assert "type `mamba`, whose configuration has no attention heads" in said()
+    assert said(model_type="gpt2") == ""
+
+
+@pytest.mark.parametrize(
+    ("keys", "asked", "said"),
+    [
+        ({"attn_logit_softcapping": 50.0}, "sdpa", "would leave out the soft cap of scores"),
+        ({"attn_logit_softcapping": 50.0}, "eager", ""),
+        ({"attn_logit_softcapping": None}, "sdpa", ""),
+        ({"model_type": "gpt_oss"}, "flash_attention_2", "would leave out the sinks"),
+    ],
+)
+def test_an_attention_that_drops_a_part_of_the_model_is_refused(
+    tmp_path: Path, keys: dict[str, object], asked: str, said: str
+) -> None:
+    model = write_model(tmp_path / "own", **{"model_type": "gemma2", **keys})
+    found = check(
+        tmp_path,
+        SFT,
+        **sft(model, path=write_rows(tmp_path / "sft.jsonl", MESSAGES)),
+        cluster={"gpu_per_node": 8},
+        trainer={"override_config": {"attn_implementation": asked}},
+    )
+    assert said in found
+    assert bool(found) is bool(said), found
 
 
 @pytest.mark.parametrize(
@@ -191,6 +215,7 @@ def test_a_loss_of_gates_wants_experts(tmp_path: Path, key: str) -> None:
         ("flash_attention_2", 8, ""),
         ("kernels-community/flash-attn", 8, ""),
         ("flash_attention_2", 0, "is a kernel of GPUs, and stage"),
+        ("flex_attention", 0, "is a kernel of GPUs, and stage"),
         ("flash_atention_2", 8, "no attention of transformers: did you mean `flash_attention_2`?"),
     ],
 )

@@ -98,9 +98,10 @@ def test_vllm_hands_its_worker_the_place_where_workers_meet_by_the_attribute_tha
 def test_verl_has_the_functions_that_its_cpu_support_replaces() -> None:
     loader = "def load_valuehead_model(local_path, torch_dtype, model_config, trust_remote_code)"
     assert loader in source("verl", "utils/model.py")
-    assert "CPUOffloadPolicy(pin_memory=" in source(
-        "verl", "workers/engine/fsdp/transformer_impl.py"
-    )
+    assert "def get_hf_auto_model_class(hf_config)" in source("verl", "utils/model.py")
+    engine = source("verl", "workers/engine/fsdp/transformer_impl.py")
+    assert "CPUOffloadPolicy(pin_memory=" in engine
+    assert "from verl.utils.model import get_hf_auto_model_class" in engine
 
 
 def test_sqlalchemy_and_psycopg_have_what_statements_use() -> None:

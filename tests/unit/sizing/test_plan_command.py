@@ -194,6 +194,19 @@ def test_a_head_that_is_computed_whole_is_counted_whole(tmp_path: Path) -> None:
     assert (logits(), logits(final_logit_softcapping=30.0)) == ("1.3", "10.4")
 
 
+def test_scores_that_lie_in_memory_are_counted(tmp_path: Path) -> None:
+    def activations(trainer: dict[str, object] | None = None, **keys: object) -> float:
+        file = experiment(tmp_path, cluster={"gpu_per_node": 2}, trainer=trainer or {})
+        (tmp_path / "model" / "config.json").write_text(json.dumps(QWEN | keys))
+        return float(line(plan(file), "activations").split()[1])
+
+    # 14 bytes of 4096 tokens, 2048 before each and as many heads as there are; one layer at a time
+    scores = 14 * 4096 * 2048 * int(str(QWEN["num_attention_heads"])) / 1024**3
+    capped = activations(attn_logit_softcapping=50.0)
+    assert capped - activations() == pytest.approx(scores, abs=0.11)
+    assert activations({"override_config": {"attn_implementation": "eager"}}) == capped
+
+
 def test_micro_batches_of_rows_are_as_long_as_their_rows_may_be(tmp_path: Path) -> None:
     by_rows = {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 16}
     file = experiment(tmp_path, cluster={"gpu_per_node": 2}, trainer=by_rows)

@@ -7,9 +7,13 @@ import pytest
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
+    BloomConfig,
+    FalconConfig,
+    Gemma2Config,
     Gemma3Config,
     Gemma3TextConfig,
     GPT2Config,
+    GptOssConfig,
     PretrainedConfig,
     Qwen2Config,
 )
@@ -17,12 +21,13 @@ from verl.utils.model import update_model_config
 
 from services.trainer.backend.config_overrides import (
     check_attention,
-    check_heads,
     load_config,
+    name_key_value_heads,
+    supports_sdpa,
     with_override,
     without_dropout,
 )
-from trinity.config.checks.model import WITHOUT_KEY_VALUE_HEADS
+from trinity.config.checks.model import WITHOUT_HEADS
 from trinity.errors import UserError
 from trinity.types import JsonObject
 
@@ -80,24 +85,60 @@ def test_dropout_that_is_asked_for_stays() -> None:
 def test_flash_attention_is_refused_where_it_cannot_run(*, is_nested: bool) -> None:
     asked: JsonObject = {"attn_implementation": "flash_attention_2"}
     override: JsonObject = {"model_config": asked} if is_nested else asked
-    check_attention(override, "trainer", has_flash=True)
-    check_attention({}, "trainer", has_flash=False)
+    check_attention(override, "trainer", {}, has_flash=True)
+    check_attention({}, "trainer", {}, has_flash=False)
     with pytest.raises(UserError, match=r"`trainer\.override_config.*needs a GPU and flash-attn"):
-        check_attention(override, "trainer", has_flash=False)
+        check_attention(override, "trainer", {}, has_flash=False)
 
 
-def test_a_model_that_verl_cannot_train_gets_a_sentence(tmp_path: Path) -> None:
-    check_heads(Qwen2Config(), tmp_path)
-    with pytest.raises(UserError, match="`gpt2`, whose configuration has no `num_key_value_heads`"):
-        check_heads(GPT2Config(), tmp_path / "gpt")
+@pytest.mark.parametrize(
+    ("asked", "config", "lost"),
+    [
+        ("sdpa", Gemma2Config(), "the soft cap of scores"),
+        ("flash_attention_3", Gemma2Config(), "the soft cap of scores"),
+        ("flash_attention_2", GptOssConfig(), "the sinks"),
+        ("sdpa", FalconConfig(alibi=True), "the biases by distance"),
+        ("eager", Gemma2Config(), None),
+        ("flash_attention_2", Gemma2Config(), None),
+        ("sdpa", Gemma2Config(attn_logit_softcapping=None), None),
+    ],
+)
+def test_an_attention_that_would_drop_a_part_of_the_model_is_refused(
+    asked: str, config: PretrainedConfig, lost: str | None
+) -> None:
+    def check() -> None:
+        check_attention({"attn_implementation": asked}, "trainer", config.to_dict(), has_flash=True)
+
+    if lost is None:
+        check()
+        return
+    with pytest.raises(UserError, match=f"{asked}` would leave out {lost}.*or give `eager`"):
+        check()
 
 
-@pytest.mark.parametrize("kind", sorted(WITHOUT_KEY_VALUE_HEADS))
-def test_kinds_that_the_check_refuses_are_those_that_the_trainer_would(
+def test_kinds_that_transformers_refuses_with_sdpa_are_known() -> None:
+    assert not supports_sdpa(GptOssConfig())
+    assert not supports_sdpa(BloomConfig())
+    assert supports_sdpa(Qwen2Config())
+
+
+@pytest.mark.parametrize(
+    "kind", ["gpt2", "gpt_neox", "persimmon", "bloom", "falcon", "gptj", "mpt", "opt"]
+)
+def test_heads_without_a_number_for_keys_get_that_name_and_it_is_not_saved(
     tmp_path: Path, kind: str
 ) -> None:
-    with pytest.raises(UserError, match="whose configuration has no `num_key_value_heads`"):
-        check_heads(CONFIG_MAPPING[kind](), tmp_path)
+    config = CONFIG_MAPPING[kind]()
+    name_key_value_heads(config, tmp_path)
+    assert config.num_key_value_heads == config.num_attention_heads
+    assert "num_key_value_heads" not in config.to_dict()
+    assert CONFIG_MAPPING["llama"](num_key_value_heads=2).num_key_value_heads == 2
+
+
+@pytest.mark.parametrize("kind", sorted(WITHOUT_HEADS))
+def test_models_without_attention_heads_get_a_sentence(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(UserError, match=f"of type `{kind}`, whose configuration has no attention"):
+        name_key_value_heads(CONFIG_MAPPING[kind](), tmp_path)
 
 
 def test_a_configuration_of_the_models_own_code_is_read_where_that_is_trusted(

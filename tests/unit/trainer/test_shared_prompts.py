@@ -19,7 +19,8 @@ from services.trainer.learner.microbatches import deal_prompts, prompt_owners, t
 from services.trainer.learner.prepared_batch import row_units
 from services.trainer.types import TrainRow
 from tests.unit.trainer.builders import data_row, make_plan, random_pairs
-from tests.unit.trainer.test_packed_attention import KINDS, twins
+from tests.unit.trainer.model_kinds import settings_of
+from tests.unit.trainer.test_packed_attention import twins
 from tests.unit.trainer.test_parts import everything, numbers_of, splitter_of
 from trinity.config.plan.arithmetic import PACKED, Arithmetic
 from trinity.config.plan.sizes import plans_shared_prompts
@@ -108,11 +109,6 @@ def test_heads_come_back_as_they_went_and_gradients_are_sums_over_the_rows() -> 
     assert torch.autograd.gradcheck(shared.pick, (whole,))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_models_predict_what_they_predict_for_each_row_alone(kind: str) -> None:
-    assert difference(kind, OWNERS) < 1e-5
-
-
 def test_a_row_that_gets_the_prompt_of_another_is_found() -> None:
     """The control: the comparison sees whose prompt a row has."""
     assert difference("llama", [0, 1, 2, 1, 4, 5, 6]) < 1e-5
@@ -120,7 +116,7 @@ def test_a_row_that_gets_the_prompt_of_another_is_found() -> None:
 
 
 def difference(kind: str, owners: list[int]) -> float:
-    packing, alone = twins(kind, KINDS[kind])
+    packing, alone = twins(kind, settings_of(kind))
     rows = rows_of_prompts()
     packed = laid(rows, owners)
     with torch.no_grad():

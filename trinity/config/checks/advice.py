@@ -116,7 +116,7 @@ def _rows_are_padded(stage: StagePlan) -> Iterator[str]:
         roles.append(("critic", stage.critic_model_path, override))
     for role, path, override in roles:
         keys = model_keys(Path(path), override)
-        obstacle = packing_obstacle(keys, has_flash_attention=False) if keys else None
+        obstacle = packing_obstacle(keys) if keys else None
         if obstacle is not None:
             yield (
                 f"rows are padded for the {role} {path}: {obstacle}; "
@@ -131,7 +131,7 @@ def _prompts_are_not_shared(stage: StagePlan) -> Iterator[str]:
         return
     keys = model_keys(Path(stage.model_path), trainer.override_config) or {}
     chosen = text_keys(keys).get("attn_implementation")
-    reason = packing_obstacle(keys, has_flash_attention=False) if keys else None
+    reason = packing_obstacle(keys) if keys else None
     if not trainer.use_remove_padding:
         reason = "rows are padded (`trainer.use_remove_padding: false`)"
     elif stage.sequence_parallel_size > 1:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.arithmetic import (
+    check_dropped,
     model_keys,
     model_keys_of,
     packing_obstacle,
@@ -46,13 +47,8 @@ _BEYOND_LORA = (
     "alpha_pattern",
     "target_parameters",
 )
-WITHOUT_KEY_VALUE_HEADS = frozenset(
-    """
-    bloom codegen ctrl falcon falcon_mamba gpt2 gpt-sw3 gpt_neo gpt_neox gpt_neox_japanese gptj
-    mamba mamba2 modernbert-decoder mpt openai-gpt opt persimmon rwkv xglm xlstm
-    """.split()  # noqa: SIM905 (one name a line would be a page)
-)
-"""Kinds of decoders whose configuration in transformers has no such number."""
+WITHOUT_HEADS = frozenset({"falcon_mamba", "mamba", "mamba2", "rwkv", "xlstm"})
+"""Kinds of decoders whose configuration in transformers has no number of attention heads."""
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
@@ -129,19 +125,23 @@ def check_model(stage: StagePlan) -> None:
         if stage.config.algorithm.enable_router_replay:
             _check_replay(architecture, stage.model_path, stage)
     if stage.needs_training:
-        _check_key_value_heads(directory)
+        _check_attention(directory, stage.config.trainer.override_config, "trainer")
 
 
-def _check_key_value_heads(directory: Path) -> None:
-    """Raises UserError for a model that verl's engine fails on, as the trainer would."""
-    keys = model_keys(directory, {}) or {}
+def _check_attention(directory: Path, override: Mapping[str, JsonValue], section: str) -> None:
+    """Raises UserError for a model that verl's engine fails on, or an attention that drops a part.
+
+    The trainer would raise it too.
+    """
+    keys = model_keys(directory, override) or {}
     kind = str(keys.get("model_type"))
-    if kind in WITHOUT_KEY_VALUE_HEADS and "num_key_value_heads" not in keys:
+    if kind in WITHOUT_HEADS and "num_attention_heads" not in keys:
         raise UserError(
-            f"the model {directory} is of type `{kind}`, whose configuration has no "
-            "`num_key_value_heads`, which verl's engine reads of every model that it trains: "
-            "choose a model that has it, such as one of Qwen's or Llama's"
+            f"the model {directory} is of type `{kind}`, whose configuration has no attention "
+            "heads, which verl's engine reads of every model that it trains: choose a model that "
+            "has them, such as one of Qwen's or Llama's"
         )
+    check_dropped(override, section, keys)
 
 
 def check_auxiliary_model(stage: StagePlan, position: int) -> None:
@@ -184,6 +184,7 @@ def check_critic(stage: StagePlan) -> None:
     critic = _read_architecture(directory)
     _check_weights(directory)
     check_sharing(stage, directory, stage.config.trainer.critic.override_config)
+    _check_attention(directory, stage.config.trainer.critic.override_config, "trainer.critic")
     if policy is None:
         return
     own, wanted = critic.vocab_size, _read_architecture(policy).vocab_size
@@ -231,8 +232,7 @@ def check_sharing(stage: StagePlan, directory: Path, override: Mapping[str, Json
     keys = model_keys(directory, override)
     if size == 1 or not stage.needs_training or keys is None:
         return
-    on_gpus = stage.config.cluster.gpu_per_node > 0
-    obstacle = packing_obstacle(keys, has_flash_attention=on_gpus) or sharing_obstacle(keys, size)
+    obstacle = packing_obstacle(keys) or sharing_obstacle(keys, size)
     if obstacle is not None:
         raise UserError(
             f"`trainer.ulysses_sequence_parallel_size: {size}` does not fit the model {directory}: "
@@ -256,7 +256,7 @@ def check_attention(stage: StagePlan) -> None:
         if asked not in ATTENTIONS:
             near = did_you_mean(str(asked), ATTENTIONS)
             raise UserError(f"{at} is no attention of transformers{near}")
-        if str(asked).startswith("flash_attention") and not stage.num_rank_gpus:
+        if str(asked).startswith(("flash_attention", "flex")) and not stage.num_rank_gpus:
             raise UserError(
                 f"{at} is a kernel of GPUs, and stage `{stage.name}` trains without any: leave it "
                 "out, or give `cluster.gpu_per_node`"

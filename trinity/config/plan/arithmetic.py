@@ -10,6 +10,7 @@ from pydantic import Field
 
 from trinity.config.plan.parts import PlanModel
 from trinity.config.schema.trainer import TrainerConfig
+from trinity.errors import UserError
 from trinity.json_values import JsonValue
 
 Keys = Mapping[str, JsonValue]
@@ -48,10 +49,10 @@ PACKABLE = frozenset(
     """
     apertus arcee bitnet cohere cohere2 cwm deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe exaone4
     exaone_moe flex_olmo gemma gemma2 gemma3_text glm glm4 glm4_moe glm4_moe_lite gpt2 gpt_bigcode
-    gpt_neox granite granitemoe granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe hyperclovax
-    jetmoe llama minimax_m2 ministral ministral3 mistral mixtral nanochat olmo olmo2 olmo3 olmoe
-    persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3 starcoder2
-    youtu
+    gpt_neox gpt_oss granite granitemoe granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe
+    hyperclovax jetmoe llama minimax_m2 ministral ministral3 mistral mixtral nanochat olmo olmo2
+    olmo3 olmoe persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3
+    starcoder2 vaultgemma youtu
     """.split()  # noqa: SIM905 (one name a line would be a page)
 )
 """Kinds of models that were seen to give packed rows the logits that they give each row alone.
@@ -64,7 +65,29 @@ _WINDOW_IN_MASK_ALONE = frozenset({"phimoe"})
 """Kinds whose attention is not told of their window, so that packed rows would have none."""
 _TOKEN_BY_TOKEN = frozenset({"full_attention", "sliding_attention"})
 """Kinds of layers that see only what attention lets them see."""
-_SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
+_SCALED_LOGITS = (
+    *("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap"),
+    *("logit_scale", "logits_scaling", "lm_head_multiplier"),
+)
+"""Keys that change logits after the head; models multiply by a scale of 1 as well."""
+PACKED_ATTENTION = "trinity_packed"
+"""The name of our own attention among those of transformers."""
+_SOFT_CAP, _SINKS, _BY_DISTANCE = "softcap", "s_aux", "alibi"
+SCORE_CHANGES = {
+    _SOFT_CAP: "the soft cap of scores (`attn_logit_softcapping`)",
+    _SINKS: "the sinks of attention",
+    _BY_DISTANCE: "the biases by distance (`alibi`)",
+}
+"""Changes of scores that not every attention makes, by their arguments in transformers."""
+CARRIED: Mapping[str, tuple[str, ...]] = {
+    "eager": (_SOFT_CAP, _SINKS, _BY_DISTANCE),
+    "flex_attention": (_SOFT_CAP, _SINKS),
+    "flash_attention_2": (_SOFT_CAP,),
+    PACKED_ATTENTION: (_SOFT_CAP, _SINKS),
+}
+"""Those that each attention makes, in both passes; others make none, or are not known to."""
+_WITH_SINKS = frozenset({"deepseek_v4", "gpt_oss", "openai_privacy_filter"})
+"""Kinds with sinks, for which their configurations have no key."""
 
 
 def model_keys(directory: Path, override: Mapping[str, JsonValue]) -> Keys | None:
@@ -76,7 +99,17 @@ def model_keys(directory: Path, override: Mapping[str, JsonValue]) -> Keys | Non
         keys = json.loads((directory / "config.json").read_bytes())
     except (OSError, ValueError):
         return None
-    return {**keys, **model_keys_of(override)}
+    return laid_over(keys, override)
+
+
+def laid_over(keys: Keys, override: Mapping[str, JsonValue]) -> Keys:
+    """Lays the user's keys over a model's, and those of a part of it over the part's."""
+    laid = {**keys, **model_keys_of(override)}
+    for key, value in laid.items():
+        own = keys.get(key)
+        if key.endswith("_config") and isinstance(own, dict) and isinstance(value, dict):
+            laid[key] = {**own, **value}
+    return laid
 
 
 def model_keys_of(override: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
@@ -91,12 +124,40 @@ def text_keys(keys: Keys) -> Keys:
     return {**keys, **inner} if isinstance(inner, dict) else keys
 
 
-def packing_obstacle(keys: Keys, *, has_flash_attention: bool) -> str | None:
+def is_eager(override: Mapping[str, JsonValue]) -> bool:
+    """Returns True if the user chose the attention that has all scores in memory."""
+    return model_keys_of(override).get("attn_implementation") == "eager"
+
+
+def dropped_by(attention: str, keys: Keys) -> str | None:
+    """Returns the change of scores that an attention would leave out; None if there is none."""
+    text = text_keys(keys)
+    asked = {
+        _SOFT_CAP: text.get("attn_logit_softcapping"),
+        _SINKS: text.get("model_type") in _WITH_SINKS,
+        _BY_DISTANCE: text.get("alibi"),
+    }
+    carried = CARRIED.get(attention, ())
+    lost = [SCORE_CHANGES[name] for name, is_on in asked.items() if is_on and name not in carried]
+    return lost[0] if lost else None
+
+
+def check_dropped(override: Mapping[str, JsonValue], section: str, keys: Keys) -> None:
+    """Raises: UserError if an attention that the user chose leaves out something of the model."""
+    asked = model_keys_of(override).get("attn_implementation")
+    if asked is not None and (lost := dropped_by(str(asked), keys)) is not None:
+        raise UserError(
+            f"`{section}.override_config.attn_implementation: {asked}` would leave out {lost}: "
+            "leave the key out, or give `eager`"
+        )
+
+
+def packing_obstacle(keys: Keys) -> str | None:
     """Returns the reason for which a model's rows cannot be packed; None if they can."""
-    return next(_packing_obstacles(text_keys(keys), has_flash_attention), None)
+    return next(_packing_obstacles(text_keys(keys)), None)
 
 
-def _packing_obstacles(keys: Keys, has_flash_attention: bool) -> Iterator[str]:
+def _packing_obstacles(keys: Keys) -> Iterator[str]:
     if keys.get("vision_config"):
         yield "its positions are those of pictures too"
     layers = keys.get("layer_types")
@@ -109,8 +170,6 @@ def _packing_obstacles(keys: Keys, has_flash_attention: bool) -> Iterator[str]:
     window, longest = keys.get("sliding_window"), keys.get("max_position_embeddings")
     if kind in _WINDOW_IN_MASK_ALONE and _is_below(window, longest):
         yield f"its attention is not told of its window (`sliding_window: {window}`)"
-    if keys.get("attn_logit_softcapping") and not has_flash_attention:
-        yield "its attention has a soft cap, which needs flash-attn (`attn_logit_softcapping`)"
     chosen = keys.get("attn_implementation")
     if chosen is not None and not str(chosen).startswith("flash_attention"):
         yield f"`override_config.attn_implementation: {chosen}` attends to padded rows"
@@ -187,4 +246,4 @@ def changes_logits(text: Mapping[str, object]) -> bool:
 
 
 def _changes_of_logits(text: Mapping[str, object]) -> list[str]:
-    return [key for key in _SCALED_LOGITS if text.get(key) not in (None, 1, 1.0)]
+    return [key for key in _SCALED_LOGITS if text.get(key) is not None]
