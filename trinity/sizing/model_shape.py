@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trinity.config.plan.arithmetic import changes_logits, dropped_by
+from trinity.config.plan.arithmetic import changes_logits, dropped_of_text
 from trinity.config.schema.model import ALL_LINEAR, LoRAConfig, Names
 from trinity.errors import UserError
 
@@ -139,7 +139,7 @@ def shape_of(keys: Keys, name: str = "config.json") -> ModelShape:
         experts=experts,
         sparse_layers=_sparse_layers(keys, layers) if experts else 0,
         changes_logits=changes_logits(keys),
-        keeps_scores=dropped_by("sdpa", keys) is not None,
+        keeps_scores=dropped_of_text("sdpa", keys) is not None,
     )
 
 

@@ -87,7 +87,7 @@ class Built:
         layout, engine = ResponseLayout(ROWS), self.engine
         builder = MicroBatchBuilder(ROWS, layout, packed=self.packs, shares_prompts=shared)
         weights = layout.stack(WEIGHTS, np.float64)
-        matrices = {"loss_mask": layout.is_token_BT, "weights": weights}
+        matrices: dict[str, Any] = {"loss_mask": layout.is_token_BT, "weights": weights}
         micro_batch = builder.build(range(len(ROWS)), matrices, EngineOutputs())
         assert ("prompt_owners" in micro_batch) is shared
 

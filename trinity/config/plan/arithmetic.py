@@ -131,7 +131,11 @@ def is_eager(override: Mapping[str, JsonValue]) -> bool:
 
 def dropped_by(attention: str, keys: Keys) -> str | None:
     """Returns the change of scores that an attention would leave out; None if there is none."""
-    text = text_keys(keys)
+    return dropped_of_text(attention, text_keys(keys))
+
+
+def dropped_of_text(attention: str, text: Mapping[str, object]) -> str | None:
+    """Returns the same for the keys of a language model."""
     asked = {
         _SOFT_CAP: text.get("attn_logit_softcapping"),
         _SINKS: text.get("model_type") in _WITH_SINKS,
