@@ -43,6 +43,10 @@ class SharedCase:
     model_kind: str | None = None
     batch: TrainBatch = field(default_factory=lambda: random_batch(9, seed=4))
 
+    @property
+    def has_experts(self) -> bool:
+        return self.is_mixture or self.model_kind == "gpt_oss"
+
     def build(self, model: Path, ranks: "Ranks", num_sharing: int) -> "Learner":
         from services.trainer.learner.learner import Learner
 

@@ -177,7 +177,7 @@ def test_ranks_that_share_each_sequence_compute_what_one_rank_does(
 ) -> None:
     of_one = step_arrays(SHARED_CASES[name], model, ranks, 1)
     assert any(np.any(array) for key, array in of_one.items() if key.startswith("gradient/"))
-    atol = 1e-5 if SHARED_CASES[name].is_mixture else 0.0  # experts multiply other sets of rows
+    atol = 1e-5 if SHARED_CASES[name].has_experts else 0.0  # experts multiply other sets of rows
     assert_as_of_one_rank(of_one, of_two_ranks, f"shared/{name}", atol)
 
 
