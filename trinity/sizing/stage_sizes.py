@@ -229,12 +229,8 @@ def _of_critic(stage: StagePlan, training: TrainingSettings) -> TrainingSettings
         tokens = _tokens(stage, 0, rows)
     elif rows is None and critic.max_token_len_per_gpu is not None:
         tokens = _tokens(stage, critic.max_token_len_per_gpu, None)
-    return replace(
-        training,
-        tokens=tokens,
-        checkpoints_activations=stage.critic_recomputes_activations,
-        is_eager=is_eager(critic.override_config),
-    )
+    recomputes, eager = stage.critic_recomputes_activations, is_eager(critic.override_config)
+    return replace(training, tokens=tokens, checkpoints_activations=recomputes, is_eager=eager)
 
 
 def _shards(stage: StagePlan) -> int:

@@ -51,7 +51,7 @@ class HeadExchange(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scores:
+class ScoreChanges:
     """The way in which scores become weights."""
 
     scaling: float | None = None
@@ -132,7 +132,7 @@ def attend(
         tensors = exchange.scatter_heads(tensors)
         s_aux = exchange.own_heads(s_aux) if s_aux is not None else None
     tensors = [tensor[0] for tensor in tensors]
-    scores = Scores(
+    scores = ScoreChanges(
         scaling=scaling, window=sliding_window, dropout=dropout, softcap=softcap, sinks_H=s_aux
     )
     shared: SharedPrompts | None = others.get(SHARED_ARGUMENT)  # type: ignore[assignment]
@@ -171,7 +171,9 @@ def _checked_runs(module: nn.Module, others: dict[str, object]) -> Runs:
     return runs
 
 
-def _attend_by_runs(tensors: Sequence[torch.Tensor], runs: Runs, scores: Scores) -> torch.Tensor:
+def _attend_by_runs(
+    tensors: Sequence[torch.Tensor], runs: Runs, scores: ScoreChanges
+) -> torch.Tensor:
     """Computes all neighbours of one length at a time, so that nothing is padded.
 
     `split` joins its gradients in one pass; each slice would have a gradient as long as the row.
@@ -189,7 +191,7 @@ def _attend_by_runs(tensors: Sequence[torch.Tensor], runs: Runs, scores: Scores)
 
 
 def _sdpa(
-    query_nHLD: torch.Tensor, key_nKLD: torch.Tensor, value_nKLD: torch.Tensor, scores: Scores
+    query_nHLD: torch.Tensor, key_nKLD: torch.Tensor, value_nKLD: torch.Tensor, scores: ScoreChanges
 ) -> torch.Tensor:
     length, shares = query_nHLD.shape[2], query_nHLD.shape[1] // key_nKLD.shape[1]
     window, mask_LL = scores.window, None
@@ -210,7 +212,7 @@ def _sdpa(
 
 
 def _by_scores(
-    query_nHLD: torch.Tensor, key_nKLD: torch.Tensor, value_nKLD: torch.Tensor, scores: Scores
+    query_nHLD: torch.Tensor, key_nKLD: torch.Tensor, value_nKLD: torch.Tensor, scores: ScoreChanges
 ) -> torch.Tensor:
     """Caps the scores and adds the sinks, which takes all scores of a run in memory."""
     number, heads, length, size = query_nHLD.shape
