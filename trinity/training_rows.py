@@ -56,7 +56,7 @@ class SkippedRows(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptRow:
-    """A prompt with its answers: one for sft, the better and the worse one for dpo."""
+    """A prompt with its answers: one for sft and kto, the better and the worse one for dpo."""
 
     prompt: Sequence[JsonObject]
     answers: Sequence[Sequence[JsonObject]]
@@ -81,6 +81,9 @@ def check_training_row(
             return None
         case "dpo":
             return read_dpo_row(row, form, where)
+        case "kto":
+            label_of(row, form, where)
+            return read_kto_row(row, form, where)
         case _:
             return read_sft_row(row, form, where)
 
@@ -119,6 +122,36 @@ def read_dpo_row(row: JsonObject, form: FormatConfig, where: str) -> PromptRow:
         for key, messages in zip(keys, told, strict=True)
     ]
     return PromptRow(prompt=prompt, answers=answers, tools=tools_of(row, form, where))
+
+
+def read_kto_row(row: JsonObject, form: FormatConfig, where: str) -> PromptRow:
+    """Returns the prompt and the answer that is labelled; both may be texts or messages."""
+    if form.prompt_type == "messages":
+        return read_sft_row(row, form.model_copy(update=LAST_TURN), where)
+    prompt = prompt_of(row, form, where)
+    place = f"{where}, column {form.response_key!r}"
+    answer = _answer_after(prompt, _answer(row, form.response_key, where), place)
+    return PromptRow(prompt=prompt, answers=[answer], tools=tools_of(row, form, where))
+
+
+def label_of(row: JsonObject, form: FormatConfig, where: str) -> bool:
+    """Returns the label: true, 1 and texts of these are good answers, false and 0 bad ones.
+
+    Raises: UserError for anything else.
+    """
+    value = _column(row, form.label_key, where)
+    known = LABELS.get(str(value).strip().casefold()) if isinstance(value, LABEL_TYPES) else None
+    if known is None:
+        raise UserError(
+            f"{where}, column {form.label_key!r}: {str(value)[:40]!r} is no label: give true or 1 "
+            "for a good answer, false or 0 for a bad one, or leave the row out"
+        )
+    return known
+
+
+LAST_TURN = {"enable_concatenated_multi_turn": False}
+LABEL_TYPES = (bool, int, float, str)
+LABELS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 
 
 def _prompt_of_pair(

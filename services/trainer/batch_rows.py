@@ -47,6 +47,8 @@ class RowReader:
     """True if training data is mixed with rollouts."""
     skips_bad_rows: bool = False
     """Rows of data that cannot be formatted are left out; the batch keeps their positions."""
+    mismatched_length: int | None = None
+    """Longest sequence, where each row of data is followed by its prompt with another's answer."""
     replays_experts: bool = True
     """False if recorded experts are not chosen again: the samples may be another stage's."""
 
@@ -56,7 +58,10 @@ class RowReader:
         Raises: RunFailed when a row is of a kind that the stage cannot train on.
         """
         ordered = sorted(messages, key=lambda message: message.position)
-        return [row for message in ordered for row in self._read(message)]
+        rows = [row for message in ordered for row in self._read(message)]
+        if self.mismatched_length is None:
+            return rows
+        return with_mismatched(rows, self.mismatched_length)
 
     def _read(self, message: buffer_pb2.BatchRow) -> Sequence[TrainRow]:
         if message.WhichOneof("source") == "experience":
@@ -78,6 +83,35 @@ class RowReader:
             logger.warning("a row of data is left out of its batch", extra=extra)
             return []
         return [replace(row, is_expert=self.mixed_with_rollouts) for row in rows]
+
+
+def with_mismatched(rows: Sequence[TrainRow], max_length: int) -> list[TrainRow]:
+    """Puts behind each row its prompt with the answer of the row before, as a pair of rows.
+
+    KTO measures on them how far the policy is from the reference. The first row gets the answer of
+    the last one, so that the answers are the same ones (arXiv 2402.01306, section 4.1).
+    """
+    others = [*rows[-1:], *rows[:-1]]
+    return [
+        each
+        for row, other in zip(rows, others, strict=True)
+        for each in (replace(row, side="chosen"), _mismatched(row, other, max_length))
+    ]
+
+
+def _mismatched(row: TrainRow, other: TrainRow, max_length: int) -> TrainRow:
+    answer = other.tokens[other.prompt_length :]
+    tokens = np.concatenate([row.tokens[: row.prompt_length], answer])[:max_length]
+    length = len(tokens) - row.prompt_length
+    zeros = np.zeros(length, dtype=np.float32)
+    return replace(
+        row,
+        side="rejected",
+        tokens=tokens,
+        mask=other.mask[:length],
+        rollout_logprobs=zeros,
+        advantages=zeros,
+    )
 
 
 def _from_experience(message: buffer_pb2.BatchRow) -> TrainRow:

@@ -11,6 +11,7 @@ from trinity.algorithm.token_advantage import (
     needs_of,
 )
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
+from trinity.algorithm.token_selection import TOKEN_SELECTIONS
 from trinity.config.plan.stage_plan import StagePlan
 
 DISTRIBUTION_NEEDS = ("collision", "discriminator")
@@ -62,9 +63,9 @@ class EstimationFunctions:
 
 def actor_outputs(plan: StagePlan) -> tuple[str, ...]:
     """Returns the names of the outputs to compute before the policy changes; empty if none."""
-    if not plan.has_rollouts:
-        return ()
     algorithm = plan.algorithm
+    if not plan.has_rollouts:
+        return ("logprobs",) if algorithm.policy_loss_fn in TOKEN_SELECTIONS.names() else ()
     needs = needs_of(algorithm.advantage_fn) if algorithm.advantage_in_trainer else frozenset()
     wanted = [name for name in DISTRIBUTION_NEEDS if name in needs]
     compares = algorithm.needs_proximal or (has_teacher(plan) and _has_old_rollouts(plan))

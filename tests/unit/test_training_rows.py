@@ -6,7 +6,7 @@ import pytest
 
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
-from trinity.training_rows import read_dpo_row
+from trinity.training_rows import check_training_row, label_of, read_dpo_row, read_kto_row
 from trinity.types import JsonObject, JsonValue
 
 
@@ -67,3 +67,34 @@ def test_the_prompt_is_never_trained_on_as_an_answer(
 def test_what_is_no_answer_is_named(row: Mapping[str, JsonValue], error: str) -> None:
     with pytest.raises(UserError, match=error):
         read_dpo_row(dict(row), MESSAGES, "row 0")
+
+
+@pytest.mark.parametrize(
+    ("label", "is_good"),
+    [
+        *((label, True) for label in (True, 1, 1.0, "True", "1")),
+        *((label, False) for label in (False, 0, 0.0, "false", "0")),
+    ],
+)
+def test_labels_are_read_as_data_sets_have_them(label: JsonValue, is_good: bool) -> None:
+    assert label_of({"label": label}, FormatConfig(), "row 0") is is_good
+
+
+@pytest.mark.parametrize("label", [None, -1, 2, "good", "", [], 0.5])
+def test_what_is_no_label_is_named(label: JsonValue) -> None:
+    row: JsonObject = {"prompt": "1+1=", "completion": "2", "label": label}
+    form = FormatConfig(prompt_type="plaintext", response_key="completion")
+    with pytest.raises(UserError, match=r"row 7, column 'label': .* is no label: give true or 1"):
+        check_training_row(row, form, "kto", "row 7")
+
+
+def test_rows_of_kto_are_texts_or_messages() -> None:
+    form = FormatConfig(prompt_type="plaintext", response_key="completion")
+    texts = read_kto_row({"prompt": ASKED["content"], "completion": "2"}, form, "row 0")
+    lists = read_kto_row({"prompt": [ASKED], "completion": [said("assistant", "2")]}, form, "row 0")
+    whole = read_kto_row(
+        {"messages": [ASKED, said("assistant", "2")]},
+        FormatConfig(messages_key="messages"),
+        "row 0",
+    )
+    assert texts == lists == whole

@@ -6,8 +6,8 @@ from typing import Literal
 
 from trinity.json_values import JsonValue
 
-RowSchema = Literal["experience", "sft", "cpt", "dpo"]
-"""The kind of rows that it trains on: rollouts, or data of one of three kinds."""
+RowSchema = Literal["experience", "sft", "cpt", "dpo", "kto"]
+"""The kind of rows that it trains on: rollouts, or data of one of four kinds."""
 ModeName = Literal["both", "train", "explore", "bench", "serve"]
 MODES_OF_ROLLOUTS: tuple[ModeName, ...] = ("both", "explore", "train", "bench", "serve")
 MODES_OF_DATA: tuple[ModeName, ...] = ("train", "bench", "serve")

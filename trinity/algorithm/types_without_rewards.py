@@ -103,6 +103,15 @@ DPO = AlgorithmType(
     policy_loss_fn="dpo",
     entropy_loss_fn="default",
 )
+KTO_ON_ROWS = AlgorithmType(
+    name="kto",
+    summary="Makes answers labelled good likelier, and bad ones less likely, than the reference.",
+    when_to_use="Answers with a label each, good or bad, without pairs and without rollouts.",
+    paper="https://arxiv.org/abs/2402.01306",
+    schema="kto",
+    can_balance_batch=False,
+    policy_loss_fn="kto",
+)
 IPO = AlgorithmType(
     name="ipo",
     summary="DPO with a target for the margin of a pair, beyond which it pushes no further.",
@@ -133,3 +142,6 @@ ORPO = AlgorithmType(
     policy_loss_fn="orpo",
     entropy_loss_fn="default",
 )
+
+ON_ROWS = {"kto": KTO_ON_ROWS}
+"""Algorithms of rollouts that train on rows of data, too, by their name."""

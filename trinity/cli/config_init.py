@@ -14,8 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trinity.algorithm.types import ALGORITHM_TYPES
+from trinity.algorithm.types_without_rewards import ON_ROWS
 from trinity.cli.config_check import check_on_machine
-from trinity.cli.config_init_data import find_column, look_into_data, unread_columns
+from trinity.cli.config_init_data import (
+    find_column,
+    has_labels,
+    look_into_data,
+    unread_columns,
+)
 from trinity.cli.output import write_errors
 from trinity.cli.token_lengths import num_positions, prompt_counter, token_counter
 from trinity.columns import optional_column, row_reward
@@ -290,8 +296,10 @@ def _looked_into(given: GivenOptions) -> tuple[DraftOptions, tuple[str, ...]]:
     Raises: UserError, also for options that such an algorithm has no use for.
     """
     is_known = ALGORITHM_TYPES.is_registered(given.algorithm)
-    schema = ALGORITHM_TYPES.get(given.algorithm).schema if is_known else "experience"
-    if schema == "experience":
+    declared = ALGORITHM_TYPES.get(given.algorithm) if is_known else None
+    if given.algorithm in ON_ROWS and has_labels(given.taskset):
+        declared = ON_ROWS[given.algorithm]
+    if declared is None or declared.schema == "experience":
         return look_into(given)
     for option in ("workflow", "reward", "eval_split"):
         if getattr(given, option) is not None:
@@ -306,7 +314,7 @@ def _looked_into(given: GivenOptions) -> tuple[DraftOptions, tuple[str, ...]]:
         algorithm=given.algorithm,
         gpus=given.gpus,
     )
-    return look_into_data(options, schema, given.prompt_key, given.response_key)
+    return look_into_data(options, declared.schema, given.prompt_key, given.response_key)
 
 
 def write_draft(output: Path, given: GivenOptions, plugin_dir: Path | None = None) -> None:

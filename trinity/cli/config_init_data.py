@@ -18,7 +18,7 @@ from trinity.config.data_rows import Row, count_rows, first_rows
 from trinity.config.docs.catalog import DraftOptions
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
-from trinity.training_rows import read_cpt_row, read_dpo_row, read_sft_row
+from trinity.training_rows import read_cpt_row, read_dpo_row, read_kto_row, read_sft_row
 
 NUM_ROWS = 512
 """Rows that are looked at."""
@@ -31,9 +31,19 @@ RESPONSES = ("response", "answer", "completion", "output", "solution", "target")
 TEXTS = ("text", "content", "document")
 CHOSEN, REJECTED = ("chosen", "preferred", "better"), ("rejected", "dispreferred", "worse")
 READ_ALWAYS = frozenset({"tools"})
-LEARNING_RATES: Mapping[RowSchema, float] = {"sft": 1e-5, "cpt": 1e-5, "dpo": 1e-6}
+LABELS = ("label", "labels", "is_desirable", "desirable")
+LEARNING_RATES: Mapping[RowSchema, float] = {"sft": 1e-5, "cpt": 1e-5, "dpo": 1e-6, "kto": 1e-6}
+READERS = {"dpo": read_dpo_row, "kto": read_kto_row}
 Columns = Mapping[str, str]
 """Keys of `format`."""
+
+
+def has_labels(taskset: str) -> bool:
+    """Returns True if rows have a column of labels, or cannot be seen."""
+    if not Path(taskset).exists():
+        return True
+    (row,) = first_rows(find_data_files(taskset, "train"), 1)
+    return any(has_column(row, name) for name in LABELS)
 
 
 def look_into_data(
@@ -104,7 +114,7 @@ def _conversations(
         if schema == "cpt":
             yield [{"role": "user", "content": read_cpt_row(dict(row), form, "row")}]
             return
-        read = (read_dpo_row if schema == "dpo" else read_sft_row)(dict(row), form, "row")
+        read = READERS.get(schema, read_sft_row)(dict(row), form, "row")
     except UserError:
         return
     for answer in read.answers:
@@ -128,6 +138,9 @@ def usual_columns(
     if schema == "dpo":
         pair = {"chosen_key": CHOSEN[0], "rejected_key": REJECTED[0]}
         return {"prompt_type": "plaintext", "prompt_key": prompt, **pair}
+    if schema == "kto":
+        answer = {"response_key": response_key or "completion", "label_key": LABELS[0]}
+        return {"prompt_type": "plaintext", "prompt_key": prompt, **answer}
     if prompt_key or response_key:
         response = response_key or RESPONSES[0]
         return {"prompt_type": "plaintext", "prompt_key": prompt, "response_key": response}
@@ -146,6 +159,9 @@ def find_columns(
         return {"prompt_type": "plaintext", "prompt_key": name}
     if schema == "dpo":
         return _pair_columns(row, prompt_key)
+    if schema == "kto":
+        label = find_column(row, None, LABELS, "its `format.label_key` in the file")
+        return {**find_columns(row, "sft", prompt_key, response_key), "label_key": label}
     if prompt_key is None and response_key is None:
         for name in MESSAGES:
             if isinstance(optional_column(row, name), list):

@@ -133,7 +133,8 @@ def _resolve_stage(
 ) -> StagePlan:
     config, name = stage.config, stage.name
     errors = ErrorCollector()
-    algorithm = errors.attempt(lambda: resolve_algorithm(config.algorithm, config.mode, name))
+    rows = config.buffer.trainer_input.experience_buffer
+    algorithm = errors.attempt(lambda: resolve_algorithm(config.algorithm, config.mode, name, rows))
     lengths = errors.attempt(lambda: resolve_lengths(config.model, name))
     model = errors.attempt(lambda: _model(config, algorithm, name))
     sizes = None

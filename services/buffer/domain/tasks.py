@@ -12,7 +12,13 @@ from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 from trinity.rpc.bounds import clip_text
-from trinity.training_rows import read_cpt_row, read_dpo_row, read_sft_row
+from trinity.training_rows import (
+    label_of,
+    read_cpt_row,
+    read_dpo_row,
+    read_kto_row,
+    read_sft_row,
+)
 from trinity.types import JsonObject
 
 MAX_ROW_BYTES = 3 * 1024 * 1024
@@ -241,6 +247,9 @@ def _parts(row: JsonObject, form: FormatConfig, schema: RowSchema) -> tuple[str,
         read = read_dpo_row(row, form, "row")
         chosen, rejected = (_texts(answer) for answer in read.answers)
         return _texts(read.prompt), f"chosen: {chosen}\nrejected: {rejected}"
+    if schema == "kto":
+        read, label = read_kto_row(row, form, "row"), label_of(row, form, "row")
+        return _texts(read.prompt), f"{'good' if label else 'bad'}: {_texts(read.answers[0])}"
     read = read_sft_row(row, form, "row")
     return _texts(read.prompt), _texts(read.answers[0])
 

@@ -1,8 +1,8 @@
 """Encodes rows of training data as tokens: an encoder for each kind, and their formatter."""
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +17,14 @@ from trinity.chat_spans import Conversation, Message, Tools
 from trinity.config.schema.data import FormatConfig
 from trinity.config.schema.model import merge_template_kwargs
 from trinity.errors import UserError
-from trinity.training_rows import PromptRow, read_cpt_row, read_dpo_row, read_sft_row
+from trinity.training_rows import (
+    PromptRow,
+    label_of,
+    read_cpt_row,
+    read_dpo_row,
+    read_kto_row,
+    read_sft_row,
+)
 from trinity.types import JsonObject
 
 logger = logging.getLogger(__name__)
@@ -64,6 +71,24 @@ class DpoEncoder:
         return [self._chat.encode(prompt, _plain(answer)) for answer in read.answers]
 
 
+class KtoEncoder:
+    """Encoder for kto: an answer that is labelled good or bad."""
+
+    def __init__(self, chat: ChatEncoder, row_format: FormatConfig) -> None:
+        self._chat = chat
+        self._format = row_format
+
+    def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]:
+        """Raises: UserError naming the row and what it lacks."""
+        read = read_kto_row(row, self._format, f"row {index}")
+        prompt = _conversation(read.prompt, read, index)
+        return [self._chat.encode(prompt, _plain(read.answers[0]))]
+
+    def sign_of(self, row: JsonObject, index: int) -> float:
+        """Returns 1 for a good answer, -1 for a bad one."""
+        return 1.0 if label_of(row, self._format, f"row {index}") else -1.0
+
+
 def _conversation(messages: Sequence[JsonObject], read: PromptRow, index: int) -> Conversation:
     tools: Tools | None = list(read.tools) or None
     return Conversation(index=index, messages=_plain(messages), tools=tools)
@@ -105,8 +130,17 @@ class _TokenizedRow:
 class Formatter:
     """Returns one row to train on, or the two of a pair, for each row of data."""
 
-    def __init__(self, encoder: Encoder, *, name: str, max_length: int) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        name: str,
+        max_length: int,
+        sign_of: Callable[[JsonObject, int], float] | None = None,
+    ) -> None:
+        """`sign_of` tells labelled answers apart: it becomes the advantage of all their tokens."""
         self._encoder = encoder
+        self._sign_of = sign_of
         self._name = name
         self._max_length = max_length
         self._cache: dict[int, Sequence[_TokenizedRow]] = {}
@@ -124,10 +158,14 @@ class Formatter:
             sequences = [self._cut(encoded) for encoded in self._encode(row, index)]
             self._cache_row(index, sequences)
         sides = PAIR if len(sequences) == len(PAIR) else (None,)
-        return [
+        rows = [
             _row(cut, side=side, position=position, weight=weight)
             for cut, side in zip(sequences, sides, strict=True)
         ]
+        if self._sign_of is None:
+            return rows
+        sign = self._sign_of(row, index)
+        return [replace(each, advantages=each.advantages + np.float32(sign)) for each in rows]
 
     def _encode(self, row: JsonObject, index: int) -> Sequence[Encoded]:
         try:
@@ -204,6 +242,9 @@ def load_formatter(
         )
     variables = merge_template_kwargs(template_kwargs or {}, row_format.enable_thinking)
     chat = ChatEncoder(tokenizer, _end_tokens(model_directory, tokenizer), variables)
+    if schema == "kto":
+        own = KtoEncoder(chat, row_format)
+        return Formatter(own, name=name, max_length=max_length, sign_of=own.sign_of)
     encoder = DpoEncoder(chat, row_format) if schema == "dpo" else SftEncoder(chat, row_format)
     return Formatter(encoder, name=name, max_length=max_length)
 

@@ -423,6 +423,7 @@ def select_tokens(
             old_logprobs_BT=prepared.old_logprobs_BT,
             advantages_BT=prepared.advantages_BT,
             mask_BT=prepared.mask_BT,
+            reference_logprobs_BT=prepared.reference_logprobs_BT,
             lots_BT=_uniform_per_token(prepared, seed, number),
         )
     )

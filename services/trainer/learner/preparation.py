@@ -75,6 +75,9 @@ class BatchPreparation:
             reference_logprobs_BT=outputs.reference_BT,
             metrics=outputs.metrics,
         )
+        if not self._has_rollout and self._select_tokens is not None:
+            selected_BT = select_tokens(self._select_tokens, prepared, self._seed)
+            return replace(prepared, selected_BT=selected_BT)
         if not self._has_rollout or prepared.is_expert_B.all():
             return prepared
         return self._with_advantages(prepared, outputs.values_BT, kl_coef)

@@ -470,6 +470,7 @@ def row_reader(plan: StagePlan, model_directory: Path, load_formatter: LoadForma
         formatter=formatter,
         mixed_with_rollouts=plan.has_rollouts,
         skips_bad_rows=data is not None and data.on_bad_row == "skip",
+        mismatched_length=plan.max_model_len if plan.algorithm.row_schema == "kto" else None,
         replays_experts=plan.config.algorithm.enable_router_replay,
     )
 

@@ -7,14 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from services.trainer.batch_rows import with_mismatched
 from services.trainer.types import TrainBatch, TrainRow
 from tests.integration.trainer.learners import (
     Build,
+    assert_close,
+    gradients_of,
     stepped,
     weights_of,
 )
 from tests.unit.trainer.builders import PAIR, VOCABULARY, data_row, make_plan, random_pairs
 from trinity.algorithm.token_advantage.token_batch import IntVector
+from trinity.config.plan.stage_plan import StagePlan
 
 NUM_STEPS = 40
 HELD_OUT_SEED = 1000
@@ -71,6 +75,68 @@ def test_the_loss_on_held_out_rows_falls(
     for step in range(1, NUM_STEPS + 1):
         stepped(learner, batch_of(make, step), 3e-3)
     assert stepped(learner, held_out, 0.0)[name] < 0.7 * before
+
+
+def labelled(seed: int, num: int = 16) -> TrainBatch:
+    """Good answers follow the rule and bad ones do not, each with its mismatched row."""
+    generator = np.random.default_rng(seed)
+    rows = []
+    for position in range(num):
+        chosen, rejected = preference(position, generator)
+        row = chosen if position % 2 else rejected
+        sign = np.float32(1 if position % 2 else -1)
+        rows.append(replace(row, side=None, advantages=row.advantages + sign))
+    return TrainBatch(step=seed, rows=with_mismatched(rows, 128), metrics={}, replayed=False)
+
+
+def kto_plan(model: Path, **trainer: object) -> StagePlan:
+    return make_plan(model, {"algorithm_type": "kto"}, trainer, has_rows=True)
+
+
+def test_kto_learns_from_labels(learner_of: Build, model: Path) -> None:
+    learner = learner_of(kto_plan(model))
+    held_out = labelled(HELD_OUT_SEED, num=64)
+    before = stepped(learner, held_out, 0.0)
+    assert before["actor/kto_loss"] == pytest.approx(0.5)
+    assert before["actor/kto_divergence"] == 0.0
+    for step in range(1, NUM_STEPS + 1):
+        stepped(learner, labelled(step), 3e-3)
+    after = stepped(learner, held_out, 0.0)
+    assert after["actor/kto_loss"] < 0.35
+    assert after["actor/accuracy_mean"] > 0.9
+
+
+def test_the_reference_point_of_kto_follows_the_policy_within_a_step(
+    learner_of: Build, model: Path
+) -> None:
+    """Before the first update it is 0, as the policy is the reference; later ones measure it."""
+    good = labelled(3)
+    rows = [
+        replace(row, advantages=np.abs(row.advantages)) if row.side == "chosen" else row
+        for row in good.rows
+    ]
+    batch = replace(good, rows=rows)
+
+    def shift(passes: int) -> float:
+        plan = kto_plan(model, ppo_epochs=passes)
+        return stepped(learner_of(plan), batch, 3e-3)["actor/kto_divergence"]
+
+    assert shift(1) == 0.0
+    assert shift(4) > 0.0
+
+
+@pytest.mark.parametrize("max_tokens", [150, 64])
+def test_a_step_of_kto_is_the_same_in_one_call_or_in_several(
+    learner_of: Build, model: Path, max_tokens: int
+) -> None:
+    whole, parts = (
+        gradients_of(
+            learner_of(kto_plan(model, max_token_len_per_gpu=n)),
+            labelled(5),
+        )
+        for n in (8192, max_tokens)
+    )
+    assert_close(whole, parts)
 
 
 def cut_to_prompt(row: TrainRow) -> TrainRow:

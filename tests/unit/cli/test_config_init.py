@@ -98,6 +98,16 @@ SHAREGPT = [{"from": "human", "value": "1+1="}, {"from": "gpt", "value": "2"}]
         ("sft", {"conversations": SHAREGPT}, {"messages_key": "conversations"}),
         ("cpt", {"text": "once upon a time"}, {"prompt_key": "text"}),
         ("dpo", {"prompt": "1+1=", "chosen": "2", "rejected": "3"}, {"prompt_key": "prompt"}),
+        (
+            "kto",
+            {"prompt": "1+1=", "completion": "2", "label": True},
+            {"response_key": "completion", "label_key": "label"},
+        ),
+        (
+            "kto",
+            {"prompt": TURNS[:1], "completion": TURNS[1:], "label": 0},
+            {"prompt_key": "prompt", "response_key": "completion"},
+        ),
         ("simpo", {"chosen": TURNS, "rejected": OTHER}, {"chosen_key": "chosen"}),
     ],
 )

@@ -359,7 +359,7 @@ def test_a_teacher_in_the_trainer_is_named_and_teaches_whole_sequences() -> None
     assert said(SFT, algorithm=given) == ""
     nameless = said(algorithm={"distillation": {"top_k": 64}})
     assert "`algorithm.distillation.top_k` is for a teacher" in nameless
-    assert "compares the two answers of a pair" in said(DPO, algorithm=given)
+    assert "compares whole answers" in said(DPO, algorithm=given)
     shared: object = {"ulysses_sequence_parallel_size": 2, "rank_num": 2}
     assert "needs whole sequences" in said(algorithm={**taught, **given}, trainer=shared)
 

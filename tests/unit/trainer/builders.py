@@ -105,9 +105,11 @@ def make_plan(
     algorithm: Mapping[str, object],
     trainer: Mapping[str, object] | None = None,
     model_section: Mapping[str, object] | None = None,
+    *,
+    has_rows: bool = False,
 ) -> StagePlan:
     """The one stage of an experiment with these sections."""
-    is_data = algorithm["algorithm_type"] in DATA_ALGORITHMS
+    is_data = has_rows or algorithm["algorithm_type"] in DATA_ALGORITHMS
     is_taught = algorithm["algorithm_type"] in TAUGHT_ALGORITHMS
     workflow = "self_distill_workflow" if is_taught else "math_workflow"
     taskset = {"name": "tasks", "path": str(model), "default_workflow_type": workflow}

@@ -321,3 +321,17 @@ def test_a_text_begins_once_with_what_the_tokenizer_adds(text: str) -> None:
     own.backend_tokenizer.post_processor = TemplateProcessing("<user> $0", None, [begin])
     (encoded,) = CptEncoder(own, FormatConfig(prompt_key="text"))({"text": text}, 0)
     assert decoded(own, encoded.tokens) == "<user>1+2<end>"
+
+
+def test_labels_become_the_sign_of_every_token(
+    tokenizer: PreTrainedTokenizerFast, formatter_of: Load
+) -> None:
+    formatter = formatter_of("kto", response_key="completion")
+    labels: list[tuple[JsonValue, float]] = [(True, 1.0), ("false", -1.0)]
+    for index, (label, sign) in enumerate(labels):
+        data: JsonObject = {"prompt": "1+2=", "completion": "3", "label": label}
+        row = only_row(formatter, data, index)
+        assert answer_of(tokenizer, row) == "3<end>"
+        assert row.advantages.tolist() == [sign, sign] and row.side is None
+    with pytest.raises(UserError, match="row 5, column 'label': 'maybe' is no label"):
+        only_row(formatter, {"prompt": "1", "completion": "2", "label": "maybe"}, 5)

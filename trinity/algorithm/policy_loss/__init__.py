@@ -22,6 +22,7 @@ NAMES = (
     "importance_sampling",
     "ipo",
     "kl_cov",
+    "kto",
     "m2po",
     "mix",
     "mix_chord",
@@ -39,8 +40,10 @@ NAMES = (
 )
 PAIR_LOSSES = ("dpo", "ipo", "orpo", "simpo")
 """Losses of pairs: a better and a worse answer to the same prompt."""
-PAIR_LOSSES_WITH_REFERENCE = ("dpo", "ipo")
-"""Those of them that compare the policy with the reference model."""
+LOSSES_WITH_REFERENCE = ("dpo", "ipo", "kto")
+"""Losses of data that compare the policy with the reference model."""
+LOSSES_OF_SCHEMA: "dict[str, tuple[str, ...]]" = {"dpo": PAIR_LOSSES, "kto": ("kto",)}
+"""Losses that train on rows of one kind alone, by that kind."""
 
 POLICY_LOSSES: "Registry[PolicyLossFn]" = Registry(
     "policy loss",

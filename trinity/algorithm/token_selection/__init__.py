@@ -16,6 +16,6 @@ TOKEN_SELECTIONS: "Registry[TokenSelectionFn]" = Registry(
     "token choice",
     {
         name: f"trinity.algorithm.token_selection.{name}.select_{name}"
-        for name in ("clip_cov", "kl_cov", "m2po")
+        for name in ("clip_cov", "kl_cov", "kto", "m2po")
     },
 )

@@ -20,6 +20,8 @@ class SelectionBatch:
     mask_BT: BoolMatrix
     lots_BT: FloatMatrix
     """Uniform in [0, 1) for each token, so that randomness does not depend on the order of rows."""
+    reference_logprobs_BT: FloatMatrix | None = None
+    """By the stage's starting weights; None where the algorithm has no reference."""
 
     def covariances(self) -> FloatVector:
         """(A - mean A) (log p - mean log p) of the N tokens of the mask; means are over them."""

@@ -342,7 +342,7 @@ def _rows_above_micro_batch(stage: StagePlan) -> Iterator[str]:
     """A row is never cut: one that is longer than a micro-batch is one of its own."""
     tokens, longest = stage.config.trainer.max_token_len_per_gpu, stage.longest_unit
     if stage.needs_training and tokens is not None and tokens < longest:
-        unit = "pairs of sequences" if stage.algorithm.row_schema == "dpo" else "sequences"
+        unit = "sequences" if longest == stage.max_model_len else "pairs of sequences"
         yield (
             f"`trainer.max_token_len_per_gpu: {tokens}` is less than the {longest} tokens of the "
             f"longest {unit}: a longer one is a micro-batch of its own, for which a GPU's memory "

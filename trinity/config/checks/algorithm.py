@@ -5,7 +5,7 @@ from functools import partial
 
 from trinity.algorithm.adapted_part import AdaptedPart
 from trinity.algorithm.kl.controller import kl_controller
-from trinity.algorithm.policy_loss import PAIR_LOSSES, POLICY_LOSSES
+from trinity.algorithm.policy_loss import LOSSES_OF_SCHEMA, POLICY_LOSSES
 from trinity.algorithm.signature import words_in
 from trinity.algorithm.token_advantage import COMPARES_POLICIES, TOKEN_ADVANTAGES, needs_of
 from trinity.algorithm.token_advantage.need import NEED_HINTS, Need
@@ -27,7 +27,7 @@ MIXED_LOSSES = frozenset({"mix", "mix_chord"})
 
 SUPERVISED_LOSSES = frozenset({"sft", "sft_is", "sft_phi"})
 """Losses that need neither rewards nor the log-probabilities of the rows' source."""
-LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"dro", "gpg", "opmd", "orpo", "simpo", "sppo"}
+LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"dro", "gpg", "kto", "opmd", "orpo", "simpo", "sppo"}
 """Losses whose gradient is not weighed by the ratio to the old log-probabilities."""
 NEEDS_WITHOUT_REWARDS: frozenset[Need] = frozenset({"teacher", "reward_parts"})
 """Advantages that need these are computed from them alone, but for those below."""
@@ -253,10 +253,10 @@ def _check_distillation(plan: StagePlan) -> Iterator[str]:
             yield f"`{TAUGHT_BY_LOSS}` needs a teacher: name its model in {at}.model_path`"
         elif given:
             yield f"{at}.{given[0]}` is for a teacher: name its model in {at}.model_path`"
-    elif plan.algorithm.row_schema == "dpo":
+    elif plan.algorithm.row_schema in LOSSES_OF_SCHEMA:
         yield (
-            f"{at}.model_path` teaches token by token, and `{plan.algorithm_type}` compares the "
-            "two answers of a pair: remove it, or train with `sft` on the better ones"
+            f"{at}.model_path` teaches token by token, and `{plan.algorithm_type}` compares whole "
+            "answers: remove it, or train with `sft` on the better ones"
         )
     elif plan.sequence_parallel_size > 1:
         yield (
@@ -269,7 +269,7 @@ def _check_loss_schema(plan: StagePlan) -> Iterator[str]:
     schema, loss = plan.algorithm.row_schema, plan.algorithm.policy_loss_fn
     if loss not in POLICY_LOSSES.builtins:
         return
-    if (schema == "dpo") != (loss in PAIR_LOSSES):
+    if any((schema == kind) != (loss in own) for kind, own in LOSSES_OF_SCHEMA.items()):
         yield (
             f"`algorithm.policy_loss_fn: {loss}` does not train on rows of "
             f"`{plan.algorithm_type}`: {_losses_for(schema)}"
@@ -359,8 +359,8 @@ def _has_ratio(algorithm: ResolvedAlgorithm) -> bool:
 
 
 def _losses_for(schema: str) -> str:
-    if schema == "dpo":
-        return "give " + ", ".join(f"`{loss}`" for loss in PAIR_LOSSES)
+    if own := LOSSES_OF_SCHEMA.get(schema):
+        return "give " + ", ".join(f"`{loss}`" for loss in own)
     if schema == "experience":
         return "give `ppo`, or `algorithm_type: dpo` with pairs of answers"
     return "give " + ", ".join(f"`{loss}`" for loss in sorted(SUPERVISED_LOSSES))

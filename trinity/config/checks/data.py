@@ -187,6 +187,9 @@ def _check_columns(row: Row, columns: FormatConfig, schema: RowSchema) -> None:
         _check_text(row, "prompt_key", columns.prompt_key)
     elif schema == "dpo" and _are_conversations(row, columns):
         return
+    elif schema == "kto" and columns.prompt_type == "plaintext":
+        for key in ("prompt_key", "response_key", "label_key", "system_prompt_key"):
+            _check_column(row, key, getattr(columns, key))
     elif columns.prompt_type == "messages":
         _check_messages(row, columns, schema)
     else:

@@ -24,11 +24,13 @@ from trinity.algorithm.sampling import SAMPLE_STRATEGIES
 from trinity.algorithm.signature import Signature, read_signature
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES, needs_of
 from trinity.algorithm.types import ALGORITHM_TYPES
+from trinity.algorithm.types_without_rewards import ON_ROWS
 from trinity.config.error_collector import ErrorCollector, all_of, did_you_mean
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.schema.algorithm import AlgorithmConfig
 from trinity.config.schema.base import Args
 from trinity.config.schema.choices import Mode
+from trinity.config.schema.data import ExperienceBufferConfig
 from trinity.errors import UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 
@@ -253,14 +255,22 @@ def _function(part: Part, name: str) -> tuple[object, tuple[RequiredSignature, .
     )
 
 
-def resolve_algorithm(config: AlgorithmConfig, mode: Mode, stage: str) -> ResolvedAlgorithm:
-    """Returns all parts with all their arguments.
+def resolve_algorithm(
+    config: AlgorithmConfig,
+    mode: Mode,
+    stage: str,
+    rows: ExperienceBufferConfig | None = None,
+) -> ResolvedAlgorithm:
+    """Returns all parts with all their arguments; `rows` may be data, on which some can train.
 
     Raises: UserError naming the stage and each setting that cannot be used.
     """
     try:
         config = _in_their_case(config)
-        return _resolved(config, _type_of(config.algorithm_type, mode))
+        declared = _type_of(config.algorithm_type, mode)
+        if mode == "train" and rows is not None and rows.path and rows.source_run is None:
+            declared = ON_ROWS.get(declared.name, declared)
+        return _resolved(config, declared)
     except UserError as error:
         lines = str(error).splitlines()
         raise UserError("\n".join(f"stage `{stage}`: {line}" for line in lines)) from error

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trinity.algorithm.algorithm_type import RowSchema
-from trinity.algorithm.policy_loss import PAIR_LOSSES_WITH_REFERENCE
+from trinity.algorithm.policy_loss import LOSSES_WITH_REFERENCE
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.sampling import SAMPLE_STRATEGIES, SampleStrategy
 from trinity.algorithm.token_advantage import COMPARES_POLICIES, needs_of
@@ -123,7 +123,7 @@ class ResolvedAlgorithm(PlanModel):
 
     algorithm_type: str
     row_schema: RowSchema
-    """What the trainer's rows are: the explorer's experiences, or data of one of three kinds."""
+    """What the trainer's rows are: the explorer's experiences, or data of one of four kinds."""
     repeat_times: int
     sample_strategy: str
     sample_strategy_args: Args
@@ -178,7 +178,7 @@ class ResolvedAlgorithm(PlanModel):
     def needs_reference(self) -> bool:
         """True if anything uses the model that the stage started from."""
         uses = (self.kl_loss_fn, self.kl_penalty_fn) != ("none", "none")
-        compares = self.policy_loss_fn in PAIR_LOSSES_WITH_REFERENCE
+        compares = self.policy_loss_fn in LOSSES_WITH_REFERENCE
         measures = self.advantage_in_trainer and "reference" in needs_of(self.advantage_fn)
         return uses or compares or measures or self.loss_reads_reference
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from trinity.algorithm.policy_loss import LOSSES_OF_SCHEMA
 from trinity.config.plan.arithmetic import PACKED, Arithmetic
 from trinity.config.plan.parts import (
     AuxiliaryModel,
@@ -231,8 +232,8 @@ class StagePlan(PlanModel):
 
     @property
     def longest_unit(self) -> int:
-        """Tokens of the longest unit that a micro-batch must hold: a sequence, or a pair of dpo."""
-        return self.max_model_len * (2 if self.algorithm.row_schema == "dpo" else 1)
+        """Tokens of the longest unit that a micro-batch must hold: a sequence, or two of a row."""
+        return self.max_model_len * (2 if self.algorithm.row_schema in LOSSES_OF_SCHEMA else 1)
 
     @property
     def trains_explore_steps(self) -> bool:

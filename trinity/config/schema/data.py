@@ -33,7 +33,7 @@ class FormatConfig(Section):
     """Columns of a row, by their meaning."""
 
     prompt_type: Literal["messages", "plaintext"] = "messages"
-    """For sft and dpo: a row holds lists of messages, or texts; cpt reads texts only."""
+    """For sft, dpo and kto: a row holds lists of messages, or texts; cpt reads texts only."""
     prompt_key: str = "prompt"
     """Column of the prompt."""
     response_key: str = "response"
@@ -48,6 +48,8 @@ class FormatConfig(Section):
     """For dpo: column of the better answer, a text, or messages that may begin with the prompt."""
     rejected_key: str = "rejected"
     """For dpo: column of the worse answer."""
+    label_key: str = "label"
+    """For kto on rows: column of the label, true or 1 for a good answer, false or 0 for a bad."""
     reply_prefix: str | None = None
     """What every answer of a taskset begins with; the model goes on from there."""
     workflow_key: str = ""

@@ -24,7 +24,7 @@ VARIANTS: dict[str, Loss] = {
     variant: partial(POLICY_LOSSES.get(name), **settings)
     for variant, (name, settings) in SETTINGS.items()
 }
-IN_PAIRS = {*PAIR_LOSSES, "ipo-sums"}
+IN_PAIRS = {*PAIR_LOSSES, "ipo-sums", "kto"}
 WITHOUT_ADVANTAGES = {"sft", "sft_is", "sft_phi", *IN_PAIRS}
 WITH_ANOTHER_PULL = {"dro", "kl_cov", "rec-k2"}
 """Those that also hold the policy to the old one."""
