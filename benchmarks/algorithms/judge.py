@@ -67,14 +67,31 @@ def verdicts(runs: Iterable[TrialRun]) -> dict[tuple[str, int], TrialVerdict]:
     return {key: TrialVerdict.of(of_key) for key, of_key in found.items()}
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class SafeLag:
+    """The largest lag at which a trial learns on a task, with all smaller ones that were tried."""
+
+    lag: int
+    """-1 if it learns at none."""
+    is_open: bool
+    """False where it failed at the next larger lag; such a one is the worse of two equal lags."""
+    task: str
+
+    @classmethod
+    def of(cls, task: str, learns: Mapping[int, bool]) -> "SafeLag":
+        """Reads the verdicts of one trial on one task, by lag."""
+        failed = min((lag for lag, does in learns.items() if not does), default=None)
+        safe = [lag for lag in learns if failed is None or lag < failed]
+        return cls(max(safe, default=-1), failed is None, task)
+
+    def __str__(self) -> str:
+        """Names the task that set a limit."""
+        if self.is_open:
+            return f"{self.lag} or more"
+        return f"{'none' if self.lag < 0 else self.lag} ({self.task})"
+
+
 def safe_lag(trial: str, found: Mapping[tuple[str, int], TrialVerdict]) -> str:
-    """The largest lag at which it learns, with all smaller ones tried; empty where none was."""
-    tried = [lag for lag in LAGS if (trial, lag) in found]
-    passed = [lag for lag in tried if found[trial, lag].learns]
-    failed = [lag for lag in tried if not found[trial, lag].learns]
-    safe = [lag for lag in passed if not failed or lag < min(failed)]
-    if not tried or max(tried) == 0:
-        return ""
-    if not safe:
-        return "none"
-    return f"{max(safe)}" if failed else f"{max(safe)} or more"
+    """Returns the safe lag on the addition task; empty where only fresh rollouts were tried."""
+    learns = {lag: found[trial, lag].learns for lag in LAGS if (trial, lag) in found}
+    return str(SafeLag.of("addition", learns)) if max(learns, default=0) else ""

@@ -62,7 +62,7 @@ JSD = AlgorithmType(
     "the model unlearns, at 0 it is on_policy_distill. The true Jensen-Shannon divergence is "
     "jensen_shannon.",
     paper="https://arxiv.org/abs/2306.13649",
-    safe_lag="none; 4 or more with `lambda_coef: 0`",
+    safe_lag="none (addition); 4 or more with `lambda_coef: 0`",
     repeat_times=8,
     advantage_fn="jsd",
     policy_loss_fn="ppo",

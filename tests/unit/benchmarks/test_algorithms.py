@@ -47,11 +47,11 @@ def test_learning_is_a_gain_of_more_than_twice_the_noise(
     ("ends", "safe"),
     [
         ({0: 0.9, 4: 0.9}, "4 or more"),
-        ({0: 0.9, 1: 0.9, 2: 0.9, 4: 0.6, 8: 0.9}, "2"),
-        ({0: 0.9, 1: 0.6, 2: 0.6, 4: 0.6, 8: 0.6}, "0"),
-        ({0: 0.6, 4: 0.6}, "none"),
+        ({0: 0.9, 1: 0.9, 2: 0.9, 4: 0.6, 8: 0.9}, "2 (addition)"),
+        ({0: 0.9, 1: 0.6, 2: 0.6, 4: 0.6, 8: 0.6}, "0 (addition)"),
+        ({0: 0.6, 4: 0.6}, "none (addition)"),
         ({0: 0.9}, ""),
-        ({4: 0.9, 8: 0.6}, "4"),
+        ({4: 0.9, 8: 0.6}, "4 (addition)"),
     ],
 )
 def test_the_safe_lag_is_the_largest_below_any_that_fails(
