@@ -1,21 +1,32 @@
 """Writes what the three tasks gave into a page: areas under held-out curves, a table a task.
 
+A table more compares the loop in one process with the services, on `edits`.
+
 python -m benchmarks.algorithms.areas_document docs/algorithms.md
 """
 
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.algorithms.beside.course import (
+    EDITS,
+    HINTED,
+    OURS,
+    SERVICES,
+    Course,
+    Courses,
+)
 from benchmarks.algorithms.judge import HARD_LAG
+from benchmarks.algorithms.outcome import area_under
+from benchmarks.algorithms.report import CurveArea, as_json
 from benchmarks.algorithms.run import RATIO_LAGS
 from benchmarks.algorithms.tasks import TASKS
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-BEGIN, END = "<!-- areas: begin -->", "<!-- areas: end -->"
 LAGS = tuple(sorted((0, HARD_LAG, *RATIO_LAGS)))
 
 
@@ -26,11 +37,22 @@ def main() -> None:
         for task in TASKS
         if (RESULTS / f"algorithms_{task}.json").exists()
     }
-    table = "\n".join([BEGIN, *lines_of(records), END])
-    text, found = re.subn(f"{BEGIN}.*?{END}", lambda _: table, page.read_text(), flags=re.DOTALL)
+    courses = Courses(RESULTS / "algorithms_beside.jsonl").by_key.values()
+    text = filled(page.read_text(), "areas", lines_of(records))
+    page.write_text(filled(text, "services", lines_of_services(courses)))
+
+
+def filled(text: str, name: str, lines: Iterable[str]) -> str:
+    """Returns the page with these lines between the marks of a name.
+
+    Raises: SystemExit if the page has no such marks.
+    """
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    table = "\n".join([begin, *lines, end])
+    text, found = re.subn(f"{begin}.*?{end}", lambda _: table, text, flags=re.DOTALL)
     if not found:
-        raise SystemExit(f"{page} has no {BEGIN} for the table")
-    page.write_text(text)
+        raise SystemExit(f"the page has no {begin} for the table")
+    return text
 
 
 def lines_of(records: Mapping[str, Any]) -> Iterator[str]:
@@ -48,6 +70,28 @@ def lines_of(records: Mapping[str, Any]) -> Iterator[str]:
         yield ""
 
 
+def lines_of_services(courses: Iterable[Course]) -> Iterator[str]:
+    """Yields a line an algorithm: its area on `edits` in our loop, and through the services."""
+    by_key: dict[tuple[str, str, str], list[Course]] = {}
+    for course in courses:
+        by_key.setdefault((course.model, course.algorithm, course.contender), []).append(course)
+    yield _row(["algorithm", "start", "our loop", SERVICES])
+    yield _row(["---"] * 4)
+    for model in (EDITS, HINTED):
+        algorithms = dict.fromkeys(key[1] for key in by_key if key[0] == model)
+        for algorithm in algorithms:
+            loop, services = (by_key.get((model, algorithm, who), []) for who in (OURS, SERVICES))
+            start = (loop or services)[0].start
+            yield _row([algorithm, f"{start:.3f}", _area(loop), _area(services)])
+
+
+def _area(courses: Sequence[Course]) -> str:
+    if not courses:
+        return ""
+    areas = tuple(area_under(course.start, course.accuracies) for course in courses)
+    return _figure(as_json(CurveArea(trials=(), lag=0, areas=areas, start=courses[0].start)))
+
+
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
@@ -56,11 +100,15 @@ def _cells(record: Mapping[str, Any]) -> Iterator[tuple[tuple[str, int], str]]:
     """Yields the figure of each trial and lag; one that does not learn is in brackets."""
     for area in record["areas"]:
         first, *same = area["trials"]
-        width = "" if area["half_width"] is None else f" ± {area['half_width']:.3f}"
-        figure = f"{area['mean']:.3f}{width}"
-        yield (first, area["lag"]), f"({figure})" if area["learns"] is False else figure
+        yield (first, area["lag"]), _figure(area)
         for name in same:
             yield (name, area["lag"]), f"as {first}"
+
+
+def _figure(area: Mapping[str, Any]) -> str:
+    width = "" if area["half_width"] is None else f" ± {area['half_width']:.3f}"
+    figure = f"{area['mean']:.3f}{width}"
+    return f"({figure})" if area["learns"] is False else figure
 
 
 if __name__ == "__main__":

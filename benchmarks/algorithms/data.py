@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.algorithms.job import TrialJob, Unit, encoded
-from benchmarks.algorithms.outcome import EVAL_INTERVAL, NUM_ROWS, TrialRun
+from benchmarks.algorithms.outcome import CURVE_INTERVAL, EVAL_INTERVAL, NUM_ROWS, TrialRun
 from benchmarks.algorithms.play import TaskPlayer
 from benchmarks.algorithms.rollout import Sampler
 from benchmarks.algorithms.tasks import Row
@@ -49,6 +49,8 @@ COLUMNS: Mapping[RowSchema, Mapping[str, str]] = {
     "dpo": {"prompt_key": "question", "chosen_key": "answer", "rejected_key": "wrong"},
 }
 WRONG_BY = 10
+WITH_LOSS = ("sft", "cpt", "dpo")
+"""The types with a formula of their loss here; the figure of the others is their accuracy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,19 +70,25 @@ class DataTrainer:
         began = time.process_time()
         schema = ALGORITHM_TYPES.get(trial.algorithm_type).schema
         train, held_out = _units(self.job, schema)
-        num_units = NUM_ROWS // len(train[0])
+        task = self.job.task
+        num_units = (NUM_ROWS if task is None else task.num_rows) // len(train[0])
+        interval = EVAL_INTERVAL if task is None else CURVE_INTERVAL
         plan = self.job.plan(trial, seed=seed, num_rows=num_units, lag=0)
         learner = Learner(plan=plan, model_directory=self.job.start, ranks=self.ranks)
         sampler, player = Sampler(self.job.start), TaskPlayer(self.job)
-        loss = _loss_on(held_out, sampler, plan.algorithm.policy_loss_fn_args)
+        loss = None
+        if trial.algorithm_type in WITH_LOSS:
+            loss = _loss_on(held_out, sampler, plan.algorithm.policy_loss_fn_args)
         start = player.accuracy(sampler, self.job.held_out)
         run = TrialRun(trial=trial.name, lag=0, seed=seed, num_steps=num_steps, start=start)
-        run.losses[0] = loss()
+        if loss is not None:
+            run.losses[0] = loss()
         for batch in islice(batches(train, num_units, seed), num_steps):
             learner.train_step(batch, plan.learning_rate(batch.step))
-            if batch.step % EVAL_INTERVAL == 0 or batch.step == num_steps:
+            if batch.step % interval == 0 or batch.step == num_steps:
                 sampler.load(weights_of(learner))
-                run.losses[batch.step] = loss()
+                if loss is not None:
+                    run.losses[batch.step] = loss()
                 run.accuracies[batch.step] = player.accuracy(sampler, self.job.held_out)
         run.seconds = round(time.process_time() - began, 1)
         return run
@@ -97,6 +105,8 @@ def _units(job: TrialJob, schema: RowSchema) -> tuple[list[Unit], list[Unit]]:
 
 def _with_more_columns(row: Row) -> Row:
     """The problem as one text, and an answer that is off by ten: too small where ones carry."""
+    if "wrong" in row:
+        return {**row, "text": row["question"] + row["answer"]}
     first, second = (int(number) for number in row["question"].rstrip("=").split("+"))
     wrong = first + second + (-WRONG_BY if has_carry((first, second)) else WRONG_BY)
     return {**row, "text": row["question"] + row["answer"], "wrong": str(wrong)}

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from transformers.utils.logging import disable_progress_bar
 
-from benchmarks.algorithms.tasks import ASKED, TOLD, BenchTask, Row
+from benchmarks.algorithms.tasks import ASKED, TOLD, BenchTask, Row, hinted
 from benchmarks.algorithms.trials import TEACHER, Settings, Trial
 from benchmarks.overhead.untrained_model import write_untrained_model
 from examples.addition.model import MAX_LENGTH
@@ -65,6 +65,8 @@ class TrialJob:
     held_out: EncodedProblems
     task: BenchTask | None = None
     """None for the example's addition."""
+    hinted_prompts: IntArray | None = None
+    """Of the problems to train on, [problems, tokens], with their answers as hints."""
 
     @classmethod
     def prepared(cls, work: Path, task: BenchTask | None = None) -> "TrialJob":
@@ -73,12 +75,20 @@ class TrialJob:
             prepare(work / "made", seed=SEED)
         else:
             make_task(work / "made", task, SEED)
+        train = _problems(work / "made", "train", task)
         return cls(
             work=work,
-            train=_problems(work / "made", "train", task),
+            train=train,
             held_out=_problems(work / "made", "test", task),
             task=task,
+            hinted_prompts=None if task is None else _hinted_prompts(work / "made", train, task),
         )
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """Length of a prompt, with a hint in it."""
+        hinted = 0 if self.hinted_prompts is None else self.hinted_prompts.shape[1]
+        return max(MAX_PROMPT_TOKENS, hinted)
 
     @property
     def max_response_tokens(self) -> int:
@@ -129,7 +139,7 @@ class TrialJob:
             "algorithm": self._algorithm(trial),
             "model": {
                 "model_path": str(self.start),
-                "max_prompt_tokens": MAX_PROMPT_TOKENS,
+                "max_prompt_tokens": self.max_prompt_tokens,
                 "max_response_tokens": self.max_response_tokens,
             },
             "trainer": {**TRAINER, **self._passes(trial), **trial.trainer},
@@ -238,6 +248,15 @@ def _problems(made: Path, name: str, task: BenchTask | None) -> EncodedProblems:
     )
 
 
+def _hinted_prompts(made: Path, problems: EncodedProblems, task: BenchTask) -> IntArray | None:
+    if not task.shows_hints:
+        return None
+    formatter = _formatter(made / "model", "sft", COLUMNS, task)
+    texts = [{**text, "question": hinted(text)} for text in problems.texts]
+    rows = [row.tokens[: row.prompt_length] for (row,) in encoded(formatter, texts)]
+    return np.stack(rows).astype(np.int64)
+
+
 def _formatter(
     model: Path, schema: RowSchema, columns: Mapping[str, str], task: BenchTask | None
 ) -> Formatter:
@@ -248,7 +267,7 @@ def _formatter(
         schema=schema,
         chat_template=None,
         row_format=FormatConfig.model_validate({"prompt_type": "plaintext", **columns}),
-        max_length=MAX_PROMPT_TOKENS + longest,
+        max_length=(MAX_PROMPT_TOKENS if task is None else MAX_LENGTH) + longest,
     )
 
 

@@ -1,5 +1,6 @@
 """The outcome of one run of a trial, and the size of all runs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -42,14 +43,19 @@ class TrialRun:
     @property
     def area(self) -> float:
         """Mean height of the held-out curve over the steps, its start at step 0 with it."""
-        points = [(0, self.start), *sorted(self.accuracies.items())]
-        total = sum(
-            (later - step) * (height + next_height) / 2
-            for (step, height), (later, next_height) in pairwise(points)
-        )
-        return total / self.num_steps
+        return area_under(self.start, self.accuracies)
 
     @property
     def curve(self) -> tuple[object, ...]:
         """The numbers that two runs share if they computed the same bits."""
         return tuple(sorted(self.accuracies.items())), tuple(self.rewards)
+
+
+def area_under(start: float, accuracies: Mapping[int, float]) -> float:
+    """Returns the mean height over the steps of a curve that begins at step 0."""
+    points = [(0, start), *sorted(accuracies.items())]
+    total = sum(
+        (later - step) * (height + next_height) / 2
+        for (step, height), (later, next_height) in pairwise(points)
+    )
+    return total / points[-1][0]

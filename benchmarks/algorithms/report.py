@@ -102,12 +102,12 @@ def report_areas(task: BenchTask, results: Results, summary: Path) -> None:
         "steps": runs[0].num_steps,
         "start": runs[0].start,
         "processor_seconds": round(sum(run.seconds for run in runs)),
-        "areas": [_as_json(area) for area in found],
+        "areas": [as_json(area) for area in found],
     }
     summary.write_text(json.dumps(record, indent=1) + "\n")
 
 
-def _as_json(area: CurveArea) -> Mapping[str, object]:
+def as_json(area: CurveArea) -> Mapping[str, object]:
     return {**asdict(area), "mean": area.mean, "half_width": area.half_width, "learns": area.learns}
 
 

@@ -41,6 +41,8 @@ class BenchTask:
     """Over each batch, with an update each."""
     num_rows: int = 96
     """Rows of a batch."""
+    shows_hints: bool = False
+    """True if a right answer is demonstrated wherever it stands in the question as a hint."""
 
     def rows(self, seed: int) -> tuple[list[Row], list[Row], list[Row]]:
         """Returns demonstrations, problems to train on and held-out ones; no question comes twice.
@@ -58,7 +60,18 @@ class BenchTask:
         assert len(rows) == NUM_TRAINED + NUM_HELD_OUT, f"{self.name} has only {len(rows)} problems"
         trained, held_out = rows[:NUM_TRAINED], rows[NUM_TRAINED:]
         shown = [{**row, "answer": row["hasty"]} for row in trained]
+        if self.shows_hints:
+            shown += [{**row, "question": hinted(row)} for row in trained]
         return shown, trained, held_out
+
+
+HINT_TEMPLATE = "{hint}>"
+"""Added to a question."""
+
+
+def hinted(row: Row) -> str:
+    """Returns the question with its answer as a hint."""
+    return row["question"] + HINT_TEMPLATE.format(hint=row["answer"])
 
 
 def is_same_end(answer: str, truth: str) -> bool:
@@ -119,11 +132,20 @@ def edits(rng: random.Random) -> Row:
     """Four edits of six letters; the hasty teacher leaves one in six out."""
     text = "".join(rng.choice(LETTERS) for _ in range(NUM_LETTERS))
     wanted = [rng.choice(list(EDITS)) for _ in range(NUM_EDITS)]
+    question, answer = f"{''.join(wanted)}:{text}>", edited(text, wanted, _never)
     return {
-        "question": f"{''.join(wanted)}:{text}>",
-        "answer": edited(text, wanted, _never),
+        "question": question,
+        "answer": answer,
         "hasty": edited(text, wanted, lambda: rng.random() < 1 / 6),
+        "wrong": _wrong_edits(question, text, wanted, answer),
     }
+
+
+def _wrong_edits(question: str, text: str, wanted: Sequence[str], answer: str) -> str:
+    """Returns the first hasty answer with another end; nothing changes a text of equal letters."""
+    rng = random.Random(question)
+    tries = (edited(text, wanted, lambda: rng.random() < 1 / 6) for _ in range(200))
+    return next((tried for tried in tries if not is_same_end(tried, answer)), answer[::-1])
 
 
 def drawer(name: str) -> int:

@@ -35,6 +35,8 @@ class Answered:
     """An explore step: N rollouts in order of group, run and step."""
 
     samples: Samples
+    problems: IntArray
+    """Of each rollout, [N]."""
     rollouts: Sequence[Rollout]
     is_right: FloatVector
     """Of each rollout by itself, [N]."""
@@ -62,6 +64,8 @@ class BatchMaker:
         """Rows in order of position, and the mean reward of all rollouts."""
         answered = self._answered(sampler)
         rows = self._rows(answered, version)
+        if self._job.hinted_prompts is not None:
+            rows = _hinted(rows, sampler, self._job.hinted_prompts[answered.problems])
         rows += self._experts(len(rows))
         reward = float(answered.is_right.mean())
         return TrainBatch(step=step, rows=rows, metrics={}, replayed=False), reward
@@ -83,6 +87,7 @@ class BatchMaker:
         is_right_N = np.array(right, dtype=np.float64)
         return Answered(
             samples=self._samples(problems_GRS, is_right_N, rollouts),
+            problems=problems_N,
             rollouts=rollouts,
             is_right=is_right_N,
         )
@@ -152,6 +157,18 @@ def _row(
 
 def _taught(rows: Sequence[TrainRow], teacher: Sampler) -> list[TrainRow]:
     found = teacher.logprobs([row.tokens for row in rows], [row.prompt_length for row in rows])
+    return [
+        replace(row, teacher_logprobs=logprobs) for row, logprobs in zip(rows, found, strict=True)
+    ]
+
+
+def _hinted(rows: Sequence[TrainRow], policy: Sampler, prompts_NP: IntArray) -> list[TrainRow]:
+    """Adds how likely the policy finds each answer after the prompt with the hint."""
+    answers = [row.tokens[row.prompt_length :] for row in rows]
+    sequences = [
+        np.concatenate([prompt, answer]) for prompt, answer in zip(prompts_NP, answers, strict=True)
+    ]
+    found = policy.logprobs(sequences, [prompts_NP.shape[1]] * len(rows))
     return [
         replace(row, teacher_logprobs=logprobs) for row, logprobs in zip(rows, found, strict=True)
     ]

@@ -16,7 +16,7 @@ DISTILLATIONS = ("on_policy_distill", "grpo_distill", "jsd", "jensen_shannon", "
 TEACHER = "the teacher"
 """Stands for the directory of a teacher in the trainer, which the job knows."""
 CRITICS = ("ppo", "vapo", "pf_ppo")
-NOT_TRIED = {"sdpo": "a model this small makes nothing of a hint in its prompt"}
+NOT_TRIED = {"sdpo": "these tasks have no hints; `benchmarks.algorithms.beside` has one that has"}
 """Types that are left out, and why."""
 IN_EVERY_TASK = (*CRITICS, "grpo", "rloo", "dapo", "cispo", "gspo", "opmd", "reinforceplusplus")
 """Types that are compared in all tasks; the others in the first one."""

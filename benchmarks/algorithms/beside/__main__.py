@@ -3,8 +3,9 @@
 python -m benchmarks.algorithms.beside [--parts ours verl trl services large] [--steps 20]
 
 All start from the same weights, take 128 rollouts a step (64 with the model of 30 million
-parameters) and one update, and are evaluated greedily on the same held-out sums. A finished course
-is a line of benchmarks/results/algorithms_beside.jsonl and is not done again. TRL is installed into
+parameters) and one update, and are evaluated greedily on the same held-out sums. The parts on edits
+are of the longer task: 96 rows, two updates, sampled held-out answers. A finished course is a line
+of benchmarks/results/algorithms_beside.jsonl and is not done again. TRL is installed into
 build/peers/trl, beside this environment. With `--report` nothing is run.
 """
 
@@ -15,23 +16,39 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.algorithms.beside.course import Course, Courses, Key, print_courses
-from benchmarks.algorithms.beside.ours import ADDITION, LARGE
+from benchmarks.algorithms.beside.course import (
+    ADDITION,
+    EDITS,
+    HINTED,
+    LARGE,
+    OURS,
+    SERVICES,
+    Course,
+    Courses,
+    Key,
+    print_courses,
+)
+from benchmarks.algorithms.beside.ours import NUM_STEPS
 
 if TYPE_CHECKING:
     from services.trainer.collectives import Ranks
 
 ROOT = Path(__file__).resolve().parents[3]
+ON_EDITS = ("grpo", "gspo", "rloo", "reinforceplusplus", "ipo", "simpo", "orpo")
 PARTS = {
-    "ours": ("ours", ADDITION, ("grpo", "gspo", "cispo")),
+    "ours": (OURS, ADDITION, ("grpo", "gspo", "cispo")),
     "verl": ("verl's losses, plain loop", ADDITION, ("grpo", "gspo", "cispo")),
     "trl": ("TRL's GRPOTrainer", ADDITION, ("grpo",)),
     "services": (
-        "the services, with vLLM",
+        SERVICES,
         ADDITION,
         ("grpo", "gspo", "rloo", "reinforceplusplus"),
     ),
-    "large": ("ours", LARGE, ("grpo", "gspo", "cispo")),
+    "large": (OURS, LARGE, ("grpo", "gspo", "cispo")),
+    "edits": (OURS, EDITS, ON_EDITS),
+    "edits-services": (SERVICES, EDITS, ON_EDITS),
+    "hints": (OURS, HINTED, ("sdpo",)),
+    "hints-services": (SERVICES, HINTED, ("sdpo",)),
 }
 """Contender, model and algorithms of each part."""
 
@@ -47,7 +64,8 @@ def main() -> None:
         for part in arguments.parts:
             missing = missing_of(part, courses, arguments.seeds)
             if missing:
-                make = _maker(part, work, arguments.steps, environment)
+                steps = arguments.steps or NUM_STEPS[PARTS[part][1]]
+                make = _maker(part, work, steps, environment)
                 _run(part, missing, courses, make)
     print_courses(list(courses.by_key.values()))
 
@@ -58,7 +76,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, help="else 20, on edits 40")
     parser.add_argument("--report", action="store_true", help="only print what there is")
     parser.add_argument("--work", type=Path, default=ROOT / "build/algorithms_beside")
     parser.add_argument(
@@ -100,7 +118,7 @@ def _maker(
 
     _, model, _ = PARTS[part]
     trainer = prepared_trainer(work, model, ranks)
-    if part in ("ours", "large"):
+    if PARTS[part][0] == OURS:
         return lambda algorithm, seed: our_course(
             trainer, algorithm, model, seed=seed, num_steps=num_steps
         )
@@ -108,7 +126,7 @@ def _maker(
         from benchmarks.algorithms.beside.plain_verl import VerlLoop
 
         return lambda algorithm, seed: VerlLoop(trainer, algorithm, seed=seed).run(model, num_steps)
-    if part == "services":
+    if PARTS[part][0] == SERVICES:
         from benchmarks.algorithms.beside.services import service_course
 
         return partial(

@@ -9,6 +9,10 @@ from typing import Any, Self
 from rich.console import Console
 from rich.table import Table
 
+OURS, SERVICES = "ours", "the services, with vLLM"
+"""Contenders."""
+ADDITION, LARGE, EDITS, HINTED = "addition", "30 million", "edits", "edits, hinted"
+"""Models; each has its task."""
 Key = tuple[str, str, str, int]
 """Contender, algorithm, model and seed."""
 

@@ -5,20 +5,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.algorithms.beside.course import Course
+from benchmarks.algorithms.beside.course import ADDITION, EDITS, HINTED, LARGE, OURS, Course
+from benchmarks.algorithms.data import DataTrainer
 from benchmarks.algorithms.job import TrialJob
+from benchmarks.algorithms.outcome import CURVE_INTERVAL
 from benchmarks.algorithms.start import make_start
+from benchmarks.algorithms.tasks import TASKS
 from benchmarks.algorithms.train import TrialTrainer, save
 from benchmarks.algorithms.trials import SETTINGS, Trial
 
 if TYPE_CHECKING:
     from services.trainer.collectives import Ranks
 
-ADDITION, LARGE = "addition", "30 million"
-NUM_ROWS = {ADDITION: 128, LARGE: 64}
-EVAL_INTERVAL = {ADDITION: 4, LARGE: 10}
-NUM_HELD_OUT = {ADDITION: 1024, LARGE: 256}
-LEARNING_RATES = {ADDITION: 1.0e-4, LARGE: 3.0e-5}
+BENCH_TASKS = {
+    EDITS: TASKS["edits"],
+    HINTED: replace(TASKS["edits"], name=HINTED, shows_hints=True),
+}
+NUM_ROWS = {ADDITION: 128, LARGE: 64, EDITS: 96, HINTED: 96}
+NUM_STEPS = {ADDITION: 20, LARGE: 20, EDITS: 40, HINTED: 40}
+EVAL_INTERVAL = {ADDITION: 4, LARGE: 10, EDITS: CURVE_INTERVAL, HINTED: CURVE_INTERVAL}
+NUM_HELD_OUT = {ADDITION: 1024, LARGE: 256, EDITS: 512, HINTED: 512}
+LEARNING_RATES = {ADDITION: 1.0e-4, LARGE: 3.0e-5, EDITS: 1.0e-4, HINTED: 1.0e-4}
 LARGE_SHAPE = {
     "hidden_size": 512,
     "intermediate_size": 1536,
@@ -39,7 +46,8 @@ def trial_of(algorithm: str, model: str = ADDITION) -> Trial:
 
 def prepared_trainer(work: Path, model: str, ranks: "Ranks") -> TrialTrainer:
     """Returns what trains the model, whose start is made where it is not there yet."""
-    job = TrialJob.prepared(work / model.replace(" ", "-"))
+    name = model.replace(",", "").replace(" ", "-")
+    job = TrialJob.prepared(work / name, BENCH_TASKS.get(model))
     if model == LARGE and not job.start.exists():
         _grow_start(job, prepared_trainer(work, ADDITION, ranks).job.start)
     job = replace(job, held_out=job.held_out.taken(NUM_HELD_OUT[model]))
@@ -73,9 +81,14 @@ def our_course(
     trainer: TrialTrainer, algorithm: str, model: str, *, seed: int, num_steps: int
 ) -> Course:
     """Trains with our learner."""
-    run = trainer.run(trial_of(algorithm, model), seed=seed, lag=0, num_steps=num_steps)
+    trial = trial_of(algorithm, model)
+    if trial.is_on_data:
+        of_data = DataTrainer(job=trainer.job, ranks=trainer.ranks)
+        run = of_data.run(trial, seed=seed, num_steps=num_steps)
+    else:
+        run = trainer.run(trial, seed=seed, lag=0, num_steps=num_steps)
     return Course(
-        contender="ours",
+        contender=OURS,
         algorithm=algorithm,
         model=model,
         seed=seed,

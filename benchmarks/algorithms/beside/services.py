@@ -1,7 +1,8 @@
 """The same training through the services, with vLLM for rollouts: `trinity run` on the same start.
 
 Its seconds are by the clock, from the opening of the stage; explorer and trainer take turns, and
-evaluations run beside them.
+evaluations run meanwhile. Training on pairs has no explorer: its checkpoints are evaluated in
+`mode: bench` afterwards.
 """
 
 import json
@@ -14,9 +15,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from benchmarks.algorithms.beside.course import Course
+from benchmarks.algorithms.beside.course import SERVICES, Course
 from benchmarks.algorithms.beside.ours import EVAL_INTERVAL, NUM_ROWS, trial_of
-from benchmarks.algorithms.job import COLUMNS, MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS, TrialJob
+from benchmarks.algorithms.data import COLUMNS as PAIR_COLUMNS
+from benchmarks.algorithms.job import COLUMNS, TrialJob
+from benchmarks.algorithms.tasks import HINT_TEMPLATE, is_same_end
+from benchmarks.algorithms.trials import Trial
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -34,21 +38,19 @@ def service_course(
 
     Raises: RuntimeError naming the log.
     """
+    trial = trial_of(algorithm, model)
     name = f"{algorithm}-{seed}-{num_steps}"
     config = job.work / f"{name}.yaml"
-    values = config_values(job, algorithm, model, name, seed=seed, num_steps=num_steps)
+    values = config_values(job, trial, model, name, seed=seed, num_steps=num_steps)
     OmegaConf.save(OmegaConf.create(dict(values)), config)
-    log = job.work / f"{name}.log"
-    command = [sys.executable, "-m", "trinity.cli.main", "run", "--config", str(config)]
     before = _processor_seconds()
-    with log.open("wb") as out:
-        done = subprocess.run(command, cwd=ROOT, stdout=out, stderr=out, env=dict(environment))
-    if done.returncode != 0:
-        raise RuntimeError(f"{name} ended with {done.returncode}; see {log}")
+    _run(config, environment)
+    if trial.is_on_data:
+        _run(config, environment, "mode=bench", "buffer.total_steps=null")
     job_dir = job.work / "checkpoints/beside" / name
     accuracies = read_accuracies(job_dir)
     return Course(
-        contender="the services, with vLLM",
+        contender=SERVICES,
         algorithm=algorithm,
         model=model,
         seed=seed,
@@ -61,31 +63,36 @@ def service_course(
     )
 
 
+def _run(config: Path, environment: Mapping[str, str], *overrides: str) -> None:
+    log = config.with_suffix(".log")
+    command = [sys.executable, "-m", "trinity.cli.main", "run", "--config", str(config), *overrides]
+    with log.open("ab") as out:
+        done = subprocess.run(command, cwd=ROOT, stdout=out, stderr=out, env=dict(environment))
+    if done.returncode != 0:
+        raise RuntimeError(f"{config.stem} ended with {done.returncode}; see {log}")
+
+
+def last_part_reward(response: str, truth: str) -> dict[str, float]:
+    """Pays for the last part of an answer."""
+    return {"accuracy": float(is_same_end(response, truth))}
+
+
 def config_values(
-    job: TrialJob, algorithm: str, model: str, name: str, *, seed: int, num_steps: int
+    job: TrialJob, trial: Trial, model: str, name: str, *, seed: int, num_steps: int
 ) -> Mapping[str, object]:
     """Returns the YAML: the addition example's second stage, from the common start."""
-    settings = dict(trial_of(algorithm, model).algorithm)
-    data = {
-        split: {
-            "name": split,
-            "path": str(job.work / f"made/data/{split}.jsonl"),
-            "format": COLUMNS,
-        }
-        for split in ("train", "test")
-    }
-    repeat = settings["repeat_times"]
+    on_data, num_passes = trial.is_on_data, 1 if job.task is None else job.task.num_passes
     return {
         "project": "beside",
         "name": name,
         "seed": seed,
         "checkpoint_root_dir": str(job.work / "checkpoints"),
-        "mode": "both",
-        "algorithm": settings,
+        "mode": "train" if on_data else "both",
+        "algorithm": dict(trial.algorithm),
         "model": {
             "model_path": str(job.start),
-            "max_prompt_tokens": MAX_PROMPT_TOKENS,
-            "max_response_tokens": MAX_RESPONSE_TOKENS,
+            "max_prompt_tokens": job.max_prompt_tokens,
+            "max_response_tokens": job.max_response_tokens,
         },
         "explorer": {
             "runner_per_model": 256,
@@ -96,18 +103,58 @@ def config_values(
                 "extra_engine_args": {"max_num_seqs": 256},
             },
         },
-        "trainer": {"dtype": "float32", "max_token_len_per_gpu": 8192, "save_interval": 0},
+        "trainer": {
+            "dtype": "float32",
+            "max_token_len_per_gpu": 8192,
+            "save_interval": EVAL_INTERVAL[model] if on_data else 0,
+            "max_checkpoints_to_keep": num_steps,
+            "ppo_epochs": 1 if on_data else num_passes,
+        },
         "synchronizer": {"sync_interval": 1, "sync_offset": 0},
         "buffer": {
-            "batch_size": NUM_ROWS[model] // repeat,
             "total_steps": num_steps,
-            "explorer_input": {
-                "default_workflow_type": "simple_workflow",
-                "default_reward_fn_type": "exact_match_reward",
-                "taskset": data["train"],
-                "eval_tasksets": [{**data["test"], "rollout_args": {"temperature": 0.0}}],
-            },
+            **(_pairs(job, model) if on_data else _problems(job, trial, model)),
         },
+    }
+
+
+def _taskset(job: TrialJob, split: str) -> dict[str, object]:
+    path = job.work / f"made/data/{split}.jsonl"
+    return {"name": split, "path": str(path), "format": COLUMNS}
+
+
+def _evaluated(job: TrialJob) -> dict[str, object]:
+    """Returns how held-out problems are answered: as in `benchmarks.algorithms.play`."""
+    reward = f"{__name__}.{last_part_reward.__name__}"
+    temperature = 0.0 if job.task is None else 1.0
+    return {
+        "default_workflow_type": "simple_workflow",
+        "default_reward_fn_type": "exact_match_reward" if job.task is None else reward,
+        "eval_tasksets": [{**_taskset(job, "test"), "rollout_args": {"temperature": temperature}}],
+    }
+
+
+def _problems(job: TrialJob, trial: Trial, model: str) -> dict[str, object]:
+    taskset = _taskset(job, "train")
+    if job.hinted_prompts is not None:
+        taskset["default_workflow_type"] = "self_distill_workflow"
+        taskset["workflow_args"] = {"hint_template": HINT_TEMPLATE}
+        taskset["rollout_args"] = {"temperature": 1.0}
+    return {
+        "batch_size": NUM_ROWS[model] // trial.algorithm["repeat_times"],
+        "explorer_input": {**_evaluated(job), "taskset": taskset},
+    }
+
+
+def _pairs(job: TrialJob, model: str) -> dict[str, object]:
+    """Each pair is two rows."""
+    path = str(job.work / "made/data/train.jsonl")
+    columns = {"prompt_type": "plaintext", **PAIR_COLUMNS["dpo"]}
+    rows = {"name": "pairs", "storage_type": "file", "path": path, "format": columns}
+    return {
+        "train_batch_size": NUM_ROWS[model] // 2,
+        "trainer_input": {"experience_buffer": rows},
+        "explorer_input": _evaluated(job),
     }
 
 

@@ -8,10 +8,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from benchmarks.algorithms.areas_document import lines_of_services
 from benchmarks.algorithms.beside.__main__ import PARTS, missing_of
-from benchmarks.algorithms.beside.course import Course, Courses
+from benchmarks.algorithms.beside.course import ADDITION, EDITS, HINTED, SERVICES, Course, Courses
 from benchmarks.algorithms.beside.grown import grown_weights
-from benchmarks.algorithms.beside.ours import ADDITION, trial_of
+from benchmarks.algorithms.beside.ours import BENCH_TASKS, trial_of
 from benchmarks.algorithms.beside.plain_verl import as_tensors, verl_settings
 from benchmarks.algorithms.beside.services import config_values
 from benchmarks.algorithms.job import EncodedProblems, TrialJob
@@ -80,7 +81,7 @@ def test_the_services_get_a_plan_with_the_same_loss_and_size(
     tmp_path: Path, algorithm: str
 ) -> None:
     job = a_job(tmp_path)
-    values = config_values(job, algorithm, ADDITION, "one", seed=3, num_steps=20)
+    values = config_values(job, trial_of(algorithm), ADDITION, "one", seed=3, num_steps=20)
     (stage,) = plan_experiment(Config.model_validate(values)).stages
     own = job.plan(trial_of(algorithm), seed=3, num_rows=128, lag=0)
     assert stage.algorithm.policy_loss_fn_args == own.algorithm.policy_loss_fn_args
@@ -88,6 +89,33 @@ def test_the_services_get_a_plan_with_the_same_loss_and_size(
     assert (stage.num_rollout_rows, own.num_rollout_rows) == (128, 128)
     assert [stage.learning_rate(step) for step in range(1, 21)] == [
         own.learning_rate(step) for step in range(1, 21)
+    ]
+
+
+@pytest.mark.parametrize("model", [EDITS, HINTED])
+def test_the_services_train_the_longer_task_as_the_loop_does(tmp_path: Path, model: str) -> None:
+    prompts = np.zeros((1, 41), np.int64) if model == HINTED else None
+    job = replace(a_job(tmp_path), task=BENCH_TASKS[model], hinted_prompts=prompts)
+    for _, of_model, algorithms in PARTS.values():
+        for algorithm in algorithms if of_model == model else ():
+            trial = trial_of(algorithm, model)
+            values = config_values(job, trial, model, "one", seed=3, num_steps=40)
+            (stage,) = plan_experiment(Config.model_validate(values)).stages
+            rows = 96 // 2 if trial.is_on_data else 96
+            own = job.plan(trial, seed=3, num_rows=rows, lag=0)
+            assert stage.algorithm == own.algorithm
+            assert stage.config.trainer.ppo_epochs == own.config.trainer.ppo_epochs
+            assert stage.train_batch_size == own.train_batch_size == rows
+
+
+def test_a_line_compares_the_loop_with_the_services() -> None:
+    ours = [
+        replace(COURSE, model=EDITS, seed=seed, accuracies={4: 0.7, 8: end})
+        for seed, end in enumerate((0.7, 0.8, 0.9))
+    ]
+    theirs = replace(ours[0], contender=SERVICES)
+    assert list(lines_of_services([*ours, theirs]))[2:] == [
+        "| grpo | 0.600 | 0.700 ± 0.062 | 0.675 |"
     ]
 
 
