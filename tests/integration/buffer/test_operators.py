@@ -212,25 +212,25 @@ async def test_groups_wait_for_data_juicer_and_lose_nothing_while_it_is_away(
     assert (head.state, len(rows)) == (pb.BatchHead.STATE_READY, ROWS)
 
 
-SURE = """
-from trinity.buffer.operators import ExperienceOperator
-
-class Sure(ExperienceOperator):
-    def process(self, exps):
-        kept = [exp for exp in exps if float(exp.logprobs.mean()) > -1.0]
-        assert all(len(exp.tokens) == exp.prompt_length + 3 for exp in exps)
-        return kept, {"tokens": sum(len(exp.tokens) for exp in exps)}
+SURE = (
+    HEAD
+    + """
+    whole = [rollouts.experience(i).sequence for i in range(len(rollouts.rewards))]
+    sure_N = np.array([sequence.rollout_logprobs.mean() > -1.0 for sequence in whole])
+    tokens = sum(len(sequence.tokens) for sequence in whole)
+    return Changes(left_out=~sure_N, metrics={"tokens": np.array([float(tokens)])})
 """
+)
 
 
 async def test_an_operator_reads_log_probabilities_and_tokens_of_recorded_samples(
     users_buffer: Buffer, users_module: UsersModule, tmp_path: Path
 ) -> None:
-    users_module.write(SURE)
+    users_module.write("import numpy as np" + SURE)
     plan = rollout_plan(tmp_path, total_steps=1, max_refill_rounds=0)
-    work = await began(users_buffer, with_operators(plan, f"{users_module.name}.Sure"))
+    work = await began(users_buffer, with_operators(plan, f"{users_module.name}.own"))
     for task in work:
         await finish(users_buffer, task, Made(reward=1.0, logprob=-0.5), Made(logprob=-2.0))
-    head, rows = await users_buffer.batch(1)
+    head, rows = await users_buffer.batch(1, wait_seconds=30)
     assert [row.experience.eid.run for row in rows] == [0] * len(work), head.reason
-    assert head.metrics["experience_pipeline/tokens/mean"] == 5.0 * 2 * len(work)
+    assert head.metrics["experience_pipeline/tokens/mean"] == 5.0 * 2
