@@ -24,6 +24,7 @@ import json
 import random
 import signal
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -349,11 +350,13 @@ class MutantRunner:
                 reached.add((code.co_filename, code.co_firstlineno))
 
         started = time.monotonic()
+        threading.setprofile(note)
         sys.setprofile(note)
         try:
             failed = fails(item, SECONDS_A_SOUND_TEST)
         finally:
             sys.setprofile(None)
+            threading.setprofile(None)
         assert not failed, f"{item.nodeid} fails on sound code"
         for place in reached:
             self._reached[place].append((len(reached), time.monotonic() - started, number))
