@@ -265,9 +265,7 @@ CISPO = AlgorithmType(
     summary=(
         "Clips the importance weight instead of the update, so that every token keeps its gradient."
     ),
-    when_to_use=(
-        "Long reasoning on fresh rollouts, where PPO's clipping silences rare but decisive tokens."
-    ),
+    when_to_use="Long reasoning, fresh rollouts: PPO's clipping silences rare, decisive tokens.",
     paper="https://arxiv.org/abs/2506.13585",
     safe_lag="0 (carries)",
     repeat_times=2,
