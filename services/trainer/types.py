@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -241,5 +242,8 @@ def _clip_ratio(name: str, lengths: Sequence[int], longest: int) -> dict[str, fl
 
 
 def mean_over_passes(passes: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Returns the mean of each metric over the passes, as verl reports it."""
-    return {name: sum(metrics[name] for metrics in passes) / len(passes) for name in passes[0]}
+    """Returns the mean of each metric over the passes that have it, as verl reports it."""
+    found: dict[str, list[float]] = {}
+    for name, value in chain.from_iterable(metrics.items() for metrics in passes):
+        found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}

@@ -231,7 +231,7 @@ class StageRpcs(BufferServicerBase):
         return Opened(
             state=Opened.STATE_OPEN,
             num_tasks=stage.num_rows,
-            total_train_steps=stage.total_train_steps,
+            total_train_steps=stage.total_train_steps + stage.num_unfilled,
             total_explore_steps=stage.total_explore_steps,
         )
 

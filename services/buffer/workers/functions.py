@@ -193,7 +193,12 @@ class FunctionRunner:
             if read is None or READ not in answer:
                 return answer
             left -= time.monotonic() - begun
-            bodies = await read(answer[READ])
+            try:
+                bodies = await read(answer[READ])
+            except BaseException:
+                # It would take the next request for the samples that it waits for.
+                await worker.kill()
+                raise
             await worker.send({"bodies": [base64.b64encode(body).decode() for body in bodies]})
 
     async def _ask_needs(self, tenant: str, operator: PipelineFunction) -> Needs:

@@ -122,6 +122,8 @@ class Actor:
             rows = parts[index].prepared
             if number or len(rows.rows) < len(prepared.rows):
                 rows = before_update(rows, number)
+                if updates and not rows.mask_BT.any():  # all of it is rejected by now
+                    continue
             gatherer = gatherers[index] if is_first_pass else None
             updates.append(self._update(rows, learning_rate, kl_coef, gatherer))
         metrics = {

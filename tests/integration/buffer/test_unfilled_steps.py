@@ -107,12 +107,14 @@ async def test_batches_are_the_same_after_another_life_of_the_trainer(
 ) -> None:
     plan = plan_of(tmp_path, own(users_module))
     await begin(users_buffer, plan)
+    planned = await users_buffer.open(plan)
     first, _ = await train(users_buffer, until=3)
     opened = await users_buffer.open(plan)
     await users_buffer.begin()
     again, _ = await train(users_buffer, until=3)
     assert again == first
-    assert opened.total_train_steps == (await users_buffer.status()).total_train_steps
+    assert (await users_buffer.status()).total_train_steps < planned.total_train_steps
+    assert opened.total_train_steps == planned.total_train_steps, "learning rates follow it"
     _, reason = await train(users_buffer, 4)
     assert reason.startswith("all ")
 

@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM
 from services.trainer.types import TrainBatch, TrainRow
 from tests.integration.trainer.learners import Arrays, Build, stepped
 from tests.unit.trainer.builders import make_plan, random_batch
+from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.config.plan.parts import TrainStepUnit
 from trinity.config.plan.stage_plan import StagePlan
 
@@ -299,3 +300,15 @@ def test_the_policy_is_asked_once_for_each_update(
     monkeypatch.setattr(actor, "compute_outputs", counting)
     stepped(learner, random_batch(16, seed=5), RATE)
     assert len(asked) == num_passes
+
+
+def test_an_update_without_a_token_that_is_left_takes_no_step(
+    learner_of: Build, model: Path
+) -> None:
+    """After the first pass all rows are too far from the rollout policy."""
+    plan = plan_of(model, "gpg", 3)
+    correction = CorrectionSettings(rollout_rs="seq_max_k2", rollout_rs_threshold=1e-9)
+    algorithm = plan.algorithm.model_copy(update={"rollout_correction": correction})
+    learner = learner_of(plan.model_copy(update={"algorithm": algorithm}))
+    batch = rollouts_of(random_batch(16, seed=5), model, "gpg")
+    assert len(updates_of(learner, batch)) == 1

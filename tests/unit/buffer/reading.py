@@ -39,3 +39,14 @@ class Endless(ExperienceOperator):
     def process(self, exps: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         while True:
             _ = exps[0].tokens
+
+
+class Persistent(ExperienceOperator):
+    """Goes on without what could not be read."""
+
+    def process(self, exps: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+        try:
+            first = float(exps[0].logprobs[0])
+        except KeyError:
+            first = -99.0
+        return exps, {"first": first}

@@ -92,6 +92,24 @@ async def test_a_function_reads_whole_samples_of_a_big_group_when_it_asks_for_th
         assert answer.metrics[name].tolist() == [-3.0 * sum(range(BIG))]
 
 
+async def test_an_answer_whose_samples_could_not_be_loaded_is_no_later_ones() -> None:
+    async def lost(_: int, places: Sequence[int]) -> list[bytes]:
+        raise ConnectionError(f"no database for {places}")
+
+    async def read(_: int, places: Sequence[int]) -> list[bytes]:
+        return _bodies([7] * len(places))
+
+    contents = [Content(prompt_text="", response_text="", info={}, metrics={})] * 2
+    own = PipelineFunction(kind="operator", name=f"{READING}.Persistent", arguments={})
+    async with FunctionRunner(limit_seconds=10, memory_bytes=2**33) as functions:
+        own = replace(own, needs=await functions.needs("a", own))
+        part = Rollouts.of(PART, contents=contents)
+        with pytest.raises(ConnectionError):
+            await functions.call_function("a", own, [part], lost)
+        [found] = await functions.call_function("a", own, [part], read)
+    assert found.metrics["first"].tolist() == [-7.0]
+
+
 async def test_a_function_that_reads_on_and_on_has_no_more_time_than_others() -> None:
     async def read(_: int, places: Sequence[int]) -> list[bytes]:
         return _bodies(places)

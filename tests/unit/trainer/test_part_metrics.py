@@ -16,6 +16,7 @@ from services.trainer.estimation import EstimationFunctions
 from services.trainer.learner.advantages import RolloutRows, estimate_advantages
 from services.trainer.learner.loss import BatchLoss, LossFunctions
 from services.trainer.learner.prepared_batch import PreparedBatch
+from services.trainer.types import mean_over_passes
 from tests.unit.trainer.builders import random_batch
 from trinity.algorithm.advantage.samples import Advantages
 from trinity.algorithm.aggregation import BatchTotals
@@ -150,3 +151,9 @@ KINDS: Mapping[str, tuple[Callable[[], Mapping[str, float]], str]] = {
 def test_a_metric_of_a_users_part_is_logged(kind: str) -> None:
     compute, name = KINDS[kind]
     assert compute()[name] == pytest.approx(VALUE)
+
+
+def test_a_metric_that_some_updates_lack_is_the_mean_of_the_others() -> None:
+    updates = [{"loss": 1.0}, {"loss": 2.0, "own": VALUE}, {"loss": 3.0, "own": -VALUE}]
+    assert mean_over_passes(updates) == {"loss": 2.0, "own": 0.0}
+    assert mean_over_passes(updates[::-1]) == {"loss": 2.0, "own": 0.0}
