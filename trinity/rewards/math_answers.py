@@ -54,6 +54,7 @@ _CHOICE_WITH_VALUE = re.compile(r"(?:\(([A-Z])\)[.:]?|([A-Z])[).:])\s*(?![A-Z])[
 _SIGN = re.compile(rf"%|{DEGREES}")
 _NUMERIC = re.compile(r"(?:[\d\s.+*/^(){}!-]|\\(?:frac|sqrt|cdot|times|div|pi)(?![a-zA-Z]))*")
 _UNFINISHED = re.compile(r"'|\\(?:[lc]?dots|prime|[hv]?phantom)(?![a-zA-Z])|\.\.")
+_NEXT_EQUATION = re.compile(r"[\d})]\s+[a-zA-Z]|\n")
 _PERCENT = re.compile(r"\\?%\s*$")
 _BASE = re.compile(r"_\{?(\d+)\}?$")
 _INEXACT = re.compile(r"\\(?:pi|sqrt|frac)(?![a-zA-Z])|/")
@@ -215,18 +216,25 @@ def _value(text: str, equal: Equal) -> str | None:
     r"""Returns the value that an answer gives; None for an equation that gives none.
 
     In front of `=` may stand names, `x = y = 12`, and what comes to the value, `3 \cdot 4 = 12`. A
-    formula of an unknown, `3x = 12`, gives the value of nothing that was asked for. Nor does a
-    calculation that ends in 0: `12 - 12 = 0` is a check.
+    formula of an unknown, `3x = 12`, gives the value of nothing that was asked for, unless a name
+    stands before it: `A = \pi r^2 = 12`. Nor does a calculation that ends in 0: `12 - 12 = 0` is a
+    check.
     """
     sides = [side for side in split_outside(text, "=") if side]
     if not sides:
         return None
     formulas = [side for side in sides if not is_name(side)] or sides[-1:]
     value = formulas[-1].rpartition(r"\approx")[2].strip()
-    others = formulas[:-1]
+    is_derived = len(sides) > 2 and is_name(sides[0])
+    others = [side for side in formulas[:-1] if not is_derived or not _is_formula(side)]
     if others and number_of(value) == 0:
         return None
     return value if all(_comes_to(side, value, equal) for side in others) else None
+
+
+def _is_formula(side: str) -> bool:
+    r"""Returns true for `\pi r^2`, and not for `11 b`, which ends one equation and begins another."""
+    return has_unknown(side) and not _NEXT_EQUATION.search(side)
 
 
 def _comes_to(side: str, value: str, equal: Equal) -> bool:

@@ -47,7 +47,7 @@ _REPLACED = (
     (re.compile(r"\\varnothing|\\empty(?![a-zA-Z])"), r"\\emptyset"),
     (re.compile(r"\\langle(?![a-zA-Z])"), "("),
     (re.compile(r"\\rangle(?![a-zA-Z])"), ")"),
-    (re.compile(r"\\(begin|end)\{[bB]?matrix\}"), r"\\\1{pmatrix}"),
+    (re.compile(r"\\(begin|end)\{(?:[bB]|small)?matrix\}"), r"\\\1{pmatrix}"),
     (
         re.compile(r"[(\[]\s*\\begin\{array\}\{[lcr ]*\}(.*?)\\end\{array\}\s*[)\]]", re.DOTALL),
         r"\\begin{pmatrix}\1\\end{pmatrix}",
@@ -66,6 +66,7 @@ _WORDS = (
         re.compile(r"(?<=[\d})])(?:\s|~)*(?:\\(?:text|mathrm)\s*\{\s*)?per ?cent\s*\}?(?=\$?$)"),
         r"\\%",
     ),
+    (re.compile(r"\\mathrm\s*\{\s*([ei])\s*\}"), r" \1"),
     (re.compile(r"^(\$?)(\d+) (?:in|out of) (\d+)(?=\$?$)"), r"\1\\frac{\2}{\3}"),
 )
 _TEXT = re.compile(

@@ -76,7 +76,7 @@ def is_equivalent(response: str, truth: str) -> bool:
 
 
 def _is_given(text: str, truth: str, is_marked: bool) -> bool:
-    end = text[-MAX_CHARACTERS:].strip("*` \n")
+    end = text[-MAX_CHARACTERS:].strip("*`# \n")
     if (is_marked or len(text) <= MAX_BARE_CHARACTERS) and is_right_answer(end, truth):
         return True
     if (box := boxed_answer(text)) is not None:

@@ -47,8 +47,8 @@ _LAST_WORD = re.compile(
 _LAST_WORD_ELSEWHERE = re.compile(
     r"\W*(?:(?:所以|因此|故|综上|从而|则|即|よって|したがって|ゆえに|also|daher|somit|donc|ainsi|alors|entonces"
     r"|por (?:lo )?tanto)[,，、:：]?\s*)*"
-    r"(?:(?:(?:die|das|der|la|le|el)\s+)?(?:(?:richtige|endgültige|最终|正确|最終的な)\s*)?"
-    rf"{_ANSWER}(?:\s+(?:finale?|correcte?|correcta))?[*_]*\s*(?:{_IS}|：)[:：]?|(?:应|應)?[选選])"
+    r"(?:(?:(?:die|das|der|la|le|el)\s+)?(?:(?:richtige|endgültige|bonne|最终|正确|最終的な)\s*)?"
+    rf"{_ANSWER}(?:\s+(?:finale?|correcte?|correcta))?[*_]*\s*(?:{_IS}|：)[:：]?|(?:应|應)?[选選][:：]?)"
     r"\s*(.+?)(?:です|である|だ|(?:に|と)なります)?[。．！]?",
     re.IGNORECASE,
 )
@@ -68,7 +68,8 @@ _SAID_OF_THE_WAY = re.compile(
 """Denials of something other than the answer: `it is not hard to see that it is 5`."""
 _DENIED = re.compile(
     r"\b(?:not|never|neither|nor|cannot|nobody|no one|unless)\b|n['’]t\b"
-    r"|\b(?:nicht|kein\w*|niemals|nie|weder|pas|jamais|nunca|jamás|tampoco)\b"
+    r"|\b(?:nicht|kein\w*|niemals|nie|weder|pas|jamais|nunca|jamás|tampoco|não|niet|geen|не)\b"
+    r"|\bnon (?:è|sono|può|vale)\b"
     r"|\bno (?:es|son|puede|vale|está)\b|不[是为為会會能等可到]|[并並]非|而非|没有|沒有"
     r"|\b(?:anything|nothing|everything|all) but\b|\bif it (?:was|were|is)\b",
     re.IGNORECASE,
@@ -76,7 +77,7 @@ _DENIED = re.compile(
 _OTHER_BEFORE = re.compile(
     r"(?:至少|至多|最多|最少|[大小少多][于於]|不[到足]|超[过過]|少なくとも|多くとも|最大|最小)\s*$"
     rf"|{_NUMBER}\s*(?:和|与|與|或者?|、|か|または|もしくは|と|から|到|至|,)\s*$"
-    r"|比\s*$|\b(?:mindestens|höchstens|als|entweder|zwischen|unter|über|weder|noch|ni|soit|entre"
+    r"|比\s*$|\b(?:mindestens|höchstens|als|entweder|zwischen|unter|über|weder|ni|soit\b[^.]*\bsoit|entre"
     r"|moins de|plus de|au moins|au plus|menos de|más de|al menos|como (?:máximo|mínimo)"
     r"|(?:hälfte|doppelte|dreifache|drittel|viertel|wurzel|quadrat)\w* (?:von|aus)"
     r"|(?:moitié|doubl|tripl|doble|mitad|tiers|quart|tercio|cuarto|carré|cuadrado|racine|raíz)\w*"
@@ -98,7 +99,8 @@ _OTHER_BEHIND = re.compile(
     r"\s*(?:,?\s*(?:no|wait|actually|sorry|or rather)\b"
     r"|(?:,|;|and\b|or\b)\s*\$?[a-zA-Z](?:_\{?\w\}?)?\s*="
     rf"|,\s*{_NUMBER}\s*(?:$|[.!?,;]|and\b|or\b)"
-    r"|[度个個人円元米年点歳岁]?\s*以[上下外内]|[个個]?半|만|十|тыс|未満|多|余|几|倍|分之|割|乗|から|到|至|[〜～]|的|の|吗|嗎|或|和|か(?!ら)|または|もしくは|より|之间"
+    r"|[度个個人円元米年点歳岁]?\s*以[上下外内]|[个個]?半|[万萬亿億兆十만억]|千(?![米克瓦卡])|百(?!分)|тыс|млн|млрд|未満|多|余|几|倍|分之|割|乗|から|到|至|[〜～]|的|の|吗|嗎|或|和|か(?!ら)|または|もしくは|より|之间"
+    r"|[이가은는]?\s*아[니닙닌]|(?:nicht|niet|değil)\b"
     rf"|では(?:な|あり)|じゃ(?:な|あり)|で(?:ない|ありません)|(?:oder|ou|o|u|ou bien)\s+{_NUMBER}"
     r"|\\?%?\s*(?:negative\s*$|off\b|thousand|million|billion|mil\b|mi[lo]n?\b|mln|bln|half\b"
     r"|degrees below|(?:third|fourth|fifth|sixth|seventh|eighth|ninth|tenth)s?\b)"
@@ -117,17 +119,20 @@ _OTHER_BEHIND = re.compile(
 _DENIED_BOX = re.compile(
     r"(?:\b(?:not|never|nicht|pas|jamais|no es)|n['’]t|不是|并非|不等于)"
     r"\s*(?:(?:be|equal to|equals?|exactly|simply)\s+)*\}?\s*$"
-    r"|(?:[-+*/^<>≠]|\\(?:neq?|cdot|times|pm|mp|div))\s*$",
+    r"|(?:[-+*/^<>≠]|\\(?:neq?|cdot|times|pm|mp|div)"
+    r"|\\(?:sqrt|[dt]?frac)(?:\[\w*\])?(?:\{[^{}]*\})?\{)\s*$",
     re.IGNORECASE,
 )
 _SEVERAL = re.compile(
-    r"\b(?:or|either|maybe|perhaps|possibl[ey]|alternatively|wait|actually|sorry|oops|correction"
-    r"|options?|candidates?|oder|vielleicht|peut-être|quizás)\b|\bno[,.]|\bI mean\b"
-    r"|或|または|可能|[→⇒]|[-=]>",
+    r"\b(?:or|either|maybe|perhaps|possibly|alternatively|actually|sorry|oops|correction"
+    r"|oder|vielleicht|peut-être|quizás)\b|\bno[,.]|\bI mean\b|\b(?:options?|candidates?)\s*:"
+    r"|(?<!est )(?<!most )(?<!imum )\bpossible (?:answer|value|solution|result|option)"
+    r"|(?:^|[,.!?]\s*)wait\b|\bwait\s*[,.!]|或|または|可能|(?:[→⇒]|[-=]>)\s*\$?[-+]?\d",
     re.IGNORECASE,
 )
 _OPENING = re.compile(r"(?:\$+|\\[(\[]|\*+|\s)+$")
 _CLOSING = re.compile(r"(?:\.?\$+|\\[)\]]|\*+)+")
+_RAISED = re.compile(r"\^\s*\{?\s*-?\d")
 _RAISED_UNIT = re.compile(r"[a-zA-Z/]+\^\{?[23]\}?\W*$")
 """Stands behind a number, and is none."""
 _SET_WORDS = re.compile(
@@ -174,7 +179,7 @@ def is_unchanged(text: str, place: slice) -> bool:
     behind = spaced(text[place.stop : place.stop + 200])
     behind = behind[found.end() :] if (found := _CLOSING.match(behind)) else behind
     is_denied = _DENIED_BOX.search(before) or _OTHER_BEFORE.search(before)
-    return not is_denied and not _OTHER_BEHIND.match(behind)
+    return not is_denied and not _RAISED.match(behind) and not _OTHER_BEHIND.match(behind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,13 @@ _SYMBOL = rf"(?:{_LETTER}|{_ACCENT}\{{?{_LETTER}\}}?)'*(?:_(?:\{{[^{{}}]*\}}|\w|
 _FIGURE = r"(?:\\(?:angle|triangle|overline|overrightarrow|widehat))?(?:[A-Z]{2,4}|\{[A-Z]{2,4}\})"
 _NAMED = re.compile(
     rf"{_SYMBOL}|{_FIGURE}|\|{_FIGURE}\||\[[A-Z]{{3,6}}\]|\|{_ACCENT}\{{?{_LETTER}\}}?\|"
-    rf"|\\frac\{{(?:d|\\partial)\^?\d?{_LETTER}\}}\{{(?:d|\\partial){_LETTER}(?:\^\d)?\}}"
+    rf"|\\det{_LETTER}|\\frac\{{{_FIGURE}\}}\{{{_FIGURE}\}}|\\frac\{{(?:d|\\partial)\^?\d?{_LETTER}\}}\{{(?:d|\\partial){_LETTER}(?:\^\d)?\}}"
 )
 """Symbols, segments and figures, and derivatives: what an equation may give a value to."""
-_CALL = re.compile(rf"({_SYMBOL}|\({_LETTER}\\circ{_LETTER}\))(?:\^\{{-1\}})?\((.+)\)")
-_FUNCTION_NAMES = re.compile(r"[fghFGHPE]\b|\(|\\(?:var)?phi|\\Phi")
+_CALL = re.compile(
+    rf"({_SYMBOL}|\({_LETTER}\\circ{_LETTER}\)|\\(?:det|Pr)|Var)(?:\^\{{-1\}})?[(\[](.+)[)\]]"
+)
+_FUNCTION_NAMES = re.compile(r"[fghFGHPE]\b|\(|\\(?:var)?phi|\\Phi|\\mathbb|\\det|\\Pr|Var")
 _PLAIN_ARGUMENTS = re.compile(r"(?:-?(?:\d+(?:\.\d+)?|[A-Zxtn]|\\pi)(?:,(?!$)|$))+")
 _MATRIX = re.compile(r"(.*?)\\begin\{pmatrix\}(.*)\\end\{pmatrix\}", re.DOTALL)
 
