@@ -101,6 +101,21 @@ def test_what_a_workflow_computes_for_another_algorithm_is_told() -> None:
     assert said(buffer=hinted, algorithm={"algorithm_type": "sdpo"}) == []
 
 
+def test_what_a_users_operator_may_read_is_not_called_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = (
+        "from trinity.operators.rollouts import Changes, Rollouts\n"
+        "def of_teachers(rollouts: Rollouts) -> Changes:\n"
+        "    return Changes()\n"
+    )
+    (tmp_path / "teachers_own.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    greedy = tasks("greedy_baseline_workflow")
+    assert said(buffer=greedy, data_processor=with_operators("teachers_own.of_teachers")) == []
+    assert len(said(buffer=greedy, data_processor=with_operators("reward_filter"))) == 1
+
+
 def with_operators(*names: str) -> dict[str, object]:
     arguments: dict[str, object] = {
         "overlong_penalty": {"max_response_length": 64, "cache_length": 8},

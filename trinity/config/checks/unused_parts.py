@@ -5,7 +5,8 @@ Explorers watch users' workflows while they run (`services/explorer/rollout/part
 
 from collections.abc import Iterator
 
-from trinity.algorithm.token_advantage import needs_of
+from trinity.algorithm.advantage import ADVANTAGES
+from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES, needs_of
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.json_values import JsonValue
@@ -103,10 +104,17 @@ def auxiliary_model_is_not_asked(stage: StagePlan) -> Iterator[str]:
         )
 
 
+def _are_built_in(stage: StagePlan) -> bool:
+    """Returns True if no operator or advantage of a user may read what a workflow computed."""
+    operators = {operator.name for operator in stage.operators}
+    advantages = {*ADVANTAGES.builtins, *TOKEN_ADVANTAGES.builtins}
+    return stage.algorithm.advantage_fn in advantages and operators <= OPERATORS.builtins.keys()
+
+
 def record_is_not_read(stage: StagePlan) -> Iterator[str]:
     """Some workflows pay further passes for what few advantages read."""
     advantage = stage.algorithm.advantage_fn
-    if not stage.needs_training or "." in advantage:
+    if not stage.needs_training or not _are_built_in(stage):
         return
     for taskset in stage.tasksets:
         need, text = RECORDS.get(taskset.workflow, ("", ""))
