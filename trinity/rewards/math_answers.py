@@ -233,7 +233,7 @@ def _value(text: str, equal: Equal) -> str | None:
 
 
 def _is_formula(side: str) -> bool:
-    r"""Returns true for `\pi r^2`, and not for `11 b`, which ends one equation and begins another."""
+    r"""Returns true for `\pi r^2`; `11 b` ends one equation and begins another."""
     return has_unknown(side) and not _NEXT_EQUATION.search(side)
 
 
