@@ -3,7 +3,7 @@
 Shapes: N rows, C columns of a micro-batch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,6 +22,7 @@ from trinity.algorithm.kl.estimators import KlEstimator
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss, validate_policy_loss
+from trinity.algorithm.policy_loss_fn.adapting import RESERVED
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.plan.stage_plan import StagePlan
 
@@ -125,7 +126,7 @@ class BatchLoss:
         loss = self._add_term(policy, inputs, factors_NC)
         loss = loss + self._divergence(inputs, rows_N1)
         loss = loss + self._distillation(model_output, inputs, rows_N1)
-        loss = loss - self._entropy(model_output, inputs, rows_N1)
+        loss = loss - self._entropy(model_output, inputs, rows_N1, {*policy.metrics, *RESERVED})
         self.sums.add_share("loss", loss)
         self.sums.add_share("final_loss", loss)  # Trinity-RFT's name
         for name in (BALANCE, Z):
@@ -178,8 +179,12 @@ class BatchLoss:
         model_output: dict[str, torch.Tensor],
         inputs: PolicyInputs,
         rows_N1: torch.Tensor,
+        taken: Collection[str],
     ) -> torch.Tensor:
-        """Returns the entropy term, and reports the mean entropy wherever the engine gives it."""
+        """Returns the entropy term, and reports the mean entropy wherever the engine gives it.
+
+        Metrics of the term with names that are `taken` get the term's name in front.
+        """
         if "entropy" not in model_output:
             return torch.zeros(())
         entropy_NC = torch.where(inputs.mask_BT, model_output["entropy"], 0.0)
@@ -194,12 +199,14 @@ class BatchLoss:
             agg_mode=self._functions.agg_mode,
         )
         term = self._functions.entropy_loss(entropy)
-        self._add_metrics(term, inputs)
+        self._add_metrics(term, inputs, taken)
         return self._add_term(term, inputs, rows_N1)
 
-    def _add_metrics(self, part: PolicyLoss, inputs: PolicyInputs) -> None:
+    def _add_metrics(
+        self, part: PolicyLoss, inputs: PolicyInputs, taken: Collection[str] = ()
+    ) -> None:
         for name, value in metric_contributions(part, inputs, self._totals).items():
-            self.sums.add_share(name, value)
+            self.sums.add_share(f"{part.name}/{name}" if name in taken else name, value)
 
     def _record_metrics(self, policy: PolicyLoss, inputs: PolicyInputs) -> None:
         self._add_metrics(policy, inputs)

@@ -153,6 +153,20 @@ def test_a_metric_of_a_users_part_is_logged(kind: str) -> None:
     assert compute()[name] == pytest.approx(VALUE)
 
 
+def test_metrics_of_two_parts_with_one_name_are_not_added_up() -> None:
+    sums = _sums(policy=adapted_loss("own", OwnLoss), entropy=adapted_entropy_loss("o", OwnEntropy))
+    assert sums["own"] == pytest.approx(VALUE)
+    assert sums["entropy_term/own"] == pytest.approx(VALUE)
+
+    def own(inputs: Any) -> PolicyLoss:
+        term = _function_of_entropy(inputs)
+        return replace(term, metrics={"entropy": term.metrics["own"]})
+
+    sums = _sums(entropy=own)
+    assert sums["entropy"] == pytest.approx(0.5)
+    assert sums["own_entropy/entropy"] == pytest.approx(VALUE)
+
+
 def test_a_metric_that_some_updates_lack_is_the_mean_of_the_others() -> None:
     updates = [{"loss": 1.0}, {"loss": 2.0, "own": VALUE}, {"loss": 3.0, "own": -VALUE}]
     assert mean_over_passes(updates) == {"loss": 2.0, "own": 0.0}
