@@ -99,6 +99,10 @@ class ChatTemplate:
         template = _compiled(self._source(conversation))
         return template.render(self._arguments(conversation, with_answer_to_come))
 
+    def asks_for_prompt(self, conversation: Conversation) -> bool:
+        """Returns True if the template asks whether an answer is to come."""
+        return "add_generation_prompt" in self._source(conversation)
+
     def marked(self, conversation: Conversation) -> tuple[str, list[Span]] | None:
         """Returns the text if the template marks what is generated; transformers tells the spans.
 
@@ -208,6 +212,7 @@ def _split(
     template: ChatTemplate, conversation: Conversation, place: int, before: str
 ) -> tuple[str, str]:
     whole = template.text(conversation)
+    _require_end(template, conversation, before, whole)
     if found := _continued(before, whole):
         return found
     prompt = conversation.messages_before(place)
@@ -217,6 +222,25 @@ def _split(
         if found := _continued(opening, whole[start:]):
             return before.removesuffix(opening) + found[0], found[1]
     raise _ambiguous_answer_error(conversation, f"the answer in message {place}")
+
+
+def _require_end(
+    template: ChatTemplate, conversation: Conversation, before: str, whole: str
+) -> None:
+    """Raises UserError for a template that begins another answer behind the last one.
+
+    One that does not ask whether an answer is to come may.
+    """
+    if template.asks_for_prompt(conversation):
+        return
+    ends = [end for _, end in template.answer_parts(conversation, to_come=False)]
+    behind = whole[max(ends) :] if ends else ""
+    if behind.strip() and before.endswith(behind):
+        raise UserError(
+            f"row {conversation.index}: the chat template begins another answer behind the last "
+            f"one (`{behind.strip():.60}`), which would be trained on: write it under "
+            "`{% if add_generation_prompt %}`, and set `format.chat_template` to it"
+        )
 
 
 def _continued(before: str, whole: str) -> tuple[str, str] | None:

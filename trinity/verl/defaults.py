@@ -70,9 +70,7 @@ def _apply_checkout(settings: VerlSettings, checkout: Checkout, rows: tuple[Defa
     for row in rows:
         if not _is_relevant(settings, row):
             continue
-        is_unread = row.unread is not None and not checkout.reads(
-            row.key.rpartition(".")[2], row.file
-        )
+        is_unread = _is_unread(row, checkout, release)
         yaml_default = found.get(row.key)
         if is_unread or yaml_default is None:
             value = row.at(RELEASES[0]) if is_unread else row.at(release)
@@ -81,6 +79,13 @@ def _apply_checkout(settings: VerlSettings, checkout: Checkout, rows: tuple[Defa
             _lay(settings, row, yaml_default.value, yaml_default.where)
     if not settings.is_supervised:
         _advise_on_own_keys(settings, checkout, found)
+
+
+def _is_unread(row: Default, checkout: Checkout, release: Release) -> bool:
+    """True if the code does not read a key; without code, if that of the release did not."""
+    if not checkout.code:
+        return row.is_unread(release)
+    return row.unread is not None and not checkout.reads(row.key.rpartition(".")[2], row.file)
 
 
 def _advise_on_own_keys(

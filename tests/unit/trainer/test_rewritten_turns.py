@@ -70,6 +70,15 @@ def test_answers_are_learned_as_they_stand_in_the_text_of_the_whole(
     assert learned_of(tokenizer, row) == "2<end>(so)45<end>"
 
 
+def test_a_template_that_always_begins_another_answer_is_refused(formatter_of: Load) -> None:
+    always = TEMPLATE.replace("{% if add_generation_prompt %}<assistant>{% endif %}", "<assistant>")
+    turns = [("user", "a"), ("assistant", "2")]
+    with pytest.raises(UserError, match=r"row 0: .* begins another answer .*`<assistant>`"):
+        only_row(turns_of(formatter_of, always), {"messages": messages_of(*turns)})
+    never = TEMPLATE.replace("{% if add_generation_prompt %}<assistant>{% endif %}", "")
+    only_row(turns_of(formatter_of, never), {"messages": messages_of(*turns)})
+
+
 def test_what_the_template_adds_to_the_last_turn_is_learned_with_it(
     tokenizer: PreTrainedTokenizerFast, all_turns: Formatter
 ) -> None:

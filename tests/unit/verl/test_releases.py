@@ -171,6 +171,15 @@ def test_a_key_that_no_code_reads_does_not_act(tmp_path: Path) -> None:
     assert flat(megatron.values)["trainer.ppo_epochs"] == 4
 
 
+def test_a_configuration_without_its_code_is_that_of_its_release(tmp_path: Path) -> None:
+    config = tmp_path / "verl" / "trainer" / "config"
+    config.mkdir(parents=True)
+    (config / "ppo_trainer.yaml").write_text("algorithm: {kl_ctrl: {kl_coef: 0.25}}")
+    assert terms(convert_in(tmp_path))[0] == "none"
+    (tmp_path / "setup.py").write_text("setup(version='0.3.0')")
+    assert terms(convert_in(tmp_path))[:2] == ("k1", 0.25)
+
+
 def test_without_a_version_the_report_says_what_hangs_on_it(tmp_path: Path) -> None:
     (said,) = [line for line in convert_in(tmp_path).report if "--verl-version" in line]
     assert "veRL 0.9" in said and "algorithm.use_kl_in_reward is True until 0.3" in said
