@@ -314,6 +314,7 @@ def divergence(name: str, lp: Scalar, reference: float, old: float) -> Scalar:
     """An estimate of KL(policy, reference) at a token."""
     gap = lp - reference
     k2, k3 = gap**2 / 2, held(-gap).exp() - 1 - held(-gap)
+    bounded = k3 if number(k3) <= 10 else constant(torch.full_like(k3, 10.0))
     match name:
         case "k1":
             return gap
@@ -324,14 +325,14 @@ def divergence(name: str, lp: Scalar, reference: float, old: float) -> Scalar:
         case "abs":
             return gap * constant(gap).sign()
         case "low_var_kl":
-            return k3 if number(k3) <= 10 else constant(torch.full_like(k3, 10.0))
+            return bounded
         case "corrected_k3":
             ratio = held(lp - old).exp()
             return (ratio if number(ratio) <= 2 else 2) * k3
         case "k1+":
             return constant(gap) + k2 - constant(k2)
         case "k3+":
-            return constant(k3) + k2 - constant(k2)
+            return constant(bounded) + k2 - constant(k2)
     raise AssertionError(name)
 
 

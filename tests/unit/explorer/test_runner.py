@@ -179,7 +179,8 @@ async def test_one_experience_in_two_places_failed(tmp_path: Path) -> None:
 
 async def test_a_reward_that_no_gradient_could_hold_failed(tmp_path: Path) -> None:
     outcome = await outcome_of(tmp_path, default_workflow_type="test_enormous")
-    assert "Enormous gave the reward -1e+39: give one of 1e+30 at most" in outcome.failure
+    assert "Enormous returned -1e+39 as 'reward'" in outcome.failure
+    assert "of 1e+30 at most" in outcome.failure
 
 
 async def test_a_run_that_takes_too_long_failed_and_is_aborted(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from tests.unit.config.rules.case import (
     PLANNED,
     ROLLOUT,
     SILENT,
+    Tree,
     at,
     evaluated,
     follows,
@@ -19,6 +20,12 @@ from trinity.config.plan.stage_plan import StagePlan
 
 def syncs(style: str) -> Callable[[StagePlan], bool]:
     return lambda plan: plan.config.synchronizer.sync_style == style
+
+
+def judging(model: Tree) -> Tree:
+    """A model that the workflow asks."""
+    workflow = at("buffer.explorer_input.default_workflow_type", "rubric_judge_workflow")
+    return {**workflow, **at("explorer.auxiliary_models", [model])}
 
 
 SYNCHRONIZER = [
@@ -113,7 +120,7 @@ EXPLORER = [
     ),
     follows(
         "a model beside the policy",
-        at("explorer.auxiliary_models", [{"model_path": "/m", "temperature": 0.0}]),
+        judging({"model_path": "/m", "temperature": 0.0}),
         lambda plan: (
             [(one.name, one.model_path, one.max_model_len) for one in plan.auxiliary_models]
             == [("auxiliary_models[0]", "/m", plan.max_model_len)]
@@ -122,7 +129,7 @@ EXPLORER = [
     ),
     follows(
         "a model beside the policy with lengths of its own",
-        at("explorer.auxiliary_models", [{"model_path": "/m", "max_response_tokens": 7}]),
+        judging({"model_path": "/m", "max_response_tokens": 7}),
         lambda plan: (
             plan.auxiliary_models[0].max_model_len == plan.max_prompt_tokens + 7
             and plan.auxiliary_models[0].sampling.max_tokens == 7
@@ -130,10 +137,7 @@ EXPLORER = [
     ),
     follows(
         "a judge that others serve",
-        at(
-            "explorer.auxiliary_models",
-            [{"engine_type": "external", "external_model_config": {"model_name": "theirs"}}],
-        ),
+        judging({"engine_type": "external", "external_model_config": {"model_name": "theirs"}}),
         lambda plan: (
             plan.auxiliary_models[0].external is not None
             and plan.auxiliary_models[0].external.model_name == "theirs"
