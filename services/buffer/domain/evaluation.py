@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 SCORES = frozenset({"accuracy", "reward"})
-"""Metrics that judge an answer; others do where finished runs have only 0 and 1 in them."""
+"""Metrics that judge an answer, in which a failed run has 0; other metrics may count anything."""
 PASSING = 1.0
 """A run passes with this score or more."""
 
@@ -108,20 +108,10 @@ class MetricSummary:
 
 def with_failed_runs(scores: Sequence[RunScore], failed: Mapping[str, int]) -> list[RunScore]:
     """Adds the failed runs, by their assignment, with 0 in every score that others have."""
-    names = [name for name in metric_names(scores) if is_score(name, _values_of(name, scores))]
-    zeros = dict.fromkeys(names if scores else ["reward"], 0.0)
+    names = SCORES & metric_names(scores) if scores else {"reward"}
+    zeros = dict.fromkeys(names, 0.0)
     lost = [RunScore(assignment_id=own, values=zeros) for own in failed for _ in range(failed[own])]
     return [*scores, *lost]
-
-
-def is_score(name: str, values: Iterable[float]) -> bool:
-    """Returns True if the metric judges an answer, so that a failed run has 0 in it."""
-    return name in SCORES or all(value in (0.0, 1.0) for value in values)
-
-
-def _values_of(name: str, scores: Iterable[RunScore]) -> Iterator[float]:
-    own = (score.values[name] for score in scores if name in score.values)
-    return (value for value in own if np.isfinite(value))
 
 
 def metric_names(scores: Iterable[RunScore]) -> set[str]:
@@ -155,7 +145,7 @@ def _summary(name: str, tasks: Sequence[Sequence[float]], num_runs: int) -> Metr
     else:
         shares = [[value / largest for value in values] for values in tasks]
         found = _rescaled(_unscaled_summary(name, shares, num_runs), largest)
-    if not is_score(name, (value for values in tasks for value in values)):
+    if name not in SCORES:
         return found
     return replace(found, of_runs={**found.of_runs, **pass_at_k_metrics(tasks, num_runs)})
 

@@ -4,9 +4,8 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
-from services.buffer.domain.evaluation import is_score
+from services.buffer.domain.evaluation import SCORES
 from services.buffer.domain.sample_statistics import (
     DistributionShift,
     GeneratedSample,
@@ -104,7 +103,7 @@ class ScoreRpcs:
                 scores |= await scores_of_runs(connection, key, ids, metric)
                 if wanted.kind is AssignmentKind.EVAL and stage.failed_runs_count_zero:
                     failed |= await count_failed_runs(connection, key, ids)
-        if is_score(metric or "reward", chain.from_iterable(scores.values())):
+        if (metric or "reward") in SCORES:
             scores |= {own: scores.get(own, []) + [0.0] * lost for own, lost in failed.items()}
         found = task_scores(draws, scores, request.pass_score)
         drawn = await self._times_drawn(key, wanted, draws)

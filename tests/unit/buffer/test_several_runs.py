@@ -85,17 +85,18 @@ def of(task: str, **values: float) -> RunScore:
 
 
 def test_failed_runs_have_0_in_scores_and_not_in_other_metrics() -> None:
-    finished = [of("a", accuracy=1.0, done=1.0, turns=3.0, reward=2.5)] * 2
+    finished = [of("a", accuracy=1.0, one_turn=1.0, turns=3.0, reward=2.5)] * 2
     figures = {own.name: own for own in summarise(with_failed_runs(finished, {"b": 2}), 2)}
     assert {name: (own.mean, own.num_tasks) for name, own in figures.items()} == {
         "accuracy": (0.5, 2),
-        "done": (0.5, 2),
+        "one_turn": (1.0, 1),
         "reward": (1.25, 2),
         "turns": (3.0, 1),
     }
     assert figures["accuracy"].standard_error == pytest.approx(0.5)
     assert figures["accuracy"].of_runs["pass@2"] == 0.5
     assert figures["accuracy"].of_tasks["min"] == 0.0
+    assert "pass@2" not in figures["one_turn"].of_runs
 
 
 def test_an_evaluation_of_failed_runs_alone_has_reward_0() -> None:

@@ -286,9 +286,8 @@ class ExplorerConfig(Section):
     eval_on_startup: bool = True
     """Evaluate the weights that the stage starts with."""
     eval_failed_runs: Literal["zero", "exclude"] = "zero"
-    """What a run of an evaluation that failed for good counts: 0 in `reward`, `accuracy` and every
-    metric of 0 and 1, or, as in Trinity-RFT, nothing, so that a task without a finished run is in
-    no figure."""
+    """What a run of an evaluation that failed for good counts: 0 in `reward` and `accuracy`, or, as
+    in Trinity-RFT, nothing, so that a task without a finished run is in no figure."""
     best_taskset: str = ""
     """Name of the evaluation taskset by which versions are compared: the results of a run begin
     with its first, best and final figures; else that of the first one in the file."""
