@@ -38,7 +38,7 @@ def test_the_oracle_loads_nothing_of_ours() -> None:
 
 
 def test_every_algorithm_has_a_case() -> None:
-    assert CASES.keys() == set(ALGORITHM_TYPES.names())
+    assert CASES.keys() == set(ALGORITHM_TYPES.builtins)
 
 
 @pytest.mark.parametrize("name", CASES)
