@@ -30,7 +30,7 @@ class EstimationFunctions:
     advantage: Callable[[TokenBatch], TokenAdvantages] | None
     """None where the buffer has computed advantages."""
     follows_policy: bool = False
-    """True if each update makes the advantage anew, from the policy as it is then."""
+    """True if each update makes the advantage again, from the policy as it is then."""
 
     @classmethod
     def from_plan(cls, plan: StagePlan) -> "EstimationFunctions":
