@@ -28,6 +28,7 @@ def batch_of(inputs: PolicyInputs, lots_BT: FloatMatrix) -> SelectionBatch:
         advantages_BT=inputs.advantages_BT.double().numpy(),
         mask_BT=inputs.mask_BT.numpy(),
         lots_BT=lots_BT,
+        reference_logprobs_BT=inputs.logprobs_BT.double().numpy() - lots_BT + 0.4,
     )
 
 
