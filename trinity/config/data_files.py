@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from trinity.errors import UserError
 from trinity.rows import COMPRESSED, JSON_LINES, file_kind
@@ -22,16 +22,54 @@ MOST_NAMED = 8
 _NO_DATA = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
 
 
-def _allow_all(_: Path) -> None:
-    """Allows every path: those of the user's own process."""
+class FileTree(Protocol):
+    """Files that may be looked at; a path that may not is an error, whatever is there."""
+
+    def is_file(self, path: Path) -> bool:
+        """Returns true for a file."""
+        ...
+
+    def is_dir(self, path: Path) -> bool:
+        """Returns true for a directory."""
+        ...
+
+    def list_names(self, directory: Path) -> list[str]:
+        """Returns the sorted names in a directory."""
+        ...
+
+    def read_text(self, path: Path) -> str:
+        """Returns a text; raises OSError or ValueError if it cannot be read."""
+        ...
+
+
+class OwnFiles:
+    """All files of the process's user."""
+
+    def is_file(self, path: Path) -> bool:
+        """Returns true for a file."""
+        return path.is_file()
+
+    def is_dir(self, path: Path) -> bool:
+        """Returns true for a directory."""
+        return path.is_dir()
+
+    def list_names(self, directory: Path) -> list[str]:
+        """Returns the sorted names in a directory."""
+        return sorted(entry.name for entry in directory.iterdir())
+
+    def read_text(self, path: Path) -> str:
+        """Returns a text; raises OSError or ValueError if it cannot be read."""
+        return path.read_text(encoding="utf-8")
+
+
+OWN_FILES = OwnFiles()
 
 
 def find_data_files(
     path: str,
     split: str,
     subset_name: str | None = None,
-    *,
-    check: Callable[[Path], object] = _allow_all,
+    tree: FileTree = OWN_FILES,
 ) -> tuple[Path, ...]:
     """The files in order. A single file is its own split.
 
@@ -39,58 +77,45 @@ def find_data_files(
     files whose names hold the split as a word, in it or in its folder `data`; else, for `train`,
     all if no name holds a split. Shards as on the hub (`data/train-00000-of-00002.parquet`) are
     read without what is beside them.
-
-    `check` gets each file and directory before anything is asked about it, and raises for one that
-    must not be read: errors name what a directory holds.
     """
     root = Path(path)
-    check(root)
-    if root.is_file():
+    if tree.is_file(root):
         if not root.name.endswith(SUFFIXES):
             raise UserError(f"{root} is of an unknown kind: give a {FILE_KINDS}")
         return (root,)
     directory = root / subset_name if subset_name else root
-    for place in (directory, directory / "dataset_dict.json", directory / split):
-        check(place)
-    if subset_name and root.is_dir() and not directory.is_dir():
+    if subset_name and tree.is_dir(root) and not tree.is_dir(directory):
         raise UserError(
             f"{root} has no folder {subset_name}, which `subset_name` names: leave `subset_name` "
             "out, or correct it"
         )
-    if not directory.is_dir():
+    if not tree.is_dir(directory):
         raise UserError(
             f"there is no file or directory {directory}: correct the path, "
             "or download the dataset there first"
         )
-    if (directory / "dataset_dict.json").is_file() or (directory / split).is_dir():
-        directory = _split_directory(directory, split)
-    for place in (directory, directory / "state.json", directory / "data"):
-        check(place)
-    found = (
-        _saved_dataset(directory)
-        if (directory / "state.json").is_file()
-        else _files_of_split(root, directory, split)
-    )
-    for file in found:
-        check(file)
-    return found
+    if tree.is_file(directory / "dataset_dict.json") or tree.is_dir(directory / split):
+        directory = _split_directory(directory, split, tree)
+    if tree.is_file(directory / "state.json"):
+        return _saved_dataset(directory, tree)
+    return _files_of_split(root, directory, split, tree)
 
 
-def _split_directory(directory: Path, split: str) -> Path:
-    if not (directory / split).is_dir():
-        found = sorted(entry.name for entry in directory.iterdir() if entry.is_dir())
+def _split_directory(directory: Path, split: str, tree: FileTree) -> Path:
+    if not tree.is_dir(directory / split):
+        found = [name for name in tree.list_names(directory) if tree.is_dir(directory / name)]
         raise UserError(f"{directory} has no split `{split}`: it has {_or(found) or 'none'}")
     return directory / split
 
 
-def _saved_dataset(directory: Path) -> tuple[Path, ...]:
+def _saved_dataset(directory: Path, tree: FileTree) -> tuple[Path, ...]:
     try:
-        state = json.loads((directory / "state.json").read_text(encoding="utf-8"))
+        state = json.loads(tree.read_text(directory / "state.json"))
         files = tuple(directory / _plain_name(entry["filename"]) for entry in state["_data_files"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{directory / 'state.json'} is damaged: save the dataset again") from error
     for file in files:
-        if not file.is_file():
+        if not tree.is_file(file):
             raise UserError(f"{file} is missing: save the dataset again")
     return files
 
@@ -102,10 +127,11 @@ def _plain_name(name: str) -> str:
     return name
 
 
-def _files_of_split(root: Path, directory: Path, split: str) -> tuple[Path, ...]:
-    files = _data_files_below(directory)
+def _files_of_split(root: Path, directory: Path, split: str, tree: FileTree) -> tuple[Path, ...]:
+    files = _data_files_below(directory, tree)
     if not files:
-        raise UserError(f"{directory} holds no {FILE_KINDS}: {_where_rows_are(root, directory)}")
+        hint = _where_rows_are(root, directory, tree)
+        raise UserError(f"{directory} holds no {FILE_KINDS}: {hint}")
     named = {file: _words(file.stem) & (_SPLIT_WORDS | {split.lower()}) for file in files}
     chosen = tuple(file for file in files if split.lower() in named[file])
     is_split = directory.name == split or split == "train"
@@ -137,7 +163,11 @@ def _of_one_place(directory: Path, files: tuple[Path, ...], split: str) -> tuple
 
 
 def files_beside_shards(
-    found: tuple[Path, ...], path: str, split: str, subset_name: str | None = None
+    found: tuple[Path, ...],
+    path: str,
+    split: str,
+    subset_name: str | None = None,
+    tree: FileTree = OWN_FILES,
 ) -> tuple[Path, ...]:
     """Returns the files of a split that are not read, as `found` are its shards in `data`."""
     directory = Path(path, subset_name or "")
@@ -145,16 +175,20 @@ def files_beside_shards(
         return ()
     return tuple(
         file
-        for file in _data_files_below(directory)
+        for file in _data_files_below(directory, tree)
         if file.parent == directory and split.lower() in _words(file.stem)
     )
 
 
 def unread_sentence(
-    found: tuple[Path, ...], path: str, split: str, subset_name: str | None = None
+    found: tuple[Path, ...],
+    path: str,
+    split: str,
+    subset_name: str | None = None,
+    tree: FileTree = OWN_FILES,
 ) -> str:
     """Returns a sentence about files beside shards that are not read; empty without any."""
-    unread = files_beside_shards(found, path, split, subset_name)
+    unread = files_beside_shards(found, path, split, subset_name, tree)
     if not unread:
         return ""
     names = ", ".join(file.name for file in unread[:MOST_NAMED])
@@ -187,25 +221,26 @@ def _each_once(files: tuple[Path, ...]) -> tuple[Path, ...]:
     return plain
 
 
-def _where_rows_are(root: Path, directory: Path) -> str:
+def _where_rows_are(root: Path, directory: Path, tree: FileTree) -> str:
     """Returns what to do about a directory without data."""
-    below = sorted(entry for entry in directory.iterdir() if not entry.is_symlink())
-    found = [entry for entry in below if entry.is_dir() and _data_files_below(entry)]
+    below = [directory / name for name in tree.list_names(directory)]
+    found = [entry for entry in below if tree.is_dir(entry) and _data_files_below(entry, tree)]
     if not found:
         return "put the rows there"
     subset = found[0].relative_to(root)
     return f"its folder `{found[0].name}` does, so set `subset_name: {subset}`, or `path` to it"
 
 
-def _data_files_below(directory: Path) -> tuple[Path, ...]:
-    places = [place for place in (directory, directory / "data") if place.is_dir()]
-    found = (file for place in places for file in sorted(place.iterdir()) if file.is_file())
+def _data_files_below(directory: Path, tree: FileTree) -> tuple[Path, ...]:
+    places = [place for place in (directory, directory / "data") if tree.is_dir(place)]
+    found = (place / name for place in places for name in tree.list_names(place))
     return tuple(
         file
         for file in found
         if file.name.endswith(SUFFIXES)
         and file.name not in _NO_DATA
         and not file.name.startswith(".")
+        and tree.is_file(file)
     )
 
 

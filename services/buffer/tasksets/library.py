@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 from services.buffer.store.database import BufferDatabase, notify, tasksets_topic
@@ -22,14 +23,9 @@ from services.buffer.store.tasksets import (
     load_row_bodies,
     skipped_counts,
 )
+from services.buffer.tasksets.allowed_files import AllowedFiles
 from services.buffer.tasksets.background_jobs import BackgroundJobs, TasksetJob
-from services.buffer.tasksets.row_sources import (
-    SQLITE,
-    RowSource,
-    check_path,
-    is_allowed,
-    newest_revision,
-)
+from services.buffer.tasksets.row_sources import SQLITE, RowSource, newest_revision
 from services.buffer.tasksets.task_pipeline import (
     PipelineLimits,
     TaskPipelineRun,
@@ -39,7 +35,7 @@ from services.buffer.tasksets.task_pipeline import (
 from services.buffer.tenants import TenantGrants, TenantPolicy, WorkerIsolation
 from services.buffer.types import NeededTaskset
 from trinity.config.data_files import find_data_files
-from trinity.config.plan.task_storage import HUB_NAME, is_hub_name, without_password
+from trinity.config.plan.task_storage import HUB_NAME, without_password
 from trinity.errors import PreconditionFailed, UserError
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 from trinity.training_rows import RowCheck, SkippedRows
@@ -79,9 +75,7 @@ def row_source_of(
 
 def _is_dataset(place: str, roots: Sequence[str]) -> bool:
     """True for a name on the hub; outside of the roots it is not told whether a file is there."""
-    return is_hub_name(place) or (
-        HUB_NAME.fullmatch(place) is not None and not is_allowed(place, roots)
-    )
+    return HUB_NAME.fullmatch(place) is not None and not AllowedFiles(roots).has(Path(place))
 
 
 def content_identity(name: str, source: RowSource, experiment_id: str) -> str:
@@ -107,13 +101,10 @@ def content_identity(name: str, source: RowSource, experiment_id: str) -> str:
 
 
 def _stamp(source: RowSource) -> str:
-    files = find_data_files(
-        source.place,
-        source.split,
-        source.subset_name,
-        check=lambda place: check_path(str(place), source.roots),
-    )
-    stamps = [f"{file}:{file.stat().st_size}:{file.stat().st_mtime_ns}" for file in files]
+    tree = AllowedFiles(source.roots)
+    files = find_data_files(source.place, source.split, source.subset_name, tree)
+    found = [(file, tree.status(file)) for file in files]
+    stamps = [f"{file}:{status.st_size}:{status.st_mtime_ns}" for file, status in found]
     return hashlib.sha256("\n".join(stamps).encode()).hexdigest()
 
 

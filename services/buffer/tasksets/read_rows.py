@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from services.buffer.tasksets.row_sources import RowSource, check_path, open_allowed
+from services.buffer.tasksets.allowed_files import AllowedFiles
+from services.buffer.tasksets.row_sources import RowSource
 from trinity.config.data_files import find_data_files, unread_sentence
 from trinity.errors import UserError
 from trinity.rows import read_rows, row_to_json
@@ -115,12 +116,12 @@ def _rows(source: RowSource) -> Iterator[tuple[str, object]]:
     """Yields each row with a description of its location."""
     match source.kind:
         case "file":
-            yield from _of_files(source, source.place, source.roots)
+            yield from _of_files(source, source.place, AllowedFiles(source.roots))
         case "hub":
             from services.buffer.tasksets.row_sources import dataset_cache, download  # asks the hub
 
-            roots = (dataset_cache(source.place),)
-            yield from _of_files(source, download(source), roots)
+            cache = AllowedFiles((dataset_cache(source.place),))
+            yield from _of_files(source, download(source), cache)
         case "sql":
             from services.buffer.tasksets.row_tables import read_table  # loads SQLAlchemy
 
@@ -128,21 +129,19 @@ def _rows(source: RowSource) -> Iterator[tuple[str, object]]:
                 yield f"table {source.table}, row {number}", row
 
 
-def _of_files(source: RowSource, path: str, roots: tuple[str, ...]) -> Iterator[tuple[str, object]]:
-    files = find_data_files(
-        path, source.split, source.subset_name, check=lambda place: check_path(str(place), roots)
-    )
-    if sentence := unread_sentence(files, path, source.split, source.subset_name):
+def _of_files(source: RowSource, path: str, tree: AllowedFiles) -> Iterator[tuple[str, object]]:
+    files = find_data_files(path, source.split, source.subset_name, tree)
+    if sentence := unread_sentence(files, path, source.split, source.subset_name, tree):
         sys.stderr.write(f"{UNREAD_MARK}{sentence}\n")
     for file in files:
-        with _opened(file, roots) as stream:
+        with _opened(file, tree) as stream:
             for number, row in enumerate(read_rows(stream, str(file))):
                 yield f"{file}, row {number}", row
 
 
-def _opened(file: Path, roots: tuple[str, ...]) -> BinaryIO:
+def _opened(file: Path, tree: AllowedFiles) -> BinaryIO:
     try:
-        return open_allowed(file, roots)
+        return tree.open(file)
     except OSError as error:
         raise UserError(f"cannot read {file}: {error}") from error
 

@@ -4,14 +4,11 @@ The process that reads rows imports this for every stage that opens, so it impor
 """
 
 import json
-import os
-import stat
 import uuid
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, Literal
 
 from trinity.config.data_files import SUFFIXES
 from trinity.errors import UserError
@@ -55,85 +52,6 @@ class RowSource:
 
             check = RowCheck.model_validate(check)
         return cls(**values | {"roots": tuple(values["roots"]), "check": check})
-
-
-ROOTS_VARIABLE = "TRINITY_BUFFER_TASKSET_ROOTS"
-KERNEL = ("/proc", "/sys", "/dev")
-"""Pseudo files there reveal facts about the machine, or block."""
-KINDS = {
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
-
-
-def check_path(path: str, roots: Sequence[str]) -> str:
-    """Checks that data may be read from a path; returns the real path to open.
-
-    Raises: UserError when it is outside the roots, or neither a file nor a directory.
-    """
-    real = os.path.realpath(path)
-    if not is_allowed(path, roots):
-        raise _outside_error(path, roots)
-    if any(_is_inside(real, place) for place in KERNEL):
-        raise UserError(f"{path} leads to {real}, which holds no data: give a file of rows")
-    if Path(real).exists():
-        _check_kind(path, Path(real).stat().st_mode)
-    return real
-
-
-def is_allowed(path: str, roots: Sequence[str]) -> bool:
-    """Returns true if a path lies in one of the roots, after all links."""
-    real = os.path.realpath(path)
-    return any(_is_inside(real, os.path.realpath(root)) for root in roots)
-
-
-def _outside_error(path: str, roots: Sequence[str]) -> UserError:
-    """Returns the error for a path outside of the roots; it tells nothing of what is there."""
-    if not roots:
-        return UserError(
-            f"{path} is not read: this buffer reads no files for this tenant; submit the tasks "
-            f"(`trinity taskset submit`), or have the operator set {ROOTS_VARIABLE}"
-        )
-    is_link = any(_is_inside(os.path.abspath(path), os.path.abspath(root)) for root in roots)
-    led = " leads to a place that" if is_link else ""
-    return UserError(
-        f"{path}{led} lies outside of {' and '.join(roots)}, where tasksets may be read from: "
-        f"move it there, or change {ROOTS_VARIABLE}"
-    )
-
-
-def _is_inside(real: str, root: str) -> bool:
-    return os.path.commonpath([real, root]) == root
-
-
-def _check_kind(path: str, mode: int) -> None:
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        kind = KINDS.get(stat.S_IFMT(mode), "no file")
-        raise UserError(f"{path} is {kind}: give a file of rows")
-
-
-def open_allowed(file: Path, roots: Sequence[str]) -> BinaryIO:
-    """Opens a data file, and checks the opened file, not only its path.
-
-    Raises: UserError like `check_path`; OSError when it cannot be read.
-    """
-    real = check_path(str(file), roots)
-    # A FIFO swapped in after the check would block, and a link could lead anywhere.
-    descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    stream = os.fdopen(descriptor, "rb")
-    mode = os.fstat(descriptor).st_mode
-    opened = os.path.realpath(f"/proc/self/fd/{descriptor}")
-    if not stat.S_ISREG(mode) or opened != real:
-        stream.close()
-        raise file_changed_error(str(file))
-    return stream
-
-
-def file_changed_error(file: str) -> UserError:
-    """Returns the error for a file that is no longer the one that was checked."""
-    return UserError(f"{file} changed while it was opened: give a file of rows that stays")
 
 
 ANSWER_SECONDS = 10.0

@@ -9,12 +9,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from services.buffer.tasksets.row_sources import (
-    SQLITE,
-    RowSource,
-    check_path,
-    file_changed_error,
-)
+from services.buffer.tasksets.allowed_files import AllowedFiles, FoundPlace
+from services.buffer.tasksets.row_sources import SQLITE, RowSource
 from trinity.errors import UserError
 
 ROWS_AT_ONCE = 1_000
@@ -55,25 +51,42 @@ def _engine(source: RowSource) -> sa.Engine:
 
 
 def _engine_of_file(file: str, source: RowSource) -> sa.Engine:
-    real = check_path(file, source.roots)
-    if not Path(real).is_file():
+    tree = AllowedFiles(source.roots)
+    if not tree.is_file(Path(file)):
         raise UserError(f"there is no database {file}: correct the path")
-    return sa.create_engine("sqlite://", creator=lambda: _opened(file, real))
+    return sa.create_engine("sqlite://", creator=lambda: _opened(file, tree))
 
 
-def _opened(file: str, real: str) -> sqlite3.Connection:
-    """Opens SQLite by name, then checks which files it has open, as a link may have changed."""
-    before = _open_files()
-    connection = sqlite3.connect(f"file:{urllib.parse.quote(real)}?mode=ro", uri=True)
-    try:
-        connection.execute("PRAGMA schema_version").fetchall()  # opens its log, if it has one
-        places = {place for _, place in _open_files() - before}
-        if real not in places or not places <= {real, f"{real}-wal", f"{real}-shm"}:
-            raise file_changed_error(file)
-    except BaseException:
-        connection.close()
-        raise
+def _opened(file: str, tree: AllowedFiles) -> sqlite3.Connection:
+    """Opens SQLite by name, then compares what it has open with the file that was found."""
+    with tree.found(Path(file)) as place:
+        if place is None:
+            raise _file_changed_error(file)
+        os.close(place.open(os.O_RDONLY))  # says why it cannot be read, which SQLite does not
+        before = _open_files()
+        with contextlib.ExitStack() as stack:
+            try:
+                address = f"file:{urllib.parse.quote(place.path)}?mode=ro"
+                connection = sqlite3.connect(address, uri=True)
+                stack.callback(connection.close)
+                connection.execute("PRAGMA schema_version").fetchall()  # opens its log, if any
+            except sqlite3.Error:
+                _check_opened(file, place, _open_files() - before)
+                raise
+            _check_opened(file, place, _open_files() - before)
+            stack.pop_all()
     return connection
+
+
+def _check_opened(file: str, place: FoundPlace, opened: set[tuple[str, str]]) -> None:
+    own = {path for number, path in opened if os.path.sameopenfile(int(number), place.descriptor)}
+    logs = {f"{place.path}-wal", f"{place.path}-shm"}
+    if own != {place.path} or not {path for _, path in opened} <= own | logs:
+        raise _file_changed_error(file)
+
+
+def _file_changed_error(file: str) -> UserError:
+    return UserError(f"{file} changed while it was opened: give a file of rows that stays")
 
 
 def _open_files() -> set[tuple[str, str]]:

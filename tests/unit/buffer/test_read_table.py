@@ -1,15 +1,12 @@
 """Files of SQLite: the one that was named and is allowed is read, whatever its name looks like."""
 
 import sqlite3
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from services.buffer.tasksets import row_sources, row_tables
-from services.buffer.tasksets.row_sources import RowSource, check_path, open_allowed
+from services.buffer.tasksets.row_sources import RowSource
 from services.buffer.tasksets.row_tables import read_table
 from trinity.errors import UserError
 
@@ -64,23 +61,6 @@ def lead_elsewhere(asked: Path) -> None:
     asked.parent.symlink_to(root / "elsewhere")
 
 
-def change_once_checked(module: ModuleType, asked: Path, patch: pytest.MonkeyPatch) -> None:
-    def checked(path: str, roots: Sequence[str]) -> str:
-        real = check_path(path, roots)
-        lead_elsewhere(asked)
-        return real
-
-    patch.setattr(module, "check_path", checked)
-
-
-def test_a_link_that_changes_once_it_was_checked_leads_nowhere(
-    asked: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    change_once_checked(row_tables, asked, monkeypatch)
-    with pytest.raises(UserError, match="changed while it was opened"):
-        read(asked, asked.parents[1])
-
-
 def test_a_link_that_changes_while_the_database_is_opened_leads_nowhere(
     asked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,14 +96,6 @@ def test_rows_that_are_only_in_the_log_are_read(asked: Path) -> None:
         writer.commit()
         rows = read(asked, asked.parents[1])
     assert rows == [{"id": 1, "prompt": "shown"}, {"id": 2, "prompt": "newer"}]
-
-
-def test_a_plain_file_that_changes_once_it_was_checked_leads_nowhere(
-    asked: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    change_once_checked(row_sources, asked, monkeypatch)
-    with pytest.raises(UserError, match="changed while it was opened"):
-        open_allowed(asked, [str(asked.parents[1])])
 
 
 def test_what_is_no_database_is_said(tmp_path: Path) -> None:
