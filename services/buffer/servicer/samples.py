@@ -111,12 +111,14 @@ def parse_cursor(text: str) -> SampleCursor | None:
         place: Any = parse_untrusted(base64.urlsafe_b64decode(text.encode()))
         *numbers, suffix, revision, experience_id = place
         explore_step, position, run, step = (_number(number) for number in numbers)
+        if not isinstance(suffix, str):
+            raise TypeError("not a suffix")
         return SampleCursor(
             explore_step=explore_step,
             position=position,
             run=run,
             step=step,
-            suffix=parse_text(str(suffix), "cursor"),
+            suffix=parse_text(suffix, "cursor"),
             revision=_number(revision),
             experience_id=str(uuid.UUID(experience_id)),
         )
@@ -125,7 +127,7 @@ def parse_cursor(text: str) -> SampleCursor | None:
 
 
 def _number(value: object) -> int:
-    if not isinstance(value, int) or abs(value) > MOST:
+    if type(value) is not int or abs(value) > MOST:  # true is an int too
         raise ValueError("not a number of a place")
     return value
 

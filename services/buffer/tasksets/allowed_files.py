@@ -46,7 +46,7 @@ class FoundPlace:
 
 @dataclass(frozen=True, slots=True)
 class AllowedFiles:
-    """What lies in one of the roots, also through links that lead nowhere else.
+    """Files and directories in the roots, also through links that lead nowhere else.
 
     files = AllowedFiles(("/data/a",))
     files.is_file(Path("/data/a/link-to-etc"))   # raises UserError, whatever is in /etc

@@ -7,7 +7,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from tests.integration.hostile.values import scalar
+from tests.integration.hostile.values import decoded, scalar, with_another_type
 
 MAX_DEPTH = 6
 MANY = 3_000
@@ -119,5 +119,12 @@ class Fuzzer:
         is_text = field.type == FieldDescriptor.TYPE_STRING
         known = [v for v in self._known.get(field.name, ()) if isinstance(v, str) == is_text]
         if known and self._random.random() > wildness:
-            return self._random.choice(known)
+            return self._retyped(self._random.choice(known))
         return scalar(field, self._random)
+
+    def _retyped(self, known: int | float | str | bytes) -> int | float | str | bytes:
+        """Returns a value as it is, or sometimes with another type somewhere in what it holds."""
+        if not isinstance(known, str) or self._random.randrange(3):
+            return known
+        found = decoded(known)
+        return found[1](with_another_type(found[0], self._random)) if found else known

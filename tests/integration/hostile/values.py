@@ -3,9 +3,13 @@
 import base64
 import json
 import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from random import Random
 
 from google.protobuf.descriptor import FieldDescriptor
+
+from trinity.json_values import JsonValue
 
 INTEGERS = (0, 1, -1, 2, 3, 7, 64, 1_000, 10**9, 2**31 - 1, -(2**31))
 LONG_INTEGERS = (*INTEGERS, 2**31, 2**32, 2**53 + 1, 10**15, 2**63 - 1, -(2**63))
@@ -34,6 +38,7 @@ CURSORS = tuple(
         '[0, 0, 0, 0, "\\u0000", 0, "00000000-0000-0000-0000-000000000000"]',
         '[0, 0, 0, 0, "", 0, "00000000-0000-0000-0000-000000000000"]',
         '[4611686018427387904, 0, 0, 0, "", 0, "00000000-0000-0000-0000-000000000000"]',
+        '[true, false, true, false, true, true, "00000000-0000-0000-0000-000000000000"]',
     )
 )
 """Such as QueryService gives, and is to get back as they were."""
@@ -50,6 +55,63 @@ TEXTS = (
     CURSORS,
 )
 """Kinds of texts, each as likely as the next."""
+JSON_VALUES: tuple[JsonValue, ...] = (
+    *(None, True, False, 0, 1, -1, 2**31, 2**63, -(2**63) - 1, 10**40),
+    *(0.5, -0.0, 1e308, -1e308, 5e-324, "", "a", "1", "a\0b", "\ud800", "x" * 5_000),
+    *json.loads('[[], [[]], [null], [true], [0, ""], [[[[1]]]], {}, {"": null}, {"a": {"a": []}}]'),
+)
+"""One of each type, and of each kind of a type, that may stand where another is expected."""
+
+
+def with_other_types(document: JsonValue) -> Iterator[JsonValue]:
+    """Yields a JSON value with one place after the other of another type, or left out."""
+    yield from JSON_VALUES
+    if isinstance(document, dict):
+        for key, value in document.items():
+            yield {name: own for name, own in document.items() if name != key}
+            yield from ({**document, key: other} for other in with_other_types(value))
+    elif isinstance(document, list):
+        for place, value in enumerate(document):
+            before, after = document[:place], document[place + 1 :]
+            yield [*before, *after]
+            yield from ([*before, other, *after] for other in with_other_types(value))
+
+
+def with_another_type(document: JsonValue, random: Random) -> JsonValue:
+    """Returns one of them, at a random place."""
+    inner = list(document) if isinstance(document, dict) else range(len(_items(document)))
+    if not inner or random.randrange(NUM_RANDOM) == 0:
+        return random.choice(JSON_VALUES)
+    if isinstance(document, dict):
+        key = random.choice(list(document))
+        return {**document, key: with_another_type(document[key], random)}
+    items = _items(document)
+    place = random.randrange(len(items))
+    return [*items[:place], with_another_type(items[place], random), *items[place + 1 :]]
+
+
+def _items(document: JsonValue) -> list[JsonValue]:
+    return document if isinstance(document, list) else []
+
+
+def decoded(text: str) -> tuple[JsonValue, Callable[[JsonValue], str]] | None:
+    """Returns what a JSON text or a cursor holds, and how to write it; None for other texts."""
+    for read, write in (
+        (str, json.dumps),
+        (lambda given: base64.urlsafe_b64decode(given.encode()).decode(), cursor_of),
+    ):
+        with suppress(ValueError, RecursionError):
+            document = json.loads(read(text))
+            if isinstance(document, (dict, list)):
+                return document, write
+    return None
+
+
+def cursor_of(document: JsonValue) -> str:
+    """Returns a cursor that holds this."""
+    return base64.urlsafe_b64encode(json.dumps(document).encode()).decode()
+
+
 NUM_RANDOM = 4
 
 
