@@ -7,6 +7,7 @@ Studio closes them, and goes on with the services of that run.
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -90,7 +91,8 @@ class ServiceConnection:
         self._clock = clock
         self._state = ConnectionState(Phase.OPENING, "The run is being opened.")
         self._opened: OpenRun | None = None
-        self._touched = clock()
+        self.touched = clock()
+        """The time on `clock` at which a page last looked at the run."""
         self._followers: list[Callable[[OpenRun], Awaitable[None]]] = []
 
     @property
@@ -106,11 +108,15 @@ class ServiceConnection:
     @property
     def is_idle(self) -> bool:
         """True if no page has asked about the run for a while."""
-        return self._clock() - self._touched > IDLE_SECONDS
+        return self._clock() - self.touched > IDLE_SECONDS
 
     def touch(self) -> None:
         """Says that a page looks at the run."""
-        self._touched = self._clock()
+        self.touched = self._clock()
+
+    def expire(self) -> None:
+        """Lets the run be closed as if no page had looked at it for long."""
+        self.touched = -math.inf
 
     def add_follower(self, follow: Callable[[OpenRun], Awaitable[None]]) -> None:
         """Runs a coroutine beside each opening of the services, from the next one on."""

@@ -8,6 +8,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Self, TypeVar
@@ -25,7 +26,7 @@ from trinity.studio.history import RunHistory
 from trinity.studio.lanes import MAX_STORED, LaneHistory
 from trinity.studio.live import Verdict, WorkRow, members_of
 from trinity.studio.system import System, SystemConnection
-from trinity.studio.visitors import OWNER, Visitor
+from trinity.studio.visitors import OWNER, Shares, Visitor
 
 T = TypeVar("T")
 RETRY_SECONDS = 0.5
@@ -35,6 +36,8 @@ NEWS_SECONDS = 4.0
 """Age after which an event of the run makes it be asked again."""
 VERDICT_SECONDS = 15.0
 """Age of an answer why a run stands still; a new one asks all its parts."""
+MAX_VIEWED = 8
+"""Runs that are open for a visitor: of more, the one looked at longest ago is closed."""
 MEMBER_SECONDS = 2.0
 """Pause between two looks at the members: as often as they tell of themselves."""
 NEW_CLOSED_WAITS = 20
@@ -179,6 +182,7 @@ class StudioContext:
         self.background = BackgroundLoop()
         self.visitor_now = visitor_now
         self.drafts = Drafts()
+        self.shares = Shares()
         self._viewed: dict[tuple[str, str], ViewedRun] = {}
         self._lock = threading.Lock()
 
@@ -202,6 +206,13 @@ class StudioContext:
                 "Your token has expired: load the page again, and sign in with a new one."
             )
         return visitor
+
+    def turn(self) -> AbstractContextManager[bool]:
+        """Waits until the visitor's page may be made, for the block; False if it may not.
+
+        Raises: UserError if its token has expired.
+        """
+        return self.shares.of(self.visitor()).script()
 
     def system(self) -> System | None:
         """Returns the services by address, called with the visitor's token."""
@@ -237,6 +248,9 @@ class StudioContext:
         with self._lock:
             viewed = self._viewed.get(key)
             if viewed is None:
+                same = [known.connection for at, known in self._viewed.items() if at[0] == key[0]]
+                if len(same) >= MAX_VIEWED:
+                    min(same, key=lambda connection: connection.touched).expire()
                 viewed = self._viewed[key] = ViewedRun(connection=connect())
                 viewed.connection.add_follower(viewed.follow)
                 viewed.connection.add_follower(viewed.watch_members)

@@ -8,6 +8,7 @@ import numpy as np
 
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.codec import experience_from_proto, sequence_from_proto
+from trinity.errors import UserError
 from trinity.inspect.conditions import parse_conditions
 from trinity.inspect.samples import finish_reason_name, samples, state_name
 from trinity.inspect.tables import versions
@@ -22,6 +23,7 @@ GROUP_ROWS = 1_000
 """Samples of a task's group that are read: each turn of a conversation is one."""
 MAX_COUNTED, COUNT_SECONDS = 2_000, 0.3
 """Counting ends where there are more, or after this time."""
+MAX_CONDITIONS_CHARS = 20_000
 MAX_PREVIEW_CHARS = 120
 MAX_TEXT_CHARS = 200_000
 NOT_RECORDED = "not recorded"
@@ -119,15 +121,22 @@ class WholeExperience:
 
 
 def split_conditions(words: str) -> list[str]:
-    """Splits conditions at blanks before a name and `=`, so that texts may have blanks in them."""
-    found: list[str] = []
+    """Splits conditions at blanks before a name and `=`, so that texts may have blanks in them.
+
+    Raises: UserError if they are too long.
+    """
+    if len(words) > MAX_CONDITIONS_CHARS:
+        raise UserError(
+            f"the conditions have {len(words):,} characters: give at most {MAX_CONDITIONS_CHARS:,}"
+        )
+    found: list[list[str]] = []
     for word in words.split():
         name = word.partition("=")[0]
         if found and ("=" not in word or not name.isidentifier()):
-            found[-1] += f" {word}"
+            found[-1].append(word)
         else:
-            found.append(word)
-    return found
+            found.append([word])
+    return [" ".join(condition) for condition in found]
 
 
 async def list_experiences(

@@ -4,16 +4,18 @@ On loopback the address that `trinity studio` prints holds a token that works on
 a cookie for it, and the next token is announced. The page can start programs, so this holds there
 too: other users of the machine, and pages of other sites in the same browser, can reach the port.
 Beyond loopback a browser signs in with a token of the system, and is let in until that expires.
+
+Cookies have no port: a browser sends ours to every other server of the same host. So a websocket,
+over which all actions come, also needs the page key. The browser gets it when it enters, behind the
+`#` of the address, and keeps it in the storage of this site, which other ports cannot read.
 """
 
-import asyncio
+import hashlib
 import hmac
-import math
 import secrets
-import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
@@ -22,16 +24,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from trinity.errors import UserError
 from trinity.security.loopback import is_loopback
 from trinity.security.tokens import TokenKeys
+from trinity.studio.frames import POLICY_VIOLATION, PageSocket
 from trinity.studio.sign_in import PATH as SIGN_IN_PATH
 from trinity.studio.sign_in import send_page, sent_token
-from trinity.studio.visitors import OWNER, Visitor, has_expired, visitor_of
+from trinity.studio.visitors import OWNER, Shares, Visitor, has_expired, visitor_of
 
 TOKEN_PARAMETER = "token"
 TOKEN_BYTES = 32
+KEY_PROTOCOL = "trinity."
+"""Begins the subprotocol in which a page shows its key; `components/page_key.js` knows it, too."""
 MAX_BROWSERS = 64
 """Cookies that are valid at once; of the visitor with the most the oldest is forgotten first."""
-POLICY_VIOLATION = 1008
-"""The code that a refused websocket is closed with."""
 HOW_TO_ENTER = (
     "This browser has no access to Trinity Studio: open the address that `trinity studio` printed "
     "last in its terminal; each works once.\n"
@@ -45,7 +48,9 @@ CLOSED_PATHS = ("/_stcore/agent", "/_stcore/metrics")
 """Beginnings of Streamlit's own paths that Studio does not use."""
 UPLOAD_PATH = "/_stcore/upload_file"
 """Streamlit keeps in memory whatever is sent there, and however much of it."""
+PROTOCOLS = "sec-websocket-protocol"
 NOT_HERE = "There is nothing here.\n"
+TOO_MANY = "You have asked Trinity Studio for too much at once: try again in a moment.\n"
 NO_FILES = (
     "Files are taken with a token of the scope `submit`, by a Studio that was started with "
     "`--allow-changes`.\n"
@@ -89,6 +94,7 @@ class Admission:
         self._needs_all_tenants = needs_all_tenants
         self._keys = keys
         self._token = secrets.token_urlsafe(TOKEN_BYTES)
+        self._page_secret = secrets.token_bytes(TOKEN_BYTES)
         self._visitors: OrderedDict[str, Visitor] = OrderedDict()
 
     @property
@@ -106,7 +112,8 @@ class Admission:
         if self.takes_tokens or not _is_same(token, self._token):
             return None
         self._token = secrets.token_urlsafe(TOKEN_BYTES)
-        cookie = self._admit(OWNER)
+        browser = replace(OWNER, name=f"owner {secrets.token_hex(4)}")  # with a share of its own
+        cookie = self._admit(browser)
         self._announce(self._token)
         return cookie
 
@@ -131,6 +138,10 @@ class Admission:
     def admits(self, cookie: str) -> bool:
         """Returns true if this process has issued the cookie, and it is still valid."""
         return self.visitor(cookie) is not None
+
+    def page_key(self, cookie: str) -> str:
+        """Returns the key that pages with the cookie need beside it."""
+        return hmac.new(self._page_secret, cookie.encode(), hashlib.sha256).hexdigest()
 
     def _is_valid(self, visitor: Visitor) -> bool:
         """Checks a visitor's token again: its key may have been taken back since."""
@@ -196,11 +207,18 @@ class Gate:
     """ASGI middleware that refuses what has no cookie, before any of Streamlit's code sees it."""
 
     def __init__(
-        self, app: ASGIApp, *, admission: Admission, site: Site, allows_changes: bool = False
+        self,
+        app: ASGIApp,
+        *,
+        admission: Admission,
+        site: Site,
+        shares: Shares,
+        allows_changes: bool = False,
     ) -> None:
         self._app = app
         self._admission = admission
         self._site = site
+        self._shares = shares
         self._allows_changes = allows_changes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -217,17 +235,50 @@ class Gate:
             await _refuse(scope, receive, send, 403, refusal)
         elif scope["path"].startswith(CLOSED_PATHS):
             await _refuse(scope, receive, send, 404, NOT_HERE)
-        elif visitor := self._admission.visitor(_cookie(headers, self._site.cookie_name)):
-            if scope["path"].startswith(UPLOAD_PATH) and not self._takes_files_of(visitor):
-                await _refuse(scope, receive, send, 403, NO_FILES)
-                return
-            await _let_in(self._app, visitor, scope, receive, _with_security_headers(send))
+        elif scope["path"] != SIGN_IN_PATH and (
+            visitor := self._admission.visitor(_cookie(headers, self._site.cookie_name))
+        ):
+            await self._let_in(visitor, headers, scope, receive, send)
         elif cookie := self._redeemed(scope):
-            await _enter(scope, send, self._site.cookie(cookie))
+            await self._enter(scope, send, cookie)
         elif scope["type"] == "http" and self._admission.takes_tokens:
             await self._sign_in(scope, receive, send, headers)
         else:
             await _refuse(scope, receive, send, 401, HOW_TO_ENTER)
+
+    async def _let_in(
+        self, visitor: Visitor, headers: dict[str, str], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Passes a request or a websocket on, within the visitor's share."""
+        share = self._shares.of(visitor)
+        if scope["type"] == "websocket":
+            key = self._admission.page_key(_cookie(headers, self._site.cookie_name))
+            opened = _without_key(scope, headers, key)
+            if opened is None or not share.has_sockets:
+                await _refuse(scope, receive, send, 403, "")
+                return
+            with share.socket():
+                page = PageSocket(visitor, share, receive, send)
+                await self._app(opened, page.receive, page.send)
+        elif scope["path"].startswith(UPLOAD_PATH) and not self._takes_files_of(visitor):
+            await _refuse(scope, receive, send, 403, NO_FILES)
+        elif not share.has_requests:
+            await _refuse(scope, receive, send, 429, TOO_MANY)
+        else:
+            with share.request():
+                await self._app(scope, receive, _with_security_headers(send))
+
+    async def _enter(self, scope: Scope, send: Send, cookie: str) -> None:
+        """Sends the browser to the page without the token, which would stay in its history."""
+        location = f"{scope.get('root_path', '')}/#key={self._admission.page_key(cookie)}"
+        headers = [
+            (b"location", location.encode()),
+            (b"set-cookie", self._site.cookie(cookie).encode()),
+            (b"cache-control", b"no-store"),
+            (b"referrer-policy", b"no-referrer"),
+        ]
+        await send({"type": "http.response.start", "status": 303, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
 
     def _takes_files_of(self, visitor: Visitor) -> bool:
         return visitor.is_owner or (self._allows_changes and visitor.may_submit)
@@ -248,7 +299,7 @@ class Gate:
         except UserError as error:
             await send_page(send, 401, str(error))
         else:
-            await _enter(scope, send, self._site.cookie(cookie))
+            await self._enter(scope, send, cookie)
 
     def _redeemed(self, scope: Scope) -> str | None:
         """Returns a cookie for the token in the address of a page that is opened."""
@@ -260,33 +311,6 @@ class Gate:
             return None
         tokens = query.get(TOKEN_PARAMETER, [])
         return self._admission.redeem(tokens[0]) if len(tokens) == 1 else None
-
-
-async def _let_in(
-    app: ASGIApp, visitor: Visitor, scope: Scope, receive: Receive, send: Send
-) -> None:
-    """Passes a request on; a websocket is closed when the token that opened it expires."""
-    if scope["type"] != "websocket" or math.isinf(visitor.expires_at):
-        await app(scope, receive, send)
-        return
-    is_closed = False
-
-    async def receive_in_time() -> Message:
-        nonlocal is_closed
-        if not is_closed:
-            try:
-                async with asyncio.timeout(max(visitor.expires_at - time.time(), 0.0)):
-                    return await receive()
-            except TimeoutError:
-                await send({"type": "websocket.close", "code": POLICY_VIOLATION})
-                is_closed = True
-        return {"type": "websocket.disconnect", "code": POLICY_VIOLATION}
-
-    async def send_in_time(message: Message) -> None:
-        if not is_closed:
-            await send(message)
-
-    await app(scope, receive_in_time, send_in_time)
 
 
 def _headers(scope: Scope) -> dict[str, str]:
@@ -331,22 +355,17 @@ def _cookie(headers: dict[str, str], name: str) -> str:
     return morsel.value if morsel is not None else ""
 
 
-async def _enter(scope: Scope, send: Send, cookie: str) -> None:
-    """Sends the browser to the page without the token, which would stay in its history."""
-    location = scope.get("root_path", "") + "/"
-    await send(
-        {
-            "type": "http.response.start",
-            "status": 303,
-            "headers": [
-                (b"location", location.encode()),
-                (b"set-cookie", cookie.encode()),
-                (b"cache-control", b"no-store"),
-                (b"referrer-policy", b"no-referrer"),
-            ],
-        }
-    )
-    await send({"type": "http.response.body", "body": b""})
+def _without_key(scope: Scope, headers: dict[str, str], key: str) -> Scope | None:
+    """Returns the websocket as Streamlit may see it; None if it does not show the page key."""
+    offered = [part.strip() for part in headers.get(PROTOCOLS, "").split(",")]
+    kept = [part for part in offered if not part.startswith(KEY_PROTOCOL)]
+    if not any(_is_same(part, f"{KEY_PROTOCOL}{key}") for part in offered):
+        return None
+    others = [
+        (name, value) for name, value in scope["headers"] if name.lower() != PROTOCOLS.encode()
+    ]
+    shown = [(PROTOCOLS.encode(), ", ".join(kept).encode("latin-1"))] if kept else []
+    return {**scope, "headers": [*others, *shown], "subprotocols": kept}
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, status: int, why: str) -> None:

@@ -64,10 +64,17 @@ class Preloads:
         async def send_with_header(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = list(message.get("headers", ()))
-                kinds = [value for name, value in headers if name.lower() == b"content-type"]
-                if any(kind.startswith(HTML) for kind in kinds):
+                if is_html(message):
                     message = {**message, "headers": [*headers, (b"link", self._header)]}
             await send(message)
 
         is_page = scope["type"] == "http" and self._header
         await self._app(scope, receive, send_with_header if is_page else send)
+
+
+def is_html(start: Message) -> bool:
+    """Returns true for the beginning of an answer that is a page."""
+    return any(
+        name.lower() == b"content-type" and value.startswith(HTML)
+        for name, value in start.get("headers", ())
+    )

@@ -18,6 +18,7 @@ from trinity.runtime.http_connections import HttpLimits
 from trinity.security.credentials import Credentials
 from trinity.studio.bounded_http import BoundedServer
 from trinity.studio.context import StudioContext, StudioOptions, set_context
+from trinity.studio.frames import MAX_FRAME_BYTES
 from trinity.studio.gate import TOKEN_PARAMETER, Admission, Gate, Site
 from trinity.studio.listening import Listening
 from trinity.studio.preloads import Preloads, preload_header
@@ -98,7 +99,13 @@ def serve(
     _set_streamlit_options(port, listening.host, [*LOOPBACK_NAMES, *sorted(names)])
     context = StudioContext(options, visitor_now=served.visitor_now)
     set_context(context)
-    gate = Middleware(Gate, admission=admission, site=site, allows_changes=options.allows_changes)
+    gate = Middleware(
+        Gate,
+        admission=admission,
+        site=site,
+        shares=context.shares,
+        allows_changes=options.allows_changes,
+    )
     preloads = Middleware(Preloads, header=preload_header())
     server = BoundedServer(
         uvicorn.Config(
@@ -108,6 +115,7 @@ def serve(
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            ws_max_size=MAX_FRAME_BYTES,
             timeout_graceful_shutdown=GRACE_SECONDS,
             ssl_context_factory=listening.context_factory(),
         ),

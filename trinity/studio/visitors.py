@@ -1,14 +1,29 @@
-"""The people whom Studio lets in, and what each of them may do there."""
+"""The people whom Studio lets in, what each of them may do there, and how much at once."""
 
 import secrets
+import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from trinity.errors import Unauthenticated, UserError
 from trinity.security.authorization import EVERY_TENANT, Caller, Scope
 from trinity.security.tokens import TokenKeys
 
+MAX_SOCKETS = 16
+"""Pages that a visitor may have open."""
+MAX_REQUESTS = 64
+"""Requests of a visitor that are answered at once."""
+MAX_SCRIPTS = 4
+"""Pages of a visitor that are made at once; others wait, and the visitor's alone."""
+SCRIPT_WAIT_SECONDS = 20.0
+UNITS_A_SECOND, MAX_UNITS = 30.0, 150.0
+"""Frames that a visitor may send: at length, and at once after a pause."""
+UNIT_BYTES = 64 * 1024
+"""Size of a frame that counts as a further one."""
+SOCKET_UNITS = 5
 HOW_TO_GET_A_TOKEN = "get one with the scope `read` (`trinity token --scope read`)"
 
 
@@ -72,3 +87,85 @@ def _visitor(caller: Caller, token: str) -> Visitor:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+class Share:
+    """The usage of Studio by one visitor, in all of its browsers together.
+
+    The gate counts sockets, requests and frames in its event loop; scripts take turns in threads.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._num_sockets = self._num_requests = 0
+        self._units, self._counted_at = MAX_UNITS, clock()
+        self._scripts = threading.BoundedSemaphore(MAX_SCRIPTS)
+        self._thread = threading.local()
+
+    @property
+    def has_sockets(self) -> bool:
+        """True if another page may be opened."""
+        return self._num_sockets < MAX_SOCKETS
+
+    @property
+    def has_requests(self) -> bool:
+        """True if another request is answered now."""
+        return self._num_requests < MAX_REQUESTS
+
+    @contextmanager
+    def socket(self) -> Iterator[None]:
+        """Counts an open page for the block."""
+        self._num_sockets += 1
+        try:
+            yield
+        finally:
+            self._num_sockets -= 1
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Counts a request for the block."""
+        self._num_requests += 1
+        try:
+            yield
+        finally:
+            self._num_requests -= 1
+
+    def wait_seconds(self, units: float) -> float:
+        """Takes units, and returns the time after which they are there."""
+        now = self._clock()
+        self._units += (now - self._counted_at) * UNITS_A_SECOND
+        self._units, self._counted_at = min(self._units, MAX_UNITS) - units, now
+        return max(0.0, -self._units / UNITS_A_SECOND)
+
+    @contextmanager
+    def script(self, seconds: float = SCRIPT_WAIT_SECONDS) -> Iterator[bool]:
+        """Waits for a turn, for the block; yields False if there was none in time.
+
+        A script that has one already goes on at once.
+        """
+        if getattr(self._thread, "has_turn", False):
+            yield True
+            return
+        self._thread.has_turn = self._scripts.acquire(timeout=seconds)
+        try:
+            yield self._thread.has_turn
+        finally:
+            if self._thread.has_turn:
+                self._scripts.release()
+            self._thread.has_turn = False
+
+
+class Shares:
+    """The shares of all visitors; that of one who uses nothing is forgotten."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_name: weakref.WeakValueDictionary[str, Share] = weakref.WeakValueDictionary()
+
+    def of(self, visitor: Visitor) -> Share:
+        """Returns the share of a visitor, the same for all of its sign-ins."""
+        with self._lock:
+            share = self._by_name.get(visitor.name)
+            if share is None:
+                share = self._by_name[visitor.name] = Share()
+            return share

@@ -9,22 +9,27 @@ import textwrap
 import time
 import urllib.parse
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from streamlit.proto.BackMsg_pb2 import BackMsg
-from websockets.sync.client import connect
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin, Subprotocol
 
 from trinity.security.authorization import Scope
 from trinity.security.certificates import CredentialIssuer, CredentialRole
 from trinity.security.tokens import issue_token
+from trinity.studio.gate import KEY_PROTOCOL
+from trinity.studio.visitors import MAX_SOCKETS
 
 HOUR = timedelta(hours=1)
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 240.0
+GREED = 150
+"""Pages that one visitor tries to open."""
 ADDRESS = re.compile(r"https://127\.0\.0\.1:(\d+)")
 SERVE = """
 import sys
@@ -53,9 +58,10 @@ class Serving:
     issuer: CredentialIssuer
     tls: ssl.SSLContext
 
-    def sign_in(self) -> str:
+    def sign_in(self, subject: str = "ann") -> tuple[str, str]:
+        """The cookie and the page key of a browser that has signed in."""
         token = issue_token(
-            self.issuer.signing_key, subject="ann", tenant="a", scopes=[Scope.READ], lifetime=HOUR
+            self.issuer.signing_key, subject=subject, tenant="a", scopes=[Scope.READ], lifetime=HOUR
         )
         made = http.client.HTTPSConnection("localhost", self.port, timeout=20, context=self.tls)
         with closing(made) as connection:
@@ -64,22 +70,31 @@ class Serving:
             connection.request("POST", "/sign-in", body, {"Origin": origin})
             answer = connection.getresponse()
             assert answer.status == 303
-            return str(answer.headers["set-cookie"]).partition(";")[0]
+            key = str(answer.headers["location"]).replace("/#key=", KEY_PROTOCOL)
+            return str(answer.headers["set-cookie"]).partition(";")[0], key
 
-    def page(self, name: str, cookie: str, *, until: bytes) -> bytes:
-        """All that Streamlit sends a browser for a page, until these words are there."""
+    @contextmanager
+    def socket(self, name: str, browser: tuple[str, str]) -> Iterator[ClientConnection]:
+        """An open page, which has asked for its content."""
+        cookie, key = browser
         request = BackMsg()
         request.rerun_script.page_name = name
         with connect(
             f"wss://localhost:{self.port}/_stcore/stream",
             origin=Origin(f"https://localhost:{self.port}"),
             additional_headers={"Cookie": cookie},
-            subprotocols=[Subprotocol("streamlit")],
+            subprotocols=[Subprotocol("streamlit"), Subprotocol(key)],
             ssl=self.tls,
             max_size=None,
+            open_timeout=PATIENCE_SECONDS,
             proxy=None,
         ) as websocket:
             websocket.send(request.SerializeToString())
+            yield websocket
+
+    def page(self, name: str, browser: tuple[str, str], *, until: bytes) -> bytes:
+        """All that Streamlit sends a browser for a page, until these words are there."""
+        with self.socket(name, browser) as websocket:
             sent, deadline = b"", time.monotonic() + PATIENCE_SECONDS
             while until not in sent:
                 message = websocket.recv(timeout=max(deadline - time.monotonic(), 0))
@@ -109,8 +124,23 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
 
 
 def test_a_page_calls_the_services_with_the_token_of_its_visitor(serving: Serving) -> None:
-    cookie = serving.sign_in()
-    runs = serving.page("runs", cookie, until=b"The synchronizer at 127.0.0.1:2 does not answer")
+    browser = serving.sign_in()
+    runs = serving.page("runs", browser, until=b"The synchronizer at 127.0.0.1:2 does not answer")
     assert b"Your token has expired" not in runs
-    configure = serving.page("configure", cookie, until=b"a token does not open it")
+    configure = serving.page("configure", browser, until=b"a token does not open it")
     assert b"model_path" not in configure
+
+
+def test_a_visitor_with_very_many_pages_keeps_no_other_one_waiting(serving: Serving) -> None:
+    greedy = serving.sign_in()
+    num_open = 0
+    with ExitStack() as pages:
+        for _ in range(GREED):
+            try:
+                pages.enter_context(serving.socket("runs", greedy))
+            except InvalidStatus as refused:
+                assert refused.response.status_code == 403
+            else:
+                num_open += 1
+        assert num_open == MAX_SOCKETS
+        assert serving.page("runs", serving.sign_in("bob"), until=b"does not answer")

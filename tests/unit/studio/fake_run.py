@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -79,6 +80,10 @@ class FakeStudio:
 
     def system(self) -> None:
         """There are no services by address."""
+
+    def turn(self) -> AbstractContextManager[bool]:
+        """It is always its turn."""
+        return nullcontext(True)
 
     def view(self, job_dir: Path) -> Any:
         """The only run."""

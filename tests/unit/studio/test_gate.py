@@ -1,19 +1,24 @@
 """The gate lets through what has a cookie, and nothing else reaches the pages."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
-from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
 
 from tests.support.http_answers import HttpAnswer, http_get
 from trinity.studio import gate as module
-from trinity.studio.gate import MAX_BROWSERS, Admission, Gate, Site
-from trinity.studio.visitors import OWNER
+from trinity.studio.frames import NOT_UNDERSTOOD
+from trinity.studio.gate import KEY_PROTOCOL, MAX_BROWSERS, Admission, Gate, Site
+from trinity.studio.visitors import MAX_REQUESTS, MAX_SOCKETS, OWNER, Shares
 
 COOKIE = "trinity-studio-test"
 
@@ -23,16 +28,24 @@ class Pages:
     """Stands for Streamlit: counts what reaches it."""
 
     reached: list[str] = field(default_factory=list)
+    protocols: list[list[str]] = field(default_factory=list)
+    going_on: threading.Event = field(default_factory=threading.Event)
+    """Ends the requests for `/slow`."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return
         self.reached.append(f"{scope['type']} {scope['path']}")
         if scope["type"] == "websocket":
+            self.protocols.append(scope["subprotocols"])
+            assert KEY_PROTOCOL not in str(scope["headers"])
             await receive()
-            await send({"type": "websocket.accept"})
-            await send({"type": "websocket.close"})
+            await send({"type": "websocket.accept", "subprotocol": "streamlit"})
+            while (frame := await receive())["type"] != "websocket.disconnect":
+                await send({"type": "websocket.send", "bytes": frame["bytes"]})
             return
+        if scope["path"] == "/slow":
+            await asyncio.to_thread(self.going_on.wait)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"page"})
 
@@ -55,16 +68,25 @@ class Served:
         assert answer.status == 303
         return answer.headers["set-cookie"].partition(";")[0]
 
-    def websocket_status(self, origin: str | None, cookie: str = "") -> int:
+    def key(self, cookie: str) -> str:
+        """The page key of a browser with the cookie, as a subprotocol."""
+        return f"{KEY_PROTOCOL}{self.admission.page_key(cookie.partition('=')[2])}"
+
+    def socket(self, cookie: str, key: str = "", origin: str | None = "") -> ClientConnection:
+        """An open websocket, as Streamlit's frontend opens it."""
+        protocols = ["streamlit", "PLACEHOLDER", key or self.key(cookie)]
+        return connect(
+            f"ws://127.0.0.1:{self.port}/_stcore/stream",
+            origin=f"http://127.0.0.1:{self.port}" if origin == "" else origin,  # type: ignore[arg-type]
+            additional_headers={"Cookie": cookie} if cookie else {},
+            subprotocols=protocols,  # type: ignore[arg-type]
+            proxy=None,
+        )
+
+    def websocket_status(self, origin: str | None, cookie: str = "", key: str = "") -> int:
         """The status of opening a websocket; 101 if it opens."""
-        headers = {"Cookie": cookie} if cookie else {}
         try:
-            with connect(
-                f"ws://127.0.0.1:{self.port}/_stcore/stream",
-                origin=origin,  # type: ignore[arg-type]
-                additional_headers=headers,
-                proxy=None,
-            ):
+            with self.socket(cookie, key, origin):
                 return 101
         except InvalidStatus as error:
             return error.response.status_code
@@ -74,7 +96,7 @@ class Served:
 def served() -> Iterator[Served]:
     pages, announced = Pages(), list[str]()
     admission = Admission(announce=announced.append)
-    gate = Gate(pages, admission=admission, site=Site(cookie_name=COOKIE))
+    gate = Gate(pages, admission=admission, site=Site(cookie_name=COOKIE), shares=Shares())
     config = uvicorn.Config(gate, port=0, log_config=None, lifespan="off")
     server = uvicorn.Server(config)
     socket = config.bind_socket()
@@ -148,7 +170,9 @@ def test_a_page_of_another_site_opens_no_websocket(served: Served) -> None:
 def test_the_cookie_is_for_this_site_alone_and_no_script_reads_it(served: Served) -> None:
     answer = served.get(f"/?token={served.admission.token}")
     assert answer.headers["set-cookie"].endswith("; HttpOnly; SameSite=Strict; Path=/")
-    assert answer.headers["location"] == "/"
+    cookie = answer.headers["set-cookie"].partition(";")[0]
+    key = served.key(cookie).removeprefix(KEY_PROTOCOL)
+    assert answer.headers["location"] == f"/#key={key}"  # no request has what is behind the #
 
 
 def test_pages_may_load_nothing_from_elsewhere(served: Served) -> None:
@@ -181,9 +205,78 @@ def test_a_browser_that_signs_in_disturbs_no_page_that_looks_for_its_visitor(
         return given == known
 
     monkeypatch.setattr(module, "_is_same", is_same)
-    assert admission.visitor(cookie) is OWNER
+    visitor = admission.visitor(cookie)
+    assert visitor is not None and visitor.is_owner
 
 
 def test_the_owner_may_send_files(served: Served) -> None:
     """The page Configure takes one."""
     assert served.get("/_stcore/upload_file/s/f", Cookie=served.enter()).status == 200
+
+
+def test_a_cookie_alone_opens_no_page(served: Served) -> None:
+    """A server at another port of this host gets the cookie, too, and could send it from here."""
+    origin = f"http://127.0.0.1:{served.port}"
+    mine, other = served.enter(), served.enter()
+    for key in ("streamlit", KEY_PROTOCOL, f"{KEY_PROTOCOL}x", served.key(other), served.key("")):
+        assert served.websocket_status(origin, mine, key) == 403
+    assert served.pages.reached == []
+    assert served.websocket_status(origin, mine, served.key(mine)) == 101
+    assert served.pages.protocols == [["streamlit", "PLACEHOLDER"]], "Streamlit sees no key"
+
+
+def test_who_has_a_cookie_and_no_key_is_asked_to_enter(served: Served) -> None:
+    cookie = served.enter()
+    assert served.get("/sign-in", Cookie=cookie).status == 401
+    assert served.pages.reached == []
+
+
+def test_a_browser_opens_so_many_pages_and_keeps_no_other_one_out(served: Served) -> None:
+    origin = f"http://127.0.0.1:{served.port}"
+    greedy, other = served.enter(), served.enter()
+    with ExitStack() as open_pages:
+        for _ in range(MAX_SOCKETS):
+            open_pages.enter_context(served.socket(greedy))
+        assert served.websocket_status(origin, greedy) == 403
+        assert served.websocket_status(origin, other) == 101
+    for _ in range(1_000):  # the server hears of the closed ones in its own time
+        if (status := served.websocket_status(origin, greedy)) == 101:
+            break
+    assert status == 101, "the control: closed pages make room"
+
+
+def test_a_browser_is_answered_so_many_requests_at_once(served: Served) -> None:
+    greedy, other = served.enter(), served.enter()
+    with ThreadPoolExecutor(MAX_REQUESTS) as pool:
+        waiting = [pool.submit(served.get, "/slow", Cookie=greedy) for _ in range(MAX_REQUESTS)]
+        try:
+            while served.pages.reached.count("http /slow") < MAX_REQUESTS:
+                assert not [asked for asked in waiting if asked.done()]
+            assert served.get("/", Cookie=greedy).status == 429
+            assert served.get("/", Cookie=other).status == 200
+        finally:
+            served.pages.going_on.set()
+        assert {asked.result().status for asked in waiting} == {200}
+
+
+@pytest.mark.parametrize("frame", ["a text", "", b"\xff\xff no message", b"\x0a"])
+def test_a_frame_that_no_page_sends_closes_the_page_in_one_line(
+    served: Served, frame: str | bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with served.socket(served.enter()) as page:
+        page.send(frame)
+        with pytest.raises(ConnectionClosed) as closed:
+            page.recv(timeout=60)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == NOT_UNDERSTOOD
+    assert "Traceback" not in caplog.text
+
+
+def test_what_pages_need_comes_through_and_nothing_else(served: Served) -> None:
+    asked = {kind: BackMsg() for kind in ("clear_cache", "load_git_info", "rerun_script")}
+    asked["clear_cache"].clear_cache = asked["load_git_info"].load_git_info = True
+    asked["rerun_script"].rerun_script.page_name = "run"
+    with served.socket(served.enter()) as page:
+        for message in asked.values():
+            page.send(message.SerializeToString())
+        assert page.recv(timeout=60) == asked["rerun_script"].SerializeToString()

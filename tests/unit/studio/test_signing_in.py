@@ -15,18 +15,20 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ClientState_pb2 import ClientState
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
-from websockets.typing import Origin
+from websockets.typing import Origin, Subprotocol
 
 from trinity.errors import UserError
 from trinity.security.authorization import EVERY_TENANT, Scope
 from trinity.security.certificates import CredentialIssuer, CredentialRole
 from trinity.security.credentials import PLAINTEXT, Credentials
 from trinity.security.tokens import issue_token
-from trinity.studio.gate import MAX_BROWSERS, Admission, Gate, Site
+from trinity.studio.gate import KEY_PROTOCOL, MAX_BROWSERS, Admission, Gate, Site
 from trinity.studio.listening import Listening
-from trinity.studio.visitors import Visitor
+from trinity.studio.visitors import Shares, Visitor
 
 NAME = "studio.example.org"
 HOUR = timedelta(hours=1)
@@ -36,7 +38,7 @@ async def pages(scope: AsgiScope, receive: Receive, send: Send) -> None:
     """Stands for Streamlit: a websocket stays open until the browser leaves."""
     if scope["type"] == "websocket":
         await receive()
-        await send({"type": "websocket.accept"})
+        await send({"type": "websocket.accept", "subprotocol": "streamlit"})
         while (await receive())["type"] != "websocket.disconnect":
             await send({"type": "websocket.send", "text": "here"})
         return
@@ -101,7 +103,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
     listening = Listening.of("0.0.0.0", 0, security)
     admission = Admission(announce=lambda _: None, keys=security.token_keys())
     site = Site(cookie_name="c", names=listening.names(), is_secure=True)
-    gate = Gate(pages, admission=admission, site=site, allows_changes=True)
+    gate = Gate(pages, admission=admission, site=site, shares=Shares(), allows_changes=True)
     config = uvicorn.Config(
         gate,
         port=0,
@@ -130,7 +132,7 @@ def test_a_token_with_the_right_to_read_lets_a_browser_in(served: Served) -> Non
     assert asked.status == 401
     assert '<form method="post" action="/sign-in">' in asked.text
     entered = served.sign_in(served.token())
-    assert (entered.status, entered.location) == (303, "/")
+    assert (entered.status, entered.location.partition("#")[0]) == (303, "/")
     assert entered.cookie.endswith("; HttpOnly; Secure; SameSite=Strict; Path=/")
     cookie = entered.cookie.partition(";")[0]
     assert served.request("GET", "/", Cookie=cookie).text == "page"
@@ -195,10 +197,14 @@ def test_a_cookie_ends_with_its_token_and_so_does_an_open_page(served: Served) -
         f"wss://localhost:{served.port}/_stcore/stream",
         origin=Origin(f"https://localhost:{served.port}"),
         additional_headers={"Cookie": cookie},
+        subprotocols=[
+            Subprotocol("streamlit"),
+            Subprotocol(entered.location.replace("/#key=", KEY_PROTOCOL)),
+        ],
         ssl=served.tls(),
         proxy=None,
     ) as websocket:
-        websocket.send("anyone?")
+        websocket.send(BackMsg(rerun_script=ClientState()).SerializeToString())
         assert websocket.recv() == "here"
         with pytest.raises(ConnectionClosed) as closed:
             websocket.recv(timeout=30)

@@ -16,6 +16,7 @@ from tokenizers.models import BPE
 from tests.unit.inspect.builders import content, record, sequence
 from trinity.api.v1 import query_pb2
 from trinity.codec import experience_from_proto
+from trinity.errors import UserError
 from trinity.studio.conversation import (
     ConversationTurn,
     conversation_line,
@@ -24,6 +25,7 @@ from trinity.studio.conversation import (
     preview_of,
 )
 from trinity.studio.experiences import (
+    MAX_CONDITIONS_CHARS,
     ShownMessage,
     TurnTokens,
     WholeExperience,
@@ -337,3 +339,10 @@ def test_a_text_in_a_filter_may_have_blanks() -> None:
     assert split_conditions("text=2 + 2 = 4") == ["text=2 + 2 = 4"]
     assert split_conditions("  ") == []
     assert split_conditions("nonsense") == ["nonsense"]
+
+
+def test_conditions_of_an_address_are_read_up_to_a_length() -> None:
+    words = "text=" + "a " * (MAX_CONDITIONS_CHARS // 2 - 5)
+    assert split_conditions(words) == [words.strip()]
+    with pytest.raises(UserError, match="give at most 20,000"):
+        split_conditions(words * 2)

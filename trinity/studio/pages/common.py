@@ -1,7 +1,9 @@
 """Parts that several pages share: the chosen run, its head, and waiting until it is open."""
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import ParamSpec
 
 import streamlit as st
 
@@ -20,8 +22,33 @@ LAST_RUN = "_run"
 """Key of the session: the run of the page before, since a change of page empties the address."""
 STAGE, PAGE = "stage", "page"
 """Further parameters: the name of the stage, and the page of a table from 1."""
+BUSY = "Your other pages are being made: this one follows when it is loaded again."
+P = ParamSpec("P")
 REFRESH_SECONDS = 2.0
 OPENING_SECONDS = 0.5
+
+
+def in_turn(draw: Callable[P, None]) -> Callable[P, None]:
+    """Returns a function that draws when it is the visitor's turn: pages share the processor."""
+
+    @functools.wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            with studio_context().turn() as has_turn:
+                if has_turn:
+                    draw(*args, **kwargs)
+                else:
+                    st.text(BUSY)
+        except TrinityError as error:
+            show_problem(error)
+
+    return drawn
+
+
+def live_part(draw: Callable[P, None], seconds: float | None = None) -> Callable[P, None]:
+    """Returns a part of a page that is drawn alone, and again after `seconds`."""
+    part: Callable[P, None] = st.fragment(in_turn(draw), run_every=seconds)
+    return part
 
 
 def chosen_run(context: StudioContext) -> Path | None:
@@ -109,7 +136,7 @@ def is_open(viewed: ViewedRun) -> bool:
     viewed.connection.touch()
     if viewed.connection.opened is not None:
         return True
-    st.fragment(_wait, run_every=OPENING_SECONDS)(viewed)
+    live_part(_wait, OPENING_SECONDS)(viewed)
     return False
 
 

@@ -28,6 +28,7 @@ from trinity.studio.pages.common import (
     REFRESH_SECONDS,
     STAGE,
     all_entries,
+    live_part,
     place_of,
     view_entry,
 )
@@ -88,7 +89,7 @@ def show() -> None:
         st.text(HINT)
     if runs:
         axis = _chosen_axis()
-        st.fragment(_compare, run_every=REFRESH_SECONDS)(context, runs, axis)
+        live_part(_compare, REFRESH_SECONDS)(context, runs, axis)
 
 
 def _choose(entries: Sequence[RunEntry]) -> list[RunEntry]:

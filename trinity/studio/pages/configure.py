@@ -55,6 +55,7 @@ from trinity.studio.generator.start import (
     start_run,
     submit_run,
 )
+from trinity.studio.pages.common import live_part
 from trinity.studio.plain_text import plain_text
 from trinity.studio.runs import find_runs
 from trinity.studio.system import System
@@ -336,7 +337,7 @@ def _show_start(report: FormReport, name: str, *, is_ready: bool) -> None:
     except (TrinityError, TimeoutError) as error:
         show_problem(error)
     if STARTED_KEY in st.session_state:
-        st.fragment(_show_started, run_every=PROGRESS_SECONDS)(st.session_state[STARTED_KEY])
+        live_part(_show_started, PROGRESS_SECONDS)(st.session_state[STARTED_KEY])
 
 
 def _submit(config: Path, system: System) -> None:

@@ -22,7 +22,7 @@ from trinity.studio.curves import (
 from trinity.studio.drawings import show_lanes
 from trinity.studio.history import RunHistory, StageHistory
 from trinity.studio.live import LiveState, live_state, members_of, verdict_of, work_of
-from trinity.studio.pages.common import REFRESH_SECONDS, open_page, show_waiting
+from trinity.studio.pages.common import REFRESH_SECONDS, live_part, open_page, show_waiting
 from trinity.studio.pages.run_log import show_logs
 from trinity.studio.plain_text import joined, number_text, plain_text, seconds_text, time_text
 from trinity.studio.widgets import (
@@ -87,8 +87,8 @@ def show() -> None:
     if opened is None:
         return
     context, viewed, _ = opened
-    st.fragment(_live, run_every=REFRESH_SECONDS)(context, viewed)
-    st.fragment(show_logs)(context, viewed)
+    live_part(_live, REFRESH_SECONDS)(context, viewed)
+    live_part(show_logs)(context, viewed)
 
 
 def _live(context: StudioContext, viewed: ViewedRun) -> None:

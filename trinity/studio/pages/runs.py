@@ -4,7 +4,7 @@ import streamlit as st
 
 from trinity.errors import TrinityError
 from trinity.studio.context import studio_context
-from trinity.studio.pages.common import RUN, all_entries
+from trinity.studio.pages.common import RUN, all_entries, live_part
 from trinity.studio.plain_text import joined, number_text, plain_text
 from trinity.studio.runs import RunEntry, missing_places
 from trinity.studio.widgets import Column, Row, show_problem, show_table
@@ -27,7 +27,7 @@ EMPTY = "No run was started here yet. One appears as soon as `trinity run` has r
 def show() -> None:
     """Shows the page."""
     st.title("Runs", anchor=False)
-    st.fragment(_list, run_every=REFRESH_SECONDS)()
+    live_part(_list, REFRESH_SECONDS)()
 
 
 def _list() -> None:

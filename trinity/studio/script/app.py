@@ -26,7 +26,9 @@ def _shower(name: str) -> Callable[[], None]:
     """Returns a function that shows a page; its module is imported when it is first shown."""
 
     def show() -> None:
-        importlib.import_module(f"trinity.studio.pages.{name}").show()
+        from trinity.studio.pages.common import in_turn
+
+        in_turn(lambda: importlib.import_module(f"trinity.studio.pages.{name}").show())()
 
     return show
 
