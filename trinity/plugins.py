@@ -41,6 +41,9 @@ _SEPARATOR = re.compile(r"[/\\\0]")
 _PATH = re.compile(r"[\w-]+(\.[\w-]+)+")
 """A module and one of its parts: nothing in it leads to another folder."""
 PLUGIN_DIRS_VARIABLE = "TRINITY_PLUGIN_DIRS"
+PLUGINS_ONLY_VARIABLE = "TRINITY_PLUGINS_ONLY"
+"""Set for processes that run functions which a tenant names: other modules than those of plugin
+folders are then not imported."""
 PLUGIN_PACKAGE = "trinity.plugins"
 """The package of all files of plugin folders, so that `from .my_file import Own` works in them."""
 __path__: list[str] = []
@@ -189,7 +192,11 @@ class Registry(Generic[T]):
                 "module.Name, with letters, digits, `_`, `-` and single dots alone"
             )
         if "." in key:
-            return self._resolve(key)
+            return (
+                self._of_plugin(key)
+                if os.environ.get(PLUGINS_ONLY_VARIABLE)
+                else self._resolve(key)
+            )
         known = [*self.names(), *self._absent]
         close = difflib.get_close_matches(key, known, n=3, cutoff=0.5)
         named = (
@@ -218,6 +225,23 @@ class Registry(Generic[T]):
         if path not in self._resolved:
             self._resolved[path] = self._import(path)
         return self._resolved[path]
+
+    def _of_plugin(self, path: str) -> T:
+        """Returns what a file of a plugin folder defines itself."""
+        module_name, _, name = path.rpartition(".")
+        wanted = f"{self._kind} {path!r}"
+        if (file := plugin_file(module_name)) is not None:
+            found = vars(load_file(file))
+        elif _is_below_plugin_folder(module_name):
+            found = vars(import_module(f"{PLUGIN_PACKAGE}.{module_name}", wanted))
+        else:
+            found = {}
+        if not str(getattr(found.get(name), "__module__", "")).startswith(f"{PLUGIN_PACKAGE}."):
+            raise UserError(
+                f"{wanted} is defined in no plugin folder of this machine, and nothing else is "
+                "called here: use what they define or register, or have the operator add it there"
+            )
+        return self._adapted(name, found[name])
 
     def _import(self, path: str) -> T:
         module_name, _, name = path.rpartition(".")

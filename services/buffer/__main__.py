@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import logging
 import sys
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
@@ -47,6 +48,7 @@ from trinity.runtime.postgres import async_engine, report_health, wait_until_up
 from trinity.runtime.presence import WaitRegistry
 from trinity.security.credentials import Credentials
 
+logger = logging.getLogger(__name__)
 SERVICE = buffer_pb2.DESCRIPTOR.services_by_name["BufferService"].full_name
 TASKSETS = taskset_pb2.DESCRIPTOR.services_by_name["TasksetService"].full_name
 QUERIES = query_pb2.DESCRIPTOR.services_by_name["QueryService"].full_name
@@ -92,6 +94,7 @@ class Components:
         policy = TenantPolicy.from_settings(
             settings, is_secured=Credentials.from_environment().is_on
         )
+        logger.info("tenants may have used, beside what they submit", extra=policy.described())
         memory_bytes = settings.function_memory_bytes
         self.sink = ExperienceSinkWriter(database=self.database, policy=policy)
         self.functions = FunctionRunner(settings.advantage_seconds, memory_bytes, policy)

@@ -57,7 +57,8 @@ class BufferSettings(ServiceSettings):
     """The same in bytes. A partition is the smallest part that `buffer.keep_steps` removes."""
     function_tenants: str = ""
     """Tenants whose own operators, advantage and priority functions run here, separated by commas,
-    or `*`. Empty is none in a secured buffer, and all in one without tokens."""
+    or `*`: those that a plug-in defines or registers, with `TENANT=*` those of any module. Empty is
+    none in a secured buffer, and `*=*` in one without tokens, unless roots or addresses are set."""
     function_network: bool | None = None
     """Whether these functions have a network. By default they have none in a secured buffer, where
     the kernel lets the buffer take it away."""
@@ -66,11 +67,12 @@ class BufferSettings(ServiceSettings):
     taskset_roots: str = ""
     """Directories that tasksets may be read from, separated by colons; links that lead outside are
     not followed. `TENANT=/path` is for one tenant, `{tenant}` stands for its name. Empty is none in
-    a secured buffer, and `/` in one without tokens."""
+    a secured buffer; in one without tokens it is `/`, unless addresses or functions are set."""
     taskset_addresses: str = ""
     """What else tasksets may be read from, separated by commas, with `TENANT=` like directories:
     `postgresql://user@host:port/database`, `hub`, `hub:owner/name`, the address of a Data-Juicer
-    server, or `*` for all. Empty is none in a secured buffer, and `*` in one without tokens."""
+    server, or `*` for all. Empty is none in a secured buffer; in one without tokens it is `*`,
+    unless roots or functions are set."""
 
 
 class MigrationSettings(BufferSettings):

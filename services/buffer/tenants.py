@@ -4,7 +4,7 @@ import os
 import re
 import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ from trinity.config.plan.experience_sink import ExperienceSink
 from trinity.config.plan.task_storage import without_password
 from trinity.config.schema.base import Args
 from trinity.errors import UserError
-from trinity.plugins import PLUGIN_DIRS_VARIABLE
+from trinity.plugins import PLUGIN_DIRS_VARIABLE, PLUGINS_ONLY_VARIABLE
 from trinity.runtime.child_process import OFFLINE_IDENTITY, OWN_IDENTITY, Identity
 from trinity.runtime.logs import LEVEL_VARIABLE
 from trinity.security.authorization import EVERY_TENANT
@@ -29,6 +29,9 @@ ADDRESSES_VARIABLE = "TRINITY_BUFFER_TASKSET_ADDRESSES"
 FUNCTIONS_VARIABLE = "TRINITY_BUFFER_FUNCTION_TENANTS"
 NETWORK_VARIABLE = "TRINITY_BUFFER_FUNCTION_NETWORK"
 OWN = "{tenant}"
+ALL_MODULES = "=*"
+"""Behind a tenant whose functions may be of any module that Python finds."""
+NOTHING = "nothing"
 DATABASE_PORT = 5432
 HARMLESS_OPTIONS = {"connect_timeout", "sslmode"}
 """Options of a database's address that open no file and lead to no other place."""
@@ -70,6 +73,8 @@ class TenantGrants:
     """Databases, datasets of the hub and Data-Juicer servers, as the operator wrote them."""
     has_functions: bool
     """True if functions of its own may run."""
+    has_all_modules: bool = False
+    """True if these may be of any module; else a plug-in has to define or register them."""
 
     def check_database(self, address: str) -> None:
         """Raises UserError if the buffer may not connect to this database for the tenant."""
@@ -175,6 +180,8 @@ class WorkerIsolation:
     has_network: bool = True
     variables: tuple[str, ...] = ()
     """Names of variables that it sees beside those that every program needs."""
+    has_all_modules: bool = True
+    """True if a plan may name functions of any module, and not of plug-ins alone."""
 
     @property
     def identity(self) -> Identity:
@@ -184,11 +191,12 @@ class WorkerIsolation:
     def environment(self, given: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Returns its variables; a list of what may stay forgets no credential."""
         kept = {*KEPT_VARIABLES, *self.variables}
+        rule = {} if self.has_all_modules else {PLUGINS_ONLY_VARIABLE: "1"}
         return {
             name: value
             for name, value in given.items()
             if name in kept or name.startswith(KEPT_PREFIXES)
-        }
+        } | rule
 
 
 SHARES_ALL = WorkerIsolation()
@@ -206,6 +214,8 @@ class TenantPolicy:
     addresses: tuple[TenantEntry, ...]
     function_tenants: frozenset[str]
     isolation: WorkerIsolation
+    module_tenants: frozenset[str] = frozenset({EVERY_TENANT})
+    """Those of them whose functions may be of any module; for others a plug-in has them."""
 
     @classmethod
     def unrestricted(cls) -> Self:
@@ -219,18 +229,41 @@ class TenantPolicy:
 
     @classmethod
     def from_settings(cls, settings: BufferSettings, *, is_secured: bool) -> Self:
-        """Returns the policy; what is not set is refused where tokens tell tenants apart."""
-        default = "" if is_secured else EVERY_TENANT
+        """Returns the policy; what is not set is refused where tokens tell tenants apart.
+
+        It is refused, too, if one of the others is set: functions or a database would lead around
+        limits for files.
+        """
+        given = (settings.taskset_roots, settings.taskset_addresses, settings.function_tenants)
+        default = "" if is_secured or any(given) else EVERY_TENANT
         network = settings.function_network
+        functions = _words(settings.function_tenants or (default and f"{default}{ALL_MODULES}"))
         return cls(
             roots=_entries((settings.taskset_roots or (default and "/")).split(":")),
             addresses=_entries(_words(settings.taskset_addresses or default)),
-            function_tenants=frozenset(_words(settings.function_tenants or default)),
+            function_tenants=frozenset(entry.removesuffix(ALL_MODULES) for entry in functions),
+            module_tenants=frozenset(
+                entry.removesuffix(ALL_MODULES)
+                for entry in functions
+                if entry.endswith(ALL_MODULES)
+            ),
             isolation=WorkerIsolation(
                 has_network=not is_secured if network is None else network,
                 variables=tuple(_words(settings.function_variables)),
             ),
         )
+
+    def described(self) -> dict[str, str]:
+        """Returns what tenants may have used, by the setting that says so."""
+        return {
+            ROOTS_VARIABLE: _described(self.roots),
+            ADDRESSES_VARIABLE: _described(self.addresses),
+            FUNCTIONS_VARIABLE: ", ".join(
+                f"{tenant}{ALL_MODULES if self.grants(tenant).has_all_modules else ''}"
+                for tenant in sorted(self.function_tenants)
+            )
+            or NOTHING,
+        }
 
     def grants(self, tenant: str) -> TenantGrants:
         """Returns what a tenant may have the buffer use."""
@@ -239,7 +272,12 @@ class TenantPolicy:
             roots=_values(self.roots, tenant),
             addresses=_values(self.addresses, tenant),
             has_functions=bool(self.function_tenants & {EVERY_TENANT, tenant}),
+            has_all_modules=bool(self.module_tenants & {EVERY_TENANT, tenant}),
         )
+
+    def isolation_of(self, tenant: str) -> WorkerIsolation:
+        """Returns how a process for the functions of a tenant is started."""
+        return replace(self.isolation, has_all_modules=self.grants(tenant).has_all_modules)
 
     def check_pipeline(self, tenant: str, pipeline: ResolvedTaskPipeline) -> None:
         """Checks the operators of a task pipeline, whose plan a client may have written itself.
@@ -269,6 +307,10 @@ def _entries(texts: Iterable[str]) -> tuple[TenantEntry, ...]:
 
 def _values(entries: Sequence[TenantEntry], tenant: str) -> tuple[str, ...]:
     return tuple(value for entry in entries if (value := entry.value_for(tenant)))
+
+
+def _described(entries: Sequence[TenantEntry]) -> str:
+    return ", ".join(f"{own.tenant}={without_password(own.value)}" for own in entries) or NOTHING
 
 
 def _words(text: str) -> list[str]:

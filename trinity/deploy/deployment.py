@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from trinity.config.data_files import SUFFIXES
+from trinity.config.plan.experience_sink import experience_sink, task_backup
 from trinity.config.plan.parts import ExternalAccess, ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.placement import engine_groups_of, num_hosts
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
@@ -339,6 +340,10 @@ def _addresses(stage: StagePlan) -> Iterator[str]:
             yield place.partition("?")[0]
         elif not place.startswith((*DATABASES, "/")):
             yield f"hub:{place}"
+    backup = task_backup(stage)
+    for sink in (experience_sink(stage), backup.sink if backup else None):
+        if sink is not None and not sink.is_file:
+            yield sink.place.partition("?")[0]
     pipelines = [rows.task_pipeline for rows in _row_sources(stage) if rows.task_pipeline]
     arguments = [operator.args for operator in stage.operators]
     arguments += [op.args for pipeline in pipelines for op in pipeline.operators]

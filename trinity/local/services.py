@@ -144,18 +144,18 @@ def _service(
 def _owner_grants(security: StackCredentials) -> dict[str, str]:
     """Returns what a secured buffer grants to the tenant that started it, unless the user says.
 
-    The files, addresses and functions are those of the one user of all these processes.
+    The files, addresses and functions are those of the one user of all these processes. A user who
+    sets one of them limits the tenant: what the others would give leads around that.
     """
     if security.root is None:
         return {}
     granted = {
         "TASKSET_ROOTS": f"{security.tenant}=/",
         "TASKSET_ADDRESSES": f"{security.tenant}=*",
-        "FUNCTION_TENANTS": security.tenant,
+        "FUNCTION_TENANTS": f"{security.tenant}=*",
     }
-    return {
-        name: value for name, value in granted.items() if f"TRINITY_BUFFER_{name}" not in os.environ
-    }
+    is_limited = any(f"TRINITY_BUFFER_{name}" in os.environ for name in granted)
+    return {} if is_limited else granted
 
 
 def _security_folder(security: Credentials) -> dict[str, str]:

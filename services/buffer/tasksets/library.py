@@ -378,7 +378,9 @@ class TasksetLibrary:
                 return _counted(dataset.read_lines(), job)
 
             if pipeline is not None:
-                run = TaskPipelineRun(pipeline, self._limits, read, self._isolation(pipeline))
+                run = TaskPipelineRun(
+                    pipeline, self._limits, read, self._isolation(tenant, pipeline)
+                )
                 await copy_kept_rows(connection, tenant, claimed, run)
             else:
                 async with aclosing(read()) as rows:
@@ -388,9 +390,9 @@ class TasksetLibrary:
                     await insert_pipeline(connection, tenant, claimed, counts)
             await notify(connection, tasksets_topic(tenant))
 
-    def _isolation(self, pipeline: ResolvedTaskPipeline) -> WorkerIsolation:
+    def _isolation(self, tenant: str, pipeline: ResolvedTaskPipeline) -> WorkerIsolation:
         """Returns the isolation of a pipeline: without functions of a tenant's it has a network."""
-        own = self._policy.isolation
+        own = self._policy.isolation_of(tenant)
         is_ours = not any(operator.is_own for operator in pipeline.operators)
         return replace(own, has_network=True) if is_ours else own
 

@@ -62,7 +62,7 @@ class FunctionRunner:
         self._limit_seconds = limit_seconds
         self._policy = policy
         self._turn = asyncio.Lock()
-        self._workers = TenantWorkers(OPERATOR_WORKER, memory_bytes, policy.isolation)
+        self._workers = TenantWorkers(OPERATOR_WORKER, memory_bytes, policy.isolation_of)
         self._needs: dict[tuple[str, str], Needs] = {}
 
     @property
@@ -297,7 +297,7 @@ class PriorityRunner:
         self._limit_seconds = limit_seconds
         self._policy = policy
         self._turn = asyncio.Lock()
-        self._workers = TenantWorkers(PRIORITY_WORKER, memory_bytes, policy.isolation)
+        self._workers = TenantWorkers(PRIORITY_WORKER, memory_bytes, policy.isolation_of)
 
     async def __aenter__(self) -> Self:
         return self

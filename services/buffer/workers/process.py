@@ -5,7 +5,7 @@ import json
 import os
 import re
 from asyncio.subprocess import Process
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from services.buffer.domain.tasks import sanitize_text
@@ -105,10 +105,12 @@ class TenantWorkers:
     worker = await workers.of_tenant("a")   # the one that was idle longest ends beyond MAX_WORKERS
     """
 
-    def __init__(self, module: str, memory_bytes: int, isolation: WorkerIsolation) -> None:
+    def __init__(
+        self, module: str, memory_bytes: int, isolation_of: Callable[[str], WorkerIsolation]
+    ) -> None:
         self._module = module
         self._memory_bytes = memory_bytes
-        self._isolation = isolation
+        self._isolation_of = isolation_of
         self._workers: dict[str, WorkerProcess] = {}
 
     def is_running(self, tenant: str) -> bool:
@@ -121,7 +123,8 @@ class TenantWorkers:
         if worker is None:
             if len(self._workers) >= MAX_WORKERS:
                 await self._workers.pop(next(iter(self._workers))).kill()
-            worker = WorkerProcess(self._module, self._memory_bytes, self._isolation)
+            isolation = self._isolation_of(tenant)
+            worker = WorkerProcess(self._module, self._memory_bytes, isolation)
         self._workers[tenant] = worker
         return worker
 

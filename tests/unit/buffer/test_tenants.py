@@ -36,6 +36,41 @@ def test_without_tokens_everything_is_as_one_user_has_it() -> None:
     assert policy(is_secured=False).isolation.has_network
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"taskset_roots": "/data"},
+        {"taskset_addresses": "hub"},
+        {"function_tenants": "a"},
+    ],
+)
+def test_who_limits_one_thing_grants_nothing_else(given: dict[str, str]) -> None:
+    rules = policy(is_secured=False, **given)
+    granted = [name for name, value in rules.described().items() if value != "nothing"]
+    assert granted == [f"TRINITY_BUFFER_{name.upper()}" for name in given]
+    grants = rules.grants("a")
+    assert bool(grants.roots) == ("taskset_roots" in given)
+    assert grants.has_functions == ("function_tenants" in given)
+    assert not grants.has_all_modules
+    if "taskset_addresses" not in given:
+        with pytest.raises(UserError, match="TASKSET_ADDRESSES"):
+            grants.check_dataset("owner/name")
+
+
+def test_what_is_granted_is_told_without_passwords() -> None:
+    told = policy(
+        taskset_roots="/shared:a=/home/a",
+        taskset_addresses="a=postgresql://me:secret@10.0.0.7/sums",
+        function_tenants="a,b=*",
+    ).described()
+    assert list(told.values()) == [
+        "*=/shared, a=/home/a",
+        "a=postgresql://me:***@10.0.0.7/sums",
+        "a, b=*",
+    ]
+    assert list(policy(is_secured=False).described().values()) == ["*=/", "*=*", "*=*"]
+
+
 def test_a_secured_buffer_gives_a_tenant_nothing_by_itself() -> None:
     grants = policy().grants("a")
     assert grants.roots == ()

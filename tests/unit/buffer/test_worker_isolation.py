@@ -151,3 +151,50 @@ async def test_experience_operators_ask_the_allowed_data_juicer_server_alone() -
         assert "is not allowed for tenant a" in answer
     async with FunctionRunner(10.0, 2**31) as functions:
         await functions.load_functions("a", [juicer])
+
+
+PLUGIN = """
+from os import system
+from trinity.algorithm.priority import PRIORITIES
+
+def half(candidate):
+    return candidate.reward / 2
+
+@PRIORITIES.register_module("quarter")
+def of_a_quarter(candidate):
+    return candidate.reward / 4
+"""
+
+
+@pytest.fixture
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_file.py").write_text(PLUGIN)
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "prices.py").write_text(PLUGIN.replace("quarter", "fourth"))
+    monkeypatch.setenv("TRINITY_PLUGIN_DIRS", str(tmp_path))
+
+
+NOT_OF_PLUGINS = (
+    *("os.system", "builtins.exec", "subprocess.run", "posixpath.os.system", "this.s"),
+    *("own_file.system", "shop.prices.system", "trinity.plugins.load_file", "own_file.missing"),
+    *("trinity.plugins.own_file.system", "importlib.import_module"),
+)
+
+
+@pytest.mark.usefixtures("plugins")
+async def test_only_what_a_plug_in_defines_is_called_for_a_tenant() -> None:
+    """The control: whoever may name any module has it called."""
+    async with PriorityRunner(20.0, 2**31, replace(FREE, module_tenants=frozenset())) as priorities:
+        for name in NOT_OF_PLUGINS:
+            with pytest.raises(PriorityFailed, match="is defined in no plugin folder"):
+                await priorities.compute_priorities("a", name, {}, ONE)
+    async with PriorityRunner(20.0, 2**31, FREE) as priorities:
+        with pytest.raises(PriorityFailed, match="TypeError: expected str"):
+            await priorities.compute_priorities("a", "os.system", {}, ONE)
+
+
+@pytest.mark.usefixtures("plugins")
+async def test_what_a_plug_in_defines_or_registers_is_called_for_a_tenant() -> None:
+    async with PriorityRunner(20.0, 2**31, replace(FREE, module_tenants=frozenset())) as priorities:
+        for name, value in (("own_file.half", 0.5), ("quarter", 0.25), ("shop.prices.half", 0.5)):
+            assert await priorities.compute_priorities("a", name, {}, ONE) == [value]
