@@ -52,6 +52,11 @@ _LAST_WORD_ELSEWHERE = re.compile(
     r"\s*(.+?)(?:です|である|だ|(?:に|と)なります)?[。．！]?",
     re.IGNORECASE,
 )
+_CALLED_CORRECT = re.compile(
+    r"\W*(?:(?:so|thus|hence|therefore)[,:]?\s+)?(?:(?:option|choice|answer|statement)\s+)"
+    r"([^\s.,;:]{1,9}) is (?:the )?(?:correct|right)(?: (?:answer|option|choice|one))?\.?",
+    re.IGNORECASE,
+)
 _CLAUSE = re.compile(
     r"[.,;:!?](?=\s|$)|\n|(?<!anything )(?<!nothing )(?<!everything )(?<!all )\bbut\b"
     r"|\b(?:so|hence|thus|then|therefore|because)\b",
@@ -124,12 +129,13 @@ _DENIED_BOX = re.compile(
     re.IGNORECASE,
 )
 _SEVERAL = re.compile(
-    r"\b(?:or|either|maybe|perhaps|possibly|alternatively|actually|sorry|oops|correction"
-    r"|oder|vielleicht|peut-être|quizás)\b|\bno[,.]|\bI mean\b|\b(?:options?|candidates?)\s*:"
+    r"\b(?:maybe|perhaps|possibly|alternatively|actually|sorry|oops|correction"
+    r"|vielleicht|peut-être|quizás)\b|\bno[,.]|\bI mean\b|\b(?:options?|candidates?)\s*:"
     r"|(?<!est )(?<!most )(?<!imum )\bpossible (?:answer|value|solution|result|option)"
-    r"|(?:^|[,.!?]\s*)wait\b|\bwait\s*[,.!]|或|または|可能|(?:[→⇒]|[-=]>)\s*\$?[-+]?\d",
+    r"|(?:^|[,.!?]\s*)wait\b|\bwait\s*[,.!]|可能|(?:[→⇒]|[-=]>)\s*\$?[-+]?\d",
     re.IGNORECASE,
 )
+_OR = re.compile(r"\b(?:or|oder|ou)\b|或|または", re.IGNORECASE)
 _OPENING = re.compile(r"(?:\$+|\\[(\[]|\*+|\s)+$")
 _CLOSING = re.compile(r"(?:\.?\$+|\\[)\]]|\*+)+")
 _RAISED = re.compile(r"\^\s*\{?\s*-?\d")
@@ -154,7 +160,8 @@ def spaced(text: str) -> str:
 def last_word(text: str) -> str | None:
     """Returns all that a last line `So the answer is (B).` names; None for any other line."""
     line = text.rstrip().rpartition("\n")[2]
-    found = _LAST_WORD.fullmatch(line) or _LAST_WORD_ELSEWHERE.fullmatch(line)
+    forms = (_LAST_WORD, _LAST_WORD_ELSEWHERE, _CALLED_CORRECT)
+    found = next(filter(None, (form.fullmatch(line) for form in forms)), None)
     return found[1].strip("*_ \t").removesuffix(".").strip("*_ \t") if found else None
 
 
@@ -167,10 +174,18 @@ def has_other_answers(text: str) -> bool:
 
 
 def is_hedged(text: str) -> bool:
-    """Returns true if several values stand beside words of a choice or of a change of mind."""
+    """Returns true for several values with a change of mind, or a choice next to the answer.
+
+    `a 5 or a 6 has probability 1/3` gives one answer.
+    """
     text = spaced(text)
-    values = {place.content for place in _places(text)}
-    return len(values) > 1 and _SEVERAL.search(text) is not None
+    places = list(_places(text))
+    if len({place.content for place in places}) < 2:
+        return False
+    answer = _named(text, places) or places[-1]
+    before = max((place.end for place in places if place.end <= answer.start), default=answer.start)
+    is_choice = _OR.search(text, before, answer.start) or _OR.search(text, answer.end)
+    return bool(is_choice or _SEVERAL.search(text))
 
 
 def is_unchanged(text: str, place: slice) -> bool:
