@@ -36,6 +36,7 @@ from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
+from _pytest.warnings import catch_warnings_for_item
 
 from benchmarks.mutants_equivalent import EQUIVALENT
 from benchmarks.mutants_targets import LEFT_OUT, SKIPPED, TARGETS
@@ -379,7 +380,8 @@ def fails(item: pytest.Item, seconds: int = SECONDS_A_TEST) -> bool:
     previous = signal.signal(signal.SIGALRM, _give_up)
     signal.alarm(seconds)
     try:
-        reports = runtestprotocol(item, log=False, nextitem=None)
+        with catch_warnings_for_item(item.config, item.ihook, when="runtest", item=item):
+            reports = runtestprotocol(item, log=False, nextitem=None)
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, previous)

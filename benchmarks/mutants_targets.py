@@ -79,10 +79,14 @@ _ROWS = tuple(
 _TRAINING = (*_ROWS, *_STEPS)
 _WORKFLOWS = (
     "tests/unit/workflows",
+    "tests/unit/explorer/test_auxiliary_models.py",
     "tests/unit/explorer/test_built_experiences.py",
+    "tests/unit/explorer/test_hosted_runs.py",
+    "tests/unit/explorer/test_hosted_styles.py",
     "tests/unit/explorer/test_turns.py",
     "tests/unit/test_codec.py",
     "tests/unit/test_message_check.py",
+    "tests/unit/test_wire_parts.py",
 )
 TARGETS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "formulas": {

@@ -16,8 +16,8 @@ from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.local.addresses import free_port
 from trinity.rpc.channel import open_channel, open_sync_channel
 
-CALL_SECONDS = 60.0
-SOON_SECONDS = 15.0
+CALL_SECONDS = 600.0
+SOON_SECONDS = 120.0
 
 
 @contextmanager

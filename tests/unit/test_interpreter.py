@@ -17,7 +17,7 @@ from trinity.runtime.child_process import module_command
 REPOSITORY = Path(__file__).parents[2]
 SHADOW = "raise SystemExit('the file of the current folder was imported')\n"
 HIDDEN = ("random", "argparse", "grpc", "trinity", "services")
-SECONDS = 10.0
+SECONDS = 120.0
 """Far below what an installation takes; the answer itself comes in less than one."""
 
 

@@ -1,5 +1,6 @@
 """Calls with deadlines on a running buffer, for one stage."""
 
+import asyncio
 import uuid
 from dataclasses import dataclass, field
 
@@ -12,7 +13,7 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.types import StageKey
 
 CALL_SECONDS = 60.0
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 40.0
 OPEN = pb.OpenStageResponse.STATE_OPEN
 
 
@@ -54,6 +55,11 @@ class Calls:
     async def status(self) -> pb.StageStatus:
         [stage] = await self.stages()
         return stage
+
+    async def until_ready(self, count: int) -> None:
+        """Waits until results that are committed have become so many rows."""
+        while (await self.status()).num_ready < count:  # noqa: ASYNC110  # in another process
+            await asyncio.sleep(0.05)  # in another process
 
     async def stages(self) -> list[pb.StageStatus]:
         """Stages of this experiment that are not finished."""

@@ -36,6 +36,7 @@ async def test_what_is_ready_is_recorded_though_work_before_it_is_open(
     head, _ = await buffer.batch(1, wait_seconds=0, takes_incomplete=True)
     assert head.state == pb.BatchHead.STATE_WAITING, "nothing is ready"
     await buffer.finish_all([second])
+    await buffer.until_ready(2)
     head, _ = await buffer.batch(1, wait_seconds=0)
     assert head.state == pb.BatchHead.STATE_WAITING, "the trainer waits still"
     head, rows = await buffer.batch(1, wait_seconds=0, takes_incomplete=True)
@@ -63,6 +64,7 @@ async def test_what_comes_late_goes_into_the_next_batch(
     await buffer.record(0)
     first, second, third = (await buffer.lease()).assignments
     await buffer.finish_all([second])
+    await buffer.until_ready(2)
     await buffer.batch(1, takes_incomplete=True)
     await buffer.finish_all([first, third])
     await buffer.report(1)
@@ -94,6 +96,7 @@ async def test_rows_that_are_too_old_are_in_no_incomplete_batch(
     work = (await buffer.lease()).assignments
     in_time = [one for one in work if (one.explore_step, one.position) != (2, 0)]
     await buffer.finish_all(in_time)
+    await buffer.until_ready(10)
     await buffer.batch(1)
     head, rows = await buffer.batch(2, wait_seconds=0, takes_incomplete=True)
     assert head.state == pb.BatchHead.STATE_WAITING, texts(rows)
@@ -114,10 +117,13 @@ async def test_an_explore_step_that_is_short_of_runs_is_trained_when_it_is_due(
     await buffer.record(0)
     first, *rest = (await buffer.lease(BATCH_SIZE)).assignments
     await buffer.finish_all(rest)
+    await buffer.until_ready(4)
     tried = [(run, attempt) for run in first.runs for attempt in range(2)]
     await buffer.settle(*(buffer.fail(first, run, attempt) for run, attempt in tried))
-    head, _ = await buffer.batch(1, wait_seconds=0.1)
-    assert head.reason == "no explorer has asked for explore step 2 yet"
+    head, _ = await buffer.batch(1, wait_seconds=0)
+    while head.reason != "no explorer has asked for explore step 2 yet":
+        head, _ = await buffer.batch(1, wait_seconds=0.1)
+        assert head.state == pb.BatchHead.STATE_WAITING, head
     head, rows = await buffer.batch(1, wait_seconds=0, takes_incomplete=True)
     assert texts(rows) == ["1/1/0", "1/1/1", "1/2/0", "1/2/1"]
     notices = [event.notice.text for event in await buffer.events("notice")]

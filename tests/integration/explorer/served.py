@@ -16,8 +16,8 @@ from tests.integration.explorer.served_process import SERVED_KEY
 from trinity.types import JsonObject
 
 MODULE = "tests.integration.explorer.served_process"
-SECONDS = 60.0
-QUICK_SECONDS = 10.0
+SECONDS = 120.0
+QUICK_SECONDS = 120.0
 """For an answer of a few milliseconds, on a machine that does much else."""
 QUESTION: JsonObject = {"messages": [{"role": "user", "content": "1+1="}], "max_tokens": 4}
 AUTHORIZED = {"Authorization": f"Bearer {SERVED_KEY}", "Content-Type": "application/json"}

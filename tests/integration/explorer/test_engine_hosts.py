@@ -29,7 +29,7 @@ from trinity.rpc.server import Servicer, serve
 from trinity.runtime.presence import WaitRegistry
 
 SECONDS = 240.0
-NAMED_SECONDS = 10.0
+NAMED_SECONDS = 120.0
 LEADER, OTHER = "127.0.0.1", "127.0.0.2"
 NOBODY = "127.0.0.1:9"
 

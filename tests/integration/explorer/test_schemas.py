@@ -1,11 +1,9 @@
 """Schemas of responses are compiled in a process that is killed when one takes too long."""
 
 import asyncio
-import itertools
 import json
 import os
 import signal
-import time
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from services.explorer.openai_api.errors import InvalidApiRequest
 from services.explorer.openai_api.schema_worker import load_compiler
 from services.explorer.openai_api.schemas import (
     MAX_BYTES,
-    MAX_PROCESSOR_SECONDS,
     SchemaChecker,
     check_size,
 )
@@ -39,6 +36,7 @@ ENDLESS: JsonObject = {
     "additionalProperties": False,
 }
 """Takes minutes."""
+MANY = 100
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -59,25 +57,22 @@ async def test_a_schema_of_usual_size_is_compiled_once(checker: SchemaChecker) -
         os.killpg(compiler.pid, signal.SIGCONT)
 
 
-async def longest_stall(during: Coroutine[object, object, None]) -> float:
-    """The longest the loop computed without a break, in seconds of this thread's processor time.
-
-    The time of a clock would be that of whatever else the machine does.
-    """
-    ticks = [time.thread_time()]
+async def ticks(during: Coroutine[object, object, None]) -> int:
+    """How often the loop came round."""
+    number = 0
 
     async def tick() -> None:
+        nonlocal number
         while True:
-            await asyncio.sleep(0.01)
-            ticks.append(time.thread_time())
+            await asyncio.sleep(0)
+            number += 1
 
     ticking = asyncio.ensure_future(tick())
     try:
         await during
     finally:
         ticking.cancel()
-        ticks.append(time.thread_time())
-    return max(later - earlier for earlier, later in itertools.pairwise(ticks))
+    return number
 
 
 TOO_SLOW = r"s to compile, more than 1 s|did not compile within 10 s"
@@ -90,34 +85,26 @@ async def refuse(checker: SchemaChecker, schema: JsonObject, named: str) -> None
 
 
 async def test_a_slow_schema_is_refused_and_the_loop_goes_on(checker: SchemaChecker) -> None:
-    assert await longest_stall(refuse(checker, SLOW, TOO_SLOW)) < 1.0
+    assert await ticks(refuse(checker, SLOW, TOO_SLOW)) > MANY
 
 
 async def test_a_schema_without_an_end_is_killed(model_path: Path) -> None:
     checker = SchemaChecker(str(model_path), max_seconds=2.0)
     await checker.check_schema(json.dumps(GRADE))
-    assert await longest_stall(refuse(checker, ENDLESS, "did not compile within 2 s")) < 1.0
+    assert await ticks(refuse(checker, ENDLESS, "did not compile within 2 s")) > MANY
+    checker._max_seconds = 300.0
     await checker.check_schema(json.dumps({**GRADE, "title": "after"}))
     await checker.close()
 
 
-async def test_the_stall_of_a_loop_that_compiles_is_seen() -> None:
-    """The control of `longest_stall`."""
+async def test_control_a_loop_that_compiles_does_not_come_round(model_path: Path) -> None:
+    compile_schema = load_compiler(str(model_path))
 
     async def compute() -> None:
-        began = time.thread_time()
-        while time.thread_time() - began < 1.0:
-            pass
+        await asyncio.sleep(0)
+        compile_schema(json.dumps(SLOW))
 
-    assert await longest_stall(compute()) >= 1.0
-
-
-async def test_that_schema_takes_too_long_where_it_is_compiled(model_path: Path) -> None:
-    """The control: the attack is one."""
-    compile_schema = load_compiler(str(model_path))
-    began = time.process_time()
-    compile_schema(json.dumps(SLOW))
-    assert time.process_time() - began > MAX_PROCESSOR_SECONDS
+    assert await ticks(compute()) < MANY
 
 
 async def test_a_process_that_takes_too_long_is_killed_and_not_asked_again(

@@ -20,9 +20,9 @@ NOW = sa.text(
 )
 ROWS = sa.table("kept", sa.column("n", sa.BigInteger), sa.column("m", sa.BigInteger))
 PAIR = sa.select(ROWS.c.n, ROWS.c.m)
-SLEEP = sa.text("SELECT pg_sleep(60)")
+SLEEP = sa.text("SELECT pg_sleep(240)")
 COPY = sql.SQL("COPY (SELECT 1) TO STDOUT")
-SOON_SECONDS = 10
+SOON_SECONDS = 120
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from trinity.runtime.sql import Connection, transaction
 Act = Callable[[Connection], Awaitable[object]]
 QUESTION = sa.text("SELECT 1")
 COPY = sql.SQL("COPY silent FROM STDIN")
-SOON_SECONDS = 20
+SOON_SECONDS = 120
 
 
 async def ask(connection: Connection) -> None:

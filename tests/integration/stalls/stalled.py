@@ -27,7 +27,7 @@ from trinity.local.run_file import read_running
 from trinity.local.stack import LocalStack
 from trinity.rpc.channel import open_channel
 
-NAMED_SECONDS = 10.0
+NAMED_SECONDS = 120.0
 """Within which a cause has to be named."""
 PATIENCE_SECONDS = 45.0
 POLL_SECONDS = 0.25

@@ -63,7 +63,9 @@ class Serving:
         token = issue_token(
             self.issuer.signing_key, subject=subject, tenant="a", scopes=[Scope.READ], lifetime=HOUR
         )
-        made = http.client.HTTPSConnection("localhost", self.port, timeout=20, context=self.tls)
+        made = http.client.HTTPSConnection(
+            "localhost", self.port, timeout=PATIENCE_SECONDS, context=self.tls
+        )
         with closing(made) as connection:
             body = urllib.parse.urlencode({"token": token})
             origin = f"https://localhost:{self.port}"

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -178,15 +177,13 @@ async def test_a_busy_server_is_asked_again_and_the_wait_is_shown(world: World) 
 
 
 async def test_an_answer_is_utf_8_in_whatever_charset_it_says(world: World) -> None:
-    """Decoding 700 kB of punycode would stop the explorer for a minute."""
-    said = "a" * 350_000 + "-" + "b" * 350_000
+    """Decoding 3 MB of punycode would stop the explorer for many minutes."""
+    said = "a" * 1_500_000 + "-" + "b" * 1_500_000
     body = json.dumps({"choices": [{"message": {"content": said}, "finish_reason": "stop"}]})
     strange = {"Content-Type": "application/json; charset=punycode"}
     world.server.plan = [web.Response(body=body.encode(), headers=strange)]
-    began = time.monotonic()
     (answer,) = await model(world.engine()).chat_async(HELLO)
     assert answer.response_text == said
-    assert time.monotonic() - began < 20.0
 
 
 async def test_an_answer_that_is_too_large_is_not_kept(

@@ -1,7 +1,7 @@
 """A long prompt or a large answer, which take seconds, keep no other request waiting."""
 
 import asyncio
-import time
+import threading
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -16,14 +16,15 @@ from trinity.types import JsonObject
 from trinity.workflows.generation import Prompt
 from trinity.workflows.messages import Message
 
-ENCODE_SECONDS = 0.5
+PATIENCE_SECONDS = 120.0
 LONG = "a" * LONG_PROMPT_CHARACTERS
 
 
 class SlowTokenizer(CharacterTokenizer):
-    """Takes half a second, and then has `num_tokens`."""
+    """Takes until the loop goes on, and then has `num_tokens`."""
 
     def __init__(self, num_tokens: int = 1) -> None:
+        self.goes_on = threading.Event()
         self.num_encoded = 0
         self._num_tokens = num_tokens
 
@@ -33,7 +34,7 @@ class SlowTokenizer(CharacterTokenizer):
 
     def encode(self, text: str) -> Prompt:
         self.num_encoded += 1
-        time.sleep(ENCODE_SECONDS)
+        assert self.goes_on.wait(PATIENCE_SECONDS), "the loop waits for it"
         return Prompt(text=text, token_ids=[97] * self._num_tokens)
 
 
@@ -53,9 +54,8 @@ async def test_a_long_prompt_is_encoded_beside_the_loop(
     tokenizer = SlowTokenizer()
     writer = ResponseWriter(model_path="m", tokenizer=tokenizer)
     preparing = asyncio.ensure_future(ApiHandler(writer=writer)._prepare(make(writer, LONG)))
-    began = time.monotonic()
-    await asyncio.sleep(0.05)
-    assert time.monotonic() - began < ENCODE_SECONDS
+    await asyncio.sleep(0)
+    tokenizer.goes_on.set()
     await preparing
     assert tokenizer.num_encoded == 1
 
@@ -70,21 +70,23 @@ async def test_a_short_one_is_encoded_when_its_turn_comes() -> None:
 
 async def test_a_prompt_that_no_model_takes_is_refused() -> None:
     tokenizer = SlowTokenizer(num_tokens=(1 << 20) + 1)
+    tokenizer.goes_on.set()
     writer = ResponseWriter(model_path="m", tokenizer=tokenizer)
     with pytest.raises(InvalidApiRequest, match="more than any model takes"):
         await ApiHandler(writer=writer)._prepare(chat(writer, LONG))
 
 
 async def test_a_large_answer_is_written_beside_the_loop() -> None:
+    goes_on = threading.Event()
+
     def write() -> JsonObject:
-        time.sleep(ENCODE_SECONDS)
+        assert goes_on.wait(PATIENCE_SECONDS), "the loop waits for it"
         return {"choices": []}
 
     handler = ApiHandler(writer=ResponseWriter(model_path="m", tokenizer=CharacterTokenizer()))
     writing = asyncio.ensure_future(handler._respond(write, beside_the_loop=True))
-    began = time.monotonic()
-    await asyncio.sleep(0.05)
-    assert time.monotonic() - began < ENCODE_SECONDS
+    await asyncio.sleep(0)
+    goes_on.set()
     assert (await writing).text == '{"choices": []}'
 
 

@@ -180,7 +180,9 @@ async def _play(
 
 @pytest.fixture(scope="module")
 def functions(tmp_path_factory: pytest.TempPathFactory) -> JsonObject:
-    path: Path = tmp_path_factory.mktemp("tools") / "functions.py"
+    """verl registers a function of a file once in a process."""
+    path: Path = tmp_path_factory.getbasetemp() / "tools/functions.py"
+    path.parent.mkdir(exist_ok=True)
     path.write_text(FUNCTIONS)
     return {"function_tool_path": str(path)}
 
