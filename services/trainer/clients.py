@@ -1,5 +1,6 @@
 """A rank's clients of the buffer and the synchronizer; calls are retried while a peer is away."""
 
+import math
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -70,6 +71,25 @@ NO_BATCH_REASONS = {
     buffer_pb2.BatchHead.STATE_CANCELLED: NoBatchReason.CANCELLED,
     buffer_pb2.BatchHead.STATE_VERSION_WANTED: NoBatchReason.VERSION_WANTED,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class KeptVersions:
+    """The versions whose files must stay."""
+
+    pinned: frozenset[int] = frozenset()
+    """All of them: those that open work needs, and the best."""
+    best: tuple[int, ...] = ()
+    """The best evaluated ones, the best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationsEnd:
+    """The end of a stage's last evaluations."""
+
+    best: tuple[int, ...]
+    is_cancelled: bool
+    reason: str
 
 
 class TrainerBufferClient:
@@ -163,8 +183,8 @@ class TrainerBufferClient:
         if (polling := self._polling) is not None:
             polling.cancel()
 
-    def record_version(self, weights: WeightsOnDisk) -> set[int]:
-        """Records published weights; returns the versions that evaluations still need."""
+    def record_version(self, weights: WeightsOnDisk) -> KeptVersions:
+        """Records published weights; returns the versions whose files must stay."""
         version = buffer_pb2.PublishedVersion(
             version=weights.version,
             incarnation=weights.incarnation,
@@ -173,10 +193,10 @@ class TrainerBufferClient:
         )
         request = buffer_pb2.RecordVersionRequest(key=self._key, version=version)
         answer = self._retry.call(lambda: self._stub.RecordVersion(request, timeout=CALL_SECONDS))
-        return set(answer.pinned_versions)
+        return KeptVersions(frozenset(answer.pinned_versions), tuple(answer.best_versions))
 
-    def report_step(self, step: int, incarnation: int, outcome: StepOutcome) -> set[int]:
-        """Reports a step's results; returns the versions that evaluations still need."""
+    def report_step(self, step: int, incarnation: int, outcome: StepOutcome) -> KeptVersions:
+        """Reports a step's results; returns the versions whose files must stay."""
         rows = [
             buffer_pb2.RowFeedback(
                 position=position,
@@ -190,7 +210,7 @@ class TrainerBufferClient:
             key=self._key, incarnation=incarnation, step=step, metrics=outcome.metrics, rows=rows
         )
         answer = self._retry.call(lambda: self._stub.ReportStep(request, timeout=CALL_SECONDS))
-        return set(answer.pinned_versions)
+        return KeptVersions(frozenset(answer.pinned_versions), tuple(answer.best_versions))
 
     def commit_checkpoint(self, checkpoint: WrittenCheckpoint) -> Iterable[Path]:
         """Commits a checkpoint; returns the checkpoints that may be deleted."""
@@ -213,6 +233,23 @@ class TrainerBufferClient:
         )
         self._retry.call(lambda: self._stub.FinishTraining(request, timeout=CALL_SECONDS))
 
+    def await_evaluations(self, step: int, incarnation: int) -> EvaluationsEnd:
+        """Waits until no evaluation of a stage is open whose training has finished."""
+        request = buffer_pb2.FinishTrainingRequest(
+            key=self._key, incarnation=incarnation, step=step
+        )
+
+        def ask() -> buffer_pb2.FinishTrainingResponse:
+            answer: buffer_pb2.FinishTrainingResponse = self._stub.FinishTraining(
+                request, timeout=POLL_SECONDS + CALL_SECONDS
+            )
+            request.wait_seconds = POLL_SECONDS  # from now on the wait is shown
+            return answer
+
+        answer = self._retry.call_until_ready(ask, _evaluating_reason, seconds=math.inf)
+        is_cancelled = answer.state == buffer_pb2.FinishTrainingResponse.STATE_CANCELLED
+        return EvaluationsEnd(tuple(answer.best_versions), is_cancelled, answer.reason)
+
 
 def _no_batch(head: buffer_pb2.BatchHead) -> BatchResult:
     return BatchResult(
@@ -228,6 +265,12 @@ def _not_open_reason(answer: buffer_pb2.OpenStageResponse) -> str | None:
     if answer.state != buffer_pb2.OpenStageResponse.STATE_READING:
         return None
     return answer.reason or "its tasksets are still being read"
+
+
+def _evaluating_reason(answer: buffer_pb2.FinishTrainingResponse) -> str | None:
+    if answer.state != buffer_pb2.FinishTrainingResponse.STATE_EVALUATING:
+        return None
+    return "explorers evaluate the last weights, and the best are kept"
 
 
 class TrainerSynchronizerClient:

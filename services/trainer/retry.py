@@ -85,14 +85,19 @@ class RpcRetry:
         return retry.call(lambda: self._translate_errors(attempt), self._sleep)
 
     def call_until_ready(
-        self, attempt: Callable[[], T], not_ready_reason: Callable[[T], str | None]
+        self,
+        attempt: Callable[[], T],
+        not_ready_reason: Callable[[T], str | None],
+        *,
+        seconds: float | None = None,
     ) -> T:
         """Returns the first answer for which `not_ready_reason` gives no reason to ask again.
 
-        Raises: as `call`; also RunFailed when the peer is not ready in time.
+        Raises: as `call`; also RunFailed when the peer is not ready in time, or in `seconds`.
         """
+        limit = self._seconds if seconds is None else seconds
         wait = RetryWait(reporter=self._waits, name=f"{self._peer} not ready", waits_for=self._peer)
-        deadline = time.monotonic() + self._seconds
+        deadline = time.monotonic() + limit
         try:
             while True:
                 answer = self.call(attempt)
@@ -102,10 +107,10 @@ class RpcRetry:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise RunFailed(
-                        f"the {self._peer} was not ready for {self._seconds:.0f} s "
+                        f"the {self._peer} was not ready for {limit:.0f} s "
                         f"(`synchronizer.sync_timeout`): {reason}"
                     )
-                wait.show(reason, self._seconds)
+                wait.show(reason, limit)
                 self._sleep(min(ASK_AGAIN_SECONDS, left))
         finally:
             wait.clear()

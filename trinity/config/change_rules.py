@@ -187,6 +187,7 @@ RULES: tuple[ChangeRule, ...] = (
         "trainer.save_interval",
         "trainer.save_contents",
         "trainer.max_checkpoints_to_keep",
+        "trainer.keep_best",
         "trainer.resume_mode",
         "continue_from_checkpoint",
         "checkpoint_root_dir",

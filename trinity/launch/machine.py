@@ -20,6 +20,8 @@ INFRASTRUCTURE_BYTES = 640 * MEBIBYTE
 BYTES_PER_PARAMETER = 14
 """A checkpoint with Adam's two moments, all in float32, and one version of the weights in half of
 that precision: the least that is there at the same time."""
+BEST_BYTES_PER_PARAMETER = 2
+"""A version that stays because it is among the best."""
 
 
 def check_disk(plan: ExperimentPlan) -> None:
@@ -48,7 +50,9 @@ def _checkpoint_bytes(stage: StagePlan) -> int:
         directory = local_model_directory(stage.model_path)
         if directory is None or not (directory / "config.json").exists():
             return 0
-        return BYTES_PER_PARAMETER * count_parameters(read_shape(directory / "config.json"))
+        num_best = stage.config.trainer.keep_best if stage.keeps_best else 0
+        num_bytes = BYTES_PER_PARAMETER + BEST_BYTES_PER_PARAMETER * num_best
+        return num_bytes * count_parameters(read_shape(directory / "config.json"))
     except UserError:
         return 0
 

@@ -36,6 +36,7 @@ DIGEST_LEAVES_OUT = (
     "log",
     "monitor",
     "synchronizer.sync_timeout",
+    "trainer.keep_best",
     "trainer.max_checkpoints_to_keep",
     "trainer.rank_num",
     "trainer.resume_mode",

@@ -8,6 +8,7 @@ manifest = verify(final, manifest_sha256)      # ManifestError if a single bit d
 import errno
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,8 @@ from trinity.errors import ManifestError
 from trinity.runtime.life import UNWATCHED, LifeSigns
 
 MANIFEST_NAME = "manifest.json"
+NO_LINKS = (errno.EPERM, errno.EXDEV, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EACCES)
+"""How file systems say that they make no hard link."""
 MAX_MANIFEST_BYTES = 64 * 2**20
 MOST_HASHED_AT_ONCE = 4
 FileSignature: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
@@ -91,6 +94,17 @@ def seal(
     for folder in sorted({path.parent for path in _files_of(directory)} | {directory}):
         make_durable(folder)
     return hashlib.sha256(content).digest()
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Gives a file a second name; on a file system without hard links, a durable copy."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        shutil.copyfile(source, target)
+        make_durable(target)
 
 
 def move_into_place(temporary: Path, final: Path) -> None:

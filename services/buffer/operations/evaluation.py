@@ -28,7 +28,7 @@ async def finish_if_done(connection: Connection, stage: Stage) -> None:
         return
     if not await open_versions(connection, stage.key):
         await update_stage(connection, stage.key, state=StageState.FINISHED)
-        await notify(connection, RETENTION_TOPIC)
+        await notify(connection, *stage_topics(stage.key), RETENTION_TOPIC)
 
 
 async def end_stage(connection: Connection, stage: Stage, state: StageState, reason: str) -> int:

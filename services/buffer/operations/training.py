@@ -24,11 +24,12 @@ from services.buffer.store.sample_statistics import (
     last_settled_step,
     load_population,
 )
-from services.buffer.store.stages import lock_stage, update_stage
+from services.buffer.store.stages import get_stage, lock_stage, update_stage
 from services.buffer.store.training import (
     Checkpoint,
     RecordedVersion,
     announce_removable,
+    best_versions,
     drop_checkpoint,
     insert_checkpoint,
     insert_incarnation,
@@ -81,6 +82,25 @@ class IncarnationStart:
     recorded_step: int
     newest_version: RecordedVersion | None
     finished_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptVersions:
+    """The versions whose files must stay."""
+
+    pinned: Sequence[int]
+    """All of them: those that open work needs, and the best."""
+    best: Sequence[int]
+    """The best evaluated ones, the best first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingEnd:
+    """How far a stage is after its training."""
+
+    state: StageState
+    reason: str
+    best: Sequence[int]
 
 
 def check_incarnation(stage: Stage, incarnation: int) -> None:
@@ -137,7 +157,7 @@ async def begin_incarnation(
 
 async def record_version(
     connection: Connection, key: StageKey, new: RecordedVersion
-) -> Sequence[int]:
+) -> KeptVersions:
     """Records published weights, so that work can be leased; returns the versions to keep."""
     stage = await lock_current_incarnation(connection, key, new.incarnation)
     if new.version > stage.recorded_step:
@@ -154,7 +174,13 @@ async def record_version(
     if stage.is_open and stage.is_evaluated(new.version):
         await open_evaluations(connection, stage, new.version)
     await notify(connection, *stage_topics(key))
-    return await pinned_versions(connection, key)
+    return await _kept_versions(connection, stage)
+
+
+async def _kept_versions(connection: Connection, stage: Stage) -> KeptVersions:
+    best = await best_versions(connection, stage)
+    pinned = {*await pinned_versions(connection, stage.key), *best}
+    return KeptVersions(pinned=sorted(pinned), best=best)
 
 
 async def _check_weights(
@@ -180,13 +206,13 @@ async def report_step(
     step: int,
     metrics: dict[str, float],
     rows: Sequence[RowFeedback],
-) -> Sequence[int]:
+) -> KeptVersions:
     """Records that a step is trained; returns the versions to keep."""
     stage, head = await find_with_stage(connection, key, step, locks=True)
     check_incarnation(stage, incarnation)
     if head is None:
         raise InvalidRequest(f"step {step} has no batch")
-    pinned = await pinned_versions(connection, key)
+    kept = await _kept_versions(connection, stage)
     if await insert_report(connection, stage, step, metrics):
         event = StepTrained(
             step=step,
@@ -197,7 +223,7 @@ async def report_step(
         await store_feedback(connection, stage, head, rows)
         await update_stage(connection, key, trained_step=max(step, stage.trained_step))
         await log_event(connection, key, event)
-    return pinned
+    return kept
 
 
 async def commit_checkpoint(
@@ -220,20 +246,29 @@ async def commit_checkpoint(
 
 async def finish_training(
     connection: Connection, key: StageKey, incarnation: int, step: int
-) -> None:
+) -> TrainingEnd:
     """Ends the training; the last weights are evaluated unless they already were.
+
+    Called again it says how far the stage is.
 
     Raises: InvalidRequest when their version is not recorded.
     """
     stage = await lock_current_incarnation(connection, key, incarnation)
-    if not stage.is_open:
-        return
+    if stage.is_open:
+        if stage.finished_step != step:
+            await _end_training(connection, stage, step)
+        await finish_if_done(connection, stage)
+        stage = await get_stage(connection, key)
+    best = await best_versions(connection, stage)
+    return TrainingEnd(state=stage.state, reason=stage.reason, best=best)
+
+
+async def _end_training(connection: Connection, stage: Stage, step: int) -> None:
     if not await versions_of(connection, stage, step):
         raise InvalidRequest(f"version {step} is not recorded: publish the last weights first")
-    await update_stage(connection, key, finished_step=step)
+    await update_stage(connection, stage.key, finished_step=step)
     reason = f"training has finished with step {step}"
-    await cancel_open(connection, key, reason, [AssignmentKind.TRAIN])
+    await cancel_open(connection, stage.key, reason, [AssignmentKind.TRAIN])
     if stage.plan.benched is None or stage.is_evaluated(step):
         await open_evaluations(connection, stage, step)
-    await finish_if_done(connection, stage)
-    await notify(connection, *stage_topics(key))
+    await notify(connection, *stage_topics(stage.key))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from services.buffer.domain.batches import BatchEnd, BatchWait, VersionRequested
 from services.buffer.domain.stage import Stage, StageState
 from services.buffer.operations.training import (
+    TrainingEnd,
     begin_incarnation,
     check_incarnation,
     commit_checkpoint,
@@ -52,6 +53,12 @@ FLOAT_BYTES = 4
 MAX_TOKEN_BYTES = 4 * 1024 * 1024
 """Of one kind of values of a row: a million tokens."""
 BatchAnswer = BatchHead | BatchWait | BatchEnd | VersionRequested
+END_STATES = {
+    StageState.OPEN: pb.FinishTrainingResponse.STATE_EVALUATING,
+    StageState.FINISHED: pb.FinishTrainingResponse.STATE_FINISHED,
+    StageState.CANCELLED: pb.FinishTrainingResponse.STATE_CANCELLED,
+    StageState.FAILED: pb.FinishTrainingResponse.STATE_CANCELLED,
+}
 HEAD_STATES = {"drained": pb.BatchHead.STATE_DRAINED, "failed": pb.BatchHead.STATE_CANCELLED}
 
 
@@ -71,6 +78,19 @@ class BatchPoll:
     def is_final(self) -> bool:
         """True if the answer is not a wait."""
         return not isinstance(self.answer[1], BatchWait)
+
+
+@dataclass(frozen=True, slots=True)
+class EndPoll:
+    """The result of one look at a stage whose training has ended."""
+
+    answer: TrainingEnd
+    look_again_seconds: None = None
+
+    @property
+    def is_final(self) -> bool:
+        """True if no evaluation is open any more."""
+        return self.answer.state is not StageState.OPEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +129,10 @@ class TrainerRpcs(BufferServicerBase):
     ) -> pb.RecordVersionResponse:
         """Records published weights."""
         async with self.database.transaction() as connection:
-            pinned = await record_version(
+            kept = await record_version(
                 connection, parse_stage_key(request.key), parse_version(request.version)
             )
-        return pb.RecordVersionResponse(pinned_versions=pinned)
+        return pb.RecordVersionResponse(pinned_versions=kept.pinned, best_versions=kept.best)
 
     async def GetBatch(
         self, request: pb.GetBatchRequest, _: Context
@@ -191,7 +211,7 @@ class TrainerRpcs(BufferServicerBase):
         ]
         metrics = parse_metrics(request.metrics)
         async with self.database.transaction() as connection:
-            pinned = await report_step(
+            kept = await report_step(
                 connection,
                 parse_stage_key(request.key),
                 request.incarnation,
@@ -199,7 +219,7 @@ class TrainerRpcs(BufferServicerBase):
                 metrics,
                 rows,
             )
-        return pb.ReportStepResponse(pinned_versions=pinned)
+        return pb.ReportStepResponse(pinned_versions=kept.pinned, best_versions=kept.best)
 
     async def CommitCheckpoint(
         self, request: pb.CommitCheckpointRequest, _: Context
@@ -216,12 +236,19 @@ class TrainerRpcs(BufferServicerBase):
     async def FinishTraining(
         self, request: pb.FinishTrainingRequest, _: Context
     ) -> pb.FinishTrainingResponse:
-        """Ends the training of a stage."""
-        async with self.database.transaction() as connection:
-            await finish_training(
-                connection, parse_stage_key(request.key), request.incarnation, request.step
-            )
-        return pb.FinishTrainingResponse()
+        """Ends the training of a stage, and waits for its last evaluations."""
+        key, wait_seconds = parse_stage_key(request.key), parse_wait_seconds(request.wait_seconds)
+
+        async def look() -> EndPoll:
+            async with self.database.transaction() as connection:
+                return EndPoll(
+                    await finish_training(connection, key, request.incarnation, request.step)
+                )
+
+        end = await self.poller.poll_until_final(batch_topic(key), wait_seconds, look)
+        return pb.FinishTrainingResponse(
+            state=END_STATES[end.state], reason=end.reason, best_versions=end.best
+        )
 
 
 def _parse_tokens(message: pb.TokenValues) -> TokenValues:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import JSONPATH, insert
 
 from services.buffer.domain.evaluation import MetricSummary
 from services.buffer.domain.stage import AssignmentKind, EvaluationState, RunState, Stage
@@ -196,6 +196,38 @@ async def open_versions(connection: Connection, key: StageKey) -> list[int]:
         .distinct()
         .where(in_stage(evaluation, key), evaluation.c.state == EvaluationState.OPEN)
         .order_by(evaluation.c.version)
+    )
+    return await connection.fetch_column(statement)
+
+
+_HEADLINE = sa.func.coalesce(
+    *(
+        sa.func.jsonb_path_query_first(
+            evaluation.c.figures, sa.cast(f'$[*] ? (@.name == "{name}").mean', JSONPATH)
+        )
+        for name in ("accuracy", "reward")
+    )
+)
+"""Mean of the metric by which versions are compared."""
+
+
+async def best_versions(connection: Connection, stage: Stage) -> list[int]:
+    """Returns the versions that are kept as the best so far, the best first.
+
+    Of equal ones the earlier is better.
+    """
+    if not stage.plan.keeps_best:
+        return []
+    statement = (
+        sa.select(evaluation.c.version)
+        .where(
+            in_stage(evaluation, stage.key),
+            evaluation.c.taskset == stage.plan.headline_taskset,
+            evaluation.c.state == EvaluationState.DONE,
+            _HEADLINE.is_not(None),
+        )
+        .order_by(sa.cast(_HEADLINE, sa.Double).desc(), evaluation.c.version)
+        .limit(stage.plan.config.trainer.keep_best)
     )
     return await connection.fetch_column(statement)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from services.trainer.checkpoints.best import BestVersion
 from services.trainer.checkpoints.damage import DamagedWeights, DamageWatch
 from services.trainer.checkpoints.dealt import (
     DealtPart,
@@ -22,7 +23,7 @@ from services.trainer.checkpoints.weights import (
     next_copy,
     stream_hash,
 )
-from services.trainer.clients import TrainerBufferClient, TrainerSynchronizerClient
+from services.trainer.clients import KeptVersions, TrainerBufferClient, TrainerSynchronizerClient
 from services.trainer.collectives import NamedTensors, Ranks, hash_on_rank_0
 from services.trainer.types import StageLearner, WeightsOnDisk
 from trinity.weights.offer import OfferAddress, TransferTimeouts
@@ -103,6 +104,7 @@ class WeightsPublisher:
         incarnation: int,
         server: TransferServer | None = None,
         damage: DamageWatch | None = None,
+        best: BestVersion | None = None,
     ) -> None:
         """Copies each version if there is a `server`, which also sends it from memory.
 
@@ -119,7 +121,8 @@ class WeightsPublisher:
         self._keeps_whole = ranks.broadcast_ints([keeps]) == [1]
         self._damage = damage
         self._pinned_by_members: set[int] = set()
-        self._pinned_by_evaluations: set[int] = set()
+        self._best = best
+        self._pinned_by_buffer: frozenset[int] = frozenset()
         self.newest: WeightsOnDisk | None = None
         """The last version that this incarnation published; known to the first rank alone."""
 
@@ -240,7 +243,7 @@ class WeightsPublisher:
         self._pinned_by_members = self._synchronizer.publish(weights)
         self.newest = weights
         self._store.record_announced()
-        self.set_evaluation_pins(self._buffer.record_version(weights))
+        self.keep_versions(self._buffer.record_version(weights))
 
     def current_hash(self, learner: StageLearner) -> bytes:
         """Hashes the weights as they would be published now, on all ranks: to their root, or as
@@ -255,12 +258,18 @@ class WeightsPublisher:
             )
         return root_of_learner(learner, self._ranks, self._store.life, self._store.dtype)
 
-    def set_evaluation_pins(self, pinned: set[int]) -> None:
-        """Records the versions that open evaluations need; deletes those no longer needed."""
-        self._pinned_by_evaluations = pinned
-        removed = self._store.prune(self._pinned_by_members | self._pinned_by_evaluations)
+    def keep_versions(self, kept: KeptVersions) -> None:
+        """Records which versions must stay; deletes others, and copies the best one."""
+        self._pinned_by_buffer = kept.pinned
+        self.copy_best(kept.best)
+        removed = self._store.prune(self._pinned_by_members | self._pinned_by_buffer)
         if removed:
             self._synchronizer.retire(removed)
+
+    def copy_best(self, best: tuple[int, ...]) -> None:
+        """Makes the best version the one in `best/`."""
+        if self._best is not None and best:
+            self._best.copy_version(best[0], self._store.published)
 
     def finish_stage(self) -> None:
         """Ends the stage with the newest version."""

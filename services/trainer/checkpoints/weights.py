@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
@@ -31,6 +30,7 @@ from trinity.weights.manifest import (
     MANIFEST_NAME,
     ManifestFile,
     ManifestHead,
+    link_or_copy,
     make_durable,
     move_into_place,
     seal,
@@ -93,15 +93,15 @@ class ModelFiles:
         return path.suffix == ".py" and self._model is not None and self._model.trust_remote_code
 
     def link_into(self, directory: Path) -> frozenset[str]:
-        """Hard-links the files into a directory; returns their names, all of them durable.
+        """Links the files into a directory; returns their names, all of them durable.
 
-        The links share one file: a damaged one is written again from memory, so that later versions
-        do not share the damage.
+        Hard links share one file: a damaged one is written again from memory, so that later
+        versions do not share the damage.
         """
         for name, content in self._contents.items():
             if not _holds(self._copy / name, content):
                 self._write_again(name, content)
-            os.link(self._copy / name, directory / name)
+            link_or_copy(self._copy / name, directory / name)
         return frozenset(self._contents)
 
     def _write_again(self, name: str, content: bytes) -> None:
@@ -214,6 +214,11 @@ class WeightsStore:
         remove_leftovers(self._root, kept=known, incarnation=incarnation)
         self.record_announced()
 
+    @property
+    def published(self) -> tuple[WeightsOnDisk, ...]:
+        """The versions that are there, in order."""
+        return tuple(self._published)
+
     def record_announced(self) -> None:
         """Records all versions in the ledger; called once the newest one is announced."""
         if self._ledger is not None:
@@ -323,7 +328,7 @@ class WeightsStore:
             return None
         temporary = self.create_directory(name)
         for file in manifest.files:
-            os.link(old.path / file, temporary / file)
+            link_or_copy(old.path / file, temporary / file)
         hashes = self._with_root(old, temporary)
         return self._seal(temporary, name, hashes, frozenset(manifest.files))
 

@@ -331,8 +331,8 @@ class TrainingLoop:
     def _report(self, step: int, outcome: StepOutcome) -> None:
         """Reports the step on the first rank."""
         if self._deps.ranks.is_first:
-            pinned = self._deps.buffer.report_step(step, self._deps.life.number, outcome)
-            self._deps.publisher.set_evaluation_pins(pinned)
+            kept = self._deps.buffer.report_step(step, self._deps.life.number, outcome)
+            self._deps.publisher.keep_versions(kept)
         self._reported = step
         self._report_activity("training")
 
@@ -396,6 +396,12 @@ class TrainingLoop:
         self._give_device_back()
         if self._deps.ranks.is_first:
             self._deps.buffer.finish_training(self._step, self._deps.life.number)
+            if self._deps.plan.keeps_best:
+                self._report_activity("waiting for the last evaluation")
+                ended = self._deps.buffer.await_evaluations(self._step, self._deps.life.number)
+                if ended.is_cancelled:
+                    return RankStageEnded(outcome="cancelled", reason=ended.reason)
+                self._deps.publisher.copy_best(ended.best)
             self._deps.publisher.finish_stage()
         self._report_activity("finished the stage")
         return RankStageEnded(outcome="finished")

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from services.trainer.batch_rows import RowReader
+from services.trainer.checkpoints.best import BestVersion
 from services.trainer.checkpoints.checkpoints import CheckpointStore
 from services.trainer.checkpoints.damage import DamageWatch, ReportVerifier
 from services.trainer.checkpoints.publisher import TransferServer, WeightsPublisher
@@ -242,9 +243,22 @@ class RankStageSetup:
             self._retire_damaged(life.finished_step)
             final = self._intact_version(life.finished_step)
             if final is not None:
+                self._keep_best(life)
                 self._synchronizer.finish_role(final)
                 is_done = 1
         return self._ranks.broadcast_ints([is_done]) == [1]
+
+    def _keep_best(self, life: Incarnation) -> None:
+        """Waits for the evaluations that the earlier life has left, and keeps the best version."""
+        if (best := self._best_version()) is None:
+            return
+        ended = self._buffer.await_evaluations(life.finished_step, life.number)
+        for version in ended.best[:1]:
+            best.copy_version(version, self._synchronizer.versions())
+
+    def _best_version(self) -> BestVersion | None:
+        keeps = self._plan.keeps_best and self._ranks.is_first
+        return BestVersion(self._directory / "best") if keeps else None
 
     def _retire_damaged(self, final_version: int) -> None:
         """Declares versions before the final one lost that explorers report and that are damaged:
@@ -304,6 +318,7 @@ class RankStageSetup:
             incarnation=life.number,
             server=self._transfer_server(),
             damage=self._damage,
+            best=self._best_version(),
         )
 
     def _watch_damage(self) -> DamageWatch | None:

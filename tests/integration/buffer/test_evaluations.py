@@ -1,5 +1,6 @@
 """Evaluations: pinned to a version, summed up with their standard error, never trained on."""
 
+import asyncio
 import statistics
 from collections.abc import Iterable
 from itertools import product
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.buffer.calls import WAIT_SECONDS
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.made import Made
@@ -74,7 +76,7 @@ async def test_figures_are_means_over_tasks_with_their_standard_error(
     _, scores = await looking.task_scores(kind=EVAL, pass_score=1.0)
     assert sum(task.versions[0].num_scored for task in scores) == sum(map(len, values.values()))
     await buffer.finish_all(work[:3])
-    assert await buffer.record(0) == []
+    assert await buffer.record(0) == [0], "no work needs it: it is the best so far"
 
 
 async def test_an_evaluation_is_summed_up_however_large_a_metric_is(
@@ -97,6 +99,38 @@ async def test_an_evaluation_is_summed_up_however_large_a_metric_is(
     assert figure.mean == pytest.approx(0.675e308)
     assert figure.of_tasks["max"] == pytest.approx(1.35e308)
     assert figure.of_runs["std@2"] == pytest.approx(0.175e308)
+
+
+@pytest.mark.parametrize("keep_best", [0, 1, 2])
+async def test_the_best_evaluated_versions_stay_and_are_told(
+    buffer: Buffer, tmp_path: Path, keep_best: int
+) -> None:
+    plan = rollout_plan(tmp_path, num_eval=1, total_steps=4)
+    trainer = plan.config.trainer.model_copy(update={"keep_best": keep_best})
+    config = plan.config.model_copy(update={"trainer": trainer})
+    await buffer.open(plan.model_copy(update={"config": config}))
+    await buffer.begin()
+    rewards = {0: 0.25, 2: 0.75, 4: 0.5}
+    told: list[list[int]] = []
+    for step in range(5):
+        await buffer.record(step)
+        if step == 4:
+            assert (await buffer.finish(4)).state == pb.FinishTrainingResponse.STATE_EVALUATING
+            ending = asyncio.create_task(buffer.finish(4, wait_seconds=WAIT_SECONDS))
+        work = (await buffer.lease()).assignments
+        evals = [one for one in work if one.kind == EVAL]
+        await buffer.finish_all([one for one in work if one.kind == TRAIN])
+        made = Made(reward=rewards.get(step, 0.0))
+        await buffer.settle(*(buffer.complete(one, 0, made) for one in evals))
+        if step < 4:
+            await buffer.batch(step + 1)
+            answer = await buffer.report(step + 1)
+            assert set(answer.best_versions) <= set(answer.pinned_versions)
+            told.append(list(answer.best_versions))
+    ended = await ending
+    assert ended.state == pb.FinishTrainingResponse.STATE_FINISHED
+    assert told == [best[:keep_best] for best in ([0], [0], [2, 0], [2, 0])]
+    assert list(ended.best_versions) == [2, 4][:keep_best]
 
 
 async def test_evaluations_open_at_intervals_and_at_the_end_and_go_before_newer_weights(

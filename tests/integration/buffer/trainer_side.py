@@ -81,6 +81,11 @@ class TrainerSide(Calls):
         )
         return answer
 
-    async def finish(self, step: int) -> None:
-        request = pb.FinishTrainingRequest(key=self.pb_key, incarnation=self.incarnation, step=step)
-        await self.stub.FinishTraining(request, timeout=CALL_SECONDS)
+    async def finish(self, step: int, wait_seconds: float = 0.0) -> pb.FinishTrainingResponse:
+        request = pb.FinishTrainingRequest(
+            key=self.pb_key, incarnation=self.incarnation, step=step, wait_seconds=wait_seconds
+        )
+        answer: pb.FinishTrainingResponse = await self.stub.FinishTraining(
+            request, timeout=CALL_SECONDS
+        )
+        return answer

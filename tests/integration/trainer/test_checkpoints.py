@@ -1,5 +1,7 @@
 """A checkpoint is whole or it is not there, and training goes on from it as if nothing had been."""
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -274,6 +276,42 @@ def test_only_old_versions_that_nobody_needs_are_deleted(weights: "WeightsStore"
     removed = weights.prune(pinned={1})
     assert sorted(gone.version for gone in removed) == [0, 2]
     assert all(not gone.path.exists() for gone in removed)
+
+
+def refuse_links(*_arguments: object) -> None:
+    raise OSError(errno.ENOTSUP, "no hard links here")
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_the_best_version_has_a_folder_of_its_own(
+    weights: "WeightsStore", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_links: bool
+) -> None:
+    from services.trainer.checkpoints.best import BestVersion
+
+    if not has_links:
+        monkeypatch.setattr(os, "link", refuse_links)
+    written = [weights.write({"a": torch.ones(2) * v}, version=v, incarnation=1) for v in range(4)]
+    root = tmp_path / "best"
+    best = BestVersion(root)
+    best.copy_version(9, weights.published)
+    assert not root.exists(), "no such version is there"
+    for version in (0, 1):
+        best.copy_version(version, weights.published)
+        assert verify(root, written[version].manifest_sha256).step == version
+        shared = (root / "model.safetensors").samefile(written[version].path / "model.safetensors")
+        assert shared is has_links
+    weights.prune(pinned=set())
+    assert not written[1].path.exists()
+    assert verify(root, written[1].manifest_sha256).step == 1
+    filled = root.stat().st_ino
+    later = BestVersion(root)  # a later life, and what a kill has left behind
+    (tmp_path / "best.tmp").mkdir()
+    later.copy_version(3, weights.published)
+    assert root.stat().st_ino != filled
+    filled = root.stat().st_ino
+    BestVersion(root).copy_version(3, weights.published)
+    assert root.stat().st_ino == filled, "it is filled once"
+    assert sorted(path.name for path in tmp_path.iterdir() if "best" in path.name) == ["best"]
 
 
 def test_a_new_life_publishes_an_old_version_under_its_own_name(weights: "WeightsStore") -> None:

@@ -355,10 +355,12 @@ class RecordVersionRequest(_message.Message):
     def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., version: _Optional[_Union[PublishedVersion, _Mapping]] = ...) -> None: ...
 
 class RecordVersionResponse(_message.Message):
-    __slots__ = ("pinned_versions",)
+    __slots__ = ("pinned_versions", "best_versions")
     PINNED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    BEST_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     pinned_versions: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, pinned_versions: _Optional[_Iterable[int]] = ...) -> None: ...
+    best_versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pinned_versions: _Optional[_Iterable[int]] = ..., best_versions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GetBatchRequest(_message.Message):
     __slots__ = ("key", "incarnation", "step", "wait_seconds", "takes_incomplete")
@@ -483,10 +485,12 @@ class TokenValues(_message.Message):
     def __init__(self, logprobs: _Optional[bytes] = ..., advantages: _Optional[bytes] = ...) -> None: ...
 
 class ReportStepResponse(_message.Message):
-    __slots__ = ("pinned_versions",)
+    __slots__ = ("pinned_versions", "best_versions")
     PINNED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    BEST_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     pinned_versions: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, pinned_versions: _Optional[_Iterable[int]] = ...) -> None: ...
+    best_versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pinned_versions: _Optional[_Iterable[int]] = ..., best_versions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CommitCheckpointRequest(_message.Message):
     __slots__ = ("key", "checkpoint")
@@ -503,18 +507,36 @@ class CommitCheckpointResponse(_message.Message):
     def __init__(self, removable: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ...) -> None: ...
 
 class FinishTrainingRequest(_message.Message):
-    __slots__ = ("key", "incarnation", "step")
+    __slots__ = ("key", "incarnation", "step", "wait_seconds")
     KEY_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     key: StageKey
     incarnation: int
     step: int
-    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., incarnation: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+    wait_seconds: float
+    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., incarnation: _Optional[int] = ..., step: _Optional[int] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
 
 class FinishTrainingResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("state", "reason", "best_versions")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[FinishTrainingResponse.State]
+        STATE_EVALUATING: _ClassVar[FinishTrainingResponse.State]
+        STATE_FINISHED: _ClassVar[FinishTrainingResponse.State]
+        STATE_CANCELLED: _ClassVar[FinishTrainingResponse.State]
+    STATE_UNSPECIFIED: FinishTrainingResponse.State
+    STATE_EVALUATING: FinishTrainingResponse.State
+    STATE_FINISHED: FinishTrainingResponse.State
+    STATE_CANCELLED: FinishTrainingResponse.State
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    BEST_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    state: FinishTrainingResponse.State
+    reason: str
+    best_versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, state: _Optional[_Union[FinishTrainingResponse.State, str]] = ..., reason: _Optional[str] = ..., best_versions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CancelStageRequest(_message.Message):
     __slots__ = ("key", "reason")

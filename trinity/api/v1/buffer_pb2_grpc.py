@@ -235,8 +235,8 @@ class BufferServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FinishTraining(self, request, context):
-        """FinishTraining says that no further batch will be asked for; the last evaluation opens. May be
-        retried, by stage and step.
+        """FinishTraining says that no further batch will be asked for; the last evaluation opens, and a caller
+        may wait for its end. May be retried, by stage and step.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

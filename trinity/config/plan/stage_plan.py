@@ -213,6 +213,12 @@ class StagePlan(PlanModel):
         return next(iter([*chosen, *names]), "")
 
     @property
+    def keeps_best(self) -> bool:
+        """True if the best evaluated versions of the weights are kept."""
+        trains = self.mode == "both" and self.needs_training
+        return trains and bool(self.config.trainer.keep_best and self.headline_taskset)
+
+    @property
     def num_rank_gpus(self) -> int:
         """GPUs of the ranks; none in a bench whose engines leave too few: nothing is trained."""
         cluster = self.config.cluster

@@ -163,6 +163,9 @@ class TrainerConfig(Section):
     """Rows of a micro-batch of such passes, without `use_dynamic_bsz`; else as for training."""
     max_checkpoints_to_keep: NonNegative = 0
     """Newest checkpoints that are kept; 0 keeps all."""
+    keep_best: NonNegative = 1
+    """Versions of the weights that are kept for being the best on `explorer.best_taskset`, the
+    first of them as `stages/<stage>/best`; 0 keeps the newest alone."""
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     """Type the passes compute in; the losses of `float16` are scaled to keep small gradients."""
     rank_num: NonNegative = 0

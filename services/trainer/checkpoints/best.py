@@ -1,0 +1,63 @@
+"""The best version of a stage's weights, in a folder whose name stays as better ones come."""
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from services.trainer.checkpoints.weights import TEMPORARY_SUFFIX, remove_tree
+from services.trainer.types import WeightsOnDisk
+from trinity.weights.manifest import MANIFEST_NAME, link_or_copy, move_into_place
+
+logger = logging.getLogger(__name__)
+
+OLD_SUFFIX = ".old"
+
+
+class BestVersion:
+    """The folder of the best version; its files are those of the version where links are possible.
+
+    best = BestVersion(stage_directory / "best")
+    best.copy_version(7, store.published)
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._source: Path | None = None
+
+    def copy_version(self, version: int, published: Iterable[WeightsOnDisk]) -> None:
+        """Puts a published version in place of the former best; does nothing where it is there.
+
+        Of several incarnations' copies the first is taken: it is the one that was evaluated.
+        """
+        copies = [weights for weights in published if weights.version == version]
+        found = min(copies, key=lambda copy: (copy.incarnation, -copy.copy), default=None)
+        if found is None or found.path == self._source:
+            return
+        if not self._holds(found):
+            self._replace(found.path)
+            logger.info("the best version so far", extra={"version": version})
+        self._source = found.path
+
+    def _holds(self, weights: WeightsOnDisk) -> bool:
+        """Returns true for the copy that an earlier life has made of it."""
+        here, there = self._root / MANIFEST_NAME, weights.path / MANIFEST_NAME
+        try:
+            return self._source is None and here.read_bytes() == there.read_bytes()
+        except OSError:
+            return False
+
+    def _replace(self, source: Path) -> None:
+        """Fills a new folder, then exchanges the two; a kill between costs the folder until it is
+        filled again.
+        """
+        temporary = self._root.with_suffix(TEMPORARY_SUFFIX)
+        old = self._root.with_suffix(OLD_SUFFIX)
+        for leftover in (temporary, old):
+            remove_tree(leftover)
+        temporary.mkdir(parents=True)
+        for path in sorted(source.iterdir()):
+            link_or_copy(path, temporary / path.name)
+        if self._root.exists():
+            self._root.rename(old)
+        move_into_place(temporary, self._root)
+        remove_tree(old)
