@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import json
 import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
@@ -31,6 +32,13 @@ from trinity.local.reaper import refuse_if_locked
 from trinity.progress.reporter import make_reporter
 from trinity.progress.summary import RunSummary, read_finished
 from trinity.runtime.host_port import join_address
+from trinity.weights.stored import (
+    BEST_FOLDER,
+    StoredModel,
+    best_model,
+    model_lines,
+    newest_model,
+)
 
 INTERRUPTED_EXIT_CODE = 130
 PROGRAM = "trinity"
@@ -200,9 +208,21 @@ class RunOptions:
         """The command that resumes this run."""
         return self._command()
 
+    def serve_command(self, label: str, model: StoredModel) -> str:
+        """The command that answers OpenAI's clients with the run's best model, or its newest."""
+        is_best = model.path.name == BEST_FOLDER
+        changed = ("stages", "mode=", *(("name=", "model.model_path=") if is_best else ()))
+        words = [word for word in self.overrides if not word.startswith(changed)]
+        words += ["mode=serve", "stages=[]"]
+        if is_best:  # under a name of its own: the run's would give the newest weights
+            words += [f"name={label}-{BEST_FOLDER}", f"model.model_path={model.path}"]
+        serving = replace(
+            self, overrides=tuple(words), max_steps=None if is_best else self.max_steps
+        )
+        return serving.resume_command
+
     def _command(self, *further: str) -> str:
-        program = sys.argv[0] if Path(sys.argv[0]).name == PROGRAM else PROGRAM
-        parts = [program, "run", "--config", str(self.config)]
+        parts = [program(), "run", "--config", str(self.config)]
         if self.max_steps is not None:
             parts += ["--max-steps", str(self.max_steps)]
         if self.plugin_dir is not None:
@@ -240,6 +260,7 @@ def run_experiment(options: RunOptions) -> None:
             "another run"
         )
         print_results(finished, prepared.plan)
+        print_next_steps(prepared.plan, options)
         return
     check_gpus(prepared.plan)
     check_disk(prepared.plan)
@@ -247,6 +268,7 @@ def run_experiment(options: RunOptions) -> None:
     refuse_if_locked(_home(prepared))
     _print_start(prepared)
     execute_run(prepared, options.resume_command, secure=options.secure)
+    print_next_steps(prepared.plan, options)
 
 
 def _finished(prepared: PreparedRun) -> RunSummary | None:
@@ -314,11 +336,34 @@ def _print_start(prepared: PreparedRun) -> None:
     print(f"{verb} {prepared.plan.label} in {prepared.plan.job_dir}")
 
 
+def print_next_steps(plan: ExperimentPlan, options: RunOptions) -> None:
+    """Prints how to load, serve and look at what a run has trained."""
+    directory = plan.job_path
+    trained = [stage.name for stage in plan.stages if stage.mode in ("both", "train")]
+    models = [found for name in trained if (found := newest_model(directory, name)) is not None]
+    if not models:
+        return
+    model = best_model(directory, models[-1].stage) or models[-1]
+    read = f'pipeline("text-generation", {json.dumps(str(model.path))})("1+1=", max_new_tokens=16)'
+    load = [sys.executable, "-c", f"from transformers import pipeline; print({read})"]
+    print("what next:")
+    print(f"  load it   {shlex.join(load)}")
+    print(f"  serve it  {options.serve_command(plan.label.rpartition('/')[2], model)}")
+    print(f"  see it    {shlex.join([program(), 'studio', str(directory)])}")
+
+
+def program() -> str:
+    """Returns the command as it was called, for commands to show."""
+    return sys.argv[0] if Path(sys.argv[0]).name == PROGRAM else PROGRAM
+
+
 def print_results(summary: RunSummary, plan: ExperimentPlan) -> None:
     """Prints the results and the paths of their files."""
     job = plan.job_path
     print()
     for line in result_lines(summary):
         print(line)
-    print(f"summary  {job / 'summary.json'}")
-    print(f"curves   {job / 'curves.png'}")
+    for line in model_lines(job, [stage.name for stage in plan.stages]):
+        print(line)
+    print(f"summary       {job / 'summary.json'}")
+    print(f"curves        {job / 'curves.png'}")

@@ -10,12 +10,13 @@ from typing import Annotated, Any, Literal
 import typer
 
 from trinity.api.v1 import query_pb2
-from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir
+from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir, read_outline
 from trinity.errors import UserError
 from trinity.inspect.conditions import HELP, parse_conditions
 from trinity.inspect.open import StoredExperiment, open_stored_experiment
 from trinity.inspect.samples import sample_row, samples
 from trinity.types import JsonObject
+from trinity.weights.stored import model_lines
 
 ROWS_A_GROUP = 1024
 BYTES_A_GROUP = 32 * 1024 * 1024
@@ -196,10 +197,13 @@ def export(
     if not out.absolute().parent.is_dir():
         raise UserError(f"{out.absolute().parent} is not a directory: create it first")
     load_pyarrow()
-    count = asyncio.run(
-        _write(find_job_dir(config, job_dir), stage, wanted, out.absolute(), chosen)
-    )
+    directory = find_job_dir(config, job_dir)
+    count = asyncio.run(_write(directory, stage, wanted, out.absolute(), chosen))
     print(f"{count:,} samples in {out}")
+    for line in model_lines(
+        directory, [planned.name for planned in read_outline(directory).stages]
+    ):
+        print(line)
 
 
 async def _write(

@@ -26,6 +26,7 @@ from trinity.progress.summary import (
     read_summary,
 )
 from trinity.progress.view import failed_runs_text, shown_order
+from trinity.weights.stored import model_lines
 
 _CHECKPOINT = re.compile(r"step-(\d+)-\d+")
 RUN_FILE = "run.json"
@@ -124,6 +125,7 @@ def stopped_run_lines(job_dir: Path) -> Iterator[str]:
             for change in stage_summary.changes:
                 yield f"  {stage_summary.name}  changed {change}"
         yield from result_lines(summary)
+    yield from model_lines(job_dir, [stage.name for stage in plan.stages])
     yield f"in {job_dir}; `trinity view` shows what it explored, `trinity log` what was logged"
 
 

@@ -51,6 +51,7 @@ from trinity.types import StageKey
 from trinity.weights.ledger import LedgerKey, WeightsLedger
 from trinity.weights.manifest import bytes_below, verify
 from trinity.weights.offer import TransferTimeouts
+from trinity.weights.stored import BEST_FOLDER
 
 logger = logging.getLogger(__name__)
 
@@ -258,7 +259,7 @@ class RankStageSetup:
 
     def _best_version(self) -> BestVersion | None:
         keeps = self._plan.keeps_best and self._ranks.is_first
-        return BestVersion(self._directory / "best") if keeps else None
+        return BestVersion(self._directory / BEST_FOLDER) if keeps else None
 
     def _retire_damaged(self, final_version: int) -> None:
         """Declares versions before the final one lost that explorers report and that are damaged:

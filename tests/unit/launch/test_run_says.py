@@ -1,15 +1,19 @@
 """What a start says of mistakes on this machine, and the commands that it advises."""
 
+import shlex
 from pathlib import Path
 
 import pytest
 
-from tests.unit.config.builders import GRPO, config, stage, write_rows
-from trinity.cli.experiment import RunOptions
+from tests.unit.config.builders import GRPO, config, stage, write_model, write_rows
+from trinity.cli.experiment import RunOptions, print_next_steps
+from trinity.cli.overrides import parse_overrides
 from trinity.config.checks.advice import advise
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.launch.prepare import prepare_run
+from trinity.weights.manifest import ManifestHead, seal
+from trinity.weights.stored import model_lines
 
 TEXT = """\
 checkpoint_root_dir: {root}
@@ -85,3 +89,69 @@ def test_training_and_evaluation_may_use_one_name() -> None:
 def test_a_port_beside_the_address_of_a_server_blocks_nothing() -> None:
     server = {"server_url": "http://127.0.0.1:5005", "port": 5006}
     assert plan_experiment(config(GRPO, service={"data_juicer": server}))
+
+
+def stored_version(folder: Path, version: int) -> None:
+    write_model(folder)
+    seal(
+        folder,
+        ManifestHead(
+            kind="weights", stage="main", step=version, incarnation=1, weights_sha256="0" * 64
+        ),
+    )
+
+
+@pytest.mark.parametrize("max_steps", [None, 2])
+@pytest.mark.parametrize("has_best", [True, False])
+def test_the_commands_at_the_end_of_a_run_work_as_they_are_printed(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    max_steps: int | None,
+    *,
+    has_best: bool,
+) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", {"question": "1+1=", "answer": "2"})
+    model = write_model(tmp_path / "a model")
+    file = tmp_path / "x.yaml"
+    stages = "stages:\n  - {stage_name: main, mode: both}\n"
+    file.write_text(TEXT.format(root=tmp_path, model=f'"{model}"', rows=rows) + stages)
+    words = ("name=mine", "stages[0].trainer.total_steps=1", "model.temperature=0.5")
+    options = RunOptions(
+        config=file,
+        overrides=words,
+        dry_run=False,
+        strict=False,
+        max_steps=max_steps,
+        plugin_dir=None,
+    )
+    plan = prepare_run(file, max_steps, parse_overrides(words)).plan
+    print_next_steps(plan, options)
+    assert capsys.readouterr().out == "", "nothing was trained"
+    weights = plan.job_path / "stages" / "main" / "weights"
+    for version, name in ((9, "v9-2"), (10, "v10-1"), (10, "v10-2")):
+        stored_version(weights / name, version)
+    best = plan.job_path / "stages" / "main" / "best"
+    if has_best:
+        stored_version(best, 9)
+    named = [f"best model    {best} (version 9)"] if has_best else []
+    newest = weights / "v10-2"
+    assert model_lines(plan.job_path, ["main"]) == [
+        *named,
+        f"newest model  {newest} (version 10)",
+    ]
+    print_next_steps(plan, options)
+    _, load, serve, see = map(shlex.split, capsys.readouterr().out.splitlines())
+    compile(load[-1], "load", "exec")
+    assert f'"{best if has_best else newest}"' in load[-1]
+    assert see[-2:] == ["studio", str(plan.job_path)]
+    assert serve[2:6] == ["trinity", "run", "--config", str(file)]
+    limit = int(serve[serve.index("--max-steps") + 1]) if "--max-steps" in serve else None
+    served = prepare_run(file, limit, parse_overrides([w for w in serve[6:] if "=" in w])).plan
+    [stage_] = served.stages
+    assert (stage_.mode, stage_.served is None) == ("serve", False)
+    assert stage_.served is not None
+    if has_best:
+        assert stage_.model_path == str(best)
+        assert stage_.served.job_dir != plan.job_dir
+    else:
+        assert stage_.served.job_dir == plan.job_dir

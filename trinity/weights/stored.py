@@ -1,0 +1,58 @@
+"""The models that a run leaves on this machine's disk, found without its services."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from trinity.weights.manifest import MANIFEST_NAME, Manifest, read_regular_file
+
+BEST_FOLDER = "best"
+_VERSION = re.compile(r"v(\d+)-(\d+)(?:-(\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """A Hugging Face directory with one version of a stage's weights."""
+
+    path: Path
+    stage: str
+    version: int
+
+
+def best_model(job_dir: Path, stage: str) -> StoredModel | None:
+    """Returns the version of a stage that was the best in evaluations; None if none is kept."""
+    folder = job_dir / "stages" / stage / BEST_FOLDER
+    try:
+        manifest = Manifest.model_validate_json(read_regular_file(folder / MANIFEST_NAME))
+    except (OSError, ValidationError):
+        return None
+    return StoredModel(folder, stage, manifest.step)
+
+
+def newest_model(job_dir: Path, stage: str) -> StoredModel | None:
+    """Returns the newest version of a stage."""
+    found = [
+        (tuple(int(number or 0) for number in match.groups()), path)
+        for path in (job_dir / "stages" / stage / "weights").glob("v*")
+        if (match := _VERSION.fullmatch(path.name)) and (path / MANIFEST_NAME).is_file()
+    ]
+    if not found:
+        return None
+    numbers, path = max(found)
+    return StoredModel(path, stage, numbers[0])
+
+
+def model_lines(job_dir: Path, stages: Iterable[str]) -> list[str]:
+    """Names the best and the newest version of the last of the stages that has weights."""
+    for stage in reversed(list(stages)):
+        if (newest := newest_model(job_dir, stage)) is None:
+            continue
+        best = best_model(job_dir, stage)
+        shown = [] if best is None else [f"best model    {best.path} (version {best.version})"]
+        if best is None or best.version != newest.version:
+            shown.append(f"newest model  {newest.path} (version {newest.version})")
+        return shown
+    return []
