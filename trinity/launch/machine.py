@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from trinity.config.plan.model import local_model_directory
-from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan, keeps_best
 from trinity.config.schema.base import Args
 from trinity.errors import UserError
 from trinity.local.gpu_claims import GpuClaims
@@ -50,7 +50,7 @@ def _checkpoint_bytes(stage: StagePlan) -> int:
         directory = local_model_directory(stage.model_path)
         if directory is None or not (directory / "config.json").exists():
             return 0
-        num_best = stage.config.trainer.keep_best if stage.keeps_best else 0
+        num_best = stage.config.trainer.keep_best if keeps_best(stage) else 0
         num_bytes = BYTES_PER_PARAMETER + BEST_BYTES_PER_PARAMETER * num_best
         return num_bytes * count_parameters(read_shape(directory / "config.json"))
     except UserError:

@@ -85,7 +85,7 @@ class IncarnationStart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptVersions:
+class VersionsToKeep:
     """The versions whose files must stay."""
 
     pinned: Sequence[int]
@@ -96,7 +96,7 @@ class KeptVersions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingEnd:
-    """How far a stage is after its training."""
+    """The state of a stage after its training."""
 
     state: StageState
     reason: str
@@ -157,7 +157,7 @@ async def begin_incarnation(
 
 async def record_version(
     connection: Connection, key: StageKey, new: RecordedVersion
-) -> KeptVersions:
+) -> VersionsToKeep:
     """Records published weights, so that work can be leased; returns the versions to keep."""
     stage = await lock_current_incarnation(connection, key, new.incarnation)
     if new.version > stage.recorded_step:
@@ -177,10 +177,10 @@ async def record_version(
     return await _kept_versions(connection, stage)
 
 
-async def _kept_versions(connection: Connection, stage: Stage) -> KeptVersions:
+async def _kept_versions(connection: Connection, stage: Stage) -> VersionsToKeep:
     best = await best_versions(connection, stage)
     pinned = {*await pinned_versions(connection, stage.key), *best}
-    return KeptVersions(pinned=sorted(pinned), best=best)
+    return VersionsToKeep(pinned=sorted(pinned), best=best)
 
 
 async def _check_weights(
@@ -206,7 +206,7 @@ async def report_step(
     step: int,
     metrics: dict[str, float],
     rows: Sequence[RowFeedback],
-) -> KeptVersions:
+) -> VersionsToKeep:
     """Records that a step is trained; returns the versions to keep."""
     stage, head = await find_with_stage(connection, key, step, locks=True)
     check_incarnation(stage, incarnation)

@@ -18,6 +18,7 @@ from services.buffer.store.schema import (
     run,
     version,
 )
+from trinity.config.plan.stage_plan import keeps_best
 from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
@@ -216,7 +217,7 @@ async def best_versions(connection: Connection, stage: Stage) -> list[int]:
 
     Of equal ones the earlier is better.
     """
-    if not stage.plan.keeps_best:
+    if not keeps_best(stage.plan):
         return []
     statement = (
         sa.select(evaluation.c.version)

@@ -17,7 +17,7 @@ from services.trainer.rank.device_turns import OwnDevice, RankTurns
 from services.trainer.rank.incarnation import Incarnation
 from services.trainer.telemetry import AnomalyChecks, StepTelemetry, has_trained_tokens
 from services.trainer.types import StageLearner, StepOutcome, TrainBatch, batch_metrics
-from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan, keeps_best
 from trinity.runtime.logs import as_fields
 from trinity.telemetry import tracing
 from trinity.telemetry.tracing import Span
@@ -396,7 +396,7 @@ class TrainingLoop:
         self._give_device_back()
         if self._deps.ranks.is_first:
             self._deps.buffer.finish_training(self._step, self._deps.life.number)
-            if self._deps.plan.keeps_best:
+            if keeps_best(self._deps.plan):
                 self._report_activity("waiting for the last evaluation")
                 ended = self._deps.buffer.await_evaluations(self._step, self._deps.life.number)
                 if ended.is_cancelled:

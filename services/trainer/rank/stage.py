@@ -34,7 +34,7 @@ from services.trainer.telemetry import StepTelemetry
 from services.trainer.types import StageLearner, WeightsOnDisk
 from trinity.api.v1 import buffer_pb2
 from trinity.config.plan.parts import ResolvedExperienceBuffer
-from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan, keeps_best
 from trinity.config.plan.start_checkpoint import (
     StartCheckpoint,
     check_start_checkpoint,
@@ -258,7 +258,7 @@ class RankStageSetup:
             best.copy_version(version, self._synchronizer.versions())
 
     def _best_version(self) -> BestVersion | None:
-        keeps = self._plan.keeps_best and self._ranks.is_first
+        keeps = keeps_best(self._plan) and self._ranks.is_first
         return BestVersion(self._directory / BEST_FOLDER) if keeps else None
 
     def _retire_damaged(self, final_version: int) -> None:

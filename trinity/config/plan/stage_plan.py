@@ -213,12 +213,6 @@ class StagePlan(PlanModel):
         return next(iter([*chosen, *names]), "")
 
     @property
-    def keeps_best(self) -> bool:
-        """True if the best evaluated versions of the weights are kept."""
-        trains = self.mode == "both" and self.needs_training
-        return trains and bool(self.config.trainer.keep_best and self.headline_taskset)
-
-    @property
     def num_rank_gpus(self) -> int:
         """GPUs of the ranks; none in a bench whose engines leave too few: nothing is trained."""
         cluster = self.config.cluster
@@ -352,6 +346,12 @@ class StagePlan(PlanModel):
     def critic_learning_rate(self, step: int, total_train_steps: int | None = None) -> float:
         """The same for the critic."""
         return self.critic_lr_schedule.at(step, self.total_train_steps or total_train_steps)
+
+
+def keeps_best(stage: StagePlan) -> bool:
+    """Returns true if the best evaluated versions of a stage's weights are kept."""
+    trains = stage.mode == "both" and stage.needs_training
+    return trains and bool(stage.config.trainer.keep_best and stage.headline_taskset)
 
 
 class ExperimentPlan(PlanModel):
