@@ -60,8 +60,10 @@ class BufferSettings(ServiceSettings):
     or `*`: those that a plug-in defines or registers, with `TENANT=*` those of any module. Empty is
     none in a secured buffer, and `*=*` in one without tokens, unless roots or addresses are set."""
     function_network: bool | None = None
-    """Whether these functions have a network. By default they have none in a secured buffer, where
-    the kernel lets the buffer take it away."""
+    """Whether these functions have a network. By default they have none in a secured buffer."""
+    function_trust: bool = False
+    """Whether a secured buffer runs these functions where the machine allows no box around them:
+    they can then do what the buffer can do."""
     function_variables: str = ""
     """Names of further variables of the environment that these functions see, by commas."""
     taskset_roots: str = ""

@@ -1,5 +1,8 @@
 """Files, addresses and functions of its own that each tenant may have the buffer use."""
 
+import asyncio
+import functools
+import logging
 import os
 import re
 import urllib.parse
@@ -14,13 +17,19 @@ from trinity.config.plan.experience_sink import ExperienceSink
 from trinity.config.plan.task_storage import without_password
 from trinity.config.schema.base import Args
 from trinity.errors import UserError
-from trinity.plugins import PLUGIN_DIRS_VARIABLE, PLUGINS_ONLY_VARIABLE
-from trinity.runtime.child_process import OFFLINE_IDENTITY, OWN_IDENTITY, Identity
+from trinity.isolation.box import OPEN_BOX, Box, box_refusal, python_paths
+from trinity.plugins import (
+    PLUGIN_DIRS_VARIABLE,
+    PLUGINS_ONLY_VARIABLE,
+    plugin_dirs_from_environment,
+)
+from trinity.runtime.child_process import OWN_IDENTITY, Identity
 from trinity.runtime.logs import LEVEL_VARIABLE
 from trinity.security.authorization import EVERY_TENANT
 from trinity.task_operators import BUILT_IN as TASK_OPERATORS
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
+logger = logging.getLogger(__name__)
 HUB = "hub"
 DATABASE = "postgresql://"
 DATA_JUICER = "data_juicer"
@@ -28,6 +37,7 @@ ROOTS_VARIABLE = "TRINITY_BUFFER_TASKSET_ROOTS"
 ADDRESSES_VARIABLE = "TRINITY_BUFFER_TASKSET_ADDRESSES"
 FUNCTIONS_VARIABLE = "TRINITY_BUFFER_FUNCTION_TENANTS"
 NETWORK_VARIABLE = "TRINITY_BUFFER_FUNCTION_NETWORK"
+TRUST_VARIABLE = "TRINITY_BUFFER_FUNCTION_TRUST"
 OWN = "{tenant}"
 ALL_MODULES = "=*"
 """Behind a tenant whose functions may be of any module that Python finds."""
@@ -177,16 +187,43 @@ KEPT_PREFIXES = ("LC_", "MKL_", "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTHON")
 class WorkerIsolation:
     """The parts of the buffer's surroundings that a process with users' functions shares."""
 
+    is_closed: bool = False
+    """True if they are a tenant's: they run in a closed box, or not at all unless they are trusted.
+    A user's own run in an open one, where the machine allows that."""
+    is_trusted: bool = False
     has_network: bool = True
     variables: tuple[str, ...] = ()
     """Names of variables that it sees beside those that every program needs."""
     has_all_modules: bool = True
     """True if a plan may name functions of any module, and not of plug-ins alone."""
 
-    @property
-    def identity(self) -> Identity:
-        """The way to start it."""
-        return OWN_IDENTITY if self.has_network else OFFLINE_IDENTITY
+    async def identity(self, memory_bytes: int, *writable: str) -> Identity | Box:
+        """Returns the way to start it, with the folders that it may write to.
+
+        Raises: UserError where this machine allows no box for a tenant's functions.
+        """
+        box = self._box(memory_bytes)
+        refusal = await asyncio.to_thread(box_refusal, box)
+        if not refusal:
+            return replace(box, writable=writable)
+        if self.is_closed and not self.is_trusted:
+            raise UserError(
+                f"this machine allows no box around functions of tenants ({refusal}): have the "
+                f"operator allow user namespaces, or set {TRUST_VARIABLE}=true if all that name "
+                "functions here may do what the buffer can do"
+            )
+        _warn_of_missing_box(refusal)
+        return OWN_IDENTITY
+
+    def _box(self, memory_bytes: int) -> Box:
+        if not self.is_closed:
+            return OPEN_BOX
+        plugins = (os.path.abspath(folder) for folder in plugin_dirs_from_environment())
+        return Box(
+            has_network=self.has_network,
+            memory_bytes=memory_bytes,
+            readable=(*python_paths(), *plugins),
+        )
 
     def environment(self, given: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Returns its variables; a list of what may stay forgets no credential."""
@@ -197,6 +234,11 @@ class WorkerIsolation:
             for name, value in given.items()
             if name in kept or name.startswith(KEPT_PREFIXES)
         } | rule
+
+
+@functools.cache
+def _warn_of_missing_box(refusal: str) -> None:
+    logger.warning("users' functions run without a box", extra={"reason": refusal})
 
 
 SHARES_ALL = WorkerIsolation()
@@ -248,6 +290,8 @@ class TenantPolicy:
                 if entry.endswith(ALL_MODULES)
             ),
             isolation=WorkerIsolation(
+                is_closed=is_secured,
+                is_trusted=settings.function_trust,
                 has_network=not is_secured if network is None else network,
                 variables=tuple(_words(settings.function_variables)),
             ),

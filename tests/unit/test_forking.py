@@ -16,7 +16,8 @@ import pytest
 from tests.support.forking.programs import ALSO_TAKEN_ON, SPAWNED, acts_at_import, program_of
 from tests.support.forking.starts import close_images, forked_programs, real_starts
 from tests.support.telling import CODE, IMPORTED_BEFORE
-from trinity.runtime.child_process import OFFLINE_IDENTITY, OWN_IDENTITY
+from trinity.isolation.box import OPEN_BOX
+from trinity.runtime.child_process import OWN_IDENTITY
 
 TELLING = "tests.support.telling"
 COMMAND = (sys.executable, "-P", "-m", TELLING)
@@ -163,7 +164,7 @@ def test_only_our_modules_are_forked_and_not_what_must_be_executed() -> None:
     assert is_forked(*ours)
     assert is_forked(sys.executable, "-m", "trinity.cli.main", "run")
     assert is_forked(*OWN_IDENTITY.command(ours, death_signal=9))
-    assert not is_forked(*OFFLINE_IDENTITY.command(ours, death_signal=9))
+    assert not is_forked(*OPEN_BOX.command(ours, death_signal=9))
     assert not is_forked(sys.executable, "-m", "mlflow")
     assert not is_forked(sys.executable, "-c", "pass")
     spawned = (

@@ -20,6 +20,11 @@ Variant = Literal["cpu", "gpu"]
 SQLITE = "sqlite:///"
 OTLP_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 OTLP_PORT = 4317
+FUNCTION_TRUST = "TRINITY_BUFFER_FUNCTION_TRUST"
+TRUST_COMMENT = (
+    "The plug-ins' functions run in a box where the node allows user namespaces. Elsewhere, as "
+    "under most container runtimes, they can do what the buffer can do; `false` refuses them there."
+)
 MODELS = "models"
 """The Secret with addresses and keys of external models, and the policy to reach them."""
 LONGEST_NAME = 40
@@ -201,6 +206,16 @@ class ExperimentDeployment:
             )
         )
 
+    def explained(self, manifest: str) -> str:
+        """Returns a manifest in YAML with a comment above the setting that trusts functions."""
+        lines = manifest.splitlines(keepends=True)
+        return "".join(
+            f"{line[: len(line) - len(line.lstrip())]}# {TRUST_COMMENT}\n{line}"
+            if FUNCTION_TRUST in line
+            else line
+            for line in lines
+        )
+
     def environment(self, service: str, cache: str = "/cache") -> dict[str, str]:
         """Returns the variables that this experiment adds; downloads from the hub go to `cache`."""
         prefix = f"TRINITY_{service.upper()}_"
@@ -213,6 +228,7 @@ class ExperimentDeployment:
                 added[f"{prefix}TASKSET_ADDRESSES"] = ",".join(f"{tenant}={a}" for a in addresses)
             if self.plugin_dir is not None:
                 added[f"{prefix}FUNCTION_TENANTS"] = tenant
+                added[FUNCTION_TRUST] = "true"
         if service in ("explorer", "trainer") and self.variant == "cpu":
             added["OMP_NUM_THREADS"] = "1"
         if service != "synchronizer" and self.plugin_dir is not None:

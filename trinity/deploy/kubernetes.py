@@ -26,7 +26,8 @@ KINDS: Mapping[str, tuple[str, str]] = {
 
 def kubernetes_files(deployment: ExperimentDeployment, overlay: Overlay) -> Files:
     """Returns the files beside `k8s/`; kubectl applies them together."""
-    files = {f"{name}.yaml": _text(_patch(deployment, name, overlay)) for name in KINDS}
+    patches = {name: _text(_patch(deployment, name, overlay)) for name in KINDS}
+    files = {f"{name}.yaml": deployment.explained(text) for name, text in patches.items()}
     resources = [f"k8s/overlays/{overlay}", "experiment.yaml"]
     files["experiment.yaml"] = _text(_experiment(deployment))
     if deployment.uses_hub:

@@ -12,7 +12,13 @@ from pydantic import JsonValue
 
 import trinity
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.deploy.deployment import MODELS, ExperimentDeployment, MountedFolder
+from trinity.deploy.deployment import (
+    FUNCTION_TRUST,
+    MODELS,
+    TRUST_COMMENT,
+    ExperimentDeployment,
+    MountedFolder,
+)
 from trinity.deploy.kubernetes import Overlay, kubernetes_files
 from trinity.errors import UserError
 from trinity.launch.part_checks import check_part_names
@@ -213,7 +219,7 @@ class ManifestRenderer:
         match self.target:
             case "compose":
                 override = yaml.safe_dump(compose_override(self.deployment), sort_keys=False)
-                return {**plan, "compose.override.yaml": str(override)}
+                return {**plan, "compose.override.yaml": self.deployment.explained(str(override))}
             case "k8s":
                 return {**plan, **kubernetes_files(self.deployment, self.overlay)}
             case "nomad":
@@ -270,6 +276,8 @@ def render_notes(
 def _notes(deployment: ExperimentDeployment, target: Target, overlay: Overlay) -> Iterator[str]:
     if names := deployment.model_variables:
         yield _of_models(" and ".join(names), target)
+    if FUNCTION_TRUST in deployment.environment("buffer"):
+        yield f"{FUNCTION_TRUST}: {TRUST_COMMENT}"
     yield from _unseen(deployment.plan)
     monitor = deployment.plan.stages[0].config.monitor.monitor_type
     if monitor not in ("none", "tensorboard"):  # files of the latter are always written

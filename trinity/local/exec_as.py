@@ -4,9 +4,8 @@
 
 Identities: `self` changes nothing; `user:<uid>:<gid>` becomes that user but keeps the right to
 traverse directories that only root may enter; `namespace:<uid>:<gid>` enters a user namespace in
-which root has that uid, so that its files stay root's. Postgres refuses to run as uid 0. `offline`
-stays the same user without a network; where the kernel refuses that, a line on standard error says
-so and the command runs with one.
+which root has that uid, so that its files stay root's. Postgres refuses to run as uid 0. What must
+not see, reach or end anything runs in a box (`trinity.isolation.box`).
 """
 
 import ctypes
@@ -22,9 +21,6 @@ _SECBIT_NO_SETUID_FIXUP = 1 << 2
 _CAP_DAC_OVERRIDE = 1
 _CAPABILITY_VERSION_3 = 0x20080522
 _CLONE_NEWUSER = 0x10000000
-_CLONE_NEWNET = 0x40000000
-_PR_CAPBSET_DROP = 24
-_MAX_CAPABILITY = 63
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -75,35 +71,9 @@ def _become_user(uid: int, gid: int) -> None:
 def _enter_namespace(uid: int, gid: int) -> None:
     outer_uid, outer_gid = os.geteuid(), os.getegid()
     _check(_libc.unshare(_CLONE_NEWUSER), "unshare")
-    _map_user(uid, gid, outer_uid, outer_gid)
-
-
-def _map_user(uid: int, gid: int, outer_uid: int, outer_gid: int) -> None:
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} {outer_uid} 1")
     Path("/proc/self/gid_map").write_text(f"{gid} {outer_gid} 1")
-
-
-def _leave_network() -> None:
-    """Enters a network namespace in which there is no interface but an idle loopback.
-
-    Root keeps the right to read its plug-in files, and loses those with which it could return.
-    Others need a user namespace, in which they stay the same user.
-    """
-    if os.geteuid() == 0 and _libc.unshare(_CLONE_NEWNET) == 0:
-        for capability in range(_MAX_CAPABILITY + 1):
-            if capability != _CAP_DAC_OVERRIDE:
-                _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
-        return
-    uid, gid = os.geteuid(), os.getegid()
-    if _libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
-        reason = os.strerror(ctypes.get_errno())
-        sys.stderr.write(f"users' functions keep the network: the kernel refuses: {reason}\n")
-        return
-    try:
-        _map_user(uid, gid, uid, gid)
-    except OSError:
-        return  # the uid is shown as an unknown one, and its files are still its own
 
 
 def main(identity: str, death_signal: str, command: list[str]) -> None:
@@ -113,8 +83,6 @@ def main(identity: str, death_signal: str, command: list[str]) -> None:
         _become_user(int(numbers[0]), int(numbers[1]))
     elif kind == "namespace":
         _enter_namespace(int(numbers[0]), int(numbers[1]))
-    elif kind == "offline":
-        _leave_network()
     # A change of credentials clears the death signal, so it is set last.
     _check(_libc.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0), "parent death signal")
     if os.getppid() != parent:

@@ -153,6 +153,7 @@ def _owner_grants(security: StackCredentials) -> dict[str, str]:
         "TASKSET_ROOTS": f"{security.tenant}=/",
         "TASKSET_ADDRESSES": f"{security.tenant}=*",
         "FUNCTION_TENANTS": f"{security.tenant}=*",
+        "FUNCTION_TRUST": "true",
     }
     is_limited = any(f"TRINITY_BUFFER_{name}" in os.environ for name in granted)
     return {} if is_limited else granted

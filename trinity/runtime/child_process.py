@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trinity.errors import UserError
+from trinity.isolation.box import Box
 from trinity.local import exec_as
 
 _FALLBACK_NOBODY = 65_534
@@ -53,8 +54,6 @@ class Identity:
 
 
 OWN_IDENTITY = Identity("self", -1, -1)
-OFFLINE_IDENTITY = Identity("offline", -1, -1)
-"""The own user without a network, where the kernel permits that."""
 
 
 def database_identity(programs: Path, folder: Path) -> Identity:
@@ -111,7 +110,7 @@ async def start_child(
     *,
     limit: int,
     env: Mapping[str, str],
-    identity: Identity = OWN_IDENTITY,
+    identity: Identity | Box = OWN_IDENTITY,
     stderr: int | None = None,
     pass_fds: Sequence[int] = (),
 ) -> Process:

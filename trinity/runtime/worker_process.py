@@ -17,17 +17,43 @@ AnswerFactories = Callable[[dict[str, Any]], Iterable[Callable[[], JsonObject]]]
 """Returns one function per answer to a request; each is called when it is its turn."""
 
 
+WROTE_TO_CHANNEL = (
+    "your code wrote to the channel over which its process answers: write to standard output or to "
+    "a file of your own"
+)
+
+
+class NotAnAnswer(Exception):
+    """Raised for a line on the channel of a process that its worker did not write."""
+
+
+def answer_of(line: bytes, token: str) -> JsonObject:
+    """Returns the message on a line.
+
+    Raises: NotAnAnswer unless it has the token, and so was written through `RequestChannel`.
+    """
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict) or answer.pop("token", None) != token:
+        raise NotAnAnswer(WROTE_TO_CHANNEL)
+    return answer
+
+
 class RequestChannel:
     """The parent's requests on standard input, and lines of JSON back to it.
 
     What a function prints goes to standard error, and so do the lines that it logs. One that reads
-    standard input finds it at its end, so it neither waits nor takes requests away.
+    standard input finds it at its end, so it neither waits nor takes requests away. Each line has
+    the token of the newest request that has one: other code that finds the channel has to know it.
     """
 
     def __init__(self) -> None:
         self._answers = _reserve_stdout()
         self._lines = reserve_stdin()
         self._lock = threading.Lock()
+        self._token = ""
 
     def configure_logging(self) -> None:
         """Sends this process's log to the place for it."""
@@ -36,11 +62,13 @@ class RequestChannel:
     def requests(self) -> Iterator[dict[str, Any]]:
         """Yields the requests, until there are no more."""
         for line in self._lines:
-            yield json.loads(line)
+            request = json.loads(line)
+            self._token = request.pop("token", self._token)
+            yield request
 
     def write(self, message: Mapping[str, object]) -> None:
         """Writes a line to the parent; any thread may call it."""
-        line = json.dumps(message) + "\n"
+        line = json.dumps({**message, "token": self._token}) + "\n"
         with self._lock:
             self._answers.write(line)
             self._answers.flush()

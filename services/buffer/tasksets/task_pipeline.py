@@ -4,12 +4,15 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
+import tempfile
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from services.buffer.domain.tasks import sanitize_text
 from services.buffer.store.tasksets import (
@@ -22,9 +25,17 @@ from services.buffer.tasksets.read_rows import UNREAD_MARK
 from services.buffer.tasksets.row_sources import RowSource
 from services.buffer.tenants import SHARES_ALL, WorkerIsolation
 from services.buffer.workers.process import reader_environment
-from trinity.errors import PreconditionFailed, Unavailable
-from trinity.runtime.child_process import end_child, module_command, start_child
+from trinity.errors import PreconditionFailed, Unavailable, UserError
+from trinity.isolation.box import Box
+from trinity.runtime.child_process import (
+    OWN_IDENTITY,
+    Identity,
+    end_child,
+    module_command,
+    start_child,
+)
 from trinity.runtime.sql import Connection
+from trinity.runtime.worker_process import WROTE_TO_CHANNEL
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 from trinity.training_rows import SkippedRows
 
@@ -105,7 +116,10 @@ logger = logging.getLogger(__name__)
 MODULE = "trinity.task_operators.worker"
 MAX_ANSWER_BYTES = 1024 * 1024
 """Limit of one line, without the rows after it; twice that is buffered while Postgres is slow."""
+MAX_ROWS_BYTES = 1024**3
+"""Bytes of rows that come together: 4 MiB, or a single row."""
 WORD_BYTES = 8
+T = TypeVar("T")
 CALL, DONE, ROWS, SUMMARY, ERROR, AWAY = b"C", b"D", b"R", b"S", b"E", b"U"
 
 
@@ -145,18 +159,36 @@ class TaskPipelineProcess:
     counts: PipelineCounts | None = None
     """Set after all rows were yielded."""
     _process: Process | None = None
+    _folder: "tempfile.TemporaryDirectory[str] | None" = None
+    """Rows are kept in a folder of its own: its box has little memory for files."""
     _calls: str = ""
     """The user's operator that is being called, if any."""
 
     async def __aenter__(self) -> Self:
         argv = module_command(MODULE, str(self.limits.memory_bytes))
-        self._process = await start_child(
-            argv,
-            limit=MAX_ANSWER_BYTES,
-            env=self.isolation.environment(),
-            identity=self.isolation.identity,
-        )
+        self._folder = tempfile.TemporaryDirectory(prefix="trinity-rows-")
+        try:
+            identity = await self._identity(self._folder.name)
+            self._process = await start_child(
+                argv,
+                limit=MAX_ANSWER_BYTES,
+                env=self.isolation.environment() | {"TMPDIR": self._folder.name},
+                identity=identity,
+            )
+        except BaseException:
+            self._folder.cleanup()
+            raise
         return self
+
+    async def _identity(self, folder: str) -> Identity | Box:
+        if not any(operator.is_own for operator in self.pipeline.operators):
+            return OWN_IDENTITY
+        try:
+            identity = await self.isolation.identity(self.limits.memory_bytes, folder)
+        except UserError as error:
+            raise PreconditionFailed(f"task_pipeline: {error}") from error
+        os.chown(folder, *identity.owner)
+        return identity
 
     async def __aexit__(
         self,
@@ -166,6 +198,8 @@ class TaskPipelineProcess:
     ) -> None:
         if self._process is not None:
             await end_child(self._process)
+        if self._folder is not None:
+            await asyncio.to_thread(self._folder.cleanup)
 
     async def feed(self, rows: AsyncIterator[bytes]) -> None:
         """Writes all rows to the process; if it has ended, `rows` reports why."""
@@ -188,21 +222,25 @@ class TaskPipelineProcess:
         while (line := await self._line()).endswith(b"\n"):
             letter, text = line[:1], line[2:-1]
             if letter == ROWS:
-                num_rows, num_bytes = map(int, text.split())
+                num_rows, num_bytes = _of_worker(partial(_two_numbers, text))
                 numbers = await self._exactly(num_rows * WORD_BYTES)
                 yield KeptRows(numbers, await self._exactly(num_bytes))
             elif letter == SUMMARY:
-                self.counts = PipelineCounts(**json.loads(text))
+                self.counts = _of_worker(partial(_counts, text))
             elif letter == ERROR:
                 raise PreconditionFailed(f"task_pipeline: {sanitize_text(text.decode())}")
             elif letter == AWAY:
                 raise Unavailable(f"task_pipeline: {sanitize_text(text.decode())}")
-            else:
+            elif letter in (CALL, DONE):
                 self._calls = text.decode() if letter == CALL else ""
+            else:
+                raise PreconditionFailed(f"task_pipeline: {WROTE_TO_CHANNEL}")
         if self.counts is None:
             raise self._died()
 
     async def _exactly(self, num_bytes: int) -> bytes:
+        if not 0 <= num_bytes <= MAX_ROWS_BYTES:
+            raise PreconditionFailed(f"task_pipeline: {WROTE_TO_CHANNEL}")
         try:
             return await self._stdout.readexactly(num_bytes)
         except asyncio.IncompleteReadError as error:
@@ -227,6 +265,26 @@ class TaskPipelineProcess:
     def _died(self) -> TaskPipelineProcessDied:
         called = f" while {self._calls} was called" if self._calls else ""
         return TaskPipelineProcessDied(f"task_pipeline: the process that runs it ended{called}")
+
+
+def _of_worker(read: Callable[[], T]) -> T:
+    """Returns what a line says.
+
+    Raises: PreconditionFailed if its worker does not write such lines.
+    """
+    try:
+        return read()
+    except (TypeError, ValueError) as error:
+        raise PreconditionFailed(f"task_pipeline: {WROTE_TO_CHANNEL}") from error
+
+
+def _two_numbers(text: bytes) -> tuple[int, int]:
+    first, second = map(int, text.split())
+    return first, second
+
+
+def _counts(text: bytes) -> PipelineCounts:
+    return PipelineCounts(**json.loads(text))
 
 
 PART_BYTES = 512 * 1024

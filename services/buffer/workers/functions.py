@@ -17,6 +17,7 @@ from services.buffer.workers.process import (
     WorkerFailed,
     WorkerProcess,
     first_line,
+    read_answer,
 )
 from trinity.algorithm.advantage.needs import Needs, needs_of
 from trinity.algorithm.advantage.samples import Samples
@@ -60,6 +61,7 @@ class FunctionRunner:
         self, limit_seconds: float, memory_bytes: int, policy: TenantPolicy = UNRESTRICTED
     ) -> None:
         self._limit_seconds = limit_seconds
+        self._memory_bytes = memory_bytes
         self._policy = policy
         self._turn = asyncio.Lock()
         self._workers = TenantWorkers(OPERATOR_WORKER, memory_bytes, policy.isolation_of)
@@ -87,7 +89,7 @@ class FunctionRunner:
         Raises: FunctionFailed that names the one that cannot be loaded.
         """
         for operator in operators:
-            self._check(tenant, operator)
+            await self._check(tenant, operator)
         if not all(operator.is_built_in for operator in operators):
             async with self._turn:
                 await self._workers.kill(tenant)
@@ -102,7 +104,7 @@ class FunctionRunner:
 
         Raises: FunctionFailed, also for one that the tenant may not have run.
         """
-        self._check(tenant, operator)
+        await self._check(tenant, operator)
         if operator.is_built_in:
             return _needs(operator)
         if known := self._known_needs(tenant, operator):
@@ -110,11 +112,12 @@ class FunctionRunner:
         async with self._turn:
             return await self._ask_needs(tenant, operator)
 
-    def _check(self, tenant: str, operator: PipelineFunction) -> None:
+    async def _check(self, tenant: str, operator: PipelineFunction) -> None:
         grants = self._policy.grants(tenant)
         try:
             if not operator.is_built_in:
                 grants.check_function(operator.title)
+                await self._policy.isolation.identity(self._memory_bytes)
             elif operator.name == DATA_JUICER:
                 grants.check_data_juicer(dict(operator.arguments))
         except UserError as error:
@@ -138,7 +141,7 @@ class FunctionRunner:
         Raises: ServiceUnavailable when the service is unavailable for the first part.
         """
         try:
-            self._check(tenant, operator)
+            await self._check(tenant, operator)
         except FunctionFailed as error:
             return [str(error) for _ in parts]
         if operator.is_built_in:
@@ -170,17 +173,20 @@ class FunctionRunner:
                 encoded = await asyncio.to_thread(kind.input_to_json, part)
                 asked = {**_request(operator), "parts": [encoded], "can_read": read is not None}
                 await worker.send(asked)
-                answer = await self._answer(worker, read and partial(read, number))
-                failed = "error" in answer
-                computed.append(
-                    first_line(answer["error"]) if failed else kind.result_from_json(answer)
+                answer = await self._answer(
+                    worker, len(part.rewards), read and partial(read, number)
                 )
+                failed = "error" in answer
+                computed.append(read_answer(_error if failed else kind.result_from_json, answer))
         except WorkerFailed as error:
             computed.append(str(error))
         return computed
 
     async def _answer(
-        self, worker: WorkerProcess, read: Callable[[Sequence[int]], Awaitable[list[bytes]]] | None
+        self,
+        worker: WorkerProcess,
+        num_samples: int,
+        read: Callable[[Sequence[int]], Awaitable[list[bytes]]] | None,
     ) -> dict[str, Any]:
         """Returns the answer to a call, during which the function may read whole samples.
 
@@ -194,7 +200,7 @@ class FunctionRunner:
                 return answer
             left -= time.monotonic() - begun
             try:
-                bodies = await read(answer[READ])
+                bodies = await read(read_answer(partial(_places, num_samples), answer))
             except BaseException:
                 # It would take the next request for the samples that it waits for.
                 await worker.kill()
@@ -206,14 +212,17 @@ class FunctionRunner:
             return known
         request = _request(operator)
         worker = await self._workers.of_tenant(tenant)
-        await worker.send({**request, "parts": None})
         try:
+            await worker.send({**request, "parts": None})
             answer = await worker.receive(LOAD_SECONDS)
+            if "error" in answer:
+                raise FunctionFailed(read_answer(_error, answer))
+            needs = read_answer(Needs.from_json, answer)
+        except UserError as error:
+            raise FunctionFailed(str(error)) from error
         except WorkerFailed as error:
             raise FunctionFailed(f"while its file was loaded, {error}") from error
-        if "error" in answer:
-            raise FunctionFailed(first_line(answer["error"]))
-        needs = self._needs[tenant, _asked(operator)] = Needs.from_json(answer)
+        self._needs[tenant, _asked(operator)] = needs
         return needs
 
     def _known_needs(self, tenant: str, operator: PipelineFunction) -> Needs | None:
@@ -222,6 +231,14 @@ class FunctionRunner:
             key: needs for key, needs in self._needs.items() if self._workers.is_running(key[0])
         }
         return self._needs.get((tenant, _asked(operator)))
+
+
+def _error(answer: dict[str, Any]) -> str:
+    return first_line(answer["error"])
+
+
+def _places(num_samples: int, answer: dict[str, Any]) -> list[int]:
+    return [range(num_samples)[place] for place in answer[READ]]
 
 
 async def _compute_here(operator: PipelineFunction, parts: Sequence[Samples]) -> list[Any]:
@@ -356,9 +373,17 @@ class PriorityRunner:
         try:
             await worker.send({"name": name, "arguments": arguments, "candidates": listed})
             answer = await worker.receive(limit_seconds)
+            if "error" in answer:
+                raise PriorityFailed(read_answer(_error, answer))
+            return read_answer(partial(_priorities, len(candidates)), answer)
+        except UserError as error:
+            raise PriorityFailed(str(error)) from error
         except WorkerFailed as error:
             raise PriorityProcessDied(str(error)) from error
-        if "error" in answer:
-            raise PriorityFailed(first_line(answer["error"]))
-        computed: list[float | None] = answer["priorities"]
-        return computed
+
+
+def _priorities(num_candidates: int, answer: dict[str, Any]) -> list[float | None]:
+    computed = [None if value is None else float(value) for value in answer["priorities"]]
+    if len(computed) != num_candidates:
+        raise ValueError
+    return computed

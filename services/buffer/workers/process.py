@@ -4,14 +4,17 @@ import asyncio
 import json
 import os
 import re
+import secrets
 from asyncio.subprocess import Process
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from services.buffer.domain.tasks import sanitize_text
 from services.buffer.tenants import SHARES_ALL, WorkerIsolation
 from trinity.runtime.child_process import end_child, module_command, start_child
+from trinity.runtime.worker_process import WROTE_TO_CHANNEL, NotAnAnswer, answer_of
 
+T = TypeVar("T")
 OUR_PREFIX = "TRINITY_"
 _MISSING_KEY = re.compile(r"KeyError: '(\w+)'")
 
@@ -42,6 +45,8 @@ class WorkerProcess:
         self._memory_bytes = memory_bytes
         self._isolation = isolation
         self._process: Process | None = None
+        self._token = ""
+        """Of the last request: its answer has it, too, and no line before or after does."""
 
     @property
     def is_running(self) -> bool:
@@ -52,12 +57,13 @@ class WorkerProcess:
         """Sends a request; the part that does not fit into the pipe is written in `receive`."""
         process = self._process or await self._start()
         assert process.stdin is not None
-        process.stdin.write(json.dumps(request).encode() + b"\n")
+        self._token = secrets.token_hex(8)
+        process.stdin.write(json.dumps({**request, "token": self._token}).encode() + b"\n")
 
     async def receive(self, limit_seconds: float) -> dict[str, Any]:
-        """Returns the next answer.
+        """Returns the answer to the last request.
 
-        Raises: WorkerFailed.
+        Raises: WorkerFailed, also when a line comes that is not the answer to it.
         """
         assert self._process is not None
         try:
@@ -73,10 +79,14 @@ class WorkerProcess:
         if not line:
             await self.kill()
             raise WorkerFailed("the process that calls it ended")
-        answer: dict[str, Any] = json.loads(line)
+        try:
+            answer = answer_of(line, self._token)
+        except NotAnAnswer as error:
+            await self.kill()
+            raise WorkerFailed(str(error)) from error
         if answer.get("is_last"):
             await self.kill()
-            raise WorkerFailed(answer["error"])
+            raise WorkerFailed(str(answer.get("error")))
         return answer
 
     async def _start(self) -> Process:
@@ -85,7 +95,7 @@ class WorkerProcess:
             argv,
             limit=MAX_ANSWER_BYTES,
             env=self._isolation.environment(),
-            identity=self._isolation.identity,
+            identity=await self._isolation.identity(self._memory_bytes),
         )
         return self._process
 
@@ -94,6 +104,17 @@ class WorkerProcess:
         process, self._process = self._process, None
         if process is not None:
             await end_child(process)
+
+
+def read_answer(convert: Callable[[dict[str, Any]], T], answer: dict[str, Any]) -> T:
+    """Returns what an answer holds.
+
+    Raises: WorkerFailed if it holds something else: users' code knows how to answer, too.
+    """
+    try:
+        return convert(answer)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise WorkerFailed(WROTE_TO_CHANNEL) from error
 
 
 MAX_WORKERS = 4

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import secrets
 import signal
 import sysconfig
 import tempfile
@@ -15,8 +16,16 @@ from pathlib import Path
 from typing import IO, Any
 
 import trinity
+from trinity.isolation.box import OPEN_BOX, Box, box_refusal
 from trinity.isolation.values import UserProcessDied, log_line
-from trinity.runtime.child_process import end_child, module_command, start_child
+from trinity.runtime.child_process import (
+    OWN_IDENTITY,
+    Identity,
+    end_child,
+    module_command,
+    start_child,
+)
+from trinity.runtime.worker_process import NotAnAnswer, answer_of
 
 logger = logging.getLogger(__name__)
 WORKER = "trinity.isolation.worker"
@@ -41,6 +50,7 @@ class UserProcess:
     def __init__(self, process: Process, dump: IO[bytes]) -> None:
         self._process = process
         self._dump = dump
+        self._token = secrets.token_hex(8)
         self.loaded: set[str] = set()
         """Keys of what was loaded before a run."""
         self._ignored: set[int] = set()
@@ -59,6 +69,7 @@ class UserProcess:
                 limit=MAX_LINE_BYTES,
                 env=os.environ,
                 pass_fds=(dump.fileno(),),
+                identity=await _identity(),
             )
         except BaseException:
             dump.close()
@@ -76,7 +87,8 @@ class UserProcess:
 
         Raises: UserProcessDied.
         """
-        self.write({"kind": "load", "rewards": rewards, "workflows": workflows or []})
+        parts = {"rewards": rewards, "workflows": workflows or []}
+        self.write({"kind": "load", "token": self._token, **parts})
         try:
             async with asyncio.timeout(START_SECONDS):
                 return await self.read()
@@ -122,7 +134,10 @@ class UserProcess:
                 f"the process that ran it ended ({await self._ending()}): "
                 "its output on standard error is in the explorer's log"
             )
-        message: Message = json.loads(line)
+        try:
+            message: Message = answer_of(line, self._token)
+        except NotAnAnswer as error:
+            raise UserProcessDied(str(error)) from error
         if "error" in message:
             raise UserProcessDied(message["error"])
         return message
@@ -154,6 +169,14 @@ class UserProcess:
         if code is not None and code < 0:
             return f"by {signal.Signals(-code).name}"
         return f"with exit code {code}"
+
+
+async def _identity() -> Identity | Box:
+    """Returns the way to start it: in a box that keeps it from ending the explorer."""
+    refusal = await asyncio.to_thread(box_refusal, OPEN_BOX)
+    if refusal:
+        logger.info("users' code runs without a box", extra={"reason": refusal})
+    return OWN_IDENTITY if refusal else OPEN_BOX
 
 
 def _user_frame(text: str) -> str:

@@ -1,6 +1,8 @@
 """Functions of a tenant that report what they can see and reach from their process."""
 
+import contextlib
 import ctypes
+import mmap
 import os
 import socket
 import sys
@@ -50,3 +52,80 @@ def found(_: Candidate) -> float:
     was_there = hasattr(sys, LEFT_BEHIND)
     setattr(sys, LEFT_BEHIND, True)
     return float(was_there)
+
+
+def shared_memory(_: Candidate, *, kind: str, num_bytes: int) -> float:
+    """1 where it can fill that much memory which no limit on data counts."""
+    try:
+        if kind == "anonymous":
+            _fill(mmap.mmap(-1, num_bytes))
+        elif kind == "zero":
+            with Path("/dev/zero").open("r+b") as zero:
+                _fill(mmap.mmap(zero.fileno(), num_bytes))
+        elif kind == "memfd":
+            _fill_file(os.memfd_create("more"), num_bytes)
+        else:
+            _fill_file(os.open(kind, os.O_RDWR | os.O_TMPFILE), num_bytes)
+    except OSError:
+        return REFUSED
+    return OPEN
+
+
+def _fill(area: mmap.mmap) -> None:
+    for _ in range(len(area) // 2**20):
+        area.write(b"x" * 2**20)
+
+
+def _fill_file(descriptor: int, num_bytes: int) -> None:
+    try:
+        written = 0
+        while written < num_bytes:
+            written += os.write(descriptor, b"x" * 2**20)
+    finally:
+        os.close(descriptor)
+
+
+def signals(_: Candidate, *, pid: int) -> float:
+    """1 where it could end a process of this number."""
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return REFUSED
+    return OPEN
+
+
+def opens(_: Candidate, *, path: str, mode: str = "r") -> float:
+    """1 where it can open a file."""
+    try:
+        with Path(path).open(mode):
+            return OPEN
+    except OSError:
+        return REFUSED
+
+
+def child(_: Candidate) -> float:
+    """1 where it can start a process, whose memory is not its own."""
+    try:
+        pid = os.fork()
+    except OSError:
+        return REFUSED
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return OPEN
+
+
+def prints(_: Candidate, *, num_bytes: int) -> float:
+    """Writes to both outputs."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.write("x" * (num_bytes // 2))
+        stream.flush()
+    return OPEN
+
+
+def forges(_: Candidate, *, answer: str) -> float:
+    """Writes a line to everything that the process has open."""
+    for descriptor in range(3, 64):
+        with contextlib.suppress(OSError):
+            os.write(descriptor, answer.encode() + b"\n")
+    return OPEN

@@ -1,18 +1,20 @@
 """Functions of tenants run apart: from the network, from credentials, and from one another."""
 
+import json
 import os
-import signal
 import socket
-import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.buffer import tenants
 from services.buffer.domain.operators import PipelineFunction
+from services.buffer.tasksets.task_pipeline import PipelineLimits, TaskPipelineProcess
 from services.buffer.tenants import TenantPolicy, WorkerIsolation
+from services.buffer.workers import process
 from services.buffer.workers.functions import (
     FunctionFailed,
     FunctionRunner,
@@ -22,21 +24,28 @@ from services.buffer.workers.functions import (
 from services.buffer.workers.process import MAX_WORKERS, reader_environment
 from trinity.algorithm.advantage.samples import Samples
 from trinity.algorithm.priority.candidate import Candidate
-from trinity.runtime.child_process import OFFLINE_IDENTITY, OWN_IDENTITY, Identity
+from trinity.errors import PreconditionFailed
+from trinity.isolation.box import MAX_OUTPUT_BYTES, Box, box_refusal, python_paths
+from trinity.task_operators.task_pipeline import ResolvedTaskPipeline, TaskOperator
 
 PEEKING = "tests.unit.buffer.peeking"
 ONE = [Candidate(model_version=3, use_count=1, reward=1.0, advantage=0.5, normal=0.0)]
 FREE = TenantPolicy.unrestricted()
-APART = replace(FREE, isolation=WorkerIsolation(has_network=False))
+APART = replace(FREE, isolation=WorkerIsolation(is_closed=True, has_network=False))
+TRUSTED = replace(
+    FREE, isolation=WorkerIsolation(is_closed=True, is_trusted=True, has_network=False)
+)
+MEMORY_BYTES = 256 * 2**20
+TOO_MUCH = MEMORY_BYTES + 64 * 2**20
 NONE = replace(FREE, function_tenants=frozenset({"b"}))
 
 
 def namespaces_are_permitted() -> bool:
-    return subprocess.run(["unshare", "-Urn", "true"], capture_output=True).returncode == 0
+    return not box_refusal(Box(readable=python_paths()))
 
 
 needs_namespaces = pytest.mark.skipif(
-    not namespaces_are_permitted(), reason="the kernel permits no network namespaces here"
+    not namespaces_are_permitted(), reason="this machine allows no box"
 )
 
 
@@ -63,33 +72,129 @@ async def test_functions_have_no_network_and_do_not_get_it_back(function: str, s
 @needs_namespaces
 async def test_functions_without_a_network_cannot_read_the_buffers_environment() -> None:
     assert await seen(APART, "parents_environment") == 0.0
-    assert await seen(FREE, "parents_environment") == 1.0
 
 
-NOBODY = 65534
-SYSTEM_PYTHON = "/usr/bin/python3"
-"""That of the tests may lie in a folder of root's."""
+@pytest.fixture
+def no_box(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the machine allow no box."""
+    monkeypatch.setattr(tenants, "box_refusal", lambda _: "not here")
 
 
-def connects_as_nobody(port: int, identity: Identity) -> subprocess.CompletedProcess[str]:
-    code = (
-        f"import os, socket; assert os.getuid() == {NOBODY}; "
-        f"socket.create_connection(('127.0.0.1', {port}), 5)"
-    )
-    command = identity.command([SYSTEM_PYTHON, "-c", code], death_signal=signal.SIGKILL)
-    argv, options = [SYSTEM_PYTHON, *command[1:]], {"capture_output": True, "text": True}
-    return subprocess.run(argv, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", **options)  # type: ignore[call-overload, no-any-return]
+async def found_open(policy: TenantPolicy, calls: Sequence[tuple[str, Any]]) -> list[float | None]:
+    """The results of functions in one process, one after the other."""
+    async with PriorityRunner(20.0, MEMORY_BYTES, policy) as priorities:
+        return [
+            (await priorities.compute_priorities("a", f"{PEEKING}.{name}", arguments, ONE))[0]
+            for name, arguments in calls
+        ]
+
+
+def attacks(folder: Path) -> list[tuple[str, Any]]:
+    """Ways out of a function's process, all of which are open to the user of these tests."""
+    secret = folder / "token"
+    secret.write_text("secret")
+    kinds = ("anonymous", "zero", "memfd", "/dev/shm")
+    memory = [("shared_memory", {"kind": kind, "num_bytes": TOO_MUCH}) for kind in kinds]
+    return [
+        *memory,
+        ("signals", {"pid": os.getpid()}),
+        ("opens", {"path": str(secret)}),
+        ("opens", {"path": __file__, "mode": "r+"}),
+        ("child", {}),
+    ]
 
 
 @needs_namespaces
-def test_another_user_than_root_loses_the_network_too(server: int) -> None:
-    if os.geteuid() != 0 or not Path(SYSTEM_PYTHON).exists():
-        pytest.skip("the other tests run as such a user, or there is no Python for it")
-    free = connects_as_nobody(server, OWN_IDENTITY)
-    if "Permission denied" in free.stderr:
-        pytest.skip("another user may not read this checkout")
-    assert free.returncode == 0, free.stderr
-    assert "unreachable" in connects_as_nobody(server, OFFLINE_IDENTITY).stderr
+async def test_a_tenants_functions_are_shut_in(tmp_path: Path) -> None:
+    assert await found_open(APART, attacks(tmp_path)) == [0.0] * 8
+    core = ("opens", {"path": "/proc/sys/kernel/core_pattern", "mode": "r+"})
+    assert await found_open(APART, [core]) == [0.0]
+
+
+async def test_control_without_the_box_each_of_these_ways_is_open(
+    tmp_path: Path, no_box: None
+) -> None:
+    del no_box
+    assert await found_open(TRUSTED, attacks(tmp_path)) == [1.0] * 8
+
+
+@needs_namespaces
+async def test_a_users_own_functions_end_nothing_else(tmp_path: Path) -> None:
+    assert await found_open(FREE, attacks(tmp_path)) == [*[1.0] * 4, 0.0, *[1.0] * 3]
+
+
+async def test_without_a_box_functions_of_tenants_are_refused(no_box: None) -> None:
+    del no_box
+    own = PipelineFunction(name="tests.integration.buffer.slow_advantage.slow", arguments={})
+    refusal = r"allows no box .*\(not here\).*TRINITY_BUFFER_FUNCTION_TRUST=true"
+    async with FunctionRunner(10.0, 2**31, APART) as functions:
+        with pytest.raises(FunctionFailed, match=refusal):
+            await functions.load_functions("a", [own])
+        [answer] = await functions.call_function("a", own, [Samples.of_groups([0.0, 1.0])])
+        assert "allows no box" in answer
+    async with PriorityRunner(10.0, 2**31, APART) as priorities:
+        with pytest.raises(PriorityFailed, match=refusal):
+            await priorities.load_priority("a", f"{PEEKING}.found", {})
+    operators = (TaskOperator(name="own.Operator", args={}, is_own=True),)
+    pipeline = ResolvedTaskPipeline(operators=operators, further_paths=())
+    limits = PipelineLimits(call_seconds=1.0, memory_bytes=2**31)
+    with pytest.raises(PreconditionFailed, match=refusal):
+        async with TaskPipelineProcess(pipeline, limits, APART.isolation):
+            pytest.fail("it was started")
+
+
+@needs_namespaces
+async def test_a_tenants_task_operators_run_in_the_box_and_keep_rows_on_disk() -> None:
+    name = "tests.integration.buffer.own_task_operators.odd_ones"
+    pipeline = ResolvedTaskPipeline(operators=(TaskOperator(name=name, args={}, is_own=True),))
+    limits = PipelineLimits(call_seconds=60.0, memory_bytes=2**31)
+
+    async def given() -> AsyncIterator[bytes]:
+        yield b"".join(b'{"number": "%d"}\n' % n for n in range(10))
+
+    async with TaskPipelineProcess(pipeline, limits, APART.isolation) as running:
+        await running.feed(given())
+        parts = [part.lines async for part in running.rows()]
+    assert len(b"".join(parts).splitlines()) == 5
+
+
+@needs_namespaces
+async def test_output_of_functions_does_not_fill_the_log(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    flood = [("prints", {"num_bytes": 8 * MAX_OUTPUT_BYTES})] * 2
+    await found_open(APART, flood)
+    printed = capfd.readouterr().err
+    assert MAX_OUTPUT_BYTES <= printed.count("x") < MAX_OUTPUT_BYTES + 1000
+    assert "more output than 256 KiB a minute is left out" in printed
+
+
+async def test_control_without_the_box_output_has_no_bound(
+    capfd: pytest.CaptureFixture[str], no_box: None
+) -> None:
+    del no_box
+    await found_open(TRUSTED, [("prints", {"num_bytes": 8 * MAX_OUTPUT_BYTES})])
+    assert capfd.readouterr().err.count("x") >= 8 * MAX_OUTPUT_BYTES
+
+
+@pytest.mark.parametrize("answer", ['{"priorities": [9.0]}', "[1]", "not JSON", "[" * 100_000])
+async def test_a_forged_line_is_not_the_answer_to_a_request(answer: str) -> None:
+    async with PriorityRunner(20.0, MEMORY_BYTES, FREE) as priorities:
+
+        async def ask(function: str, **arguments: Any) -> list[float | None]:
+            return await priorities.compute_priorities("a", f"{PEEKING}.{function}", arguments, ONE)
+
+        with pytest.raises(PriorityFailed, match="your code wrote to the channel"):
+            await ask("forges", answer=answer)
+        assert await ask("variable", name="NO_SUCH_VARIABLE") == [0.0]
+
+
+async def test_control_without_a_token_a_forged_line_is_the_answer_to_the_next_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "answer_of", lambda line, _: json.loads(line))
+    forged = [("forges", {"answer": '{"priorities": [9.0]}'}), ("variable", {"name": "NONE"})]
+    assert await found_open(FREE, forged) == [9.0, 1.0]
 
 
 async def test_functions_see_no_credentials_in_their_environment(

@@ -14,9 +14,14 @@ from trinity.cli.deploy import app
 from trinity.config.plan.parts import AuxiliaryModel, ExternalAccess, ResolvedOperator
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.schema.explorer import AuxiliaryModelConfig
-from trinity.deploy.deployment import ContainerImages, ExperimentDeployment
+from trinity.deploy.deployment import (
+    FUNCTION_TRUST,
+    TRUST_COMMENT,
+    ContainerImages,
+    ExperimentDeployment,
+)
 from trinity.deploy.kubernetes import Overlay
-from trinity.deploy.render import Target, render_notes
+from trinity.deploy.render import ManifestRenderer, Target, render_notes
 from trinity.errors import UserError
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline, TaskOperator
 
@@ -200,3 +205,20 @@ def test_the_buffer_is_allowed_what_the_experiment_reads_and_no_more() -> None:
     assert (
         writing["TRINITY_BUFFER_TASKSET_ADDRESSES"] == "default=postgresql://writer@10.0.0.8/rows"
     )
+
+
+@pytest.mark.parametrize("target", ["compose", "k8s"])
+def test_manifests_say_that_functions_are_trusted_and_what_that_means(
+    target: Target, tmp_path: Path
+) -> None:
+    deployment = replace(deployment_of("addition"), plugin_dir=tmp_path)
+    renderer = ManifestRenderer(
+        deployment=deployment, target=target, overlay="one-node", output=tmp_path / "rendered"
+    )
+    renderer.write_manifests()
+    name = "buffer.yaml" if target == "k8s" else "compose.override.yaml"
+    lines = (tmp_path / "rendered" / name).read_text().splitlines()
+    [place] = [number for number, line in enumerate(lines) if FUNCTION_TRUST in line]
+    assert lines[place - 1].lstrip() == f"# {TRUST_COMMENT}"
+    [note] = render_notes(deployment, target, "one-node")
+    assert FUNCTION_TRUST in note

@@ -1,15 +1,17 @@
 """Users' rewards run in processes: one that hangs, dies or exits takes nothing with it."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from services.explorer.rollout import user_processes as user_processes_module
 from services.explorer.rollout.isolated_workflows import IsolatedReward, needs_process
 from services.explorer.rollout.user_process_pool import UserProcessPool
 from services.explorer.rollout.user_processes import UserProcess
@@ -18,6 +20,7 @@ from services.explorer.types import AttemptResult
 from tests.unit.explorer.runs import outcome_of
 from tests.unit.explorer.users import LoopLag, plugin_folder, user_processes
 from trinity.errors import UserError
+from trinity.isolation.box import OPEN_BOX, box_refusal
 from trinity.isolation.values import UserCodeFailed, UserProcessDied
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import BoundReward
@@ -26,7 +29,7 @@ from trinity.runtime.logs import LEVEL_VARIABLE, TextFormatter
 from trinity.types import JsonObject
 
 FILE = """
-import asyncio, logging, os, re, time
+import asyncio, contextlib, logging, os, re, signal, subprocess, time
 from trinity.rewards import RewardFn
 
 logger = logging.getLogger(__name__)
@@ -111,6 +114,28 @@ def logs(response):
         raise ZeroDivisionError("no answer")
     except ZeroDivisionError:
         logger.exception("a line\\nof %s", response)
+    return 1.0
+
+def ends_explorer(response):
+    try:
+        os.kill(int(response), 0)
+    except ProcessLookupError:
+        return 0.0
+    return 1.0
+
+def ends_all(response):
+    with contextlib.suppress(OSError):
+        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(-1, signal.SIGKILL)
+    return 1.0
+
+def leaves_child(response):
+    return float(subprocess.Popen(["sleep", "600"], start_new_session=True).pid)
+
+def writes(response):
+    for descriptor in range(3, 64):
+        with contextlib.suppress(OSError):
+            os.write(descriptor, response.encode() + b"\\n")
     return 1.0
 
 class Refusing(RewardFn):
@@ -245,6 +270,67 @@ async def test_a_reward_that_ends_its_process_is_named_and_the_next_has_another(
         with pytest.raises(UserCodeFailed, match="SystemExit: enough"):
             await calls[1]({"response": "a"})
         assert (await calls[2]({"response": "a"}))["calls"] == 1.0
+
+
+def _reward(pool: UserProcessPool, name: str) -> IsolatedReward:
+    return IsolatedReward(
+        pool=pool, source=REWARDS.get(f"isolated_file.{name}"), args={}, name=name
+    )
+
+
+needs_box = pytest.mark.skipif(bool(box_refusal(OPEN_BOX)), reason="this machine allows no box")
+
+
+@needs_box
+async def test_a_reward_ends_neither_its_explorer_nor_anything_else() -> None:
+    async with user_processes(1) as pool:
+        reached = await _reward(pool, "ends_explorer")({"response": str(os.getpid())})
+        assert reached == {"ends_explorer": 0.0}
+        assert await _reward(pool, "ends_all")({"response": "a"}) == {"ends_all": 1.0}
+
+
+async def test_control_without_a_box_a_reward_could_end_its_explorer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(user_processes_module, "box_refusal", lambda _: "not here")
+    async with user_processes(1) as pool:
+        reached = await _reward(pool, "ends_explorer")({"response": str(os.getpid())})
+        assert reached == {"ends_explorer": 1.0}
+
+
+@needs_box
+async def test_processes_of_a_reward_end_with_it() -> None:
+    before = sleepers()
+    async with user_processes(1) as pool:
+        await _reward(pool, "leaves_child")({"response": "a"})
+        await until(lambda: bool(sleepers() - before))  # its name is Python's for an instant
+    await until(lambda: not sleepers() - before)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(6_000):
+        if is_so():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("it was awaited for a minute")
+
+
+def sleepers() -> set[str]:
+    """Numbers of the processes that `leaves_child` starts."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cmdline").read_bytes() == b"sleep\x00600\x00":
+                found.add(process.name)
+    return found
+
+
+@pytest.mark.parametrize("line", ["printed", "[1]", '{"call": 0}', '{"numbers": {"score": 1.0}}'])
+async def test_a_reward_that_writes_to_the_channel_is_told_so(line: str) -> None:
+    async with user_processes(1) as pool:
+        with pytest.raises(UserProcessDied, match="your code wrote to the channel"):
+            await _reward(pool, "writes")({"response": line})
+        assert (await _reward(pool, "counts")({"response": "a"}))["calls"] == 1.0
 
 
 async def test_a_process_is_kept_warm_and_keeps_the_state_of_modules() -> None:
