@@ -63,7 +63,7 @@ _SECCOMP_MODE_FILTER = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """What code of others shares with this machine.
+    """The parts of this machine that code of others shares.
 
     An open box is for a user's own code: the same user, files, network and GPUs, but it can send no
     signal to a process outside, all of its processes end with it, and its output is bounded.
