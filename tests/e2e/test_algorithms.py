@@ -62,6 +62,17 @@ stages:
       rollout_correction: {{rollout_is: token}}
       optimizer: {{lr: 1.0e-4}}
     synchronizer: {{sync_offset: 1}}
+  - stage_name: labelled
+    mode: train
+    algorithm: {{algorithm_type: kto, optimizer: {{lr: 3.0e-4}}}}
+    buffer:
+      train_batch_size: 64
+      trainer_input:
+        experience_buffer:
+          storage_type: file
+          path: {root}/labelled.jsonl
+          format: {{prompt_type: plaintext, prompt_key: prompt, response_key: completion}}
+    trainer: {{total_steps: 6}}
 """
 Steps = dict[int, dict[str, float]]
 HOOK = REPOSITORY / "tests/support/config_reads/hook"
@@ -70,6 +81,13 @@ HOOK = REPOSITORY / "tests/support/config_reads/hook"
 @pytest.fixture(scope="module")
 def trained(launch: Launch) -> Iterator[Launched]:
     run = launch("algorithms", CONFIG)
+    shown = map(json.loads, (run.config.parent / "made/data/sft.jsonl").read_text().splitlines())
+    rows = [
+        {"prompt": row["question"], "completion": row["answer"] if label else "0", "label": label}
+        for number, row in enumerate(shown)
+        for label in [number % 2 == 0]
+    ]
+    (run.config.parent / "labelled.jsonl").write_text("\n".join(map(json.dumps, rows)))
     run.reads.mkdir()
     run.start(
         TRINITY_TEST_CONFIG_READS=str(run.reads),
@@ -112,6 +130,14 @@ def test_expert_rows_stand_in_every_batch_and_are_imitated(trained: Launched) ->
         assert shown["sample/model_version_drift/max"] == 0
     losses = [steps[step]["actor/expert/sft_loss"] for step in (1, 2, 3)]
     assert losses[-1] < losses[0]
+
+
+def test_labelled_rows_without_pairs_teach_which_answers_are_good(trained: Launched) -> None:
+    steps = figures(trained, "labelled")
+    assert [shown["train/num_rows"] for shown in steps.values()] == [128] * 6, (
+        "each with another row's answer"
+    )
+    assert steps[6]["actor/kto_loss"] < steps[1]["actor/kto_loss"] <= 0.5
 
 
 def test_rollouts_of_older_weights_are_corrected_and_shown_by_their_lag(trained: Launched) -> None:

@@ -173,11 +173,26 @@ def _override(tree: dict[str, Any], key: str, value: object) -> None:
         if isinstance(old, dict) and isinstance(value, dict):
             value = deep_merge(old, value)
         keys.put(tree, location, value)
+        _check_stages(tree, key, location)
     except (KeyError, IndexError, TypeError) as error:
         raise UserError(
             f"`{key}` on {COMMAND_LINE} leads nowhere ({_override_reason(error)}): "
             "write it as algorithm.optimizer.lr or stages[0].trainer.total_steps"
         ) from error
+
+
+def _check_stages(tree: dict[str, Any], key: str, location: Location) -> None:
+    stages = tree.get("stages")
+    own = [
+        f"stages[{place}].{key}"
+        for place, stage in enumerate(stages if isinstance(stages, list) else ())
+        if isinstance(stage, dict) and keys.has(stage, location)
+    ]
+    if own:
+        raise UserError(
+            f"`{key}` on {COMMAND_LINE} does not reach stages that set their own: write "
+            f"{' or '.join(own)}"
+        )
 
 
 def _location(tree: Any, written: Location) -> Location:
