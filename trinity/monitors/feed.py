@@ -160,7 +160,7 @@ class MonitorFeed:
             read = [await self._points_of(event) for event in answer.events]
             async with self._changed:
                 self._pending += read
-                self._read = answer.events[-1].number
+                self._read = max((event.number for event in answer.events), default=self._read)
                 self._changed.notify_all()
                 await self._changed.wait_for(lambda: len(self._pending) < MAX_PENDING)
 

@@ -129,7 +129,9 @@ class ViewedRun:
                     retry.record_answer()
                     for event in answer.events:
                         self.history.apply(event)
+                    self.history.is_read |= not answer.events
             except grpc.aio.AioRpcError as error:
+                self.history.is_read = True  # there is no more for now
                 retry.raise_if_permanent(error)
             await asyncio.sleep(RETRY_SECONDS)
 

@@ -101,6 +101,8 @@ class RunHistory:
     stages: dict[str, StageHistory] = field(default_factory=dict)
     events: deque[RunEvent] = field(default_factory=lambda: deque(maxlen=MAX_NOTICES))
     last_event: int = 0
+    is_read: bool = False
+    """True once all is here that was stored when the run was opened."""
 
     def apply(self, event: buffer_pb2.ProgressEvent) -> None:
         """Applies one event; one that was applied before changes nothing."""

@@ -6,6 +6,8 @@ test over the syntax tree of the pages checks that.
 """
 
 import functools
+import html
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +19,8 @@ from trinity.studio.plain_text import one_line, plain_text
 
 FOLDER = Path(__file__).with_name("components")
 TABLE_HTML = '<div class="table"></div>'
+CODE = re.compile(r"`([^`\n]+)`")
+BoxKind = Literal["good", "bad", "warning", "note"]
 CellKind = Literal["text", "number", "code", "state", "wrap", "plain", "heat"]
 
 
@@ -63,10 +67,30 @@ def show_table(
     return picked if picked in {row.id for row in rows} else None
 
 
+def show_text(text: str) -> None:
+    """Shows a text as it is; what stands in backquotes is set as code."""
+    if "`" in text:
+        st.html(escaped_html(text))
+    else:
+        st.text(plain_text(text))
+
+
+def show_box(kind: BoxKind, text: str) -> None:
+    """Shows a text in a box, whose colour and sign say how things are."""
+    st.html(escaped_html(text, kind))
+
+
 def show_problem(error: Exception | str) -> None:
     """Shows what did not work, in the error's own words; the page stays usable."""
-    st.error("This did not work.")
-    st.text(plain_text(str(error)) or type(error).__name__)
+    show_box("bad", str(error) or type(error).__name__)
+
+
+def escaped_html(text: str, kind: BoxKind | None = None) -> str:
+    """Returns the HTML of an untrusted text, in a box if there is a kind."""
+    shown = CODE.sub(r"<code>\1</code>", html.escape(plain_text(text)))
+    box = f" trinity-box trinity-{kind}" if kind else ""
+    role = ' role="alert"' if kind == "bad" else ""
+    return f'<div class="trinity-text{box}"{role}>{shown}</div>'
 
 
 def show_long_text(text: str) -> None:

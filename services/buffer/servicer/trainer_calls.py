@@ -340,7 +340,7 @@ class ProgressRpcs(BufferServicerBase):
         """Streams past events, then new ones."""
         tenant = parse_name(request.tenant, "tenant")
         experiment_id = parse_uuid(request.experiment_id, "experiment_id")
-        seen = request.after_event
+        seen, is_told = request.after_event, False
         async for _change in self.poller.notifications(progress_topic(tenant, experiment_id)):
             while True:
                 async with self.database.transaction() as connection:
@@ -353,6 +353,9 @@ class ProgressRpcs(BufferServicerBase):
                 messages = [_event(event) for event in events]
                 for part in by_size(messages, pb.ProgressEvent.ByteSize):
                     yield pb.WatchProgressResponse(events=part)
+            if not is_told:
+                is_told = True
+                yield pb.WatchProgressResponse()
 
 
 def _event(logged: LoggedEvent) -> pb.ProgressEvent:

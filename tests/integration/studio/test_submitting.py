@@ -10,6 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from tests.support.model_free.experiment import experiment_plan
 from tests.support.model_free.stack import model_free_stack
+from tests.unit.studio.fake_run import said
 from trinity.launch.resume import store_plan
 from trinity.local.addresses import ServiceAddresses
 from trinity.security.credentials import Credentials
@@ -45,7 +46,7 @@ def submit_copy(folder: Path) -> str:
     path = next(field for field in page.text_input if field.label == "Save as")
     path.set_value(str(folder / "submitted.yaml"))
     _press(page, "Save and submit")
-    return "\n".join(str(told.value) for told in (*page.text, *page.success, *page.error))
+    return "\n".join(said(page))
 
 
 def _press(page: AppTest, label: str) -> None:

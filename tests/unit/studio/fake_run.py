@@ -1,6 +1,8 @@
 """A run that answers without processes, for pages in Streamlit's AppTest."""
 
 import asyncio
+import html
+import re
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -14,9 +16,11 @@ from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.studio.connection import ConnectionState, OpenRun, Phase
 from trinity.studio.context import StudioContext, StudioOptions, set_context
 from trinity.studio.history import MeasuredVersion, RunHistory, StageHistory
+from trinity.studio.lanes import LaneHistory
 from trinity.studio.visitors import OWNER, Visitor
 
 T = TypeVar("T")
+CODE_TAG, TAG = re.compile("</?code>"), re.compile("<[^>]+>")
 Answer = Message | Sequence[Message] | Exception
 STAGE = "rft"
 KEY = buffer_pb2.StageKey(tenant="default", experiment_id="e", stage=STAGE)
@@ -56,7 +60,9 @@ class FakeStudio:
         self.places = (job_dir,)
         self.options = StudioOptions(places=(job_dir,))
         self.service = FakeService(dict(answers))
-        self.history = RunHistory(stages={STAGE: StageHistory(name=STAGE, opened_millis=1)})
+        self.history = RunHistory(
+            stages={STAGE: StageHistory(name=STAGE, opened_millis=1)}, is_read=True
+        )
         opened = OpenRun(
             addresses=cast(Any, None),
             buffer=cast(Any, self.service),
@@ -88,7 +94,9 @@ class FakeStudio:
     def view(self, job_dir: Path) -> Any:
         """The only run."""
         del job_dir
-        return SimpleNamespace(connection=self.connection, history=self.history)
+        return SimpleNamespace(
+            connection=self.connection, history=self.history, lanes=LaneHistory()
+        )
 
     def wait_for(self, work: Coroutine[object, object, T], seconds: float = 1.0) -> T:
         """Runs it here."""
@@ -121,3 +129,21 @@ def stored_stage(**counts: int) -> query_pb2.ListStagesResponse:
     """The answer of ListStages with one stage that holds so many samples."""
     told = [query_pb2.StateCount(state="EXPERIENCE_STATE_READY", count=n) for n in counts.values()]
     return query_pb2.ListStagesResponse(stages=[query_pb2.StoredStage(key=KEY, counts=told)])
+
+
+def said(page: Any) -> list[str]:
+    """Returns all texts of a page, also those that are set as code or in a box."""
+    return [*(part.value for part in page.text), *map(_plain, _bodies(page))]
+
+
+def problems(page: Any) -> list[str]:
+    """Returns the texts of the boxes that say what did not work."""
+    return [_plain(body) for body in _bodies(page) if "trinity-bad" in body]
+
+
+def _bodies(page: Any) -> list[str]:
+    return [part.proto.body for part in page.get("html")]
+
+
+def _plain(body: str) -> str:
+    return html.unescape(TAG.sub("", CODE_TAG.sub("`", body)))

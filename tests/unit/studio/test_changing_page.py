@@ -9,6 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests.unit.inspect.builders import record
+from tests.unit.studio.fake_run import said
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.api.v1.query_pb2_grpc import (
@@ -120,7 +121,7 @@ class Page:
 
     @property
     def texts(self) -> str:
-        return "\n".join(str(text.value) for text in self.shown.text)
+        return "\n".join(said(self.shown))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from streamlit.testing.v1 import AppTest
 
+from tests.unit.studio.fake_run import problems, said
 from trinity.api.v1 import synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.config.check import check_file
 from trinity.config.plan.stage_plan import ExperimentPlan
@@ -74,7 +75,7 @@ def tree(shown: AppTest) -> dict[str, object]:
 
 
 def texts(shown: AppTest) -> str:
-    return "\n".join(str(text.value) for text in shown.text)
+    return "\n".join(said(shown))
 
 
 def test_a_form_is_filled_and_becomes_a_right_file() -> None:
@@ -92,7 +93,7 @@ def test_a_form_is_filled_and_becomes_a_right_file() -> None:
     assert not shown.exception
     assert tree(shown)["buffer"]["batch_size"] == 8  # type: ignore[index]
     assert tree(shown)["algorithm"] == {"optimizer": {"lr": 2e-6}}
-    assert [found.value for found in shown.error] == [], texts(shown)
+    assert problems(shown) == []
     assert "train steps: 20" in texts(shown)
     shown.radio(key=MODE_KEY).set_value(EXPERT_MODE).run()
     assert not shown.exception
@@ -234,8 +235,8 @@ def test_a_plugin_that_cannot_be_read_is_told_on_the_page(
     (tmp_path / "broken.py").write_text("raise ValueError('no')\n")
     monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(tmp_path))
     shown = page()
-    assert [found.value for found in shown.error] == ["This did not work."]
-    assert "broken.py" in texts(shown)
+    [problem] = problems(shown)
+    assert "broken.py" in problem
 
 
 def test_a_visitor_with_a_token_gets_one_sentence_and_no_form() -> None:
@@ -315,13 +316,13 @@ def test_a_run_is_submitted_to_the_services_by_address(tmp_path: Path) -> None:
     assert plan.stages[0].total_train_steps == 20
     assert (tmp_path / "submitted.yaml").is_file()
     assert f"trinity/rft started as {EXPERIMENT}" in texts(shown)
-    assert any("The services run it now." in str(found.value) for found in shown.success)
+    assert "The services run it now." in texts(shown)
 
 
 def test_services_that_refuse_say_why_on_the_page(tmp_path: Path) -> None:
     shown = submitted(Synchronizer(refused="the token lacks the scope submit"), tmp_path)
     assert "the token lacks the scope submit" in texts(shown)
-    assert not any("The services run it now." in str(found.value) for found in shown.success)
+    assert "The services run it now." not in texts(shown)
 
 
 def test_without_services_there_is_nothing_to_submit_to() -> None:

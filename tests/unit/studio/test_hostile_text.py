@@ -1,8 +1,8 @@
 """Text that others wrote reaches a page as text: never as Markdown, HTML or code.
 
 Streamlit reads Markdown in labels, errors, help and captions. Only literals and constants of
-this project may stand there; all else goes through `st.text`, `st.code` or own components,
-which set it by `textContent`.
+this project may stand there; all else goes through `st.text`, `st.code`, `escaped_html` or own
+components, which set it by `textContent`.
 """
 
 import ast
@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from trinity.studio.widgets import escaped_html
 
 STUDIO = Path(__file__).parents[3] / "trinity" / "studio"
 PLAIN = {"text", "code"}
@@ -40,6 +42,7 @@ LOGS = {"_limited"}
 """Names of loggers: what is written to a log is not read as Markdown."""
 OF_THE_SCHEMA = {"label_of", "help_of"}
 """Functions whose text is that of the configuration's schema."""
+ESCAPING = {"escaped_html"}
 PAGES = sorted(STUDIO.rglob("*.py"))
 
 
@@ -52,7 +55,7 @@ def is_own_text(node: ast.expr) -> bool:
     if isinstance(node, ast.List | ast.Tuple):
         return all(map(is_own_text, node.elts))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        return node.func.id in OF_THE_SCHEMA
+        return node.func.id in OF_THE_SCHEMA | ESCAPING
     if isinstance(node, ast.IfExp):
         return is_own_text(node.body) and is_own_text(node.orelse)
     return False
@@ -111,6 +114,15 @@ def test_only_own_text_is_read_as_markup(path: Path) -> None:
 def test_the_check_finds_each_way_in(line: str) -> None:
     """The control of the check."""
     assert len(list(hazards(line))) == 1
+
+
+def test_a_text_in_a_box_is_no_markup() -> None:
+    hostile = "<img src=x onerror=alert(1)>&lt;\"'\u202e `<b>x</b>` `\n`"
+    assert escaped_html(hostile, "bad") == (
+        '<div class="trinity-text trinity-box trinity-bad" role="alert">'
+        "&lt;img src=x onerror=alert(1)&gt;&amp;lt;&quot;&#x27;\\u202e "
+        "<code>&lt;b&gt;x&lt;/b&gt;</code> `\n`</div>"
+    )
 
 
 @pytest.mark.parametrize("path", sorted(STUDIO.rglob("*.js")), ids=lambda path: path.name)

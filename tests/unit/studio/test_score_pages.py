@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from tests.unit.studio.fake_run import KEY, FakeStudio, stored_stage
+from tests.unit.studio.fake_run import KEY, FakeStudio, said, stored_stage
 from tests.unit.studio.test_runs import a_run
 from trinity.api.v1 import experience_pb2, query_pb2
 from trinity.errors import Unavailable
@@ -81,7 +81,7 @@ def opened(
         app.query_params[name] = value
     app.run(timeout=30)
     assert not app.exception
-    return app, [text.value for text in app.text]
+    return app, said(app)
 
 
 def test_the_hardest_task_is_first_and_a_cut_is_told(

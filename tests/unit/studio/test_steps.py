@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from tests.unit.studio.fake_run import KEY, Answer, FakeStudio
+from tests.unit.studio.fake_run import KEY, Answer, FakeStudio, said
 from tests.unit.studio.test_runs import a_run
 from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
 from trinity.errors import TrinityError
@@ -208,7 +208,7 @@ def test_before_the_first_batch_the_page_says_when_one_comes(tmp_path: Path) -> 
     stages = query_pb2.ListStagesResponse(stages=[query_pb2.StoredStage(key=KEY)])
     a_studio(tmp_path, ListStages=stages).show()
     app = AppTest.from_function(a_page).run(timeout=30)
-    assert any(text.value.startswith("No step has a batch yet") for text in app.text)
+    assert any(text.startswith("No step has a batch yet") for text in said(app))
 
 
 def test_a_number_that_rounds_to_zero_has_no_sign() -> None:

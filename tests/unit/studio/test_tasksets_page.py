@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from tests.unit.studio.fake_run import FakeStudio
+from tests.unit.studio.fake_run import FakeStudio, said
 from tests.unit.studio.test_runs import a_run
 from trinity.client import SubmitResult, TasksetInfo
 from trinity.client.results import PipelineInfo, RejectedRow, TasksetState
@@ -263,7 +263,7 @@ def test_the_page_shows_rows_as_text_alone(
     assert tables["Tasksets"][0][:3] == ("math.jsonl", "2", "")
     assert tables["Rows"][0][:3] == ("0", "<script>", "2")
     assert json.loads(app.code[0].value)["prompt"] == "<script>"
-    assert any("--allow-changes" in text.value for text in app.text)
+    assert "--allow-changes" in str(said(app))
     assert not app.markdown
 
 
@@ -284,7 +284,7 @@ def test_a_buffer_that_does_not_answer_is_one_sentence_and_the_page_stays(
     client.error = error
     app = opened(tmp_path, allows=True)
     assert not app.exception
-    assert any(words in text.value for text in app.text)
+    assert words in str(said(app))
     assert [header.value for header in app.subheader] == ["Upload"]
     assert tables == {}
 
@@ -298,4 +298,4 @@ def test_the_outcome_of_an_upload_has_a_reason_for_each_refused_row(
     app.session_state[page.DONE_KEY] = ("mine", done)
     app.run(timeout=30)
     assert tables["Refused rows"] == [("1", "it is no JSON object")]
-    assert any(text.value == "mine: 1 row stored, 1 refused" for text in app.text)
+    assert "mine: 1 row stored, 1 refused" in said(app)

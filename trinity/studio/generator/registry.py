@@ -11,7 +11,7 @@ also its key in `st.session_state`. A name that is registered again is replaced.
 import threading
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 from trinity.errors import UserError
 
@@ -24,7 +24,7 @@ class Drawing(Protocol):
 
     session_state: MutableMapping[str, object]
 
-    def columns(self, spec: Sequence[float] | int) -> Sequence[object]:
+    def columns(self, spec: Sequence[float] | int) -> Sequence[Any]:
         """Returns columns, each a context manager."""
 
 
@@ -183,18 +183,23 @@ class ConfigGenerators:
 
     def get_configs(
         self, *names: str, drawing: Drawing, columns_spec: Sequence[float] | None = None
-    ) -> None:
-        """Draws a row of those entries that are visible, then what their checks say."""
-        drawn = [(name, draw) for name in names if (draw := self.get(name)) is not None]
+    ) -> dict[str, Any]:
+        """Draws a row of those entries that are visible, then what their checks say.
+
+        Returns the column of each.
+        """
+        drawn = {name: draw for name in names if (draw := self.get(name)) is not None}
         if not drawn:
-            return
-        columns = drawing.columns(columns_spec if columns_spec is not None else len(drawn))
-        for column, (_, draw) in zip(columns, drawn, strict=False):
-            with column:  # type: ignore[attr-defined]
-                draw()
-        for name, _ in drawn:
+            return {}
+        spec = columns_spec if columns_spec is not None else len(drawn)
+        columns = dict(zip(drawn, drawing.columns(spec), strict=False))
+        for name, column in columns.items():
+            with column:
+                drawn[name]()
+        for name in drawn:
             if (check := self.get_check_func(name)) is not None:
                 check()
+        return columns
 
     def names_of(self, section: str) -> list[str]:
         """Returns the names of a section's entries."""

@@ -100,8 +100,8 @@ def _bars(stage: StagePlan, gpu_bytes: int) -> Iterator[MemoryBar]:
             memory = auxiliary_memory(model, own, gpu_bytes)
             share = model.engine.gpu_memory_utilization
             remedy = (
-                "raise its `gpu_memory_utilization` or `tensor_parallel_size`, or shorten its "
-                "`max_model_len`"
+                "raise the `gpu_memory_utilization` or `tensor_parallel_size` of this model under "
+                "`explorer.auxiliary_models`, or shorten its `max_model_len`"
             )
             fits = memory.cached_tokens >= model.max_model_len
             yield _cached_bar(model.name, memory, int(share * gpu_bytes), "" if fits else remedy)

@@ -16,8 +16,7 @@ from trinity.studio.changes import (
 )
 from trinity.studio.connection import require_open
 from trinity.studio.context import StudioContext, ViewedRun
-from trinity.studio.plain_text import plain_text
-from trinity.studio.widgets import show_problem
+from trinity.studio.widgets import show_box, show_problem
 
 ACTS = tuple(Act)
 THIS_ONE, ALL_FOUND = "This experience", "All that satisfy the conditions above"
@@ -35,8 +34,7 @@ def show_changes(
 ) -> None:
     """Shows the form, and below it the question whether that is really meant."""
     if done := st.session_state.pop(DONE_KEY, None):
-        st.success("Done:")
-        st.text(plain_text(done))
+        show_box("good", done)
     asked = _form(key, experience_id, conditions)
     if asked is not None:
         _ask_again(context, viewed, key, asked, experience_id)
@@ -95,8 +93,7 @@ def _second_question(
     if wish is None or (stage, asked_at) != (key.SerializeToString(), experience_id):
         st.session_state.pop(ASKED_KEY, None)
         return
-    st.warning("Really?")
-    st.text(plain_text(f"{would}\nReason: {wish.reason}"))
+    show_box("warning", f"Really? {would}\nReason: {wish.reason}")
     yes, no, _ = st.columns([1, 1, 4])
     if no.button("No", width="stretch"):
         st.session_state.pop(ASKED_KEY, None)

@@ -14,7 +14,7 @@ from trinity.studio.context import StudioContext, ViewedRun, studio_context
 from trinity.studio.plain_text import joined, plain_text
 from trinity.studio.runs import RunEntry, describe_run, find_runs, list_runs
 from trinity.studio.system import describe_experiment, is_experiment_id, list_experiments
-from trinity.studio.widgets import show_problem
+from trinity.studio.widgets import show_problem, show_text
 
 RUN = "run"
 """Parameter of the address: the directory of the run."""
@@ -24,6 +24,7 @@ STAGE, PAGE = "stage", "page"
 """Further parameters: the name of the stage, and the page of a table from 1."""
 BUSY = "Your other pages are being made: this one follows when it is loaded again."
 P = ParamSpec("P")
+READING = "The run's events are being read."
 REFRESH_SECONDS = 2.0
 OPENING_SECONDS = 0.5
 
@@ -38,7 +39,7 @@ def in_turn(draw: Callable[P, None]) -> Callable[P, None]:
                 if has_turn:
                     draw(*args, **kwargs)
                 else:
-                    st.text(BUSY)
+                    show_text(BUSY)
         except TrinityError as error:
             show_problem(error)
 
@@ -77,13 +78,13 @@ def open_page(title: str) -> tuple[StudioContext, ViewedRun, RunEntry] | None:
         show_problem(error)
         return None
     if found is None:
-        st.text("There is no such run here: choose one on the page Runs.")
+        show_text("There is no such run here: choose one on the page Runs.")
         return None
     viewed, entry = found
     st.query_params[RUN] = st.session_state[LAST_RUN] = entry.address
     place = f"stage {entry.stage}" if entry.stage else ""
     tenant = f"tenant {entry.tenant}" if entry.tenant else ""
-    st.text(plain_text(joined([title, entry.label, tenant, entry.state.value, place])))
+    show_text(joined([title, entry.label, tenant, entry.state.value, place]))
     return context, viewed, entry
 
 
@@ -131,19 +132,28 @@ def view_entry(context: StudioContext, entry: RunEntry) -> ViewedRun:
     return context.view(Path(entry.address))
 
 
-def is_open(viewed: ViewedRun) -> bool:
-    """Returns true if the run's services answer; else shows why not, and looks again."""
+def is_open(viewed: ViewedRun, *, with_history: bool = False) -> bool:
+    """Returns true if the run's services answer; else shows why not, and looks again.
+
+    With history, it also waits for the events that are stored.
+    """
     viewed.connection.touch()
-    if viewed.connection.opened is not None:
+    if is_ready(viewed, with_history=with_history):
         return True
-    live_part(_wait, OPENING_SECONDS)(viewed)
+    live_part(_wait, OPENING_SECONDS)(viewed, with_history)
     return False
 
 
-def _wait(viewed: ViewedRun) -> None:
+def is_ready(viewed: ViewedRun, *, with_history: bool) -> bool:
+    """Returns true if the run's services answer, and its stored events are here if asked for."""
+    is_known = viewed.history.is_read or not with_history
+    return viewed.connection.opened is not None and is_known
+
+
+def _wait(viewed: ViewedRun, with_history: bool) -> None:
     """Shows the state of a run that is not open, until it is."""
     viewed.connection.touch()
-    if viewed.connection.opened is not None:
+    if is_ready(viewed, with_history=with_history):
         st.rerun()
     show_waiting(viewed)
 
@@ -154,7 +164,7 @@ def show_waiting(viewed: ViewedRun) -> None:
     if state.phase is Phase.FAILED:
         show_problem(state.detail)
     else:
-        st.text(plain_text(state.detail))
+        show_text(state.detail or READING)
 
 
 def chosen_stage(

@@ -34,7 +34,7 @@ from trinity.studio.pages.common import (
 )
 from trinity.studio.plain_text import number_text, plain_text
 from trinity.studio.runs import RunEntry
-from trinity.studio.widgets import Column, Row, show_problem, show_table
+from trinity.studio.widgets import Column, Row, show_problem, show_table, show_text
 
 COMPARED, AXIS = "compare", "over"
 """Parameters of the address."""
@@ -86,7 +86,7 @@ def show() -> None:
         show_problem(error)
         return
     if len(runs) < 2:
-        st.text(HINT)
+        show_text(HINT)
     if runs:
         axis = _chosen_axis()
         live_part(_compare, REFRESH_SECONDS)(context, runs, axis)
@@ -112,7 +112,7 @@ def _choose(entries: Sequence[RunEntry]) -> list[RunEntry]:
         if toggled != chosen:
             st.query_params[COMPARED] = toggled
             st.rerun()
-        st.text(HINT)
+        show_text(HINT)
     st.query_params[COMPARED] = chosen
     return [by_address[name] for name in chosen]
 
@@ -151,16 +151,16 @@ def _compare(context: StudioContext, runs: Sequence[ComparedRun], axis: Axis) ->
         run.viewed.connection.touch()
         state = run.viewed.connection.state
         if state.phase is not Phase.OPEN:
-            st.text(plain_text(f"{run.label}: {state.detail}"))
+            show_text(f"{run.label}: {state.detail}")
     stages = _stages(runs)
     charts = list(compared_charts(stages, axis))
     if not charts:
-        st.text(NOTHING_YET)
+        show_text(NOTHING_YET)
     for first in range(0, len(charts), CHARTS_A_ROW):
         columns = st.columns(CHARTS_A_ROW)
         for column, (title, chart) in zip(columns, charts[first:], strict=False):
             with column:
-                st.text(plain_text(title))
+                show_text(title)
                 st.vega_lite_chart(chart, width="stretch", height=HEIGHT + LEGEND_HEIGHT)
     show_table(
         "Runs in numbers",
@@ -226,7 +226,7 @@ def _show_differences(context: StudioContext, runs: Sequence[ComparedRun]) -> No
         show_problem(error)
         return
     if len(known) < 2:
-        st.text("Plans are compared when two runs are open.")
+        show_text("Plans are compared when two runs are open.")
         return
     found = differences(list(known.values()))
     show_table(
@@ -237,7 +237,7 @@ def _show_differences(context: StudioContext, runs: Sequence[ComparedRun]) -> No
         empty="Nothing differs but names.",
     )
     if len(found) > MAX_DIFFERENCES:
-        st.text(f"The first {MAX_DIFFERENCES} of {len(found):,} differences are shown.")
+        show_text(f"The first {MAX_DIFFERENCES} of {len(found):,} differences are shown.")
 
 
 def difference_cells(difference: Difference) -> Row:

@@ -1,6 +1,6 @@
 """The page Configure: writes a configuration, checks it at each entry, and starts its run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,15 @@ from trinity.studio.pages.common import live_part
 from trinity.studio.plain_text import plain_text
 from trinity.studio.runs import find_runs
 from trinity.studio.system import System
-from trinity.studio.widgets import Column, Row, show_long_text, show_problem, show_table
+from trinity.studio.widgets import (
+    Column,
+    Row,
+    show_box,
+    show_long_text,
+    show_problem,
+    show_table,
+    show_text,
+)
 
 BEGINNER_MODE, EXPERT_MODE = "Beginner", "Expert"
 MODES = (BEGINNER_MODE, EXPERT_MODE)
@@ -74,6 +82,11 @@ DRAFT_KEY = "_form_draft"
 """Key of the session: the document that the visitor may go on with, or None."""
 PROGRESS_SECONDS = 2.0
 WAIT_FOR_SUBMISSION_SECONDS = 60.0
+HAS_ERRORS = "The configuration has errors. They stand below their fields, all others here."
+UNFINISHED = "Some fields are not finished."
+IS_RIGHT = "The configuration is right. Models and data are looked at when the run starts."
+DRAFT = "A form was filled before this page was loaded, in this or in another tab."
+SUBMITTED = "The services run it now. It goes on without this page, and stands under Runs."
 SUBMIT_HELP = (
     "The services at `--buffer` and `--synchronizer` run it. Paths in it are those of their "
     "machines: the checkpoint root, the model, the tasksets."
@@ -82,9 +95,9 @@ SUBMIT_HELP = (
 
 @dataclass(frozen=True, slots=True)
 class ErrorSlot:
-    """A place below a row of fields for what is wrong with them."""
+    """A place below a field for what is wrong with it."""
 
-    names: tuple[str, ...]
+    path: str
     place: Any
     """A container of Streamlit."""
 
@@ -109,9 +122,10 @@ def show() -> None:
         return
     for slot in slots:
         with slot.place:
-            _show_errors(slot.names, report)
+            for text in report.errors.get(slot.path, ()):
+                show_problem(text)
     with result:
-        _show_result(report)
+        _show_result(report, shown={slot.path for slot in slots})
 
 
 def _require_owner() -> None:
@@ -144,7 +158,7 @@ def _offer_draft() -> None:
     draft: Tree | None = st.session_state[DRAFT_KEY]
     if draft is None:
         return
-    st.info("A form was filled before this page was loaded, in this or in another tab.")
+    show_box("note", DRAFT)
     going_on, leaving = st.columns(2)
     if going_on.button("Go on with that form", width="stretch"):
         st.session_state[DRAFT_KEY] = None
@@ -165,7 +179,7 @@ def _show_sources() -> None:
                 except TrinityError as error:
                     show_problem(error)
     for remark in st.session_state.get(REMARKS_KEY, ()):
-        st.text(plain_text(remark))
+        show_text(remark)
 
 
 def _start_from(tree: Tree, remarks: Sequence[str]) -> None:
@@ -177,7 +191,7 @@ def _start_from(tree: Tree, remarks: Sequence[str]) -> None:
 def _offer_examples() -> None:
     files = example_files()
     if not files:
-        st.text("The examples are in the source repository, which is not beside this package.")
+        show_text("The examples are in the source repository, which is not beside this package.")
         return
     names = list(files)
     name = st.selectbox("Example", names, index=None, placeholder="the name of a folder")
@@ -194,7 +208,7 @@ def _offer_files() -> None:
 def _offer_runs() -> None:
     runs = find_runs(studio_context().places)[:MAX_SOURCES]
     if not runs:
-        st.text("No run was started below the places that Studio looks at.")
+        show_text("No run was started below the places that Studio looks at.")
         return
     place = st.selectbox(
         "Run",
@@ -233,28 +247,27 @@ def _sections_of_plugins() -> list[str]:
 def _show_fields(names: Sequence[str]) -> Iterator[ErrorSlot]:
     """Draws rows of fields; yields the place below each."""
     for first in range(0, len(names), FIELDS_A_ROW):
-        row = tuple(names[first : first + FIELDS_A_ROW])
-        CONFIG_GENERATORS.get_configs(*row, drawing=st)
-        yield ErrorSlot(row, st.container())
+        row = names[first : first + FIELDS_A_ROW]
+        for name, column in CONFIG_GENERATORS.get_configs(*row, drawing=st).items():
+            yield ErrorSlot(CONFIG_GENERATORS.entries[name].path, column)
 
 
-def _show_errors(names: Sequence[str], report: FormReport) -> None:
-    for name in names:
-        for error in report.errors.get(CONFIG_GENERATORS.entries[name].path, ()):
-            st.error("A field of this row has an error:")
-            st.text(plain_text(error))
-
-
-def _show_result(report: FormReport) -> None:
+def _show_result(report: FormReport, shown: Collection[str]) -> None:
+    """Shows the outcome of the check, with the errors of fields that are not shown now."""
     unfinished = CONFIG_GENERATORS.unfinished_fields
     if report.num_errors:
-        st.error("The configuration has errors; they stand at their fields, others here.")
+        show_box("bad", HAS_ERRORS)
     elif unfinished:
-        st.warning("Some fields are not finished.")
+        show_box("warning", UNFINISHED)
     else:
-        st.success("The configuration is right. Models and data are looked at when the run starts.")
-    for text in (*report.other_errors, *report.advice, *report.plan):
-        st.text(plain_text(text))
+        show_box("good", IS_RIGHT)
+    for path, errors in report.errors.items():
+        for error in errors if path not in shown else ():
+            show_problem(error)
+    for error in report.other_errors:
+        show_problem(error)
+    for text in (*report.advice, *report.plan):
+        show_text(text)
     _show_sizes(report.stages)
     st.code(plain_text(report.yaml), language="yaml", wrap_lines=True)
     name = file_name(str(st.session_state["project"]), str(st.session_state["exp_name"]))
@@ -269,7 +282,7 @@ def _show_sizes(stages: Sequence[StagePlan]) -> None:
         return
     size = st.number_input("GiB of each GPU", min_value=1, value=GPU_GIB, key=GPU_KEY)
     for stage, grid in grids:
-        st.text(plain_text(f"GPUs of stage {stage.name}"))
+        show_text(f"GPUs of stage {stage.name}")
         _show_grid(stage.name, grid)
         try:
             _show_memory(stage, size * GIB)
@@ -286,20 +299,20 @@ def _show_grid(stage: str, grid: GpuGrid) -> None:
         empty="",
     )
     if grid.num_nodes > len(grid.rows):
-        st.text(f"The first {MAX_NODES} of {grid.num_nodes:,} nodes are shown.")
+        show_text(f"The first {MAX_NODES} of {grid.num_nodes:,} nodes are shown.")
 
 
 def _show_memory(stage: StagePlan, gpu_bytes: int) -> None:
     bars = memory_bars(stage, gpu_bytes)
     for path in unknown_models(stage):
-        st.text(plain_text(f"Memory is not known: there is no config.json of {path} here."))
+        show_text(f"Memory is not known: there is no config.json of {path} here.")
     if not bars:
         return
     for bar in bars:
-        st.text(plain_text(f"{bar.role}: {bar.verdict}"))
+        show_text(f"{bar.role}: {bar.verdict}")
     height = BAR_HEIGHT * len(bars) + AXIS_HEIGHT
     st.vega_lite_chart(memory_chart(bars, gpu_bytes), width="stretch", height=height)
-    st.text("An estimate, for one GPU of each role; the dashed line is the end of the GPU.")
+    show_text("An estimate, for one GPU of each role; the dashed line is the end of the GPU.")
     with st.expander("Memory as a table"):
         show_table(
             "Memory",
@@ -325,7 +338,7 @@ def _show_start(report: FormReport, name: str, *, is_ready: bool) -> None:
     try:
         if saving.button("Save", width="stretch"):
             saved = save(report.yaml, Path(path), may_replace=may_replace)
-            st.text(plain_text(f"saved {saved}"))
+            show_text(f"saved {saved}")
         if starting.button("Save and start the run", disabled=not is_ready, width="stretch"):
             saved = save(report.yaml, Path(path), may_replace=may_replace)
             st.session_state[STARTED_KEY] = start_run(saved)
@@ -344,11 +357,11 @@ def _submit(config: Path, system: System) -> None:
     """Submits the run to the services by address, and says how it is called there."""
     submitted = studio_context().wait_for(submit_run(config, system), WAIT_FOR_SUBMISSION_SECONDS)
     for line in submitted.told:
-        st.text(plain_text(line))
-    st.success("The services run it now. It goes on without this page, and stands under Runs.")
+        show_text(line)
+    show_box("good", SUBMITTED)
 
 
 def _show_started(started: StartedRun) -> None:
     """Shows what the started run prints; it goes on without this page."""
-    st.text(plain_text(f"process {started.pid} runs it, and writes to {started.log}:"))
+    show_text(f"process {started.pid} runs it, and writes to {started.log}:")
     show_long_text(last_lines(started.log) or "...")

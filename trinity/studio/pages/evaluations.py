@@ -27,7 +27,7 @@ from trinity.studio.pages.scored import (
     show_link_to_experiences,
     two_versions,
 )
-from trinity.studio.plain_text import joined, number_text, plain_text
+from trinity.studio.plain_text import joined, number_text
 from trinity.studio.scores import (
     Outcome,
     ScoreTable,
@@ -38,7 +38,7 @@ from trinity.studio.scores import (
     pairs_of,
     short_names,
 )
-from trinity.studio.widgets import Column, Row, show_long_text, show_problem, show_table
+from trinity.studio.widgets import Column, Row, show_long_text, show_problem, show_table, show_text
 
 BEFORE, AFTER, SHOWN = "before", "after", "show"
 """Parameters of the address."""
@@ -57,7 +57,7 @@ def show() -> None:
     if opened is None:
         return
     context, viewed, _ = opened
-    if not is_open(viewed):
+    if not is_open(viewed, with_history=True):
         return
     try:
         _show_pairs(context, viewed)
@@ -68,22 +68,22 @@ def show() -> None:
 def _show_pairs(context: StudioContext, viewed: ViewedRun) -> None:
     stages = context.wait_for(stages_of(require_open(viewed.connection)))
     if not stages:
-        st.text(DONE_FIRST)
+        show_text(DONE_FIRST)
         return
     stage = chosen_stage(stages, forget=(TASK, PAGE))
     history = viewed.history.stages.get(stage.key.stage)
     question = chosen_question(history, with_trained=False)
     if question is None or history is None:
-        st.text(DONE_FIRST)
+        show_text(DONE_FIRST)
         return
     versions = sorted(history.evaluations.get(question.taskset, ()))
     if len(versions) < 2:
-        st.text("Only one version was evaluated on this taskset. Two are compared here.")
+        show_text("Only one version was evaluated on this taskset. Two are compared here.")
         return
     before, after = _chosen_versions(versions)
     table = ask_cached(context, viewed, stage, two_versions(question, before, after))
     pairs = pairs_of(table, before, after)
-    st.text(plain_text(pairs_line(pairs, before, after)))
+    show_text(pairs_line(pairs, before, after))
     _show_cut(table)
     _show_table(pairs, before, after)
     named = st.query_params.get(TASK)
@@ -110,7 +110,7 @@ def _chosen_versions(versions: Sequence[int]) -> tuple[int, int]:
 
 def _show_cut(table: ScoreTable) -> None:
     if table.is_cut:
-        st.text(
+        show_text(
             f"Only {table.num_draws_read:,} of {table.num_draws:,} evaluated tasks are compared."
         )
 
@@ -193,21 +193,21 @@ def _show_answers(
         for version in versions
     ]
     st.subheader("Both answers", divider="gray", anchor=False)
-    st.text(plain_text(joined([pair.task.name, pair.outcome.value])))
+    show_text(joined([pair.task.name, pair.outcome.value]))
     show_link_to_experiences([f"task={pair.task.name}", "kind=eval"], stage.key.stage)
     rows = [row for page in pages for row in page.rows]
     if not rows:
-        st.text("Its experiences are not stored any more.")
+        show_text("Its experiences are not stored any more.")
         return
-    st.text("Prompt")
+    show_text("Prompt")
     show_long_text(rows[0].prompt or "not recorded")
     columns = st.columns(2)
     for column, version, page in zip(columns, versions, pages, strict=True):
         with column:
-            st.text(f"version {version}")
+            show_text(f"version {version}")
             for row in page.rows:
                 facts = [f"run {row.run}", f"reward {number_text(row.reward) or 'not recorded'}"]
-                st.text(plain_text(joined([*facts, row.end])))
+                show_text(joined([*facts, row.end]))
                 show_long_text(row.response or "not recorded")
             if page.has_more:
-                st.text(f"The first {len(page.rows)} are shown.")
+                show_text(f"The first {len(page.rows)} are shown.")

@@ -54,6 +54,7 @@ from trinity.studio.widgets import (
     show_long_text,
     show_problem,
     show_table,
+    show_text,
 )
 
 WHERE, SAMPLE = "where", "id"
@@ -105,10 +106,10 @@ def show() -> None:
 def _show_stored(context: StudioContext, viewed: ViewedRun) -> None:
     stages = context.wait_for(stages_of(require_open(viewed.connection)))
     if not stages:
-        st.text(NONE_YET)
+        show_text(NONE_YET)
         return
     stage = chosen_stage(stages, forget=(SAMPLE, PAGE))
-    st.text(plain_text(_counts(stage)))
+    show_text(_counts(stage))
     conditions = _conditions()
     found = _found(context, viewed, stage, conditions)
     with st.container(height=TABLE_HEIGHT, border=False):
@@ -155,10 +156,10 @@ def _found(
         share = min(search.num_examined / total, 1.0) if total else 0.0
         with place.container():  # another filter breaks the search off here
             st.progress(value=share)
-            st.text(plain_text(examined_text(search, total)))
+            show_text(examined_text(search, total))
         context.wait_for(search.go_on(services, stage.key, wanted=wanted), MANY_SECONDS)
     place.empty()
-    st.text(plain_text(examined_text(search, total)))
+    show_text(examined_text(search, total))
     rows = tuple(search.rows[first : first + PAGE_ROWS])
     return ExperiencePage(rows=rows, has_more=len(search.rows) > first + PAGE_ROWS)
 
@@ -252,7 +253,7 @@ def _show_sample(
     whole = context.wait_for(whole_experience(services, stage.key, sample))
     group = context.wait_for(group_of(services, stage.key, whole.row))
     st.subheader("Experience", divider="gray", anchor=False)
-    st.text(plain_text(_facts(whole)))
+    show_text(_facts(whole))
     tokens, conversation, others, details, *change = st.tabs(
         TABS_WITH_CHANGES if context.options.allows_changes else TABS
     )
@@ -291,7 +292,7 @@ def _facts(whole: WholeExperience) -> str:
 def _show_tokens(whole: WholeExperience, viewed: ViewedRun, stage: str) -> None:
     colors = colors_of(whole)
     if not colors:
-        st.text(plain_text(f"Its content is {whole.why_no_content}."))
+        show_text(f"Its content is {whole.why_no_content}.")
         return
     place = st.selectbox(
         "Colour", range(len(colors)), format_func=lambda place: plain_text(colors[place])
@@ -300,33 +301,33 @@ def _show_tokens(whole: WholeExperience, viewed: ViewedRun, stage: str) -> None:
     first = 0
     if total > WINDOW_TOKENS:
         first = st.slider("First token", 0, total - 1, step=WINDOW_TOKENS)
-        st.text(f"{WINDOW_TOKENS:,} of {total:,} tokens are shown.")
+        show_text(f"{WINDOW_TOKENS:,} of {total:,} tokens are shown.")
     model = model_of(viewed.connection.job_dir, stage)
     strip = token_strip(whole, model, color=colors[place], first=first)
     if strip.note:
-        st.text(plain_text(strip.note))
+        show_text(strip.note)
     show_tokens("Tokens of the response", strip, colors[place], key="tokens")
-    st.text(plain_text(f"{strip.scale}; dotted: not chosen by the policy, not trained on"))
+    show_text(f"{strip.scale}; dotted: not chosen by the policy, not trained on")
 
 
 def _show_conversation(rows: tuple[ExperienceRow, ...], model: Path | None) -> None:
     turns = conversation_turns(rows, model)
-    st.text(plain_text(conversation_line(turns)))
+    show_text(conversation_line(turns))
     show_conversation("Conversation", turns, key="conversation")
 
 
 def _show_group(group: tuple[ExperienceRow, ...], chosen: ExperienceRow) -> None:
     if group:
-        st.text("Prompt")
+        show_text("Prompt")
         show_long_text(group[0].prompt or NOT_RECORDED)
     if len(group) > SIDE_BY_SIDE:
-        st.text(f"{SIDE_BY_SIDE} of {len(group):,} samples are shown.")
+        show_text(f"{SIDE_BY_SIDE} of {len(group):,} samples are shown.")
     columns = st.columns(2)
     for place, row in enumerate(group[:SIDE_BY_SIDE]):
         with columns[place % 2]:
             mark = "this one" if row.id == chosen.id else ""
             turn = f"turn {row.turn}" if row.turn else ""
-            st.text(
+            show_text(
                 plain_text(
                     joined(
                         [

@@ -22,17 +22,26 @@ from trinity.studio.curves import (
 from trinity.studio.drawings import show_lanes
 from trinity.studio.history import RunHistory, StageHistory
 from trinity.studio.live import LiveState, live_state, members_of, verdict_of, work_of
-from trinity.studio.pages.common import REFRESH_SECONDS, live_part, open_page, show_waiting
+from trinity.studio.pages.common import (
+    REFRESH_SECONDS,
+    is_ready,
+    live_part,
+    open_page,
+    show_waiting,
+)
 from trinity.studio.pages.run_log import show_logs
-from trinity.studio.plain_text import joined, number_text, plain_text, seconds_text, time_text
+from trinity.studio.plain_text import joined, number_text, seconds_text, time_text
 from trinity.studio.widgets import (
     Column,
     Row,
+    show_box,
     show_long_text,
     show_problem,
     show_table,
+    show_text,
 )
 
+STOPPED = "The run has stopped. What it stored is open to be looked at."
 CHARTS_A_ROW = 3
 NO_CURVES = "No step was trained yet. The curves appear with the first batch."
 MEMBER_COLUMNS = (
@@ -94,7 +103,7 @@ def show() -> None:
 def _live(context: StudioContext, viewed: ViewedRun) -> None:
     """Shows everything that changes while the run goes on."""
     viewed.connection.touch()
-    if viewed.connection.opened is None and not viewed.history.stages:
+    if not viewed.history.stages and not is_ready(viewed, with_history=True):
         show_waiting(viewed)
         return
     try:
@@ -124,7 +133,7 @@ def _state(context: StudioContext, viewed: ViewedRun, services: OpenRun) -> Live
 
 def _show_verdict(context: StudioContext, viewed: ViewedRun, services: OpenRun) -> None:
     if not services.is_live:
-        st.info("The run has stopped. What it stored is open to be looked at.")
+        show_box("note", STOPPED)
         return
     try:
         verdict = viewed.verdict.get(
@@ -133,23 +142,19 @@ def _show_verdict(context: StudioContext, viewed: ViewedRun, services: OpenRun) 
     except (TrinityError, TimeoutError, OSError) as error:
         show_problem(error)
         return
-    if verdict.is_healthy:
-        st.success("Nothing holds the run up.")
-    else:
-        st.warning("Something holds the run up:")
-    for line in (verdict.text, *verdict.notes):
-        st.text(plain_text(line))
+    lines = "\n".join((verdict.text, *verdict.notes))
+    show_box("good" if verdict.is_healthy else "warning", lines)
 
 
 def _show_stages(history: RunHistory, state: LiveState | None) -> None:
     stages = [stage for stage in history.stages.values() if stage.opened_millis]
     if not stages:
-        st.text(NO_CURVES)
+        show_text(NO_CURVES)
         return
     for place, stage in enumerate(reversed(stages)):
         with st.container(key=f"stage-{len(stages) - place}"):
             st.subheader("Stage", divider="gray", anchor=False)
-            st.text(plain_text(_stage_line(stage, state)))
+            show_text(_stage_line(stage, state))
             _show_curves(stage)
 
 
@@ -179,16 +184,16 @@ def _show_curves(stage: StageHistory) -> None:
         if chart is not None:
             charts.append((group.title, chart))
     if not charts:
-        st.text(NO_CURVES)
+        show_text(NO_CURVES)
     for first in range(0, len(charts), CHARTS_A_ROW):
         row = charts[first : first + CHARTS_A_ROW]
         height = HEIGHT + LEGEND_HEIGHT * any(has_legend(chart) for _, chart in row)
         for column, (title, chart) in zip(st.columns(CHARTS_A_ROW), row, strict=False):
             with column:
-                st.text(plain_text(title))
+                show_text(title)
                 st.vega_lite_chart(chart, width="stretch", height=height)
     if len(stage.evaluations) > MAX_CURVES:
-        st.text(
+        show_text(
             f"{MAX_CURVES} of {len(stage.evaluations):,} tasksets are drawn; all stand in the "
             "table, and on the page Evaluations."
         )
@@ -205,9 +210,9 @@ def _show_curves(stage: StageHistory) -> None:
 def _show_samples(stage: StageHistory) -> None:
     with st.expander("Newest samples"):
         if not stage.samples:
-            st.text("No sample was shown yet. They come with evaluations.")
+            show_text("No sample was shown yet. They come with evaluations.")
         for sample in stage.samples:
-            st.text(joined(["reward", number_text(sample.reward) or "not recorded"]))
+            show_text(joined(["reward", number_text(sample.reward) or "not recorded"]))
             show_long_text(sample.prompt)
             show_long_text(sample.response)
 

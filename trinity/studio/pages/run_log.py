@@ -10,7 +10,7 @@ from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.logs import LogPage, line_text, read_page
 from trinity.studio.plain_text import plain_text
 from trinity.studio.system import NO_DIRECTORY
-from trinity.studio.widgets import show_long_text, show_problem
+from trinity.studio.widgets import show_long_text, show_problem, show_text
 
 ALL = "all"
 USUAL_LEVEL = LEVELS.index("INFO")
@@ -24,7 +24,7 @@ def show_logs(context: StudioContext, viewed: ViewedRun) -> None:
     """Shows the newest lines of the run's logs."""
     with st.expander("Logs"):
         if viewed.connection.job_dir == NO_DIRECTORY or not context.visitor().is_owner:
-            st.text(ELSEWHERE)
+            show_text(ELSEWHERE)
             return
         try:
             _show(viewed)
@@ -54,10 +54,10 @@ def _show(viewed: ViewedRun) -> None:
 
 def _show_page(page: LogPage) -> None:
     if not page.lines:
-        st.text(NO_LINES)
+        show_text(NO_LINES)
     else:
         before = f", {page.num_more:,} more before them" if page.num_more else ""
-        st.text(f"The newest {len(page.lines):,} lines{before}; the newest last")
+        show_text(f"The newest {len(page.lines):,} lines{before}; the newest last")
         show_long_text("\n".join(map(line_text, page.lines)))
     if page.is_cut:
-        st.text("Only the ends of long files are read here: `trinity log` reads them whole.")
+        show_text("Only the ends of long files are read here: `trinity log` reads them whole.")

@@ -5,9 +5,9 @@ import streamlit as st
 from trinity.errors import TrinityError
 from trinity.studio.context import studio_context
 from trinity.studio.pages.common import RUN, all_entries, live_part
-from trinity.studio.plain_text import joined, number_text, plain_text
+from trinity.studio.plain_text import joined, number_text
 from trinity.studio.runs import RunEntry, missing_places
-from trinity.studio.widgets import Column, Row, show_problem, show_table
+from trinity.studio.widgets import Column, Row, show_problem, show_table, show_text
 
 REFRESH_SECONDS = 3.0
 COLUMNS = (
@@ -38,9 +38,9 @@ def _list() -> None:
     except (TrinityError, OSError) as error:
         show_problem(error)
         return
-    st.text(plain_text(joined([_number_of(len(entries)), *map(str, context.places)])))
+    show_text(joined([_number_of(len(entries)), *map(str, context.places)]))
     for sentence in remarks:
-        st.text(plain_text(sentence))
+        show_text(sentence)
     picked = show_table(
         "Runs",
         COLUMNS,

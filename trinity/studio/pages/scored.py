@@ -19,7 +19,10 @@ TRAINED = "trained on"
 ACCURACY = "accuracy"
 KEPT = "_scores"
 """Key of the session: the last answer with its question."""
-DONE_FIRST = "No evaluation has ended yet. Set `explorer.eval_tasksets` to have some."
+DONE_FIRST = (
+    "No evaluation has ended yet. Set `buffer.explorer_input.eval_tasksets` and "
+    "`explorer.eval_interval` to have some."
+)
 
 
 def chosen_question(history: StageHistory | None, *, with_trained: bool) -> ScoreQuestion | None:

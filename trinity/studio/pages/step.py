@@ -19,7 +19,7 @@ from trinity.studio.pages.common import (
     place_of,
     turn_pages,
 )
-from trinity.studio.plain_text import joined, number_text, plain_text, reward_text
+from trinity.studio.plain_text import joined, number_text, reward_text
 from trinity.studio.scores import MANY_SECONDS
 from trinity.studio.steps import (
     SHARES,
@@ -35,7 +35,7 @@ from trinity.studio.steps import (
     ordered_rows,
     step_view,
 )
-from trinity.studio.widgets import Column, Row, show_problem, show_table
+from trinity.studio.widgets import Column, Row, show_problem, show_table, show_text
 
 STEP, ORDER = "step", "order"
 """Parameters of the address."""
@@ -90,17 +90,17 @@ def _show_step(context: StudioContext, viewed: ViewedRun) -> None:
     services = require_open(viewed.connection)
     stages = context.wait_for(stages_of(services))
     if not stages:
-        st.text(NO_STEP)
+        show_text(NO_STEP)
         return
     stage = chosen_stage(stages, forget=(STEP, PAGE))
     if not stage.recorded_step:
-        st.text(NO_STEP)
+        show_text(NO_STEP)
         return
     step = _chosen_step(stage)
     view = context.wait_for(step_view(services, stage.key, step), MANY_SECONDS)
-    st.text(plain_text(step_line(view)))
+    show_text(step_line(view))
     for change in view.changes:
-        st.text(plain_text(f"changed {change}"))
+        show_text(f"changed {change}")
     _show_rows(view, stage.key.stage)
     if view.samples:
         generated = context.wait_for(generated_for(services, view), MANY_SECONDS)
@@ -210,19 +210,19 @@ def _show_data(rows: Sequence[TrainedRow]) -> None:
     ]
     show_table("Rows of training data", DATA_COLUMNS, listed, key="data", empty=NO_STEP)
     if len(rows) > PAGE_ROWS:
-        st.text(f"{PAGE_ROWS} of {len(rows):,} rows of training data are shown.")
+        show_text(f"{PAGE_ROWS} of {len(rows):,} rows of training data are shown.")
 
 
 def _show_left_out(view: StepView, generated: Generated, stage: str) -> None:
     st.subheader("Left out", divider="gray", anchor=False)
     groups = left_out(view, generated)
     total, missing = len(generated.samples), sum(group.count for group in groups)
-    st.text(
+    show_text(
         f"{explored_text(view).capitalize()} gave {total:,} samples; {total - missing:,} of them "
         "are in this batch."
     )
     if generated.is_cut:
-        st.text("There are more: these are the newest.")
+        show_text("There are more: these are the newest.")
     picked = show_table(
         "Left out",
         LEFT_OUT_COLUMNS,

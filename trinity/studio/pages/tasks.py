@@ -25,7 +25,7 @@ from trinity.studio.pages.scored import (
     chosen_question,
     show_link_to_experiences,
 )
-from trinity.studio.plain_text import joined, number_text, plain_text
+from trinity.studio.plain_text import joined, number_text
 from trinity.studio.scores import (
     ScoreQuestion,
     ScoreTable,
@@ -39,7 +39,7 @@ from trinity.studio.scores import (
     summary_of,
     version_spans,
 )
-from trinity.studio.widgets import Column, Row, show_long_text, show_problem, show_table
+from trinity.studio.widgets import Column, Row, show_long_text, show_problem, show_table, show_text
 
 ORDERS = tuple(order.value for order in TaskOrder)
 ORDER = "order"
@@ -67,7 +67,7 @@ def show() -> None:
     if opened is None:
         return
     context, viewed, _ = opened
-    if not is_open(viewed):
+    if not is_open(viewed, with_history=True):
         return
     try:
         _show_tasks(context, viewed)
@@ -78,12 +78,12 @@ def show() -> None:
 def _show_tasks(context: StudioContext, viewed: ViewedRun) -> None:
     stages = context.wait_for(stages_of(require_open(viewed.connection)))
     if not stages:
-        st.text(NO_TASKS)
+        show_text(NO_TASKS)
         return
     stage = chosen_stage(stages, forget=(TASK, PAGE))
     question = chosen_question(viewed.history.stages.get(stage.key.stage), with_trained=True)
     if question is None:
-        st.text(DONE_FIRST)
+        show_text(DONE_FIRST)
         return
     table = ask_cached(context, viewed, stage, question)
     _show_summary(table, question)
@@ -102,7 +102,7 @@ def _show_tasks(context: StudioContext, viewed: ViewedRun) -> None:
             selected=st.query_params.get(TASK, ""),
         )
     if shown:
-        st.text(LEGEND)
+        show_text(LEGEND)
     if len(tasks) > PAGE_ROWS:
         more = len(tasks) > first + PAGE_ROWS
         turn_pages(len(shown), has_more=more, page_rows=PAGE_ROWS, remark=f" of {len(tasks):,}")
@@ -120,9 +120,9 @@ def _show_summary(table: ScoreTable, question: ScoreQuestion) -> None:
     covered = ""
     if table.is_cut:
         covered = f"the newest {table.num_draws_read:,} of {table.num_draws:,} draws"
-    st.text(plain_text(joined([summary.line, covered])))
+    show_text(joined([summary.line, covered]))
     if summary.num_tasks and summary.num_never == summary.num_tasks:
-        st.text(
+        show_text(
             f"No run reached {question.pass_score:g}: lower the score that passes, if these runs "
             "should count as solved."
         )
@@ -170,14 +170,14 @@ def _show_task(
         )
     )
     st.subheader("Task", divider="gray", anchor=False)
-    st.text(plain_text(joined([task.name, f"drawn {task.num_draws:,} times"])))
+    show_text(joined([task.name, f"drawn {task.num_draws:,} times"]))
     show_link_to_experiences(conditions, stage.key.stage)
     if not page.rows:
-        st.text("Its experiences are not stored any more.")
+        show_text("Its experiences are not stored any more.")
         return
-    st.text("Prompt")
+    show_text("Prompt")
     show_long_text(page.rows[0].prompt or "not recorded")
     for row in page.rows:
         facts = [f"weights {row.versions}", f"run {row.run}", f"reward {number_text(row.reward)}"]
-        st.text(plain_text(joined([*facts, row.state, row.reason])))
+        show_text(joined([*facts, row.state, row.reason]))
         show_long_text(row.response or "not recorded")

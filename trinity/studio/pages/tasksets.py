@@ -7,7 +7,7 @@ from trinity.errors import TrinityError
 from trinity.studio.connection import require_open
 from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.pages.common import forget_parameters, is_open, open_page
-from trinity.studio.plain_text import joined, plain_text
+from trinity.studio.plain_text import joined
 from trinity.studio.tasksets import (
     FILE_KINDS,
     MAX_LISTED,
@@ -30,7 +30,15 @@ from trinity.studio.tasksets import (
     title_of,
     upload,
 )
-from trinity.studio.widgets import Column, Row, show_long_text, show_problem, show_table
+from trinity.studio.widgets import (
+    Column,
+    Row,
+    show_box,
+    show_long_text,
+    show_problem,
+    show_table,
+    show_text,
+)
 
 TASKSET, FIRST, ROW = "id", "first", "row"
 """Parameters of the address."""
@@ -89,7 +97,7 @@ def _show_tasksets(context: StudioContext, viewed: ViewedRun) -> None:
             selected=st.query_params.get(TASKSET, ""),
         )
     if len(tasksets) > MAX_LISTED:
-        st.text(f"The newest {MAX_LISTED} of {len(tasksets):,} are shown.")
+        show_text(f"The newest {MAX_LISTED} of {len(tasksets):,} are shown.")
     if picked is not None and picked != st.query_params.get(TASKSET):
         forget_parameters((FIRST, ROW))
         st.query_params[TASKSET] = picked
@@ -119,11 +127,11 @@ def taskset_cells(taskset: TasksetInfo) -> Row:
 def _show_taskset(context: StudioContext, viewed: ViewedRun, taskset: TasksetInfo) -> None:
     st.subheader("Rows", divider="gray", anchor=False)
     title = joined([title_of(taskset), f"{taskset.num_rows:,} rows", source_text(taskset)])
-    st.text(plain_text(title))
+    show_text(title)
     for line in pipeline_lines(taskset):
-        st.text(plain_text(line))
+        show_text(line)
     if not taskset.num_rows:
-        st.text(NO_ROWS)
+        show_text(NO_ROWS)
         return
     first = _first_row(taskset)
     services = require_open(viewed.connection)
@@ -147,7 +155,7 @@ def _show_taskset(context: StudioContext, viewed: ViewedRun, taskset: TasksetInf
     number = st.query_params.get(ROW, "")
     place = int(number) - first if number.isdecimal() and len(number) < 13 else -1
     if 0 <= place < len(found.rows):
-        st.text("The whole row")
+        show_text("The whole row")
         show_long_text(row_text(found.rows[place]))
 
 
@@ -169,7 +177,7 @@ def _first_row(taskset: TasksetInfo) -> int:
 def _show_upload(context: StudioContext, viewed: ViewedRun) -> None:
     st.subheader("Upload", divider="gray", anchor=False)
     if not context.options.allows_changes:
-        st.text(NOT_ALLOWED)
+        show_text(NOT_ALLOWED)
         return
     sent = st.file_uploader("File", type=list(FILE_KINDS))
     if sent is not None:
@@ -216,11 +224,7 @@ def _upload(
 
 def _show_done(name: str, done: SubmitResult) -> None:
     """Shows the outcome of the last upload, with the reason of each refused row."""
-    if not done.num_refused:
-        st.success("Uploaded:")
-    else:
-        st.warning("Uploaded, but for the rows below:")
-    st.text(plain_text(result_text(name, done)))
+    show_box("warning" if done.num_refused else "good", result_text(name, done))
     if not done.refused:
         return
     show_table(
@@ -231,4 +235,4 @@ def _show_done(name: str, done: SubmitResult) -> None:
         empty="No row was refused.",
     )
     if done.num_refused > MAX_REASONS:
-        st.text(f"The first {min(MAX_REASONS, len(done.refused))} reasons are shown.")
+        show_text(f"The first {min(MAX_REASONS, len(done.refused))} reasons are shown.")

@@ -18,8 +18,20 @@ PAGES = (
 )
 """The modules of the pages, in the order of the menu; the first one is shown at the start."""
 
-STYLE = "<style>[data-testid='stMainBlockContainer'] {padding-top: 4rem;}</style>"
-"""Streamlit leaves a wide empty band below a menu at the top."""
+STYLE = """<style>
+[data-testid='stMainBlockContainer'] {padding-top: 4rem;}
+.trinity-text {white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate;}
+.trinity-text code {font-size: 0.875em; padding: 0.1em 0.3em; background: #8882;}
+.trinity-box {
+  border-radius: 0.5rem; padding: 0.6rem 0.9rem; border-left: 0.25rem solid var(--ink);
+  background: color-mix(in srgb, var(--ink) 9%, transparent);
+}
+.trinity-good {--ink: #19796d;}
+.trinity-bad {--ink: #b3261e;}
+.trinity-warning {--ink: #b3591a;}
+.trinity-note {--ink: #2a6fae;}
+</style>"""
+"""Streamlit leaves a wide empty band below a menu at the top. Texts: see `widgets.py`."""
 
 
 def _shower(name: str) -> Callable[[], None]:

@@ -1,0 +1,78 @@
+"""All pages: what they claim before they know, and the keys of a configuration that they name."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from tests.unit.studio.fake_run import FakeStudio, said, stored_stage
+from tests.unit.studio.test_runs import a_run
+from trinity.config.docs.catalog import all_keys
+from trinity.sizing import stage_sizes
+from trinity.studio.pages import common, evaluations, run, scored, tasks
+
+ROOT = Path(__file__).parents[3]
+ADVISING = [*sorted((ROOT / "trinity/studio").rglob("*.py")), Path(stage_sizes.__file__)]
+NAMED = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)(?=`|: |$)")
+NO_KEYS = {"read", "submit"}
+"""Scopes of tokens."""
+KEYS = {key.plain_path for key in all_keys()}
+ENDS = {path.rpartition(".")[2] for path in KEYS}
+
+
+def named_keys(source: str) -> Iterator[str]:
+    """Yields what the texts of a module set in backquotes as keys of a configuration."""
+    nodes = list(ast.walk(ast.parse(source)))
+    docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield from NAMED.findall(node.value)
+
+
+def unknown_keys(source: str) -> list[str]:
+    known = KEYS | ENDS | NO_KEYS
+    return [
+        key for key in named_keys(source) if key not in known and not key.endswith((".py", "_"))
+    ]
+
+
+@pytest.mark.parametrize("path", ADVISING, ids=lambda path: path.stem)
+def test_every_key_that_a_page_names_exists(path: Path) -> None:
+    assert unknown_keys(path.read_text()) == []
+
+
+def test_keys_that_do_not_exist_are_found() -> None:
+    """The control."""
+    advice = (
+        "print(f'Set `explorer.eval_tasksets` or `trainer.rank_number: {n}`, `mode: x`')"
+    )
+    assert unknown_keys(advice) == ["explorer.eval_tasksets", "trainer.rank_number"]
+    assert sum(len(list(named_keys(path.read_text()))) for path in ADVISING) > 20
+
+
+@pytest.mark.parametrize("page", [run, evaluations, tasks], ids=lambda page: page.__name__)
+def test_a_page_claims_nothing_of_events_that_it_has_not_read(
+    tmp_path: Path, page: ModuleType
+) -> None:
+    studio = FakeStudio(a_run(tmp_path), ListStages=stored_stage(ready=1)).show()
+    studio.history.stages.clear()
+    studio.history.is_read = False
+
+    def shown() -> list[str]:
+        name = page.__name__
+        app = AppTest.from_string(f"import {name} as page\npage.show()", default_timeout=120)
+        app.query_params[common.RUN] = str(studio.places[0])
+        assert not app.run().exception
+        return said(app)
+
+    claims = {run.NO_CURVES, scored.DONE_FIRST, tasks.NO_TASKS}
+    first = shown()
+    assert common.READING in first
+    assert not claims & set(first)
+    studio.history.is_read = True
+    if page is not tasks:  # which asks for scores then
+        assert claims & set(shown()), "the control"
