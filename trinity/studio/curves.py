@@ -32,21 +32,38 @@ class CurveGroup:
     title: str
     unit: str
     names: tuple[str, ...]
+    good: str
+    """How it looks if all is well."""
 
 
+BETTER = "higher is better"
 GROUPS = (
-    CurveGroup(title="Reward", unit="reward", names=("reward/mean",)),
-    CurveGroup(title="Loss", unit="loss", names=("actor/loss",)),
-    CurveGroup(title="KL", unit="nats", names=("actor/ppo_kl", "actor/kl")),
-    CurveGroup(title="Entropy", unit="nats", names=("actor/entropy",)),
-    CurveGroup(title="Gradient norm", unit="norm", names=("actor/grad_norm",)),
+    CurveGroup(title="Reward", unit="reward", names=("reward/mean",), good=BETTER),
+    CurveGroup(
+        title="Loss", unit="loss", names=("actor/loss",), good="its size says little; jumps do"
+    ),
+    CurveGroup(
+        title="KL", unit="nats", names=("actor/ppo_kl", "actor/kl"), good="small: no step too large"
+    ),
+    CurveGroup(
+        title="Entropy", unit="nats", names=("actor/entropy",), good="may fall, slowly and not to 0"
+    ),
+    CurveGroup(
+        title="Gradient norm", unit="norm", names=("actor/grad_norm",), good="even, few spikes"
+    ),
     CurveGroup(
         title="Lengths",
         unit="tokens",
         names=("response_length/mean", "response_length/max", "prompt_length/mean"),
+        good="below the limit of responses",
     ),
-    CurveGroup(title="Staleness", unit="versions", names=("staleness/mean", "staleness/max")),
-    CurveGroup(title="Throughput", unit="tokens/s", names=("perf/throughput",)),
+    CurveGroup(
+        title="Staleness",
+        unit="versions",
+        names=("staleness/mean", "staleness/max"),
+        good="0 is on-policy",
+    ),
+    CurveGroup(title="Throughput", unit="tokens/s", names=("perf/throughput",), good=BETTER),
 )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from trinity.api.v1 import synchronizer_pb2
+from trinity.studio.history import STEP_SECONDS, StageHistory
 from trinity.studio.plain_text import one_line, seconds_text
 
 KEEP_SECONDS = 1_800.0
@@ -23,6 +24,10 @@ SAME_SECONDS = 1.5
 WINDOW_SECONDS = 300.0
 LEAST_WINDOW_SECONDS = 30.0
 SHORT_ID = 8
+HEARD_SECONDS = 30.0
+"""Time for which a member goes on with what it told last, until it is heard of again."""
+STEPS = "train steps"
+"""The lane of the steps, which are known from the run's events."""
 MAX_STORED = 500
 """Stored waits that are shown; the oldest is forgotten first."""
 _ROLES = ("explorer", "trainer", "buffer")
@@ -142,11 +147,15 @@ class LaneHistory:
         """Returns the name of a lane."""
         return self._names.get(lane, (0, lane))[1]
 
-    def shown(self, now: float, *, ago: str = "ago") -> Lanes:
+    def shown(self, now: float, *, ago: str = "ago", steps: Iterable[LaneSpan] = ()) -> Lanes:
         """Returns the lanes over the minutes before `now`; `ago` says before what that is."""
         with self._lock:
-            spans = [*self._closed_spans(), *self._open.values()]
-            names = dict(self._names)
+            going_on = [
+                replace(span, end=now) if span.end < now < span.end + HEARD_SECONDS else span
+                for span in self._open.values()
+            ]
+            spans = [*steps, *self._closed_spans(), *going_on]
+            names = {**self._names, STEPS: (-1, STEPS)}
         begins = [span.begin for span in spans]
         seen = now - min([self._first or now, *begins])
         window = max(LEAST_WINDOW_SECONDS, min(WINDOW_SECONDS, seen))
@@ -204,6 +213,24 @@ class LaneHistory:
         known = {span.lane for span in spans}
         for lane in self._names.keys() - known:
             del self._names[lane]
+
+
+def step_spans(stages: Iterable[StageHistory], now: float, *, is_live: bool) -> Iterator[LaneSpan]:
+    """Yields the train steps that ended in the minutes before `now`, and the one under way."""
+    for stage in stages:
+        times = sorted(stage.step_millis.items())
+        begins = [stage.opened_millis, *(millis for _, millis in times)]
+        for begin, (step, end) in zip(begins, times, strict=False):
+            if end / 1000 > now - WINDOW_SECONDS:
+                seconds = stage.steps.get(STEP_SECONDS, {}).get(step, (end - begin) / 1000)
+                yield _step_span(f"step {step:,}", end / 1000 - seconds, end / 1000)
+        if is_live and begins[-1] and stage.last_step < stage.total_steps:
+            text = f"step {stage.last_step + 1:,}, under way"
+            yield _step_span(text, begins[-1] / 1000, now, is_open=True)
+
+
+def _step_span(text: str, begin: float, end: float, *, is_open: bool = False) -> LaneSpan:
+    return LaneSpan(lane=STEPS, is_wait=False, text=text, begin=begin, end=end, is_open=is_open)
 
 
 def _is_same(known: LaneSpan, span: LaneSpan) -> bool:

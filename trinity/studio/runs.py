@@ -21,7 +21,7 @@ from trinity.local.addresses import stack_directory_of
 from trinity.local.reaper import lock_owner_pid, viewer_pid
 from trinity.local.run_file import read_running
 from trinity.progress.summary import FINISHED, RunSummary
-from trinity.progress.view import failed_runs_text
+from trinity.studio.highlight import Highlight, of_summary
 
 MAX_RUNS = 1_000
 """Most runs that are listed; the newest."""
@@ -61,8 +61,8 @@ class RunEntry:
     """The last stage with a checkpoint, or the first."""
     step: int | None = None
     total_steps: int | None = None
-    result: str = ""
     reward: float | None = None
+    highlight: Highlight | None = None
     reason: str = ""
     """Why it failed or cannot be read; may quote users' data."""
 
@@ -181,7 +181,7 @@ def _entry(
         stage=current.name,
         step=steps.get(current.name),
         total_steps=current.total_train_steps,
-        result=_result(summary),
+        highlight=of_summary(summary) if summary is not None else None,
         reward=_last_reward(summary),
         reason=summary.reason if summary is not None and state is RunDirectoryState.FAILED else "",
     )
@@ -210,19 +210,6 @@ def _began(directory: Path) -> float:
         return (directory / PLAN_FILE).stat().st_mtime
     except OSError:
         return 0.0
-
-
-def _result(summary: RunSummary | None) -> str:
-    """Formats the final evaluation as `eval 0.64 ± 0.02 (n=500)`."""
-    if summary is None or (final := summary.final_evaluation) is None:
-        return ""
-    name = "accuracy" if "accuracy" in final.metrics else "reward"
-    if name not in final.metrics:
-        return ""
-    measured = final.metrics[name]
-    error = f" ± {measured.standard_error:.2f}"
-    n = f"n={measured.n:,}{failed_runs_text(final)}"
-    return f"{final.taskset} {name} {measured.mean:.2f}{error} ({n})"
 
 
 def _last_reward(summary: RunSummary | None) -> float | None:

@@ -46,7 +46,9 @@ OPTIONS: Mapping[str, bool | int | str | list[str]] = {
     "server.maxUploadSize": 64,
     "server.showEmailPrompt": False,
     "theme.dark.headingFontSizes": HEADING_SIZES,
+    "theme.dark.primaryColor": "#3aa796",
     "theme.light.headingFontSizes": HEADING_SIZES,
+    "theme.light.primaryColor": "#19796d",
 }
 """They precede Streamlit's own configuration files, which are the user's."""
 GRACE_SECONDS = 2

@@ -10,6 +10,7 @@ import html
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import compress, repeat
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +22,7 @@ FOLDER = Path(__file__).with_name("components")
 TABLE_HTML = '<div class="table"></div>'
 CODE = re.compile(r"`([^`\n]+)`")
 BoxKind = Literal["good", "bad", "warning", "note"]
-CellKind = Literal["text", "number", "code", "state", "wrap", "plain", "heat"]
+CellKind = Literal["text", "number", "code", "state", "wrap", "plain", "heat", "spark"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,16 @@ def show_table(
     selectable: bool = False,
     selected: str = "",
 ) -> str | None:
-    """Shows a table of plain text; returns the id of a row that was picked just now."""
+    """Shows a table of plain text; returns the id of a row that was picked just now.
+
+    Columns that are empty in all rows are left out.
+    """
+    filled = [any(cells) for cells in zip(*(row.cells for row in rows), strict=True)]
     data = {
         "name": name,
-        "columns": [asdict(column) for column in columns],
+        "columns": [asdict(column) for column in compress(columns, filled or repeat(True))],
         "dark": st.context.theme.type == "dark",
-        "rows": [_row(row) for row in rows],
+        "rows": [_row(row, filled) for row in rows],
         "empty": empty,
         "selectable": selectable,
         "selected": selected,
@@ -75,6 +80,11 @@ def show_text(text: str) -> None:
         st.text(plain_text(text))
 
 
+def show_heading(title: str, remark: str) -> None:
+    """Shows the title of a chart, with a remark in small letters."""
+    st.html(escaped_html(title, remark=remark))
+
+
 def show_box(kind: BoxKind, text: str) -> None:
     """Shows a text in a box, whose colour and sign say how things are."""
     st.html(escaped_html(text, kind))
@@ -85,12 +95,13 @@ def show_problem(error: Exception | str) -> None:
     show_box("bad", str(error) or type(error).__name__)
 
 
-def escaped_html(text: str, kind: BoxKind | None = None) -> str:
+def escaped_html(text: str, kind: BoxKind | None = None, remark: str = "") -> str:
     """Returns the HTML of an untrusted text, in a box if there is a kind."""
     shown = CODE.sub(r"<code>\1</code>", html.escape(plain_text(text)))
+    small = f" <small>{html.escape(plain_text(remark))}</small>" if remark else ""
     box = f" trinity-box trinity-{kind}" if kind else ""
     role = ' role="alert"' if kind == "bad" else ""
-    return f'<div class="trinity-text{box}"{role}>{shown}</div>'
+    return f'<div class="trinity-text{box}"{role}>{shown}{small}</div>'
 
 
 def show_long_text(text: str) -> None:
@@ -98,12 +109,12 @@ def show_long_text(text: str) -> None:
     st.code(plain_text(text), language=None, wrap_lines=True)
 
 
-def _row(row: Row) -> dict[str, object]:
-    num_plain = len(row.cells) - len(row.levels)
+def _row(row: Row, filled: Sequence[bool]) -> dict[str, object]:
+    levels = [*[None] * (len(row.cells) - len(row.levels)), *row.levels]
     return {
         "id": row.id,
-        "cells": [one_line(cell) for cell in row.cells],
-        "levels": [*[None] * num_plain, *row.levels],
+        "cells": [one_line(cell) for cell in compress(row.cells, filled)],
+        "levels": list(compress(levels, filled)),
     }
 
 

@@ -38,7 +38,8 @@ export default function (component) {
       cell.className = column.kind;
       if (column.kind === "state") cell.dataset.state = text;
       if (row.levels[place] !== null) cell.dataset.level = row.levels[place];
-      cell.textContent = text;
+      if (column.kind === "spark" && text) drawSpark(cell, text);
+      else setText(cell, text);
       cell.title = text.length > 40 ? text : "";
     });
     return line;
@@ -78,4 +79,29 @@ export default function (component) {
       event.stopPropagation();
     };
   });
+}
+
+// Sets what stands in backquotes as code.
+function setText(cell, text) {
+  text.split(/`([^`]+)`/).forEach((part, place) => {
+    const made = document.createElement(place % 2 ? "code" : "span");
+    made.textContent = part;
+    cell.append(made);
+  });
+}
+
+function drawSpark(cell, text) {
+  const values = text.split(" ").map(Number);
+  const low = Math.min(...values), size = Math.max(...values) - low || 1;
+  const make = (tag, settings) => {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const name in settings) made.setAttribute(name, settings[name]);
+    return made;
+  };
+  const svg = make("svg", { viewBox: "0 0 96 24", role: "img", "aria-label": text });
+  const points = values.map((value, place) => [3 + (90 * place) / Math.max(values.length - 1, 1), 21 - (18 * (value - low)) / size]);
+  svg.append(make("polyline", { points: points.join(" ") }));
+  const [x, y] = points[values.indexOf(Math.max(...values))];
+  svg.append(make("circle", { cx: x, cy: y, r: 2.5 }));
+  cell.append(svg);
 }

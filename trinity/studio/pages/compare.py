@@ -51,7 +51,7 @@ RUN_COLUMNS = (
     Column("state", "state"),
     Column("stage"),
     Column("step", "number"),
-    Column("result"),
+    Column("best"),
 )
 NUMBER_COLUMNS = (
     Column("run"),
@@ -134,7 +134,7 @@ def entry_cells(entry: RunEntry, *, is_chosen: bool) -> Row:
             entry.state.value,
             entry.stage,
             "" if entry.step is None else f"{entry.step:,}",
-            entry.result,
+            entry.highlight.line if entry.highlight else "",
         ),
     )
 

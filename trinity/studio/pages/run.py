@@ -9,6 +9,7 @@ from trinity.progress.figures import format_clock
 from trinity.studio.connection import OpenRun, require_open
 from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.curves import (
+    BETTER,
     GROUPS,
     HEIGHT,
     LEGEND_HEIGHT,
@@ -21,6 +22,7 @@ from trinity.studio.curves import (
 )
 from trinity.studio.drawings import show_lanes
 from trinity.studio.history import RunHistory, StageHistory
+from trinity.studio.lanes import step_spans
 from trinity.studio.live import LiveState, live_state, members_of, verdict_of, work_of
 from trinity.studio.pages.common import (
     REFRESH_SECONDS,
@@ -35,6 +37,7 @@ from trinity.studio.widgets import (
     Column,
     Row,
     show_box,
+    show_heading,
     show_long_text,
     show_problem,
     show_table,
@@ -48,33 +51,33 @@ MEMBER_COLUMNS = (
     Column("member"),
     Column("address", "code"),
     Column("stage"),
-    Column("does", "text"),
-    Column("version", "number"),
-    Column("heard", "number"),
+    Column("doing now", "text"),
+    Column("weights version", "number"),
+    Column("last heard", "number"),
 )
 WAIT_COLUMNS = (
-    Column("waits"),
-    Column("for"),
-    Column("because", "wrap"),
-    Column("since", "number"),
+    Column("who waits"),
+    Column("what for"),
+    Column("reason", "wrap"),
+    Column("waiting", "number"),
     Column("gives up in", "number"),
 )
 WORK_COLUMNS = (
     Column("stage"),
     Column("explore step", "number"),
     Column("trained step", "number"),
-    Column("pending", "number"),
-    Column("leased", "number"),
-    Column("ready", "number"),
-    Column("last step ago", "number"),
+    Column("tasks to do", "number"),
+    Column("tasks in work", "number"),
+    Column("ready to train", "number"),
+    Column("last step", "number"),
 )
 EVENT_COLUMNS = (Column("time (UTC)"), Column("stage"), Column("event", "wrap"))
 CLOSED_COLUMNS = (
     Column("began (UTC)"),
     Column("member"),
     Column("waited for"),
-    Column("because", "wrap"),
-    Column("for", "number"),
+    Column("reason", "wrap"),
+    Column("lasted", "number"),
 )
 MAX_CLOSED_WAITS = 100
 NO_LANES = "Nothing was seen yet. Members of a running run appear within seconds."
@@ -178,19 +181,19 @@ def _stage_line(stage: StageHistory, state: LiveState | None) -> str:
 
 
 def _show_curves(stage: StageHistory) -> None:
-    charts = [(f"Evaluation: {name}", chart) for name, chart in evaluation_charts(stage)][:1]
-    for group in GROUPS:
-        chart = curve_chart(stage, group)
-        if chart is not None:
-            charts.append((group.title, chart))
+    measured = [
+        ("Evaluation", f"{name}: {BETTER}", chart) for name, chart in evaluation_charts(stage)
+    ]
+    curves = ((group, curve_chart(stage, group)) for group in GROUPS)
+    charts = [*measured[:1], *((of.title, of.good, chart) for of, chart in curves if chart)]
     if not charts:
         show_text(NO_CURVES)
     for first in range(0, len(charts), CHARTS_A_ROW):
         row = charts[first : first + CHARTS_A_ROW]
-        height = HEIGHT + LEGEND_HEIGHT * any(has_legend(chart) for _, chart in row)
-        for column, (title, chart) in zip(st.columns(CHARTS_A_ROW), row, strict=False):
+        height = HEIGHT + LEGEND_HEIGHT * any(has_legend(chart) for *_, chart in row)
+        for column, (title, good, chart) in zip(st.columns(CHARTS_A_ROW), row, strict=False):
             with column:
-                show_text(title)
+                show_heading(title, good)
                 st.vega_lite_chart(chart, width="stretch", height=height)
     if len(stage.evaluations) > MAX_CURVES:
         show_text(
@@ -220,10 +223,14 @@ def _show_samples(stage: StageHistory) -> None:
 def _show_lanes(viewed: ViewedRun, *, is_live: bool) -> None:
     """Shows who did and waited for what, as a picture and as a table."""
     st.subheader("Who did what", anchor=False)
-    newest = None if is_live else viewed.lanes.newest
+    stages = list(viewed.history.stages.values())
+    known = [viewed.lanes.newest or 0.0, *(stage.last_millis / 1000 for stage in stages)]
+    newest = time.time() if is_live else max(known) or time.time()
+    steps = step_spans(stages, newest, is_live=is_live)
+    ago = "ago" if is_live else BEFORE_IT
     show_lanes(
         "Members over time",
-        viewed.lanes.shown(newest or time.time(), ago="ago" if is_live else BEFORE_IT),
+        viewed.lanes.shown(newest, ago=ago, steps=steps),
         key="lanes",
         empty=NO_LANES,
         end="now" if is_live else LAST_SEEN,
@@ -288,7 +295,7 @@ def _show_live(state: LiveState) -> None:
                 f"{row.num_pending:,}",
                 f"{row.num_leased:,}",
                 f"{row.num_ready:,}",
-                seconds_text(row.step_age_seconds) or "no step yet",
+                f"{seconds_text(row.step_age_seconds)} ago" if row.step_age_seconds else "none yet",
             ),
         )
         for row in state.work

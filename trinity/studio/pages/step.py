@@ -57,7 +57,7 @@ ROW_COLUMNS = (
 )
 DATA_COLUMNS = (
     Column("row", "number"),
-    Column("row of the data", "number"),
+    Column("data row", "number"),
     Column("data", "text"),
 )
 LEFT_OUT_COLUMNS = (Column("samples", "number"), Column("state"), Column("why", "wrap"))

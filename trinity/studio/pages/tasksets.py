@@ -53,7 +53,7 @@ COLUMNS = (
     Column("refused", "number"),
     Column("state"),
     Column("stages", "number"),
-    Column("since (UTC)"),
+    Column("stored (UTC)"),
     Column("source", "text"),
 )
 REFUSED_COLUMNS = (Column("row", "number"), Column("why it was refused", "wrap"))

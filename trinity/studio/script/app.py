@@ -19,9 +19,10 @@ PAGES = (
 """The modules of the pages, in the order of the menu; the first one is shown at the start."""
 
 STYLE = """<style>
-[data-testid='stMainBlockContainer'] {padding-top: 4rem;}
+[data-testid='stMainBlockContainer'] {padding-top: 4rem; max-width: 90rem; margin: 0 auto;}
 .trinity-text {white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate;}
 .trinity-text code {font-size: 0.875em; padding: 0.1em 0.3em; background: #8882;}
+.trinity-text small {opacity: 0.75; margin-left: 0.5rem;}
 .trinity-box {
   border-radius: 0.5rem; padding: 0.6rem 0.9rem; border-left: 0.25rem solid var(--ink);
   background: color-mix(in srgb, var(--ink) 9%, transparent);
