@@ -24,7 +24,7 @@ from trinity.studio.connection import OpenRun, RunConnection, ServiceConnection
 from trinity.studio.generator.sources import Drafts
 from trinity.studio.history import RunHistory
 from trinity.studio.lanes import MAX_STORED, LaneHistory
-from trinity.studio.live import Verdict, WorkRow, members_of
+from trinity.studio.live import Verdict, members_of
 from trinity.studio.system import System, SystemConnection
 from trinity.studio.visitors import OWNER, Shares, Visitor
 
@@ -107,7 +107,7 @@ class ViewedRun:
     connection: ServiceConnection
     history: RunHistory = field(default_factory=RunHistory)
     lanes: LaneHistory = field(default_factory=LaneHistory)
-    work: KeptAnswer[tuple[WorkRow, ...]] = field(
+    work: KeptAnswer[tuple[buffer_pb2.StageStatus, ...]] = field(
         default_factory=lambda: KeptAnswer(WORK_SECONDS, NEWS_SECONDS)
     )
     verdict: KeptAnswer[Verdict] = field(default_factory=lambda: KeptAnswer(VERDICT_SECONDS))

@@ -254,18 +254,18 @@ class Gate:
         if scope["type"] == "websocket":
             key = self._admission.page_key(_cookie(headers, self._site.cookie_name))
             opened = _without_key(scope, headers, key)
-            if opened is None or not share.has_sockets:
+            if opened is None or share.sockets.are_taken:
                 await _refuse(scope, receive, send, 403, "")
                 return
-            with share.socket():
+            with share.sockets:
                 page = PageSocket(visitor, share, receive, send)
                 await self._app(opened, page.receive, page.send)
         elif scope["path"].startswith(UPLOAD_PATH) and not self._takes_files_of(visitor):
             await _refuse(scope, receive, send, 403, NO_FILES)
-        elif not share.has_requests:
+        elif share.requests.are_taken:
             await _refuse(scope, receive, send, 429, TOO_MANY)
         else:
-            with share.request():
+            with share.requests:
                 await self._app(scope, receive, _with_security_headers(send))
 
     async def _enter(self, scope: Scope, send: Send, cookie: str) -> None:

@@ -1,5 +1,6 @@
 """The result of a run at a glance: its first, best and last evaluation, and its rewards."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ SCORES = ("accuracy", "reward")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class ScoredVersion:
     """A version's score."""
 
     version: int
@@ -29,7 +30,7 @@ class Highlight:
     stage: str
     score: str
     taskset: str
-    evaluations: tuple[Measured, ...]
+    evaluations: tuple[ScoredVersion, ...]
     rewards: tuple[tuple[int, float], ...]
     """Steps with the mean reward of their batches."""
     facts: tuple[tuple[str, str], ...] = ()
@@ -37,7 +38,7 @@ class Highlight:
     """Tells of runs that failed in the evaluation of the best version."""
 
     @property
-    def best(self) -> Measured:
+    def best(self) -> ScoredVersion:
         """The first of the best versions."""
         return max(self.evaluations, key=lambda measured: measured.mean)
 
@@ -124,6 +125,10 @@ def _score_of(names: Iterable[str]) -> str:
     return next((name for name in SCORES if name in known), min(known, default=""))
 
 
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else 0.0
+
+
 def _highlight(
     stage: str,
     taskset: str,
@@ -132,13 +137,15 @@ def _highlight(
     rewards: dict[int, float],
 ) -> Highlight | None:
     evaluations = tuple(
-        Measured(version=version, mean=found.mean, standard_error=found.standard_error)
+        ScoredVersion(
+            version=version, mean=found.mean, standard_error=_finite(found.standard_error)
+        )
         for version, found in sorted(measured.items())
-        if found.mean == found.mean
+        if math.isfinite(found.mean)
     )
     if not evaluations:
         return None
-    points = sorted(rewards.items())
+    points = [(step, reward) for step, reward in sorted(rewards.items()) if math.isfinite(reward)]
     return Highlight(
         stage=stage,
         score=score,

@@ -1,6 +1,5 @@
 """The members of a running run, what each waits for, and the verdict of `trinity why`."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
@@ -13,53 +12,6 @@ from trinity.local.run_file import read_running
 from trinity.rpc.limits import CALL_SECONDS
 from trinity.studio.connection import OpenRun, ServiceConnection, answer_of
 from trinity.studio.system import SystemConnection
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberRow:
-    """A member of the run."""
-
-    role: str
-    address: str
-    stage: str
-    activity: str
-    version: int | None
-    silent_seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitRow:
-    """Something that a member waits for now."""
-
-    owner: str
-    waits_for: str
-    reason: str
-    waited_seconds: float
-    deadline_seconds: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkRow:
-    """The open work of a stage."""
-
-    stage: str
-    explore_step: int
-    trained_step: int
-    total_steps: int | None
-    num_pending: int
-    num_leased: int
-    num_ready: int
-    step_seconds: float | None
-    step_age_seconds: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveState:
-    """The state of a run now; texts may quote users' data."""
-
-    members: tuple[MemberRow, ...]
-    waits: tuple[WaitRow, ...]
-    work: tuple[WorkRow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +43,7 @@ async def members_of(
     return members, list(status.closed_waits)
 
 
-async def work_of(opened: OpenRun) -> tuple[WorkRow, ...]:
+async def work_of(opened: OpenRun) -> tuple[buffer_pb2.StageStatus, ...]:
     """Asks the buffer about the open work of one experiment.
 
     Raises: TrinityError.
@@ -104,16 +56,7 @@ async def work_of(opened: OpenRun) -> tuple[WorkRow, ...]:
             timeout=CALL_SECONDS,
         )
     )
-    return tuple(map(_work, answer.stages))
-
-
-def live_state(members: Sequence[synchronizer_pb2.Member], work: tuple[WorkRow, ...]) -> LiveState:
-    """Returns what members do and wait for, with the open work."""
-    return LiveState(
-        members=tuple(map(_member, members)),
-        waits=tuple(_wait(wait) for member in members for wait in member.waits),
-        work=work,
-    )
+    return tuple(answer.stages)
 
 
 async def verdict_of(connection: ServiceConnection) -> Verdict:
@@ -143,38 +86,3 @@ async def _verdict_by_address(connection: SystemConnection) -> Verdict:
 
 def _verdict(found: Diagnosis) -> Verdict:
     return Verdict(is_healthy=found.is_healthy, text=found.text, notes=tuple(found.notes))
-
-
-def _member(member: synchronizer_pb2.Member) -> MemberRow:
-    return MemberRow(
-        role=synchronizer_pb2.Role.Name(member.role).removeprefix("ROLE_").lower(),
-        address=member.address,
-        stage=member.stage,
-        activity=member.activity,
-        version=member.version if member.version >= 0 else None,
-        silent_seconds=member.silent_seconds,
-    )
-
-
-def _wait(wait: synchronizer_pb2.Wait) -> WaitRow:
-    return WaitRow(
-        owner=wait.owner,
-        waits_for=wait.waits_for,
-        reason=wait.reason,
-        waited_seconds=wait.waited_seconds,
-        deadline_seconds=wait.deadline_seconds or None,
-    )
-
-
-def _work(stage: buffer_pb2.StageStatus) -> WorkRow:
-    return WorkRow(
-        stage=stage.key.stage,
-        explore_step=stage.explore_step,
-        trained_step=stage.trained_step,
-        total_steps=stage.total_train_steps or None,
-        num_pending=stage.num_pending,
-        num_leased=stage.num_leased,
-        num_ready=stage.num_ready,
-        step_seconds=stage.step_seconds or None,
-        step_age_seconds=stage.step_age_seconds if stage.step_age_seconds >= 0 else None,
-    )

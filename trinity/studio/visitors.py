@@ -89,6 +89,24 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+class Places:
+    """A number of places; each block that is entered takes one."""
+
+    def __init__(self, number: int) -> None:
+        self._num_free = number
+
+    @property
+    def are_taken(self) -> bool:
+        """True if no block may be entered now."""
+        return self._num_free <= 0
+
+    def __enter__(self) -> None:
+        self._num_free -= 1
+
+    def __exit__(self, *_: object) -> None:
+        self._num_free += 1
+
+
 class Share:
     """The usage of Studio by one visitor, in all of its browsers together.
 
@@ -97,38 +115,10 @@ class Share:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._num_sockets = self._num_requests = 0
+        self.sockets, self.requests = Places(MAX_SOCKETS), Places(MAX_REQUESTS)
         self._units, self._counted_at = MAX_UNITS, clock()
         self._scripts = threading.BoundedSemaphore(MAX_SCRIPTS)
         self._thread = threading.local()
-
-    @property
-    def has_sockets(self) -> bool:
-        """True if another page may be opened."""
-        return self._num_sockets < MAX_SOCKETS
-
-    @property
-    def has_requests(self) -> bool:
-        """True if another request is answered now."""
-        return self._num_requests < MAX_REQUESTS
-
-    @contextmanager
-    def socket(self) -> Iterator[None]:
-        """Counts an open page for the block."""
-        self._num_sockets += 1
-        try:
-            yield
-        finally:
-            self._num_sockets -= 1
-
-    @contextmanager
-    def request(self) -> Iterator[None]:
-        """Counts a request for the block."""
-        self._num_requests += 1
-        try:
-            yield
-        finally:
-            self._num_requests -= 1
 
     def wait_seconds(self, units: float) -> float:
         """Takes units, and returns the time after which they are there."""

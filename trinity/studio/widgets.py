@@ -130,7 +130,7 @@ def _table() -> Callable[..., object]:
 def component(name: str, files: str, html: str) -> Callable[..., object]:
     """Registers a component, once a process: the script runs again at each click."""
     css = (FOLDER / f"{files}.css").read_text()
-    js = (FOLDER / f"{files}.js").read_text()
+    js = "".join((FOLDER / f"{part}.js").read_text() for part in ("shared", files))
     made: Callable[..., object] = st.components.v2.component(name, html=html, css=css, js=js)
 
     def draw(*, data: Mapping[str, object], **others: object) -> object:

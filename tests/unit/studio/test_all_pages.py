@@ -47,9 +47,7 @@ def test_every_key_that_a_page_names_exists(path: Path) -> None:
 
 def test_keys_that_do_not_exist_are_found() -> None:
     """The control."""
-    advice = (
-        "print(f'Set `explorer.eval_tasksets` or `trainer.rank_number: {n}`, `mode: x`')"
-    )
+    advice = "print(f'Set `explorer.eval_tasksets` or `trainer.rank_number: {n}`, `mode: x`')"
     assert unknown_keys(advice) == ["explorer.eval_tasksets", "trainer.rank_number"]
     assert sum(len(list(named_keys(path.read_text()))) for path in ADVISING) > 20
 

@@ -3,7 +3,16 @@
 import pytest
 
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.studio.lanes import KEEP_SECONDS, MAX_SPANS, MAX_STORED, LaneHistory
+from trinity.studio.history import StageHistory
+from trinity.studio.lanes import (
+    HEARD_SECONDS,
+    KEEP_SECONDS,
+    MAX_SPANS,
+    MAX_STORED,
+    STEPS,
+    LaneHistory,
+    step_spans,
+)
 
 NOW = 1_700_000_000.0
 
@@ -179,3 +188,28 @@ def test_stored_waits_join_those_that_were_added_before_and_are_bounded() -> Non
     assert not history.add_stored(NOW + 9, [stored(MAX_STORED + 9, 0.0)])
     assert len(history.closed_waits()) == MAX_STORED
     assert history.newest == NOW + 9
+
+
+def test_what_a_member_does_goes_on_until_it_is_long_silent() -> None:
+    history = LaneHistory()
+    history.observe(NOW, [member()])
+    [lane] = history.shown(NOW + HEARD_SECONDS - 1).lanes
+    assert lane.spans[0].left + lane.spans[0].width == 100.0
+    [lane] = history.shown(NOW + HEARD_SECONDS + 1).lanes
+    assert lane.spans[0].width < 1.0, "the control"
+
+
+def test_train_steps_have_a_lane_before_any_member_was_heard() -> None:
+    stage = StageHistory(
+        name="rft",
+        total_steps=3,
+        opened_millis=int(NOW - 60) * 1000,
+        step_millis={1: int(NOW - 40) * 1000, 2: int(NOW - 10) * 1000},
+    )
+    for is_live, labels in (
+        (True, ["step 1", "step 2", "step 3, under way"]),
+        (False, ["step 1", "step 2"]),
+    ):
+        [lane] = LaneHistory().shown(NOW, steps=step_spans([stage], NOW, is_live=is_live)).lanes
+        assert (lane.name, [span.label for span in lane.spans]) == (STEPS, labels)
+    assert not LaneHistory().shown(NOW).lanes, "the control"

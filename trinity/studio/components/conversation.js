@@ -10,13 +10,6 @@ export default function (component) {
   root.setAttribute("role", "group");
   root.setAttribute("aria-label", data.name);
   root.replaceChildren();
-  const add = (parent, tag, name, text) => {
-    const made = document.createElement(tag);
-    made.className = name;
-    if (text) made.textContent = text;
-    parent.append(made);
-    return made;
-  };
   for (const turn of data.turns) {
     const part = add(root, "section", "turn", "");
     add(part, "div", "head", turn.head);

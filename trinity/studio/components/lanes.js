@@ -13,29 +13,9 @@ export default function (component) {
   rows.replaceChildren();
   if (!data.lanes.length) {
     facts.replaceChildren();
-    const empty = document.createElement("p");
-    empty.className = "empty";
-    empty.textContent = data.empty;
-    rows.append(empty);
+    add(rows, "p", "empty", data.empty);
     return;
   }
-  const tell = (span) => {
-    facts.replaceChildren();
-    for (const [name, value] of span.facts) {
-      const term = document.createElement("dt");
-      term.textContent = name;
-      const detail = document.createElement("dd");
-      detail.textContent = value;
-      facts.append(term, detail);
-    }
-  };
-  const add = (parent, tag, name, text) => {
-    const made = document.createElement(tag);
-    made.className = name;
-    made.textContent = text;
-    parent.append(made);
-    return made;
-  };
   const lanes = data.lanes.map((lane) => {
     const row = add(rows, "div", "lane", "");
     row.setAttribute("role", "row");
@@ -57,11 +37,11 @@ export default function (component) {
   const select = (chosen) => {
     for (const one of all) one.cell.tabIndex = one === chosen ? 0 : -1;
     rows.dataset.current = chosen.span.id;
-    tell(chosen.span);
+    tell(facts, chosen.span.facts);
   };
   lanes.forEach((lane, place) => {
     lane.forEach((one, position) => {
-      one.cell.onmouseenter = () => tell(one.span);
+      one.cell.onmouseenter = () => tell(facts, one.span.facts);
       one.cell.onfocus = () => select(one);
       one.cell.onclick = () => one.cell.focus();
       one.cell.onkeydown = (event) => {

@@ -7,13 +7,6 @@ export default function (component) {
   root.dataset.shown = shown;
   root.dataset.theme = data.dark ? "dark" : "light";
   root.replaceChildren();
-  const add = (parent, tag, name, text) => {
-    const made = document.createElement(tag);
-    made.className = name;
-    made.textContent = text;
-    parent.append(made);
-    return made;
-  };
   const words = add(root, "div", "words", "");
   const head = add(words, "div", "head", "");
   add(head, "h2", "run", data.run);
@@ -40,15 +33,9 @@ export default function (component) {
 const WIDTH = 640, HEIGHT = 330, LEFT = 44, RIGHT = 16, TOP = 26, BOTTOM = 30;
 
 function draw(parent, data) {
-  const make = (tag, values, text = "") => {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const name in values) made.setAttribute(name, values[name]);
-    made.textContent = text;
-    return made;
-  };
-  const svg = make("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": data.summary });
+  const svg = drawing("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": data.summary });
   parent.append(svg);
-  const put = (tag, values, text) => svg.append(make(tag, values, text));
+  const put = (tag, values, text) => svg.append(drawing(tag, values, text));
   const ys = [...data.points.flatMap(([, y, e]) => [y - e, y + e]), ...data.rewards.map((point) => point[1])];
   const step = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1].find((size) => (Math.max(...ys) - Math.min(...ys)) / size <= 6)
     || Math.max((Math.max(...ys) - Math.min(...ys)) / 5, 1e-9);

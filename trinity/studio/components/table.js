@@ -10,21 +10,14 @@ export default function (component) {
   root.dataset.theme = data.dark ? "dark" : "light";
   root.replaceChildren();
   if (!data.rows.length) {
-    const empty = document.createElement("p");
-    empty.className = "empty";
-    empty.textContent = data.empty;
-    root.append(empty);
+    add(root, "p", "empty", data.empty);
     return;
   }
   const table = document.createElement("table");
   table.setAttribute("aria-label", data.name);
   const head = table.createTHead().insertRow();
   for (const column of data.columns) {
-    const cell = document.createElement("th");
-    cell.scope = "col";
-    cell.textContent = column.label;
-    cell.className = column.kind;
-    head.append(cell);
+    add(head, "th", column.kind, column.label).scope = "col";
   }
   const body = table.createTBody();
   const rows = data.rows.map((row) => {
@@ -37,7 +30,7 @@ export default function (component) {
       const column = data.columns[place];
       cell.className = column.kind;
       if (column.kind === "state") cell.dataset.state = text;
-      if (row.levels[place] !== null) cell.dataset.level = row.levels[place];
+      paint(cell, root.dataset.theme, "surprise", row.levels[place]);
       if (column.kind === "spark" && text) drawSpark(cell, text);
       else setText(cell, text);
       cell.title = text.length > 40 ? text : "";
@@ -84,24 +77,17 @@ export default function (component) {
 // Sets what stands in backquotes as code.
 function setText(cell, text) {
   text.split(/`([^`]+)`/).forEach((part, place) => {
-    const made = document.createElement(place % 2 ? "code" : "span");
-    made.textContent = part;
-    cell.append(made);
+    add(cell, place % 2 ? "code" : "span", "", part);
   });
 }
 
 function drawSpark(cell, text) {
   const values = text.split(" ").map(Number);
   const low = Math.min(...values), size = Math.max(...values) - low || 1;
-  const make = (tag, settings) => {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const name in settings) made.setAttribute(name, settings[name]);
-    return made;
-  };
-  const svg = make("svg", { viewBox: "0 0 96 24", role: "img", "aria-label": text });
+  const svg = drawing("svg", { viewBox: "0 0 96 24", role: "img", "aria-label": text });
   const points = values.map((value, place) => [3 + (90 * place) / Math.max(values.length - 1, 1), 21 - (18 * (value - low)) / size]);
-  svg.append(make("polyline", { points: points.join(" ") }));
+  svg.append(drawing("polyline", { points: points.join(" ") }));
   const [x, y] = points[values.indexOf(Math.max(...values))];
-  svg.append(make("circle", { cx: x, cy: y, r: 2.5 }));
+  svg.append(drawing("circle", { cx: x, cy: y, r: 2.5 }));
   cell.append(svg);
 }

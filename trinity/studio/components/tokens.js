@@ -5,37 +5,19 @@ export default function (component) {
   const facts = parentElement.querySelector(".facts");
   const root = parentElement.querySelector(".tokens");
   root.dataset.theme = data.dark ? "dark" : "light";
-  root.dataset.palette = data.palette;
   strip.setAttribute("aria-label", data.name);
   strip.replaceChildren();
   facts.replaceChildren();
   let pinned = -1;
-  const show = (place) => {
-    facts.replaceChildren();
-    for (const [name, value] of data.tokens[place].facts) {
-      const term = document.createElement("dt");
-      term.textContent = name;
-      const detail = document.createElement("dd");
-      detail.textContent = value;
-      facts.append(term, detail);
-    }
-  };
+  const show = (place) => tell(facts, data.tokens[place].facts);
   const cells = data.tokens.map((token, place) => {
-    if (token.label) {
-      const label = document.createElement("span");
-      label.className = "label";
-      label.textContent = token.label;
-      strip.append(label);
-    }
-    const cell = document.createElement("span");
-    cell.className = "token" + (token.mask ? "" : " masked") + (token.part ? " part" : "");
-    if (token.level !== null) cell.dataset.level = token.level;
+    if (token.label) add(strip, "span", "label", token.label);
+    const cell = add(strip, "span", "token" + (token.mask ? "" : " masked") + (token.part ? " part" : ""), token.text);
+    paint(cell, root.dataset.theme, data.palette, token.level);
     if (token.clipped) cell.classList.add("clipped");
-    cell.textContent = token.text;
     cell.setAttribute("role", "option");
     cell.setAttribute("aria-selected", "false");
     cell.tabIndex = place === 0 ? 0 : -1;
-    strip.append(cell);
     if (token.breaks) strip.append(document.createElement("br"));
     return cell;
   });

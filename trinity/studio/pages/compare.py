@@ -46,19 +46,19 @@ TABLE_HEIGHT = 240
 HINT = "Choose runs in the table, at most four; choose one again to take it out."
 NOTHING_YET = "None of these runs has trained a step yet. Curves appear with the first one."
 RUN_COLUMNS = (
-    Column("compared"),
-    Column("run"),
-    Column("state", "state"),
-    Column("stage"),
-    Column("step", "number"),
-    Column("best"),
+    Column("Compared"),
+    Column("Run"),
+    Column("State", "state"),
+    Column("Stage"),
+    Column("Step", "number"),
+    Column("Best"),
 )
 NUMBER_COLUMNS = (
-    Column("run"),
-    Column("step", "number"),
-    Column("reward, last ten steps", "number"),
-    Column("hours", "number"),
-    Column("best evaluations", "wrap"),
+    Column("Run"),
+    Column("Step", "number"),
+    Column("Reward, last ten steps", "number"),
+    Column("Hours", "number"),
+    Column("Best evaluations", "wrap"),
 )
 
 
@@ -231,7 +231,7 @@ def _show_differences(context: StudioContext, runs: Sequence[ComparedRun]) -> No
     found = differences(list(known.values()))
     show_table(
         "What differs",
-        (Column("key", "code"), *(Column(label, "wrap") for label in known)),
+        (Column("Key", "code"), *(Column(label, "wrap") for label in known)),
         [difference_cells(difference) for difference in found[:MAX_DIFFERENCES]],
         key="differences",
         empty="Nothing differs but names.",

@@ -293,7 +293,7 @@ def _show_sizes(stages: Sequence[StagePlan]) -> None:
 def _show_grid(stage: str, grid: GpuGrid) -> None:
     show_table(
         "GPUs",
-        (Column("node", "number"), *(Column(f"GPU {gpu}") for gpu in range(len(grid.rows[0])))),
+        (Column("Node", "number"), *(Column(f"GPU {gpu}") for gpu in range(len(grid.rows[0])))),
         [Row(f"{node}", (f"{node}", *row)) for node, row in enumerate(grid.rows)],
         key=f"gpus-{stage}",
         empty="",
@@ -316,7 +316,7 @@ def _show_memory(stage: StagePlan, gpu_bytes: int) -> None:
     with st.expander("Memory as a table"):
         show_table(
             "Memory",
-            (Column("role"), Column("part"), Column("GiB", "number"), Column("from", "wrap")),
+            (Column("Role"), Column("Part"), Column("GiB", "number"), Column("From", "wrap")),
             list(_memory_rows(bars)),
             key=f"memory-{stage.name}",
             empty="",

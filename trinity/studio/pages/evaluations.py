@@ -129,8 +129,8 @@ def _show_table(pairs: Sequence[TaskPair], before: int, after: int) -> None:
         picked = show_table(
             "Pairs of evaluations",
             (
-                Column("task", "number"),
-                Column("outcome", "state"),
+                Column("Task", "number"),
+                Column("Outcome", "state"),
                 Column(f"v{before}", "heat"),
                 Column(f"v{after}", "heat"),
                 Column(f"mean v{before}", "number"),

@@ -60,17 +60,17 @@ from trinity.studio.widgets import (
 WHERE, SAMPLE = "where", "id"
 """Parameters of the address: what is shown can be linked, and gone back to."""
 COLUMNS = (
-    Column("reward", "number"),
-    Column("advantage", "number"),
-    Column("weights", "number"),
-    Column("trained", "number"),
-    Column("task"),
-    Column("run", "number"),
-    Column("turn", "number"),
-    Column("tokens", "number"),
-    Column("end"),
-    Column("state"),
-    Column("response", "text"),
+    Column("Reward", "number"),
+    Column("Advantage", "number"),
+    Column("Weights", "number"),
+    Column("Train step", "number"),
+    Column("Task"),
+    Column("Run", "number"),
+    Column("Turn", "number"),
+    Column("Tokens", "number"),
+    Column("Ended by"),
+    Column("State"),
+    Column("Response", "text"),
 )
 SEARCH_KEY = "_text_search"
 """Key of the session: the last search for a text, with what it was asked."""
@@ -370,7 +370,7 @@ def _show_details(whole: WholeExperience) -> None:
         rows.append((f"step {use.step}", f"weight {use.weight:.4g}, mean ratio {ratio}"))
     show_table(
         "Details",
-        (Column("what"), Column("value", "wrap")),
+        (Column("What"), Column("Value", "wrap")),
         [Row(f"{place}", (name, value)) for place, (name, value) in enumerate(rows)],
         key="details",
         empty=NOT_RECORDED,

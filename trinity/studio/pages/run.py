@@ -1,9 +1,12 @@
 """The page Run: whether it learns, and what it waits for."""
 
 import time
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import streamlit as st
 
+from trinity.api.v1 import buffer_pb2, synchronizer_pb2
 from trinity.errors import TrinityError
 from trinity.progress.figures import format_clock
 from trinity.studio.connection import OpenRun, require_open
@@ -23,7 +26,7 @@ from trinity.studio.curves import (
 from trinity.studio.drawings import show_lanes
 from trinity.studio.history import RunHistory, StageHistory
 from trinity.studio.lanes import step_spans
-from trinity.studio.live import LiveState, live_state, members_of, verdict_of, work_of
+from trinity.studio.live import members_of, verdict_of, work_of
 from trinity.studio.pages.common import (
     REFRESH_SECONDS,
     is_ready,
@@ -45,39 +48,41 @@ from trinity.studio.widgets import (
 )
 
 STOPPED = "The run has stopped. What it stored is open to be looked at."
+Members: TypeAlias = Sequence[synchronizer_pb2.Member]
+Work: TypeAlias = Sequence[buffer_pb2.StageStatus]
 CHARTS_A_ROW = 3
 NO_CURVES = "No step was trained yet. The curves appear with the first batch."
 MEMBER_COLUMNS = (
-    Column("member"),
-    Column("address", "code"),
-    Column("stage"),
-    Column("doing now", "text"),
-    Column("weights version", "number"),
-    Column("last heard", "number"),
+    Column("Member"),
+    Column("Address", "code"),
+    Column("Stage"),
+    Column("Doing now", "text"),
+    Column("Weights version", "number"),
+    Column("Last heard", "number"),
 )
 WAIT_COLUMNS = (
-    Column("who waits"),
-    Column("what for"),
-    Column("reason", "wrap"),
-    Column("waiting", "number"),
-    Column("gives up in", "number"),
+    Column("Who waits"),
+    Column("What for"),
+    Column("Reason", "wrap"),
+    Column("Waiting", "number"),
+    Column("Gives up in", "number"),
 )
 WORK_COLUMNS = (
-    Column("stage"),
-    Column("explore step", "number"),
-    Column("trained step", "number"),
-    Column("tasks to do", "number"),
-    Column("tasks in work", "number"),
-    Column("ready to train", "number"),
-    Column("last step", "number"),
+    Column("Stage"),
+    Column("Explore step", "number"),
+    Column("Trained step", "number"),
+    Column("Tasks to do", "number"),
+    Column("Tasks in work", "number"),
+    Column("Ready to train", "number"),
+    Column("Last step", "number"),
 )
-EVENT_COLUMNS = (Column("time (UTC)"), Column("stage"), Column("event", "wrap"))
+EVENT_COLUMNS = (Column("Time (UTC)"), Column("Stage"), Column("Event", "wrap"))
 CLOSED_COLUMNS = (
-    Column("began (UTC)"),
-    Column("member"),
-    Column("waited for"),
-    Column("reason", "wrap"),
-    Column("lasted", "number"),
+    Column("Began (UTC)"),
+    Column("Member"),
+    Column("Waited for"),
+    Column("Reason", "wrap"),
+    Column("Lasted", "number"),
 )
 MAX_CLOSED_WAITS = 100
 NO_LANES = "Nothing was seen yet. Members of a running run appear within seconds."
@@ -86,9 +91,9 @@ BEFORE_IT = "before the last that is known"
 LAST_SEEN = "the last that is known"
 """The end of the lanes of a run that has stopped."""
 VALUE_COLUMNS = (
-    Column("curve"),
-    Column("step or version", "number"),
-    Column("newest value", "number"),
+    Column("Curve"),
+    Column("Step or version", "number"),
+    Column("Newest value", "number"),
 )
 
 
@@ -111,27 +116,27 @@ def _live(context: StudioContext, viewed: ViewedRun) -> None:
         return
     try:
         services = require_open(viewed.connection)
-        state = _state(context, viewed, services) if services.is_live else None
+        members, work = _state(context, viewed, services) if services.is_live else ((), ())
     except (TrinityError, TimeoutError) as error:
         show_problem(viewed.connection.state.detail or error)
-        state = None
+        members, work = (), ()
     else:
         _show_verdict(context, viewed, services)
-    _show_stages(viewed.history, state)
-    _show_lanes(viewed, is_live=state is not None)
-    if state is not None:
-        _show_live(state)
+    _show_stages(viewed.history, work)
+    _show_lanes(viewed, is_live=bool(members or work))
+    if members or work:
+        _show_live(members, work)
     _show_events(viewed.history)
 
 
-def _state(context: StudioContext, viewed: ViewedRun, services: OpenRun) -> LiveState:
+def _state(context: StudioContext, viewed: ViewedRun, services: OpenRun) -> tuple[Members, Work]:
     members = viewed.members or context.wait_for(members_of(services))[0]
     work = viewed.work.get(
         services,
         lambda: context.wait_for(work_of(services)),
         news=viewed.history.last_event,
     )
-    return live_state(members, work)
+    return members, work
 
 
 def _show_verdict(context: StudioContext, viewed: ViewedRun, services: OpenRun) -> None:
@@ -149,7 +154,7 @@ def _show_verdict(context: StudioContext, viewed: ViewedRun, services: OpenRun) 
     show_box("good" if verdict.is_healthy else "warning", lines)
 
 
-def _show_stages(history: RunHistory, state: LiveState | None) -> None:
+def _show_stages(history: RunHistory, work: Work) -> None:
     stages = [stage for stage in history.stages.values() if stage.opened_millis]
     if not stages:
         show_text(NO_CURVES)
@@ -157,15 +162,14 @@ def _show_stages(history: RunHistory, state: LiveState | None) -> None:
     for place, stage in enumerate(reversed(stages)):
         with st.container(key=f"stage-{len(stages) - place}"):
             st.subheader("Stage", divider="gray", anchor=False)
-            show_text(_stage_line(stage, state))
+            show_text(_stage_line(stage, work))
             _show_curves(stage)
 
 
-def _stage_line(stage: StageHistory, state: LiveState | None) -> str:
+def _stage_line(stage: StageHistory, work: Work) -> str:
     """Describes how far a stage is, and when it ends at this pace."""
     total = f" of {stage.total_steps:,}" if stage.total_steps else ""
-    work = next((row for row in state.work if row.stage == stage.name), None) if state else None
-    pace = work.step_seconds if work else None
+    pace = next((row.step_seconds for row in work if row.key.stage == stage.name), 0.0)
     left = ""
     if pace and stage.total_steps > stage.last_step:
         left = f"{format_clock((stage.total_steps - stage.last_step) * pace)} left"
@@ -236,77 +240,72 @@ def _show_lanes(viewed: ViewedRun, *, is_live: bool) -> None:
         end="now" if is_live else LAST_SEEN,
     )
     with st.expander("Waits that ended"):
-        rows = [
-            Row(
-                f"{place}",
-                (
-                    time_text(int(span.begin * 1000)),
-                    viewed.lanes.name_of(span.lane),
-                    span.waits_for,
-                    span.text,
-                    seconds_text(span.seconds),
-                ),
+        rows = (
+            (
+                time_text(int(span.begin * 1000)),
+                viewed.lanes.name_of(span.lane),
+                span.waits_for,
+                span.text,
+                seconds_text(span.seconds),
             )
-            for place, span in enumerate(viewed.lanes.closed_waits()[:MAX_CLOSED_WAITS])
-        ]
-        show_table("Waits that ended", CLOSED_COLUMNS, rows, key="closed-waits", empty=NO_CLOSED)
+            for span in viewed.lanes.closed_waits()[:MAX_CLOSED_WAITS]
+        )
+        _show_rows("Waits that ended", CLOSED_COLUMNS, rows, empty=NO_CLOSED)
 
 
-def _show_live(state: LiveState) -> None:
+def _show_live(members: Members, work: Work) -> None:
     st.subheader("Members", anchor=False)
-    members = [
-        Row(
-            f"{place}",
-            (
-                member.role,
-                member.address,
-                member.stage,
-                member.activity,
-                "" if member.version is None else str(member.version),
-                f"{seconds_text(member.silent_seconds)} ago",
-            ),
+    rows: list[tuple[str, ...]] = [
+        (
+            synchronizer_pb2.Role.Name(member.role).removeprefix("ROLE_").lower(),
+            member.address,
+            member.stage,
+            member.activity,
+            str(member.version) if member.version >= 0 else "",
+            f"{seconds_text(member.silent_seconds)} ago",
         )
-        for place, member in enumerate(state.members)
+        for member in members
     ]
-    show_table("Members", MEMBER_COLUMNS, members, key="members", empty="No member was heard of.")
-    waits = [
-        Row(
-            f"{place}",
-            (
-                wait.owner,
-                wait.waits_for,
-                wait.reason,
-                seconds_text(wait.waited_seconds),
-                seconds_text(wait.deadline_seconds) or "never",
-            ),
-        )
-        for place, wait in enumerate(state.waits)
-    ]
+    _show_rows("Members", MEMBER_COLUMNS, rows, empty="No member was heard of.")
     st.subheader("Waits", anchor=False)
-    show_table("Waits", WAIT_COLUMNS, waits, key="waits", empty="Nothing waits.")
-    st.subheader("Work", anchor=False)
-    work = [
-        Row(
-            row.stage,
-            (
-                row.stage,
-                f"{row.explore_step:,}",
-                f"{row.trained_step:,}",
-                f"{row.num_pending:,}",
-                f"{row.num_leased:,}",
-                f"{row.num_ready:,}",
-                f"{seconds_text(row.step_age_seconds)} ago" if row.step_age_seconds else "none yet",
-            ),
+    rows = [
+        (
+            wait.owner,
+            wait.waits_for,
+            wait.reason,
+            seconds_text(wait.waited_seconds),
+            seconds_text(wait.deadline_seconds or None) or "never",
         )
-        for row in state.work
+        for member in members
+        for wait in member.waits
     ]
-    show_table("Work", WORK_COLUMNS, work, key="work", empty="No stage is open.")
+    _show_rows("Waits", WAIT_COLUMNS, rows, empty="Nothing waits.")
+    st.subheader("Work", anchor=False)
+    rows = [
+        (
+            stage.key.stage,
+            f"{stage.explore_step:,}",
+            f"{stage.trained_step:,}",
+            f"{stage.num_pending:,}",
+            f"{stage.num_leased:,}",
+            f"{stage.num_ready:,}",
+            "none yet"
+            if stage.step_age_seconds < 0
+            else f"{seconds_text(stage.step_age_seconds)} ago",
+        )
+        for stage in work
+    ]
+    _show_rows("Work", WORK_COLUMNS, rows, empty="No stage is open.")
+
+
+def _show_rows(
+    name: str, columns: Sequence[Column], rows: Iterable[tuple[str, ...]], *, empty: str
+) -> None:
+    shown = [Row(f"{place}", cells) for place, cells in enumerate(rows)]
+    show_table(name, columns, shown, key=name, empty=empty)
 
 
 def _show_events(history: RunHistory) -> None:
     with st.expander("Events"):
-        rows = [
-            Row(f"{place}", (time_text(event.unix_millis), event.stage, event.text))
-            for place, event in enumerate(reversed(history.events))
-        ]
-        show_table("Events", EVENT_COLUMNS, rows, key="events", empty="Nothing happened yet.")
+        rows = ((time_text(at.unix_millis), at.stage, at.text) for at in reversed(history.events))
+        _show_rows("Events", EVENT_COLUMNS, rows, empty="Nothing happened yet.")

@@ -44,31 +44,31 @@ PAGE_ROWS = 50
 TABLE_HEIGHT = 360
 NO_STEP = "No step has a batch yet. The first one comes when enough samples are ready."
 ROW_COLUMNS = (
-    Column("row", "number"),
-    Column("task"),
-    Column("run", "number"),
-    Column("reward", "number"),
-    Column("advantage", "number"),
-    Column("used advantage", "number"),
-    Column("factor", "number"),
-    Column("mean ratio", "number"),
-    Column("version", "number"),
-    Column("tokens", "number"),
+    Column("Row", "number"),
+    Column("Task"),
+    Column("Run", "number"),
+    Column("Reward", "number"),
+    Column("Advantage", "number"),
+    Column("Used advantage", "number"),
+    Column("Factor", "number"),
+    Column("Mean ratio", "number"),
+    Column("Version", "number"),
+    Column("Tokens", "number"),
 )
 DATA_COLUMNS = (
-    Column("row", "number"),
-    Column("data row", "number"),
-    Column("data", "text"),
+    Column("Row", "number"),
+    Column("Data row", "number"),
+    Column("Data", "text"),
 )
-LEFT_OUT_COLUMNS = (Column("samples", "number"), Column("state"), Column("why", "wrap"))
+LEFT_OUT_COLUMNS = (Column("Samples", "number"), Column("State"), Column("Why", "wrap"))
 DISTRIBUTION_COLUMNS = (
-    Column("quantity"),
-    Column("samples"),
-    Column("number", "number"),
-    Column("mean", "number"),
-    *(Column(label, "number") for label in ("least", "25 %", "median", "75 %", "most")),
+    Column("Quantity"),
+    Column("Samples"),
+    Column("Number", "number"),
+    Column("Mean", "number"),
+    *(Column(label, "number") for label in ("Least", "25 %", "Median", "75 %", "Most")),
 )
-METRIC_COLUMNS = (Column("metric"), Column("value", "number"))
+METRIC_COLUMNS = (Column("Metric"), Column("Value", "number"))
 
 
 def show() -> None:

@@ -47,11 +47,11 @@ PAGE_ROWS = 50
 TABLE_HEIGHT = 420
 NUM_ANSWERS = 8
 FIXED_COLUMNS = (
-    Column("task", "number"),
-    Column("drawn", "number"),
-    Column("passed", "number"),
-    Column("mean score", "number"),
-    Column("flips", "number"),
+    Column("Task", "number"),
+    Column("Drawn", "number"),
+    Column("Passed", "number"),
+    Column("Mean score", "number"),
+    Column("Flips", "number"),
 )
 LEGEND = (
     "Cells: runs that passed with these weights. Empty: not drawn; ?: drawn, and no run has a "

@@ -48,15 +48,15 @@ UNFINISHED_KEY = "_uploads_unfinished"
 """Key of the session: ids of uploads into queues that have not ended well yet."""
 TABLE_HEIGHT = 280
 COLUMNS = (
-    Column("taskset"),
-    Column("rows", "number"),
-    Column("refused", "number"),
-    Column("state"),
-    Column("stages", "number"),
-    Column("stored (UTC)"),
-    Column("source", "text"),
+    Column("Taskset"),
+    Column("Rows", "number"),
+    Column("Refused", "number"),
+    Column("State"),
+    Column("Stages", "number"),
+    Column("Stored (UTC)"),
+    Column("Source", "text"),
 )
-REFUSED_COLUMNS = (Column("row", "number"), Column("why it was refused", "wrap"))
+REFUSED_COLUMNS = (Column("Row", "number"), Column("Why it was refused", "wrap"))
 NO_TASKSETS = "There is no taskset yet. A run stores the files that it names; or upload one below."
 NO_ROWS = "There are no rows from here on."
 TOO_LONG = (
@@ -140,7 +140,7 @@ def _show_taskset(context: StudioContext, viewed: ViewedRun, taskset: TasksetInf
     keys = columns_of(found.rows)
     picked = show_table(
         "Rows",
-        (Column("row", "number"), *(Column(key, "text") for key in keys)),
+        (Column("Row", "number"), *(Column(key, "text") for key in keys)),
         [
             Row(f"{first + place}", (f"{first + place:,}", *(cell_text(row, key) for key in keys)))
             for place, row in enumerate(found.rows)
