@@ -251,8 +251,8 @@ class BufferServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchProgress(self, request, context):
-        """WatchProgress streams what happened in an experiment from a given event on, then what happens. May be
-        reopened, by the number of the last event seen.
+        """WatchProgress streams what happened in an experiment from a given event on, then what happens. One
+        message without events stands between the two. May be reopened, by the number of the last event seen.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
