@@ -6,13 +6,15 @@ import ctypes
 import gc
 import logging
 import sys
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 from services.buffer.ingest.ingest import Ingest, PlanVersionWaits
 from services.buffer.ingest.stream import RunStream, connect
 from services.buffer.ingest.wire import decode_sample
 from services.buffer.maintenance import (
+    FEEDBACK_TIMEOUTS,
+    STRAGGLER_CUTOFF,
     QueueDepthMetrics,
     run_feedback_timeouts,
     run_maintenance,
@@ -42,6 +44,7 @@ from trinity.api.v1.query_pb2_grpc import add_QueryServiceServicer_to_server
 from trinity.api.v1.taskset_pb2_grpc import add_TasksetServiceServicer_to_server
 from trinity.rpc.runner import run_service
 from trinity.rpc.server import Servicer, serve
+from trinity.runtime.loops import LoopKeeper, LoopKind
 from trinity.runtime.nats_client import LenientClient
 from trinity.runtime.notifications import Listener
 from trinity.runtime.postgres import async_engine, report_health, wait_until_up
@@ -123,17 +126,22 @@ class Components:
         self.features = FeatureLibrary(database=self.database, jobs=self.jobs)
         self.quotas = BufferQuotas.from_settings(settings)
 
-    def loops(self) -> dict[str, Coroutine[Any, Any, None]]:
+    def loops(self) -> dict[LoopKind, dict[str, Callable[[], Awaitable[None]]]]:
         """Returns the loops of the process by name; each runs until it is cancelled."""
+        queue_depths = QueueDepthMetrics(self.database, self.stream)
         return {
-            "ingest": self.ingest.run_ingest(),
-            "pipeline": self.pipeline.run_pipeline(),
-            "maintenance": run_maintenance(self.database),
-            "queue depths": QueueDepthMetrics(self.database, self.stream).run_metrics(),
-            "feedback timeouts": run_feedback_timeouts(self.database),
-            "straggler cutoff": run_straggler_cutoff(self.database),
-            "experience sink": self.sink.run_writer(),
-            "retention": run_retention(self.database, self.listener),
+            LoopKind.DATA_PATH: {
+                "ingest": self.ingest.run_ingest,
+                "pipeline": self.pipeline.run_pipeline,
+                FEEDBACK_TIMEOUTS: partial(run_feedback_timeouts, self.database, self.waits),
+                STRAGGLER_CUTOFF: partial(run_straggler_cutoff, self.database, self.waits),
+            },
+            LoopKind.UPKEEP: {
+                "maintenance": partial(run_maintenance, self.database),
+                "queue depths": queue_depths.run_metrics,
+                "experience sink": self.sink.run_writer,
+                "retention": partial(run_retention, self.database, self.listener),
+            },
         }
 
     @property
@@ -150,6 +158,7 @@ class Components:
             stream=self.stream,
             uploads=UploadMemoryBudget(of_tenants=self.quotas.upload_memory),
             quotas=self.quotas,
+            sinks=self.sink,
         )
         queries = QueryServicer(database=self.database)
         tasksets = TasksetServicer(self.database)
@@ -163,10 +172,7 @@ class Components:
 
 
 async def run_buffer(settings: BufferSettings, stop: asyncio.Event) -> None:
-    """Serves until told to stop: live at once, ready when database and broker are available.
-
-    If a worker fails, the whole process ends.
-    """
+    """Serves until told to stop: live at once, ready when database and broker are available."""
     async with (
         asyncio.TaskGroup() as workers,
         synchronizer_heartbeat(settings.synchronizer) as member,
@@ -177,14 +183,17 @@ async def run_buffer(settings: BufferSettings, stop: asyncio.Event) -> None:
             needs = BufferReadiness(
                 health=server.health, ingest=parts.ingest, stream=parts.stream, waits=parts.waits
             )
-            working = workers.create_task(_work(settings, parts, needs))
+            keeper = LoopKeeper(waits=parts.waits, report=server.health.set_loop)
+            working = workers.create_task(_work(settings, parts, needs, keeper))
             await stop.wait()
             parts.poller.stop_polling()
         parts.jobs.cancel_jobs()
         working.cancel()
 
 
-async def _work(settings: BufferSettings, parts: Components, needs: BufferReadiness) -> None:
+async def _work(
+    settings: BufferSettings, parts: Components, needs: BufferReadiness, keeper: LoopKeeper
+) -> None:
     """Connects, then runs the loops until cancelled."""
     async with _released(parts):
         with _starting(settings, parts, "database"):
@@ -197,10 +206,12 @@ async def _work(settings: BufferSettings, parts: Components, needs: BufferReadin
             gc.freeze()
             gc.set_threshold(GC_THRESHOLD)
             async with asyncio.TaskGroup() as tasks:
-                for name, loop in parts.loops().items():
-                    tasks.create_task(loop, name=name)
+                for kind, loops in parts.loops().items():
+                    for name, loop in loops.items():
+                        tasks.create_task(keeper.keep_running(name, loop, kind), name=name)
                 await needs.wait_bound()
-                await report_health(parts.probed, needs, asyncio.Event())
+                report = partial(report_health, parts.probed, needs, asyncio.Event())
+                await keeper.keep_running("health", report)
 
 
 @contextlib.asynccontextmanager

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,7 +26,9 @@ from services.buffer.store.tasksets import delete_taskset
 from services.buffer.store.uploads import lock_abandoned
 from trinity.errors import PreconditionFailed, Unavailable
 from trinity.runtime.logs import RateLimitedLog
+from trinity.runtime.loops import LoopKind, describe_failure, of_stage
 from trinity.runtime.notifications import Listener
+from trinity.runtime.retry import WaitReporter
 from trinity.runtime.sql import Connection
 from trinity.telemetry import metrics, names
 from trinity.telemetry.metrics import Observation
@@ -37,6 +39,7 @@ logger = logging.getLogger(__name__)
 limited_log = RateLimitedLog(logger)
 
 
+FEEDBACK_TIMEOUTS, STRAGGLER_CUTOFF = "feedback timeouts", "straggler cutoff"
 PAUSE_SECONDS = 600.0
 STRAGGLER_SECONDS = 1.0
 """Interval of checks for explore steps that have enough."""
@@ -84,49 +87,86 @@ async def delete_unused_tasksets(database: BufferDatabase) -> None:
         logger.info("an unreferenced taskset is deleted", extra=extra)
 
 
-async def run_feedback_timeouts(database: BufferDatabase) -> None:
+async def run_feedback_timeouts(database: BufferDatabase, waits: WaitReporter) -> None:
     """Leaves out samples whose rewards are overdue, until cancelled."""
 
-    def waits(stage: Stage) -> bool:
+    def is_concerned(stage: Stage) -> bool:
         return bool(stage.plan.config.buffer.feedback_timeout)
 
+    shown = StageFailures(FEEDBACK_TIMEOUTS, "overdue feedback is waited for", waits)
+
     while True:
-        await _in_each_stage(
-            database, waits, drop_overdue_samples, "overdue feedback is waited for"
-        )
+        await _in_each_stage(database, is_concerned, drop_overdue_samples, shown)
         await asyncio.sleep(FEEDBACK_SECONDS)
 
 
-async def run_straggler_cutoff(database: BufferDatabase) -> None:
+async def run_straggler_cutoff(database: BufferDatabase, waits: WaitReporter) -> None:
     """Leaves behind stragglers that explore steps need not wait for, until cancelled."""
 
-    def waits(stage: Stage) -> bool:
+    def is_concerned(stage: Stage) -> bool:
         return stage.plan.needs_rollout and bool(stage.plan.num_droppable_tasks)
 
+    shown = StageFailures(STRAGGLER_CUTOFF, "slow tasks are waited for", waits)
+
     while True:
-        await _in_each_stage(database, waits, cut_stragglers, "slow tasks are waited for")
+        await _in_each_stage(database, is_concerned, cut_stragglers, shown)
         await asyncio.sleep(STRAGGLER_SECONDS)
+
+
+@dataclass(slots=True)
+class StageFailures:
+    """Shows the stages for which one loop of the data path fails; their runs wait for it."""
+
+    name: str
+    otherwise: str
+    """What the log says."""
+    waits: WaitReporter
+    _shown: set[StageKey] = field(default_factory=set)
+
+    def show(self, key: StageKey, error: Exception) -> None:
+        """Shows a failure; one of the database is shown by the process itself."""
+        about = {"stage": key.stage, "experiment": key.experiment_id}
+        limited_log.warning(self.otherwise, about, why=describe_failure(error))
+        if isinstance(error, Unavailable):
+            return
+        metrics.LOOP_FAILURES.add(1, {names.LOOP: self.name})
+        reason = of_stage(self.name, key, error)
+        self.waits.set(f"{self.name} {key}", waits_for=LoopKind.DATA_PATH, reason=reason)
+        self._shown.add(key)
+
+    def clear(self, keys: Iterable[StageKey]) -> None:
+        """Shows that it works for these stages."""
+        for key in self._shown.intersection(keys):
+            self.waits.clear(f"{self.name} {key}")
+            self._shown.discard(key)
+
+    def keep(self, keys: Iterable[StageKey]) -> None:
+        """Forgets all other stages: they have ended."""
+        self.clear(self._shown.difference(keys))
 
 
 async def _in_each_stage(
     database: BufferDatabase,
     concerns: Callable[[Stage], bool],
     act: Callable[[Connection, StageKey], Awaitable[object]],
-    otherwise: str,
+    failures: StageFailures,
 ) -> None:
     """Acts on each open stage that `concerns` selects; a failure does not stop the others."""
     try:
         async with database.transaction() as connection:
-            stages = await list_readable(connection)
+            stages = [stage for stage in await list_readable(connection) if concerns(stage)]
     except Unavailable as error:
-        logger.warning(otherwise, extra={"why": str(error)})
+        limited_log.warning(failures.otherwise, why=str(error))
         return
-    for stage in filter(concerns, stages):
+    failures.keep(stage.key for stage in stages)
+    for stage in stages:
         try:
             async with database.transaction() as connection:
                 await act(connection, stage.key)
-        except (Unavailable, PreconditionFailed) as error:  # a plan may become unreadable
-            logger.warning(otherwise, extra={"stage": stage.key.stage, "why": str(error)})
+        except Exception as error:  # one stage must not stop all others
+            failures.show(stage.key, error)
+        else:
+            failures.clear([stage.key])
 
 
 LOOK_SECONDS = 60.0
@@ -193,20 +233,26 @@ class QueueDepthMetrics:
     stream: RunStream
     _pending: int | None = None
     _loads: list[tuple[Stage, RowLoad]] = field(default_factory=list)
+    _is_registered: bool = False
 
     async def run_metrics(self) -> None:
         """Measures periodically until cancelled, if metrics are on."""
         if not metrics.is_on():
             return
+        if not self._is_registered:
+            self._register()
+        while True:
+            await self.measure()
+            await asyncio.sleep(MEASURE_SECONDS)
+
+    def _register(self) -> None:
+        self._is_registered = True
         metrics.STREAM_PENDING.register_callback(self._in_stream)
         metrics.CREDIT.register_callback(lambda: self._of_stages(_credit))
         metrics.OUTSTANDING.register_callback(
             lambda: self._of_stages(lambda _, load: load.num_outstanding)
         )
         metrics.READY.register_callback(lambda: self._of_stages(lambda _, load: load.num_ready))
-        while True:
-            await self.measure()
-            await asyncio.sleep(MEASURE_SECONDS)
 
     async def measure(self) -> None:
         """Measures stream and database independently: one may be unavailable."""

@@ -23,6 +23,8 @@ from trinity.rpc.channel import open_channel
 from trinity.rpc.runner import run_service
 from trinity.rpc.server import Servicer, serve
 from trinity.runtime.logs import log_formatter
+from trinity.runtime.loops import LoopKeeper
+from trinity.runtime.presence import WaitRegistry
 from trinity.security.credentials import Credentials
 from trinity.security.worker_tenant import worker_tenant
 
@@ -74,9 +76,15 @@ async def _serve_leader(settings: ExplorerSettings, tenant: str, stop: asyncio.E
         agent = EngineHostAgent(
             settings=settings, tenant=tenant, stub=ExplorerServiceStub(channel), on_joined=record
         )
+        keeper = LoopKeeper(
+            waits=WaitRegistry(owner="explorer", on_change=lambda: None),
+            report=server.health.set_loop,
+        )
         background = [
             tasks.create_task(agent.serve_leader()),
-            tasks.create_task(update_readiness(server.health, needs)),
+            tasks.create_task(
+                keeper.keep_running("readiness", lambda: update_readiness(server.health, needs))
+            ),
         ]
         await stop.wait()
         for task in background:

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from services.synchronizer import tables
@@ -14,9 +15,11 @@ from services.synchronizer.watching import WatchStreams
 from trinity.api.v1.synchronizer_pb2_grpc import add_SynchronizerServiceServicer_to_server
 from trinity.rpc.runner import USER_ERROR, run_service
 from trinity.rpc.server import Servicer, serve
+from trinity.runtime.loops import LoopKeeper
 from trinity.runtime.migrations import Migrations
 from trinity.runtime.notifications import Listener
 from trinity.runtime.postgres import async_engine, report_health, wait_until_up
+from trinity.runtime.presence import WaitRegistry
 
 MIGRATIONS = Migrations(
     folder=Path(__file__).parent / "migrations",
@@ -53,7 +56,12 @@ async def run(settings: SynchronizerSettings, stop: asyncio.Event) -> None:
             operations = Operations(SynchronizerDatabase(engine, async_commit), members)
             servicer = _servicer(operations, watching)
             async with serve(settings, [servicer], tenant_of=operations.tenant_of) as server:
-                await report_health(probe, server.health, stop)
+                keeper = LoopKeeper(
+                    waits=WaitRegistry(owner="synchronizer", on_change=lambda: None),
+                    report=server.health.set_loop,
+                )
+                report = partial(report_health, probe, server.health, stop)
+                await keeper.keep_running("health", report)
                 watching.close_streams()
     finally:
         for opened in (engine, async_commit, probe):

@@ -25,6 +25,7 @@ from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.rpc.channel import open_channel
 from trinity.rpc.runner import run_service
 from trinity.rpc.server import Servicer, serve
+from trinity.runtime.loops import LoopKeeper
 from trinity.runtime.presence import Heartbeats
 from trinity.security.credentials import Credentials
 from trinity.security.worker_tenant import worker_tenant
@@ -58,11 +59,13 @@ async def run_trainer(settings: TrainerSettings, stop: asyncio.Event) -> None:
         )
         state.heartbeats = await stack.enter_async_context(heartbeats)
         readiness = TrainerReadiness(heartbeats.waits)
+        keeper = LoopKeeper(waits=heartbeats.waits, report=server.health.set_loop)
         background = [
             tasks.create_task(watcher.follow()),
-            tasks.create_task(readiness.track_synchronizer(watcher)),
-            tasks.create_task(readiness.track_buffer(buffer_channel)),
-            tasks.create_task(readiness.report_to_health(server.health)),
+            *(
+                tasks.create_task(keeper.keep_running(name, loop))
+                for name, loop in readiness.loops(watcher, buffer_channel, server.health).items()
+            ),
         ]
         if settings.host:
             await _serve_leader(settings, tenant, state, stop)

@@ -9,6 +9,7 @@ import typer
 
 from trinity.cli.output import write_errors
 from trinity.errors import UserError
+from trinity.runtime.owned_places import claim_folder
 from trinity.security.authorization import EVERY_TENANT, ROLE_SCOPES
 from trinity.security.certificates import (
     DEFAULT_TENANT,
@@ -76,6 +77,7 @@ def certs(
             raise UserError(f"--role: there is no {role!r}; there are {', '.join(ROLE_SCOPES)}")
         parts = (_further(name, role, tenant, hosts.get(name, ())),)
     with write_errors(folder, "give a folder of its own as FOLDER"):
+        claim_folder(folder, "give a folder of its own as FOLDER")
         issuer = CredentialIssuer(folder)
         for part in parts:
             print(f"{part.name}: {VARIABLE}={issuer.issue(part, lifetime, force=force).resolve()}")

@@ -9,6 +9,7 @@ import typer
 from trinity.cli.output import write_errors
 from trinity.cli.overrides import FilesOption, refuse_ignored
 from trinity.errors import UserError
+from trinity.runtime.owned_places import write_new_file
 from trinity.verl.back import verl_command
 from trinity.verl.convert import Converted, convert
 from trinity.verl.settings import read_sources
@@ -151,10 +152,11 @@ def _write_command(command: str, output: Path | None, *, force: bool) -> None:
 
 
 def _write_text(path: Path, text: str, *, force: bool) -> None:
-    if path.exists() and not force:
-        raise UserError(f"{path} exists: give another name, or --force to overwrite it")
     with write_errors(path, "give another `--output`"):
-        path.write_text(text, encoding="utf-8")
+        if force:
+            path.write_text(text, encoding="utf-8")
+        else:
+            write_new_file(path, text, "give another name, or --force to overwrite it")
 
 
 def _write(path: Path, converted: Converted, *, force: bool) -> None:

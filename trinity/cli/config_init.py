@@ -31,6 +31,7 @@ from trinity.config.docs.catalog import IS_MATHS, DraftOptions, draft_config
 from trinity.errors import UserError
 from trinity.json_values import JsonValue
 from trinity.plugins import REWARDS
+from trinity.runtime.owned_places import write_new_file
 
 NUM_ROWS = 512
 """Rows that are looked at."""
@@ -322,8 +323,8 @@ def write_draft(output: Path, given: GivenOptions, plugin_dir: Path | None = Non
     if output.exists():
         raise UserError(f"{output} exists: give another FILE")
     options, found = _looked_into(given)
-    with write_errors(output, "give another FILE"), output.open("x", encoding="utf-8") as file:
-        file.write(draft_config(options))
+    with write_errors(output, "give another FILE"):
+        write_new_file(output, draft_config(options), "give another FILE")
     for sentence in found:
         print(f"found: {sentence}")
     for error in check_on_machine(output, {}).errors:

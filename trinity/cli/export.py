@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +14,7 @@ from trinity.errors import UserError
 from trinity.inspect.conditions import HELP, parse_conditions
 from trinity.inspect.open import StoredExperiment, open_stored_experiment
 from trinity.inspect.samples import sample_row, samples
+from trinity.runtime.owned_places import move_to_new, working_folder
 from trinity.types import JsonObject
 from trinity.weights.stored import model_lines
 
@@ -94,28 +94,15 @@ def schema(pa: Any) -> Any:
 async def write_parquet(path: Path, rows: AsyncIterator[JsonObject]) -> int:
     """Writes a file atomically; returns the number of samples in it."""
     pa = load_pyarrow()
-    partial = _cleared(path)
     columns = schema(pa)
     count = 0
-    try:
-        with pa.parquet.ParquetWriter(partial, columns, compression="zstd") as writer:
+    with working_folder(path) as work:
+        with pa.parquet.ParquetWriter(work / path.name, columns, compression="zstd") as writer:
             async for group in _groups(rows):
                 writer.write_table(pa.Table.from_pylist(group, schema=columns))
                 count += len(group)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+        move_to_new(work / path.name, path)
     return count
-
-
-def _cleared(path: Path) -> Path:
-    """Returns the temporary path, after removing what a killed export left there."""
-    partial = path.with_name(f".{path.name}.partial")
-    if partial.is_dir():
-        shutil.rmtree(partial)
-    else:
-        partial.unlink(missing_ok=True)
-    return partial
 
 
 async def _groups(rows: AsyncIterator[JsonObject]) -> AsyncIterator[list[JsonObject]]:
@@ -140,17 +127,13 @@ def _size(row: JsonObject) -> int:
 async def write_dataset(path: Path, rows: AsyncIterator[JsonObject]) -> int:
     """Writes a directory for `datasets.load_from_disk`; returns the number of its samples."""
     dataset_class = _load_datasets()
-    work = _cleared(path)
-    work.mkdir(parents=True)
-    try:
+    with working_folder(path) as work:
         count = await write_parquet(work / "samples.parquet", rows)
         dataset = dataset_class.from_parquet(
             str(work / "samples.parquet"), cache_dir=str(work / "cache")
         )
         dataset.save_to_disk(str(work / "dataset"))
-        (work / "dataset").replace(path)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        move_to_new(work / "dataset", path)
     return count
 
 

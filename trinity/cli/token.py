@@ -1,5 +1,6 @@
 """`trinity token`: a token for a person or a program, signed with the authority's key."""
 
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +36,9 @@ OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="File to write, readable by its owner only.")
 ]
 
+TOKEN = re.compile(rb"eyJ[\w-]*\.[\w-]+\.[\w-]+\s*")
+"""A JSON Web Token, which may be replaced by a newer one."""
+
 
 def token(
     signing_key: KeyOption,
@@ -58,6 +62,8 @@ def token(
         print(issued)
         return
     with write_errors(output, "give another `--output`"):
+        if output.exists() and not TOKEN.fullmatch(output.read_bytes()):
+            raise UserError(f"{output} holds something else than a token: give another `--output`")
         write_private(output, issued)
     print(f"{output}: a token of {subject} for {hours:g} hours")
 

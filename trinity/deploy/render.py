@@ -22,6 +22,7 @@ from trinity.deploy.deployment import (
 from trinity.deploy.kubernetes import Overlay, kubernetes_files
 from trinity.errors import UserError
 from trinity.launch.part_checks import check_part_names
+from trinity.runtime.owned_places import claim_folder
 
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 
@@ -227,14 +228,7 @@ class ManifestRenderer:
 
     def _prepare(self) -> None:
         """Creates the folder; an older rendering may be overwritten, nothing else."""
-        if self.output.is_dir() and any(self.output.iterdir()):
-            if not (self.output / PLAN).is_file():
-                raise UserError(
-                    f"{self.output} holds other files: give an empty or a new folder as `--output`"
-                )
-        elif self.output.exists() and not self.output.is_dir():
-            raise UserError(f"{self.output} is a file: give a folder as `--output`")
-        self.output.mkdir(parents=True, exist_ok=True)
+        claim_folder(self.output, "give an empty or a new folder as `--output`")
 
     def _command(self) -> str:
         match self.target:

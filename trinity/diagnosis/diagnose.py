@@ -11,8 +11,10 @@ from trinity.diagnosis.rules import (
     as_sentence,
     busy_notes,
     display_name,
+    failing_loop_notes,
     find_broken,
     find_busy,
+    find_failing_loop,
     find_unreachable,
     format_duration,
     link_hint,
@@ -90,6 +92,7 @@ def _first_found(snapshot: SystemSnapshot) -> Diagnosis:
         find_broken(snapshot)
         or _unknown(snapshot)
         or find_unreachable(snapshot)
+        or find_failing_loop(snapshot)
         or _missing(snapshot)
         or _waits(snapshot)
     )
@@ -163,6 +166,7 @@ def _waits(snapshot: SystemSnapshot) -> Diagnosis:
         *restart_notes(snapshot),
         *unreachable_notes(snapshot),
         *busy_notes(snapshot),
+        *failing_loop_notes(snapshot),
     )
     if root is not None and chain.end not in WORKER_ROLES:
         if root.waited_seconds >= _normal_wait_seconds(chain, root, work):

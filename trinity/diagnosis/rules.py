@@ -13,6 +13,7 @@ from trinity.diagnosis.snapshot import (
     SystemSnapshot,
     WaitSnapshot,
 )
+from trinity.runtime.loops import EXPERIMENT, LoopKind
 
 TITLES = {
     "postgres": "Postgres",
@@ -27,6 +28,8 @@ TITLES = {
     "rewards": "rewards from outside",
     "tasks": "tasks from outside",
     "device": "the shared GPU",
+    "upkeep": "its upkeep",
+    "data path": "its data path",
 }
 PART_OF = {"database": "postgres", "broker": "nats"}
 """Parts by the names that waits use."""
@@ -49,6 +52,7 @@ UNREACHABLE_SECONDS = 6.0
 ADVICE = "look at the network between the two"
 LIVE_SECONDS = 10.0
 """A member silent for longer says nothing about the current state."""
+LOOPS = tuple(LoopKind)
 ROLES = ("trainer", "buffer", "explorer")
 OUTSIDE = {"wait for rewards that come later": "rewards", "waits until the queue": "tasks"}
 """Causes outside of the run (people or programs), by the buffer's wording."""
@@ -358,6 +362,41 @@ def wait_chain_of(snapshot: SystemSnapshot) -> WaitChain:
     return WaitChain(links=tuple(links), end=owner)
 
 
+def failing_loop_notes(snapshot: SystemSnapshot) -> tuple[str, ...]:
+    """Describes loops of upkeep that fail; no run waits for them."""
+    return tuple(
+        as_sentence(
+            f"a loop of {display_name(wait.owner)} fails and is started again, with longer pauses: "
+            f"{wait.reason}{log_of(snapshot.part(wait.owner))}"
+        )
+        for wait in _loop_waits(snapshot, LoopKind.UPKEEP)
+    )
+
+
+def find_failing_loop(snapshot: SystemSnapshot) -> Diagnosis | None:
+    """Finds a loop of the data path that fails; the run stalls as long as it does."""
+    running = snapshot.running
+    for wait in _loop_waits(snapshot, LoopKind.DATA_PATH):
+        is_of_one = f"({EXPERIMENT}" in wait.reason
+        if is_of_one and (running is None or f"({EXPERIMENT}{running.id}," not in wait.reason):
+            continue  # another run waits for it
+        return Diagnosis(
+            state=DiagnosisState.BROKEN,
+            cause=f"{wait.owner} loop {wait.reason.partition(':')[0]}",
+            text=as_sentence(
+                f"the run waits for {display_name(wait.owner)}: a loop of its data path fails and "
+                f"is started again, with longer pauses: {wait.reason}"
+                f"{log_of(snapshot.part(wait.owner))}"
+            ),
+        )
+    return None
+
+
+def _loop_waits(snapshot: SystemSnapshot, kind: LoopKind) -> list[WaitSnapshot]:
+    members = [member for role in ROLES for member in live_members(snapshot, role)]
+    return [wait for member in members for wait in member.waits if wait.waits_for == kind]
+
+
 def live_members(snapshot: SystemSnapshot, role: str) -> list[MemberSnapshot]:
     """Returns the role's live members on the running experiment or on none, one per address."""
     running = snapshot.running
@@ -378,7 +417,7 @@ def _at_work(snapshot: SystemSnapshot, role: str) -> bool:
 
 def _decisive(members: list[MemberSnapshot]) -> WaitSnapshot | None:
     """Returns the longest wait; waits for work or for a batch count only if there is no other."""
-    waits = [wait for member in members for wait in member.waits]
+    waits = [wait for member in members for wait in member.waits if wait.waits_for not in LOOPS]
     others = [wait for wait in waits if wait.waits_for != "buffer" or is_for_an_answer(wait)]
     return max(others or waits, key=lambda wait: wait.waited_seconds, default=None)
 

@@ -6,7 +6,7 @@ import json
 import logging
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, TypeAlias, TypeVar
@@ -19,6 +19,7 @@ from trinity.api.v1 import (
     synchronizer_pb2,
     synchronizer_pb2_grpc,
 )
+from trinity.config.checks.runtime import ANOTHER_RUN
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.schema.experiment import LogConfig
 from trinity.errors import RunFailed
@@ -40,6 +41,9 @@ from trinity.progress.view import RunView
 from trinity.rpc.channel import open_channel
 from trinity.rpc.limits import CALL_SECONDS
 from trinity.runtime.host_port import own_address
+from trinity.runtime.loops import LoopKeeper
+from trinity.runtime.owned_places import claim_folder
+from trinity.runtime.presence import WaitRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -228,6 +232,8 @@ class LocalRun:
 
     @contextlib.asynccontextmanager
     async def _stack(self) -> AsyncIterator[LocalStack]:
+        for folder in sorted({self._home, self.plan.job_path}):  # what is around comes first
+            claim_folder(folder, ANOTHER_RUN)
         self.reporter.print_line("starting the broker, the database and the services")
         async with LocalStack(
             job_dir=self._home,
@@ -281,12 +287,28 @@ class LocalRun:
                 ended = await self._first_completed(
                     follower.until_ended(),
                     self._until_stack_fails(stack),
-                    report_startup(synchronizer, self.reporter),
-                    report_stalls(self._home, view, self.reporter, self._sync_timeout()),
-                    self._starts.save_periodically(self.plan.job_path),
+                    *self._beside(synchronizer, view),
                 )
                 await monitor.catch_up(view.last_event)
                 return ended
+
+    def _beside(
+        self, synchronizer: SynchronizerStub, view: RunView
+    ) -> Iterator[Coroutine[None, None, NoReturn]]:
+        """Yields what runs beside the run; of these, only a run that is stuck ends it."""
+        waits = WaitRegistry(owner="launcher", on_change=lambda: None)
+        keeper = LoopKeeper(waits=waits, ends_with=(RunFailed,))
+        loops: dict[str, Callable[[], Awaitable[None]]] = {
+            "startup": lambda: report_startup(synchronizer, self.reporter),
+            "stalls": lambda: report_stalls(self._home, view, self.reporter, self._sync_timeout()),
+            "seconds": lambda: self._starts.save_periodically(self.plan.job_path),
+        }
+
+        async def keep(name: str) -> NoReturn:
+            await keeper.keep_running(name, loops[name])
+            raise AssertionError(f"{name} has no end")
+
+        yield from map(keep, loops)
 
     @property
     def _home(self) -> Path:

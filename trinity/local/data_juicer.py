@@ -18,6 +18,7 @@ from trinity.local.infrastructure import ProcessWithProbe
 from trinity.local.process_spec import ProcessSpec
 from trinity.local.services import StackContext
 from trinity.runtime.child_process import OWN_IDENTITY, module_command
+from trinity.runtime.owned_places import check_folder, claim_folder
 
 REQUIREMENTS = ("py-data-juicer==1.6.1", "aiohttp")
 PYTHON_VARIABLE = "TRINITY_DATA_JUICER_PYTHON"
@@ -61,7 +62,9 @@ def environment_folder() -> Path:
 
 
 def _make(folder: Path, python: Path) -> None:
+    check_folder(folder, f"give another folder as {CACHE_VARIABLE}")
     shutil.rmtree(folder, ignore_errors=True)
+    claim_folder(folder, f"give another folder as {CACHE_VARIABLE}")
     log = folder.with_name(folder.name + ".log")
     pip = module_command("pip", "--disable-pip-version-check", "--python", str(python))
     make = module_command("venv", "--without-pip", str(folder))

@@ -73,6 +73,10 @@ class Health:
         for name in self._names:
             await self.servicer.set(name, SERVING if ready else NOT_SERVING)
 
+    async def set_loop(self, name: str, works: bool) -> None:
+        """Sets the health of a loop of the process, asked for as `loop/NAME`."""
+        await self.servicer.set(f"loop/{name}", SERVING if works else NOT_SERVING)
+
     async def shut_down(self) -> None:
         """Reports that the service is going away; later changes have no effect."""
         await self.servicer.enter_graceful_shutdown()

@@ -11,6 +11,7 @@ import psycopg
 from psycopg import sql
 
 from trinity.runtime.postgres import libpq_dsn
+from trinity.telemetry import metrics, names
 
 logger = logging.getLogger(__name__)
 
@@ -97,10 +98,17 @@ class Listener:
         while True:
             try:
                 await self._listen()
-            except psycopg.OperationalError as error:
+            except Exception as error:  # without it, waits end by their own time alone
                 if self._connected.is_set():
                     pause_seconds = _FIRST_PAUSE_SECONDS
-                    logger.warning("lost the database's notifications", extra={"why": str(error)})
+                is_unexpected = not isinstance(error, psycopg.OperationalError)
+                if is_unexpected or self._connected.is_set():
+                    extra = {"why": str(error)}
+                    logger.warning(
+                        "lost the database's notifications", extra=extra, exc_info=is_unexpected
+                    )
+                if is_unexpected:
+                    metrics.LOOP_FAILURES.add(1, {names.LOOP: "notifications"})
             self._connected.clear()
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)

@@ -15,6 +15,7 @@ import grpc
 
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.runtime.loops import LoopKeeper
 from trinity.telemetry.metrics import observe_waits
 
 logger = logging.getLogger(__name__)
@@ -327,7 +328,8 @@ class Heartbeats:
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         await self._tasks.__aenter__()
-        self._task = self._tasks.create_task(self._run(), name="heartbeats")
+        beating = LoopKeeper(waits=self.waits).keep_running("heartbeats", self._run)
+        self._task = self._tasks.create_task(beating, name="heartbeats")
         return self
 
     async def __aexit__(

@@ -190,6 +190,9 @@ OUTSTANDING = ObservableGauge(
 )
 READY = ObservableGauge("trinity.rows.ready", "{row}", "Rows that wait for a batch")
 STREAM_PENDING = ObservableGauge("trinity.stream.pending", "{message}", "Messages not stored yet")
+LOOP_FAILURES = Counter(
+    "trinity.loop.failures", "{failure}", "Failures of a process's loops, which are started again"
+)
 STORED = Counter("trinity.store.results", "{result}", "Results stored, by what became of them")
 STORE_SECONDS = Histogram(
     "trinity.store.duration", "s", "A transaction that stores results", bounds=SHORT

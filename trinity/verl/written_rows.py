@@ -15,6 +15,7 @@ from pathlib import Path
 
 from trinity.errors import UserError
 from trinity.runtime.child_process import OWN_IDENTITY, module_command
+from trinity.runtime.owned_places import claim_folder
 from trinity.verl.settings import VerlSettings
 from trinity.verl.shell.variables import UNKNOWN
 from trinity.verl.values import JsonValue
@@ -76,7 +77,7 @@ def write_rows(settings: VerlSettings, folder: Path, seconds: float) -> WrittenR
             f"--write-rows writes what `{CLASS}`, `{SAMPLER}` or `data.train_max_samples` makes, "
             "and none is given: leave it out"
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    claim_folder(folder, "give a new or an empty folder to --write-rows")
     with tempfile.TemporaryDirectory() as scratch:
         request, result = Path(scratch) / "request.json", Path(scratch) / "result.json"
         request.write_text(json.dumps(_request(settings, folder)), encoding="utf-8")

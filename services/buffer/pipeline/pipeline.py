@@ -33,6 +33,7 @@ from services.buffer.types import GroupResult
 from services.buffer.workers.functions import FunctionRunner, ServiceUnavailable
 from trinity.errors import Unavailable
 from trinity.runtime.logs import RateLimitedLog
+from trinity.runtime.loops import LoopKind, of_stage
 from trinity.runtime.notifications import Listener, Subscription
 from trinity.runtime.presence import WaitRegistry
 from trinity.telemetry import tracing
@@ -246,6 +247,7 @@ class ExperiencePipeline:
 
     async def run_pipeline(self) -> None:
         """Works until cancelled; claims of a dead worker expire soon."""
+        self._turns.clear()  # of a life before, which was cancelled within them
         with self._listener.subscribe(SCOPES_TOPIC) as changes:
             async with asyncio.TaskGroup() as tasks:
                 while True:
@@ -294,9 +296,14 @@ class ExperiencePipeline:
             is_unexpected = not isinstance(error, Unavailable)
             about = {"stage": key.stage, "why": str(error)}
             logger.warning("groups of a stage wait", extra=about, exc_info=is_unexpected)
+            if is_unexpected:
+                why = of_stage("pipeline", key, error)
+                self._waits.set(f"{WAIT} {key}", waits_for=LoopKind.DATA_PATH, reason=why)
             changes.notify()
             await asyncio.sleep(RETRY_SECONDS)
             pause_seconds = 0.0
+        else:
+            self._waits.clear(f"{WAIT} {key}")
         del self._turns[key]
         if pause_seconds == 0 or key in self._wanted:
             self._wanted.discard(key)

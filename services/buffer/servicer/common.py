@@ -11,6 +11,7 @@ import grpc
 from services.buffer.ingest.stream import RunStream
 from services.buffer.operations.batching import BatchComposer
 from services.buffer.servicer.convert import parse_sha256, parse_subject_part
+from services.buffer.sink.writer import ExperienceSinkWriter
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.quotas import BufferQuotas
 from services.buffer.tasksets.library import FeatureLibrary, TasksetLibrary
@@ -206,3 +207,4 @@ class BufferServicerBase:
     stream: RunStream
     uploads: UploadMemoryBudget
     quotas: BufferQuotas
+    sinks: ExperienceSinkWriter

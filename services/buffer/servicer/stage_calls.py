@@ -241,6 +241,7 @@ class StageRpcs(BufferServicerBase):
             await self.functions.load_functions(tenant, FunctionChain.from_plan(plan).functions)
         except FunctionFailed as error:
             raise PreconditionFailed(str(error)) from error
+        await self.sinks.check_places(tenant, plan)
         if plan.replay is not None and plan.needs_rollout:
             await self._check_priority(tenant, plan.replay)
 

@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +20,16 @@ from sqlalchemy.orm import Session
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.codec import experience_from_proto
 from trinity.common.schema.sql_schema import ExperienceModel, SinkBase, SinkPosition
-from trinity.config.plan.experience_sink import FILES, ExperienceSink
+from trinity.config.plan.experience_sink import ExperienceSink
 from trinity.inspect.samples import content_row
+from trinity.runtime.owned_places import (
+    foreign_line_error,
+    is_begun_line_of_ours,
+    is_line_of_ours,
+)
 from trinity.types import Pair, StageKey
 
 DRIVERS = {"postgresql": "postgresql+psycopg"}
-FILE_NAME = "experiences.jsonl"
 _ROWS = SinkBase.metadata.tables[ExperienceModel.__tablename__]
 BLOCK_BYTES = 1 << 16
 
@@ -35,6 +40,10 @@ class SinkFenced(Exception):
 
 class SinkFailed(Exception):
     """The target does not take rows now."""
+
+
+class SinkForeign(SinkFailed):
+    """The target holds what Trinity has not written; nothing is changed there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +80,7 @@ def open_target(sink: ExperienceSink) -> SinkTarget:
     Raises: SinkFailed.
     """
     with sink_failures(sink.shown):
-        return SqlTarget(sink.place) if sink.kind == "sql" else JsonLinesTarget(Path(sink.place))
+        return SqlTarget(sink.place) if sink.kind == "sql" else JsonLinesTarget(sink.file)
 
 
 @contextlib.contextmanager
@@ -92,12 +101,30 @@ def open_engine(address: str) -> sa.Engine:
     return sa.create_engine(url.set(drivername=DRIVERS.get(url.drivername, url.drivername)))
 
 
+def check_table(engine: sa.Engine, table: sa.Table, place: str, beside: str = "") -> None:
+    """Checks that a table of a name is ours, by its columns and by the one `beside` it, or missing.
+
+    Raises: SinkForeign; SQLAlchemyError.
+    """
+    found = sa.inspect(engine)
+    if not found.has_table(table.name):
+        return
+    columns = {column["name"] for column in found.get_columns(table.name)}
+    if columns != set(table.columns.keys()) or (beside and not found.has_table(beside)):
+        raise SinkForeign(
+            f"{place} has a table {table.name} that Trinity has not made, so nothing is written "
+            "there: give another database, or rename the table"
+        )
+
+
 class SqlTarget:
     """Tables of `trinity.common.schema.sql_schema` in a database."""
 
     def __init__(self, address: str) -> None:
         self._place = sa.make_url(address).render_as_string(hide_password=True)
         self._engine = open_engine(address)
+        for table in SinkBase.metadata.tables.values():
+            check_table(self._engine, table, self._place, SinkPosition.__tablename__)
         SinkBase.metadata.create_all(self._engine)
 
     def position(self, key: StageKey) -> int:
@@ -164,11 +191,12 @@ def _values(key: StageKey, row: SinkRow) -> dict[str, object]:
 class JsonLinesTarget:
     """JSON lines in one file; the last whole line of a stage is its position.
 
-    Writers hold a lock on the file. Half a line, which a killed writer leaves, is cut off.
+    Writers hold a lock on the file. Half a line, which a killed writer leaves, is cut off. A file
+    with any line of others is left as it is.
     """
 
     def __init__(self, place: Path) -> None:
-        self._path = place if place.suffix in FILES else place / FILE_NAME
+        self._path = place
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._size = -1
         self._positions: dict[tuple[str, str], int] = {}
@@ -197,7 +225,12 @@ class JsonLinesTarget:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[BinaryIO]:
-        with self._path.open("a+b") as file:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        descriptor = os.open(self._path, flags, 0o666)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise SinkForeign(f"{self._path} is not a file: give another path for experiences")
+        with os.fdopen(descriptor, "a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield file
 
@@ -206,15 +239,17 @@ class JsonLinesTarget:
         size = file.seek(0, os.SEEK_END)
         if size == self._size:
             return self._positions
-        self._positions, whole = {}, 0
+        self._positions, self._size, whole = {}, -1, 0
         file.seek(0)
-        for line in file:
-            if not line.endswith(b"\n"):
+        for number, line in enumerate(file, start=1):
+            if is_line_of_ours(line):
+                whole += len(line)
+                row = json.loads(line)
+                self._positions[row["experiment_id"], row["stage"]] = row["number"]
+            elif line.endswith(b"\n") or not is_begun_line_of_ours(line):
+                raise SinkForeign(str(foreign_line_error(self._path, number)))
+            else:
                 file.truncate(whole)
-                break
-            whole += len(line)
-            row = json.loads(line)
-            self._positions[row["experiment_id"], row["stage"]] = row["number"]
         self._size = whole
         return self._positions
 
@@ -226,6 +261,7 @@ def _line(key: StageKey, row: SinkRow) -> bytes:
     sequence = body.chosen if isinstance(body, Pair) else body
     eid = message.eid
     fields = {
+        "trinity": 1,
         "experiment_id": key.experiment_id,
         "stage": key.stage,
         "number": row.number,

@@ -12,8 +12,10 @@ from services.buffer.domain.stage import Stage, StageState
 from services.buffer.sink.targets import (
     SinkFailed,
     SinkFenced,
+    SinkForeign,
     SinkRow,
     SinkTarget,
+    check_table,
     open_engine,
     open_target,
     sink_failures,
@@ -36,6 +38,7 @@ from trinity.config.plan.experience_sink import (
     experience_sink,
     task_backup,
 )
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import NotFound, PreconditionFailed, Unavailable, UserError
 from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.sql import Connection
@@ -45,6 +48,8 @@ logger = logging.getLogger(__name__)
 limited_log = RateLimitedLog(logger)
 
 ROWS_AT_ONCE = 512
+NO_STAGE = StageKey(tenant="", experiment_id="", stage="")
+"""Whose position is read to have a place looked into."""
 _NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
@@ -68,6 +73,7 @@ class BackupTable:
                 sa.Column(TASK_COLUMN, sa.JSON, nullable=False),
                 sa.UniqueConstraint("taskset_id", "task_index"),
             )
+            check_table(self._engine, self._table, self._place)
             self._table.create(self._engine, checkfirst=True)
 
     def num_rows(self, taskset_id: str) -> int:
@@ -169,6 +175,7 @@ class TaskBackupWriter:
         """Releases connections."""
         for table in self._tables.values():
             table.close()
+        self._tables.clear()
 
 
 LOOK_SECONDS = 2.0
@@ -209,10 +216,35 @@ class ExperienceSinkWriter:
         finally:
             for target in self._targets.values():
                 target.close()
+            self._targets.clear()
             self._backup.close()
 
+    async def check_places(self, tenant: str, plan: StagePlan) -> None:
+        """Checks that a stage's places hold nothing of others; one that is away is not asked.
+
+        Raises: PreconditionFailed.
+        """
+        grants = self._policy.grants(tenant)
+        sink, backup = experience_sink(plan), task_backup(plan)
+        try:
+            if sink is not None:
+                grants.check_sink(sink)
+                target = await asyncio.to_thread(open_target, sink)
+                await asyncio.to_thread(target.position, NO_STAGE)
+                target.close()
+            if backup is not None:
+                grants.check_sink(backup.sink)
+                (await asyncio.to_thread(BackupTable, backup)).close()
+        except SinkForeign as error:
+            raise PreconditionFailed(str(error)) from error
+        except (SinkFailed, UserError) as error:  # it is written later, or not, which the log says
+            logger.info("a place is not looked into", extra={"why": str(error)})
+
     async def write_all(self) -> None:
-        """Writes what is committed; a failure of one stage does not stop the others."""
+        """Writes what is committed; a failure of one stage does not stop the others.
+
+        Raises: ExceptionGroup at the end of what nothing accounts for.
+        """
         try:
             async with self._database.autocommit() as connection:
                 stages = await list_readable(connection)
@@ -221,12 +253,22 @@ class ExperienceSinkWriter:
         except Unavailable as error:
             limited_log.warning("experiences are written later", why=str(error))
             return
+        failures: list[Exception] = []
         for stage in (*stages, *ended):
-            sink = experience_sink(stage.plan)
-            is_written = sink is None or await self._write_stage(stage, sink)
-            is_written = await self._backup.write_stage(stage) and is_written
-            if stage.state is not StageState.OPEN and is_written:
-                self._ended.add(stage.key)
+            try:
+                await self._write_both(stage)
+            except Exception as error:  # one stage must not stop all others
+                failures.append(error)
+        if failures:
+            raise ExceptionGroup("places of experiences", failures)
+
+    async def _write_both(self, stage: Stage) -> None:
+        """Writes the experiences of a stage and the tasks of its queue."""
+        sink = experience_sink(stage.plan)
+        is_written = sink is None or await self._write_stage(stage, sink)
+        is_written = await self._backup.write_stage(stage) and is_written
+        if stage.state is not StageState.OPEN and is_written:
+            self._ended.add(stage.key)
 
     async def _ended_stages(self, connection: Connection) -> list[Stage]:
         """Returns ended stages that may not be written whole: another process may have ended."""

@@ -34,6 +34,7 @@ from trinity.errors import PreconditionFailed, RpcError
 from trinity.rpc.channel import open_channel
 from trinity.rpc.health import Health
 from trinity.rpc.server import RunningServer, Servicer, serve
+from trinity.runtime.loops import LoopKeeper, LoopKind
 from trinity.runtime.presence import Heartbeats
 from trinity.runtime.threads import DaemonThreads
 from trinity.security.credentials import Credentials
@@ -323,14 +324,17 @@ class Explorer:
         publisher = ResultPublisher(
             producer=self._id, outbox=self._outbox, broker=self._broker, blobs=self._buffer
         )
+        keeper = LoopKeeper(waits=self._heartbeats.waits, report=server.health.set_loop)
         commits = CommitReportWatcher(producer=self._id, buffer=self._buffer, outbox=self._outbox)
         return [
             connect_broker(self._broker, self._retry_policy),
             publisher.publish_results(),
-            commits.follow_reports(),
+            keeper.keep_running("reports of commits", commits.follow_reports, LoopKind.DATA_PATH),
             self._experiments.follow_stream(),
             self._buffer_health.follow_stream(),
-            update_readiness(server.health, self._needs()),
+            keeper.keep_running(
+                "readiness", lambda: update_readiness(server.health, self._needs())
+            ),
         ]
 
     def _needs(self) -> dict[str, Callable[[], bool]]:

@@ -354,7 +354,9 @@ def _output(path: str) -> AbstractContextManager[IO[str] | None]:
         return nullcontext(None)
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        return Path(path).open("w", encoding="utf-8")
+        return Path(path).open("x", encoding="utf-8")
+    except FileExistsError:
+        raise UserError(f"{path} exists: give another path for experiences") from None
     except OSError as error:
         raise UserError(f"experiences cannot be written to {path}: {error.strerror}") from error
 

@@ -436,7 +436,6 @@ def remove_tree(path: Path) -> None:
 
 
 def _is_leftover(path: Path, incarnation: int) -> bool:
-    if path.suffix == TEMPORARY_SUFFIX:
-        return True
-    match = NAME_PATTERN.fullmatch(path.name)
-    return match is not None and int(match[1]) < incarnation
+    match = NAME_PATTERN.fullmatch(path.name.removesuffix(TEMPORARY_SUFFIX))
+    is_begun = path.suffix == TEMPORARY_SUFFIX
+    return match is not None and (is_begun or int(match[1]) < incarnation)

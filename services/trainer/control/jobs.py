@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -256,6 +257,16 @@ class TrainerReadiness:
     def mark_met(self, condition: ReadinessCondition) -> None:
         """Records that a condition is met."""
         self.set_met(condition, is_met=True)
+
+    def loops(
+        self, watcher: StageWatcher, buffer: grpc.aio.Channel, health: Health
+    ) -> dict[str, Callable[[], Awaitable[None]]]:
+        """Returns what tracks the conditions and reports them, each until it is cancelled."""
+        return {
+            "watch of the synchronizer": lambda: self.track_synchronizer(watcher),
+            "watch of the buffer": lambda: self.track_buffer(buffer),
+            "readiness": lambda: self.report_to_health(health),
+        }
 
     async def report_to_health(self, health: Health) -> None:
         """Reports every change to the health service, until cancelled."""

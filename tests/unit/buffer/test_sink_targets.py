@@ -1,9 +1,11 @@
 """Experiences in a database or as JSON lines: once each, in order, by one writer at a time."""
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from sqlalchemy.orm import sessionmaker
 from services.buffer.sink.targets import (
     SinkFailed,
     SinkFenced,
+    SinkForeign,
     SinkRow,
     SinkTarget,
     open_target,
@@ -24,8 +27,9 @@ from tests.unit.test_codec import an_experience
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.codec import SampleRef, set_experience
 from trinity.common.schema.sql_schema import ExperienceModel
-from trinity.config.plan.experience_sink import ExperienceSink, experience_sink
+from trinity.config.plan.experience_sink import ExperienceSink, check_sinks, experience_sink
 from trinity.errors import UserError
+from trinity.runtime.owned_places import check_lines
 from trinity.types import JsonValue, StageKey
 
 KEY = StageKey(tenant="default", experiment_id="7d1f0c6e-7c3b-4f0e-9d2e-1b1c5a7f4a10", stage="rft")
@@ -107,6 +111,112 @@ def test_half_a_line_of_a_killed_writer_is_written_again(tmp_path: Path) -> None
     assert target.position(KEY) == 1
     target.write(KEY, [row(2)], after=1, until=2)
     assert numbers(sink) == [1, 2]
+
+
+LINE = b'{"trinity": 1, "experiment_id": "e", "stage": "s", "number": 7}\n'
+FOREIGN = (
+    b'{"question": "1+1"}\n',
+    b'{"question": "1+1"}',
+    b'{\n "question": "1+1"\n}\n',
+    b"\n",
+    b'{"experiment_id": "e", "stage": "s", "number": 7}\n',
+    b'{"trinity": 1, "experiment_id": "e", "stage": "s"}\n',
+    b'{"trinity": 1, "experiment_id": ["e"], "stage": {}, "number": true}\n',
+    b'{"trinity": 1, \n',
+    b"\xff\x00\n",
+    b"text without an end",
+    LINE + b"{",
+    LINE + b"\n" + LINE,
+    LINE[:-2] + b', "deep": ' + b"[" * 20_000 + b"\n",
+    LINE.replace(b"7", b"true"),
+    b"null\n",
+)
+
+
+@pytest.mark.parametrize("content", FOREIGN)
+def test_a_file_of_others_is_refused_and_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
+    sink = sinks(tmp_path)["file"]
+    Path(sink.place).write_bytes(content)
+    target = open_target(sink)
+    for _ in range(2):
+        with pytest.raises(SinkForeign, match="nothing is changed"):
+            target.position(KEY)
+        with pytest.raises(SinkForeign, match="is not of Trinity's experiences"):
+            target.write(KEY, [row(1)], after=0, until=1)
+    with pytest.raises(UserError, match=r"made\.jsonl, line \d"):
+        check_lines(Path(sink.place))
+    assert Path(sink.place).read_bytes() == content
+
+
+def test_lines_of_others_that_come_later_are_not_touched_either(tmp_path: Path) -> None:
+    sink = sinks(tmp_path)["file"]
+    target = open_target(sink)
+    target.write(KEY, [row(1)], after=0, until=1)
+    check_lines(Path(sink.place))
+    with Path(sink.place).open("ab") as file:
+        file.write(b"a note of mine")
+    before = Path(sink.place).read_bytes()
+    with pytest.raises(SinkForeign, match="line 2"):
+        target.write(KEY, [row(2)], after=1, until=2)
+    assert Path(sink.place).read_bytes() == before
+
+
+def test_a_pipe_is_no_place_for_experiences(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "made.jsonl")
+    with pytest.raises(SinkForeign, match="is not a file"):
+        open_target(sinks(tmp_path)["file"]).position(KEY)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "CREATE TABLE experience (id INTEGER)",
+        "CREATE TABLE experience (id INTEGER); CREATE TABLE experience_position (number INTEGER)",
+        "CREATE TABLE experience_position (number INTEGER)",
+    ],
+)
+def test_a_table_of_others_is_refused_and_stays_as_it_is(tmp_path: Path, made: str) -> None:
+    file = tmp_path / "own.db"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.executescript(made)
+    before = file.read_bytes()
+    with pytest.raises(SinkForeign, match="that Trinity has not made"):
+        open_target(ExperienceSink("sql", f"sqlite:///{file}"))
+    assert file.read_bytes() == before
+
+
+def test_a_database_of_a_users_gets_our_tables_beside_its_own(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "own.db")) as connection:
+        connection.executescript("CREATE TABLE mine (id INTEGER); INSERT INTO mine VALUES (1)")
+        sink = ExperienceSink("sql", f"sqlite:///{tmp_path}/own.db")
+        for _ in range(2):
+            open_target(sink).position(KEY)
+        assert connection.execute("SELECT id FROM mine").fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("own.jsonl", b'{"question": "1+1"}'), ("own.db", b"no database"), ("own.db", None)],
+)
+def test_the_check_refuses_a_place_of_others(
+    tmp_path: Path, name: str, content: bytes | None
+) -> None:
+    path = tmp_path / name
+    buffer: dict[str, JsonValue] = {"path": str(path), "storage_type": None}
+    plan = experiment_plan(
+        tmp_path / "run", buffer={"trainer_input": {"experience_buffer": buffer}}
+    )
+    check_sinks(plan.stages[0])
+    if content is None:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.executescript("CREATE TABLE experience (id INTEGER)")
+    else:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=name):
+        check_sinks(plan.stages[0])
+    path.unlink()
+    open_target(experience_sink(plan.stages[0])).write(KEY, [row(1)], after=0, until=1)  # type: ignore[arg-type]
+    check_sinks(plan.stages[0])
 
 
 def test_the_snippet_of_the_faq_prints_what_is_stored(tmp_path: Path) -> None:

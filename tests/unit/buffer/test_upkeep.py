@@ -14,6 +14,7 @@ from services.buffer.store.stages import UnreadablePlan
 from tests.unit.buffer.builders import KEY, stage
 from trinity.errors import PreconditionFailed, Unavailable
 from trinity.runtime.postgres import async_engine
+from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
@@ -34,6 +35,7 @@ class Open(BufferDatabase):
 @pytest.mark.parametrize(
     "error",
     [
+        KeyError("number"),
         UnreadablePlan("its plan has a new field", key=KEY, is_open=True),
         PreconditionFailed("it is of another time"),
         Unavailable("the database is away"),
@@ -54,5 +56,39 @@ async def test_a_stage_that_cannot_be_locked_leaves_the_others_their_turn(
         acted.append(key)
 
     monkeypatch.setattr(maintenance, "list_readable", two_stages)
-    await maintenance._in_each_stage(Open(), lambda _: True, act, "something waits")
+    waits = WaitRegistry(owner="buffer", on_change=lambda: None)
+    shown = maintenance.StageFailures("cutoff", "something waits", waits)
+    await maintenance._in_each_stage(Open(), lambda _: True, act, shown)
     assert acted == [NEXT]
+    told = [(wait.waits_for, wait.reason) for wait in waits.to_proto()]
+    about = f"experiment {KEY.experiment_id}, stage {KEY.stage}"
+    why = f"cutoff ({about}): {type(error).__name__}: {error}"
+    # A database that is away is shown by the process itself.
+    assert told == ([] if isinstance(error, Unavailable) else [("data path", why)])
+
+
+async def test_a_stage_that_works_again_or_has_ended_is_shown_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stages = [stage()]
+
+    async def listed(_: Connection) -> list[Stage]:
+        return stages
+
+    async def act(_: Connection, key: StageKey) -> None:
+        if fails:
+            raise KeyError(key.stage)
+
+    monkeypatch.setattr(maintenance, "list_readable", listed)
+    waits = WaitRegistry(owner="buffer", on_change=lambda: None)
+    shown = maintenance.StageFailures("cutoff", "something waits", waits)
+    for has_ended in (False, True):
+        fails = True
+        await maintenance._in_each_stage(Open(), lambda _: True, act, shown)
+        [wait] = waits.to_proto()
+        assert wait.reason.endswith(f"stage {KEY.stage}): KeyError: {KEY.stage!r}")
+        fails = False
+        if has_ended:
+            stages.clear()
+        await maintenance._in_each_stage(Open(), lambda _: True, act, shown)
+        assert waits.to_proto() == []

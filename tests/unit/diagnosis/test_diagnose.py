@@ -285,3 +285,29 @@ def test_whose_turn_it_is_on_a_shared_device_is_told() -> None:
     assert turn_text(synchronizer_pb2.Experiment()) == ""
     free = synchronizer_pb2.Experiment(turn=synchronizer_pb2.DeviceTurn(held_seconds=3.0))
     assert turn_text(free) == "the shared GPU is free since 3 s"
+
+
+def test_a_failing_loop_of_upkeep_is_noted_and_holds_up_nothing() -> None:
+    failing = wait("buffer", "upkeep", 900.0, "retention: KeyError: 'number'")
+    verdict = diagnose(snapshot(member("trainer", BATCH), member("buffer", failing)))
+    assert verdict.state is DiagnosisState.WORKING
+    [note] = [note for note in verdict.notes if "retention" in note]
+    assert note.startswith("A loop of the buffer fails and is started again, with longer pauses")
+    assert "KeyError: 'number'; its log is /run/log/buffer.log" in note
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_broken"),
+    [
+        ("ingest: KeyError: 'a'", True),
+        ("straggler cutoff (experiment e, stage rft): KeyError: 'a'", True),
+        ("straggler cutoff (experiment other, stage rft): KeyError: 'a'", False),
+    ],
+)
+def test_a_failing_loop_of_the_data_path_is_what_the_run_waits_for(
+    reason: str, is_broken: bool
+) -> None:
+    failing = wait("buffer", "data path", 1.0, reason)
+    verdict = diagnose(snapshot(member("trainer", BATCH), member("buffer", failing)))
+    assert (verdict.state is DiagnosisState.BROKEN) is is_broken
+    assert ("a loop of its data path fails" in verdict.text) is is_broken

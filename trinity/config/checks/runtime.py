@@ -21,12 +21,17 @@ from trinity.config.checks.model import (
     check_teacher,
 )
 from trinity.config.error_collector import did_you_mean
+from trinity.config.plan.experience_sink import check_sinks
 from trinity.config.plan.placement import check_demand, cluster_gpus_of, gpu_demand_of
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.start_checkpoint import check_start_checkpoint
 from trinity.config.plan.task_storage import expanded
 from trinity.config.schema.experiment import MonitorConfig
 from trinity.errors import UserError
+from trinity.runtime.owned_places import check_folder
+
+ANOTHER_RUN = "give the experiment another `name`, or change `checkpoint_root_dir`"
+"""What helps where the run's directory holds other things."""
 
 
 def check_turns(plan: StagePlan) -> None:
@@ -249,6 +254,7 @@ def _checks(plan: ExperimentPlan) -> Iterator[Check]:
         yield from _data_checks(stage)
         yield f"stage `{stage.name}`: ", partial(check_number_of_tasks, stage)
         yield f"stage `{stage.name}`: ", partial(_check_pipeline_file, stage)
+        yield f"stage `{stage.name}`: ", partial(check_sinks, stage)
 
 
 def _data_checks(stage: StagePlan, *, only_here: bool = False) -> Iterator[Check]:
@@ -312,3 +318,4 @@ def _check_writable(job_dir: Path) -> None:
             f"the run's directory {job_dir} cannot be written, {existing} is read-only: "
             "change `checkpoint_root_dir`"
         )
+    check_folder(job_dir, ANOTHER_RUN)

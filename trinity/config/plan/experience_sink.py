@@ -1,5 +1,9 @@
 """Places outside of the buffer where a run's experiences, and a queue's tasks, are written too."""
 
+import contextlib
+import sqlite3
+import urllib.parse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,8 +16,15 @@ from trinity.config.plan.task_storage import (
     database_address,
     without_password,
 )
+from trinity.errors import UserError
+from trinity.runtime.owned_places import check_lines
 
 FILES = (".json", ".jsonl")
+FILE_NAME = "experiences.jsonl"
+EXPERIENCES, POSITIONS = "experience", "experience_position"
+"""Tables of experiences; the second one is the mark of the first."""
+BACKUP_COLUMNS = ("id", "taskset_id", "task_index", "raw_task")
+SQLITE_HEADER = b"SQLite format 3\0"
 SQLITE_FILES = (".db", ".sqlite", ".sqlite3")
 
 
@@ -29,6 +40,12 @@ class ExperienceSink:
     def is_file(self) -> bool:
         """True for what lies in the file system of the buffer."""
         return self.kind == "jsonl" or self.place.startswith(SQLITE)
+
+    @property
+    def file(self) -> Path:
+        """The file of what lies in the file system."""
+        path = Path(self.place.removeprefix(SQLITE))
+        return path if self.kind == "sql" or path.suffix in FILES else path / FILE_NAME
 
     @property
     def shown(self) -> str:
@@ -61,6 +78,45 @@ class TaskBackup:
 
     sink: ExperienceSink
     table: str
+
+
+def check_sinks(plan: StagePlan) -> None:
+    """Checks that the files that a stage writes to are ours, empty or not there.
+
+    Raises: UserError naming what they hold. The buffer looks into databases on other machines.
+    """
+    sink, backup = experience_sink(plan), task_backup(plan)
+    try:
+        if sink is not None and sink.kind == "jsonl":
+            check_lines(sink.file)
+        elif sink is not None and sink.is_file:
+            _check_database(sink.file, EXPERIENCES, needs=POSITIONS)
+        if backup is not None and backup.sink.is_file:
+            _check_database(backup.sink.file, backup.table, columns=BACKUP_COLUMNS)
+    except (OSError, sqlite3.Error) as error:
+        raise UserError(f"what is written beside the run cannot be looked into: {error}") from error
+
+
+def _check_database(
+    file: Path, table: str, *, needs: str = "", columns: Sequence[str] = ()
+) -> None:
+    """Checks a SQLite file: a table of the name is ours if it has a twin, or these columns."""
+    if not file.exists():
+        return
+    with file.open("rb") as opened:
+        if opened.read(len(SQLITE_HEADER)) not in (b"", SQLITE_HEADER):
+            raise UserError(f"{file} is not a SQLite database: give another path")
+    address = f"file:{urllib.parse.quote(str(file))}?mode=ro"
+    with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+        asked = database.execute("SELECT name FROM pragma_table_info(?)", [table])
+        found = [name for (name,) in asked]
+    is_ours = needs in tables if needs else found == list(columns)
+    if table in tables and not is_ours:
+        raise UserError(
+            f"{file} has a table {table} that Trinity has not made, so nothing is written there: "
+            "give another path, or rename the table"
+        )
 
 
 def task_backup(plan: StagePlan) -> TaskBackup | None:
