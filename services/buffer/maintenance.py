@@ -129,7 +129,7 @@ class StageFailures:
         limited_log.warning(self.otherwise, about, why=describe_failure(error))
         if isinstance(error, Unavailable):
             return
-        metrics.LOOP_FAILURES.add(1, {names.LOOP: self.name})
+        metrics.LOOP_FAILURES.add(1, {names.LOOP_NAME: self.name})
         reason = of_stage(self.name, key, error)
         self.waits.set(f"{self.name} {key}", waits_for=LoopKind.DATA_PATH, reason=reason)
         self._shown.add(key)

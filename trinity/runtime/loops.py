@@ -80,7 +80,7 @@ class LoopKeeper:
         why = describe_failure(error)
         extra = {"loop": name, "why": why, "seconds": seconds}
         logger.error("a loop has failed and is started again", extra=extra, exc_info=error)
-        metrics.LOOP_FAILURES.add(1, {names.LOOP: name})
+        metrics.LOOP_FAILURES.add(1, {names.LOOP_NAME: name})
         self.waits.set(f"loop {name}", waits_for=kind, reason=f"{name}: {why}")
         await self.report(name, False)
 

@@ -108,7 +108,7 @@ class Listener:
                         "lost the database's notifications", extra=extra, exc_info=is_unexpected
                     )
                 if is_unexpected:
-                    metrics.LOOP_FAILURES.add(1, {names.LOOP: "notifications"})
+                    metrics.LOOP_FAILURES.add(1, {names.LOOP_NAME: "notifications"})
             self._connected.clear()
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
