@@ -16,7 +16,14 @@ WRITING = {
     *("write_text", "write_bytes", "unlink", "touch", "mkdir", "rmdir", "truncate", "makedirs"),
     *("symlink_to", "hardlink_to", "rmtree", "copytree", "copyfile", "copy2", "removedirs"),
     *("to_parquet", "save_to_disk", "ParquetWriter", "create_all", "FileHandler", "savefig"),
-    *("move_to_new", "claim_folder", "working_folder", "write_new_file", "write_private"),
+    *(
+        "move_to_new",
+        "claim_folder",
+        "mark_if_new",
+        "working_folder",
+        "write_new_file",
+        "write_private",
+    ),
     *("save_pretrained", "save_file", "ftruncate", "write_secret", "pwrite"),
 }
 """Methods and functions that make, change or remove files, whatever they belong to."""

@@ -81,7 +81,7 @@ PLACES: dict[str, dict[str, str]] = {
             "ManifestRenderer._prepare ManifestRenderer.write_manifests _copy"
         ),
         "trinity/deploy/secret_folder.py": "write_secrets",
-        "trinity/runtime/owned_places.py": "claim_folder",
+        "trinity/runtime/owned_places.py": "claim_folder mark_if_new",
         "trinity/security/certificates.py": (
             "CredentialIssuer._make_signing_key CredentialIssuer._new_authority "
             "CredentialIssuer.issue"

@@ -35,6 +35,7 @@ from trinity.local.reaper import JobLock, job_environment, kill_orphans_of_job
 from trinity.local.run_file import ProcessExit, RunningStack, remove_run_file
 from trinity.local.services import StackContext, service_processes
 from trinity.runtime.child_process import module_command
+from trinity.runtime.owned_places import mark_if_new
 
 logger = logging.getLogger(__name__)
 
@@ -260,6 +261,7 @@ class LocalStack:
             self._events.put_nowait(None)
 
     async def _start(self) -> None:
+        mark_if_new(self._job_dir)
         (self._job_dir / "log" / self._log_folder).mkdir(parents=True, exist_ok=True)
         self._lock = await asyncio.to_thread(
             JobLock.acquire, self._job_dir, only_views=self._only_views

@@ -30,7 +30,7 @@ EXPERIMENT = "experiment "
 
 
 class LoopKind(StrEnum):
-    """What waits for a loop; waits for one of these name it so."""
+    """Kinds of loops, by what a failure holds up; a wait for one is named so."""
 
     DATA_PATH = "data path"
     """A run, which stalls without it."""

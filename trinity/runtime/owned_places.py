@@ -46,6 +46,13 @@ def claim_folder(folder: Path, advice: str) -> None:
     (folder / MARK).touch()
 
 
+def mark_if_new(folder: Path) -> None:
+    """Makes a folder ours if it is empty or not there; leaves any other as it is."""
+    if not folder.is_dir() or not os.listdir(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / MARK).touch()
+
+
 @contextlib.contextmanager
 def working_folder(target: Path) -> Iterator[Path]:
     """Yields an empty folder beside a target, for its parts; what a killed process left is removed.
