@@ -84,6 +84,7 @@ async def run_trainer(settings: TrainerSettings, stop: asyncio.Event) -> None:
             stop=stop,
             hosts=hosts,
         )
+        state.save_and_stop = supervisor.save_and_stop
         await supervisor.supervise()
         for task in background:
             task.cancel()

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -27,6 +27,7 @@ from trinity.runtime.device_lock import ReportCounter
 from trinity.types import StageKey
 
 POLL_SECONDS = 20.0
+EVALUATION_POLL_SECONDS = 5.0
 REPORT_STREAM_SECONDS = 60.0
 """Time after which the stream of reports is opened again, so that none is missed for longer."""
 OPEN_SECONDS = 120.0
@@ -45,6 +46,8 @@ class NoBatchReason(Enum):
     """Explorers wait for the current weights to be published."""
     WEIGHTS_DAMAGED = "weights damaged"
     """Published weights are to be written again first."""
+    STOPPING = "stopping"
+    """The step in hand is to be saved, and no further one trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,20 +236,31 @@ class TrainerBufferClient:
         )
         self._retry.call(lambda: self._stub.FinishTraining(request, timeout=CALL_SECONDS))
 
-    def await_evaluations(self, step: int, incarnation: int) -> EvaluationsEnd:
-        """Waits until no evaluation of a stage is open whose training has finished."""
+    def await_evaluations(
+        self, step: int, incarnation: int, is_stopping: Callable[[], bool]
+    ) -> EvaluationsEnd | None:
+        """Waits until no evaluation of a stage is open whose training has finished.
+
+        Returns None where `is_stopping` came first.
+        """
         request = buffer_pb2.FinishTrainingRequest(
             key=self._key, incarnation=incarnation, step=step
         )
 
         def ask() -> buffer_pb2.FinishTrainingResponse:
             answer: buffer_pb2.FinishTrainingResponse = self._stub.FinishTraining(
-                request, timeout=POLL_SECONDS + CALL_SECONDS
+                request, timeout=EVALUATION_POLL_SECONDS + CALL_SECONDS
             )
-            request.wait_seconds = POLL_SECONDS  # from now on the wait is shown
+            request.wait_seconds = EVALUATION_POLL_SECONDS  # from now on the wait is shown
             return answer
 
-        answer = self._retry.call_until_ready(ask, _evaluating_reason, seconds=math.inf)
+        answer = self._retry.call_until_ready(
+            ask,
+            lambda told: None if is_stopping() else _evaluating_reason(told),
+            seconds=math.inf,
+        )
+        if _evaluating_reason(answer) is not None:
+            return None
         is_cancelled = answer.state == buffer_pb2.FinishTrainingResponse.STATE_CANCELLED
         return EvaluationsEnd(tuple(answer.best_versions), is_cancelled, answer.reason)
 

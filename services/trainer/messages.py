@@ -45,7 +45,13 @@ class StopOrder(_Message):
     kind: Literal["stop"] = "stop"
 
 
-Order = Annotated[StageOrder | StopOrder, Field(discriminator="kind")]
+class SaveOrder(_Message):
+    """Service to rank: end the step in hand, save a checkpoint and leave the stage."""
+
+    kind: Literal["save"] = "save"
+
+
+Order = Annotated[StageOrder | StopOrder | SaveOrder, Field(discriminator="kind")]
 
 
 class RankReady(_Message):
@@ -88,8 +94,9 @@ class RankStageEnded(_Message):
     """Rank to service: its work in the stage is done."""
 
     kind: Literal["ended"] = "ended"
-    outcome: Literal["finished", "cancelled", "superseded"]
-    """Cancelled: the buffer ended the stage. Superseded: a newer incarnation trains it."""
+    outcome: Literal["finished", "stopped", "cancelled", "superseded"]
+    """Stopped: as ordered, and saved. Cancelled: the buffer ended the stage. Superseded: a newer
+    incarnation trains it."""
     reason: str = ""
 
 

@@ -18,6 +18,8 @@ from trinity.api.v1 import (
     query_pb2_grpc,
     synchronizer_pb2,
     synchronizer_pb2_grpc,
+    trainer_pb2,
+    trainer_pb2_grpc,
 )
 from trinity.config.checks.runtime import ANOTHER_RUN
 from trinity.config.plan.stage_plan import ExperimentPlan
@@ -27,7 +29,7 @@ from trinity.launch.follow import FINISHED, ExperimentFollower, watched
 from trinity.launch.machine import claimed_gpus, share_gpus, share_processors
 from trinity.launch.messages import report_stalls, report_startup
 from trinity.launch.resume import cancel_stale_experiments, store_plan
-from trinity.local.addresses import write_stack_directory
+from trinity.local.addresses import ServiceAddresses, write_stack_directory
 from trinity.local.infrastructure import ProcessWithProbe
 from trinity.local.process_spec import EventKind
 from trinity.local.services import StackContext, service_processes
@@ -56,6 +58,8 @@ T = TypeVar("T")
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 SynchronizerStub: TypeAlias = synchronizer_pb2_grpc.SynchronizerServiceStub
 CANCEL_SECONDS = 3.0
+SAY_SECONDS = 0.5
+SAVING = "the trainer ends its step and saves a checkpoint; Ctrl-C again skips that"
 
 
 class PhaseTimer:
@@ -133,7 +137,8 @@ class RunInterrupted(Exception):
 
 
 class GracefulShutdown:
-    """Turns the first signal into a cancellation; a shutdown in progress is never cut short.
+    """Turns the first signal into a cancellation; a shutdown in progress is never cut short, but
+    for the work that `unless_pressed_again` was given.
 
     Every signal is answered with a line at once: a shutdown takes seconds, and silence invites a
     kill.
@@ -145,6 +150,15 @@ class GracefulShutdown:
     def __init__(self, reporter: LineSink) -> None:
         self._reporter = reporter
         self._is_stopping = False
+        self._skippable: asyncio.Future[None] | None = None
+
+    async def unless_pressed_again(self, work: Awaitable[None]) -> None:
+        """Awaits work of the shutdown that a further signal cancels."""
+        self._skippable = asyncio.ensure_future(work)
+        await asyncio.wait({self._skippable})
+        skippable, self._skippable = self._skippable, None
+        if not skippable.cancelled():
+            skippable.result()
 
     def mark_stopping(self) -> None:
         """Marks that the work is stopping by itself: it has finished, or failed."""
@@ -169,6 +183,10 @@ class GracefulShutdown:
                 loop.remove_signal_handler(number)
 
     def _signalled(self, task: "asyncio.Future[T]") -> None:
+        if self._skippable is not None:
+            self._skippable.cancel()
+            self._reporter.print_line("stopping at once: the step in hand is not saved")
+            return
         if self._is_stopping:
             self._reporter.print_line(
                 "already stopping: what runs is ended in order, wait a moment"
@@ -282,7 +300,7 @@ class LocalRun:
                     self.plan.job_path / MONITOR_FOLDER,
                     queries=query_pb2_grpc.QueryServiceStub(to_buffer),
                 ) as monitor,
-                self._cancel_on_interrupt(synchronizer, experiment),
+                self._cancel_on_interrupt(synchronizer, experiment, addresses),
             ):
                 ended = await self._first_completed(
                     follower.until_ended(),
@@ -348,17 +366,43 @@ class LocalRun:
         self,
         synchronizer: SynchronizerStub,
         experiment: synchronizer_pb2.Experiment,
+        addresses: ServiceAddresses,
     ) -> AsyncIterator[None]:
-        """Tells the services why they are about to stop; without an answer they stop as well."""
+        """Has the step in hand saved, and tells the services why they are about to stop; without an
+        answer they stop as well."""
         try:
             yield
         except asyncio.CancelledError:
+            await self._stop.unless_pressed_again(self._save_step(experiment, addresses))
             request = synchronizer_pb2.CancelExperimentRequest(
                 experiment_id=experiment.id, reason="stopped by the user"
             )
             with contextlib.suppress(grpc.aio.AioRpcError):
                 await synchronizer.CancelExperiment(request, timeout=CANCEL_SECONDS)
             raise
+
+    async def _save_step(
+        self, experiment: synchronizer_pb2.Experiment, addresses: ServiceAddresses
+    ) -> None:
+        """Has the trainer end its step and save it, so that a resumed run trains nothing again."""
+        if not any(stage.needs_training for stage in self.plan.stages):
+            return
+        request = trainer_pb2.StopTrainingRequest(
+            tenant=experiment.tenant, experiment_id=experiment.id
+        )
+        async with open_channel(addresses.trainer, addresses.security) as channel:
+            stub = trainer_pb2_grpc.TrainerServiceStub(channel)
+            loop = asyncio.get_running_loop()
+            told = loop.call_later(SAY_SECONDS, self.reporter.print_line, SAVING)
+            try:
+                answer = await stub.StopTraining(request)
+            except grpc.aio.AioRpcError as error:
+                logger.info("the step in hand is not saved", extra={"reason": error.details()})
+                return
+            finally:
+                told.cancel()
+        if answer.saved:
+            self.reporter.print_line(f"step {answer.step} is saved as a checkpoint")
 
     async def _until_stack_fails(self, stack: LocalStack) -> synchronizer_pb2.Experiment:
         async for event in stack.events():

@@ -100,7 +100,11 @@ _TABLE: Mapping[str, Mapping[str, tuple[Scope, ...]]] = {
         "CloseQueue": (_SUBMIT, _STEER),
     },
     "ExplorerService": {"GetExplorerStatus": (_READ,), "JoinEngine": (_EXPLORER,)},
-    "TrainerService": {"GetTrainerStatus": (_READ,), "JoinGang": (_TRAINER,)},
+    "TrainerService": {
+        "GetTrainerStatus": (_READ,),
+        "StopTraining": (_STEER,),
+        "JoinGang": (_TRAINER,),
+    },
 }
 
 SCOPES_OF_METHODS: Mapping[str, frozenset[Scope]] = {

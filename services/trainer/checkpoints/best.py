@@ -1,7 +1,7 @@
 """The best version of a stage's weights, in a folder whose name stays as better ones come."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from services.trainer.checkpoints.weights import TEMPORARY_SUFFIX, remove_tree
@@ -17,25 +17,25 @@ class BestVersion:
     """The folder of the best version; its files are those of the version where links are possible.
 
     best = BestVersion(stage_directory / "best")
-    best.copy_version(7, store.published)
+    best.copy_first([7, 4], store.published)
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._source: Path | None = None
 
-    def copy_version(self, version: int, published: Iterable[WeightsOnDisk]) -> None:
-        """Puts a published version in place of the former best; does nothing where it is there.
+    def copy_first(self, versions: Sequence[int], published: Iterable[WeightsOnDisk]) -> None:
+        """Puts the first of the best versions in place of the former; it may be there already.
 
         Of several incarnations' copies the first is taken: it is the one that was evaluated.
         """
-        copies = [weights for weights in published if weights.version == version]
+        copies = [weights for weights in published if weights.version in versions[:1]]
         found = min(copies, key=lambda copy: (copy.incarnation, -copy.copy), default=None)
         if found is None or found.path == self._source:
             return
         if not self._holds(found):
             self._replace(found.path)
-            logger.info("the best version so far", extra={"version": version})
+            logger.info("the best version so far", extra={"version": found.version})
         self._source = found.path
 
     def _holds(self, weights: WeightsOnDisk) -> bool:

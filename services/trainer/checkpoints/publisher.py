@@ -268,8 +268,8 @@ class WeightsPublisher:
 
     def copy_best(self, best: tuple[int, ...]) -> None:
         """Makes the best version the one in `best/`."""
-        if self._best is not None and best:
-            self._best.copy_version(best[0], self._store.published)
+        if self._best is not None:
+            self._best.copy_first(best, self._store.published)
 
     def finish_stage(self) -> None:
         """Ends the stage with the newest version."""

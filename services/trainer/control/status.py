@@ -1,7 +1,7 @@
 """The trainer's current state: read by status calls, sent with heartbeats."""
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 import grpc
@@ -31,6 +31,8 @@ class TrainerState:
     num_ranks: int = 0
     num_gang_starts: int = 0
     heartbeats: Heartbeats | None = None
+    save_and_stop: Callable[[str, str], Awaitable[int | None]] | None = None
+    """Saves the step in hand of a tenant's experiment and returns its number, if there is one."""
     _waits: set[str] = field(default_factory=set)
 
     def begin_stage(self, experiment_id: str, stage: str) -> None:
@@ -142,6 +144,15 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             )
         async for response in self._hosts.serve(request_iterator):
             yield response
+
+    async def StopTraining(
+        self, request: trainer_pb2.StopTrainingRequest, context: grpc.aio.ServicerContext
+    ) -> trainer_pb2.StopTrainingResponse:
+        """Has the step in hand saved, and waits for it."""
+        del context
+        save = self._state.save_and_stop
+        step = None if save is None else await save(request.tenant, request.experiment_id)
+        return trainer_pb2.StopTrainingResponse(saved=step is not None, step=step or 0)
 
     async def GetTrainerStatus(
         self, request: trainer_pb2.GetTrainerStatusRequest, context: grpc.aio.ServicerContext

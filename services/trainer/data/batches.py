@@ -25,6 +25,7 @@ CODES = {
     NoBatchReason.CANCELLED: 3,
     NoBatchReason.VERSION_WANTED: 4,
     NoBatchReason.WEIGHTS_DAMAGED: 5,
+    NoBatchReason.STOPPING: 6,
 }
 STATES = {code: state for state, code in CODES.items()}
 
@@ -49,9 +50,11 @@ class BatchSource:
         stop: threading.Event,
         waits: WaitReporter,
         has_damage: Callable[[], bool] = lambda: False,
+        is_stopping: Callable[[], bool] = lambda: False,
         incomplete_after: float | None = None,
     ) -> None:
-        """Damaged weights (`has_damage`) come before a batch.
+        """Damaged weights (`has_damage`) come before a batch, and an order to stop before both; the
+        first rank decides.
 
         After `incomplete_after` seconds a batch is made of what is ready.
         """
@@ -63,6 +66,7 @@ class BatchSource:
         self._stop = stop
         self._waits = waits
         self._has_damage = has_damage
+        self._is_stopping = is_stopping
         self._incomplete_after = math.inf if incomplete_after is None else incomplete_after
         self._executor = ThreadPoolExecutor(1, "next-batch") if fetches_ahead else None
         self._prefetched: tuple[int, Future[BatchResult]] | None = None
@@ -123,6 +127,8 @@ class BatchSource:
                 if self._stop.is_set():
                     raise StopRequested
                 check()
+                if self._ranks.is_first and self._is_stopping():
+                    return BatchResult(None, NoBatchReason.STOPPING)
                 if self._has_damage():
                     return BatchResult(None, NoBatchReason.WEIGHTS_DAMAGED)
                 now = time.monotonic()

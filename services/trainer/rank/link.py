@@ -6,6 +6,7 @@ import os
 import queue
 import signal
 import threading
+from collections.abc import Callable
 from typing import IO
 
 import grpc
@@ -16,7 +17,9 @@ from services.trainer.messages import (
     Event,
     RankActivity,
     RankAlive,
+    SaveOrder,
     StageOrder,
+    StopOrder,
     encode,
 )
 from services.trainer.retry import RankWaitReporter
@@ -37,17 +40,20 @@ class RankLink:
     """Receives orders from the service and sends events to it.
 
     `stop` is set by a stop order, which also closes the channels given to
-    `close_channels_on_stop`, so that no long poll outlasts it.
+    `close_channels_on_stop`, so that no long poll outlasts it. `save` is set by an order to save
+    the step in hand and leave the stage, which also calls what `interrupt_on_save` was given.
     """
 
     def __init__(self, *, orders: IO[str], events_descriptor: int) -> None:
         self.stop = threading.Event()
+        self.save = threading.Event()
         self.waits = RankWaitReporter(self.send_event)
         self._orders = orders
         self._events_descriptor = events_descriptor
         self._pending: queue.SimpleQueue[StageOrder | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._channels: list[grpc.Channel] = []
+        self._interrupt_poll: Callable[[], None] = lambda: None
         self._incarnation = 0
 
     @classmethod
@@ -65,6 +71,10 @@ class RankLink:
         """Registers the channels of the current stage."""
         with self._lock:
             self._channels = channels
+
+    def interrupt_on_save(self, interrupt_poll: Callable[[], None]) -> None:
+        """Registers what ends the current stage's long poll for a batch."""
+        self._interrupt_poll = interrupt_poll
 
     def send_event(self, event: Event) -> None:
         """Sends an event to the service as one whole line."""
@@ -90,10 +100,15 @@ class RankLink:
     def _read_orders(self) -> None:
         for line in self._orders:
             order = ORDERS.validate_json(line)
-            if isinstance(order, StageOrder):
-                self._pending.put(order)
-            else:
-                self._stop()
+            match order:
+                case StageOrder():
+                    self.save.clear()
+                    self._pending.put(order)
+                case SaveOrder():
+                    self.save.set()
+                    self._interrupt_poll()
+                case StopOrder():
+                    self._stop()
         if not self.stop.is_set():
             os._exit(ORPHANED)
 

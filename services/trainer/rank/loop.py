@@ -147,6 +147,8 @@ class LoopDependencies:
     telemetry: StepTelemetry
     total_steps: int | None
     """None when only the buffer knows where the data ends."""
+    is_stopping: Callable[[], bool]
+    """True once the step in hand is to be saved, and no further one trained."""
     report: ActivityReport
     turns: RankTurns = field(default_factory=OwnDevice)
     """When the learner may be on its device."""
@@ -207,6 +209,8 @@ class TrainingLoop:
                 with self._on_device("to write damaged weights again"):
                     self._replace_damaged()
                 continue
+            if answer.state is NoBatchReason.STOPPING:
+                return self._save_and_stop()
             if answer.state is NoBatchReason.CANCELLED:
                 return RankStageEnded(outcome="cancelled", reason=answer.reason)
             if answer.batch is None:
@@ -388,6 +392,13 @@ class TrainingLoop:
         self._save_seconds = time.perf_counter() - started
         self._log("checkpoint saved", self._step, seconds=self._save_seconds)
 
+    def _save_and_stop(self) -> RankStageEnded:
+        self._async_publish.wait()
+        if self._step > self._deps.life.step and self._saved != self._step:
+            with self._on_device("to save the step in hand"):
+                self._save()
+        return RankStageEnded(outcome="stopped")
+
     def _finish(self) -> RankStageEnded:
         self._async_publish.wait()
         if self._published != self._step or self._saved != self._step:
@@ -398,7 +409,11 @@ class TrainingLoop:
             self._deps.buffer.finish_training(self._step, self._deps.life.number)
             if keeps_best(self._deps.plan):
                 self._report_activity("waiting for the last evaluation")
-                ended = self._deps.buffer.await_evaluations(self._step, self._deps.life.number)
+                ended = self._deps.buffer.await_evaluations(
+                    self._step, self._deps.life.number, self._deps.is_stopping
+                )
+                if ended is None:
+                    return RankStageEnded(outcome="stopped")
                 if ended.is_cancelled:
                     return RankStageEnded(outcome="cancelled", reason=ended.reason)
                 self._deps.publisher.copy_best(ended.best)

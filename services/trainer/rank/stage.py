@@ -204,6 +204,7 @@ class RankStageSetup:
             checkpoints=self._checkpoints(life, store),
             telemetry=self._telemetry(life),
             total_steps=total_steps,
+            is_stopping=self._link.save.is_set,
             report=self._link.report_activity,
             turns=self._turns,
         )
@@ -253,9 +254,9 @@ class RankStageSetup:
         """Waits for the evaluations that the earlier life has left, and keeps the best version."""
         if (best := self._best_version()) is None:
             return
-        ended = self._buffer.await_evaluations(life.finished_step, life.number)
-        for version in ended.best[:1]:
-            best.copy_version(version, self._synchronizer.versions())
+        step, is_stopping = life.finished_step, self._link.save.is_set
+        if ended := self._buffer.await_evaluations(step, life.number, is_stopping):
+            best.copy_first(ended.best, self._synchronizer.versions())
 
     def _best_version(self) -> BestVersion | None:
         keeps = keeps_best(self._plan) and self._ranks.is_first
@@ -306,7 +307,9 @@ class RankStageSetup:
             stop=self._link.stop,
             waits=self._link.waits,
             has_damage=lambda: self._damage is not None and self._damage.has_damage,
+            is_stopping=self._link.save.is_set,
         )
+        self._link.interrupt_on_save(self._buffer.interrupt_poll)
         self._stack.callback(source.cancel_prefetch)
         return source
 

@@ -1,15 +1,24 @@
 """The stack without a model behaves as the one with a model does."""
 
 import hashlib
+import os
+import signal
 from pathlib import Path
+
+import pytest
 
 from tests.support.model_free.alone import weights_of
 from tests.support.model_free.experiment import experiment_plan, run_to_end
 from tests.support.model_free.shared_stack import ON_IT, SharedStack
 from tests.support.model_free.stack import model_free_services
-from trinity.launch.run import LocalRun
+from trinity.api.v1 import buffer_pb2
+from trinity.cli.runs import newest_checkpoint_step
+from trinity.launch.run import LocalRun, RunInterrupted
+from trinity.progress.lines import LineReporter
 from trinity.progress.reporter import make_reporter
+from trinity.progress.view import RunView
 from trinity.weights.manifest import MANIFEST_NAME, Manifest, verify
+from trinity.weights.stored import newest_model
 
 pytestmark = ON_IT
 
@@ -21,6 +30,47 @@ async def test_the_same_seed_gives_the_same_weights_and_another_gives_others(
     again, other = [weights_of(await run_to_end(shared_stack.synchronizer, plan)) for plan in plans]
     assert again == calm_weights
     assert other != calm_weights
+
+
+class PressesAt(LineReporter):
+    """Shows a run's lines, and presses Ctrl-C once a step has ended."""
+
+    def __init__(self, step: int | None) -> None:
+        super().__init__(lambda line: self.said.append(line))
+        self.said: list[str] = []
+        self._press_at = step
+        self.replayed: list[int] = []
+
+    def event(self, view: RunView, event: buffer_pb2.ProgressEvent) -> None:
+        super().event(view, event)
+        if event.WhichOneof("event") != "step":
+            return
+        if event.step.replayed:
+            self.replayed.append(event.step.step)
+        if self._press_at is not None and event.step.step >= self._press_at:
+            self._press_at = None
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+async def test_what_was_trained_before_ctrl_c_is_not_trained_again(
+    tmp_path: Path, calm_weights: str
+) -> None:
+    plan = experiment_plan(tmp_path, trainer={"save_interval": 0})
+    reporter = PressesAt(3)
+    run = LocalRun(plan=plan, reporter=reporter, services=model_free_services())
+    with pytest.raises(RunInterrupted):
+        await run.run_to_end()
+    [saved] = [line for line in reporter.said if line.endswith(" is saved as a checkpoint")]
+    step = int(saved.split()[1])
+    assert newest_checkpoint_step(plan.job_path, "rft") == step >= 3
+    again = PressesAt(None)
+    run = LocalRun(plan=plan, reporter=again, services=model_free_services())
+    assert (await run.run_to_end()).state == "finished"
+    assert again.replayed == []
+    ended = newest_model(plan.job_path, "rft")
+    assert ended is not None
+    manifest = Manifest.model_validate_json((ended.path / MANIFEST_NAME).read_bytes())
+    assert (ended.version, manifest.weights_sha256) == (8, calm_weights)
 
 
 async def test_the_best_version_of_a_run_is_there_at_its_end(tmp_path: Path) -> None:

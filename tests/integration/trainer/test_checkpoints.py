@@ -293,10 +293,10 @@ def test_the_best_version_has_a_folder_of_its_own(
     written = [weights.write({"a": torch.ones(2) * v}, version=v, incarnation=1) for v in range(4)]
     root = tmp_path / "best"
     best = BestVersion(root)
-    best.copy_version(9, weights.published)
+    best.copy_first([9], weights.published)
     assert not root.exists(), "no such version is there"
     for version in (0, 1):
-        best.copy_version(version, weights.published)
+        best.copy_first([version], weights.published)
         assert verify(root, written[version].manifest_sha256).step == version
         shared = (root / "model.safetensors").samefile(written[version].path / "model.safetensors")
         assert shared is has_links
@@ -306,10 +306,10 @@ def test_the_best_version_has_a_folder_of_its_own(
     filled = root.stat().st_ino
     later = BestVersion(root)  # a later life, and what a kill has left behind
     (tmp_path / "best.tmp").mkdir()
-    later.copy_version(3, weights.published)
+    later.copy_first([3], weights.published)
     assert root.stat().st_ino != filled
     filled = root.stat().st_ino
-    BestVersion(root).copy_version(3, weights.published)
+    BestVersion(root).copy_first([3], weights.published)
     assert root.stat().st_ino == filled, "it is filled once"
     assert sorted(path.name for path in tmp_path.iterdir() if "best" in path.name) == ["best"]
 

@@ -85,6 +85,37 @@ async def test_pressed_while_a_finished_run_stops_it_keeps_its_results() -> None
     assert lines.said[0].startswith("already stopping")
 
 
+@pytest.mark.parametrize("is_impatient", [False, True])
+async def test_the_step_in_hand_is_saved_unless_it_is_pressed_again(*, is_impatient: bool) -> None:
+    lines, saved = Lines(), False
+    stop = GracefulShutdown(lines)
+
+    async def save() -> None:
+        nonlocal saved
+        if is_impatient:
+            press()
+            await asyncio.Event().wait()
+        saved = True
+
+    async def work() -> None:
+        try:
+            press()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await stop.unless_pressed_again(save())
+            press()
+            await lines.until_said(2 + is_impatient)
+            raise
+
+    async with asyncio.timeout(30):
+        with pytest.raises(RunInterrupted):
+            await stop.guard(work())
+    assert saved is not is_impatient
+    skipped = ["stopping at once: the step in hand is not saved"] if is_impatient else []
+    assert lines.said[:-1] == ["stopping in order", *skipped]
+    assert lines.said[-1].startswith("already stopping")
+
+
 async def test_pressed_when_nobody_reads_any_more_it_stops_all_the_same() -> None:
     assert await is_interrupted(GracefulShutdown(Gone()), signal.SIGINT)
 

@@ -6,15 +6,15 @@ from typing import Any, cast
 
 import pytest
 
-from services.trainer.control import supervisor
-from services.trainer.control.gang import RankEvent
-from services.trainer.control.status import TrainerState
-from services.trainer.control.supervisor import (
+from services.trainer.control import attempt as attempts
+from services.trainer.control.attempt import (
     SHOWN_SILENCE_SECONDS,
     TOLD_SILENCE_SECONDS,
     StageAttempt,
     Watchdog,
 )
+from services.trainer.control.gang import RankEvent
+from services.trainer.control.status import TrainerState
 from services.trainer.messages import RankAlive
 from trinity.runtime.presence import Heartbeats, WaitRegistry
 
@@ -54,7 +54,7 @@ class Watcher:
 async def test_only_a_long_silence_is_told_after_its_end(
     seconds: float, num_told: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "SHOWN_SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr(attempts, "SHOWN_SILENCE_SECONDS", 0.0)
     shown = asyncio.Event()
     waits = WaitRegistry(owner="trainer", on_change=shown.set)
     attempt = StageAttempt(

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import pytest
 
+from services.trainer.control.attempt import Watchdog
 from services.trainer.control.gang import RankEvent
-from services.trainer.control.supervisor import Watchdog
 from services.trainer.messages import RankActivity, RankAlive
 from trinity.runtime import device_lock, life
 from trinity.runtime.device_lock import DeviceLock, Holder, HolderWatch

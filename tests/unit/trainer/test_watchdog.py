@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from services.trainer.control.attempt import START_SECONDS, Watchdog
 from services.trainer.control.gang import RankEvent
-from services.trainer.control.supervisor import START_SECONDS, Watchdog
 from services.trainer.messages import RankActivity, RankAlive, RankReady, RankWaiting
 
 

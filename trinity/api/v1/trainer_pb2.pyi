@@ -29,6 +29,22 @@ class GetTrainerStatusResponse(_message.Message):
     num_gang_starts: int
     def __init__(self, trainer_id: _Optional[str] = ..., experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., activity: _Optional[str] = ..., incarnation: _Optional[int] = ..., step: _Optional[int] = ..., num_ranks: _Optional[int] = ..., num_gang_starts: _Optional[int] = ...) -> None: ...
 
+class StopTrainingRequest(_message.Message):
+    __slots__ = ("tenant", "experiment_id")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    experiment_id: str
+    def __init__(self, tenant: _Optional[str] = ..., experiment_id: _Optional[str] = ...) -> None: ...
+
+class StopTrainingResponse(_message.Message):
+    __slots__ = ("saved", "step")
+    SAVED_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    saved: bool
+    step: int
+    def __init__(self, saved: _Optional[bool] = ..., step: _Optional[int] = ...) -> None: ...
+
 class JoinGangRequest(_message.Message):
     __slots__ = ("hello", "report")
     HELLO_FIELD_NUMBER: _ClassVar[int]

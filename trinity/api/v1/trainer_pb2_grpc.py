@@ -43,6 +43,11 @@ class TrainerServiceStub:
                 request_serializer=trinity_dot_api_dot_v1_dot_trainer__pb2.GetTrainerStatusRequest.SerializeToString,
                 response_deserializer=trinity_dot_api_dot_v1_dot_trainer__pb2.GetTrainerStatusResponse.FromString,
                 _registered_method=True)
+        self.StopTraining = channel.unary_unary(
+                '/trinity.api.v1.TrainerService/StopTraining',
+                request_serializer=trinity_dot_api_dot_v1_dot_trainer__pb2.StopTrainingRequest.SerializeToString,
+                response_deserializer=trinity_dot_api_dot_v1_dot_trainer__pb2.StopTrainingResponse.FromString,
+                _registered_method=True)
         self.JoinGang = channel.stream_stream(
                 '/trinity.api.v1.TrainerService/JoinGang',
                 request_serializer=trinity_dot_api_dot_v1_dot_trainer__pb2.JoinGangRequest.SerializeToString,
@@ -64,6 +69,14 @@ class TrainerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StopTraining(self, request, context):
+        """StopTraining has the trainer end its step in hand, save a checkpoint of it and leave the stage of this
+        start. Waits for that; a caller that hangs up changes nothing. May be retried.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def JoinGang(self, request_iterator, context):
         """JoinGang puts the ranks of another host at the disposal of the trainer that leads the gang. Both sides
         send a message at least every two seconds; who hears nothing for eight gives the other one up. May be
@@ -80,6 +93,11 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.GetTrainerStatus,
                     request_deserializer=trinity_dot_api_dot_v1_dot_trainer__pb2.GetTrainerStatusRequest.FromString,
                     response_serializer=trinity_dot_api_dot_v1_dot_trainer__pb2.GetTrainerStatusResponse.SerializeToString,
+            ),
+            'StopTraining': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopTraining,
+                    request_deserializer=trinity_dot_api_dot_v1_dot_trainer__pb2.StopTrainingRequest.FromString,
+                    response_serializer=trinity_dot_api_dot_v1_dot_trainer__pb2.StopTrainingResponse.SerializeToString,
             ),
             'JoinGang': grpc.stream_stream_rpc_method_handler(
                     servicer.JoinGang,
@@ -118,6 +136,33 @@ class TrainerService:
             '/trinity.api.v1.TrainerService/GetTrainerStatus',
             trinity_dot_api_dot_v1_dot_trainer__pb2.GetTrainerStatusRequest.SerializeToString,
             trinity_dot_api_dot_v1_dot_trainer__pb2.GetTrainerStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopTraining(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trinity.api.v1.TrainerService/StopTraining',
+            trinity_dot_api_dot_v1_dot_trainer__pb2.StopTrainingRequest.SerializeToString,
+            trinity_dot_api_dot_v1_dot_trainer__pb2.StopTrainingResponse.FromString,
             options,
             channel_credentials,
             insecure,
