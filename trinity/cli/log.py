@@ -2,9 +2,12 @@
 
 import json
 import os
+import re
+import shutil
 import sys
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Annotated
@@ -19,6 +22,7 @@ from trinity.inspect.logs import (
     LogFilter,
     LogLine,
     follow_logs,
+    level_number,
     log_files,
     read_logs,
     since_of,
@@ -29,6 +33,10 @@ COLORS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31;1", "DEBUG": "2"}
 SERVICE_COLOR = "36"
 SERVICE_WIDTH = 12
 LEVEL_WIDTH = 8
+HEAD_WIDTH = len("2000-01-01 00:00:00.000 ") + SERVICE_WIDTH + LEVEL_WIDTH + 2
+MIN_TEXT_WIDTH = 40
+CUT = "…"
+_LOGGER = re.compile(r"^(services|trinity)(\.\w+)*: ")
 
 ServiceOption = Annotated[
     list[str] | None,
@@ -49,6 +57,14 @@ TraceOption = Annotated[str, typer.Option("--trace", help="A trace's id, or the 
 ExperimentOption = Annotated[
     str, typer.Option("--experiment", help="Lines that name this experiment, by id or label.")
 ]
+ShortOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--short/--long",
+        help="Cut lines below WARNING at the terminal's width; the default on a terminal.",
+        show_default=False,
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 
 
@@ -64,6 +80,7 @@ def log(
     experiment: ExperimentOption = "",
     limit: LimitOption = 0,
     follow: FollowOption = False,
+    short: ShortOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the logs of a run's processes together, also of a run that has stopped."""
@@ -79,7 +96,10 @@ def log(
         experiment=experiment,
     )
     files = log_files(directory, services)
-    show = _json_line if as_json else _painted if _takes_colors() else _plain
+    human = _painted if _takes_colors() else _plain
+    is_short = sys.stdout.isatty() if short is None else short
+    shown = (lambda line: human(_shortened(line))) if is_short else human
+    show = _json_line if as_json else shown
     looks = follow_logs(directory, services) if follow else iter([*read_logs(files), None])
     try:
         for line in _wanted(looks, wanted, limit):
@@ -95,6 +115,16 @@ def _wanted(looks: Iterator[LogLine | None], wanted: LogFilter, limit: int) -> I
     first = (line for line in there if line is not None and wanted.takes(line))
     yield from deque(first, maxlen=limit) if limit else first
     yield from (line for line in looks if line is not None and wanted.takes(line))
+
+
+def _shortened(line: LogLine) -> LogLine:
+    """Returns the line without its logger, at the terminal's width; warnings and errors whole."""
+    text = _LOGGER.sub("", line.text)
+    if level_number(line.level) >= level_number("WARNING"):
+        return replace(line, text=text)
+    room = max(shutil.get_terminal_size().columns - HEAD_WIDTH, MIN_TEXT_WIDTH)
+    cut = text if len(text) <= room and not line.more else f"{text[: room - 1]}{CUT}"
+    return replace(line, text=cut, more=())
 
 
 def _plain(line: LogLine) -> str:
