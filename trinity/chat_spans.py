@@ -22,6 +22,7 @@ from trinity.chat_template import (
 )
 from trinity.conversations import CALLS, functions_of
 from trinity.errors import UserError
+from trinity.rows import row_name
 
 Message = dict[str, object]
 Tools = list[object]
@@ -148,7 +149,8 @@ def _roles_of(source: str) -> ChatRoles:
 def refused(conversation: Conversation, error: Exception) -> UserError:
     """Returns the error of a row that the template raises an exception for."""
     return UserError(
-        f"row {conversation.index}: the chat template refuses it ({' '.join(str(error).split())}): "
+        f"{row_name(conversation.index)}: "
+        f"the chat template refuses it ({' '.join(str(error).split())}): "
         "correct its messages, or set `format.chat_template`"
     )
 
@@ -237,7 +239,8 @@ def _require_end(
     behind = whole[max(ends) :] if ends else ""
     if behind.strip() and before.endswith(behind):
         raise UserError(
-            f"row {conversation.index}: the chat template begins another answer behind the last "
+            f"{row_name(conversation.index)}: "
+            f"the chat template begins another answer behind the last "
             f"one (`{behind.strip():.60}`), which would be trained on: write it under "
             "`{% if add_generation_prompt %}`, and set `format.chat_template` to it"
         )
@@ -329,7 +332,8 @@ def _check_order(spans: list[Span], conversation: Conversation) -> list[Span]:
 
 def _ambiguous_answer_error(conversation: Conversation, what: str) -> UserError:
     return UserError(
-        f"row {conversation.index}: {what} cannot be told from the text around it, as the chat "
+        f"{row_name(conversation.index)}: "
+        f"{what} cannot be told from the text around it, as the chat "
         "template writes that text differently once the answer is there: set "
         "`format.enable_thinking` as the answers were written, or `format.chat_template` to a "
         "template with {% generation %} around what the assistant writes"
@@ -429,6 +433,7 @@ def _is_in(said: str, text: str) -> bool:
 
 def _left_out(conversation: Conversation, what: str, otherwise: str = "") -> UserError:
     return UserError(
-        f"row {conversation.index}: the chat template leaves out {what}, so that the row would be "
+        f"{row_name(conversation.index)}: "
+        f"the chat template leaves out {what}, so that the row would be "
         f"trained without: {OTHER_TEMPLATE}, {otherwise or 'or leave the row out'}"
     )

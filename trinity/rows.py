@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, TypeAlias, cast
 from uuid import UUID
 
 from trinity.conversations import without_nulls
@@ -27,6 +27,7 @@ COMPRESSED = ".gz"
 JSON_LINES = ("jsonl", "ndjson")
 ARROW_BATCH_ROWS = 1024
 MAX_FIELD_LENGTH = 64 * 1024 * 1024
+_NumberedRow: TypeAlias = tuple[int, object]
 PlainValue = dict[str, object] | str | float | None
 _CHAT_KEYS = ("role", "function", "parameters")
 """One of these is a key of every message and every tool."""
@@ -59,8 +60,25 @@ def read_rows(
 
     Raises: UserError naming the file and what is wrong with it.
     """
+    return (row for _, row in placed_rows(stream, name, batch_rows=batch_rows))
+
+
+def placed_rows(
+    stream: IO[bytes], name: str, *, batch_rows: int = ARROW_BATCH_ROWS
+) -> Iterator[tuple[str, object]]:
+    """Yields the rows of an open file with their places: `d.jsonl:14`, or a table's row.
+
+    Raises: as `read_rows`.
+    """
     with reading_errors(name):
-        yield from _rows_of_kind(plain_stream(stream, name), name, batch_rows)
+        found = _rows_of_kind(plain_stream(stream, name), name, batch_rows)
+        for number, (line, row) in enumerate(found):
+            yield f"{name}:{line}" if line else f"{name}, {row_name(number)}", row
+
+
+def row_name(index: int) -> str:
+    """Returns the words for a row that is no line of a file, and says where its number begins."""
+    return f"row {index} (from 0)"
 
 
 @contextmanager
@@ -84,7 +102,8 @@ def file_kind(name: str) -> str:
     return name.removesuffix(COMPRESSED).rpartition(".")[2]
 
 
-def _rows_of_kind(stream: IO[bytes], name: str, batch_rows: int) -> Iterator[object]:
+def _rows_of_kind(stream: IO[bytes], name: str, batch_rows: int) -> Iterator[_NumberedRow]:
+    """Yields rows with their lines, from 1 on; 0 for rows that are no lines."""
     match file_kind(name):
         case "jsonl" | "ndjson":
             yield from _json_lines(stream, name)
@@ -95,9 +114,9 @@ def _rows_of_kind(stream: IO[bytes], name: str, batch_rows: int) -> Iterator[obj
         case "tsv":
             yield from _csv(stream, name, delimiter="\t")
         case "parquet":
-            yield from _parquet(stream, name, batch_rows)
+            yield from ((0, row) for row in _parquet(stream, name, batch_rows))
         case _:
-            yield from _arrow(stream, name, batch_rows)
+            yield from ((0, row) for row in _arrow(stream, name, batch_rows))
 
 
 def rows_to_json(stream: IO[bytes], name: str) -> Iterator[str]:
@@ -108,10 +127,10 @@ def rows_to_json(stream: IO[bytes], name: str) -> Iterator[str]:
     if file_kind(name) in JSON_LINES:
         with reading_errors(name):
             lines = _text_lines(plain_stream(stream, name), name, errors="replace")
-            yield from (_finite_line(line, f"{name}, line {number}") for number, line in lines)
+            yield from (_finite_line(line, f"{name}:{number}") for number, line in lines)
         return
-    for number, row in enumerate(read_rows(stream, name)):
-        yield row_to_json(row, f"{name}, row {number}")
+    for place, row in placed_rows(stream, name):
+        yield row_to_json(row, place)
 
 
 def _finite_line(line: str, where: str) -> str:
@@ -190,9 +209,9 @@ def _text_of_bytes(value: bytes) -> str | None:
 _ENCODER = json.JSONEncoder(allow_nan=False, default=to_json_value)
 
 
-def _json_lines(stream: IO[bytes], name: str) -> Iterator[object]:
+def _json_lines(stream: IO[bytes], name: str) -> Iterator[_NumberedRow]:
     for number, text in _text_lines(stream, name):
-        yield _parse(name, text, number)
+        yield number, _parse(name, text, number)
 
 
 def _text_lines(
@@ -201,7 +220,7 @@ def _text_lines(
     """Yields the lines that are not empty, with their numbers from 1 on."""
     for number, line in enumerate(stream, start=1):
         data = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-        if text := _decoded(data, f"{name}, line {number}", errors).strip():
+        if text := _decoded(data, f"{name}:{number}", errors).strip():
             yield number, text
 
 
@@ -217,15 +236,15 @@ def _parse(name: str, text: str, first_line: int) -> object:
         return json.loads(text)
     except json.JSONDecodeError as error:
         line = first_line + error.lineno - 1
-        raise UserError(f"{name}, line {line}: not valid JSON: {error.msg}") from error
+        raise UserError(f"{name}:{line}: not valid JSON: {error.msg}") from error
     except RecursionError as error:
-        raise UserError(f"{name}, line {first_line}: it is nested too deeply") from error
+        raise UserError(f"{name}:{first_line}: it is nested too deeply") from error
     except ValueError as error:  # Python parses no number of more than 4,300 digits
         reason = str(error).partition(";")[0]
-        raise UserError(f"{name}, line {first_line}: not valid JSON: {reason}") from error
+        raise UserError(f"{name}:{first_line}: not valid JSON: {reason}") from error
 
 
-def _json(stream: IO[bytes], name: str) -> Iterator[object]:
+def _json(stream: IO[bytes], name: str) -> Iterator[_NumberedRow]:
     """Yields a list of rows; some files called .json hold JSON lines."""
     start = stream.read(4096).removeprefix(codecs.BOM_UTF8)
     stream.seek(0)
@@ -238,29 +257,31 @@ def _json(stream: IO[bytes], name: str) -> Iterator[object]:
         return
     rows = _parse(name, _decoded(stream.read().removeprefix(codecs.BOM_UTF8), name), 1)
     assert isinstance(rows, list)
-    yield from rows
+    yield from ((0, row) for row in rows)
 
 
-def _csv(stream: IO[bytes], name: str, *, delimiter: str) -> Iterator[object]:
+def _csv(stream: IO[bytes], name: str, *, delimiter: str) -> Iterator[_NumberedRow]:
     csv.field_size_limit(MAX_FIELD_LENGTH)
     texts = (
-        _decoded(line, f"{name}, line {number}").removeprefix("\ufeff")
+        _decoded(line, f"{name}:{number}").removeprefix("\ufeff")
         for number, line in enumerate(stream, start=1)
     )
     lines = csv.DictReader(texts, strict=True, delimiter=delimiter)
     try:
         _require_distinct([column for column in lines.fieldnames or () if column], name)
+        last = lines.line_num
         for row in lines:
+            first, last = last + 1, lines.line_num
             if None in row or None in row.values():
                 num_columns = len(lines.fieldnames or ())
                 raise UserError(
-                    f"{name}, line {lines.line_num}: it does not have the {num_columns} columns "
+                    f"{name}:{lines.line_num}: it does not have the {num_columns} columns "
                     "that the first line names"
                 )
-            yield row
+            yield first, row
     except csv.Error as error:
         line = lines.reader.line_num  # that of `lines` is the last line that was right
-        raise UserError(f"{name}, line {line}: not valid {file_kind(name)}: {error}") from error
+        raise UserError(f"{name}:{line}: not valid {file_kind(name)}: {error}") from error
 
 
 def _require_distinct(columns: Sequence[str], name: str) -> None:

@@ -60,7 +60,7 @@ def _read(file: str) -> Iterator[query_pb2.Feedback]:
                 )
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise UserError(
-                    f'{file}, line {number} is not {{"id": ..., "reward": ...}}: {error}'
+                    f'{file}:{number} is not {{"id": ..., "reward": ...}}: {error}'
                 ) from error
 
 

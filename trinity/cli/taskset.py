@@ -19,7 +19,7 @@ from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir, running_s
 from trinity.client import AsyncTasksets, SubmitResult, TasksetInfo
 from trinity.errors import UserError
 from trinity.inspect.open import retry_until_ready, running_services
-from trinity.rows import rows_to_json
+from trinity.rows import row_name, rows_to_json
 
 T = TypeVar("T")
 BufferCall = Callable[[AsyncTasksets], Awaitable[T]]
@@ -238,6 +238,6 @@ def _show_submission(name: str, done: SubmitResult) -> None:
         f"taskset {name}: {pluralize(done.num_stored, 'row')} stored, {done.num_refused:,} refused"
     )
     for refusal in done.refused[:SHOWN_REFUSALS]:
-        print(f"  row {refusal.index}: {refusal.reason}")
+        print(f"  {row_name(refusal.index)}: {refusal.reason}")
     if done.num_refused > SHOWN_REFUSALS:
         print(f"  and {done.num_refused - SHOWN_REFUSALS:,} more")

@@ -5,19 +5,22 @@ import json
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
+from typing import TypeAlias
 
 from trinity.errors import UserError
 from trinity.json_values import JsonValue
 from trinity.rows import (
     arrow_batches,
     file_kind,
+    placed_rows,
     plain_stream,
-    read_rows,
     reading_errors,
     row_to_json,
 )
 
 Row = Mapping[str, JsonValue]
+PlacedRow: TypeAlias = tuple[str, Row]
+"""A row with its place, such as `d.jsonl:14`."""
 
 READ_AHEAD_ROWS = 16
 """Rows of a parquet file that are decoded together."""
@@ -27,6 +30,11 @@ READ_WHOLE_BYTES = 64 * 1024 * 1024
 
 def first_rows(files: tuple[Path, ...], count: int) -> list[Row]:
     """Returns the first rows of the files, at least one, as they will be stored."""
+    return [row for _, row in first_placed_rows(files, count)]
+
+
+def first_placed_rows(files: tuple[Path, ...], count: int) -> list[PlacedRow]:
+    """Returns the first rows with their places in the files."""
     rows = list(islice((row for file in files for row in _stored_rows(file)), count))
     if not rows:
         raise UserError(f"{', '.join(map(str, files))} is empty: it needs at least one row")
@@ -38,22 +46,21 @@ def first_row(files: tuple[Path, ...]) -> Row:
     return first_rows(files, 1)[0]
 
 
-def _stored_rows(file: Path) -> Iterator[Row]:
-    for number, row in enumerate(_rows(file)):
-        stored: Row = json.loads(row_to_json(row, f"{file}, row {number}"))
-        yield stored
+def _stored_rows(file: Path) -> Iterator[PlacedRow]:
+    for place, row in _rows(file):
+        stored: Row = json.loads(row_to_json(row, place))
+        yield place, stored
 
 
-def _rows(file: Path) -> Iterator[Row]:
+def _rows(file: Path) -> Iterator[PlacedRow]:
     _require_pyarrow(file)
     with file.open("rb") as stream:
-        for number, row in enumerate(read_rows(stream, str(file), batch_rows=READ_AHEAD_ROWS)):
+        for place, row in placed_rows(stream, str(file), batch_rows=READ_AHEAD_ROWS):
             if not isinstance(row, dict):
                 raise UserError(
-                    f"{file}, row {number}: it is not an object with columns: "
-                    "write one `{...}` a row"
+                    f"{place}: it is not an object with columns: write one `{{...}}` a row"
                 )
-            yield row
+            yield place, row
 
 
 def count_rows(files: tuple[Path, ...]) -> int:

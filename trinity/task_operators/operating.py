@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trinity.errors import Unavailable, UserError
+from trinity.rows import row_name
 from trinity.task_operators import TASK_OPERATORS
 from trinity.task_operators.spool import (
     Keys,
@@ -249,7 +250,8 @@ class TaskPipelineRunner:
         fields = self.pipeline.target_fields
         if missing := [name for name in fields if name not in row]:
             raise UserError(
-                f"row {number} has no column {missing[0]!r}, which `target_fields` names, only "
+                f"{row_name(number)} "
+                f"has no column {missing[0]!r}, which `target_fields` names, only "
                 f"{', '.join(map(repr, row))}"
             )
         kept = {name: row[name] for name in fields} if fields else row
@@ -280,7 +282,9 @@ def _json(row: Row, number: int) -> bytes:
     try:
         return _ENCODER.encode(row).encode()
     except (TypeError, ValueError) as error:
-        raise UserError(f"row {number}: what operators made of it is no JSON: {error}") from error
+        raise UserError(
+            f"{row_name(number)}: what operators made of it is no JSON: {error}"
+        ) from error
 
 
 def _validate_changes(changes: object, size: int) -> TaskChanges:

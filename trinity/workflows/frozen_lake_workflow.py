@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from trinity.errors import UserError
+from trinity.rows import row_name
 from trinity.types import Experience, FinishReason, JsonValue
 from trinity.workflows.arguments import Arguments
 from trinity.workflows.messages import Message
@@ -208,7 +209,8 @@ class FrozenLakeWorkflow(MultiTurnWorkflow):
         value = self.task.raw_task.get(column, usual)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise UserError(
-                f"taskset {self.task.taskset!r}, row {self.task.index}: its column `{column}` is "
+                f"taskset {self.task.taskset!r}, {row_name(self.task.index)}: "
+                f"its column `{column}` is "
                 f"{value!r}, which is no number"
             )
         return value

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from trinity.errors import UserError
+from trinity.rows import row_name
 from trinity.types import Experience, FinishReason, JsonValue
 from trinity.workflows.messages import Message
 from trinity.workflows.model import ModelWrapper
@@ -60,7 +61,8 @@ class RubricJudgeWorkflow(SimpleWorkflow):
         rubric = self.task.raw_task.get(RUBRIC)
         if not isinstance(rubric, list) or not rubric:
             raise UserError(
-                f"taskset {self.task.taskset!r}, row {self.task.index}: its column `{RUBRIC}` is "
+                f"taskset {self.task.taskset!r}, {row_name(self.task.index)}: "
+                f"its column `{RUBRIC}` is "
                 "no list of criteria, each with `description` and `weight`: give one"
             )
         return "\n".join(_criterion(number, entry) for number, entry in enumerate(rubric, 1))

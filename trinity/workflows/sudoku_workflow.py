@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from trinity.errors import UserError
 from trinity.rewards.tags import tagged
+from trinity.rows import row_name
 from trinity.types import Experience, FinishReason, JsonValue
 from trinity.workflows.arguments import Arguments
 from trinity.workflows.messages import Message
@@ -177,7 +178,8 @@ class SudokuWorkflow(MultiTurnWorkflow):
         value = self.task.raw_task.get(column, usual)
         if isinstance(value, bool) or not isinstance(value, int):
             raise UserError(
-                f"taskset {self.task.taskset!r}, row {self.task.index}: its column `{column}` is "
+                f"taskset {self.task.taskset!r}, {row_name(self.task.index)}: "
+                f"its column `{column}` is "
                 f"{value!r}, which is no whole number"
             )
         return value

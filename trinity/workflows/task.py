@@ -15,6 +15,7 @@ from trinity.conversations import (
 )
 from trinity.errors import UserError
 from trinity.rewards.reward import BoundReward
+from trinity.rows import row_name
 from trinity.types import JsonObject, JsonValue
 
 EXACT_INTEGERS = float(1 << 53)
@@ -158,7 +159,7 @@ class Task:
 
     @property
     def _row(self) -> str:
-        return f"taskset {self.taskset!r}, row {self.index}"
+        return f"taskset {self.taskset!r}, {row_name(self.index)}"
 
     @property
     def _columns(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from trinity.errors import UserError
+from trinity.rows import row_name
 from trinity.types import Experience, JsonValue
 from trinity.workflows.messages import Message
 from trinity.workflows.workflow import Workflow
@@ -97,7 +98,7 @@ class ToolCallWorkflow(Workflow):
 
     @property
     def _row(self) -> str:
-        return f"taskset {self.task.taskset!r}, row {self.task.index}"
+        return f"taskset {self.task.taskset!r}, {row_name(self.task.index)}"
 
 
 def parse_calls(reply: str) -> Counter[str] | None:

@@ -20,7 +20,7 @@ from services.buffer.tasksets.allowed_files import AllowedFiles
 from services.buffer.tasksets.row_sources import RowSource
 from trinity.config.data_files import find_data_files, unread_sentence
 from trinity.errors import UserError
-from trinity.rows import read_rows, row_to_json
+from trinity.rows import placed_rows, row_name, row_to_json
 from trinity.rpc.limits import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:  # it takes the schema of the configuration along
@@ -126,7 +126,7 @@ def _rows(source: RowSource) -> Iterator[tuple[str, object]]:
             from services.buffer.tasksets.row_tables import read_table  # loads SQLAlchemy
 
             for number, row in enumerate(read_table(source)):
-                yield f"table {source.table}, row {number}", row
+                yield f"table {source.table}, {row_name(number)}", row
 
 
 def _of_files(source: RowSource, path: str, tree: AllowedFiles) -> Iterator[tuple[str, object]]:
@@ -135,8 +135,7 @@ def _of_files(source: RowSource, path: str, tree: AllowedFiles) -> Iterator[tupl
         sys.stderr.write(f"{UNREAD_MARK}{sentence}\n")
     for file in files:
         with _opened(file, tree) as stream:
-            for number, row in enumerate(read_rows(stream, str(file))):
-                yield f"{file}, row {number}", row
+            yield from placed_rows(stream, str(file))
 
 
 def _opened(file: Path, tree: AllowedFiles) -> BinaryIO:

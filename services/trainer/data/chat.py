@@ -18,6 +18,7 @@ from trinity.chat_spans import (
 from trinity.chat_template import NOT_RENDERED, render_with_calls
 from trinity.errors import UserError
 from trinity.json_values import JsonObject
+from trinity.rows import row_name
 
 
 class TokenizersTemplate(ChatTemplate):
@@ -134,7 +135,8 @@ class ChatEncoder:
             done = end
         if True not in mask:
             raise UserError(
-                f"row {conversation.index}: the chat template marks nothing of it as generated: "
+                f"{row_name(conversation.index)}: "
+                f"the chat template marks nothing of it as generated: "
                 "set `format.chat_template`"
             )
         first = mask.index(True)

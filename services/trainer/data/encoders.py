@@ -17,6 +17,7 @@ from trinity.chat_spans import Conversation, Message, Tools
 from trinity.config.schema.data import FormatConfig
 from trinity.config.schema.model import merge_template_kwargs
 from trinity.errors import UserError
+from trinity.rows import row_name
 from trinity.training_rows import (
     PromptRow,
     label_of,
@@ -50,7 +51,7 @@ class SftEncoder:
     def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]:
         """Raises: UserError naming the row and what it lacks."""
         form = self._format
-        read = read_sft_row(row, form, f"row {index}")
+        read = read_sft_row(row, form, row_name(index))
         if form.prompt_type == "messages" and form.enable_concatenated_multi_turn:
             return [self._chat.encode_turns(_conversation(read.conversation, read, index))]
         prompt = _conversation(read.prompt, read, index)
@@ -66,7 +67,7 @@ class DpoEncoder:
 
     def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]:
         """Raises: UserError naming the row and what it lacks."""
-        read = read_dpo_row(row, self._format, f"row {index}")
+        read = read_dpo_row(row, self._format, row_name(index))
         prompt = _conversation(read.prompt, read, index)
         return [self._chat.encode(prompt, _plain(answer)) for answer in read.answers]
 
@@ -80,13 +81,13 @@ class KtoEncoder:
 
     def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]:
         """Raises: UserError naming the row and what it lacks."""
-        read = read_kto_row(row, self._format, f"row {index}")
+        read = read_kto_row(row, self._format, row_name(index))
         prompt = _conversation(read.prompt, read, index)
         return [self._chat.encode(prompt, _plain(read.answers[0]))]
 
     def sign_of(self, row: JsonObject, index: int) -> float:
         """Returns 1 for a good answer, -1 for a bad one."""
-        return 1.0 if label_of(row, self._format, f"row {index}") else -1.0
+        return 1.0 if label_of(row, self._format, row_name(index)) else -1.0
 
 
 def _conversation(messages: Sequence[JsonObject], read: PromptRow, index: int) -> Conversation:
@@ -107,7 +108,7 @@ class CptEncoder:
 
     def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]:
         """Raises: UserError naming the row and what it lacks."""
-        text = read_cpt_row(row, self._format, f"row {index}")
+        text = read_cpt_row(row, self._format, row_name(index))
         tokens: list[int] = self._tokenizer(text)["input_ids"]
         begin, end = self._tokenizer.bos_token_id, self._tokenizer.eos_token_id
         if begin is not None and begin != end and tokens[:2] == [begin, begin]:

@@ -196,4 +196,4 @@ def test_a_line_that_is_no_feedback_is_named(tmp_path: Path) -> None:
     file.write_text(json.dumps({"id": "x", "reward": 1.0}) + "\n{}\n")
     done = run_warm("trinity.cli.main", "feedback", str(file), also=COMMANDS)
     assert done.returncode == 2
-    assert "rewards.jsonl, line 2 is not" in done.stderr
+    assert "rewards.jsonl:2 is not" in done.stderr

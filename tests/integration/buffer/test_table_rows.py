@@ -91,7 +91,9 @@ async def test_bad_rows_of_data_end_the_opening_or_are_left_out_and_named(
     column = list(COLUMNS[kind])[-1]
     with sqlite3.connect(file) as connection:
         connection.execute(f"UPDATE rows SET {column} = NULL WHERE id IN (2, 5)")
-    with pytest.raises(grpc.aio.AioRpcError, match=f"table rows, row 1, column '{column}'"):
+    with pytest.raises(
+        grpc.aio.AioRpcError, match=rf"table rows, row 1 \(from 0\), column '{column}'"
+    ):
         await buffer.open(table_plan(kind, address))
     opened = await buffer.open(table_plan(kind, address, on_bad_row="skip"))
     assert (opened.num_tasks, opened.total_train_steps) == (4, 1)
@@ -99,7 +101,7 @@ async def test_bad_rows_of_data_end_the_opening_or_are_left_out_and_named(
         event.notice.text for event in await buffer.events("notice") if event.HasField("notice")
     ]
     assert notice.startswith("2 of 6 rows of experience_buffer are left out: `on_bad_row: skip`")
-    assert f"table rows, row 1, column '{column}'" in notice
+    assert f"table rows, row 1 (from 0), column '{column}'" in notice
     await buffer.begin()
     assert [row["id"] for row in data((await buffer.batch(1))[1])] == [1, 3, 4]
 

@@ -223,7 +223,9 @@ def test_the_command_line_says_what_was_stored_and_what_was_refused(
     file.write_text('{"prompt": "1+1="}\n{"prompt": \n{"prompt": "2+2="}\n')
     done = trinity(process, "submit", str(file), "--name", "sums")
     assert done.returncode == 3, done.stderr
-    assert done.stdout.startswith("taskset sums: 2 rows stored, 1 refused\n  row 1: not valid JSON")
+    assert done.stdout.startswith(
+        "taskset sums: 2 rows stored, 1 refused\n  row 1 (from 0): not valid JSON"
+    )
     listed = trinity(process, "list")
     assert "sums" in listed.stdout and "complete" in listed.stdout
     shown = trinity(process, "show", "sums", "--rows", "1", "--first", "1")
@@ -253,7 +255,7 @@ def test_the_command_line_says_how_many_more_were_refused_than_it_lists(
     assert done.returncode == 3, done.stderr
     said, *listed, more = done.stdout.splitlines()
     assert said == "taskset mostly-wrong: 1 row stored, 1,001 refused"
-    assert listed == [f"  row {place}: a row must be a JSON object" for place in range(20)]
+    assert listed == [f"  row {place} (from 0): a row must be a JSON object" for place in range(20)]
     assert more == "  and 981 more"
     assert "refused  1,001 rows" in trinity(process, "show", "mostly-wrong").stdout
 

@@ -185,7 +185,7 @@ async def test_parquet_and_a_directory_with_splits_are_read(
     [
         (None, "there is no file or directory"),
         ("", "has no rows"),
-        ('{"a": 1}\n{"a": \n', "line 2: not valid JSON"),
+        ('{"a": 1}\n{"a": \n', ":2: not valid JSON"),
         ("[1, 2]\n", "a row must be an object"),
     ],
 )

@@ -235,12 +235,12 @@ def test_messages_and_tools_lose_the_nulls_of_other_ones(tmp_path: Path, read: R
     [
         ("a.parquet", b"PAR1 no", "not a readable parquet file"),
         ("a.arrow", b"ARROW1\0\0 no", "not a readable Arrow file"),
-        ("a.jsonl", b"[NaN]\n", "row 0"),
-        ("a.jsonl", b"{}\n\xff\xfe\n", "line 2: it is not UTF-8"),
-        ("a.jsonl", b'{"a": 1}\n{"a": "b', "line 2: not valid JSON: Unterminated"),
-        ("a.jsonl", b'{"a": 1}\n{"a": "\xc3', "line 2: it is not UTF-8 text: unexpected end"),
-        ("a.csv", b"a\n1\n\xff\n", "line 3: it is not UTF-8"),
-        ("a.json", b"[1, 2", "line 1: not valid JSON"),
+        ("a.jsonl", b"[NaN]\n", "a.jsonl:1: a row"),
+        ("a.jsonl", b"{}\n\xff\xfe\n", ":2: it is not UTF-8"),
+        ("a.jsonl", b'{"a": 1}\n{"a": "b', ":2: not valid JSON: Unterminated"),
+        ("a.jsonl", b'{"a": 1}\n{"a": "\xc3', ":2: it is not UTF-8 text: unexpected end"),
+        ("a.csv", b"a\n1\n\xff\n", ":3: it is not UTF-8"),
+        ("a.json", b"[1, 2", ":1: not valid JSON"),
         ("a.xml", b"<a/>", "of an unknown kind"),
         ("a.json", b'{\n  "a": 1\n}', "a .json file holds a list of rows, `[...]`, or a row on"),
         ("a.csv", b"a,b,b\n1,2,3\n", "has several columns `b`: rename them"),
@@ -250,11 +250,11 @@ def test_messages_and_tools_lose_the_nulls_of_other_ones(tmp_path: Path, read: R
             "compressed text is cut or damaged",
         ),
         ("a.jsonl.gz", b'{"a": 1}\n', "Not a gzipped file"),
-        ("a.csv", b"a,b\n1\n", "line 2: it does not have the 2 columns"),
-        ("a.csv", b'a\n"1', "line 2: not valid csv"),
-        ("a.tsv", b'a\tb\n1\t2\n"x" y\t3\n', "line 3: not valid tsv"),
-        ("a.jsonl", b'{"a": 1}\n{"a": ' + b"1" * 5000 + b"}\n", "line 2: not valid JSON: Exceeds"),
-        ("a.json", b"[" * 100_000, "line 1: it is nested too deeply"),
+        ("a.csv", b"a,b\n1\n", ":2: it does not have the 2 columns"),
+        ("a.csv", b'a\n"1', ":2: not valid csv"),
+        ("a.tsv", b'a\tb\n1\t2\n"x" y\t3\n', ":3: not valid tsv"),
+        ("a.jsonl", b'{"a": 1}\n{"a": ' + b"1" * 5000 + b"}\n", ":2: not valid JSON: Exceeds"),
+        ("a.json", b"[" * 100_000, ":1: it is nested too deeply"),
     ],
 )
 def test_a_mistake_in_the_data_is_one_sentence(
@@ -274,7 +274,7 @@ def test_a_row_that_fits_into_no_message_is_refused_by_its_number(
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = read(tmp_path / "a.jsonl")
     assert done.code == 2
-    assert "a.jsonl, row 1: it has" in done.stderr
+    assert "a.jsonl:2: it has" in done.stderr
     assert f"a row may have {MAX_ROW_BYTES:,}" in done.stderr
 
 
@@ -305,7 +305,7 @@ def mixed(tmp_path: Path) -> Path:
 def test_a_row_that_cannot_be_trained_on_ends_the_reading(mixed: Path, read: Read) -> None:
     done = read(mixed, checked(skips=False))
     assert done.code == 2
-    said = f"{mixed}, row 1, column 'response': it holds no text: correct the row or leave it out"
+    said = f"{mixed}:2, column 'response': it holds no text: correct the row or leave it out"
     assert done.stderr == f"{said}; `on_bad_row: skip` leaves such rows out\n"
     assert read(mixed).code == 0
 
@@ -316,8 +316,8 @@ def test_rows_that_cannot_be_trained_on_are_left_out_and_named(mixed: Path, read
     skipped = SkippedRows.from_lines(f"a library warns\n{done.stderr}")
     assert skipped is not None
     assert skipped.count == 2
-    assert "row 1, column 'response'" in skipped.first_errors[0]
-    assert "row 3 has no column 'response'" in skipped.first_errors[1]
+    assert ":2, column 'response'" in skipped.first_errors[0]
+    assert ":4 has no column 'response'" in skipped.first_errors[1]
 
 
 def test_other_lines_of_a_reader_are_no_rows_left_out() -> None:

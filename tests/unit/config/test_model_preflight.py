@@ -69,7 +69,7 @@ def test_the_chat_template_is_tried_on_rows_of_data(tmp_path: Path, model: str) 
     assert check(tmp_path, SFT, **sft(model, path=path)) == ""
     silent = CHAT.replace("[{{ call.function.name }}]", "")
     config_json.write_text(json.dumps({"chat_template": silent}))
-    said = "row 0: the chat template leaves out `tool_calls` of message 1 (`add`)"
+    said = ":1: the chat template leaves out `tool_calls` of message 1 (`add`)"
     assert said in check(tmp_path, SFT, **sft(model, path=path))
     named = [{"name": "default", "template": silent}, {"name": "tool_use", "template": CHAT}]
     config_json.write_text(json.dumps({"chat_template": named}))

@@ -51,7 +51,7 @@ def test_every_mistake_of_all_stages_gets_a_line_once(tmp_path: Path, model: str
     [
         ("", "is empty"),
         ("\n\n", "is empty"),
-        ("{oops", "train.jsonl, line 1: not valid JSON"),
+        ("{oops", "train.jsonl:1: not valid JSON"),
         ("[1, 2]", "is not an object with columns"),
         ('{"question": "x", "response": "2"}', "no column `prompt`, only `question`, `response`"),
         ('{"prompt": "x", "answer": "2"}', "no column `response`, only `prompt`, `answer`"),
@@ -160,10 +160,10 @@ def test_sft_rows_hold_messages(tmp_path: Path, model: str, row: object, said: s
 def test_bad_rows_are_refused_unless_they_are_to_be_left_out(tmp_path: Path, model: str) -> None:
     bad: object = {"message": []}
     path = write_rows(tmp_path / "sft.jsonl", bad, MESSAGES)
-    assert "row 0, column 'message'" in check(tmp_path, SFT, **sft(model, path=path))
+    assert ":1, column 'message'" in check(tmp_path, SFT, **sft(model, path=path))
     assert check(tmp_path, SFT, **sft(model, path=path, on_bad_row="skip")) == ""
     none = write_rows(tmp_path / "none.jsonl", bad, bad)
-    assert "row 0" in check(tmp_path, SFT, **sft(model, path=none, on_bad_row="skip"))
+    assert ":1, " in check(tmp_path, SFT, **sft(model, path=none, on_bad_row="skip"))
 
 
 def test_sft_rows_hold_prompts_and_responses(tmp_path: Path, model: str) -> None:
@@ -186,7 +186,7 @@ def test_sft_rows_hold_prompts_and_responses(tmp_path: Path, model: str) -> None
         (
             {"prompt": MESSAGES, "chosen": "2", "rejected": "3"},
             {"prompt_type": "plaintext"},
-            "row 0, column 'prompt': it holds no text",
+            ":1, column 'prompt': it holds no text",
         ),
         ({**PAIR}, {}, ""),
         (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import stage, write_rows
-from trinity.config.checks.data import check_number_of_tasks, check_taskset, sample_rows
+from trinity.config.checks.data import check_number_of_tasks, check_taskset, placed_sample_rows
 from trinity.config.checks.rows import single_bad_rows
 from trinity.config.loading.load import read_config
 from trinity.config.plan.stage_plan import StagePlan
@@ -160,12 +160,12 @@ def test_a_column_that_the_first_row_lacks_is_looked_for_in_the_others(tmp_path:
     few = write_rows(tmp_path / "few.jsonl", LACKING, *[NESTED] * 4)
     [taskset] = with_taskset(path=few, **given).tasksets
     check_taskset(taskset)
-    advice = single_bad_rows(taskset, sample_rows(taskset))
+    advice = single_bad_rows(taskset, placed_sample_rows(taskset))
     assert "1 of its first 5 rows cannot be asked or scored" in advice
-    assert "the first is row 0: there is no column `reward_model.ground_truth`" in advice
+    assert ":1: there is no column `reward_model.ground_truth`" in advice
     many = write_rows(tmp_path / "many.jsonl", *[NESTED] * 2, *[LACKING] * 3)
     [taskset] = with_taskset(path=many, **given).tasksets
-    with pytest.raises(UserError, match=r"3 of its first 5 rows have no column .*first is row 2"):
+    with pytest.raises(UserError, match=r"3 of its first 5 rows have no column .*first is .*:3"):
         check_taskset(taskset)
 
 

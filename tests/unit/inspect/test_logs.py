@@ -172,3 +172,31 @@ def test_colors_are_for_terminals(
     monkeypatch.setattr("trinity.cli.log._takes_colors", lambda: True)
     log(job_dir=written(tmp_path), level="ERROR")
     assert "\x1b[31mERROR" in capsys.readouterr().out
+
+
+def test_lines_are_cut_on_a_terminal_but_for_warnings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    folder = tmp_path / "log"
+    folder.mkdir()
+    fields = "".join(f" actor/metric_{number}=0.5" for number in range(100))
+    when = "2026-03-01T12:00:01.000+00:00"
+    (folder / "trainer.log").write_text(
+        f"{when} INFO services.trainer.rank.loop: train step ended step=1{fields}\n"
+        f"{when} ERROR services.trainer.rank.loop: it failed{fields}\n"
+        "Traceback\n"
+    )
+    log(job_dir=tmp_path, short=True)
+    step, error, traceback = capsys.readouterr().out.splitlines()
+    assert len(step) == 100
+    assert "train step ended step=1" in step and step.endswith("…")
+    assert error.endswith(fields) and traceback == "Traceback"
+    log(job_dir=tmp_path)
+    assert capsys.readouterr().out.splitlines()[0].endswith(fields), "no terminal: whole lines"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("trinity.cli.log._takes_colors", lambda: False)
+    log(job_dir=tmp_path)
+    assert capsys.readouterr().out.splitlines()[0] == step
+    log(job_dir=tmp_path, short=False)
+    assert capsys.readouterr().out.splitlines()[0].endswith(fields)

@@ -141,7 +141,7 @@ def test_of_the_weights_of_trinity_rft_one_has_to_be_measured() -> None:
 def test_a_row_without_a_column_is_named() -> None:
     with pytest.raises(UserError, match=r"task operator number_filter, rows 0 to 3: .*'ease'"):
         run(step("number_filter", column="ease"))
-    with pytest.raises(UserError, match="row 0 has no column 'answer'"):
+    with pytest.raises(UserError, match=r"row 0 \(from 0\) has no column 'answer'"):
         run(target_fields=["question", "answer"])
 
 

@@ -36,7 +36,9 @@ def test_a_bad_conversation_is_named_with_its_place(
     formatter_of: Load, messages: JsonValue, reason: str, multi_turn: bool
 ) -> None:
     formatter = formatter_of(**MESSAGES, enable_concatenated_multi_turn=multi_turn)
-    with pytest.raises(UserError, match=rf"`rows`: row 8, column 'turns': .*{reason}") as caught:
+    with pytest.raises(
+        UserError, match=rf"`rows`: row 8 \(from 0\), column 'turns': .*{reason}"
+    ) as caught:
         only_row(formatter, {"turns": messages}, index=8)
     assert "\n" not in str(caught.value)
     assert not failure_of(caught.value).can_retry
@@ -53,12 +55,16 @@ def test_all_answers_of_a_conversation_that_begins_with_the_assistant_cannot_be_
     formatter_of: Load,
 ) -> None:
     formatter = formatter_of(**MESSAGES, enable_concatenated_multi_turn=True)
-    with pytest.raises(UserError, match=r"row 8, column 'turns': it begins with the assistant"):
+    with pytest.raises(
+        UserError, match=r"row 8 \(from 0\), column 'turns': it begins with the assistant"
+    ):
         only_row(formatter, {"turns": [ANSWER, QUESTION, ANSWER]}, index=8)
 
 
 def test_a_conversation_that_ends_with_the_user_has_no_last_answer(formatter_of: Load) -> None:
-    with pytest.raises(UserError, match=r"row 8, column 'turns': its last message .* 'user'"):
+    with pytest.raises(
+        UserError, match=r"row 8 \(from 0\), column 'turns': its last message .* 'user'"
+    ):
         only_row(formatter_of(**MESSAGES), {"turns": [QUESTION, ANSWER, QUESTION]}, index=8)
 
 
@@ -77,7 +83,7 @@ def test_a_message_may_call_a_tool_and_say_nothing(
 @pytest.mark.parametrize("bad", ["[{", [], None])
 def test_a_bad_answer_of_a_pair_is_named(formatter_of: Load, side: str, bad: JsonValue) -> None:
     row: JsonObject = {"prompt": "1", "chosen": "2", "rejected": "3", side: bad}
-    with pytest.raises(UserError, match=rf"`rows`: row 8, column '{side}'"):
+    with pytest.raises(UserError, match=rf"`rows`: row 8 \(from 0\), column '{side}'"):
         formatter_of("dpo")(row, index=8, position=0, weight=1.0)
 
 
@@ -85,14 +91,14 @@ def test_a_bad_answer_of_a_pair_is_named(formatter_of: Load, side: str, bad: Jso
 @pytest.mark.parametrize("bad", [None, ["1"], {"text": "1"}])
 def test_a_prompt_that_is_no_text_is_named(formatter_of: Load, schema: str, bad: JsonValue) -> None:
     said = "message 0 has no `role`" if (schema, bad) == ("sft", ["1"]) else "it holds no text"
-    with pytest.raises(UserError, match=rf"`rows`: row 8, column 'prompt': {said}"):
+    with pytest.raises(UserError, match=rf"`rows`: row 8 \(from 0\), column 'prompt': {said}"):
         only_row(formatter_of(schema), {"prompt": bad, "response": "2"}, index=8)
 
 
 @pytest.mark.parametrize("bad", [["add"], {"text": "add"}])
 def test_a_system_prompt_that_is_no_text_is_named(formatter_of: Load, bad: JsonValue) -> None:
     formatter = formatter_of(system_prompt_key="rules")
-    with pytest.raises(UserError, match=r"`rows`: row 8, column 'rules': .* no text"):
+    with pytest.raises(UserError, match=r"`rows`: row 8 \(from 0\), column 'rules': .* no text"):
         only_row(formatter, {"rules": bad, "prompt": "1", "response": "2"}, index=8)
 
 
@@ -117,5 +123,5 @@ def test_a_row_that_the_template_refuses_is_named(
         **MESSAGES, chat_template=template, enable_concatenated_multi_turn=multi_turn
     )
     row: JsonObject = {"turns": [QUESTION, ANSWER, QUESTION, ANSWER]}
-    with pytest.raises(UserError, match=r"`rows`: row 8: the chat template refuses it"):
+    with pytest.raises(UserError, match=r"`rows`: row 8 \(from 0\): the chat template refuses it"):
         only_row(formatter, row, index=8)

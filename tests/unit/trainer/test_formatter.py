@@ -158,7 +158,9 @@ def test_a_conversation_without_an_answer_is_named(formatter_of: Load) -> None:
     formatter = formatter_of(
         prompt_type="messages", messages_key="messages", enable_concatenated_multi_turn=True
     )
-    with pytest.raises(UserError, match=r"row 5, column 'messages': .* no answer of the assistant"):
+    with pytest.raises(
+        UserError, match=r"row 5 \(from 0\), column 'messages': .* no answer of the assistant"
+    ):
         only_row(formatter, {"messages": messages_of(("user", "1"))}, index=5)
 
 
@@ -226,7 +228,7 @@ def test_tools_of_a_row_are_offered_in_its_prompt(
     assert decoded(tokenizer, row.tokens) == "8<user>1<end>\n<assistant>2<end>"
     plain = only_row(formatter, {"messages": messages}, index=1)
     assert decoded(tokenizer, plain.tokens) == "<user>1<end>\n<assistant>2<end>"
-    with pytest.raises(UserError, match="row 2, column 'offered': no JSON"):
+    with pytest.raises(UserError, match=r"row 2 \(from 0\), column 'offered': no JSON"):
         only_row(formatter, {"messages": messages, "offered": "x"}, index=2)
 
 
@@ -333,5 +335,5 @@ def test_labels_become_the_sign_of_every_token(
         row = only_row(formatter, data, index)
         assert answer_of(tokenizer, row) == "3<end>"
         assert row.advantages.tolist() == [sign, sign] and row.side is None
-    with pytest.raises(UserError, match="row 5, column 'label': 'maybe' is no label"):
+    with pytest.raises(UserError, match=r"row 5 \(from 0\), column 'label': 'maybe' is no label"):
         only_row(formatter, {"prompt": "1", "completion": "2", "label": "maybe"}, 5)

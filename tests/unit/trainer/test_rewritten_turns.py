@@ -73,7 +73,9 @@ def test_answers_are_learned_as_they_stand_in_the_text_of_the_whole(
 def test_a_template_that_always_begins_another_answer_is_refused(formatter_of: Load) -> None:
     always = TEMPLATE.replace("{% if add_generation_prompt %}<assistant>{% endif %}", "<assistant>")
     turns = [("user", "a"), ("assistant", "2")]
-    with pytest.raises(UserError, match=r"row 0: .* begins another answer .*`<assistant>`"):
+    with pytest.raises(
+        UserError, match=r"row 0 \(from 0\): .* begins another answer .*`<assistant>`"
+    ):
         only_row(turns_of(formatter_of, always), {"messages": messages_of(*turns)})
     never = TEMPLATE.replace("{% if add_generation_prompt %}<assistant>{% endif %}", "")
     only_row(turns_of(formatter_of, never), {"messages": messages_of(*turns)})
@@ -178,7 +180,9 @@ def test_a_row_that_cannot_be_split_is_named_with_what_to_do(
     formatter_of: Load, template: str
 ) -> None:
     formatter = turns_of(formatter_of, template)
-    with pytest.raises(UserError, match=r"`rows`: row 6: .*message 3.*`format.chat_template`"):
+    with pytest.raises(
+        UserError, match=r"`rows`: row 6 \(from 0\): .*message 3.*`format.chat_template`"
+    ):
         only_row(formatter, {"messages": messages_of(*TURNS)}, index=6)
 
 

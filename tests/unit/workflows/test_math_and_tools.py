@@ -110,5 +110,5 @@ async def test_the_very_calls_are_rewarded(answer: str, reward: float) -> None:
     ],
 )
 async def test_a_row_of_tools_that_cannot_be_is_named(changes: JsonObject, said: str) -> None:
-    with pytest.raises(UserError, match=f"taskset 'rows', row 0: .*{said}"):
+    with pytest.raises(UserError, match=rf"taskset 'rows', row 0 \(from 0\): .*{said}"):
         await play("tool_call_workflow", {**TOOLS, **changes}, ["x"])

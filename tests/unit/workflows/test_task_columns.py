@@ -26,14 +26,16 @@ def named(name: str) -> BoundReward:
 
 @pytest.mark.parametrize("name", COMPARING)
 async def test_a_reward_that_compares_is_not_given_a_truth_that_is_not_there(name: str) -> None:
-    said = "'rows', row 4: there is no column 'answer'; its columns are question, solution; set"
+    said = r"'rows', row 4 .*: there is no column 'answer'; its columns are question, solution; set"
     with pytest.raises(UserError, match=rf"{said} `format\.response_key`"):
         row: JsonObject = {**QUESTION, "solution": "2"}
         await play("simple_workflow", row, ["None"], index=4, reward=named(name))
 
 
 async def test_a_reward_that_compares_is_not_given_a_null() -> None:
-    said = r"'rows', row 4: column 'answer' is null.*question, answer.*set `format\.response_key`"
+    said = (
+        r"'rows', row 4 .*: column 'answer' is null.*question, answer.*set `format\.response_key`"
+    )
     with pytest.raises(UserError, match=said):
         row: JsonObject = {**QUESTION, "answer": None}
         await play("math_workflow", row, ["None"], index=4)
@@ -114,5 +116,7 @@ def test_a_row_without_a_system_prompt_of_its_own_has_the_tasksets(
 @pytest.mark.parametrize(("given", "kind"), [(["a"], "a list"), ({}, "a dict")])
 def test_a_system_prompt_that_is_no_text_is_refused(given: JsonValue, kind: str) -> None:
     task = task_of({**QUESTION, "rules": given}, format=SYSTEM, index=7)
-    with pytest.raises(UserError, match=f"'rows', row 7: column 'rules' is {kind}, no text"):
+    with pytest.raises(
+        UserError, match=rf"'rows', row 7 \(from 0\): column 'rules' is {kind}, no text"
+    ):
         _ = task.system_prompt

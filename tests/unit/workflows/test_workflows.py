@@ -233,6 +233,6 @@ async def test_a_model_whose_attempt_is_over_ends_what_goes_on_and_refuses_the_r
 )
 def test_a_row_whose_question_is_no_text_is_not_asked(value: JsonObject, said: str) -> None:
     odd = task({"question": value, "answer": "2"}, index=7)
-    with pytest.raises(UserError, match=f"'sums', row 7: column 'question'{said}"):
+    with pytest.raises(UserError, match=rf"'sums', row 7 \(from 0\): column 'question'{said}"):
         _ = odd.task_desc
     assert task({"question": 5, "answer": "5"}).task_desc == "5"

@@ -8,7 +8,7 @@ from trinity.algorithm.rollout_correction.settings import PRESETS
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.algorithm.units import COMPARES_NO_RUNS, UNIT_ARGUMENT
 from trinity.config.checks.algorithm import staleness_cause
-from trinity.config.checks.data import sample_rows, unread_beside_shards
+from trinity.config.checks.data import placed_sample_rows, unread_beside_shards
 from trinity.config.checks.rows import single_bad_rows
 from trinity.config.checks.unread_keys import (
     arguments_without_effect,
@@ -440,7 +440,7 @@ def _batches_follow_the_clock(stage: StagePlan) -> Iterator[str]:
 def _rows_given_up(stage: StagePlan) -> Iterator[str]:
     """Rows that cannot be asked cost attempts, and make a step smaller."""
     for taskset in (*stage.tasksets, *stage.eval_tasksets):
-        rows = [] if taskset.task_pipeline else sample_rows(taskset)
+        rows = [] if taskset.task_pipeline else placed_sample_rows(taskset)
         if sentence := single_bad_rows(taskset, rows):
             yield f"taskset `{taskset.name}`: {sentence}"
 

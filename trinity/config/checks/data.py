@@ -12,7 +12,7 @@ from trinity.config.checks.rows import (
     compares_with_truth,
 )
 from trinity.config.data_files import find_data_files, unread_sentence
-from trinity.config.data_rows import Row, count_rows, first_rows
+from trinity.config.data_rows import PlacedRow, Row, count_rows, first_placed_rows
 from trinity.config.plan.model import HubReference, Rows, hub_dataset, require_online
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.sizes import row_shortage_error
@@ -28,9 +28,14 @@ CHECKED_ROWS = 32
 
 def sample_rows(taskset: ResolvedTaskset) -> list[Row]:
     """Returns the first rows of a taskset; empty if they are not here or cannot be read."""
+    return [row for _, row in placed_sample_rows(taskset)]
+
+
+def placed_sample_rows(taskset: ResolvedTaskset) -> list[PlacedRow]:
+    """Returns the same rows with their places in the files."""
     try:
         files = _files_here(taskset)
-        return first_rows(files, CHECKED_ROWS) if files else []
+        return first_placed_rows(files, CHECKED_ROWS) if files else []
     except (UserError, OSError):
         return []
 
@@ -50,9 +55,10 @@ def check_taskset(taskset: ResolvedTaskset) -> None:
     files = _files_here(taskset)
     if not files:
         return
-    rows = first_rows(files, CHECKED_ROWS)
+    placed = first_placed_rows(files, CHECKED_ROWS)
+    rows = [row for _, row in placed]
     if not _may_have_more_columns(taskset):
-        _check_task_columns(rows, taskset)
+        _check_task_columns(placed, taskset)
     if taskset.task_pipeline is None:
         check_task_rows(taskset, rows)
         for column in taskset.selector.feature_keys:
@@ -70,7 +76,7 @@ def check_truths(taskset: ResolvedTaskset) -> None:
         _check_column(rows[0], "response_key", column)
 
 
-def _check_task_columns(rows: Sequence[Row], taskset: ResolvedTaskset) -> None:
+def _check_task_columns(rows: Sequence[PlacedRow], taskset: ResolvedTaskset) -> None:
     """Checks the columns that the rows are read by; a row may lack what a taskset can give."""
     columns = taskset.format
     asks_prompt = columns.prompt_key != _USUAL.prompt_key or asks_question(taskset)
@@ -82,13 +88,13 @@ def _check_task_columns(rows: Sequence[Row], taskset: ResolvedTaskset) -> None:
         "workflow_key": columns.workflow_key,
         "reward_fn_key": columns.reward_fn_key,
     }.items():
-        lacking = [index for index, row in enumerate(rows) if not _has(row, column)]
+        lacking = [place for place, row in rows if not _has(row, column)]
         if len(lacking) == len(rows):
-            _check_column(rows[0], key, column)
+            _check_column(rows[0][1], key, column)
         if key in _OF_EACH_ROW and 2 * len(lacking) > len(rows):
             raise UserError(
                 f"{len(lacking)} of its first {len(rows)} rows have no column `{column}`, the "
-                f"first is row {lacking[0]}: set `format.{key}`, or correct the rows"
+                f"first is {lacking[0]}: set `format.{key}`, or correct the rows"
             )
 
 
@@ -175,9 +181,9 @@ def _check_rows(
     stage: StagePlan,
 ) -> None:
     """Checks the columns of the first row, then the contents of the first rows."""
-    rows = first_rows(files, CHECKED_ROWS)
+    rows = first_placed_rows(files, CHECKED_ROWS)
     if buffer.on_bad_row == "fail" and not _may_have_more_columns(buffer):
-        _check_columns(rows[0], buffer.format, schema)
+        _check_columns(rows[0][1], buffer.format, schema)
     if buffer.task_pipeline is None:
         check_training_rows(rows, buffer, schema, stage)
 

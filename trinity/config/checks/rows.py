@@ -9,7 +9,7 @@ from trinity.compat import (
     DISTILLATION_WORKFLOWS,
     SELF_DISTILLATION_WORKFLOWS,
 )
-from trinity.config.data_rows import Row
+from trinity.config.data_rows import PlacedRow, Row
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.data import FormatConfig
@@ -21,6 +21,7 @@ from trinity.conversations import (
     parse_messages,
 )
 from trinity.errors import UserError
+from trinity.rows import row_name
 from trinity.training_rows import check_training_row
 
 QUESTION_WORKFLOWS = frozenset(
@@ -78,20 +79,24 @@ def check_task_rows(taskset: ResolvedTaskset, rows: Sequence[Row]) -> None:
         raise UserError(errors[0])
 
 
-def single_bad_rows(taskset: ResolvedTaskset, rows: Sequence[Row]) -> str:
+def single_bad_rows(taskset: ResolvedTaskset, rows: Sequence[PlacedRow]) -> str:
     """Returns a sentence on rows that cannot be asked or scored, if most of them can."""
-    found = [(index, error) for index, error in enumerate(map(_error_of(taskset), rows)) if error]
+    error_of = _error_of(taskset)
+    found = [(place, error) for place, row in rows if (error := error_of(row))]
     if not found or 2 * len(found) > len(rows):
         return ""
-    (index, error), *_ = found
+    (place, error), *_ = found
     return (
         f"{len(found)} of its first {len(rows)} rows cannot be asked or scored, and the run gives "
-        f"them up; the first is row {index}: {error}"
+        f"them up; the first is {place}: {error}"
     )
 
 
 def check_training_rows(
-    rows: Sequence[Row], buffer: ResolvedExperienceBuffer, schema: RowSchema, stage: StagePlan
+    rows: Sequence[PlacedRow],
+    buffer: ResolvedExperienceBuffer,
+    schema: RowSchema,
+    stage: StagePlan,
 ) -> None:
     """Checks that the rows can be trained on; with `on_bad_row: skip`, that one of them can.
 
@@ -103,13 +108,13 @@ def check_training_rows(
     from trinity.config.checks.row_templates import load_row_template  # Jinja, for few rows
 
     template = None if schema == "cpt" else load_row_template(stage, buffer)
-    for index, row in enumerate(rows):
+    for index, (place, row) in enumerate(rows):
         try:
-            read = check_training_row(dict(row), buffer.format, schema, f"row {index}")
+            read = check_training_row(dict(row), buffer.format, schema, row_name(index))
             if template is not None and read is not None:
                 template.check(read, index)
         except UserError as error:
-            errors.append(error)
+            errors.append(UserError(str(error).replace(row_name(index), place, 1)))
     if errors and (buffer.on_bad_row == "fail" or len(errors) == len(rows)):
         raise errors[0]
 
