@@ -8,7 +8,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from functools import cached_property, lru_cache, partial
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal, Protocol, cast
 
 from trinity.errors import UserError
 from trinity.isolation.values import text_of
@@ -17,7 +17,7 @@ from trinity.rewards.score import REWARD_FAILED, SCORE, BadReward, as_parts
 from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.threads import DaemonThreads
 from trinity.telemetry import metrics
-from trinity.types import JsonValue
+from trinity.types import JsonObject, JsonValue
 
 logger = logging.getLogger(__name__)
 _limited_log = RateLimitedLog(logger)
@@ -89,8 +89,24 @@ ScoreElsewhere = Callable[[Mapping[str, object]], Awaitable[dict[str, float]]]
 """Calls the reward with the values that it names in another process."""
 
 
+class ScoredTask(Protocol):
+    """The parts of a task that a reward may take: its row, its prompt and its truth."""
+
+    @property
+    def raw_task(self) -> JsonObject: ...
+
+    @property
+    def task_desc(self) -> str: ...
+
+    @property
+    def truth(self) -> JsonValue: ...
+
+    def demand_truth(self) -> None: ...
+
+
 class BoundReward:
-    """A constructed reward: called with all known values, it passes on those that are named.
+    """A constructed reward: called with all known values, it passes on those that are named. The
+    truth, the prompt and the row are those of its task, unless they are given.
 
         numbers = await reward.score(response="4", truth="4")   # where it can be killed, if it can
         numbers = reward(response="4", truth="4")               # here, and it may block
@@ -113,6 +129,7 @@ class BoundReward:
         self._name = name
         self._on_failure = on_failure
         self._elsewhere = elsewhere
+        self._of_task: ScoredTask | None = None
         self.was_called = False
         """True once it was called, whatever it returned."""
         if elsewhere is None:
@@ -125,6 +142,10 @@ class BoundReward:
         self._wanted, demanded = _parameters(hashable, name)
         self._takes_lists = self._wanted is not None and "solution_strs" in self._wanted
         self.needs_truth = not demanded.isdisjoint(TRUTHS)
+
+    def for_task(self, task: ScoredTask) -> None:
+        """Takes from a task what a call leaves out."""
+        self._of_task = task
 
     @cached_property
     def _function(self) -> Callable[..., RewardParts | Awaitable[RewardParts]]:
@@ -170,6 +191,7 @@ class BoundReward:
         """
         self.was_called = True
         wanted = self._wanted
+        known = {**self._known_of_task(known), **known}
         given = () if isinstance(self._source, type) else self._args
         every = {**_verl_arguments(known), **known}
         return {
@@ -177,6 +199,23 @@ class BoundReward:
             for name, value in every.items()
             if name not in given and (wanted is None or name in wanted)
         }
+
+    def _known_of_task(self, known: Mapping[str, object]) -> dict[str, object]:
+        """Returns the truth, the row and, if it is named, the prompt, as far as they are not given.
+
+        Raises: UserError when the row lacks a truth that is needed.
+        """
+        task = self._of_task
+        if task is None:
+            return {}
+        if self.needs_truth and TRUTHS.isdisjoint(known):
+            task.demand_truth()
+        found: dict[str, object] = {"task": task.raw_task}
+        if TRUTHS.isdisjoint(known):
+            found |= {"truth": task.truth, "ground_truth": task.truth}
+        if "prompt" not in known and (self._wanted is None or "prompt" in self._wanted):
+            found["prompt"] = task.task_desc
+        return found
 
     def _failed(self, error: Exception) -> dict[str, float]:
         """Counts a failure; returns the numbers of an answer that fails alone, else raises it."""

@@ -49,6 +49,11 @@ class Task:
     reward: BoundReward | None = None
     """None leaves the reward to the workflow."""
 
+    def __post_init__(self) -> None:
+        """Lets the reward take from this task what its calls leave out."""
+        if self.reward is not None:
+            self.reward.for_task(self)
+
     @property
     def task_desc(self) -> str:
         """The prompt column; of a list of messages, what the user says last."""

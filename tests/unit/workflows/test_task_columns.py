@@ -120,3 +120,29 @@ def test_a_system_prompt_that_is_no_text_is_refused(given: JsonValue, kind: str)
         UserError, match=rf"'rows', row 7 \(from 0\): column 'rules' is {kind}, no text"
     ):
         _ = task.system_prompt
+
+
+class ShortAnswer(RewardFn):
+    """The reward of the guide's first page."""
+
+    def __call__(self, *, response: str, truth: str) -> dict[str, float]:
+        return {"right": float(response.strip() == truth), "short": 0.1 * (len(response) < 20)}
+
+
+def of_prompt(response: str, prompt: str, task: dict[str, JsonValue]) -> float:
+    return float((response, prompt, task["answer"]) == ("2", "1+1=", "2"))
+
+
+async def test_a_reward_takes_from_its_task_what_a_workflow_does_not_give() -> None:
+    row: JsonObject = {"question": "1+1=", "answer": "2"}
+    own = task_of(row, reward=BoundReward(ShortAnswer, {}, "own")).reward
+    assert own is not None
+    assert await own.score(response="2") == own(response="2") == {"right": 1.0, "short": 0.1}
+    assert (await own.score(response="2", truth="3"))["right"] == 0.0, "what is given comes first"
+    prompted = task_of(row, reward=BoundReward(of_prompt, {}, "of_prompt")).reward
+    assert prompted is not None
+    assert await prompted.score(response="2") == {"of_prompt": 1.0}
+    lacks = task_of({"question": "1+1="}, reward=BoundReward(ShortAnswer, {}, "own")).reward
+    assert lacks is not None
+    with pytest.raises(UserError, match="there is no column 'answer'"):
+        await lacks.score(response="2")
