@@ -42,17 +42,18 @@ PLACES: dict[str, dict[str, str]] = {
         "trinity/progress/summary.py": "write_summary",
         "trinity/runtime/device_lock.py": "_try_lock _write",
         "trinity/weights/ledger.py": "LedgerKey.create WeightsLedger.write _create_once",
-        "trinity/weights/manifest.py": "move_into_place seal",
+        "trinity/weights/manifest.py": "link_or_copy move_into_place seal",
         "trinity/weights/shards.py": "_ShardWriter.write_data write_shards",
         "services/explorer/serving/access.py": "read_or_create_key",
         "services/explorer/telemetry.py": "RunnerRouter._file",
+        "services/trainer/checkpoints/best.py": "BestVersion._replace",
         "services/trainer/checkpoints/checkpoints.py": "CheckpointStore.write write_base_hash",
         "services/trainer/checkpoints/dealt.py": "DealtPart._write_bucket name_files",
         "services/trainer/checkpoints/lora.py": "LoraAdapter.save",
         "services/trainer/checkpoints/split.py": "PlannedFile.create _OpenFile.write write_at",
         "services/trainer/checkpoints/weights.py": (
             "ModelFiles._write_again ModelFiles._write_dtype ModelFiles.copy_from "
-            "ModelFiles.link_into WeightsStore._link_intact WeightsStore.create_directory "
+            "WeightsStore.create_directory "
             "WeightsStore.write_model remove_leftovers remove_tree"
         ),
         "services/trainer/checkpoints/worker_state.py": "save_state",
@@ -100,6 +101,7 @@ PLACES: dict[str, dict[str, str]] = {
         "services/buffer/tasksets/row_sources.py": "_note_newest",
     },
     "temporary folder of the machine": {
+        "services/buffer/tasksets/task_pipeline.py": "TaskPipelineProcess._identity",
         "trinity/local/files.py": "make_socket_folder remove_socket_folder",
         "trinity/local/gpu_claims.py": "GpuClaims._safe_folder GpuClaims._take",
         "trinity/studio/generator/document.py": "check_tree document_from_verl",
@@ -107,7 +109,8 @@ PLACES: dict[str, dict[str, str]] = {
         "services/explorer/debug/wire.py": "socket_folder",
     },
     "no file of a user's": {
-        "trinity/local/exec_as.py": "_map_user",
+        "trinity/isolation/box.py": ("_be_init _bind _enter_pid_namespace _make_root _show main"),
+        "trinity/local/exec_as.py": "_enter_namespace",
         "trinity/runtime/child_process.py": "_probe",
         "trinity/runtime/worker_process.py": "_reserve_stdout",
         "trinity/task_operators/worker.py": "_take_stdout",
