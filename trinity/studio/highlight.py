@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from trinity.progress.summary import RunSummary, SummaryMetric
 from trinity.progress.view import MeanWithError, failed_runs_text
@@ -112,12 +111,6 @@ def of_history(history: RunHistory) -> Highlight | None:
                 total = f" of {stage.total_steps:,}" if stage.total_steps else ""
                 return replace(found, facts=(("train steps", f"{stage.last_step:,}{total}"),))
     return None
-
-
-def best_model(directory: Path, highlight: Highlight) -> Path | None:
-    """Returns the directory of the best version's weights; None if it was not kept."""
-    path = directory / "stages" / highlight.stage / "best"
-    return path if path.is_dir() else None
 
 
 def _score_of(names: Iterable[str]) -> str:

@@ -1,7 +1,5 @@
 """The result at a glance: which version is best, and how it came there."""
 
-from pathlib import Path
-
 from trinity.progress.summary import (
     EvaluationSummary,
     RunSummary,
@@ -9,7 +7,7 @@ from trinity.progress.summary import (
     SummaryMetric,
 )
 from trinity.progress.view import MeanWithError
-from trinity.studio.highlight import best_model, of_history, of_summary
+from trinity.studio.highlight import of_history, of_summary
 from trinity.studio.history import MeasuredVersion, RunHistory, StageHistory
 
 
@@ -89,15 +87,6 @@ def test_a_run_that_follows_on_has_its_result_so_far() -> None:
     assert found is not None
     assert (found.title, found.gain) == ("1.5", "0.25")
     assert found.facts == (("train steps", "2 of 10"),)
-
-
-def test_weights_of_the_best_version_are_named_where_they_are_kept(tmp_path: Path) -> None:
-    found = of_summary(summary(evaluation(0, 0.5)))
-    assert found is not None
-    assert best_model(tmp_path, found) is None
-    kept = tmp_path / "stages" / "rft" / "best"
-    kept.mkdir(parents=True)
-    assert best_model(tmp_path, found) == kept
 
 
 def test_a_run_without_evaluations_has_none() -> None:

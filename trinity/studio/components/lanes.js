@@ -22,7 +22,8 @@ export default function (component) {
     add(row, "div", "name", lane.name).setAttribute("role", "rowheader");
     const track = add(row, "div", "track", "");
     return lane.spans.map((span) => {
-      const cell = add(track, "div", span.wait ? "span wait" : "span work", span.label);
+      const cell = add(track, "div", span.wait ? "span wait" : "span work", span.width > 3.5 ? span.label : "");
+      cell.setAttribute("aria-label", span.label);
       cell.setAttribute("role", "gridcell");
       cell.style.left = span.left + "%";
       cell.style.width = span.width + "%";

@@ -8,11 +8,12 @@ import streamlit as st
 
 from trinity.errors import TrinityError
 from trinity.studio.context import StudioContext, studio_context
-from trinity.studio.highlight import Highlight, best_model, of_history
+from trinity.studio.highlight import Highlight, of_history
 from trinity.studio.pages.common import RUN, all_entries, live_part, view_entry
 from trinity.studio.plain_text import joined, number_text, one_line
 from trinity.studio.runs import RunDirectoryState, RunEntry, missing_places
 from trinity.studio.widgets import Column, Row, component, show_problem, show_table, show_text
+from trinity.weights.stored import best_model
 
 REFRESH_SECONDS = 3.0
 COLUMNS = (
@@ -90,8 +91,8 @@ def _show_newest(context: StudioContext, entries: Sequence[RunEntry]) -> tuple[s
 
 
 def _overview_data(entry: RunEntry, found: Highlight) -> dict[str, object]:
-    kept = best_model(entry.directory, found)
-    facts = [*found.facts, *([("best model", str(kept))] if kept else [])]
+    kept = best_model(entry.directory, found.stage)
+    facts = [*found.facts, *([("best model", str(kept.path))] if kept else [])]
     drawn = " and, thin, the mean reward of each step" if found.rewards else ""
     return {
         "links": LINKS,

@@ -89,7 +89,7 @@ def test_a_script_tag_is_text(viewer: Viewer) -> None:
     first_sample(viewer).click()
     page = viewer.page
     page.get_by_role("tab", name="Conversation").click()
-    page.get_by_text(HOSTILE).first.wait_for()
+    page.get_by_text(HOSTILE).locator("visible=true").first.wait_for()
     assert page.title() != "owned"
     assert page.locator("a[href*='evil']").count() == 0
     assert page.locator("script", has_text="owned").count() == 0
