@@ -329,6 +329,7 @@ class MutantRunner:
         self._outcomes = outcomes
         self._files = {f"{ROOT.joinpath(*name.split('.'))}.py" for name in modules}
         self._reached: dict[tuple[str, int], list[tuple[int, float, int]]] = defaultdict(list)
+        self._now: set[tuple[str, int]] = set()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -343,24 +344,24 @@ class MutantRunner:
 
     def _run_once(self, number: int, item: pytest.Item) -> None:
         """Notes which functions a test reaches, and how long it takes."""
-        reached: set[tuple[str, int]] = set()
-
-        def note(frame: FrameType, event: str, _: object) -> None:
-            code = frame.f_code
-            if event == "call" and code.co_filename in self._files:
-                reached.add((code.co_filename, code.co_firstlineno))
-
+        self._now = set()
         started = time.monotonic()
-        threading.setprofile(note)
-        sys.setprofile(note)
+        threading.setprofile(self._note)
+        sys.setprofile(self._note)
         try:
             failed = fails(item, SECONDS_A_SOUND_TEST)
         finally:
             sys.setprofile(None)
             threading.setprofile(None)
         assert not failed, f"{item.nodeid} fails on sound code"
-        for place in reached:
-            self._reached[place].append((len(reached), time.monotonic() - started, number))
+        for place in self._now:
+            self._reached[place].append((len(self._now), time.monotonic() - started, number))
+
+    def _note(self, frame: FrameType, event: str, _: object) -> None:
+        """Notes a call for the test that runs now: threads outlive the test that starts them."""
+        code = frame.f_code
+        if event == "call" and code.co_filename in self._files:
+            self._now.add((code.co_filename, code.co_firstlineno))
 
     def _try(self, mutant: Mutant, items: Sequence[pytest.Item]) -> None:
         module = importlib.import_module(mutant.module)

@@ -3,6 +3,12 @@
 from collections.abc import Mapping
 
 _TWO_AXES = "the last of two axes is axis 1"
+_COPY = "a copy has the same values"
+_SAME_MOMENT = "the clock reads the very moment by chance alone"
+_SLOWER = "what the quick check leaves is judged alike by the whole one"
+_ANY_CONSTANT = "any value that all share, and that no call has"
+_NO_NUMBER = "any number below 0 is refused"
+_NO_ANSWER = "tokens of no answer are never trained"
 EQUIVALENT: Mapping[str, str] = {
     "advantage.groups.draw_copies: donors_D = np.flatnonzero(~is_left_out_G & "
     "(samples.group_sizes > 0)) [0 to 1]": "groups of one are always left out themselves",
@@ -18,6 +24,13 @@ EQUIVALENT: Mapping[str, str] = {
     "device=inputs.mask_BT.device) [1 to 2]": "a mean over tokens of what all share is theirs too",
     "policy_loss.pairs._row_sums: return torch.where(inputs.mask_BT, values_BT, 0.0).sum(-1) "
     "[without USub]": _TWO_AXES,
+    "services.trainer.batch_rows.with_mismatched: for row, other in zip(rows, others, strict=True) "
+    "[True to False]": "there are as many answers as rows",
+    "services.trainer.data.batches.__init__: self._executor = ThreadPoolExecutor(1, "
+    '"next-batch") if fetches_ahead else None [1 to 2]': "one batch is fetched at a time",
+    "services.trainer.data.batches._wait_for: is_due = now >= due [GtE to Gt]": _SAME_MOMENT,
+    "services.trainer.data.batches._wait_for: if time.monotonic() >= deadline and (is_due or "
+    "due > deadline): [GtE to Gt]": _SAME_MOMENT,
     "token_advantage.gvpo.gvpo: masked(batch.logprobs_BT - batch.rollout_logprobs_BT, "
     "batch.mask_BT).sum(-1) [without USub]": _TWO_AXES,
     "token_advantage.gvpo.gvpo: scale_U = np.where(sizes_U > 1, beta * sizes_U / "
@@ -42,5 +55,52 @@ EQUIVALENT: Mapping[str, str] = {
     "[without USub]": _TWO_AXES,
     "token_advantage.units.means_U: means_U: FloatVector = first_U + differences_U / "
     "np.maximum(self.sizes_U, 1) [1 to 2]": "differences within a unit of one row add up to 0",
+    "trinity.codec._set_sequence: logprobs = sequence.rollout_logprobs.astype(np.float32, "
+    "copy=False) [False to True]": _COPY,
+    "trinity.codec._set_sequence: mask = sequence.action_mask.astype(np.bool_, copy=False) "
+    "[False to True]": _COPY,
+    "trinity.codec._set_sequence: tokens = sequence.tokens.astype(np.int32, copy=False) "
+    "[False to True]": _COPY,
+    "trinity.codec._typed: return data.astype(dtype, copy=False) [False to True]": _COPY,
+    "trinity.codec.raw_bytes_if_valid: if not is_plain or (tensor.dtype == Tensor.DTYPE_BOOL and "
+    'data.translate(None, b"\\0\\1")): [and to or, or back]': _SLOWER,
+    "trinity.codec.raw_bytes_if_valid: if not is_plain or (tensor.dtype == Tensor.DTYPE_BOOL and "
+    'data.translate(None, b"\\0\\1")): [without Not]': _SLOWER,
+    "trinity.codec.set_tensor: tensor.data = data.astype(little, copy=False).tobytes() "
+    "[False to True]": _COPY,
+    "trinity.codec.tensor_from_proto: and np.frombuffer(tensor.data, np.uint8).max(initial=0) > 1 "
+    "[0 to 1]": "neither 0 nor 1 is above 1",
+    "trinity.codec_checks._plain_lengths: if length is None or not 1 <= message.prompt_length <= "
+    "length: [1 to 2]": _SLOWER,
+    "trinity.workflows.answers._by_text: edges = [-1, *(place for place in places if place in "
+    "found), len(messages)] [1 to 2]": "no message stands before the first",
+    "trinity.workflows.experience_builder.distribution_of: logprobs=0, [0 to 1]": _ANY_CONSTANT,
+    "trinity.workflows.experience_builder.distribution_of: max_tokens=0, [0 to 1]": _ANY_CONSTANT,
+    "trinity.workflows.experience_builder.distribution_of: seed=0, [0 to 1]": _ANY_CONSTANT,
+    "trinity.workflows.experience_builder.distribution_of: top_k=sampling.top_k if sampling.top_k "
+    "> 0 else -1, [1 to 2]": _ANY_CONSTANT,
+    "trinity.workflows.frozen_lake_workflow.move: direction = DIRECTIONS["
+    "(DIRECTIONS.index(direction) + turn) % 4] [Add to Sub]": "both sides are drawn alike",
+    "trinity.workflows.frozen_lake_workflow.random_rows: tiles = [ICE if dice.random() < "
+    "ice_share else HOLE for _ in range(size * size)] [Lt to LtE]": (
+        "a draw equals the share once in 2**53"
+    ),
+    "trinity.workflows.sudoku_workflow._numbers: yield -1 [1 to 2]": _NO_NUMBER,
+    "trinity.workflows.sudoku_workflow._numbers: yield from [int(d) for d in part] if "
+    'part.isdigit() else [0 if part == "." else -1] [1 to 2]': _NO_NUMBER,
+    "trinity.workflows.sudoku_workflow.random_board: cells = [[numbers[(box * (r % box) + r // box "
+    "+ c) % size] for c in columns] for r in rows] [Add to Sub]": "another board that is valid",
+    "trinity.workflows.sudoku_workflow.read_board: is_square = size * size == len(numbers) and "
+    "isqrt(size) ** 2 == size and size > 1 [1 to 2]": "2 is no square",
+    "trinity.workflows.turns._lengths: lengths = [[0] * (width + 1)] [1 to 2]": (
+        "the second 0 behind a row is not read"
+    ),
+    "trinity.workflows.turns._merge_array: kind = offsets[0][1].arrays[name].data [0 to 1]": (
+        "turns are joined only where their arrays are of one kind"
+    ),
+    "trinity.workflows.verl_agent_workflow.split_by_distribution: way_R = "
+    "np.full(sequence.response_length, -1) [1 to 2]": _NO_ANSWER,
+    "trinity.workflows.verl_agent_workflow.split_by_distribution: way_R = "
+    "np.full(sequence.response_length, -1) [without USub]": _NO_ANSWER,
 }
 """By `Mutant.name`."""

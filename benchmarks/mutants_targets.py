@@ -54,6 +54,8 @@ _ROWS = tuple(
     for name in (
         "bad_rows",
         "batch_rows",
+        "batch_waits",
+        "chat_families",
         "config_overrides",
         "cut_batches",
         "distillation",
@@ -61,7 +63,9 @@ _ROWS = tuple(
         "expert_balance",
         "expert_replay",
         "formatter",
+        "formatter_memory",
         "gathered",
+        "kto_rows",
         "layout",
         "lessons",
         "loss_scale",
@@ -79,10 +83,12 @@ _ROWS = tuple(
 _TRAINING = (*_ROWS, *_STEPS)
 _WORKFLOWS = (
     "tests/unit/workflows",
+    "tests/unit/explorer/test_api_lengths.py",
     "tests/unit/explorer/test_auxiliary_models.py",
     "tests/unit/explorer/test_built_experiences.py",
     "tests/unit/explorer/test_hosted_runs.py",
     "tests/unit/explorer/test_hosted_styles.py",
+    "tests/unit/explorer/test_rubric_judge_openai.py",
     "tests/unit/explorer/test_turns.py",
     "tests/unit/test_codec.py",
     "tests/unit/test_message_check.py",

@@ -8,9 +8,11 @@ import pytest
 from trinity.api.v1 import experience_pb2
 from trinity.codec import (
     SampleRef,
+    Tensor,
     check_experience,
     experience_from_proto,
     experience_to_proto,
+    sampling_from_proto,
     sequence_from_proto,
     tensor_from_proto,
     tensor_to_proto,
@@ -170,6 +172,72 @@ def test_bools_other_than_0_and_1_are_refused() -> None:
     tensor.data = b"\x00\x02\x01"
     with pytest.raises(ValueError, match="bytes other than 0 and 1"):
         tensor_from_proto(tensor)
+    message = experience_to_proto(an_experience(), REF).sequence
+    message.action_mask.data = b"\x02\x01"
+    with pytest.raises(ValueError, match="bytes other than 0 and 1"):
+        sequence_from_proto(message)
+
+
+def with_tokens(
+    *, shape: list[int], dtype: Tensor.Dtype = Tensor.DTYPE_INT32
+) -> experience_pb2.Sequence:
+    """A sequence whose four tokens, of 4 bytes each, are declared otherwise."""
+    message = experience_to_proto(an_experience(), REF).sequence
+    message.tokens.shape[:] = shape
+    message.tokens.dtype = dtype
+    return message
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (with_tokens(shape=[5]), "needs 20 bytes, has 16"),
+        (with_tokens(shape=[3]), "needs 12 bytes, has 16"),
+        (with_tokens(shape=[64]), "needs 256 bytes, has 16"),
+        (with_tokens(shape=[4, 1]), "tokens must be one-dimensional int32, is 2-d int32"),
+        (with_tokens(shape=[2, 2]), "tokens must be one-dimensional int32, is 2-d int32"),
+        (with_tokens(shape=[]), "needs 4 bytes, has 16"),
+        (
+            with_tokens(shape=[4], dtype=Tensor.DTYPE_FLOAT32),
+            "tokens must be one-dimensional int32, is 1-d float32",
+        ),
+        (with_tokens(shape=[16], dtype=Tensor.DTYPE_UINT8), "is 1-d uint8"),
+    ],
+)
+def test_tokens_that_are_not_what_they_are_declared_to_be_are_refused(
+    message: experience_pb2.Sequence, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        sequence_from_proto(message)
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "mask", "is_taken"),
+    [
+        ([-0.25, np.nan], [True, False], True),
+        ([-0.25, np.nan], [True, True], False),
+        ([-np.inf, np.inf], [False, True], False),
+        ([np.nan, np.nan], [False, False], True),
+    ],
+)
+def test_only_tokens_that_are_trained_need_a_finite_log_probability(
+    logprobs: list[float], mask: list[bool], is_taken: bool
+) -> None:
+    sample = an_experience()
+    given = np.array(logprobs, np.float32)
+    sample.body = replace(sample.sequence, rollout_logprobs=given, action_mask=np.array(mask))
+    if is_taken:
+        received = experience_from_proto(experience_to_proto(sample, REF)).sequence
+        np.testing.assert_array_equal(received.rollout_logprobs, given)
+        return
+    with pytest.raises(ValueError, match="rollout_logprobs holds values that are not finite"):
+        check_experience(sample)
+
+
+def test_sampling_that_names_no_penalty_has_none() -> None:
+    sampling = sampling_from_proto(experience_pb2.SamplingParams(temperature=0.5))
+    assert sampling.repetition_penalty == 1.0
+    assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.0, 0.0)
 
 
 def test_an_experience_whose_mask_does_not_fit_is_refused() -> None:
@@ -177,6 +245,45 @@ def test_an_experience_whose_mask_does_not_fit_is_refused() -> None:
     broken.sequence.action_mask = np.array([True])
     with pytest.raises(ValueError, match="action_mask"):
         experience_to_proto(broken, REF)
+
+
+@pytest.mark.parametrize("reward", [1e30, -1e30])
+def test_the_largest_reward_is_taken(reward: float) -> None:
+    sample = an_experience()
+    sample.reward = reward
+    check_experience(sample)
+    sample.reward = 1.01 * reward
+    with pytest.raises(ValueError, match="not a finite number, of 1e\\+30 at most"):
+        check_experience(sample)
+
+
+@pytest.mark.parametrize(
+    ("prompt_length", "is_taken"), [(0, False), (1, True), (4, True), (5, False)]
+)
+def test_a_prompt_has_one_token_and_no_more_than_there_are(
+    prompt_length: int, is_taken: bool
+) -> None:
+    rest = max(4 - prompt_length, 0)
+    message = experience_to_proto(an_experience(), REF).sequence
+    message.prompt_length = prompt_length
+    message.action_mask.CopyFrom(
+        tensor_to_proto(Array(np.zeros(rest, np.bool_), Alignment.RESPONSE))
+    )
+    message.rollout_logprobs.CopyFrom(
+        tensor_to_proto(Array(np.zeros(rest, np.float32), Alignment.RESPONSE))
+    )
+    if is_taken:
+        assert sequence_from_proto(message).response_length == rest
+        return
+    with pytest.raises(ValueError, match=f"prompt_length {prompt_length} is outside 1..4"):
+        sequence_from_proto(message)
+
+
+@pytest.mark.parametrize("shape", [[], [0], [0, 3], [1] * 8])
+def test_arrays_of_any_shape_that_can_be_travel(shape: list[int]) -> None:
+    data = np.ones(shape, np.bool_)
+    received = tensor_from_proto(tensor_to_proto(Array(data)))
+    assert received.data.shape == tuple(shape) and received.data.all()
 
 
 def test_a_reward_that_is_no_number_is_refused() -> None:
@@ -197,6 +304,7 @@ def with_spans(*bounds: tuple[int, int], version: int = 9) -> Experience:
 def test_who_makes_a_sample_may_ask_whether_the_buffer_would_take_it() -> None:
     check_experience(an_experience())
     check_experience(with_spans((0, 1), (1, 2)))
+    check_experience(with_spans((0, 1), (1, 1), (1, 2), version=0))
     check_experience(with_spans())
     pair = an_experience()
     pair.body = Pair(chosen=a_sequence(), rejected=a_sequence())
@@ -210,6 +318,8 @@ def test_who_makes_a_sample_may_ask_whether_the_buffer_would_take_it() -> None:
         (with_spans((1, 2)), "gap or overlap"),
         (with_spans((0, 1), (0, 2)), "gap or overlap"),
         (with_spans((0, 2), version=-1), "gap or overlap"),
+        (with_spans((0, 2), (2, 1)), "gap or overlap"),
+        (with_spans((0, 3)), "version_spans end at 3, the response has 2 tokens"),
     ],
 )
 def test_spans_that_do_not_cover_the_response_are_refused_on_both_sides(

@@ -16,3 +16,10 @@ def test_parts_of_any_length_are_read_as_if_they_had_been_put_into_the_message()
 
 def test_a_field_with_a_large_number_is_written() -> None:
     assert encode_repeated_field(16, [RunResult().SerializeToString()]) == b"\x82\x01\x00"
+
+
+def test_a_part_is_written_behind_its_length_in_groups_of_seven_bits() -> None:
+    heads = {0: b"\x00", 127: b"\x7f", 128: b"\x80\x01", 300: b"\xac\x02", 16384: b"\x80\x80\x01"}
+    for length, head in heads.items():
+        part = b"x" * length
+        assert encode_repeated_field(2, [part]) == b"\x12" + head + part

@@ -92,7 +92,6 @@ def distribution_of(sampling: SamplingParams | None) -> SamplingParams | None:
         stop=(),
         logprobs=0,
         top_k=sampling.top_k if sampling.top_k > 0 else -1,
-        top_p=min(sampling.top_p, 1.0),
     )
 
 

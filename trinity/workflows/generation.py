@@ -149,7 +149,7 @@ class ModelLimits:
     @classmethod
     def unknown(cls) -> "ModelLimits":
         """Returns the limits of a model behind another address, which refuses what is too long."""
-        return cls(max_model_len=_NO_LIMIT, max_prompt_tokens=_NO_LIMIT - 1)
+        return cls(max_model_len=_NO_LIMIT, max_prompt_tokens=_NO_LIMIT)
 
     @property
     def is_known(self) -> bool:

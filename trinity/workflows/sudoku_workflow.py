@@ -92,13 +92,13 @@ def read_board(value: JsonValue) -> Sudoku:
 def random_board(*, size: int, num_empty: int, seed: int) -> Sudoku:
     """Draws a solvable board; the same arguments draw the same board."""
     dice = random.Random(f"sudoku {seed}")
-    box = isqrt(size)
-    if box * box != size or size < 2:
+    box = isqrt(abs(size))
+    if box * box != size or box < 2:
         raise UserError(f"a sudoku of size {size} has no boxes: give 4 or 9")
     numbers = dice.sample(range(1, size + 1), size)
     rows, columns = _mixed(box, dice), _mixed(box, dice)
     cells = [[numbers[(box * (r % box) + r // box + c) % size] for c in columns] for r in rows]
-    for place in dice.sample(range(size * size), min(num_empty, size * size)):
+    for place in dice.sample(range(size * size), max(0, min(num_empty, size * size))):
         cells[place // size][place % size] = EMPTY
     return Sudoku(cells)
 

@@ -36,10 +36,15 @@ def _continues(old: Experience, new: Experience) -> bool:
     begins = len(before) <= prompt.prompt_length and np.array_equal(
         before, prompt.tokens[: len(before)]
     )
-    alike = old.arrays.keys() == new.arrays.keys() and (
+    alike = _array_kinds(old) == _array_kinds(new) and (
         distribution_of(old.sampling) == distribution_of(new.sampling)
     )
     return begins and alike and all(_is_along_response(turn) for turn in (old, new))
+
+
+def _array_kinds(turn: Experience) -> dict[str, object]:
+    """Returns what the arrays of turns share if they can be joined: the form of an element."""
+    return {name: (array.data.dtype, array.data.shape[1:]) for name, array in turn.arrays.items()}
 
 
 def _is_along_response(turn: Experience) -> bool:

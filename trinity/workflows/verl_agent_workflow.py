@@ -1,6 +1,6 @@
 """An agent loop of veRL's with its tools, run as it is."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -15,7 +15,6 @@ from trinity.types import (
     JsonObject,
     JsonValue,
     SamplingParams,
-    VersionSpan,
 )
 from trinity.types import Sequence as TokenSequence
 from trinity.workflows.experience_builder import distribution_of
@@ -133,7 +132,7 @@ def sample_of_output(output: Any, client: PolicyClient) -> Experience:
     tokens = np.array([*output.prompt_ids, *output.response_ids], dtype=np.int32)
     start = len(output.prompt_ids)
     mask = np.array(output.response_mask, dtype=np.bool_)
-    logprobs, spans = _of_engine(tokens, start, client.answers)
+    logprobs = _logprobs_of(tokens, start, client.answers)
     if np.isnan(logprobs[mask]).any() or not client.answers:
         raise UserError(
             "an agent loop of veRL's trains tokens that the engine did not generate at their place "
@@ -148,8 +147,9 @@ def sample_of_output(output: Any, client: PolicyClient) -> Experience:
         response_text=client.model.text_of(output.response_ids),
     )
     last = client.answers[-1]
+    span = replace(last.version_spans[0], start=0, end=body.response_length)
     arrays: dict[str, Array] = {}
-    return replace(last, body=body, version_spans=tuple(spans), arrays=arrays)
+    return replace(last, body=body, version_spans=(span,), arrays=arrays)
 
 
 def split_by_distribution(sample: Experience, answers: list[Experience]) -> list[Experience]:
@@ -179,19 +179,14 @@ def split_by_distribution(sample: Experience, answers: list[Experience]) -> list
     return samples or [sample]
 
 
-def _of_engine(
-    tokens: Any, start: int, answers: list[Experience]
-) -> tuple[FloatArray, list[VersionSpan]]:
+def _logprobs_of(tokens: Any, start: int, answers: list[Experience]) -> FloatArray:
     """Returns log-probabilities of the response, not a number where none is the engine's."""
     logprobs = np.full(len(tokens) - start, np.nan, dtype=np.float32)
-    spans: list[VersionSpan] = []
     for answer in answers:
         place = _place(answer, tokens, start)
         if place is not None:
-            own = answer.sequence.rollout_logprobs[: place.stop - place.start]
-            logprobs[place] = own
-            spans = [*spans, *_moved(answer, place.start, place.stop)]
-    return logprobs, _joined(spans, len(logprobs))
+            logprobs[place] = answer.sequence.rollout_logprobs[: place.stop - place.start]
+    return logprobs
 
 
 def _place(answer: Experience, tokens: Any, start: int) -> slice | None:
@@ -202,24 +197,6 @@ def _place(answer: Experience, tokens: Any, start: int) -> slice | None:
         return None
     differs = np.flatnonzero(sequence.tokens[first:end] != tokens[first:end])
     return slice(first - start, (first + int(differs[0]) if len(differs) else end) - start)
-
-
-def _moved(answer: Experience, offset: int, end: int) -> Iterator[VersionSpan]:
-    for span in answer.version_spans:
-        if span.start + offset < end:
-            yield replace(span, start=span.start + offset, end=min(span.end + offset, end))
-
-
-def _joined(spans: list[VersionSpan], length: int) -> list[VersionSpan]:
-    """Returns spans without gaps: what tools said belongs to the answer after it."""
-    joined: list[VersionSpan] = []
-    for span in spans:
-        before = joined[-1] if joined else None
-        if before and (before.version, before.incarnation) == (span.version, span.incarnation):
-            joined[-1] = replace(before, end=span.end)
-        else:
-            joined.append(replace(span, start=before.end if before else 0))
-    return [*joined[:-1], replace(joined[-1], end=length)] if joined else []
 
 
 def _metrics_of(output: Any) -> dict[str, float]:

@@ -108,7 +108,7 @@ class BatchSource:
     def cancel_prefetch(self) -> None:
         """Drops what was fetched ahead; a call under way ends with its channel."""
         if self._executor is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._executor.shutdown(wait=False)
 
     def _wait_first(self, step: int, check: Callable[[], None]) -> tuple[BatchResult, int]:
         """Returns the first rank's answer, and the code that tells the others of it."""

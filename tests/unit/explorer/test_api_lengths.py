@@ -110,3 +110,13 @@ def test_a_parameter_that_moves_the_ratio_is_told_once(caplog: pytest.LogCapture
     told = sorted(caplog.messages[2:])
     assert "`json_schema: {" in told[0] and "no such argument leaves them right" in told[0]
     assert "`min_tokens: 5`" in told[1] and max(map(len, told)) < 300
+
+
+def test_a_call_without_chance_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    warnings = RatioWarnings()
+    for _ in range(2):
+        warnings.check({"temperature": 0})
+    assert len(caplog.messages) == 1 and "`temperature: 0`" in caplog.messages[0]
+    warnings.check({"top_p": 0.9})
+    assert caplog.messages[1].endswith("are off; 1.0 leaves them right")

@@ -124,7 +124,7 @@ def test_an_array_of_another_length_is_refused(name: str) -> None:
 
 
 def test_experts_of_the_response_reach_the_row_in_one_type() -> None:
-    routes = np.array([[[1, 2]], [[0, 0]], [[255, 3]]], dtype=np.uint8)
+    routes = np.array([[[1, 2]], [[0, 0]], [[32766, 3]]], dtype=np.int32)
     row = only_row(message_of(arrays={"routed_experts": Array(routes, Alignment.RESPONSE)}))
     assert row.routed_experts is not None
     assert row.routed_experts.dtype == np.int16
@@ -143,6 +143,8 @@ def test_experts_of_the_response_reach_the_row_in_one_type() -> None:
         np.ones((3, 1, 2), np.float32),
         np.full((3, 1, 2), -1, np.int16),
         np.full((3, 1, 2), 32767, np.int16),
+        np.array([[[1, -1]], [[0, 2]], [[3, 4]]], np.int16),
+        np.array([[[1, 32767]], [[0, 2]], [[3, 4]]], np.int16),
         np.ones((3, 0, 2), np.uint8),
     ],
 )

@@ -7,7 +7,8 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from services.trainer.data.encoders import CptEncoder, load_formatter
+from services.trainer.data.chat import ChatEncoder
+from services.trainer.data.encoders import CptEncoder, SftEncoder, load_formatter
 from tests.unit.trainer.formatting import (
     TEMPLATE,
     Load,
@@ -236,6 +237,8 @@ def test_a_row_that_is_too_long_is_cut_and_counted(formatter_of: Load) -> None:
     row = only_row(formatter_of(max_length=10), {"prompt": "1+2=", "response": "3456"})
     assert (row.length, row.mask.tolist()) == (10, [True, True])
     assert row.is_truncated
+    whole = only_row(formatter_of(max_length=10), {"prompt": "1+2=", "response": "3"})
+    assert (whole.length, whole.is_truncated) == (10, False)
 
 
 def test_a_prompt_that_is_too_long_leaves_nothing_to_learn(formatter_of: Load) -> None:
@@ -289,6 +292,8 @@ def test_a_text_is_trained_on_from_its_second_token_to_its_end(
     row = only_row(formatter_of("cpt", prompt_key="text"), {"text": "1+2=3"})
     assert decoded(tokenizer, row.tokens) == "1+2=3<end>"
     assert (row.prompt_length, int(row.mask.sum())) == (1, 5)
+    ended = only_row(formatter_of("cpt", prompt_key="text"), {"text": "1+2=3<end>"})
+    assert ended.tokens.tolist() == row.tokens.tolist(), "it has its end already"
 
 
 def test_a_text_that_is_too_long_loses_its_end(
@@ -325,6 +330,15 @@ def test_a_text_begins_once_with_what_the_tokenizer_adds(text: str) -> None:
     assert decoded(own, encoded.tokens) == "<user>1+2<end>"
 
 
+def test_a_chat_is_what_its_template_writes_whatever_the_tokenizer_adds() -> None:
+    own = make_tokenizer()
+    begin = ("<tool>", own.convert_tokens_to_ids("<tool>"))
+    own.backend_tokenizer.post_processor = TemplateProcessing("<tool> $0", None, [begin])
+    encoder = SftEncoder(ChatEncoder(own, frozenset({0})), FormatConfig(prompt_type="plaintext"))
+    (encoded,) = encoder({"prompt": "1", "response": "2"}, 0)
+    assert decoded(own, encoded.tokens) == "<user>1<end>\n<assistant>2<end>"
+
+
 def test_labels_become_the_sign_of_every_token(
     tokenizer: PreTrainedTokenizerFast, formatter_of: Load
 ) -> None:
@@ -337,3 +351,41 @@ def test_labels_become_the_sign_of_every_token(
         assert row.advantages.tolist() == [sign, sign] and row.side is None
     with pytest.raises(UserError, match=r"row 5 \(from 0\), column 'label': 'maybe' is no label"):
         only_row(formatter, {"prompt": "1", "completion": "2", "label": "maybe"}, 5)
+
+
+@pytest.mark.parametrize(
+    ("configured", "learned"),
+    [([0, 4], "2<tool>"), (4, "2<tool>"), (None, "2<tool>\n<end>"), (2, "2<tool>\n<end>")],
+)
+def test_an_answer_may_end_with_any_token_that_ends_the_models_own(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, configured: JsonValue, learned: str
+) -> None:
+    """Token 4 is <tool>, 2 is <user>."""
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": configured}))
+    formatter = load_formatter(
+        tmp_path,
+        name="rows",
+        schema="sft",
+        chat_template=TEMPLATE.replace("<end>", "<tool>"),
+        row_format=FormatConfig(prompt_type="plaintext"),
+        max_length=64,
+    )
+    row = only_row(formatter, {"prompt": "1", "response": "2"})
+    assert answer_of(tokenizer, row) == learned
+
+
+@pytest.mark.parametrize(
+    ("said", "learned"),
+    [
+        ("2<end>7", "2<end>7<end>"),
+        ("2<end>78", "2<end>78<end>"),
+        ("2<end>7<end> ", "2<end>7<end>"),
+        ("2<end><end>", "2<end>"),
+    ],
+)
+def test_an_end_token_within_an_answer_ends_it_where_nothing_is_said_behind(
+    tokenizer: PreTrainedTokenizerFast, formatter_of: Load, said: str, learned: str
+) -> None:
+    row = only_row(formatter_of(), {"prompt": "1", "response": said})
+    assert answer_of(tokenizer, row) == learned

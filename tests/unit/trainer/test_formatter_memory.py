@@ -41,6 +41,6 @@ def test_rows_beyond_the_bound_are_tokenised_anew(monkeypatch: pytest.MonkeyPatc
     encoder = LongDocuments()
     formatter = Formatter(encoder, name="books", max_length=MAX_LENGTH)
     rows = [only_row(formatter, {}, index) for index in (0, 1, 2, 0, 1, 2)]
-    assert encoder.asked == [0, 1, 2, 2]
+    assert encoder.asked == [0, 1, 2, 2], "two rows fill the bound to its last token"
     assert all(row.tokens.tolist() == list(range(MAX_LENGTH)) for row in rows)
     assert all(row.prompt_length == 1 and row.mask.all() for row in rows)

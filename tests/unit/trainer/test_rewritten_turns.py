@@ -234,6 +234,31 @@ def test_an_end_token_that_opens_the_next_turn_ends_the_answer_before_it(
     template = opened.replace(
         "{% for message in messages %}", "{% for message in messages %}" + roles
     )
-    row = only_row(turns_of(formatter_of, template), {"messages": TWO_ANSWERS})
+    formatter = turns_of(formatter_of, template)
+    row = only_row(formatter, {"messages": TWO_ANSWERS})
     assert decoded(tokenizer, row.tokens) == "<end>a<assistant>(why)2<end>b<assistant>(so)45<end>"
     assert learned_of(tokenizer, row) == "(why)2<end>(so)45<end>"
+    silent = [*messages_of(("user", "")), *TWO_ANSWERS]
+    row = only_row(formatter, {"messages": silent}, index=1)
+    assert decoded(tokenizer, row.tokens).startswith("<end><end>a<assistant>(why)2<end>b")
+    assert learned_of(tokenizer, row) == "(why)2<end>(so)45<end>"
+
+
+def test_an_answer_of_one_token_between_two_ends_has_the_second(
+    tokenizer: PreTrainedTokenizerFast, formatter_of: Load
+) -> None:
+    template = (
+        "{% for one in messages %}{% if one['role'] == 'user' %}<end>{{ one['content'] }}<end>"
+        "{% else %}{{ one['content'] }}{% endif %}{% endfor %}"
+    )
+    row = only_row(turns_of(formatter_of, template), {"messages": messages_of(*TURNS)})
+    assert decoded(tokenizer, row.tokens) == "<end>1<end>2<end>3<end>4<end>"
+    assert learned_of(tokenizer, row) == "2<end>4<end>"
+
+
+def test_a_template_that_marks_nothing_is_named(formatter_of: Load) -> None:
+    template = "{% if false %}{% generation %}{% endgeneration %}{% endif %}" + TEMPLATE
+    with pytest.raises(
+        UserError, match="row 0: the chat template marks nothing of it as generated"
+    ):
+        only_row(turns_of(formatter_of, template), {"messages": TWO_ANSWERS})

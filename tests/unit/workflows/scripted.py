@@ -44,7 +44,7 @@ class ScriptedEngine:
         tokens = list((text + END).encode())[: sampling.max_tokens]
         reason = FinishReason.STOP if len(tokens) == len(text) + 1 else FinishReason.LENGTH
         logprobs = said_logprobs(prompt_token_ids, tokens, self.version)
-        likeliest = [[pair] for pair in zip(tokens, logprobs, strict=True)]
+        likeliest = [[pair] * sampling.logprobs for pair in zip(tokens, logprobs, strict=True)]
         return Generation(
             token_ids=tokens,
             logprobs=logprobs,
@@ -84,13 +84,14 @@ def scripted_model(
     max_prompt_tokens: int = 9000,
     auxiliary_name: str = "",
     tokenizer: TurnTokenizer | None = None,
+    temperature: float = 1.0,
 ) -> ModelWrapper:
     """A model for one run: the policy, or with a name one beside it."""
     return ModelWrapper(
         generator=engine,
         tokenizer=tokenizer or TurnTokenizer(forgets=forgets),
         limits=ModelLimits(max_model_len=20_000, max_prompt_tokens=max_prompt_tokens),
-        sampling=SamplingParams(max_tokens=max_tokens),
+        sampling=SamplingParams(temperature=temperature, max_tokens=max_tokens),
         weights=(4, 1),
         seed_of_call=lambda call: 100 + call,
         auxiliary_name=auxiliary_name,

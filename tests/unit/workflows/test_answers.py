@@ -228,6 +228,8 @@ def test_values_that_a_parser_may_write_otherwise_decide_nothing(
         ({"content": "", "tool_calls": call_of('{"a": {"b": ["two"]}}')}, answer_of(CALL)),
         ({"content": "hundred", "reasoning": "two"}, answer_of("<think>two</think> four hundred")),
         ({"content": "", "reasoning": "two"}, answer_of("<think>two</think> four")),
+        ({"content": "five"}, answer_of("<think>two</think> four")),
+        ({"content": "four"}, answer_of("two and two, four")),
     ],
 )
 def test_what_was_edited_is_no_answer(message: dict[str, Any], answer: Experience) -> None:
@@ -277,3 +279,11 @@ async def test_a_call_without_a_name_is_no_answer(name: Any) -> None:
     nameless = {"content": "", "tool_calls": [{"function": {"name": name}}]}
     workflow, messages = await played([CALL, "it is 4"], nameless, {"content": "it is 4"})
     assert said(workflow.experiences(messages, reward=1.0)) == ["it is 4"]
+
+
+async def test_messages_are_known_as_they_were_asked_and_as_templates_take_them() -> None:
+    model = scripted_model(ScriptedEngine(["4"]))
+    listed: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "2+2?"}]}]
+    (answer,) = await model.chat_async(listed)
+    assert model.was_asked(listed, answer)
+    assert not model.was_asked([{"role": "user", "content": "2+3?"}], answer)

@@ -1,13 +1,20 @@
 """Workflows that play: a frozen lake and a sudoku."""
 
 import random
+from typing import Any
 
 import pytest
 
 from tests.unit.workflows.scripted import play
+from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
-from trinity.types import JsonObject
-from trinity.workflows.frozen_lake_workflow import DIRECTIONS, FrozenLake, distance, random_rows
+from trinity.types import JsonObject, JsonValue
+from trinity.workflows.frozen_lake_workflow import (
+    FrozenLake,
+    distance,
+    parse_move,
+    random_rows,
+)
 from trinity.workflows.sudoku_workflow import Move, random_board, read_board
 
 LAKE: JsonObject = {"desc": ["SF", "HG"]}
@@ -68,21 +75,79 @@ def test_every_lake_can_be_crossed_in_time(seed: int) -> None:
     assert 1 <= distance(rows, lake.position) <= 5
 
 
-def test_slippery_ice_leads_aside_but_never_back() -> None:
+@pytest.mark.parametrize(
+    ("direction", "reached"),
+    [
+        ("right", {(1, 2), (0, 1), (2, 1)}),
+        ("up", {(0, 1), (1, 0), (1, 2)}),
+        ("left", {(1, 0), (0, 1), (2, 1)}),
+        ("down", {(2, 1), (1, 0), (1, 2)}),
+    ],
+)
+def test_slippery_ice_leads_aside_but_never_back(
+    direction: str, reached: set[tuple[int, int]]
+) -> None:
     places = set()
     for seed in range(30):
         lake = FrozenLake.from_rows(["SFF", "FFF", "FFG"], random.Random(seed))
         lake.position = (1, 1)
-        lake.move("right")
+        lake.move(direction)
         places.add(lake.position)
-    assert places == {(1, 2), (0, 1), (2, 1)}
-    assert len(DIRECTIONS) == 4
+    assert places == reached
+
+
+@pytest.mark.parametrize(
+    ("rows", "steps"),
+    [
+        (["SG", "FF"], 1),
+        (["SFF", "HHF", "GFF"], 6),
+        (["SH", "HG"], -1),
+    ],
+)
+def test_the_way_to_the_goal_leads_around_the_holes(rows: list[str], steps: int) -> None:
+    assert distance(rows, (0, 0)) == steps
+
+
+def test_the_share_of_ice_and_the_number_of_steps_bound_what_is_drawn() -> None:
+    for seed in range(5):
+        solid = random_rows(size=2, ice_share=1.0, seed=seed, max_steps=1)
+        assert sorted("".join(solid)) == ["F", "F", "G", "S"]
+        assert "".join(solid) not in ("SFFG", "GFFS", "FSGF", "FGSF"), "they are neighbours"
+        holes = random_rows(size=3, ice_share=0.0, seed=seed, max_steps=9)
+        assert sorted("".join(holes)) == ["G", *"HHHHHHH", "S"]
+
+
+@pytest.mark.parametrize("args", [{"is_slippery": True}, {}])
+@pytest.mark.parametrize("own", ["Go.", None])
+async def test_the_rules_of_a_lake_tell_of_its_ice_unless_the_taskset_has_its_own(
+    args: JsonObject, own: str | None
+) -> None:
+    changes: dict[str, Any] = {"format": FormatConfig(system_prompt=own), "workflow_args": args}
+    found = await play("frozen_lake_workflow", {}, lambda _: "no", **changes)
+    system = found.engine.prompts[0].partition("<user>")[0]
+    assert system.startswith("<system>Go." if own else "<system>You cross a frozen lake")
+    assert ("The ice is slippery" in system) is (bool(args) and own is None)
+
+
+@pytest.mark.parametrize(
+    ("reply", "move"),
+    [
+        ("left", None),
+        ("<action>left</action> or <action>up</action>, no: <action>Down</action>", "down"),
+        ("<action>left</action>, then <action>jump</action>", None),
+    ],
+)
+def test_the_last_move_that_a_reply_names_counts(reply: str, move: str | None) -> None:
+    assert parse_move(reply) == move
 
 
 @pytest.mark.parametrize(
     ("row", "args", "said"),
     [
         ({}, {"desc": ["SF", "HH"]}, "is no frozen lake"),
+        ({}, {"desc": ["SX", "FG"]}, "is no frozen lake"),
+        ({}, {"desc": ["SFF", "FFG"]}, "is no frozen lake"),
+        ({}, {"desc": ["SS", "FG"]}, "is no frozen lake"),
         ({}, {"desc": ""}, "is no frozen lake"),
         ({}, {"desc": {"rows": ["SF", "HG"]}}, "desc is .*: give the rows of a lake"),
         ({"size": "big"}, {}, "its column `size` is 'big'"),
@@ -121,6 +186,8 @@ def fill(*moves: str) -> str:
         (BOARD, [fill("9 9 9")], -1.0),
         (BOARD, ["I give up"], -1.0),
         (BOARD, [fill("one three three")], -1.0),
+        (BOARD, [fill("1 3 3", "and so on")], -1.0),
+        (BOARD, ["I try " + fill("1 1 1") + " or " + fill("1 3 3")], 1.0),
         ("." * 16, [fill("1 1 1", "1 2 2", "1 3 3", "1 4 4", "2 1 3", "2 2 4")], -1.0),
         ("." * 16, [fill("1 1 1"), fill("1 2 2"), fill("1 3 3")], 0.0),
         (
@@ -139,6 +206,14 @@ async def test_a_sudoku_is_judged_by_its_rules(
     (sample,) = found.experiences
     assert sample.reward == reward
     assert sample.metrics == {"env_steps": len(answers)}
+
+
+async def test_one_step_and_one_move_may_be_all() -> None:
+    args: JsonObject = {"max_steps": 1, "max_moves": 1}
+    found = await play("sudoku_workflow", {"puzzle": BOARD}, [fill("1 3 3")], workflow_args=args)
+    assert found.experiences[0].reward == 1.0
+    with pytest.raises(UserError, match="max_moves is 0: give a whole number from 1 on"):
+        await play("sudoku_workflow", {}, ["x"], workflow_args={"max_moves": 0})
 
 
 def solver(prompt: str) -> str:
@@ -171,7 +246,56 @@ def test_drawn_boards_keep_to_the_rules(seed: int) -> None:
         assert sum(row.count(0) for row in board.cells) == 6
 
 
-@pytest.mark.parametrize("puzzle", ["123", "11" + "." * 14, "x" * 16, {"a": 1}, "5" + "." * 15])
-def test_what_is_no_sudoku_is_named(puzzle: str) -> None:
-    with pytest.raises(UserError, match="the puzzle"):
+@pytest.mark.parametrize(
+    "puzzle",
+    [
+        "123",
+        ".",
+        "." * 9,
+        "x" + "." * 15,
+        "5" + "." * 15,
+        {"a": 1},
+        [[1, 2, None, 4], [3, 4, 0, 2], [2, 1, 4, 3], [4, 3, 2, 1]],
+    ],
+)
+def test_what_is_no_sudoku_is_named(puzzle: JsonValue) -> None:
+    with pytest.raises(
+        UserError, match=r"the puzzle .* is no sudoku: give 81 \(or 16\) characters"
+    ):
         read_board(puzzle)
+
+
+def test_a_number_twice_in_a_box_is_named() -> None:
+    with pytest.raises(UserError, match="has 1 twice in a row, column or box"):
+        read_board("1....1" + "." * 10)
+
+
+@pytest.mark.parametrize("size", [-4, 0, 1, 5])
+def test_a_size_without_boxes_is_named(size: int) -> None:
+    with pytest.raises(UserError, match=f"size {size} has no boxes: give 4 or 9"):
+        random_board(size=size, num_empty=1, seed=0)
+
+
+@pytest.mark.parametrize(("num_empty", "found"), [(-1, 0), (0, 0), (15, 15), (16, 16), (99, 16)])
+def test_no_more_cells_are_empty_than_there_are(num_empty: int, found: int) -> None:
+    board = random_board(size=4, num_empty=num_empty, seed=0)
+    assert sum(row.count(0) for row in board.cells) == found
+    assert board.is_solved is (found == 0)
+
+
+@pytest.mark.parametrize("value", ["4", 4.5, True])
+async def test_a_size_that_is_no_whole_number_is_named(value: JsonValue) -> None:
+    with pytest.raises(
+        UserError, match=r"row 0: its column `size` is .*, which is no whole number"
+    ):
+        await play("sudoku_workflow", {"size": value}, ["x"])
+
+
+@pytest.mark.parametrize("own", ["Be quick.", None])
+async def test_the_rules_of_a_sudoku_are_told_unless_the_taskset_has_its_own(
+    own: str | None,
+) -> None:
+    form = FormatConfig(system_prompt=own)
+    found = await play("sudoku_workflow", {"size": 4}, ["x"], format=form)
+    rules = "You solve a sudoku of 4 rows and columns"
+    assert found.engine.prompts[0].startswith(f"<system>{own or rules}")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.unit.workflows.scripted import play
+from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 from trinity.rewards.reward import BoundReward
 from trinity.types import JsonObject
@@ -31,8 +32,15 @@ async def test_missing_thoughts_cost_what_the_taskset_says() -> None:
 
 async def test_a_base_model_is_given_plain_text() -> None:
     found = await play("math_boxed_workflow", ROW, [BOX], workflow_args={"use_base": True})
-    assert found.engine.prompts[0].endswith("Question: 1+1?\nAnswer: ")
+    assert found.engine.prompts == [
+        "Reason step by step, and put the final answer within \\boxed{}.\n\n"
+        "Question: 1+1?\nAnswer: "
+    ]
     assert found.experiences[0].reward == 1.0
+    own = FormatConfig(prompt_key="question", response_key="answer", system_prompt="Add.")
+    args: JsonObject = {"use_base": True}
+    found = await play("math_boxed_workflow", ROW, [BOX], workflow_args=args, format=own)
+    assert found.engine.prompts == ["Add.\n\nQuestion: 1+1?\nAnswer: "]
 
 
 async def test_a_response_that_was_cut_trains_nothing() -> None:
@@ -48,6 +56,27 @@ async def test_an_evaluation_samples_in_its_own_way() -> None:
     (sampling,) = found.engine.samplings
     assert (sampling.temperature, sampling.top_p) == (0.6, 0.8)
     assert found.experiences[0].metrics == {"accuracy": 1.0}
+    assert found.engine.prompts[0].startswith("<system>Please reason step by step")
+
+
+@pytest.mark.parametrize(
+    ("row", "form", "answer", "accuracy"),
+    [
+        ({"answer": "2"}, {}, BOX, 1.0),
+        ({"answer": "2"}, {}, "It is 2.", 0.0),
+        ({"answer": "3"}, {}, BOX, 0.0),
+        ({"sum": "\\boxed{2}", "answer": "3"}, {"response_key": "sum"}, BOX, 1.0),
+        ({"answer": "2"}, {"system_prompt": "Add."}, BOX, 1.0),
+    ],
+)
+async def test_an_evaluation_compares_the_box_with_the_truth(
+    row: JsonObject, form: dict[str, str], answer: str, accuracy: float
+) -> None:
+    own = FormatConfig.model_validate({"response_key": "", **form})
+    found = await play("math_eval_workflow", {"question": "1+1?", **row}, [answer], format=own)
+    assert found.experiences[0].reward == accuracy
+    instructed = "<system>Add." if "system_prompt" in form else "<system>Please reason"
+    assert found.engine.prompts[0].startswith(instructed)
 
 
 async def test_a_reward_model_sees_the_chat_and_the_truth() -> None:
@@ -82,6 +111,7 @@ def reply(calls: object, thoughts: str = "<think>hm</think>") -> str:
     [
         (reply(CALLS), 1.0),
         (reply(CALLS[::-1]), 1.0),
+        (reply([{"name": "add", "arguments": {"b": 2, "a": 1}}, CALLS[1]]), 1.0),
         (reply(CALLS[:1]), 0.0),
         (reply([*CALLS, CALLS[0]]), 0.0),
         (reply([{"name": "add", "arguments": {"b": 2, "a": "1"}}, CALLS[1]]), 0.0),

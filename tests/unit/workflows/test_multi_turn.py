@@ -90,8 +90,10 @@ async def test_turns_whose_template_forgets_answers_are_samples_of_their_own() -
     samples = await workflow.run_async()
     assert [one.response_text for one in samples] == ["5", "6", "77"]
     assert [one.reward for one in samples] == [0.5] * 3
-    with pytest.raises(UserError, match="the transcript is 3 samples"):
-        workflow.process_messages_to_experience(workflow.messages, 1.0)
+    for num_turns in (3, 2):
+        told = workflow.messages[: 2 * num_turns]
+        with pytest.raises(UserError, match=f"the transcript is {num_turns} samples"):
+            workflow.process_messages_to_experience(told, 1.0)
 
 
 class Tries(MultiTurnWorkflow):
@@ -123,6 +125,7 @@ async def tried(*samplings: SamplingOverrides) -> list[Experience]:
         {"temperature": 0.0},
         {"top_p": 0.9},
         {"top_k": 5},
+        {"top_k": 1},
         {"min_p": 0.1},
         {"repetition_penalty": 1.1},
         {"presence_penalty": 0.5},
@@ -224,6 +227,13 @@ async def test_arrays_go_along_with_the_tokens_they_belong_to() -> None:
     response = sample.sequence.tokens[sample.sequence.prompt_length :]
     assert np.array_equal(tokens[mask], response[mask])
     assert not tokens[~mask].any()
+
+
+async def test_turns_with_arrays_of_different_widths_are_samples_of_their_own() -> None:
+    samples = await tried({"logprobs": 1}, {"logprobs": 2}, {"logprobs": 2})
+    assert [trained(sample) for sample in samples] == ["5\n", "6\n7\n"]
+    widths = [sample.arrays["likeliest_tokens"].data.shape for sample in samples]
+    assert widths == [(2, 1), (samples[1].sequence.response_length, 2)]
 
 
 async def test_a_prompt_that_is_too_long_leaves_the_group_whole() -> None:

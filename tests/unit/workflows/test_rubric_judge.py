@@ -9,7 +9,7 @@ from tests.unit.workflows.scripted import ScriptedEngine, scripted_model
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
-from trinity.types import Experience, JsonObject
+from trinity.types import Experience, JsonObject, JsonValue
 from trinity.workflows.rubric_judge_workflow import parse_grade
 from trinity.workflows.task import Task
 
@@ -64,12 +64,29 @@ async def test_a_question_that_was_too_long_is_not_judged() -> None:
 async def test_without_a_judge_or_a_rubric_the_sentence_says_what_to_give() -> None:
     with pytest.raises(UserError, match=r"explorer\.auxiliary_models"):
         await judged()
-    with pytest.raises(UserError, match="`rubric`"):
-        await judged(judge_that(""), row={"question": "1+1="})
+    rubrics: list[JsonValue] = [None, [], "be polite", {"description": "be polite"}]
+    for rubric in rubrics:
+        with pytest.raises(UserError, match="`rubric`"):
+            await judged(judge_that(""), row={"question": "1+1=", "rubric": rubric})
 
 
-def test_the_last_grade_counts() -> None:
-    assert parse_grade("at first <grade>2</grade>, on reflection <grade> 8 </grade>") == 8
+@pytest.mark.parametrize(
+    ("judgement", "grade"),
+    [
+        ("at first <grade>2</grade>, then <grade>11</grade>, at last <grade> 8 </grade>", 8),
+        ("<grade>3</grade> or <grade>2</grade>, no: <grade>12</grade>", None),
+        ("<grade>1</grade>", 1),
+        ("<grade>10</grade>", 10),
+    ],
+)
+def test_the_last_grade_counts(judgement: str, grade: int | None) -> None:
+    assert parse_grade(judgement) == grade
+
+
+async def test_the_first_of_several_models_judges() -> None:
+    other = judge_that("<grade>2</grade>")
+    experience = await judged(judge_that("<grade>9</grade>"), other)
+    assert (experience.reward, other.prompts) == (0.9, [])
 
 
 @pytest.mark.parametrize("line", EXAMPLE.read_text().splitlines())

@@ -26,9 +26,14 @@ class Hinted(ScriptedEngine):
 
 
 async def answered(
-    row: JsonObject, engine: Hinted, *, max_prompt_tokens: int = 9000, **task: object
+    row: JsonObject,
+    engine: Hinted,
+    *,
+    max_prompt_tokens: int = 9000,
+    temperature: float = 1.0,
+    **task: object,
 ) -> Experience:
-    model = scripted_model(engine, max_prompt_tokens=max_prompt_tokens)
+    model = scripted_model(engine, max_prompt_tokens=max_prompt_tokens, temperature=temperature)
     kind = WORKFLOWS.get("self_distill_workflow")
     [experience] = await kind(task=task_of(row, **task), model=model).run_async()
     assert isinstance(experience, Experience)
@@ -78,3 +83,10 @@ async def test_evaluations_and_prompts_that_are_too_long_are_not_scored() -> Non
 async def test_a_template_without_a_place_for_the_hint_is_refused() -> None:
     with pytest.raises(UserError, match=r"hint_template has no \{hint\}"):
         await answered(ROW, Hinted([SAID]), workflow_args={"hint_template": "be right"})
+
+
+async def test_an_answer_at_another_temperature_is_not_compared() -> None:
+    with pytest.raises(UserError, match=r"those of answers at 0\.5: give `temperature: 1`"):
+        await answered(ROW, Hinted([SAID]), temperature=0.5)
+    seen = await answered(ROW, Hinted([SAID]), temperature=0.5, is_eval=True)
+    assert seen.response_text == SAID

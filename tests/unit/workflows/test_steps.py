@@ -86,3 +86,12 @@ async def test_the_reward_of_an_episode_is_every_steps() -> None:
     for samples in (await asyncio.to_thread(blocking.run), await on_loop.run_async()):
         assert [one.reward for one in samples] == [2.0, 2.0]
         assert [one.metrics for one in samples] == [{"actual_env_steps": 2.0}] * 2
+
+
+async def test_an_episode_ends_after_its_last_step_whether_or_not_it_would_go_on() -> None:
+    blocking = Game(task=task_of(ROW), model=scripted_model(ScriptedEngine(lambda _: "x")))
+    on_loop = AsyncGame(task=task_of(ROW), model=scripted_model(ScriptedEngine(lambda _: "x")))
+    blocking.max_step_num = on_loop.max_step_num = 1
+    for samples in (await asyncio.to_thread(blocking.run), await on_loop.run_async()):
+        assert [one.reward for one in samples] == [1.0]
+        assert samples[0].metrics == {"actual_env_steps": 1.0}

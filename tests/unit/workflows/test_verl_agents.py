@@ -1,7 +1,9 @@
 """veRL's own agent loops and tools run on our model, and train the engine's tokens alone."""
 
+import json
 import string
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -20,6 +22,7 @@ from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
 from trinity.rewards.reward import BoundReward
 from trinity.types import Experience, FinishReason, JsonObject, SamplingParams, VersionSpan
+from trinity.workflows import verl_agents
 from trinity.workflows.generation import Generation, ModelLimits, OnDelta, Scores
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task
@@ -273,6 +276,9 @@ async def test_all_turns_share_the_length_of_a_response(functions: JsonObject) -
     played = await _play([CALL, "it is 5"], args, max_tokens=room)
     assert played.experience.sequence.response_length == room
     assert _trained(played.experience)[-1] == "it "
+    narrow = await _play([CALL, "it is 5"], args, max_tokens=room, max_prompt_tokens=20)
+    left = 20 - len("S2EU2+3EA") + 3
+    assert [one.max_tokens for one in narrow.engine.samplings] == [room, left]
     assert _trained((await _play([CALL, "it is 5"], args)).experience)[-1] == "it is 5<end>"
 
 
@@ -291,15 +297,16 @@ async def test_a_prompt_that_is_too_long_is_a_placeholder_without_reward(
     played = await _play([], args, max_prompt_tokens=20, question="2" * 30)
     assert played.experience.finish_reason is FinishReason.PROMPT_TRUNCATED
     assert played.experience.reward == 0.0
+    assert [seen["num_turns"] for seen in played.seen] == [1]
 
 
 LOOP = """
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 class Own(AgentLoopBase):
-    def __init__(self, *args, add=0, **kwargs):
+    def __init__(self, *args, add=0, first=None, trains=2, **kwargs):
         super().__init__(*args, **kwargs)
-        self.add = add
+        self.add, self.first, self.trains = add, first, trains
 
     async def run(self, sampling_params, **kwargs):
         prompt = await self.ct_build_initial_tokens(kwargs["raw_prompt"])
@@ -307,9 +314,11 @@ class Own(AgentLoopBase):
         made = await self.server_manager.generate(
             "1", prompt_ids=prompt, sampling_params=sampling_params
         )
-        tokens = [token + self.add for token in made.token_ids]
+        tokens = [*made.token_ids[:-1], made.token_ids[-1] + self.add]
+        mask = [int(place < self.trains) for place in range(len(tokens))]
+        prompt = prompt if self.first is None else [self.first, *prompt[1:]]
         return AgentLoopOutput(
-            prompt_ids=prompt, response_ids=tokens, response_mask=[1] * len(tokens),
+            prompt_ids=prompt, response_ids=tokens, response_mask=mask,
             reward_score=0.75, num_turns=2, metrics=AgentLoopMetrics(),
         )
 """
@@ -336,6 +345,7 @@ class Cooling(AgentLoopBase):
         return AgentLoopOutput(
             prompt_ids=prompt, response_ids=response, response_mask=mask,
             num_turns=2, metrics=AgentLoopMetrics(),
+            extra_fields={"columns": sorted(kwargs), "given": sampling_params},
         )
 """
 
@@ -360,42 +370,79 @@ async def test_turns_that_a_loop_samples_differently_are_samples_of_their_own(
     path = tmp_path / "loops.yaml"
     path.write_text(f"- name: own\n  _target_: {module}.Cooling\n  temperatures: {temperatures}\n")
     agent: JsonObject = {"default_agent_loop": "own", "agent_loop_config_path": str(path)}
-    played = await _play(["1", "2", "3"], {"agent": agent})
+    row: JsonObject = {"agent_name": "own", "level": 3}
+    played = await _play(["1", "2", "3"], {"agent": agent}, row=row)
     assert [_trained(sample) for sample in played.experiences] == trained
     assert [sample.reward for sample in played.experiences] == [2.0] * len(trained)
     used = [sample.sampling.temperature for sample in played.experiences]
     assert used == list(dict.fromkeys(temperatures))
-    assert len(played.seen) == 1
+    [seen] = played.seen
+    of_verl = ["extra_info", "index", "interaction_kwargs", "raw_prompt", "tools_kwargs"]
+    assert seen["columns"] == sorted([*of_verl, "level", "prompt"])
+    usual = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
+    assert seen["given"] == {**usual, "min_p": 0.0, "stop": [], "logprobs": True}
 
 
 @pytest.fixture
-def own_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], JsonObject]:
+def own_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., JsonObject]:
     module = f"own_loop_{tmp_path.name}"
     (tmp_path / f"{module}.py").write_text(LOOP)
     monkeypatch.setenv("TRINITY_PLUGIN_DIRS", str(tmp_path))
 
-    def configure(add: int) -> JsonObject:
-        path = tmp_path / f"loops_{add}.yaml"
-        path.write_text(f"- name: own\n  _target_: {module}.Own\n  add: {add}\n")
+    def configure(**changes: int) -> JsonObject:
+        path = tmp_path / f"loops_{len(list(tmp_path.iterdir()))}.yaml"
+        own = {"name": "own", "_target_": f"{module}.Own", **changes}
+        path.write_text(json.dumps([own]))
         return {"default_agent_loop": "own", "agent_loop_config_path": str(path)}
 
     return configure
 
 
 async def test_a_loop_of_ones_own_runs_and_gives_its_reward(
-    own_loop: Callable[[int], JsonObject],
+    own_loop: Callable[..., JsonObject],
 ) -> None:
-    played = await _play(["5"], {"agent": own_loop(0)})
+    played = await _play(["5"], {"agent": own_loop()})
     assert played.experience.reward == 0.75
     assert played.engine.samplings[0].temperature == 0.5
     assert _trained(played.experience) == ["5<end>"]
 
 
+@pytest.mark.parametrize("changes", [{"add": 1}, {"first": 9}])
 async def test_a_loop_that_trains_tokens_of_its_own_is_refused(
-    own_loop: Callable[[int], JsonObject],
+    own_loop: Callable[..., JsonObject], changes: dict[str, int]
 ) -> None:
     with pytest.raises(UserError, match="tokens that the engine did not generate"):
-        await _play(["5"], {"agent": own_loop(1)})
+        await _play(["5"], {"agent": own_loop(**changes)})
+
+
+@pytest.mark.parametrize(("trains", "trained"), [(1, ["5"]), (0, [])])
+async def test_tokens_of_a_loops_own_may_stand_where_they_are_not_trained(
+    own_loop: Callable[..., JsonObject], trains: int, trained: list[str]
+) -> None:
+    experience = (await _play(["5"], {"agent": own_loop(add=1, trains=trains)})).experience
+    assert _trained(experience) == trained
+    assert not experience.sequence.rollout_logprobs[trains:].any()
+
+
+def test_agents_do_not_hold_up_the_end_of_the_process() -> None:
+    before = set(threading.enumerate())
+    loop = verl_agents._event_loop.__wrapped__()
+    [thread] = set(threading.enumerate()) - before
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(60)
+    loop.close()
+    assert thread.daemon
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"), [('{"model_type": "llama"}', "llama"), ('{"model_type": 3}', None)]
+)
+def test_the_kind_of_model_is_that_of_its_configuration(
+    tmp_path: Path, config: str, kind: str | None
+) -> None:
+    assert verl_agents._model_type(str(tmp_path / "none")) is None
+    (tmp_path / "config.json").write_text(config)
+    assert verl_agents._model_type(str(tmp_path)) == kind
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,15 @@ from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.rewards.reward import BoundReward
 from trinity.types import Experience, FinishReason, JsonObject, SamplingParams
-from trinity.workflows.generation import AttemptOver, ModelLimits
+from trinity.workflows.generation import (
+    ApiAccess,
+    AttemptOver,
+    Generation,
+    GenerationDelta,
+    ModelLimits,
+    OnDelta,
+    Scores,
+)
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task
 
@@ -236,3 +244,83 @@ def test_a_row_whose_question_is_no_text_is_not_asked(value: JsonObject, said: s
     with pytest.raises(UserError, match=rf"'sums', row 7 \(from 0\): column 'question'{said}"):
         _ = odd.task_desc
     assert task({"question": 5, "answer": "5"}).task_desc == "5"
+
+
+async def test_answers_to_several_prompts_are_numbered_in_their_order() -> None:
+    told: dict[int, list[int]] = {}
+
+    def note(index: int, delta: GenerationDelta) -> None:
+        told.setdefault(index, []).extend(delta.token_ids)
+
+    made = await model(Streaming()).generate_async(["a", "bb"], n=2, on_delta=note)
+    assert [one.prompt_text for one in made] == ["a", "a", "bb", "bb"]
+    assert {index: len(tokens) for index, tokens in told.items()} == {0: 1, 1: 1, 2: 2, 3: 2}
+
+
+class Streaming(ArithmeticEngine):
+    """Tells of as many tokens as the prompt has."""
+
+    async def generate(
+        self,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        *,
+        min_tokens: int = 0,
+        on_delta: OnDelta | None = None,
+    ) -> Generation:
+        assert on_delta is not None
+        on_delta(GenerationDelta(token_ids=prompt_token_ids, logprobs=[]))
+        return await super().generate(prompt_token_ids, sampling, min_tokens=min_tokens)
+
+
+async def test_a_prompt_of_the_largest_length_is_answered_with_what_is_left() -> None:
+    room = ModelLimits(max_model_len=11, max_prompt_tokens=10)
+    (experience,) = await run("simple_workflow", task(), model(limits=room))
+    assert experience.sequence.response_length == 1
+    assert experience.finish_reason is FinishReason.LENGTH
+    with pytest.raises(UserError, match=r"10 tokens leaves no room .* model\.max_model_len 10"):
+        await run("simple_workflow", task(), model(limits=replace(room, max_model_len=10)))
+
+
+async def test_a_prompt_that_is_too_long_is_worth_nothing_before_it_is_scored() -> None:
+    chat = model(limits=replace(LIMITS, max_prompt_tokens=5))
+    (experience,) = await chat.chat_async([{"role": "user", "content": "1+1="}])
+    assert experience.reward == 0.0
+
+
+@pytest.mark.parametrize(
+    ("tokens", "num_scores"),
+    [([], None), ([1], 0), ([1, 2], 1), ([1] * 200, 199), ([1] * 201, None)],
+)
+async def test_tokens_are_scored_each_after_those_before_it(
+    tokens: list[int], num_scores: int | None
+) -> None:
+    chat = model(Scoring())
+    if num_scores is None:
+        with pytest.raises(UserError, match=f"given for 1 to 200 tokens .* not for {len(tokens)}"):
+            await chat.logprobs_async(tokens)
+        return
+    assert (await chat.logprobs_async(tokens, 1.0)).tolist() == [-0.5] * num_scores
+    with pytest.raises(UserError, match=r"those at temperature 1, not 0\.5"):
+        await chat.logprobs_async(tokens, 0.5)
+
+
+class Scoring(ArithmeticEngine):
+    """Finds every token equally likely."""
+
+    async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
+        assert len(token_ids) > 1
+        return Scores(logprobs=[-0.5] * (len(token_ids) - 1))
+
+
+async def test_a_client_of_the_models_address_asks_once_and_waits_as_long_as_it_takes() -> None:
+    chat = model()
+    assert not chat.has_api
+    with pytest.raises(UserError, match="enable_openai_api"):
+        chat.get_openai_client()
+    chat.enable_api(ApiAccess(address="http://127.0.0.1:9/v1", key="secret", model_path="here"))
+    assert chat.has_api
+    for client in (chat.get_openai_client(), chat.get_openai_async_client()):
+        assert (client.max_retries, client.timeout) == (0, None)
+        assert (str(client.base_url), client.api_key) == ("http://127.0.0.1:9/v1/", "secret")
+        assert client.model_path == "here"
