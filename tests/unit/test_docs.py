@@ -1,5 +1,6 @@
 """The Markdown pages: links and anchors resolve, lines are short, indexes are whole."""
 
+import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -130,6 +131,44 @@ def test_the_readme_counts_the_algorithms() -> None:
     page = (ROOT / "docs/algorithms.md").read_text()
     rows = page.partition("## All algorithms")[2].partition("\n## ")[0].splitlines()
     assert int(number) == sum(row.startswith("| `") for row in rows) - 1
+    first_run = (ROOT / "docs/first-run.md").read_text()
+    assert re.findall(r"`algorithm.algorithm_type`, one of (\d+)", first_run) == [number]
+
+
+UNTRUE = (
+    r"Not run so far\W+a GPU",
+    r"Nothing has been run on a GPU",
+    r"anything on a GPU \| \*\*not run",
+    r"as many ranks as wrote",
+)
+"""What pages said until `benchmarks/results/gpu_acceptance.json` and decision 78 were there."""
+
+
+TODAY = [page for page in _markdown_files() if page.name != "CHANGELOG.md"]
+
+
+def test_no_page_says_what_is_no_longer_true() -> None:
+    said = [(page, words) for page in TODAY for words in UNTRUE if re.search(words, joined(page))]
+    assert said == []
+    assert re.search(UNTRUE[0], "**Not run so far**: a GPU"), "the control"
+
+
+def joined(page: Path) -> str:
+    return " ".join(page.read_text().split())
+
+
+def test_the_accuracy_of_the_demo_is_that_of_its_measured_runs() -> None:
+    claims = json.loads((ROOT / "benchmarks/results/main_job.json").read_text())["claims"]
+    ends = [claim["value"] for claim in claims if claim["name"].startswith("accuracy at end")]
+    (said,) = re.findall(r"about 0\.55 to\s+about ([\d.]+)", (ROOT / "README.md").read_text())
+    assert ends and float(said) <= min(ends)
+
+
+def test_packages_are_installed_from_a_checkout() -> None:
+    """No index has the package, and who registered its name there could run code of theirs."""
+    files = [*TODAY, *ROOT.glob("trinity/**/*.py"), *ROOT.glob("services/**/*.py")]
+    named = re.compile(r"(pip install|install) \W*trinity-services")
+    assert not [file for file in files if named.search(file.read_text())]
 
 
 def test_the_yaml_of_the_readme_has_no_mistake(

@@ -23,7 +23,7 @@ from trinity.cli.config_init_data import (
     unread_columns,
 )
 from trinity.cli.output import write_errors
-from trinity.cli.token_lengths import num_positions, prompt_counter, token_counter
+from trinity.cli.token_lengths import guess_note, num_positions, prompt_counter, token_counter
 from trinity.columns import optional_column, row_reward
 from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import Row, count_rows, first_rows
@@ -234,6 +234,7 @@ def _with_lengths(
         response = max(LENGTH, min(LONGEST, -(-2 * truth // 256) * 256))
         found.append(
             f"prompts of the first {len(rows)} rows have at most {longest} tokens, answers {truth}"
+            f"{guess_note(directory)}"
         )
     if positions is not None:
         found.append(f"the model has {positions} positions")

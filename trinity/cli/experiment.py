@@ -15,6 +15,7 @@ import typer
 from trinity.cli.output import STATUS_LABELS, pluralize
 from trinity.cli.overrides import parse_overrides
 from trinity.cli.runs import result_lines
+from trinity.config.checks.packages import missing_packages
 from trinity.config.plan.model import missing_from_cache
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
@@ -213,7 +214,7 @@ class RunOptions:
         is_best = model.path.name == BEST_FOLDER
         changed = ("stages", "mode=", *(("name=", "model.model_path=") if is_best else ()))
         words = [word for word in self.overrides if not word.startswith(changed)]
-        words += ["mode=serve", "stages=[]"]
+        words = ["stages=[]", "mode=serve", *words]  # in this order: a stage may have its own mode
         if is_best:  # under a name of its own: the run's would give the newest weights
             words += [f"name={label}-{BEST_FOLDER}", f"model.model_path={model.path}"]
         serving = replace(
@@ -262,6 +263,8 @@ def run_experiment(options: RunOptions) -> None:
         print_results(finished, prepared.plan)
         print_next_steps(prepared.plan, options)
         return
+    if missing := list(missing_packages(prepared.plan)):
+        raise UserError("\n".join(missing))
     check_gpus(prepared.plan)
     check_disk(prepared.plan)
     check_hub(prepared.plan, must_answer=True)

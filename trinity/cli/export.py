@@ -10,6 +10,7 @@ import typer
 
 from trinity.api.v1 import query_pb2
 from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir, read_outline
+from trinity.config.checks.packages import install_command
 from trinity.errors import UserError
 from trinity.inspect.conditions import HELP, parse_conditions
 from trinity.inspect.open import StoredExperiment, open_stored_experiment
@@ -37,7 +38,7 @@ def load_pyarrow() -> Any:
     except ImportError as error:
         raise UserError(
             f"an export needs pyarrow, which cannot be imported ({error}): "
-            "install `trinity-services[export]`"
+            f"{install_command('export')}"
         ) from error
     return pyarrow
 
@@ -143,7 +144,7 @@ def _load_datasets() -> Any:
     except ImportError as error:
         raise UserError(
             f"this export needs `datasets`, which cannot be imported ({error}): "
-            "install `trinity-services[export]`, or write a .parquet file"
+            f"{install_command('export')}, or write a .parquet file"
         ) from error
     datasets.disable_progress_bars()
     return datasets.Dataset

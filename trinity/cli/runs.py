@@ -20,7 +20,6 @@ from trinity.local.reaper import LOCK_FILE, lock_owner_pid, viewer_pid
 from trinity.local.run_file import RunningStack, read_running
 from trinity.progress.summary import (
     FINISHED,
-    SUMMARY_FILE,
     EvaluationSummary,
     RunSummary,
     read_summary,
@@ -95,14 +94,11 @@ class PlanOutline(BaseModel):
 
 
 def last_summary(job_dir: Path) -> RunSummary | None:
-    """The summary of the last start; None if that was stopped, whatever earlier ones ended with."""
-    try:
-        began = (job_dir / PLAN_FILE).stat().st_mtime_ns
-        if (job_dir / SUMMARY_FILE).stat().st_mtime_ns < began:
-            return None
-    except OSError:
-        return None
-    return read_summary(job_dir)
+    """The summary of the last start; None if that was stopped: each start removes the former one.
+
+    Times of files decide nothing, as a copied run has others.
+    """
+    return read_summary(job_dir) if has_run(job_dir) else None
 
 
 def stopped_run_lines(job_dir: Path) -> Iterator[str]:

@@ -8,6 +8,7 @@ import typer
 
 from trinity.cli.run import PluginDirOption, use_plugins
 from trinity.cli.runs import default_root
+from trinity.config.checks.packages import install_command
 from trinity.errors import UserError
 
 DEFAULT_PORT = 8080
@@ -128,7 +129,7 @@ def require_extra() -> None:
     if missing:
         raise UserError(
             f"Studio needs {' and '.join(missing)}, which this environment does not have: run "
-            "`pip install 'trinity-services[studio]'`, or `make setup` in the repository"
+            f"{install_command('studio')}"
         )
 
 

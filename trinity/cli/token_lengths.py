@@ -5,6 +5,7 @@ render = prompt_counter(directory)
 render([{"role": "user", "content": "1+1="}], count)  # tokens in the model's template
 """
 
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from trinity.config.checks.model import own_template
 from trinity.errors import UserError
 
 CHARACTERS_PER_TOKEN = 3
+NO_TOKENIZERS = "`pip install tokenizers` to have them counted"
 TEMPLATE_TOKENS = 32
 """Tokens that a chat template adds where it cannot be rendered here."""
 
@@ -46,6 +48,15 @@ def token_counter(directory: Path) -> Callable[[str], int]:
             raise
         return _estimated_tokens
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def guess_note(directory: Path) -> str:
+    """Returns why lengths of this model are guessed, as the end of a sentence; empty if counted."""
+    if token_counter(directory) is not _estimated_tokens:
+        return ""
+    has_package = importlib.util.find_spec("tokenizers") is not None
+    why = f"{directory} has no readable tokenizer.json" if has_package else NO_TOKENIZERS
+    return f", guessed at {CHARACTERS_PER_TOKEN} characters a token: {why}"
 
 
 def _estimated_tokens(text: str) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from trinity.config.checks.packages import missing_packages
 from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan, keeps_best
 from trinity.config.schema.base import Args
@@ -200,6 +201,7 @@ def what_is_missing(plan: ExperimentPlan) -> Iterator[str]:
         check_gpus(plan)
     except UserError as error:
         yield str(error)
+    yield from missing_packages(plan)
     for url in dict.fromkeys(url for stage in plan.stages for url in _data_juicer_urls(stage)):
         if why := _why_no_answer(url):
             yield (

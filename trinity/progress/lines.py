@@ -1,7 +1,8 @@
 """Progress as plain lines, for logs and pipes: changes, at most every few seconds for steps."""
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from trinity.api.v1 import buffer_pb2
@@ -17,6 +18,7 @@ from trinity.progress.view import (
 )
 
 MIN_SECONDS_BETWEEN_STEP_LINES = 5.0
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 
 # Texts of the trainer's warnings.
 WARNINGS = {
@@ -34,11 +36,37 @@ class LineSink(Protocol):
         """Shows one line."""
 
 
+class RepeatedNotices:
+    """Shows a notice once, and how many came that differ from it in numbers alone.
+
+    A workflow that always raises would else give a line for each of its tasks.
+    """
+
+    def __init__(self) -> None:
+        self._more: dict[str, int] = {}
+
+    def shown(self, stage: str, text: str) -> list[str]:
+        """Returns the lines for a notice: none if one like it was shown."""
+        line = f"[{stage}] {text}"
+        kind = _NUMBER.sub("#", line)
+        if kind in self._more:
+            self._more[kind] += 1
+            return []
+        self._more[kind] = 0
+        return [line]
+
+    def counts(self) -> list[str]:
+        """Returns a line for each kind that came more than once, and forgets them."""
+        more, self._more = self._more, {}
+        return [f"{count} more like: {kind}" for kind, count in more.items() if count]
+
+
 class LineReporter:
     """Writes one line for each notable event; step lines are rate-limited."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
+        self._notices = RepeatedNotices()
         self._next_step_line = 0.0
 
     def print_line(self, text: str) -> None:
@@ -57,11 +85,12 @@ class LineReporter:
                 for line in sample_lines(stage):
                     self._write(line)
             case "step":
+                self._write_all(self._notices.counts())
                 self._step(stage, event.step)
             case "evaluation":
                 self._write(evaluation_line(stage.evaluations[-1]))
             case "notice":
-                self._write(f"[{stage.name}] {event.notice.text}")
+                self._write_all(self._notices.shown(stage.name, event.notice.text))
             case "changed":
                 for change in event.changed.changes:
                     self._write(f"[{stage.name}] changed {change_text(change)}")
@@ -70,7 +99,12 @@ class LineReporter:
         """Does nothing: there is nothing to redraw."""
 
     def close(self) -> None:
-        """Does nothing: there is nothing to clean up."""
+        """Says what notices came again."""
+        self._write_all(self._notices.counts())
+
+    def _write_all(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._write(line)
 
     def _step(self, stage: StageProgressView, step: buffer_pb2.StepTrained) -> None:
         for line in warning_lines(stage):

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import sys
+from collections.abc import Iterable
 from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -19,6 +20,7 @@ from trinity.progress import figures
 from trinity.progress.lines import (
     LineReporter,
     LineSink,
+    RepeatedNotices,
     evaluation_line,
     sample_lines,
     warning_lines,
@@ -39,6 +41,7 @@ class ScreenReporter:
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
         self._title = title
+        self._notices = RepeatedNotices()
         self._live = Live(console=console, refresh_per_second=4, transient=False)
         self._live.start()
 
@@ -57,22 +60,26 @@ class ScreenReporter:
                 for line in sample_lines(stage):
                     self.print_line(line)
             case "step":
-                for line in warning_lines(stage):
-                    self.print_line(line)
+                self._print_all([*self._notices.counts(), *warning_lines(stage)])
             case "evaluation":
                 self.print_line(evaluation_line(stage.evaluations[-1]))
             case "notice":
-                self.print_line(f"[{stage.name}] {event.notice.text}")
+                self._print_all(self._notices.shown(stage.name, event.notice.text))
             case "changed":
                 for change in event.changed.changes:
                     self.print_line(f"[{stage.name}] changed {change_text(change)}")
+
+    def _print_all(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.print_line(line)
 
     def refresh(self, view: RunView) -> None:
         """Redraws the panel."""
         self._live.update(render(view, self._title))
 
     def close(self) -> None:
-        """Leaves the last panel on the screen."""
+        """Says what notices came again, and leaves the last panel on the screen."""
+        self._print_all(self._notices.counts())
         with contextlib.suppress(OSError):
             self._live.stop()
 

@@ -1,6 +1,7 @@
 """`trinity config init` looks into the model and the data, and its file passes the check."""
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -165,3 +166,21 @@ def test_rows_of_verl_are_scored_as_verl_does_and_long_answers_are_said() -> Non
     assert fitting_reward(rows, "answer").reward == "gsm8k_reward"
     essay = fitting_reward([{"answer": "one two three four five six seven"}], "answer")
     assert "up to 7 words, and no reward here judges such texts" in essay.why
+
+
+def test_lengths_that_are_guessed_are_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = GivenOptions(
+        name="n", model=model(tmp_path / "model", 4096), taskset=data(tmp_path / "d")
+    )
+    [unread] = [found for found in look_into(given)[1] if found.startswith("prompts of")]
+    assert "guessed at 3 characters a token" in unread and "no readable tokenizer.json" in unread
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    [absent] = [found for found in look_into(given)[1] if found.startswith("prompts of")]
+    assert absent.endswith("3 characters a token: `pip install tokenizers` to have them counted")
+    monkeypatch.setattr("trinity.cli.token_lengths.token_counter", lambda _: len)
+    monkeypatch.setattr("trinity.cli.config_init.token_counter", lambda _: len)
+    [counted] = [found for found in look_into(given)[1] if found.startswith("prompts of")]
+    assert "guessed" not in counted, "the control"

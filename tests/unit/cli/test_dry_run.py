@@ -1,6 +1,7 @@
 """What a dry run says of a stage's rows, wherever they come from."""
 
 import threading
+import tomllib
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from tests.unit.config.builders import GRPO, SFT, config
 from trinity.cli.experiment import describe
+from trinity.config.checks import packages
 from trinity.config.planning import plan_experiment
 from trinity.launch.prepare import PreparedRun
 
@@ -97,3 +99,29 @@ def test_a_dead_server_of_data_juicer_is_told(capsys: pytest.CaptureFixture[str]
         answering.join()
     [line] = missing(said(capsys, GRPO, **given))
     assert f"Data-Juicer's server at {url} does not answer" in line
+
+
+@pytest.mark.parametrize("extra", ["database", "buffer", "embedded", "explorer", "trainer"])
+def test_what_is_not_installed_is_one_sentence_with_what_to_install(
+    extra: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = said(capsys, GRPO)
+    assert not [line for line in before if "extra `" in line]
+    only = next(
+        name
+        for name in packages.EXTRAS[extra]
+        if sum(name in names for names in packages.EXTRAS.values()) == 1
+    )
+    here = packages._is_here
+    monkeypatch.setattr(packages, "_is_here", lambda name: name != only and here(name))
+    [line] = [line for line in said(capsys, GRPO) if "extra `" in line]
+    assert f"needs {only} (extra `{extra}`)" in line
+    assert f"pip install -e '.[{extra}]'" in line
+
+
+def test_each_extra_is_known_with_the_modules_of_its_packages() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    declared = set(project["project"]["optional-dependencies"])
+    assert set(packages.EXTRAS) == declared - {"dev", "synchronizer"}
+    named = [name for names in packages.EXTRAS.values() for name in names]
+    assert not [name for name in named if not packages._is_here(name)], "make setup has them"

@@ -64,9 +64,15 @@ def test_a_run_that_went_on_after_it_had_failed_and_was_stopped_has_not_failed(
     tmp_path: Path,
 ) -> None:
     leave(tmp_path, "failed", "the grader is broken")
-    later = (tmp_path / "summary.json").stat().st_mtime + 10
-    os.utime(tmp_path / "config.json", (later, later))  # every start writes it
+    (tmp_path / "summary.json").unlink()  # as every start does
     assert "it has stopped" in asked(tmp_path)
+
+
+def test_a_copied_run_says_how_it_ended_whatever_the_times_of_its_files(tmp_path: Path) -> None:
+    leave(tmp_path, "finished")
+    later = (tmp_path / "summary.json").stat().st_mtime + 10
+    os.utime(tmp_path / "config.json", (later, later))
+    assert "it is finished" in asked(tmp_path)
 
 
 def test_without_a_name_the_only_run_is_meant(

@@ -17,6 +17,7 @@ from tests.unit.progress.builders import (
     trained,
     whole_run,
 )
+from trinity.api.v1 import buffer_pb2
 from trinity.cli.runs import result_lines
 from trinity.config.plan.parts import StoredBatches
 from trinity.config.planning import plan_experiment
@@ -25,7 +26,7 @@ from trinity.progress.curves import change_lines, draw_curves, limits, smooth
 from trinity.progress.lines import LineReporter, evaluation_line, step_line
 from trinity.progress.reporter import render
 from trinity.progress.summary import read_finished, summarize, write_summary
-from trinity.progress.view import TIME_PARTS, RunView
+from trinity.progress.view import TIME_PARTS, RunView, StageProgressView
 
 
 def finished_view() -> RunView:
@@ -236,3 +237,21 @@ def test_changed_settings_are_told_kept_and_drawn(tmp_path: Path) -> None:
     draw_curves(view, tmp_path / "changed.png", "a/b")
     assert (tmp_path / "changed.png").read_bytes() != (tmp_path / "plain.png").read_bytes()
     assert change_lines(view.stages["rft"]) == {2: "lr 0.5, max_token_len_per_gpu 32"}
+
+
+def test_notices_that_differ_in_numbers_alone_are_one_line_with_a_count() -> None:
+    said: list[str] = []
+    reporter = LineReporter(said.append)
+    view = RunView(stages={"rft": StageProgressView(name="rft", mode="both")})
+    for row in range(40):
+        text = f"explore step 1: 1 task was given up, such as row {row} of train: ValueError: no"
+        event = buffer_pb2.ProgressEvent(
+            number=row + 1, stage="rft", notice=buffer_pb2.Notice(text=text)
+        )
+        view.apply(event)
+        reporter.event(view, event)
+    assert len(said) == 1
+    reporter.close()
+    assert len(said) == 2 and said[1].startswith("39 more like: [rft] explore step #: ")
+    reporter.close()
+    assert len(said) == 2

@@ -20,6 +20,7 @@ from trinity.config.checks.model import (
     check_model,
     check_teacher,
 )
+from trinity.config.checks.packages import install_command
 from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.experience_sink import check_sinks
 from trinity.config.plan.placement import check_demand, cluster_gpus_of, gpu_demand_of
@@ -186,7 +187,7 @@ def check_package(config: MonitorConfig) -> None:
     if name in ("wandb", "mlflow") and importlib.util.find_spec(name) is None:
         raise UserError(
             f"`monitor.monitor_type: {name}` needs the package {name}, which is not installed "
-            f"here: pip install 'trinity-services[{name}]', or choose another monitor"
+            f"here: {install_command(name)}, or choose another monitor"
         )
 
 
