@@ -13,7 +13,6 @@ MAX_STEPS = 20_000
 MAX_NOTICES = 200
 MAX_SAMPLES = 8
 MAX_SAMPLE_CHARS = 4_000
-TOKENS = "perf/total_num_tokens"
 STEP_SECONDS = "perf/time_per_step"
 BATCH_NAMES = ("reward/", "response_length/", "prompt_length/", "staleness", "advantage/")
 STEP_NAMES = ("actor/", "critic/", "perf/", "kl/", *TIME_PARTS)

@@ -14,6 +14,7 @@ from trinity.config.check import CheckReport, check_file
 from trinity.config.loading.keys import documented_key, drop, get, has, parse_key, put
 from trinity.config.loading.yaml import load_yaml, yaml_text
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.schema.experiment import SINGLE_STAGE
 from trinity.errors import UserError
 from trinity.studio.generator.fields import FieldSpec, field_specs, from_widget, to_widget
 from trinity.studio.generator.registry import ConfigEntry
@@ -154,7 +155,9 @@ def check_tree(tree: Tree) -> FormReport:
         report = check_file(path)
     by_key: dict[str, list[str]] = {}
     others: list[str] = []
-    for error in (line.replace(str(path), "this form") for line in report.errors):
+    place = re.compile(rf"^{re.escape(str(path))}(:\d+)?: (stage `{SINGLE_STAGE}`: )?")
+    for line in report.errors:
+        error = place.sub("", line).replace(str(path), "this form")
         key = _key_of(error)
         (by_key.setdefault(key, []) if key else others).append(error)
     return FormReport(
