@@ -3,6 +3,12 @@
 import base64
 import json
 import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import astuple
+from functools import partial
+from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -12,8 +18,17 @@ from services.buffer.servicer.stage_calls import parse_and_check_plan
 from services.buffer.servicer.taskset_calls import _offset_of
 from services.explorer.openai_api.chat import _arguments
 from services.explorer.openai_api.errors import InvalidApiRequest
-from services.synchronizer.plan import planned_stages, without_secrets
-from trinity.errors import InvalidRequest, TooLarge
+from services.synchronizer.plan import (
+    directory_of,
+    is_same_plan,
+    keep_arithmetic,
+    longer_stages,
+    planned_stages,
+    without_secrets,
+)
+from tests.integration.hostile.values import cursor_of, with_another_type, with_other_types
+from tests.support.model_free.experiment import experiment_plan
+from trinity.errors import InvalidRequest, PreconditionFailed, TooLarge
 from trinity.json_values import holds_null, parse_untrusted
 
 NESTED = "[" * 200_000
@@ -147,3 +162,49 @@ def test_a_token_of_a_page_that_was_not_given_is_refused(token: str) -> None:
 
 def test_tokens_of_pages_that_were_given_are_taken() -> None:
     assert [_offset_of(token) for token in ("", "100", "1000000000")] == [0, 100, 10**9]
+
+
+def test_a_cursor_with_another_type_in_any_place_is_taken_or_refused() -> None:
+    document = json.loads(base64.urlsafe_b64decode(cursor_to_text(CURSOR)))
+    num_refused = 0
+    for changed in with_other_types(document):
+        try:
+            taken = parse_cursor(cursor_of(changed))
+        except InvalidRequest:
+            num_refused += 1
+            continue
+        assert taken is not None
+        assert [type(value) for value in astuple(taken)] == [int, int, int, int, str, int, str]
+    assert num_refused > 150
+
+
+NUM_PLANS = 400
+
+
+def test_plans_with_another_type_in_any_place_are_taken_or_refused(tmp_path: Path) -> None:
+    plan = experiment_plan(tmp_path, name="typed")
+    whole, random = json.loads(plan.model_dump_json()), Random(1)
+    refused: Counter[str] = Counter()
+    for _ in range(NUM_PLANS):
+        text = json.dumps(with_another_type(whole, random))
+        stage = json.dumps(with_another_type(whole["stages"][0], random))
+        calls: list[Callable[[], object]] = [
+            partial(parse_and_check_plan, stage),
+            partial(_synchronizer_reads, plan.model_dump_json(), text),
+        ]
+        for call in calls:
+            try:
+                call()
+            except (InvalidRequest, TooLarge, PreconditionFailed) as error:
+                refused[type(error).__name__] += 1
+    assert refused["InvalidRequest"] > NUM_PLANS / 4
+
+
+def _synchronizer_reads(begun: str, text: str) -> None:
+    """What CreateExperiment and GetExperiment do with a plan."""
+    planned_stages(text)
+    without_secrets(text)
+    directory_of(text)
+    longer_stages(begun, text)
+    is_same_plan(begun, text)
+    keep_arithmetic(begun, text)
