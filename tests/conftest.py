@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.forking.starts import close_images
 from tests.support.warm import close_warm_parents
+from trinity.local.given_run import TRUSTED_VARIABLE
 
 pytest_plugins = [
     "tests.scheduling",
@@ -38,9 +39,13 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_part_of_the_stack_is_left_running() -> Iterator[None]:
+def no_part_of_the_stack_is_left_running(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[None]:
     """Fail the session when a test leaves a broker, a database or a service behind."""
     os.environ[_MARK] = mark = uuid.uuid4().hex  # children inherit it, also those that are orphaned
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    os.environ[TRUSTED_VARIABLE] = "/"  # tests copy runs of their own
     yield
     close_warm_parents()
     close_images()

@@ -36,7 +36,7 @@ def exclude(
 async def _exclude(
     directory: Path, stage: str | None, wanted: query_pb2.ExperienceFilter, reason: str, yes: bool
 ) -> None:
-    async with open_stored_experiment(directory) as stored:
+    async with open_stored_experiment(directory, to_change=True) as stored:
         request = query_pb2.ExcludeExperiencesRequest(
             key=stored.key(stage), filter=wanted, reason=reason, dry_run=not yes
         )
@@ -72,7 +72,7 @@ async def _include(
     reason: str,
     yes: bool,
 ) -> None:
-    async with open_stored_experiment(directory) as stored:
+    async with open_stored_experiment(directory, to_change=True) as stored:
         request = query_pb2.IncludeExperiencesRequest(
             key=stored.key(stage), filter=wanted, dry_run=not yes, reason=reason
         )
@@ -108,7 +108,7 @@ async def _delete(
     reason: str,
     yes: bool,
 ) -> None:
-    async with open_stored_experiment(directory) as stored:
+    async with open_stored_experiment(directory, to_change=True) as stored:
         request = query_pb2.DeleteExperiencesRequest(
             key=stored.key(stage), filter=wanted, reason=reason, dry_run=not yes
         )

@@ -69,7 +69,7 @@ async def _give(
 ) -> None:
     num_set = num_known = 0
     refused: list[query_pb2.RefusedFeedback] = []
-    async with open_stored_experiment(directory) as stored:
+    async with open_stored_experiment(directory, to_change=True) as stored:
         for first in range(0, len(rewards), AT_ONCE):
             request = query_pb2.GiveFeedbackRequest(
                 key=stored.key(stage), feedback=rewards[first : first + AT_ONCE], reason=reason

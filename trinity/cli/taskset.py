@@ -191,7 +191,7 @@ async def _tasksets(
     directory = find_job_dir(config, job_dir)
     running_stack(directory)  # raises if there is no run, or if one is being started or stopped
     async with (
-        running_services(directory) as found,
+        running_services(directory, to_change=True) as found,
         AsyncTasksets(found.buffer, tenant=tenant, security=found.security) as tasksets,
     ):
         await retry_until_ready(tasksets.list)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import TypeVar
 
 import grpc
@@ -20,7 +21,13 @@ from trinity.config.error_collector import did_you_mean
 from trinity.errors import RunFailed, Unauthenticated, Unavailable, UserError
 from trinity.launch.resume import PLAN_FILE
 from trinity.local.addresses import ServiceAddresses, stack_directory_of
-from trinity.local.infrastructure import ProcessWithProbe
+from trinity.local.given_run import (
+    copied_run,
+    database_folder,
+    is_own_database,
+    refuse_given_database,
+)
+from trinity.local.infrastructure import ExternalServers, ProcessWithProbe
 from trinity.local.run_file import read_running
 from trinity.local.services import StackContext, service_processes
 from trinity.local.stack import LocalStack
@@ -33,6 +40,8 @@ START_SECONDS = 30.0
 RETRY_SECONDS = 0.2
 NEEDED = ("synchronizer", "buffer")
 """The services that read the store."""
+_GRANTS = ("FUNCTION_TENANTS", "TASKSET_ROOTS", "TASKSET_ADDRESSES")
+"""A buffer's settings of what tenants may have it use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +73,15 @@ class StoredExperiment:
 
 
 @contextlib.asynccontextmanager
-async def open_stored_experiment(job_dir: Path) -> AsyncIterator[StoredExperiment]:
+async def open_stored_experiment(
+    job_dir: Path, *, to_change: bool = False
+) -> AsyncIterator[StoredExperiment]:
     """Opens the job's stored experiment within the block.
 
     Raises: UserError when there is no job; RpcError, in the block too, when a query fails.
     """
     tenant, label = identity_of(job_dir)
-    async with running_services(job_dir) as addresses:
+    async with running_services(job_dir, to_change=to_change) as addresses:
         try:
             experiment_id = await find_experiment(addresses, tenant, label)
             async with open_channel(addresses.buffer, addresses.security) as channel:
@@ -95,15 +106,47 @@ def identity_of(job_dir: Path) -> tuple[str, str]:
 
 
 @contextlib.asynccontextmanager
-async def running_services(job_dir: Path) -> AsyncIterator[ServiceAddresses]:
-    """Yields the addresses of the job's services, which are started for the block if necessary."""
+async def running_services(
+    job_dir: Path, *, to_change: bool = False
+) -> AsyncIterator[ServiceAddresses]:
+    """Yields the addresses of the job's services, which are started for the block if necessary.
+
+    Raises: UserError for a change of a run that others made.
+    """
     home = stack_directory_of(job_dir)
     if (running := read_running(home)) is not None:
         yield running.addresses
         return
     sys.stderr.write(f"{job_dir} has stopped: opening it\n")
-    async with LocalStack(job_dir=home, services=only_needed) as stack:
+    if to_change:
+        refuse_given_database(home, "change it")
+    async with opened_stack(home) as stack:
         yield stack.addresses
+
+
+@contextlib.asynccontextmanager
+async def opened_stack(home: Path, *, only_views: bool = False) -> AsyncIterator[LocalStack]:
+    """Starts the services that read the store of a stopped run.
+
+    The database of a run that others made is opened as a copy in a box, and its buffer reads no
+    files, opens no addresses and runs no functions for it.
+    """
+    is_external = ExternalServers.from_environment().postgres_dsn is not None
+    if is_external or is_own_database(database_folder(home)):
+        async with LocalStack(job_dir=home, services=only_needed, only_views=only_views) as stack:
+            yield stack
+        return
+    sys.stderr.write(f"{home} was not made here: a copy of its database is opened in a box\n")
+    copied = copied_run(home)
+    copy = await asyncio.to_thread(copied.__enter__)
+    try:
+        none = dict.fromkeys((f"TRINITY_BUFFER_{name}" for name in _GRANTS), f"{token_hex()}=/")
+        async with LocalStack(
+            job_dir=copy, services=only_needed, environment={"buffer": none}, is_given=True
+        ) as stack:
+            yield stack
+    finally:
+        await asyncio.to_thread(copied.__exit__, None, None, None)
 
 
 def only_needed(around: StackContext) -> list[ProcessWithProbe]:

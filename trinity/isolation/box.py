@@ -100,9 +100,13 @@ OPEN_BOX = Box(is_open=True, has_network=True, has_children=True)
 
 
 @functools.cache
-def box_refusal(box: Box) -> str:
-    """Returns why this machine allows no such box, empty if it does; takes a tenth of a second."""
-    argv = box.command([sys.executable, "-I", "-S", "-c", "pass"], death_signal=signal.SIGKILL)
+def box_refusal(box: Box, *program: str) -> str:
+    """Returns why this machine allows no such box, empty if it does; takes a tenth of a second.
+
+    A program that ends at once is tried in it, by default Python.
+    """
+    argv = list(program or (sys.executable, "-I", "-S", "-c", "pass"))
+    argv = box.command(argv, death_signal=signal.SIGKILL)
     outcome = subprocess.run(
         argv, capture_output=True, text=True, timeout=PROBE_SECONDS, start_new_session=True
     )

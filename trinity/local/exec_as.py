@@ -18,7 +18,7 @@ _PR_SET_SECUREBITS = 28
 _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_RAISE = 2
 _SECBIT_NO_SETUID_FIXUP = 1 << 2
-_CAP_DAC_OVERRIDE = 1
+_CAP_DAC_READ_SEARCH = 2
 _CAPABILITY_VERSION_3 = 0x20080522
 _CLONE_NEWUSER = 0x10000000
 
@@ -50,7 +50,7 @@ def _drop_capabilities_except(capabilities: int) -> None:
 
 
 def _become_user(uid: int, gid: int) -> None:
-    """Changes to the user; keeps CAP_DAC_OVERRIDE if the system permits, and nothing else.
+    """Changes to the user; keeps CAP_DAC_READ_SEARCH if the system permits, and nothing else.
 
     Without NO_SETUID_FIXUP, access(2), with which Postgres finds itself, would ignore it.
     """
@@ -61,8 +61,8 @@ def _become_user(uid: int, gid: int) -> None:
     if not may_keep:
         return
     try:
-        _drop_capabilities_except(1 << _CAP_DAC_OVERRIDE)
-        raised = _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_OVERRIDE, 0, 0)
+        _drop_capabilities_except(1 << _CAP_DAC_READ_SEARCH)
+        raised = _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_READ_SEARCH, 0, 0)
         _check(raised, "ambient capability")
     except OSError:
         _drop_capabilities_except(0)

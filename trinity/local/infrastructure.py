@@ -14,6 +14,7 @@ import nats.js.errors
 from trinity.errors import UserError
 from trinity.local.addresses import InfrastructureFiles, free_port
 from trinity.local.files import StackCredentials
+from trinity.local.given_run import is_registered, refuse_given_database, register_database
 from trinity.local.nats import NatsServer
 from trinity.local.postgres import PostgresServer, embedded_postgres
 from trinity.local.process_spec import ProcessSpec
@@ -119,6 +120,8 @@ class Infrastructure:
     job_dir: Path
     externals: ExternalServers
     security: StackCredentials = field(default_factory=StackCredentials)
+    is_given: bool = False
+    """True for a copy of a run that others made."""
     nats: NatsServer | None = field(init=False, default=None)
     postgres: PostgresServer | None = field(init=False, default=None)
 
@@ -133,7 +136,9 @@ class Infrastructure:
                 security=self.security.credentials_for("nats"),
             )
         if self.externals.postgres_dsn is None:
-            self.postgres = embedded_postgres(folder / "postgres", self._secrets, free_port())
+            self.postgres = embedded_postgres(
+                folder / "postgres", self._secrets, free_port(), is_given=self.is_given
+            )
 
     async def start_embedded(self, start: Callable[[ProcessWithProbe], Awaitable[None]]) -> None:
         """Prepares the embedded servers, handing each over as soon as it can start."""
@@ -180,10 +185,17 @@ class Infrastructure:
     async def _prepare_postgres(
         self, server: PostgresServer, start: Callable[[ProcessWithProbe], Awaitable[None]]
     ) -> None:
-        spec = await asyncio.to_thread(
-            server.prepare_process, self.job_dir / "log" / "postgres.log"
-        )
+        spec = await asyncio.to_thread(self._prepare_own, server)
         await start(ProcessWithProbe(spec, server.wait_ready))
+
+    def _prepare_own(self, server: PostgresServer) -> ProcessSpec:
+        """Registers a database before it is made, or when it is trusted."""
+        if not self.is_given:
+            refuse_given_database(self.job_dir, "use it")
+            if not is_registered(server.folder):
+                server.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                register_database(server.folder)
+        return server.prepare_process(self.job_dir / "log" / "postgres.log")
 
     async def _prepare_nats(
         self, server: NatsServer, start: Callable[[ProcessWithProbe], Awaitable[None]]

@@ -8,6 +8,7 @@ import select
 import shutil
 import signal
 import subprocess
+import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,9 @@ import psycopg
 from psycopg import sql
 
 from trinity.errors import RunFailed, UserError
+from trinity.isolation.box import Box
 from trinity.local import binaries
+from trinity.local.given_run import database_box
 from trinity.local.process_spec import ProcessSpec
 from trinity.runtime.child_process import Identity, database_identity
 from trinity.security.secret_files import SecretFiles, write_private
@@ -111,11 +114,14 @@ class PostgresServer:
     port: int
     programs: Path
     fsync: bool = True
+    is_given: bool = False
+    """True for a copy of a database that others made: its program runs in a box, and is reached
+    over a socket in its folder."""
 
     def prepare_process(self, log_file: Path) -> ProcessSpec:
         """Makes sure that a complete cluster exists and returns the process to start."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        identity = database_identity(self.programs, self.folder)
+        identity = self._identity()
         if self._data.exists():
             self._check_version()
             self._end_stale_server()
@@ -123,7 +129,7 @@ class PostgresServer:
             self._initialise(identity)
         return ProcessSpec(
             name="postgres",
-            argv=identity.command(self._server_argv(), death_signal=signal.SIGQUIT),
+            argv=identity.command(self._server_argv(), death_signal=self._death_signal),
             log_file=log_file,
             env=_ENVIRONMENT,
             stop_signal=signal.SIGINT,  # ends sessions; SIGTERM would wait for the clients
@@ -132,6 +138,9 @@ class PostgresServer:
 
     def dsn(self, role: str, database: str = DATABASE) -> str:
         password = self.secrets.password(f"postgres-{role}")
+        if self.is_given:
+            place = urllib.parse.urlencode({"host": str(self._sockets), "port": self.port})
+            return f"postgresql://{role}:{password}@/{database}?{place}"
         return f"postgresql://{role}:{password}@127.0.0.1:{self.port}/{database}"
 
     async def wait_ready(self, timeout_seconds: float = 60.0) -> None:
@@ -154,9 +163,26 @@ class PostgresServer:
         async with await psycopg.AsyncConnection.connect(superuser, autocommit=True) as own:
             await set_up_schemas(own)
 
+    def _identity(self) -> Identity | Box:
+        if not self.is_given:
+            return database_identity(self.programs, self.folder)
+        box = database_box(self.folder)
+        self._sockets.mkdir(mode=0o700, exist_ok=True)
+        os.chown(self._sockets, *box.owner)
+        return box
+
+    @property
+    def _death_signal(self) -> int:
+        """What is in a box may ignore the other one."""
+        return signal.SIGKILL if self.is_given else signal.SIGQUIT
+
     @property
     def _data(self) -> Path:
         return self.folder / "data"
+
+    @property
+    def _sockets(self) -> Path:
+        return self.folder / "sockets"
 
     def _server_argv(self) -> list[str]:
         settings = _SETTINGS | {
@@ -164,12 +190,15 @@ class PostgresServer:
             "fsync": "on" if self.fsync else "off",
             "max_wal_size": f"{_wal_mebibytes(self.folder)}MB",
         }
+        if self.is_given:
+            settings |= {"listen_addresses": "", "unix_socket_directories": str(self._sockets)}
+            settings |= {"event_triggers": "off", "restore_command": "", "shared_buffers": "64MB"}
         argv = [str(self.programs / "postgres"), "-D", str(self._data)]
         for name, value in settings.items():
             argv += ["-c", f"{name}={value}"]
         return argv
 
-    def _initialise(self, identity: Identity) -> None:
+    def _initialise(self, identity: Identity | Box) -> None:
         """Creates the cluster under another name, so that `data` is never half a cluster."""
         partial = self.folder / "data.partial"
         shutil.rmtree(partial, ignore_errors=True)
@@ -183,7 +212,7 @@ class PostgresServer:
             password_file.unlink()
         partial.rename(self._data)
 
-    def _run_initdb(self, identity: Identity, data: Path, password_file: Path) -> None:
+    def _run_initdb(self, identity: Identity | Box, data: Path, password_file: Path) -> None:
         argv = [str(self.programs / "initdb"), "-D", str(data), "-U", SUPERUSER]
         argv += ["--auth=scram-sha-256", f"--pwfile={password_file}", "-E", "UTF8", "--locale=C"]
         if not self.fsync:
@@ -266,10 +295,14 @@ class PostgresServer:
                 await asyncio.sleep(pause)
 
 
-def embedded_postgres(folder: Path, secrets: SecretFiles, port: int) -> PostgresServer:
+def embedded_postgres(
+    folder: Path, secrets: SecretFiles, port: int, *, is_given: bool = False
+) -> PostgresServer:
     """Returns the server that the pip package ships."""
     programs = binaries.postgres_programs()
-    return PostgresServer(folder=folder, secrets=secrets, port=port, programs=programs)
+    return PostgresServer(
+        folder=folder, secrets=secrets, port=port, programs=programs, is_given=is_given
+    )
 
 
 def _wait_for_end(process_descriptor: int) -> None:

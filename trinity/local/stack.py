@@ -181,10 +181,12 @@ class LocalStack:
         secure: bool = False,
         tenant: str = "default",
         only_views: bool = False,
+        is_given: bool = False,
         gpus: GpuClaims | None = None,
     ) -> None:
         self._job_dir = job_dir.resolve()
         self._only_views = only_views
+        self._is_given = is_given
         self._gpus = gpus
         self._log_level = log_level
         self._log_folder = log_folder
@@ -272,7 +274,10 @@ class LocalStack:
         await asyncio.to_thread(make_socket_folder, self._job_dir)
         await asyncio.to_thread(self._security.issue_credentials)
         infrastructure = Infrastructure(
-            job_dir=self._job_dir, externals=self._externals, security=self._security
+            job_dir=self._job_dir,
+            externals=self._externals,
+            security=self._security,
+            is_given=self._is_given,
         )
         await self._externals.check_reachable()
         self._supervisor = await SupervisorClient.start(

@@ -187,7 +187,7 @@ class RunConnection(ServiceConnection):
         self._set(Phase.OPENING, "The run has stopped: its database is being opened.")
         wanted = asyncio.create_task(_until_wanted(home))
         try:
-            async with LocalStack(job_dir=home, services=only_needed, only_views=True) as stack:
+            async with opened_stack(home, only_views=True) as stack:
                 async with self._services(stack.addresses, is_live=False):
                     while not (self.is_idle or wanted.done()):  # noqa: ASYNC110  # a clock and a file
                         await asyncio.sleep(LOOK_SECONDS)

@@ -11,6 +11,7 @@ from tests.integration.inspect.conftest import trinity
 from tests.support.model_free.ended_run import EndedRun
 from tests.support.model_free.stack import model_free_stack
 from trinity.errors import NotFound, UserError
+from trinity.local.given_run import TRUSTED_VARIABLE
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -35,6 +36,23 @@ async def test_a_run_that_has_ended_is_opened_looked_into_and_closed(
         await _check_export(tmp_path, job)
         await _check_taking_out(job)
         await _check_mistakes(job)
+
+
+async def test_a_run_of_others_is_looked_into_as_a_copy_and_not_changed(
+    ended_run: EndedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(TRUSTED_VARIABLE)
+    job = tmp_path / "job"
+    shutil.copytree(ended_run.untouched, job)
+    before = sorted(path.relative_to(job) for path in job.rglob("*"))
+    out, said, error = await trinity("view", "step=5", "-n", "3", job_dir=job)
+    assert error is None
+    assert said.endswith(f"{job} was not made here: a copy of its database is opened in a box\n")
+    assert out.splitlines()[0] == "stage rft (finished): 64 batched"
+    assert sorted(path.relative_to(job) for path in job.rglob("*")) == before
+    _, _, error = await trinity("exclude", "step=5", "--yes", "--reason", "bad", job_dir=job)
+    assert isinstance(error, UserError)
+    assert f"change it only if you know where it is from, with {TRUSTED_VARIABLE}=" in str(error)
 
 
 async def _json_lines(*words: str, job_dir: Path) -> list[dict[str, object]]:
