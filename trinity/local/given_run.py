@@ -142,7 +142,7 @@ def copied_run(home: Path) -> Iterator[Path]:
 
 
 def _copy_database(data: Path, target: Path) -> None:
-    """Copies files and folders alone; nothing is followed, also while somebody changes it."""
+    """Copies files and folders alone; nothing is followed, also while it changes."""
     for place, folders, files, descriptor in os.fwalk(data, follow_symlinks=False):
         below = Path(place).relative_to(data)
         (target / below).mkdir(mode=0o700)

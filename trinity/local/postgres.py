@@ -173,7 +173,7 @@ class PostgresServer:
 
     @property
     def _death_signal(self) -> int:
-        """What is in a box may ignore the other one."""
+        """Code in a box may ignore SIGQUIT."""
         return signal.SIGKILL if self.is_given else signal.SIGQUIT
 
     @property

@@ -26,13 +26,13 @@ from trinity.inspect.open import (
     find_experiment,
     identity_of,
     list_stages,
-    only_needed,
+    opened_stack,
     retry_until_ready,
 )
 from trinity.local.addresses import ServiceAddresses, stack_directory_of
+from trinity.local.given_run import opening_question
 from trinity.local.reaper import is_wanted, lock_owner_pid, viewer_pid
 from trinity.local.run_file import read_running
-from trinity.local.stack import LocalStack
 from trinity.rpc.channel import open_channel
 from trinity.rpc.errors import error_of
 
@@ -49,6 +49,8 @@ GIVE_WAY_SECONDS = 60.0
 class Phase(StrEnum):
     """The state of a connection."""
 
+    ASKING = "asking"
+    """The run was made by others: a person says whether it is opened."""
     OPENING = "opening"
     OPEN = "open"
     WAITING = "waiting"
@@ -91,6 +93,8 @@ class ServiceConnection:
         self._clock = clock
         self._state = ConnectionState(Phase.OPENING, "The run is being opened.")
         self._opened: OpenRun | None = None
+        self.is_confirmed = False
+        """True once a person has said that a run of others is to be opened."""
         self.touched = clock()
         """The time on `clock` at which a page last looked at the run."""
         self._followers: list[Callable[[OpenRun], Awaitable[None]]] = []
@@ -167,6 +171,9 @@ class RunConnection(ServiceConnection):
                 await self._with_running(home, running.addresses)
             elif (process := lock_owner_pid(home)) is not None:
                 self._set(Phase.WAITING, f"Process {process} starts or stops this run.")
+                await asyncio.sleep(LOOK_SECONDS)
+            elif (question := opening_question(home)) and not self.is_confirmed:
+                self._set(Phase.ASKING, question)
                 await asyncio.sleep(LOOK_SECONDS)
             else:
                 await self._with_stopped(home)

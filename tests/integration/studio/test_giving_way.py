@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -13,6 +14,7 @@ from tests.support.model_free.experiment import experiment_plan, start_experimen
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.inspect.open import only_needed
 from trinity.launch.resume import store_plan
+from trinity.local.given_run import TRUSTED_VARIABLE
 from trinity.local.reaper import viewer_pid
 from trinity.local.stack import LocalStack
 from trinity.studio.connection import Phase, RunConnection
@@ -81,6 +83,21 @@ async def test_a_run_takes_the_place_of_a_look_at_it_and_the_look_goes_on(tmp_pa
     assert connection.state.phase is Phase.CLOSED
     assert viewer_pid(job) is None
     assert taken < NOTICE_SECONDS + SPREAD * stop_seconds  # the stop itself takes 0.7 s when idle
+
+
+async def test_a_run_of_others_is_opened_as_a_copy_once_a_person_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, _ = await stored_run(tmp_path)
+    given = shutil.copytree(plan.job_path, tmp_path / "given")
+    monkeypatch.delenv(TRUSTED_VARIABLE)
+    async with looked_at(given) as connection:
+        await until(lambda: connection.state.phase is Phase.ASKING)
+        assert "can hold code of others" in connection.state.detail
+        assert viewer_pid(given) is None
+        connection.is_confirmed = True
+        await until(lambda: connection.opened is not None)
+        assert viewer_pid(given) is None  # nothing is opened or written there
 
 
 async def test_what_is_no_run_says_so_and_is_tried_again(tmp_path: Path) -> None:

@@ -163,6 +163,10 @@ def show_waiting(viewed: ViewedRun) -> None:
     state = viewed.connection.state
     if state.phase is Phase.FAILED:
         show_problem(state.detail)
+    elif state.phase is Phase.ASKING:
+        st.warning(plain_text(state.detail))
+        if st.button("Open it"):
+            viewed.connection.is_confirmed = True
     else:
         show_text(state.detail or READING)
 
