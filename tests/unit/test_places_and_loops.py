@@ -26,11 +26,12 @@ PLACES: dict[str, dict[str, str]] = {
         "trinity/launch/run.py": "CumulativePhases.save LocalRun._create LocalRun._stack",
         "trinity/local/addresses.py": "write_stack_directory",
         "trinity/local/data_juicer.py": "_only_trinity",
-        "trinity/local/infrastructure.py": "Infrastructure.write_files",
+        "trinity/local/given_run.py": "register_database",
+        "trinity/local/infrastructure.py": "Infrastructure._prepare_own Infrastructure.write_files",
         "trinity/local/nats.py": "NatsServer.prepare_process",
         "trinity/local/postgres.py": (
-            "PostgresServer._end_stale_server PostgresServer._initialise "
-            "PostgresServer.prepare_process"
+            "PostgresServer._end_stale_server PostgresServer._identity "
+            "PostgresServer._initialise PostgresServer.prepare_process"
         ),
         "trinity/local/reaper.py": "JobLock.acquire JobLock.release _lock refuse_if_locked",
         "trinity/local/run_file.py": "RunningStack.write_run_file remove_run_file",
@@ -103,8 +104,10 @@ PLACES: dict[str, dict[str, str]] = {
     "temporary folder of the machine": {
         "services/buffer/tasksets/task_pipeline.py": "TaskPipelineProcess._identity",
         "trinity/local/files.py": "make_socket_folder remove_socket_folder",
+        "trinity/local/given_run.py": "_copy_database _copy_file copied_run",
         "trinity/local/gpu_claims.py": "GpuClaims._safe_folder GpuClaims._take",
         "trinity/studio/generator/document.py": "check_tree document_from_verl",
+        "services/buffer/tasksets/task_pipeline.py": "TaskPipelineProcess._identity",
         "services/explorer/debug/engine.py": "_remove",
         "services/explorer/debug/wire.py": "socket_folder",
     },
