@@ -107,7 +107,6 @@ PLACES: dict[str, dict[str, str]] = {
         "trinity/local/given_run.py": "_copy_database _copy_file copied_run",
         "trinity/local/gpu_claims.py": "GpuClaims._safe_folder GpuClaims._take",
         "trinity/studio/generator/document.py": "check_tree document_from_verl",
-        "services/buffer/tasksets/task_pipeline.py": "TaskPipelineProcess._identity",
         "services/explorer/debug/engine.py": "_remove",
         "services/explorer/debug/wire.py": "socket_folder",
     },
