@@ -8,6 +8,8 @@ _SAME_MOMENT = "the clock reads the very moment by chance alone"
 _SLOWER = "what the quick check leaves is judged alike by the whole one"
 _ANY_CONSTANT = "any value that all share, and that no call has"
 _NO_NUMBER = "any number below 0 is refused"
+_EQUAL_DRAW = "a draw equals the share once in 2**53"
+_AS_MANY = "there are as many of each"
 _NO_ANSWER = "tokens of no answer are never trained"
 EQUIVALENT: Mapping[str, str] = {
     "advantage.groups.draw_copies: donors_D = np.flatnonzero(~is_left_out_G & "
@@ -31,6 +33,8 @@ EQUIVALENT: Mapping[str, str] = {
     "services.trainer.data.batches._wait_for: is_due = now >= due [GtE to Gt]": _SAME_MOMENT,
     "services.trainer.data.batches._wait_for: if time.monotonic() >= deadline and (is_due or "
     "due > deadline): [GtE to Gt]": _SAME_MOMENT,
+    "services.trainer.data.encoders.__call__: for cut, side in zip(sequences, sides, strict=True) "
+    "[True to False]": "an encoder gives one sequence, or two",
     "token_advantage.gvpo.gvpo: masked(batch.logprobs_BT - batch.rollout_logprobs_BT, "
     "batch.mask_BT).sum(-1) [without USub]": _TWO_AXES,
     "token_advantage.gvpo.gvpo: scale_U = np.where(sizes_U > 1, beta * sizes_U / "
@@ -82,9 +86,7 @@ EQUIVALENT: Mapping[str, str] = {
     "trinity.workflows.frozen_lake_workflow.move: direction = DIRECTIONS["
     "(DIRECTIONS.index(direction) + turn) % 4] [Add to Sub]": "both sides are drawn alike",
     "trinity.workflows.frozen_lake_workflow.random_rows: tiles = [ICE if dice.random() < "
-    "ice_share else HOLE for _ in range(size * size)] [Lt to LtE]": (
-        "a draw equals the share once in 2**53"
-    ),
+    "ice_share else HOLE for _ in range(size * size)] [Lt to LtE]": (_EQUAL_DRAW),
     "trinity.workflows.sudoku_workflow._numbers: yield -1 [1 to 2]": _NO_NUMBER,
     "trinity.workflows.sudoku_workflow._numbers: yield from [int(d) for d in part] if "
     'part.isdigit() else [0 if part == "." else -1] [1 to 2]': _NO_NUMBER,
@@ -92,6 +94,16 @@ EQUIVALENT: Mapping[str, str] = {
     "+ c) % size] for c in columns] for r in rows] [Add to Sub]": "another board that is valid",
     "trinity.workflows.sudoku_workflow.read_board: is_square = size * size == len(numbers) and "
     "isqrt(size) ** 2 == size and size > 1 [1 to 2]": "2 is no square",
+    "trinity.workflows.trinity_rft.hosting._by_run: for experience, run in zip(made, "
+    "self._places(name, made), strict=True): [True to False]": "there is a run for each sample",
+    "trinity.workflows.trinity_rft.hosting._hosted: for wrapper, model in zip(found.auxiliary, "
+    "self.auxiliary_models, strict=True): [True to False]": _AS_MANY,
+    "trinity.workflows.trinity_rft.hosting._new: for model, path in zip(self.auxiliary_models, "
+    "self.paths.auxiliary, strict=True) [True to False]": _AS_MANY,
+    "trinity.workflows.trinity_rft.ruler._trains_judging: return "
+    'random.Random(f"{self.task.batch_id}/{self.task.task_id}").random() < share [Lt to LtE]': (
+        _EQUAL_DRAW
+    ),
     "trinity.workflows.turns._lengths: lengths = [[0] * (width + 1)] [1 to 2]": (
         "the second 0 behind a row is not read"
     ),

@@ -47,6 +47,7 @@ async def test_the_grade_of_the_model_at_the_address_is_the_reward(
     assert experience.reward == pytest.approx(0.7)
     assert experience.metrics == {"rubric": pytest.approx(0.7), "judge_success": 1.0}
     assert "names the sum" in engine.prompts[0] and "Answer:\n2" in engine.prompts[0]
+    assert engine.prompts[0].startswith("<system>You grade answers to questions.")
 
 
 async def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from trinity.rewards.math_reward import MathReward
 from trinity.rewards.reward import BoundReward
 from trinity.rewards.score import BadReward, as_reward
 from trinity.workflows.trinity_rft.hosting import NamedReward, reward_class
+from trinity.workflows.trinity_rft.math import MathBoxedWorkflow, verify_math_answer
 from trinity.workflows.trinity_rft.workflow import set_reward
 
 ROW: dict[str, Any] = {
@@ -91,6 +92,29 @@ def test_a_score_of_verls_is_the_reward_and_the_rest_are_metrics() -> None:
     answer = built()
     set_reward(answer, parts, 0, verl_score)
     assert (answer.reward, answer.metrics) == (-1.0, {"score": -1.0, "acc": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("said", "truth", "accuracy"),
+    [("\\boxed{2}", "2", 1.0), ("\\boxed{2}", "so \\boxed{2}", 1.0), ("2", "2", 0.0)],
+)
+def test_the_last_box_is_compared_with_the_truth_or_its_box(
+    said: str, truth: str, accuracy: float
+) -> None:
+    given = "2" if accuracy else ""
+    compared = {"extracted_answer": given, "ground_truth": "2"}
+    assert verify_math_answer(said, truth) == (accuracy, compared)
+
+
+def test_a_question_of_mathematics_is_asked_as_plain_text_with_instructions() -> None:
+    form = FormatConfig(response_key="reward_model.ground_truth")
+    usual = Task(raw_task=ROW, format_args=form, workflow_args={})
+    made: Any = MathBoxedWorkflow(task=usual, model=None)  # type: ignore[arg-type]
+    assert (made.use_base, made.with_think, made.format_score_coef) == (False, False, 0.1)
+    made.task_desc = "1+1="
+    instructions = "Reason step by step, and put the final answer within \\boxed{}."
+    assert made.format_prompt() == f"System:{instructions}\nUser:\n1+1=\nAssistant:\n"
+    assert isinstance(made.reward_fn, MathBoxedRewardFn)
 
 
 def test_control_parts_of_theirs_are_added_up() -> None:
