@@ -182,6 +182,7 @@ LOOPS: dict[str, dict[str, str]] = {
             "ServingRunner._poll_engines ServingRunner._poll_weights ServingRunner.run_stage"
         ),
         "services/trainer/checkpoints/damage.py": "DamageWatch.__init__",
+        "services/trainer/control/attempt.py": "StageAttempt._await_event",
         "services/trainer/control/agent.py": (
             "HostAgent._forward HostAgent._read HostAgent._requests HostAgent._start_ranks "
             "_first_of"
@@ -258,7 +259,7 @@ LOOPS: dict[str, dict[str, str]] = {
         ),
         "trinity/launch/messages.py": "report_stalls report_startup",
         "trinity/launch/run.py": (
-            "CumulativePhases.save_periodically GracefulShutdown.guard "
+            "CumulativePhases.save_periodically GracefulShutdown.guard GracefulShutdown.unless_pressed_again "
             "LocalRun._beside.keep LocalRun._first_completed"
         ),
         "trinity/local/infrastructure.py": "Infrastructure.start_embedded",
