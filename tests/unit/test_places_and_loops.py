@@ -191,7 +191,7 @@ LOOPS: dict[str, dict[str, str]] = {
         "services/trainer/control/hosts.py": "Hosts.serve",
         "services/trainer/control/jobs.py": "StageWatcher.follow",
         "services/trainer/control/supervisor.py": (
-            "StageAttempt._await_event TrainingSupervisor._train TrainingSupervisor._wait_or_stop"
+            "TrainingSupervisor._train TrainingSupervisor._wait_or_stop"
         ),
         "services/trainer/rank/link.py": "RankLink.from_environment",
     },
@@ -259,8 +259,8 @@ LOOPS: dict[str, dict[str, str]] = {
         ),
         "trinity/launch/messages.py": "report_stalls report_startup",
         "trinity/launch/run.py": (
-            "CumulativePhases.save_periodically GracefulShutdown.guard GracefulShutdown.unless_pressed_again "
-            "LocalRun._beside.keep LocalRun._first_completed"
+            "CumulativePhases.save_periodically GracefulShutdown.guard "
+            "GracefulShutdown.unless_pressed_again LocalRun._beside.keep LocalRun._first_completed"
         ),
         "trinity/local/infrastructure.py": "Infrastructure.start_embedded",
         "trinity/local/postgres.py": "PostgresServer._connect_when_up PostgresServer.wait_ready",
