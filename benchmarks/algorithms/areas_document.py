@@ -61,12 +61,15 @@ def lines_of(records: Mapping[str, Any]) -> Iterator[str]:
         cells = dict(_cells(record))
         lags = [lag for lag in LAGS if any(key[1] == lag for key in cells)]
         names = list(dict.fromkeys(name for name, _ in cells))
+        starts = {area["trials"][0]: area["start"] for area in record["areas"]}
         yield f"**{task}**: {record['task']}; start {record['start']:.3f}"
         yield ""
         yield _row([task, *(f"lag {lag}" for lag in lags)])
         yield _row(["---"] * (len(lags) + 1))
         for name in names:
-            yield _row([name, *(cells.get((name, lag), "") for lag in lags)])
+            is_own = starts.get(name, record["start"]) != record["start"]
+            shown = f"{name}, start {starts[name]:.3f}" if is_own else name
+            yield _row([shown, *(cells.get((name, lag), "") for lag in lags)])
         yield ""
 
 
@@ -75,6 +78,8 @@ def lines_of_services(courses: Iterable[Course]) -> Iterator[str]:
     by_key: dict[tuple[str, str, str], list[Course]] = {}
     for course in courses:
         by_key.setdefault((course.model, course.algorithm, course.contender), []).append(course)
+    if not any(model in (EDITS, HINTED) for model, _, _ in by_key):
+        return
     yield _row(["algorithm", "start", "our loop", SERVICES])
     yield _row(["---"] * 4)
     for model in (EDITS, HINTED):

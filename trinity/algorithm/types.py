@@ -156,8 +156,8 @@ GVPO = AlgorithmType(
         "to its reward, without importance ratios or clipping."
     ),
     when_to_use=(
-        "Replayed or foreign rollouts, where clipping and ratios fail; the faster the policy moves "
-        "meanwhile, the larger a `beta` it needs."
+        "Fresh rollouts, without ratios or clipping; the faster the policy moves, the larger a "
+        "`beta` it needs."
     ),
     paper="https://arxiv.org/abs/2504.19599",
     safe_lag="0 (carries)",
@@ -173,9 +173,9 @@ KTO = AlgorithmType(
         "Makes each good rollout likelier and each bad one less likely than under the reference "
         "model, less and less the further it already is."
     ),
-    when_to_use="Answers are judged one by one as good or bad, and are not to drift far.",
+    when_to_use="Answers judged good or bad one by one; fresh rollouts, a batch trained once.",
     paper="https://arxiv.org/abs/2402.01306",
-    safe_lag="0 (carries)",
+    safe_lag="none (edits)",
     repeat_times=8,
     advantage_fn="kto",
     policy_loss_fn="gpg",
@@ -185,9 +185,9 @@ KTO = AlgorithmType(
 ONLINE_DPO = AlgorithmType(
     name="online_dpo",
     summary="DPO on pairs of rollouts: the best of a task's answers against its worst.",
-    when_to_use="Rewards that rank answers and say little by their size, such as a judge's.",
+    when_to_use="Rewards that only rank answers; fresh rollouts, each batch trained once.",
     paper="https://arxiv.org/abs/2402.04792",
-    safe_lag="0 (carries)",
+    safe_lag="none (edits)",
     repeat_times=8,
     advantage_fn="online_dpo",
     policy_loss_fn="gpg",
@@ -337,9 +337,9 @@ M2PO = AlgorithmType(
         "GRPO whose clip range follows the batch: as wide as the mean square of the log-ratios "
         "allows, so that only the outliers are clipped."
     ),
-    when_to_use="Rollouts that are many steps old, of which clipping would throw most away.",
+    when_to_use="Fresh rollouts of which the outliers alone are to be clipped.",
     paper="https://arxiv.org/abs/2510.01161",
-    safe_lag="1 (carries)",
+    safe_lag="0 (carries)",
     repeat_times=8,
     advantage_fn="grpo",
     policy_loss_fn="m2po",
