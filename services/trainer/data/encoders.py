@@ -173,7 +173,7 @@ class Formatter:
             return self._encoder(row, index)
         except UserError as error:
             raise UserError(
-                f"training data `{self._name}`: {error} (rows and messages count from 0)"
+                f"training data `{self._name}`: {error} (messages count from 0)"
             ) from error
 
     def _cut(self, encoded: Encoded) -> _TokenizedRow:

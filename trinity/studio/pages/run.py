@@ -47,7 +47,7 @@ from trinity.studio.widgets import (
     show_text,
 )
 
-STOPPED = "The run has stopped. What it stored is open to be looked at."
+STOPPED = "The run is not going on. This is what it stored."
 Members: TypeAlias = Sequence[synchronizer_pb2.Member]
 Work: TypeAlias = Sequence[buffer_pb2.StageStatus]
 CHARTS_A_ROW = 3
