@@ -47,6 +47,9 @@ class Allowed:
 
 ALLOWED = (
     Allowed(
+        r"(services|trinity)\.[\w.]+\.\w+", "benchmarks/mutants_equivalent.py", "methods by module"
+    ),
+    Allowed(
         r"trinity\.(common|utils|explorer|trainer|manager|buffer|service)(\.[\w.]+)?",
         "*",
         "import paths of Trinity-RFT",

@@ -128,7 +128,7 @@ def require_extra() -> None:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(
-            f"Studio needs {' and '.join(missing)}, which this environment does not have: run "
+            f"Studio needs {' and '.join(missing)}, which this environment does not have: "
             f"{install_command('studio')}"
         )
 

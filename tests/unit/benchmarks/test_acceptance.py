@@ -40,7 +40,7 @@ def test_without_a_gpu_every_part_says_so(
 def test_a_part_that_fails_ends_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = tmp_path / "figures.json"
     made = (
-        part("breaks", "print('one'); raise SystemExit('out of memory')"),
+        part("breaks", "print('one', flush=True); raise SystemExit('out of memory')"),
         part("hangs", "import time; time.sleep(60)", minutes=0.005),
         part("missing", "", argv=("/no/such/program",)),
         part("silent", "pass", figures=Path("nothing.json")),

@@ -68,7 +68,10 @@ def test_they_may_use_other_keys_and_older_names(tmp_path: Path) -> None:
         ),
         ("name.x=3", "the command line"),
         ("stages[7].mode=both", "the command line"),
-        ("stage_name=b", "does not reach stages that set their own: write stages[0].stage_name"),
+        (
+            "stage_name=b",
+            "reach stages[0], which sets its own: write stages[0].stage_name",
+        ),
         ("a..b=1", "`a..b=1` sets no key: write it as "),
         ("[=1", "`[=1` sets no key: write it as "),
     ],

@@ -200,7 +200,9 @@ def test_the_buffer_is_allowed_what_the_experiment_reads_and_no_more() -> None:
     assert set(given.split(",")) == {f"default={place}" for place in expected}
     with_plugins = replace(deployment, plugin_dir=Path("/work/own"))
     assert with_plugins.environment("buffer")["TRINITY_BUFFER_FUNCTION_TENANTS"] == "default"
-    place = {"buffer.trainer_input.experience_buffer.path": "postgresql://writer@10.0.0.8/rows"}
+    place = {
+        "stages[1].buffer.trainer_input.experience_buffer.path": "postgresql://writer@10.0.0.8/rows"
+    }
     writing = deployment_of("addition", **place).environment("buffer")
     assert (
         writing["TRINITY_BUFFER_TASKSET_ADDRESSES"] == "default=postgresql://writer@10.0.0.8/rows"

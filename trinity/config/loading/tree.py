@@ -157,6 +157,8 @@ def read_tree(
         raise UserError(f"{source.path} is {what}: write `key: value` lines")
     for key, value in overrides.items():
         _override(tree, key, value)
+    for key in overrides:
+        _check_stages(tree, key)
     values: dict[str, Any] = fill_variables(tree)
     return interpolate(tree, source) if has_interpolation(values) else (values, [])
 
@@ -173,7 +175,6 @@ def _override(tree: dict[str, Any], key: str, value: object) -> None:
         if isinstance(old, dict) and isinstance(value, dict):
             value = deep_merge(old, value)
         keys.put(tree, location, value)
-        _check_stages(tree, key, location)
     except (KeyError, IndexError, TypeError) as error:
         raise UserError(
             f"`{key}` on {COMMAND_LINE} leads nowhere ({_override_reason(error)}): "
@@ -181,18 +182,15 @@ def _override(tree: dict[str, Any], key: str, value: object) -> None:
         ) from error
 
 
-def _check_stages(tree: dict[str, Any], key: str, location: Location) -> None:
-    stages = tree.get("stages")
-    own = [
-        f"stages[{place}].{key}"
-        for place, stage in enumerate(stages if isinstance(stages, list) else ())
-        if isinstance(stage, dict) and keys.has(stage, location)
-    ]
-    if own:
-        raise UserError(
-            f"`{key}` on {COMMAND_LINE} does not reach stages that set their own: write "
-            f"{' or '.join(own)}"
-        )
+def _check_stages(tree: dict[str, Any], key: str) -> None:
+    """Raises UserError for an override that a stage would not see."""
+    stages, location = tree.get("stages"), _location(tree, keys.parse_key(key))
+    for place, stage in enumerate(stages if isinstance(stages, list) else ()):
+        if isinstance(stage, dict) and keys.has(stage, location):
+            raise UserError(
+                f"`{key}` on {COMMAND_LINE} does not reach stages[{place}], which sets its own: "
+                f"write stages[{place}].{key}, or that of the stage that is meant"
+            )
 
 
 def _location(tree: Any, written: Location) -> Location:

@@ -14,7 +14,7 @@ from trinity.studio.context import StudioContext, ViewedRun, studio_context
 from trinity.studio.plain_text import joined, plain_text
 from trinity.studio.runs import RunEntry, describe_run, find_runs, list_runs
 from trinity.studio.system import describe_experiment, is_experiment_id, list_experiments
-from trinity.studio.widgets import show_problem, show_text
+from trinity.studio.widgets import show_box, show_problem, show_text
 
 RUN = "run"
 """Parameter of the address: the directory of the run."""
@@ -164,7 +164,7 @@ def show_waiting(viewed: ViewedRun) -> None:
     if state.phase is Phase.FAILED:
         show_problem(state.detail)
     elif state.phase is Phase.ASKING:
-        st.warning(plain_text(state.detail))
+        show_box("warning", state.detail)
         if st.button("Open it"):
             viewed.connection.is_confirmed = True
     else:
