@@ -4,6 +4,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from tests.unit.config.builders import GRPO, SFT, config, stage
 from trinity.config.checks.advice import advise
@@ -16,6 +17,15 @@ def test_a_plan_survives_the_wire() -> None:
     stages: object = [{"stage_name": "a"}, {"stage_name": "b", "buffer": {"total_steps": 3}}]
     plan = plan_experiment(config(stages=stages))
     assert ExperimentPlan.model_validate_json(plan.model_dump_json()) == plan
+
+
+@pytest.mark.parametrize("directory", ["", "1", "runs/a", "./a", "../a"])
+def test_a_plan_whose_files_would_lie_below_a_services_working_folder_is_refused(
+    directory: str,
+) -> None:
+    plan = plan_experiment(config()).model_dump(mode="json") | {"job_dir": directory}
+    with pytest.raises(ValidationError, match="job_dir"):
+        ExperimentPlan.model_validate(plan)
 
 
 def test_without_stages_there_is_one_called_main() -> None:

@@ -2,7 +2,7 @@
 
 import math
 from decimal import Decimal
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -22,6 +22,10 @@ from trinity.config.schema.explorer import AuxiliaryModelConfig
 from trinity.config.schema.model import merge_template_kwargs
 from trinity.errors import UserError
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
+
+
+AbsolutePath = Annotated[str, Field(pattern="^/")]
+"""A relative path would be one in the working folder of whichever service reads the plan."""
 
 
 class PlanModel(BaseModel):
@@ -286,8 +290,8 @@ class EvaluatedRun(PlanModel):
 class ServedRun(PlanModel):
     """A run whose newest weights are served, found in its directory."""
 
-    job_dir: str
-    """Absolute; it need not be there yet."""
+    job_dir: AbsolutePath
+    """It need not be there yet."""
     key_file: str = ""
     """Absolute; the explorer generates a key into it if the configuration gives none."""
 

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from trinity.algorithm.policy_loss import LOSSES_OF_SCHEMA
 from trinity.config.plan.arithmetic import PACKED, Arithmetic
 from trinity.config.plan.parts import (
+    AbsolutePath,
     AuxiliaryModel,
     EvaluatedRun,
     ExternalAccess,
@@ -361,8 +362,8 @@ class ExperimentPlan(PlanModel):
     label: str
     """`project/name` or `project/group/name`."""
     seed: int
-    job_dir: str
-    """Absolute directory of everything the run leaves."""
+    job_dir: AbsolutePath
+    """Directory of everything that the run leaves."""
     stages: tuple[StagePlan, ...]
 
     @property
