@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from services.trainer.clients import KeptVersions
 from services.trainer.types import WeightsOnDisk
 from tests.support.model_free.model import write_model
 from tests.unit.trainer.test_dealt import BUCKET, Tensors, tensors_of
@@ -154,9 +155,9 @@ class Announced:
         self.found.append(weights)
         return set(range(NUM_VERSIONS))
 
-    def record_version(self, weights: WeightsOnDisk) -> set[int]:
+    def record_version(self, weights: WeightsOnDisk) -> KeptVersions:
         assert weights is self.found[-1]
-        return set()
+        return KeptVersions()
 
 
 def stepped(num_steps: int) -> Tensors:
