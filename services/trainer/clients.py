@@ -237,11 +237,11 @@ class TrainerBufferClient:
         self._retry.call(lambda: self._stub.FinishTraining(request, timeout=CALL_SECONDS))
 
     def await_evaluations(
-        self, step: int, incarnation: int, is_stopping: Callable[[], bool]
+        self, step: int, incarnation: int, is_left: Callable[[], bool]
     ) -> EvaluationsEnd | None:
         """Waits until no evaluation of a stage is open whose training has finished.
 
-        Returns None where `is_stopping` came first.
+        Returns None where `is_left` came first.
         """
         request = buffer_pb2.FinishTrainingRequest(
             key=self._key, incarnation=incarnation, step=step
@@ -256,7 +256,7 @@ class TrainerBufferClient:
 
         answer = self._retry.call_until_ready(
             ask,
-            lambda told: None if is_stopping() else _evaluating_reason(told),
+            lambda told: None if is_left() else _evaluating_reason(told),
             seconds=math.inf,
         )
         if _evaluating_reason(answer) is not None:

@@ -94,9 +94,10 @@ class RankStageEnded(_Message):
     """Rank to service: its work in the stage is done."""
 
     kind: Literal["ended"] = "ended"
-    outcome: Literal["finished", "stopped", "cancelled", "superseded"]
+    outcome: Literal["finished", "stopped", "cancelled", "superseded", "again"]
     """Stopped: as ordered, and saved. Cancelled: the buffer ended the stage. Superseded: a newer
-    incarnation trains it."""
+    incarnation trains it. Again: weights that are evaluated are damaged, and the checkpoint has
+    them."""
     reason: str = ""
 
 

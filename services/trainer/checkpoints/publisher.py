@@ -188,6 +188,11 @@ class WeightsPublisher:
             self._announce(adopted)
         return self._ranks.broadcast_ints([adopted is not None]) == [1]
 
+    @property
+    def has_damage(self) -> bool:
+        """True on the first rank if a version is damaged and not yet replaced."""
+        return self._damage is not None and self._damage.has_damage
+
     def replace_damaged(self, learner: StageLearner, step: int) -> bool:
         """Writes damaged versions again under other paths; declares lost what nothing can replace.
 

@@ -104,6 +104,8 @@ class StageOutcome(Enum):
     """The buffer ended the stage."""
     SUPERSEDED = "superseded"
     """A newer incarnation trains the stage."""
+    AGAIN = "again"
+    """Weights were damaged after the training: the next attempt has them from the checkpoint."""
     DIED = "died"
     """Another attempt may succeed."""
     RETRIES_EXHAUSTED = "hopeless"

@@ -151,6 +151,8 @@ class TrainingSupervisor:
             self._readiness.set_met(ReadinessCondition.GANG, is_met=self._gang_manager.has_gang)
             end, made_progress = await self._attempt(job)
             await self._release_ranks(end)
+            if end.outcome is StageOutcome.AGAIN:
+                continue
             if end.outcome is not StageOutcome.DIED:
                 return end
             logger.error("the gang died", extra={"reason": end.reason})

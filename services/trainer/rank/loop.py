@@ -410,10 +410,13 @@ class TrainingLoop:
             if keeps_best(self._deps.plan):
                 self._report_activity("waiting for the last evaluation")
                 ended = self._deps.buffer.await_evaluations(
-                    self._step, self._deps.life.number, self._deps.is_stopping
+                    self._step,
+                    self._deps.life.number,
+                    lambda: self._deps.is_stopping() or self._deps.publisher.has_damage,
                 )
                 if ended is None:
-                    return RankStageEnded(outcome="stopped")
+                    is_stopping = self._deps.is_stopping()
+                    return RankStageEnded(outcome="stopped" if is_stopping else "again")
                 if ended.is_cancelled:
                     return RankStageEnded(outcome="cancelled", reason=ended.reason)
                 self._deps.publisher.copy_best(ended.best)

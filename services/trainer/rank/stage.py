@@ -244,19 +244,29 @@ class RankStageSetup:
         if self._ranks.is_first:
             self._retire_damaged(life.finished_step)
             final = self._intact_version(life.finished_step)
-            if final is not None:
-                self._keep_best(life)
+            if final is not None and self._keep_best(life):
                 self._synchronizer.finish_role(final)
                 is_done = 1
         return self._ranks.broadcast_ints([is_done]) == [1]
 
-    def _keep_best(self, life: Incarnation) -> None:
-        """Waits for the evaluations that the earlier life has left, and keeps the best version."""
+    def _keep_best(self, life: Incarnation) -> bool:
+        """Waits for the evaluations that the earlier life has left, and keeps the best version.
+
+        Returns false if weights are damaged meanwhile: the checkpoint has them.
+        """
         if (best := self._best_version()) is None:
-            return
-        step, is_stopping = life.finished_step, self._link.save.is_set
-        if ended := self._buffer.await_evaluations(step, life.number, is_stopping):
+            return True
+        watch = self._watch_damage()
+
+        def is_left() -> bool:
+            return self._link.save.is_set() or (watch is not None and watch.has_damage)
+
+        ended = self._buffer.await_evaluations(life.finished_step, life.number, is_left)
+        if watch is not None:
+            watch.stop()
+        if ended is not None:
             best.copy_first(ended.best, self._synchronizer.versions())
+        return ended is not None or self._link.save.is_set()
 
     def _best_version(self) -> BestVersion | None:
         keeps = keeps_best(self._plan) and self._ranks.is_first
