@@ -78,7 +78,6 @@ PLACES: dict[str, dict[str, str]] = {
     },
     "folder that is made": {
         "trinity/cli/certs.py": "certs",
-        "trinity/cli/deploy.py": "secrets",
         "trinity/deploy/render.py": (
             "ManifestRenderer._prepare ManifestRenderer.write_manifests _copy"
         ),

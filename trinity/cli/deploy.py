@@ -11,7 +11,6 @@ from trinity.cli.output import write_errors
 from trinity.cli.overrides import FileOption, WordsArgument, parse_overrides, split_words
 from trinity.cli.run import AcceptChangesOption, PluginDirOption, use_plugins
 from trinity.errors import UserError
-from trinity.runtime.owned_places import claim_folder
 
 app = typer.Typer(
     help="Write manifests and secrets, start and cancel experiments on running services.",
@@ -99,7 +98,6 @@ def secrets(
     from trinity.deploy.secret_folder import ServerAddresses, write_secrets
 
     with write_errors(folder, "give a folder of its own as FOLDER"):
-        claim_folder(folder, "give a folder of its own as FOLDER")
         write_secrets(folder, ServerAddresses(postgres=postgres, nats=nats))
     print(f"{folder} holds the secrets, readable by you alone: keep it out of version control")
 

@@ -20,6 +20,7 @@ import yaml
 
 from trinity.errors import UserError
 from trinity.local.postgres import DATABASE, SUPERUSER
+from trinity.runtime.owned_places import claim_folder
 from trinity.security.broker import buffer_user, explorer_user, users_block
 from trinity.security.secret_files import SecretFiles
 
@@ -74,6 +75,7 @@ def write_secrets(folder: Path, places: ServerAddresses) -> None:
     """
     for option, place in (("--postgres", places.postgres), ("--nats", places.nats)):
         _check_place(option, place)
+    claim_folder(folder, "give a folder of its own as FOLDER")
     made = SecretFiles(folder / PASSWORDS)
     contents = {
         "admin/password": made.password("postgres-admin"),

@@ -147,6 +147,7 @@ async def test_a_dataset_of_the_hub_is_read_from_the_cache_where_the_hub_is_out_
         "HF_HUB_CACHE": str(hub_cache),
         "HF_HUB_OFFLINE": "1",
         "TRINITY_BUFFER_TASKSET_ROOTS": str(allowed),
+        "TRINITY_BUFFER_TASKSET_ADDRESSES": "hub",
     }
     async with BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra) as process:
         async with talk_to(process) as buffer:

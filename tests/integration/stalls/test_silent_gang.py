@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.trainer.control import supervisor
+from services.trainer.control import attempt
 from services.trainer.messages import RankActivity, RankWaiting
 from tests.integration.trainer.service import peers_of, plan_in
 from tests.integration.trainer.supervised import supervised
@@ -16,7 +16,7 @@ SHOWN_SECONDS = 0.1
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "SHOWN_SILENCE_SECONDS", SHOWN_SECONDS)
+    monkeypatch.setattr(attempt, "SHOWN_SILENCE_SECONDS", SHOWN_SECONDS)
 
 
 async def test_silence_is_shown_with_what_the_ranks_said_last_and_when_it_ends(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from streamlit.proto.BackMsg_pb2 import BackMsg
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import InvalidMessage, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin, Subprotocol
 
@@ -140,6 +140,8 @@ def test_a_visitor_with_very_many_pages_keeps_no_other_one_waiting(serving: Serv
         for _ in range(GREED):
             try:
                 pages.enter_context(serving.socket("runs", greedy))
+            except InvalidMessage:
+                pass  # closed without an answer
             except InvalidStatus as refused:
                 assert refused.response.status_code == 403
             else:

@@ -32,6 +32,8 @@ pytestmark = pytest.mark.timeout(900)
 SECONDS = 600
 """Patience with a machine that does other things as well."""
 Found = dict[str, npt.NDArray[np.float64]]
+ROUNDING = 2e-6
+"""Of log-probabilities: processors differ in the kernels for other numbers of rows."""
 
 
 def run_gang(num_ranks: int, *arguments: Path) -> Found:
@@ -102,7 +104,7 @@ def test_two_ranks_train_as_one_does_and_go_on_from_their_checkpoint(
         for figure in case.figures:
             found = of_two_ranks[f"{name}/{figure}"][step - 1]
             expected = outcome.metrics[figure]
-            assert found == pytest.approx(expected, rel=1e-4, abs=1e-7), (figure, step)
+            assert found == pytest.approx(expected, rel=1e-4, abs=5e-6), (figure, step)
     assert of_two_ranks[f"{name}/rows"].tolist() == sorted(outcome.rows)
     assert of_two_ranks[f"{name}/resumed_is_same"], "the same gang comes to the same bits"
 
@@ -121,7 +123,7 @@ def test_one_rank_goes_on_from_a_checkpoint_of_two(
         outcome = learner.train_step(case.batch(step), RATE, RATE)
         for figure in case.figures:
             found = of_two_ranks[f"{name}/{figure}"][step - 1]
-            assert found == pytest.approx(outcome.metrics[figure], rel=1e-4, abs=1e-7), figure
+            assert found == pytest.approx(outcome.metrics[figure], rel=1e-4, abs=5e-6), figure
 
 
 @pytest.mark.thorough
@@ -157,9 +159,9 @@ def test_two_ranks_load_what_one_wrote_bit_for_bit(
 
 
 def assert_as_of_one_rank(
-    of_one: Arrays, of_two: Found, prefix: str, output_atol: float = 0.0
+    of_one: Arrays, of_two: Found, prefix: str, output_atol: float = ROUNDING
 ) -> None:
-    """Outputs are equal unless a tolerance is given; gradients are sums in another order."""
+    """Gradients are sums in another order."""
     for name, expected in of_one.items():
         found = of_two[f"{prefix}/{name}"]
         if name.startswith("gradient/"):
@@ -177,7 +179,9 @@ def test_ranks_that_share_each_sequence_compute_what_one_rank_does(
 ) -> None:
     of_one = step_arrays(SHARED_CASES[name], model, ranks, 1)
     assert any(np.any(array) for key, array in of_one.items() if key.startswith("gradient/"))
-    atol = 1e-5 if SHARED_CASES[name].has_experts else 0.0  # experts multiply other sets of rows
+    atol = (
+        1e-5 if SHARED_CASES[name].has_experts else ROUNDING
+    )  # experts multiply other sets of rows
     assert_as_of_one_rank(of_one, of_two_ranks, f"shared/{name}", atol)
 
 

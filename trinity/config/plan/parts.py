@@ -23,7 +23,6 @@ from trinity.config.schema.model import merge_template_kwargs
 from trinity.errors import UserError
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
-
 AbsolutePath = Annotated[str, Field(pattern="^/")]
 """A relative path would be one in the working folder of whichever service reads the plan."""
 
