@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -74,6 +74,31 @@ class ReportVerifier:
         age = self.clock() - known.checked_at
         limit = RECHECK_SECONDS if known.signature == signature else MIN_RECHECK_SECONDS
         return age < limit
+
+
+class DamageReports(Protocol):
+    """The synchronizer's reports of damaged versions, as the trainer sees them."""
+
+    def reported_versions(self) -> list[WeightsOnDisk]:
+        """Returns versions of the stage that explorers have reported."""
+        ...
+
+    def retire(self, weights: Iterable[WeightsOnDisk], damage: str = "") -> None:
+        """Reports that versions are lost."""
+        ...
+
+
+def retire_damaged(reports: DamageReports, final_version: int) -> None:
+    """Declares versions before the final one lost that explorers report and that are damaged.
+
+    For a stage that has been trained: no learner holds them any more.
+    """
+    verifier = ReportVerifier()
+    for weights in reports.reported_versions():
+        damage = verifier.find_damage(weights) if weights.version != final_version else ""
+        if damage:
+            logger.error("published weights are lost", extra={"reason": damage})
+            reports.retire([weights], damage)
 
 
 class ReportStream(Protocol):

@@ -12,7 +12,7 @@ import torch
 from services.trainer.batch_rows import RowReader
 from services.trainer.checkpoints.best import BestVersion
 from services.trainer.checkpoints.checkpoints import CheckpointStore
-from services.trainer.checkpoints.damage import DamageWatch, ReportVerifier
+from services.trainer.checkpoints.damage import DamageWatch, retire_damaged
 from services.trainer.checkpoints.publisher import TransferServer, WeightsPublisher
 from services.trainer.checkpoints.weights import ModelFiles, WeightsStore
 from services.trainer.clients import TrainerBufferClient, TrainerSynchronizerClient
@@ -191,7 +191,7 @@ class RankStageSetup:
     def _train(
         self, life: Incarnation, start: Path, learner: StageLearner, total_steps: int | None
     ) -> RankStageEnded:
-        self._damage = self._watch_damage()
+        self._damage = self._damage or self._watch_damage()
         store = self._weights_store(life, start)
         dependencies = LoopDependencies(
             plan=self._plan,
@@ -242,7 +242,7 @@ class RankStageSetup:
             return False
         is_done = 0
         if self._ranks.is_first:
-            self._retire_damaged(life.finished_step)
+            retire_damaged(self._synchronizer, life.finished_step)
             final = self._intact_version(life.finished_step)
             if final is not None and self._keep_best(life):
                 self._synchronizer.finish_role(final)
@@ -254,34 +254,23 @@ class RankStageSetup:
 
         Returns false if weights are damaged meanwhile: the checkpoint has them.
         """
-        if (best := self._best_version()) is None:
+        best, is_stopping = self._best_version(), self._link.save.is_set
+        if best is None:
             return True
-        watch = self._watch_damage()
-
-        def is_left() -> bool:
-            return self._link.save.is_set() or (watch is not None and watch.has_damage)
-
-        ended = self._buffer.await_evaluations(life.finished_step, life.number, is_left)
-        if watch is not None:
-            watch.stop()
+        self._damage = self._watch_damage()
+        ended = self._buffer.await_evaluations(
+            life.finished_step, life.number, lambda: is_stopping() or self._has_damage()
+        )
         if ended is not None:
             best.copy_first(ended.best, self._synchronizer.versions())
-        return ended is not None or self._link.save.is_set()
+        return ended is not None or is_stopping()
+
+    def _has_damage(self) -> bool:
+        return self._damage is not None and self._damage.has_damage
 
     def _best_version(self) -> BestVersion | None:
         keeps = keeps_best(self._plan) and self._ranks.is_first
         return BestVersion(self._directory / BEST_FOLDER) if keeps else None
-
-    def _retire_damaged(self, final_version: int) -> None:
-        """Declares versions before the final one lost that explorers report and that are damaged:
-        no learner holds them any more.
-        """
-        verifier = ReportVerifier()
-        for weights in self._synchronizer.reported_versions():
-            damage = verifier.find_damage(weights) if weights.version != final_version else ""
-            if damage:
-                logger.error("published weights are lost", extra={"reason": damage})
-                self._synchronizer.retire([weights], damage)
 
     def _intact_version(self, version: int) -> WeightsOnDisk | None:
         for weights in sorted(self._synchronizer.versions(), reverse=True):
@@ -316,7 +305,7 @@ class RankStageSetup:
             incomplete_after=self._plan.experience_buffer.incomplete_after,
             stop=self._link.stop,
             waits=self._link.waits,
-            has_damage=lambda: self._damage is not None and self._damage.has_damage,
+            has_damage=self._has_damage,
             is_stopping=self._link.save.is_set,
         )
         self._link.interrupt_on_save(self._buffer.interrupt_poll)
