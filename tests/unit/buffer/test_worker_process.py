@@ -26,8 +26,10 @@ async def test_a_child_that_holds_its_pipes_holds_nobody_up(where: int) -> None:
         with pytest.raises(WorkerFailed, match="did not answer within 2 s"):
             await worker.receive(limit_seconds=2.0)
     assert not worker.is_running
+    if not box_refusal(OPEN_BOX):  # its end is the end of all its processes, in the kernel's time
+        psutil.wait_procs(children(), timeout=60)
+        where = 0
     left = children()
     for one in left:
         one.kill()
-    is_boxed = not box_refusal(OPEN_BOX)
-    assert len(left) == (0 if is_boxed else where), "a box ends all of them"
+    assert len(left) == where
