@@ -48,7 +48,8 @@ def service_course(
     if trial.is_on_data:
         _run(config, environment, "mode=bench", "buffer.total_steps=null")
     job_dir = job.work / "checkpoints/beside" / name
-    accuracies = read_accuracies(job_dir)
+    (evaluated,) = (job_dir / "bench").iterdir() if trial.is_on_data else (job_dir,)
+    accuracies = read_accuracies(evaluated)
     return Course(
         contender=SERVICES,
         algorithm=algorithm,
