@@ -1,4 +1,4 @@
-"""What writes to files and what runs beside other work, found in the source.
+"""Finds the places that write to files, and the loops, in the source.
 
 python -m tests.support.places_and_loops     # prints each function with its kinds of calls
 """

@@ -99,7 +99,7 @@ class StageOutcome(Enum):
 
     FINISHED = "finished"
     STOPPED = "stopped"
-    """What was trained is saved, and the stage is left as ordered."""
+    """Left as ordered, with the trained steps saved."""
     CANCELLED = "cancelled"
     """The buffer ended the stage."""
     SUPERSEDED = "superseded"

@@ -24,7 +24,7 @@ from trinity.errors import UserError
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
 AbsolutePath = Annotated[str, Field(pattern="^/")]
-"""A relative path would be one in the working folder of whichever service reads the plan."""
+"""A relative path would be resolved by each service in its own working folder."""
 
 
 class PlanModel(BaseModel):
