@@ -112,7 +112,6 @@ bench: setup  ## Every benchmark that needs no GPU, some hours; the results go t
 	$(BIN)/python -m benchmarks.selector_memory
 	$(BIN)/python -m benchmarks.million_tasks
 	$(BIN)/python -m benchmarks.growth --steps 300
-	$(BIN)/python -m benchmarks.index_builds
 	$(BIN)/python -m benchmarks.buffer
 
 SIZE ?= 0.5b

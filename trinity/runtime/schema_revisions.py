@@ -101,7 +101,7 @@ class SchemaRevisions:
             raise UserError(
                 f"The schema {self.schema} in the database at {place(dsn)} is at revision "
                 f"{', '.join(unknown)}, which this program does not know: install the version "
-                f"that migrated it, or use another database"
+                f"that migrated it, or use an empty database (for `trinity run`, another directory)"
             )
 
 

@@ -1,13 +1,11 @@
 """What becomes of groups: left out with a reason, replaced by copies, measured in figures."""
 
-import asyncio
 from pathlib import Path
 
 import numpy as np
 import psycopg
 import pytest
 
-from services.buffer.migrations import MIGRATIONS
 from services.buffer.types import derived_id
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.made import Made
@@ -158,19 +156,6 @@ async def test_log_probabilities_are_read_where_ranks_are_wanted(
     _, rows = await buffer.batch(1)
     # Compared are 1 - 1/2 and 1: their mean is 0.75, their deviation 0.25 times the root of 2.
     assert [row.advantage for row in rows] == pytest.approx([1 / np.sqrt(2)] * ROWS, rel=1e-6)
-
-
-async def test_scopes_from_before_know_their_place_after_the_migration(
-    own_process: BufferProcess, own_buffer: Buffer, tmp_path: Path
-) -> None:
-    for one in await began(own_buffer, rollout_plan(tmp_path, total_steps=1)):
-        await finish(own_buffer, one, 0.0, 1.0)
-    own_process.kill()
-    places = "SELECT explore_step, position FROM buffer.pipeline_scope ORDER BY 1, 2"
-    await asyncio.to_thread(MIGRATIONS.downgrade, own_process.dsn, "0001")
-    await asyncio.to_thread(MIGRATIONS.upgrade, own_process.dsn)
-    with psycopg.connect(own_process.dsn) as connection:
-        assert connection.execute(places).fetchall() == [(1, 0), (1, 1), (1, 2)]
 
 
 async def test_groups_pass_through_where_the_trainer_computes_the_advantage(
