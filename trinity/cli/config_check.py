@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from trinity.cli.output import STATUS_LABELS
 from trinity.cli.overrides import parse_overrides
 from trinity.config.check import CheckReport, check_file, locate_errors
+from trinity.config.checks.packages import missing_packages
 from trinity.config.checks.runtime import check_local_data, check_package
 from trinity.config.schema.base import KeyStatus
 from trinity.errors import UserError
@@ -31,7 +32,7 @@ def check_files(paths: Sequence[Path], overrides: Sequence[str], *, strict: bool
 
 
 def check_on_machine(path: Path, overrides: Mapping[str, JsonValue]) -> CheckReport:
-    """Checks a file, and that its packages and names exist on this machine."""
+    """Checks a file, and that its names exist on this machine; advises what is not installed."""
     report = check_file(path, overrides)
     if not report.stages or report.reading is None:
         return report
@@ -45,7 +46,8 @@ def check_on_machine(path: Path, overrides: Mapping[str, JsonValue]) -> CheckRep
             check()
         except UserError as error:
             errors.extend(locate_errors(str(error), report.stages, report.reading))
-    return replace(report, errors=tuple(dict.fromkeys(errors)))
+    missing = missing_packages(report.plan) if report.plan else ()
+    return replace(report, errors=tuple(dict.fromkeys(errors)), advice=(*report.advice, *missing))
 
 
 def _check(path: Path, report: CheckReport, strict: bool) -> bool:

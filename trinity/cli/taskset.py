@@ -96,7 +96,9 @@ def list_tasksets(
     job_dir: JobDirOption = None,
 ) -> None:
     """List all tasksets, the newest first."""
-    found = _call_buffer(lambda tasksets: tasksets.list(), buffer, tenant, config, job_dir)
+    found = _call_buffer(
+        lambda tasksets: tasksets.list(), buffer, tenant, config, job_dir, to_change=False
+    )
     table = Table("name", "rows", "state", "stages", "since", "source")
     for listed in found:
         since = f"{listed.created_at.astimezone():%Y-%m-%d %H:%M}"
@@ -122,7 +124,7 @@ def show(
     async def get(tasksets: AsyncTasksets) -> TasksetInfo:
         return await tasksets.get(taskset, first_row=first, num_rows=rows)
 
-    found = _call_buffer(get, buffer, tenant, config, job_dir)
+    found = _call_buffer(get, buffer, tenant, config, job_dir, to_change=False)
     what = f"{'queue' if found.is_queue else 'taskset'} {found.name or found.taskset_id}"
     print(f"{what}: {pluralize(found.num_rows, 'row')}, {found.state}")
     print(f"  id       {found.taskset_id}")
@@ -168,12 +170,18 @@ def close(
 
 
 def _call_buffer(
-    question: BufferCall[T], buffer: str, tenant: str, config: Path | None, job_dir: Path | None
+    question: BufferCall[T],
+    buffer: str,
+    tenant: str,
+    config: Path | None,
+    job_dir: Path | None,
+    *,
+    to_change: bool = True,
 ) -> T:
-    """Asks the buffer at the address, or else the run's."""
+    """Asks the buffer at the address, or else the run's; of a copied run only what it reads."""
 
     async def ask() -> T:
-        async with _tasksets(buffer, tenant, config, job_dir) as tasksets:
+        async with _tasksets(buffer, tenant, config, job_dir, to_change) as tasksets:
             return await question(tasksets)
 
     return asyncio.run(ask())
@@ -181,7 +189,7 @@ def _call_buffer(
 
 @contextlib.asynccontextmanager
 async def _tasksets(
-    buffer: str, tenant: str, config: Path | None, job_dir: Path | None
+    buffer: str, tenant: str, config: Path | None, job_dir: Path | None, to_change: bool
 ) -> AsyncIterator[AsyncTasksets]:
     if buffer:
         refuse_ignored("--buffer", {"--config": config, "--job-dir": job_dir})
@@ -191,7 +199,7 @@ async def _tasksets(
     directory = find_job_dir(config, job_dir)
     running_stack(directory)  # raises if there is no run, or if one is being started or stopped
     async with (
-        running_services(directory, to_change=True) as found,
+        running_services(directory, to_change=to_change) as found,
         AsyncTasksets(found.buffer, tenant=tenant, security=found.security) as tasksets,
     ):
         await retry_until_ready(tasksets.list)

@@ -49,10 +49,19 @@ async def test_a_run_of_others_is_looked_into_as_a_copy_and_not_changed(
     assert error is None
     assert said.endswith(f"{job} was not made here: a copy of its database is opened in a box\n")
     assert out.splitlines()[0] == "stage rft (finished): 64 batched"
+    out, _, error = await trinity("taskset", "list", job_dir=job)
+    assert error is None
+    listed = out.splitlines()[3].split("│")
+    assert [cell.strip() for cell in listed[2:4]] == ["64", "complete"]
     assert sorted(path.relative_to(job) for path in job.rglob("*")) == before
-    _, _, error = await trinity("exclude", "step=5", "--yes", "--reason", "bad", job_dir=job)
-    assert isinstance(error, UserError)
-    assert f"change it only if you know where it is from, with {TRUSTED_VARIABLE}=" in str(error)
+    for words in (
+        ("exclude", "step=5", "--yes", "--reason", "bad"),
+        ("taskset", "delete", listed[1].strip()),
+    ):
+        _, _, error = await trinity(*words, job_dir=job)
+        assert isinstance(error, UserError)
+        wanted = f"change it only if you know where it is from, with {TRUSTED_VARIABLE}="
+        assert wanted in str(error)
 
 
 async def _json_lines(*words: str, job_dir: Path) -> list[dict[str, object]]:

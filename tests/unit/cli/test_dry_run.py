@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import GRPO, SFT, config
+from trinity.cli.config_check import check_on_machine
 from trinity.cli.experiment import describe
 from trinity.config.checks import packages
 from trinity.config.planning import plan_experiment
 from trinity.launch.prepare import PreparedRun
 
+ROOT = Path(__file__).parents[3]
 EXPERTS = {"storage_type": "file", "path": "/data/experts.jsonl"}
 
 
@@ -117,10 +119,13 @@ def test_what_is_not_installed_is_one_sentence_with_what_to_install(
     [line] = [line for line in said(capsys, GRPO) if "extra `" in line]
     assert f"needs {only} (extra `{extra}`)" in line
     assert f"pip install -e '.[{extra}]'" in line
+    checked = check_on_machine(ROOT / "examples/gsm8k/gsm8k.yaml", {})
+    assert not checked.errors
+    assert [text for text in checked.advice if "extra `" in text] == [line.partition(": ")[2]]
 
 
 def test_each_extra_is_known_with_the_modules_of_its_packages() -> None:
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     declared = set(project["project"]["optional-dependencies"])
     assert set(packages.EXTRAS) == declared - {"dev", "synchronizer"}
     named = [name for names in packages.EXTRAS.values() for name in names]

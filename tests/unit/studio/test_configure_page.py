@@ -100,6 +100,28 @@ def test_a_form_is_filled_and_becomes_a_right_file() -> None:
     assert tree(shown)["buffer"]["batch_size"] == 8  # type: ignore[index]
 
 
+def test_a_field_that_is_empty_is_required_and_an_error_once_the_form_is_saved(
+    tmp_path: Path,
+) -> None:
+    shown = page()
+    assert problems(shown) == []
+    assert "`model.model_path` is required: give" in texts(shown)
+    shown.text_input(key="model_path").set_value("/models/small").run()
+    assert problems(shown) == [], "the others are still to be filled"
+    file = str(tmp_path / "empty.yaml")
+    next(field for field in shown.text_input if field.label == "Save as").set_value(file)
+    assert "`model.max_model_len` is missing: give" in "".join(problems(press(shown, "Save")))
+    assert problems(press(choose(page(), "Example", "gsm8k"), "Use this example")) == []
+
+
+def test_a_wrong_value_is_an_error_at_once() -> None:
+    """The control."""
+    shown = page()
+    shown.text_input(key="model_path").set_value("/models/small")
+    shown.text_input(key="exp_name").set_value("a/b").run()
+    assert "`name` in this form:2 must be letters" in "".join(problems(shown))
+
+
 def press(shown: AppTest, label: str) -> AppTest:
     next(button for button in shown.button if button.label == label).click().run()
     assert not shown.exception

@@ -228,7 +228,7 @@ def test_a_right_form_has_a_plan_and_its_yaml_is_checked_again() -> None:
         },
     }
     report = check_tree(tree)
-    assert report.num_errors == 0, (report.errors, report.other_errors)
+    assert report.all_errors == ()
     assert report.plan[0].startswith("stage main: grpo, train steps: 10")
     assert read_document(report.yaml) == tree
 
@@ -316,7 +316,7 @@ def test_starting_says_where_the_log_cannot_be_written(tmp_path: Path) -> None:
 
 def test_a_new_form_says_what_is_missing_and_not_where_it_was_written() -> None:
     report = check_tree({"project": "trinity", "name": "rft"})
-    assert report.num_errors > 0
+    assert report.all_errors
     assert "form.yaml" not in " ".join((*report.other_errors, *sum(report.errors.values(), ())))
 
 

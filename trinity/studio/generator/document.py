@@ -5,6 +5,7 @@ import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,9 @@ class FormReport:
     """The stages of that plan."""
 
     @property
-    def num_errors(self) -> int:
-        """All errors."""
-        return sum(map(len, self.errors.values())) + len(self.other_errors)
+    def all_errors(self) -> tuple[str, ...]:
+        """The errors of all fields, then those of none."""
+        return (*chain.from_iterable(self.errors.values()), *self.other_errors)
 
 
 def read_document(text: str) -> Tree:

@@ -158,17 +158,18 @@ def _wait(viewed: ViewedRun, with_history: bool) -> None:
     show_waiting(viewed)
 
 
-def show_waiting(viewed: ViewedRun) -> None:
-    """Shows why a run is not open."""
-    state = viewed.connection.state
+def show_waiting(viewed: ViewedRun, name: str = "") -> None:
+    """Shows why a run is not open, after its name where there are several."""
+    connection, state = viewed.connection, viewed.connection.state
+    detail = f"{name}: {state.detail}" if name else state.detail
     if state.phase is Phase.FAILED:
-        show_problem(state.detail)
+        show_problem(detail)
     elif state.phase is Phase.ASKING:
-        show_box("warning", state.detail)
-        if st.button("Open it"):
-            viewed.connection.is_confirmed = True
+        show_box("warning", detail)
+        if st.button("Open it", key=f"open-{connection.job_dir}"):
+            connection.is_confirmed = True
     else:
-        show_text(state.detail or READING)
+        show_text(detail or READING)
 
 
 def chosen_stage(

@@ -30,6 +30,7 @@ from trinity.studio.pages.common import (
     all_entries,
     live_part,
     place_of,
+    show_waiting,
     view_entry,
 )
 from trinity.studio.plain_text import number_text, plain_text
@@ -149,9 +150,8 @@ def _compare(context: StudioContext, runs: Sequence[ComparedRun], axis: Axis) ->
     """Shows everything that changes while the runs go on."""
     for run in runs:
         run.viewed.connection.touch()
-        state = run.viewed.connection.state
-        if state.phase is not Phase.OPEN:
-            show_text(f"{run.label}: {state.detail}")
+        if run.viewed.connection.state.phase is not Phase.OPEN:
+            show_waiting(run.viewed, run.label)
     stages = _stages(runs)
     charts = list(compared_charts(stages, axis))
     if not charts:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,10 @@ DRAFT_KEY = "_form_draft"
 PROGRESS_SECONDS = 2.0
 WAIT_FOR_SUBMISSION_SECONDS = 60.0
 HAS_ERRORS = "The configuration has errors. They stand below their fields, all others here."
+TO_FILL = "Some required fields are empty. They say so, and all others stand here."
+MISSING, REQUIRED = "` is missing", "` is required"
+SAVED_KEY = "_form_saved"
+"""Key of the session: true once the visitor has saved, which makes an empty field an error."""
 UNFINISHED = "Some fields are not finished."
 IS_RIGHT = "The configuration is right. Models and data are looked at when the run starts."
 DRAFT = "A form was filled before this page was loaded, in this or in another tab."
@@ -123,7 +128,7 @@ def show() -> None:
     for slot in slots:
         with slot.place:
             for text in report.errors.get(slot.path, ()):
-                show_problem(text)
+                _show_error(text)
     with result:
         _show_result(report, shown={slot.path for slot in slots})
 
@@ -185,6 +190,7 @@ def _show_sources() -> None:
 def _start_from(tree: Tree, remarks: Sequence[str]) -> None:
     load_document(tree)
     st.session_state[REMARKS_KEY] = tuple(remarks)
+    st.session_state[SAVED_KEY] = False
     st.rerun()
 
 
@@ -252,27 +258,40 @@ def _show_fields(names: Sequence[str]) -> Iterator[ErrorSlot]:
             yield ErrorSlot(CONFIG_GENERATORS.entries[name].path, column)
 
 
+def _is_to_fill(error: str) -> bool:
+    return MISSING in error and not st.session_state.get(SAVED_KEY)
+
+
+def _show_error(error: str) -> None:
+    """Shows an error of a field; one that is only empty is required until the form is saved."""
+    if _is_to_fill(error):
+        show_box("note", error.replace(MISSING, REQUIRED, 1))
+    else:
+        show_problem(error)
+
+
 def _show_result(report: FormReport, shown: Collection[str]) -> None:
     """Shows the outcome of the check, with the errors of fields that are not shown now."""
     unfinished = CONFIG_GENERATORS.unfinished_fields
-    if report.num_errors:
-        show_box("bad", HAS_ERRORS)
+    if report.all_errors:
+        is_right_so_far = all(map(_is_to_fill, report.all_errors))
+        show_box(*(("note", TO_FILL) if is_right_so_far else ("bad", HAS_ERRORS)))
     elif unfinished:
         show_box("warning", UNFINISHED)
     else:
         show_box("good", IS_RIGHT)
     for path, errors in report.errors.items():
         for error in errors if path not in shown else ():
-            show_problem(error)
+            _show_error(error)
     for error in report.other_errors:
-        show_problem(error)
+        _show_error(error)
     for text in (*report.advice, *report.plan):
         show_text(text)
     _show_sizes(report.stages)
     st.code(plain_text(report.yaml), language="yaml", wrap_lines=True)
     name = file_name(str(st.session_state["project"]), str(st.session_state["exp_name"]))
     st.download_button("Download", report.yaml, file_name=name, mime="application/yaml")
-    _show_start(report, name, is_ready=not (report.num_errors or unfinished))
+    _show_start(report, name, is_ready=not (report.all_errors or unfinished))
 
 
 def _show_sizes(stages: Sequence[StagePlan]) -> None:
@@ -336,7 +355,8 @@ def _show_start(report: FormReport, name: str, *, is_ready: bool) -> None:
     system = studio_context().system()
     saving, starting, *submitting = st.columns(2 if system is None else 3)
     try:
-        if saving.button("Save", width="stretch"):
+        remember = partial(st.session_state.update, {SAVED_KEY: True})
+        if saving.button("Save", width="stretch", on_click=remember):
             saved = save(report.yaml, Path(path), may_replace=may_replace)
             show_text(f"saved {saved}")
         if starting.button("Save and start the run", disabled=not is_ready, width="stretch"):
