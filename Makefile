@@ -94,24 +94,13 @@ bench: setup  ## Every benchmark that needs no GPU, some hours; the results go t
 	$(BIN)/python -m benchmarks.main_job
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.overhead.beside_trl
-	$(BIN)/python -m benchmarks.pipelining
-	$(BIN)/python -m benchmarks.scheduling
 	$(BIN)/python -m benchmarks.command_line
-	$(BIN)/python -m benchmarks.debug_start
-	$(BIN)/python -m benchmarks.group_advantages
-	$(BIN)/python -m benchmarks.loss_share
 	$(BIN)/python -m benchmarks.packing
-	$(BIN)/python -m benchmarks.trainer.update
-	$(BIN)/python -m benchmarks.publishing
-	$(BIN)/python -m benchmarks.trainer.gang_over_hosts
-	$(BIN)/python -m benchmarks.experience_sink
 	$(BIN)/python -m benchmarks.tracing
 	$(BIN)/python -m benchmarks.algorithms
 	$(BIN)/python -m benchmarks.security
+	$(BIN)/python -m benchmarks.user_processes
 	$(BIN)/python -m benchmarks.weight_sync
-	$(BIN)/python -m benchmarks.selector_memory
-	$(BIN)/python -m benchmarks.million_tasks
-	$(BIN)/python -m benchmarks.growth --steps 300
 	$(BIN)/python -m benchmarks.buffer
 
 SIZE ?= 0.5b
@@ -122,7 +111,7 @@ gpu-acceptance: $(if $(filter $(VENV)/bin,$(BIN)),setup)  ## What needs a GPU, p
 	$(BIN)/python -m examples.addition.prepare
 	$(BIN)/python -m benchmarks.acceptance --size $(SIZE)
 
-bench-buffer: setup  ## The buffer beside raw limits and peers, on CORES, or the last two (an hour; peers go into build/peers)
+bench-buffer: setup  ## The buffer beside raw limits, on CORES, or the last two
 	$(BIN)/python -m benchmarks.buffer $(if $(CORES),--cores $(CORES))
 
 check: setup format types prose protos proto-drift docs-drift  ## Formatting, lint, types, import rules, prose, contracts, tables

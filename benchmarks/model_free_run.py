@@ -1,11 +1,7 @@
 """An experiment over a stack without a model, and when its train steps were reported."""
 
-import asyncio
-from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
-
-import grpc
 
 from tests.support.model_free.engine import RUN_SECONDS_VARIABLE, SPREAD_VARIABLE
 from tests.support.model_free.experiment import start_experiment, wait_until_ended
@@ -15,9 +11,7 @@ from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.rpc.channel import open_channel
-
-FINISHED = "EXPERIMENT_STATE_FINISHED"
-RETRY_SECONDS = 0.2
+from trinity.security.credentials import Credentials
 
 
 async def events_of(
@@ -41,17 +35,20 @@ async def events_of(
         ended = await wait_until_ended(stack.addresses.synchronizer, experiment.id)
         if ended.reason:
             raise RuntimeError(f"{ended.reason}; see {Path(plan.job_dir) / 'log'}")
-        return await _read_events(stack.addresses.buffer, plan, experiment.id)
+        return await read_events(stack.addresses.buffer, plan, experiment.id)
 
 
-async def _read_events(
-    buffer: str, plan: ExperimentPlan, experiment_id: str
+async def read_events(
+    buffer: str,
+    plan: ExperimentPlan,
+    experiment_id: str,
+    security: Credentials | None = None,
 ) -> list[pb.ProgressEvent]:
     """Reads the events until the last train step."""
     total = plan.stages[-1].total_train_steps
     request = pb.WatchProgressRequest(tenant=plan.tenant, experiment_id=experiment_id)
     events: list[pb.ProgressEvent] = []
-    async with open_channel(buffer) as channel:
+    async with open_channel(buffer, security) as channel:
         async for answer in BufferServiceStub(channel).WatchProgress(request):
             events += answer.events
             if any(event.step.step == total for event in events):
@@ -59,25 +56,11 @@ async def _read_events(
     raise RuntimeError("the buffer ended the stream of events")
 
 
+def step_times(events: list[pb.ProgressEvent]) -> list[float]:
+    """Unix seconds at which train steps were reported."""
+    return [event.unix_millis / 1000 for event in events if event.HasField("step")]
+
+
 def step_gaps(events: list[pb.ProgressEvent]) -> list[float]:
     """Seconds between the reports of neighbouring train steps."""
-    times = [event.unix_millis / 1000 for event in events if event.HasField("step")]
-    return [after - before for before, after in pairwise(times)]
-
-
-async def reported_steps(
-    buffer: str, plan: ExperimentPlan, experiment_id: str
-) -> AsyncIterator[int]:
-    """Yields train steps as they are reported, also of a buffer that is still starting."""
-    request = pb.WatchProgressRequest(tenant=plan.tenant, experiment_id=experiment_id)
-    async with open_channel(buffer) as channel:
-        while True:
-            try:
-                async for answer in BufferServiceStub(channel).WatchProgress(request):
-                    for event in answer.events:
-                        if event.HasField("step"):
-                            yield event.step.step
-            except grpc.aio.AioRpcError as error:
-                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND):
-                    raise
-            await asyncio.sleep(RETRY_SECONDS)
+    return [after - before for before, after in pairwise(step_times(events))]

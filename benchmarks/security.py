@@ -9,6 +9,7 @@ Runs with and without alternate, so that what else the machine does meets both.
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import statistics
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.processor_time import cpu_seconds
+from benchmarks.model_free_run import read_events, step_times
 from benchmarks.table import PerformanceClaim, print_claims
 from tests.support.model_free.engine import RUN_SECONDS_VARIABLE
 from tests.support.model_free.experiment import experiment_plan, run_to_end
@@ -29,8 +30,6 @@ from tests.support.model_free.learner import STEP_SECONDS_VARIABLE
 from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import trainer_pb2 as pb
 from trinity.api.v1 import trainer_pb2_grpc
-from trinity.api.v1.buffer_pb2 import WatchProgressRequest
-from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.local.stack import LocalStack
 from trinity.rpc.channel import open_channel
@@ -134,8 +133,8 @@ async def _measured(stack: LocalStack, plan: ExperimentPlan) -> Step:
     sampling = asyncio.create_task(_sample(stack, used))
     experiment = await run_to_end(at.synchronizer, plan, at.security)
     sampling.cancel()
-    times = await _step_times(stack, plan, experiment.id)
-    counted = times[NUM_UNCOUNTED:]
+    events = await read_events(at.buffer, plan, experiment.id, at.security)
+    counted = step_times(events)[NUM_UNCOUNTED:]
     spent = [seconds for when, seconds in used if counted[0] <= when <= counted[-1]]
     gaps = [after - before for before, after in pairwise(counted)]
     return Step(statistics.median(gaps), (spent[-1] - spent[0]) / len(gaps))
@@ -147,26 +146,15 @@ async def _sample(stack: LocalStack, used: list[tuple[float, float]]) -> None:
         await asyncio.sleep(SAMPLE_SECONDS)
 
 
-async def _step_times(stack: LocalStack, plan: ExperimentPlan, experiment_id: str) -> list[float]:
-    """Returns the time at which each train step was reported."""
-    at = stack.addresses
-    request = WatchProgressRequest(tenant=plan.tenant, experiment_id=experiment_id)
-    times: list[float] = []
-    async with open_channel(at.buffer, at.security) as channel:
-        async for answer in BufferServiceStub(channel).WatchProgress(request):
-            steps = [event for event in answer.events if event.HasField("step")]
-            times += [event.unix_millis / 1_000 for event in steps]
-            if len(times) >= NUM_STEPS:
-                break
-    return times
-
-
 def _processor_seconds(stack: LocalStack) -> float:
     """Returns the processor seconds of all processes of the system since they began."""
     total = 0.0
     for pid in stack.pids.values():
         root = psutil.Process(pid)
-        total += cpu_seconds((root, *root.children(recursive=True)))
+        for process in (root, *root.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):  # it has ended
+                used = process.cpu_times()
+                total += used.user + used.system
     return total
 
 

@@ -1,14 +1,13 @@
-"""Measures the buffer's speed, beside the raw limits and the peers of the same run.
+"""Measures the buffer's speed, beside the raw limits of the same run.
 
-python -m benchmarks.buffer [--runs 5] [--cores 2,3] [--without-peers] [--json FILE]
+python -m benchmarks.buffer [--runs 5] [--cores 2,3] [--json FILE]
 
 Everything is real: broker, database, the buffer's process and our two clients, each a process,
 all on the same few cores. *Raw* is what two bare processes do with the same bytes: publish with
-acknowledgement, COPY and commit; read and mark rows. Ray's queue actor and TransferQueue run in an
-environment of their own, made under build/peers; they keep nothing.
+acknowledgement, COPY and commit; read and mark rows.
 
-Every figure is the median of as many runs, with the lowest and the highest beside it; those of a
-growing stage and of memory are described in age.py and ours.py.
+Every figure is the median of as many runs, with the lowest and the highest beside it; that of
+memory is described in ours.py.
 """
 
 import argparse
@@ -26,15 +25,11 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.buffer import age, limits, ours
-from benchmarks.buffer.peers import environment
-from benchmarks.buffer.plans import BATCH_ROWS
-from benchmarks.buffer.sizes import Sizes
+from benchmarks.buffer import limits, ours
+from benchmarks.buffer.made import Sizes
 from benchmarks.buffer.stack import pin, running_stack
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PEER_ROWS = 100_000
-"""They keep rows in memory: what a million would take is not asked of them."""
 Runs = dict[str, list[float]]
 
 
@@ -46,24 +41,17 @@ def main() -> None:
     parser.add_argument(
         "--cores", default=last_cores(), help="which cores all of it runs on (%(default)s)"
     )
-    parser.add_argument("--without-peers", action="store_true")
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/buffer.json")
     arguments = parser.parse_args()
-    python = None if arguments.without_peers else environment.prepare(ROOT / "build/peers")
     cores = {int(core) for core in arguments.cores.split(",")}
     pin(cores)
     load = os.getloadavg()[0]
     own, raw = asyncio.run(measure(Sizes(), arguments.runs))
-    sizes = peer_sizes(Sizes(), arguments.runs, cores)
-    peers: dict[str, environment.Figures | str] = {}
-    for name in ("", *(environment.PEERS if python else {})):
-        if python and name:
-            peers[name] = asyncio.run(environment.measure(python, name, sizes))
-        record = as_json(own, raw, peers)
-        record |= {"runs": arguments.runs, "cores": len(cores)}
-        record |= {"load_before": load, "load_after": os.getloadavg()[0]}
-        arguments.json.write_text(json.dumps(record, indent=2) + "\n")
-    print_table(record, list(peers))
+    record = as_json(own, raw)
+    record |= {"runs": arguments.runs, "cores": len(cores)}
+    record |= {"load_before": load, "load_after": os.getloadavg()[0]}
+    arguments.json.write_text(json.dumps(record, indent=2) + "\n")
+    print_table(record)
 
 
 def last_cores() -> str:
@@ -81,10 +69,6 @@ async def measure(sizes: Sizes, num_runs: int) -> tuple[Runs, Runs]:
             for _ in range(num_runs):
                 _add(raw, await limits.measure(stack, sizes))
                 _add(own, await ours.measure(stack, folder, sizes))
-    with tempfile.TemporaryDirectory() as directory:
-        async for own_figures, raw_figures in age.measure(Path(directory), sizes, num_runs):
-            _add(own, own_figures)
-            _add(raw, raw_figures)
     for _ in range(num_runs):
         with tempfile.TemporaryDirectory() as directory:
             _add(own, await ours.measure_memory(Path(directory), sizes))
@@ -94,25 +78,6 @@ async def measure(sizes: Sizes, num_runs: int) -> tuple[Runs, Runs]:
 def _add(runs: Runs, figures: dict[str, float]) -> None:
     for name, value in figures.items():
         runs[name].append(value)
-
-
-def peer_sizes(sizes: Sizes, num_runs: int, cores: set[int]) -> dict[str, object]:
-    """The same amounts, for the peers' scripts."""
-    return {
-        "cores": sorted(cores),
-        "runs": num_runs,
-        "batch": BATCH_ROWS,
-        "large": sizes.large_steps * BATCH_ROWS,
-        "small": sizes.small_steps * BATCH_ROWS,
-        "huge": sizes.huge_steps * BATCH_ROWS,
-        "awaited": sizes.awaited,
-        "outstanding": sizes.outstanding,
-        "leases": sizes.leases * BATCH_ROWS,
-        "wakes": sizes.wakes,
-        "load_seconds": sizes.load_seconds / 6,
-        "few_rows": sizes.few_steps * BATCH_ROWS,
-        "many_rows": PEER_ROWS,
-    }
 
 
 Figures = Mapping[str, Sequence[float]]
@@ -142,8 +107,6 @@ ROWS = (
     FigureRow(name="take_2k_ms", what="batch of 256 composed and read, 2 KiB, ms", relation="<="),
     FigureRow(name="take_16k_ms", what="batch of 256 composed and read, 16 KiB, ms", relation="<="),
     FigureRow(name="take_64k_ms", what="batch of 256 composed and read, 64 KiB, ms", relation="<="),
-    FigureRow(name="growth", what="rate at 1,000,000 rows over rate at 10,000", aim=0.9),
-    FigureRow(name="growth_read", what="reading at 1,000,000 rows over reading at 10,000"),
     FigureRow(name="wake_ms", what="wake-up of a waiting trainer, ms", aim=5, relation="<="),
     FigureRow(
         name="memory_mb", what="buffer's memory, trainer stopped, MB", aim=400, relation="<="
@@ -151,28 +114,26 @@ ROWS = (
 )
 
 
-def as_json(own: Figures, raw: Figures, peers: Mapping[str, Figures | str]) -> dict[str, object]:
+def as_json(own: Figures, raw: Figures) -> dict[str, object]:
     """All of it, by row; a ratio above 1 says that we are ahead."""
     rows = {}
     for row in ROWS:
         if row.name not in own:
             continue
         ours = statistics.median(own[row.name])
-        others = {"raw": raw} | {n: p for n, p in peers.items() if not isinstance(p, str)}
         rows[row.name] = {
             "what": row.what,
             "median": ours,
             "runs": list(own[row.name]),
             "aim": row.aim,
             "holds": None if row.aim is None else _ratio(row, ours, row.aim) >= 1,
-            **{n: _other(row, ours, f[row.name]) for n, f in others.items() if row.name in f},
+            **({"raw": _raw(row, ours, raw[row.name])} if row.name in raw else {}),
         }
-    missing = {name: figures for name, figures in peers.items() if isinstance(figures, str)}
     further = {n: list(v) for n, v in own.items() if n not in rows}
-    return {"rows": rows, "further": further, "not_measured": missing}
+    return {"rows": rows, "further": further}
 
 
-def _other(row: FigureRow, ours: float, runs: Sequence[float]) -> dict[str, float | list[float]]:
+def _raw(row: FigureRow, ours: float, runs: Sequence[float]) -> dict[str, float | list[float]]:
     median = statistics.median(runs)
     return {"median": median, "ratio": _ratio(row, ours, median), "runs": list(runs)}
 
@@ -181,26 +142,24 @@ def _ratio(row: FigureRow, ours: float, other: float) -> float:
     return ours / other if row.relation == ">=" else other / ours
 
 
-def print_table(record: Mapping[str, object], peers: Sequence[str]) -> None:
+def print_table(record: Mapping[str, object]) -> None:
     """One line a row."""
-    columns = ("raw", *peers)
-    table = Table("what", "ours", "lowest to highest", "aim", "holds", *columns)
+    table = Table("what", "ours", "lowest to highest", "aim", "holds", "raw")
     rows = record["rows"]
     assert isinstance(rows, dict)
     for row in rows.values():
         holds = {True: "yes", False: "NO", None: ""}[row["holds"]]
         aim = "" if row["aim"] is None else f"{row['aim']:g}"
         spread = f"{_text(min(row['runs']))} to {_text(max(row['runs']))}"
-        beside = (_beside(row, column) for column in columns)
-        table.add_row(row["what"], _text(row["median"]), spread, aim, holds, *beside)
+        table.add_row(row["what"], _text(row["median"]), spread, aim, holds, _beside(row))
     Console(width=160).print(table)
     print("in brackets: how many times as good ours is")
 
 
-def _beside(row: Mapping[str, dict[str, float]], name: str) -> str:
-    if name not in row:
+def _beside(row: Mapping[str, dict[str, float]]) -> str:
+    if "raw" not in row:
         return ""
-    return f"{_text(row[name]['median'])} ({row[name]['ratio']:.2f})"
+    return f"{_text(row['raw']['median'])} ({row['raw']['ratio']:.2f})"
 
 
 def _text(value: float) -> str:

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from benchmarks.buffer.plans import BATCH_ROWS, NUM_TASKS, task_of
-from benchmarks.buffer.sizes import Sizes
+from benchmarks.buffer.made import BATCH_ROWS, NUM_TASKS, Sizes, task_of
 from benchmarks.buffer.stack import Stack
 from benchmarks.buffer.worker import Worker, started
 
@@ -64,16 +63,11 @@ async def rate(
     *,
     packed: int | None = None,
     in_flight: int = 16,
-    fresh: bool = True,
 ) -> float:
-    """Rows a second from the first that is published to the commit of the last.
-
-    They go into a fresh table, or beside what is stored.
-    """
+    """Rows a second, in a fresh table, from the first that is published to the last commit."""
     packed = packed or min(PACKED, MESSAGE_BYTES // size - 1)
     whole = -(-count // packed) * packed
-    store = "store" if fresh else "store_more"
-    ended = asyncio.create_task(pair.store.number(store, size=size, count=whole))
+    ended = asyncio.create_task(pair.store.number("store", size=size, count=whole))
     began = await pair.sender.number(
         "publish", size=size, count=whole, packed=packed, in_flight=in_flight
     )

@@ -1,14 +1,86 @@
-"""Experiences as an engine makes them: two numbers a token, its id and its log-probability."""
+"""Sizes of the measurement, stages with batches of 256, and experiences as an engine makes them.
 
+A batch has 32 tasks with eight runs each; an experience has two numbers a token, its id and its
+log-probability.
+"""
+
+import json
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from services.explorer.types import Assignment, Attempt, AttemptResult
+from tests.unit.config.builders import stage
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.types import EID, Experience, SamplingParams, Sequence, StageKey, VersionSpan
 
+BATCH_ROWS = 256
+REPEAT_TIMES = 8
+NUM_TASKS = 64
 BYTES_A_TOKEN = 8
 """A token id of four bytes and its log-probability."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """The sizes of one run; steps are batches of 256 experiences."""
+
+    large_steps: int = 20
+    """Of 16 KiB."""
+    small_steps: int = 40
+    """Of 2 KiB."""
+    huge_steps: int = 8
+    """Of 64 KiB."""
+    awaited: int = 200
+    outstanding: int = 2_048
+    leases: int = 8
+    wakes: int = 40
+    load_seconds: float = 60.0
+    """While the trainer is stopped."""
+    load_steps: int = 1_200
+    """More than are loaded in that time."""
+
+
+SMALLEST = Sizes(
+    large_steps=1,
+    small_steps=1,
+    huge_steps=1,
+    awaited=4,
+    outstanding=16,
+    leases=1,
+    wakes=2,
+    load_seconds=2.0,
+    load_steps=8,
+)
+
+
+def rollout_plan(
+    directory: Path,
+    *,
+    num_steps: int,
+    batch_rows: int = BATCH_ROWS,
+    task_bytes: int = 100,
+) -> StagePlan:
+    """All steps are explored with the first version of the weights."""
+    file = directory / f"tasks-{task_bytes}.jsonl"
+    file.write_text(f"{task_of(task_bytes)}\n" * NUM_TASKS)
+    return stage(
+        algorithm={"repeat_times": REPEAT_TIMES},
+        buffer={
+            "batch_size": batch_rows // REPEAT_TIMES,
+            "train_batch_size": batch_rows,
+            "total_steps": num_steps,
+            "explorer_input": {"taskset": {"name": "train", "path": str(file)}},
+        },
+        synchronizer={"sync_interval": num_steps},
+    )
+
+
+def task_of(num_bytes: int) -> str:
+    """A task whose prompt has this size."""
+    return json.dumps({"prompt": "x" * num_bytes, "response": "1"})
 
 
 def num_tokens_of(num_bytes: int) -> int:

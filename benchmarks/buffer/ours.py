@@ -14,9 +14,13 @@ from pathlib import Path
 import psutil
 import psycopg
 
-from benchmarks.buffer.made import num_tokens_of
-from benchmarks.buffer.plans import BATCH_ROWS, REPEAT_TIMES, rollout_plan
-from benchmarks.buffer.sizes import Sizes
+from benchmarks.buffer.made import (
+    BATCH_ROWS,
+    REPEAT_TIMES,
+    Sizes,
+    num_tokens_of,
+    rollout_plan,
+)
 from benchmarks.buffer.stack import Stack, running_stack
 from services.buffer.store.database import CHANNEL, batch_topic
 from trinity.types import StageKey

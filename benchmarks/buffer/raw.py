@@ -26,7 +26,6 @@ CREATE TABLE public.raw_row (id uuid PRIMARY KEY, taken boolean NOT NULL, body b
 ALTER TABLE public.raw_row ALTER COLUMN body SET STORAGE EXTERNAL
 """
 COPY = "COPY public.raw_row (id, taken, body) FROM STDIN (FORMAT BINARY)"
-FILL = "INSERT INTO public.raw_row SELECT gen_random_uuid(), false, %b FROM generate_series(1, %s)"
 READ = "SELECT body FROM public.raw_row WHERE id = ANY(%s)"
 TAKE = """
 UPDATE public.raw_row SET taken = true WHERE id = ANY(ARRAY(
@@ -71,16 +70,6 @@ class Raw:
         """Store so many rows in a fresh table; answers when the last of them was committed."""
         self._connection.execute(TABLE)
         self._connection.commit()
-        return await self.store_more(size, count)
-
-    def fill(self, size: int, rows: int) -> None:
-        """Make a fresh table that has so many rows already."""
-        self._connection.execute(TABLE)
-        self._connection.execute(FILL, [os.urandom(size), rows])
-        self._connection.commit()
-
-    async def store_more(self, size: int, count: int) -> float:
-        """Store so many rows beside those that are there; answers as `store` does."""
         self._ids = []
         while len(self._ids) < count:
             messages = await self._pull.fetch(FETCHED, timeout=30.0)
