@@ -114,6 +114,30 @@ def test_each_decision_is_in_the_index_with_its_number_and_title() -> None:
     assert [int(number) for number, _, _ in rows] == sorted(int(number) for number, _, _ in rows)
 
 
+def test_each_decision_that_is_named_has_a_page() -> None:
+    numbers = {page.name[:4] for page in DECISIONS.glob("[0-9]*.md")}
+    named = [(name, f"{int(number):04d}") for name, number in _named_decisions()]
+    assert len(named) > 50, "the control"
+    assert [(name, number) for name, number in named if number not in numbers] == []
+
+
+def _named_decisions() -> Iterator[tuple[str, str]]:
+    pattern = re.compile(
+        r"\bdecisions?\W+(\d+)|\bdecisions/(\d{4})-|\]\((\d{4})-[a-z]", re.IGNORECASE
+    )
+    listed = subprocess.run(
+        ["git", "grep", "--untracked", "-lI", "-i", "decision"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    pages = (str(page.relative_to(ROOT)) for page in _markdown_files())
+    for name in listed.stdout.splitlines() or pages:  # the latter in an archive
+        for match in pattern.finditer((ROOT / name).read_text()):
+            yield name, match[1] or match[2] or match[3]
+
+
 def test_the_glossary_is_sorted_and_names_each_term_once() -> None:
     text = (ROOT / "docs/glossary.md").read_text()
     terms = re.findall(r"^### (.+)$", text, re.MULTILINE)

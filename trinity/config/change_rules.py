@@ -1,5 +1,6 @@
 """Keys by what becomes of a run that goes on with another value: free, another experiment, or no.
 
+Numbers that say which rows belong to which step cannot change, since counters go on from step 1.
 The table of `docs/configuration.md` is made from `RULES`; each key of the schema is found there.
 """
 

@@ -1,4 +1,9 @@
-"""An HTTP server that runs Data-Juicer's operators, which are imported on first use."""
+"""An HTTP server that runs Data-Juicer's operators, which are imported on first use.
+
+It runs with the Python of Data-Juicer's environment, which has its own pinned packages and none of
+ours. So it uses the standard library alone, cannot check certificates and tokens, and listens on
+loopback only. Tables travel as Arrow streams; nothing is pickled.
+"""
 
 import argparse
 import importlib

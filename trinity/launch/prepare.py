@@ -165,7 +165,10 @@ def prepare_run(
 
 
 def _trial_of(config: Config, max_steps: int, notes: list[str]) -> Config:
-    """Returns the configuration of a short trial under a name of its own."""
+    """Returns the configuration of a short trial under another name.
+
+    Resumed as the real run, it would have another learning-rate schedule and finished stages.
+    """
     name = f"{config.name}-max-steps-{max_steps}"
     notes.append(f"a trial of at most {max_steps} train steps a stage, kept as {name}")
     return config.model_copy(update={"name": name})

@@ -1,4 +1,8 @@
-"""Columns of numbers, digests and rows that are stored in files and so need little memory."""
+"""Columns of numbers, digests and rows that are stored in files and so need little memory.
+
+A task pipeline needs all scores before it knows the first task. Mapped files count against no limit
+of the process, so a million rows take the memory of a hundred thousand.
+"""
 
 import os
 import tempfile

@@ -1,4 +1,7 @@
-"""Reads the veRL that stands with a script: its configuration, version and code, never run."""
+"""Reads the veRL that stands with a script: its configuration, version and code, never run.
+
+Hydra's own composition imports what a configuration names, so files are composed as text here.
+"""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,9 @@
-"""Selection of a batch by priority from the replay buffer, and eviction of other samples."""
+"""Selection of a batch by priority from the replay buffer, and eviction of other samples.
+
+A cooldown counts train steps unless it has a unit of time: with seconds, a run that was killed
+would compose another batch than one that was not. How often a sample was used is counted in its
+batches and stored nowhere else.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

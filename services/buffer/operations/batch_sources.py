@@ -70,6 +70,8 @@ async def filter_stale_rows(
 ) -> Stage:
     """Leaves out ready rows that are too old for `step`, and counts them for its batch.
 
+    Rows without a version stay, since waiting makes none of them fresher.
+
     A row that is too old now is too old for every later step. In a stage with fixed order, rows
     after the last row of the batch stay for the next one, so that no count depends on the order of
     arrival; with replay and with whole explore steps, `before` ensures that. A batch that

@@ -247,7 +247,7 @@ class ExternalEngine:
                 f"{self._access.address}/chat/completions",
                 json=body,
                 headers={"Authorization": f"Bearer {self._access.key}"},
-                allow_redirects=False,
+                allow_redirects=False,  # it would take the key elsewhere
             ) as response:
                 text = await _read_text(response)
                 if response.status == HTTPStatus.OK:

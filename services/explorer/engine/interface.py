@@ -199,7 +199,8 @@ class EnginePool:
     """Sends each call to the engine with the fewest calls, in turn among equals.
 
     The choice does not affect the response, which follows from weights, prompt and seed. All
-    engines have the same weights whenever nothing is being loaded. If one dies, the pool fails.
+    engines have the same weights whenever nothing is being loaded. If one dies, the pool fails: the
+    process would have less capacity than its leases were taken for.
     """
 
     def __init__(self, engines: Sequence[Engine]) -> None:

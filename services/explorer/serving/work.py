@@ -1,4 +1,8 @@
-"""Serves a model with the newest weights that its run has published: assembly and work."""
+"""Serves a model with the newest weights that its run has published: assembly and work.
+
+It is a separate experiment that reads the run's directory. It has no part in the run's services and
+pins nothing, so it may start before the run, outlast it, and be slow at no cost to it.
+"""
 
 import asyncio
 import json

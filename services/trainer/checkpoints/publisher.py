@@ -272,7 +272,10 @@ class WeightsPublisher:
             self._synchronizer.retire(removed)
 
     def copy_best(self, best: tuple[int, ...]) -> None:
-        """Makes the best version the one in `best/`."""
+        """Makes the best version the one in `best/`.
+
+        A link to a version would not do: the name would change under its readers.
+        """
         if self._best is not None:
             self._best.copy_first(best, self._store.published)
 

@@ -1,4 +1,9 @@
-"""Loads weights and optimizer state: of the stage's own checkpoint, or of a former run."""
+"""Loads weights and optimizer state: of the stage's own checkpoint, or of a former run.
+
+A run that begins with a former run's checkpoint counts from step 1, unlike veRL's: batches,
+versions and the taskset's position begin with the run. A folder that a user names is read with
+`weights_only`, because a pickle runs code.
+"""
 
 import logging
 from dataclasses import dataclass

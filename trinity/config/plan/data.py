@@ -379,7 +379,11 @@ def _default_workflow(defaults: ExplorerInput, is_eval: bool) -> str | None:
 
 
 def _guessed_workflow(taskset: TasksetConfig, reward: str | None) -> str:
-    """Guesses a workflow of one question and answer: by the named reward, else as maths."""
+    """Guesses a workflow of one question and answer: by the named reward, else as maths.
+
+    Files of Trinity-RFT's guide on veRL name none. The guess is always reported, since a wrong one
+    would grade every answer 0.
+    """
     has_reward = reward is not None or bool(taskset.format.reward_fn_key)
     return "simple_workflow" if has_reward else "math_workflow"
 

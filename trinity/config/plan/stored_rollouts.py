@@ -1,4 +1,9 @@
-"""Source of a train stage's experiences: an earlier stage or another run."""
+"""Source of a train stage's experiences: an earlier stage or another run.
+
+Batches refer to the other stage's samples. Copies would double the largest table and give a sample
+two ids, of which a person who excludes it finds only one. The other run must have ended, or its
+least used rows would depend on when one looks.
+"""
 
 from collections.abc import Sequence
 
