@@ -7,7 +7,8 @@ python -m benchmarks.mutants --of rollouts --num 60 --seed 3   # workflows, code
 
 Operators, comparisons, constants, indices and calls within functions are changed one at a time, in
 one process that loads torch once. A mutant is found when one of the tests that reach its function
-fails within two minutes. Values in signatures are left alone: a test compares them with the
+fails within two minutes. A test that takes a minute is run again for five: only then does the
+mutant loop. Values in signatures are left alone: a test compares them with the
 documentation. Survivors that no test can find are listed with their reason in `EQUIVALENT`.
 
 Each outcome is a line of benchmarks/results/mutants.jsonl, or mutants_<set>.jsonl. One that was
@@ -45,6 +46,8 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results"
 MOST_TESTS = 400
 SECONDS_A_TEST = 60
+SECONDS_OF_A_LOOP = 300
+"""A shared machine alone makes no test last that long."""
 SECONDS_A_SOUND_TEST = 600
 """Its fixtures are made meanwhile."""
 SECONDS_A_MUTANT = 120
@@ -269,6 +272,8 @@ class MutationScore:
     num_found: int = 0
     num_equivalent: int = 0
     survivors: tuple[str, ...] = ()
+    num_loops: int = 0
+    """Those of the found mutants that never end."""
     num_left: int = 0
     """Mutants of the sample that were not tried."""
 
@@ -289,29 +294,31 @@ class MutantOutcomes:
     def __init__(self, path: Path) -> None:
         self._path = path
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        self._found = {line["mutant"]: bool(line["found"]) for line in map(json.loads, lines)}
+        self._lines = {line["mutant"]: line for line in map(json.loads, lines)}
 
     def is_found(self, mutant: Mutant) -> bool:
         """Returns true if a test is known that finds it."""
-        return self._found.get(mutant.name, False)
+        return bool(self._lines.get(mutant.name, {}).get("found"))
 
-    def add(self, mutant: Mutant, *, is_found: bool) -> None:
-        """Notes an outcome."""
-        self._found[mutant.name] = is_found
+    def add(self, mutant: Mutant, end: str | None) -> None:
+        """Notes how the first test ended that found it."""
+        line = {"mutant": mutant.name, "found": end is not None}
+        self._lines[mutant.name] = line | ({"loops": True} if end == "loops" else {})
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"mutant": mutant.name, "found": is_found}) + "\n")
+            file.write(json.dumps(self._lines[mutant.name]) + "\n")
 
     def score(self, sample: Sequence[Mutant], seed: int) -> MutationScore:
         """Returns what is known of a sample."""
-        tried = [mutant.name for mutant in sample if mutant.name in self._found]
-        survivors = [name for name in tried if not self._found[name]]
+        tried = [mutant.name for mutant in sample if mutant.name in self._lines]
+        survivors = [name for name in tried if not self._lines[name]["found"]]
         return MutationScore(
             seed=seed,
             num_mutants=len(tried),
             num_found=len(tried) - len(survivors),
             num_equivalent=sum(name in EQUIVALENT for name in survivors),
             survivors=tuple(name for name in survivors if name not in EQUIVALENT),
+            num_loops=sum("loops" in self._lines[name] for name in tried),
             num_left=len(sample) - len(tried),
         )
 
@@ -349,11 +356,11 @@ class MutantRunner:
         threading.setprofile(self._note)
         sys.setprofile(self._note)
         try:
-            failed = fails(item, SECONDS_A_SOUND_TEST)
+            end = failure(item, SECONDS_A_SOUND_TEST)
         finally:
             sys.setprofile(None)
             threading.setprofile(None)
-        assert not failed, f"{item.nodeid} fails on sound code"
+        assert end is None, f"{item.nodeid} {end} on sound code"
         for place in self._now:
             self._reached[place].append((len(self._now), time.monotonic() - started, number))
 
@@ -368,17 +375,36 @@ class MutantRunner:
         lines = range(mutant.first_line - 3, mutant.first_line + 1)  # decorators come before
         found = [self._reached.get((str(module.__file__), line), []) for line in lines]
         tests = sorted(test for reached in found for test in reached)[:MOST_TESTS]
-        ends = time.monotonic() + SECONDS_A_MUTANT
         with Applied(mutant):
-            is_found = any(fails(items[n]) for *_, n in tests if time.monotonic() < ends)
-        self._outcomes.add(mutant, is_found=is_found)
-        if not is_found and mutant.name not in EQUIVALENT:
-            print(f"survived {len(tests)} tests: {mutant.name}", flush=True)
+            num_run, end = _first_failure([items[number] for *_, number in tests])
+        self._outcomes.add(mutant, end)
+        if end is None and mutant.name not in EQUIVALENT:
+            print(f"survived {num_run} of {len(tests)} tests: {mutant.name}", flush=True)
 
 
-def fails(item: pytest.Item, seconds: int = SECONDS_A_TEST) -> bool:
-    """Runs a test by itself; one that takes too long fails."""
-    previous = signal.signal(signal.SIGALRM, _give_up)
+def _first_failure(items: Sequence[pytest.Item]) -> tuple[int, str | None]:
+    """Returns how many tests were run in the time of a mutant, and how the last one failed."""
+    until = time.monotonic() + SECONDS_A_MUTANT
+    for number, item in enumerate(items):
+        if time.monotonic() > until:
+            return number, None
+        end = failure(item)
+        if end == "loops":
+            end = failure(item, SECONDS_OF_A_LOOP)
+        if end is not None:
+            return number + 1, end
+    return len(items), None
+
+
+def failure(item: pytest.Item, seconds: int = SECONDS_A_TEST) -> str | None:
+    """Runs a test by itself: None if it passes, else "fails", or "loops" after these seconds."""
+    rang = threading.Event()
+
+    def give_up(*_: object) -> None:
+        rang.set()
+        raise TimeoutError("a mutant takes too long")
+
+    previous = signal.signal(signal.SIGALRM, give_up)
     signal.alarm(seconds)
     try:
         with catch_warnings_for_item(item.config, item.ihook, when="runtest", item=item):
@@ -386,11 +412,9 @@ def fails(item: pytest.Item, seconds: int = SECONDS_A_TEST) -> bool:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, previous)
-    return any(report.failed for report in reports)
-
-
-def _give_up(*_: object) -> None:
-    raise TimeoutError("a mutant takes too long")
+    if rang.is_set():
+        return "loops"
+    return "fails" if any(report.failed for report in reports) else None
 
 
 def main() -> None:
@@ -419,7 +443,8 @@ def main() -> None:
     score = outcomes.score(sample, options.seed)
     print(
         f"{score.num_found} of {score.num_mutants} mutants found, {score.num_equivalent} are "
-        f"equivalent: {score.share:.1%} of the others ({score.num_left} of the sample were not "
+        f"equivalent: {score.share:.1%} of the others ({score.num_loops} of those found never "
+        f"end; {score.num_left} of the sample were not "
         f"tried; {len(everything)} places)"
     )
     text = json.dumps({**asdict(score), "share": round(score.share, 4)}, indent=1)

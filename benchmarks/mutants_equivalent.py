@@ -14,7 +14,7 @@ _NO_ANSWER = "tokens of no answer are never trained"
 EQUIVALENT: Mapping[str, str] = {
     "advantage.groups.draw_copies: donors_D = np.flatnonzero(~is_left_out_G & "
     "(samples.group_sizes > 0)) [0 to 1]": "groups of one are always left out themselves",
-    "advantage.maxrl.maxrl: scales_N = np.where(is_used_G, means_G, 1.0)[samples.groups] "
+    "advantage.maxrl._over_the_mean: scales_N = np.where(is_used_G, means_G, 1.0)[samples.groups] "
     "[1.0 to 2.0]": "where the scale is not the mean the advantage is 0 in any case",
     "advantage.samples.group_means: means_G: FloatVector = first_G + sums_G / "
     "np.maximum(self.group_sizes, 1) [1 to 2]": "differences within a group of one add up to 0",
@@ -35,6 +35,24 @@ EQUIVALENT: Mapping[str, str] = {
     "due > deadline): [GtE to Gt]": _SAME_MOMENT,
     "services.trainer.data.encoders.__call__: for cut, side in zip(sequences, sides, strict=True) "
     "[True to False]": "an encoder gives one sequence, or two",
+    "services.trainer.backend.expert_replay._num_layers: return max((int(layer[1]) for layer in "
+    "layers if layer is not None), default=-1) + 1 [without USub]": (
+        "a model without layers has no gates"
+    ),
+    "services.trainer.backend.expert_replay._weights: weights_Tk = torch.softmax("
+    "logits_TE.float(), dim=-1).gather(-1, experts_Tk) [without USub]": _TWO_AXES,
+    "services.trainer.learner.advantages._penalised: return KlPenalty(rewards_BT=rewards_NT, "
+    "kl=0.0, metrics={}) [0.0 to 1.0]": "a divergence without a penalty is not read",
+    'services.trainer.learner.advantages._reward_metrics: "critic/rewards", rewards_NT.sum(-1) '
+    "[without USub]": _TWO_AXES,
+    "services.trainer.learner.microbatches._share: if shares_prompts and self._is_free and "
+    "num_shares > 1: [Gt to GtE]": "the share of one rank is put together by prompts in any case",
+    "services.trainer.learner.microbatches.parts: if packed and self._is_free and len(batches) < "
+    "num_parts: [Lt to LtE]": "as many parts are made once more, of the same rows",
+    "services.trainer.learner.prepared_batch.totals: mask_BT.sum(-1), max_response_tokens="
+    "max_response_tokens, is_expert_B=self.is_expert_B [without USub]": _TWO_AXES,
+    "services.trainer.learner.verl_calls._row_tensors: temperatures = [row.temperature for row in "
+    "rows] or [1.0] * num_rows [1.0 to 2.0]": "nothing is learned from a row of no batch",
     "token_advantage.gvpo.gvpo: masked(batch.logprobs_BT - batch.rollout_logprobs_BT, "
     "batch.mask_BT).sum(-1) [without USub]": _TWO_AXES,
     "token_advantage.gvpo.gvpo: scale_U = np.where(sizes_U > 1, beta * sizes_U / "

@@ -34,18 +34,25 @@ _UNITS = f"{_UNIT}/advantage/test_units.py"
 _STEPS = tuple(
     f"{_TRAINER}/test_{name}.py"
     for name in (
+        "adapter",
         "against_oracle",
         "chosen_tokens",
+        "chunked_head",
         "corrections",
         "critic",
+        "engine_settings",
         "experts",
         "float16",
+        "followed_policy",
+        "kl_steering",
         "learner",
         "moving_reference",
+        "packed_rows",
         "passes",
         "plain_step",
         "routed_experts",
         "shared_prompts",
+        "teacher",
         "updates",
     )
 )
@@ -65,11 +72,13 @@ _ROWS = tuple(
         "formatter",
         "formatter_memory",
         "gathered",
+        "kl_control",
         "kto_rows",
         "layout",
         "lessons",
         "loss_scale",
         "packed_attention",
+        "part_metrics",
         "parts",
         "rewritten_turns",
         "rollouts",
@@ -111,7 +120,7 @@ TARGETS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "training": {
         "services/trainer/learner/*.py": _TRAINING,
-        "services/trainer/backend/*.py": _TRAINING,
+        "services/trainer/backend/*.py": (*_TRAINING, f"{_TRAINER}/test_model_kinds.py"),
     },
     "rollouts": {
         "services/trainer/batch_rows.py": _ROWS,

@@ -55,7 +55,6 @@ class EngineOutputs:
     """Optional outputs of an engine besides the log-probabilities of the tokens taken."""
 
     entropy_gradient: bool = False
-    entropies: bool = False
     sum_squared_probs: bool = False
     """Sum of the squared probabilities at each token."""
     discriminator: bool = False
@@ -111,7 +110,6 @@ class MicroBatchBuilder:
         """Returns what verl's engines read beside the tensors."""
         return {
             "first_token": self._layout.first_token(part),
-            "calculate_entropy": outputs.entropies or outputs.entropy_gradient,
             "entropy_gradient": outputs.entropy_gradient,
             "calculate_sum_pi_squared": outputs.sum_squared_probs,
             "calculate_discriminator": outputs.discriminator,
@@ -180,7 +178,7 @@ class OutputRecorder:
         self, model_output: dict[str, torch.Tensor], data: TensorDict, dp_group: object
     ) -> tuple[torch.Tensor, dict[str, float]]:
         del data, dp_group
-        self.outputs = {name: model_output[OUTPUT_NAMES[name]].detach() for name in self._names}
+        self.outputs = {name: model_output[OUTPUT_NAMES[name]] for name in self._names}
         return torch.zeros(()), {}
 
 
@@ -221,7 +219,6 @@ class WorkerCalls:
         worker.set_loss_fn(recorder)
         gatherer = OutputGatherer(prepared.layout, self.ranks)
         outputs = EngineOutputs(
-            entropies="entropies" in names,
             sum_squared_probs="collision" in names,
             discriminator="discriminator" in names,
         )

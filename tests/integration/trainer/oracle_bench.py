@@ -286,10 +286,13 @@ def assert_terms(expected: Outcome, found: Mapping[str, float], objective: Objec
         "actor/kl_loss": expected.terms.get("kl_loss"),
         "actor/entropy_loss": objective.entropy_coef * expected.terms["entropy"],
         "actor/distillation_loss": expected.terms.get("distillation_loss"),
+        "actor/entropy": expected.terms["mean entropy"],
+        "actor/kl": expected.terms.get("mean kl"),
+        "actor/distillation": expected.terms.get("mean distillation"),
         "critic/vf_loss": expected.terms["vf_loss"],
     }
     if objective.batch_loss is not None:  # ours are other losses with the same gradient
-        del terms["actor/loss"]
+        del terms["actor/loss"], terms["actor/entropy"]
     for name, value in terms.items():
         if name in found and value is not None:
             assert found[name] == pytest.approx(value, rel=2e-5, abs=1e-6), name

@@ -121,6 +121,7 @@ def test_publishing_changes_nothing_of_what_is_trained(learner_of: Build, model:
         weights_of(asked)
         stepped(asked, batch)
     assert_same(weights_of(quiet), weights_of(asked))
+    assert not any(tensor.requires_grad for _, tensor in asked.weights()), "no graph is kept"
 
 
 def test_the_reference_is_the_model_without_its_adapter(learner_of: Build, model: Path) -> None:

@@ -61,6 +61,18 @@ def test_a_path_computes_the_same_numbers(
 
 
 @pytest.mark.parametrize("path", ["padded", "cut"])
+@pytest.mark.parametrize("name", ["grpo", "grpo_distill", "vocabulary_distill", "sft", "dpo"])
+def test_a_batch_of_one_trained_token_has_the_same_numbers(
+    bench: Bench, name: str, path: str
+) -> None:
+    """Counts of tokens, rows and tasks are as small as they can be."""
+    case = CASES[name]
+    rows = bench.rows[case.kind][: 2 if case.kind == "pairs" else 1]
+    small = [replace(r, mask=[False] * (len(r.mask) - 1) + [True], reward=1.0) for r in rows]
+    replace(bench, rows={case.kind: small}, known={}).check(name, case, PATHS[path])
+
+
+@pytest.mark.parametrize("path", ["padded", "cut"])
 def test_gates_have_the_gradients_of_their_own_losses(
     bench: Bench, path: str, tmp_path: Path
 ) -> None:

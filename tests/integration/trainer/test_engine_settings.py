@@ -90,6 +90,28 @@ def test_offloaded_weights_come_once_for_a_pass_over_all_micro_batches(
     assert moves[-1] == ("cpu", True)
 
 
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_turn_moves_all_that_policy_and_critic_hold_unless_fsdp_keeps_it_on_the_host(
+    learner_of: Build, model: Path, monkeypatch: pytest.MonkeyPatch, stays: bool
+) -> None:
+    learner = learner_of(ppo_plan(model, offload_policy=stays))
+    stepped(learner, BATCH)
+    moves: list[tuple[str, dict[str, object]]] = []
+    for name, engine in engines_of(learner).items():
+
+        def noted(role: str = name, **options: object) -> None:
+            if any(options[part] for part in ("model", "optimizer", "grad")):
+                moves.append((role, options))
+
+        monkeypatch.setattr(engine, "to", noted)
+    learner.enter_device()
+    learner.leave_device()
+    whole = {"device": "cpu", "model": True, "optimizer": True, "grad": True}
+    assert moves == ([] if stays else [("actor", whole), ("critic", whole)] * 2)
+    actor = engines_of(learner)["actor"]
+    assert all(p.grad is None for p in actor.module.parameters())  # type: ignore[attr-defined]
+
+
 def test_the_critic_has_offload_of_its_own(learner_of: Build, model: Path) -> None:
     engines = engines_of(
         learner_of(ppo_plan(model, param_offload=True, critic={"param_offload": False}))

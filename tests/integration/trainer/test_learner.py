@@ -16,7 +16,7 @@ from tests.integration.trainer.learners import (
     stepped,
     weights_of,
 )
-from tests.unit.trainer.builders import grpo_plan, make_plan, random_batch
+from tests.unit.trainer.builders import grpo_plan, make_plan, random_batch, random_pairs
 from trinity.config.plan.stage_plan import StagePlan
 
 BATCH = random_batch(16, seed=5)
@@ -45,6 +45,20 @@ def test_rows_without_trained_tokens_change_nothing(learner_of: Build, model: Pa
     stepped(with_dummies, replace(BATCH, rows=[*BATCH.rows, *dummies]))
     stepped(without, BATCH)
     assert_same(weights_of(with_dummies), weights_of(without))
+
+
+@pytest.mark.parametrize("kind", ["grpo", "sft", "dpo"])
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_batch_without_a_token_to_train_on_has_no_gradient(
+    learner_of: Build, model: Path, kind: str, packed: bool
+) -> None:
+    """A rank without rows computes so, for its fellows."""
+    made = random_pairs(3) if kind == "dpo" else BATCH
+    rows = [replace(row, mask=np.zeros_like(row.mask)) for row in made.rows]
+    plan = make_plan(model, {"algorithm_type": kind}, {"use_remove_padding": packed})
+    gradients = gradients_of(learner_of(plan), replace(made, rows=rows))
+    assert gradients
+    assert not any(gradient.any() for gradient in gradients.values())
 
 
 def test_a_rows_weight_scales_its_loss(learner_of: Build, model: Path) -> None:

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from services.trainer.learner.prepared_batch import PreparedBatch
 from services.trainer.types import TrainBatch
 from tests.integration.trainer.learners import (
     Build,
@@ -14,7 +16,7 @@ from tests.integration.trainer.learners import (
     stepped,
     weights_of,
 )
-from tests.unit.trainer.builders import make_plan, random_batch
+from tests.unit.trainer.builders import make_plan, random_batch, with_random_experts
 from trinity.config.plan.arithmetic import Arithmetic
 from trinity.config.plan.stage_plan import StagePlan
 
@@ -76,3 +78,38 @@ def test_the_padding_of_a_pass_is_measured(learner_of: Build, model: Path) -> No
     assert packed["perf/padding_share"] == 0.0
     assert padded["perf/padding_share"] == pytest.approx(1 - counted / computed)
     assert packed["perf/num_micro_batches"] == padded["perf/num_micro_batches"] == 1
+
+
+@pytest.mark.usefixtures("ranks")
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+@pytest.mark.parametrize("has_experts", [True, False])
+def test_ranks_that_share_rows_predict_every_answer_once_by_its_own_experts(
+    monkeypatch: pytest.MonkeyPatch, num_ranks: int, has_experts: bool
+) -> None:
+    from services.trainer.backend.row_engine import _arrange
+    from services.trainer.backend.sequence_shards import SequenceShards
+    from services.trainer.learner.verl_calls import EngineOutputs, MicroBatchBuilder
+
+    batch = random_batch(5, seed=7)
+    batch = with_random_experts(batch) if has_experts else batch
+    prepared = PreparedBatch.from_batch(batch)
+    builder = MicroBatchBuilder(batch.rows, prepared.layout, packed=True)
+    data = builder.build(range(5), {"loss_mask": prepared.mask_BT}, EngineOutputs())
+    seen, group = [], Any
+    for index in range(num_ranks):
+        shards: Any = SequenceShards(group, num_ranks, index) if num_ranks > 1 else None
+        monkeypatch.setattr(SequenceShards, "current", lambda shards=shards: shards)
+        rows = _arrange(data, False)
+        assert rows.row_numbers is not None and rows.token_rows is not None
+        assert rows.token_rows[rows.predicting].tolist() == rows.row_numbers.tolist()
+        assert (rows.routes is not None) == has_experts
+        of_answers = rows.routes[rows.predicting].tolist() if rows.routes is not None else None
+        for place, row in enumerate(rows.row_numbers.tolist()):
+            experts = None if of_answers is None else of_answers[place]
+            seen.append((row, int(rows.labels[place]), experts))
+    expected = [
+        (number, token, None if row.routed_experts is None else row.routed_experts[place].tolist())
+        for number, row in enumerate(batch.rows)
+        for place, token in enumerate(row.tokens[row.prompt_length :].tolist())
+    ]
+    assert sorted(seen, key=lambda found: found[0]) == expected

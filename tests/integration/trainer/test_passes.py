@@ -46,6 +46,7 @@ def test_passes_of_the_policy_are_steps_on_the_same_batch_bit_for_bit(
     assert_same(weights_of(passing), weights_of(stepping))
     for name in ("actor/loss", "actor/grad_norm", "actor/ppo_kl", "actor/entropy"):
         assert found[name] == pytest.approx(np.mean([one[name] for one in figures]), rel=1e-12)
+    assert 0 < found["time/forward_backward"] <= found["time/update_actor"]
     ratio = "off_policy/ratio/p90"
     assert found[ratio] == figures[0][ratio], "rows are described by the policy before the step"
 

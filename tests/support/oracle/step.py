@@ -196,7 +196,10 @@ def _terms(answers: list[Answer], objective: Objective) -> dict[str, Scalar]:
     entropy = aggregate(
         [a.entropy for a in of_usual], mode, longest, [a.row.weight for a in of_usual]
     )
+    num_tokens = sum(len(answer.lp) for answer in answers)
     terms = {"policy": policy, "entropy": entropy}
+    terms["mean entropy"] = sum((sum(a.entropy, start=ZERO) for a in answers), start=ZERO)
+    terms["mean entropy"] = terms["mean entropy"] / num_tokens
     total = policy - objective.entropy_coef * entropy
     if objective.kl != "none":
         kl = [
@@ -204,10 +207,13 @@ def _terms(answers: list[Answer], objective: Objective) -> dict[str, Scalar]:
             for answer in answers
         ]
         terms["kl_loss"] = aggregate(kl, mode, longest, weights)
+        terms["mean kl"] = sum((sum(row, start=ZERO) for row in kl), start=ZERO) / num_tokens
         total = total + objective.kl_coef * terms["kl_loss"]
     if objective.distillation_coef:
         apart = [w * a.apart for w, a in zip(weights, answers, strict=True) if a.apart is not None]
-        terms["distillation_loss"] = sum(apart, start=ZERO) / sum(len(a.lp) for a in answers)
+        terms["distillation_loss"] = sum(apart, start=ZERO) / num_tokens
+        all_apart = [a.apart for a in answers if a.apart is not None]
+        terms["mean distillation"] = sum(all_apart, start=ZERO) / num_tokens
         total = total + objective.distillation_coef * terms["distillation_loss"]
     return {**terms, "loss": total}
 

@@ -73,6 +73,20 @@ def test_one_update_is_the_batch_itself() -> None:
     assert part.prepared is whole
 
 
+def test_a_row_alone_is_one_update() -> None:
+    assert [part.numbers.tolist() for part in prepared(1).cut(3)] == [[0]]
+
+
+def test_what_is_not_trained_on_is_zero() -> None:
+    """As losses and advantages of users are promised."""
+    rows = random_batch(6, seed=3).rows
+    made = PreparedBatch.from_batch(random_batch(6, seed=3))
+    assert any(not row.mask.all() for row in rows)
+    for matrix_BT in (made.old_logprobs_BT, made.rollout_logprobs_BT, made.advantages_BT):
+        assert not matrix_BT[~made.mask_BT].any()
+        assert matrix_BT[made.mask_BT].all()
+
+
 def test_pairs_stay_together() -> None:
     parts = PreparedBatch.from_batch(random_pairs(3)).cut(2)
     assert [part.numbers.tolist() for part in parts] == [[0, 1], [2, 3, 4, 5]]

@@ -1,9 +1,11 @@
 """Gates of a mixture get the gradients of their own two losses, however a batch is computed."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import pytest
 import torch
+from tensordict import TensorDict
 
 from services.trainer.backend.expert_balance import (
     BALANCE,
@@ -12,6 +14,8 @@ from services.trainer.backend.expert_balance import (
     BalanceShare,
     ExpertBalance,
     Z,
+    rows_of_tokens,
+    trained_rows,
 )
 from tests.unit.trainer.test_expert_replay import KINDS, TOKENS, model_of
 from trinity.errors import UserError
@@ -107,6 +111,19 @@ def test_even_gates_are_at_one() -> None:
     balance = balanced(model)
     gradients(model)
     assert float(balance.take()[BALANCE]) == pytest.approx(11 / NUM_TOKENS, rel=1e-5)
+
+
+def test_padding_and_rows_of_which_nothing_is_trained_do_not_count() -> None:
+    lengths = torch.tensor([3, 1, 2])
+    for trained in product((True, False), repeat=3):
+        mask_NC = torch.tensor([[False, is_trained] for is_trained in trained])
+        tokens_NL = torch.zeros(3, 3, dtype=torch.int64)
+        batch = {"input_ids": tokens_NL, "lengths": lengths, "loss_mask": mask_NC}
+        data = TensorDict(batch, batch_size=[3])
+        rows_T = rows_of_tokens(data)
+        assert rows_T.tolist() == [0, 0, 0, 1, NO_ROW, NO_ROW, 2, 2, NO_ROW]
+        expected = [row if row >= 0 and trained[row] else NO_ROW for row in rows_T.tolist()]
+        assert trained_rows(rows_T, data).tolist() == expected
 
 
 def test_a_dense_model_and_gates_of_their_own_way_are_refused() -> None:

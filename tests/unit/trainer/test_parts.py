@@ -10,8 +10,12 @@ from services.trainer.collectives import Ranks
 from services.trainer.learner.microbatches import (
     MicroBatchLimits,
     MicroBatchSplitter,
+    consecutive_parts,
     micro_batches,
     packed_parts,
+    parts_of_rows,
+    together,
+    work_metrics,
 )
 from services.trainer.learner.prepared_batch import MicroBatch, row_units, units_of_rank
 from services.trainer.types import TrainBatch, TrainRow
@@ -180,6 +184,66 @@ def test_a_packed_row_over_the_budget_is_on_its_own_and_the_others_are_not() -> 
     assert len(parts) <= 1 + -(-sum(row.length for row in rows[:12]) // 64) + 1
 
 
+def of_prompts(*prompts: int, num_answered: int = 4) -> list[TrainRow]:
+    """Rows of prompts of four tokens, that begin with these."""
+    return [
+        data_row(number, np.array([first, 2, 3, 4]), np.arange(2, 2 + num_answered))
+        for number, first in enumerate(prompts)
+    ]
+
+
+def test_a_micro_batch_may_be_full() -> None:
+    rows = of_prompts(5, 5, 5, 5)
+    units, two_by_two = row_units(rows), [[0, 1], [2, 3]]
+    assert [list(part) for part in micro_batches(rows, units, 16)] == two_by_two
+    assert [list(part) for part in consecutive_parts(rows, units, 16)] == two_by_two
+    assert [list(part) for part in together(rows, units, 16)] == two_by_two
+    assert [list(part) for part in parts_of_rows(units, 2)] == two_by_two
+    assert [len(part) for part in packed_parts(rows, units, 16)] == [2, 2]
+    assert [len(part) for part in packed_parts(rows, units, 15)] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+@pytest.mark.parametrize("changes", [{}, {"deals_tokens": False}, {"keep_order": True}])
+def test_prompts_that_are_not_shared_decide_nothing(
+    num_ranks: int, changes: dict[str, bool]
+) -> None:
+    def dealt(rows: Sequence[TrainRow]) -> list[list[MicroBatch]]:
+        splitters = [splitter_of(rank, num_ranks, **changes) for rank in range(num_ranks)]
+        found = [each.parts(rows, everything(rows), packed=True) for each in splitters]
+        return [[part for part, _ in parts] for parts in found]
+
+    assert dealt(of_prompts(*[5] * 17)) == dealt(of_prompts(*range(17)))
+
+
+def test_a_prompt_that_is_shared_is_dealt_to_one_rank() -> None:
+    rows = of_prompts(*[5, 5, 6, 6, 7, 7, 8, 8] * 2, num_answered=1)
+    cut = [
+        splitter_of(rank, 2).parts(rows, everything(rows), packed=True, shares_prompts=True)
+        for rank in range(2)
+    ]
+    owned = [{int(rows[number].tokens[0]) for part, _ in parts for number in part} for parts in cut]
+    assert [len(prompts) for prompts in owned] == [2, 2]
+    assert owned[0].isdisjoint(owned[1])
+
+
+def test_work_is_counted_by_tokens() -> None:
+    """Two answers of 3 and 4 tokens to a prompt of 4, and one of 3 to another one."""
+    rows = [*of_prompts(5, num_answered=3), *of_prompts(5), *of_prompts(6, num_answered=3)]
+    parts, alone = [(0, 1), (2,)], Ranks(0, 1)
+    padded = work_metrics(rows, parts, alone, packed=False)
+    assert padded["perf/padding_share"] == pytest.approx(1 - 22 / (2 * 8 + 7))
+    assert padded["perf/shared_prompts"] == 0
+    packed = work_metrics(rows, parts, alone, packed=True, shares_prompts=True)
+    assert packed["perf/shared_prompts"] == pytest.approx(1 - (3 + 4 + 5 + 3 + 4) / 22)
+    assert (packed["perf/padding_share"], packed["perf/busiest_rank"]) == (0, 1)
+    assert packed["perf/num_micro_batches"] == 2
+    sharing = work_metrics(rows, parts, Ranks(0, 1, num_sharing=4), packed=True)
+    assert sharing["perf/padding_share"] == pytest.approx(1 - 22 / (16 + 8))
+    idle = work_metrics(rows, [()], alone, packed=True, shares_prompts=True)
+    assert list(idle.values()) == [1, 0, 0, 1]
+
+
 def test_an_idle_rank_takes_part_in_every_call() -> None:
     rows = random_batch(1).rows
     parts = list(splitter_of(1, 2).parts(rows, everything(rows), packed=True))
@@ -213,6 +277,13 @@ def test_limits_are_those_that_the_user_writes() -> None:
     assert [limit.num_rows for limit in limits(**rows)] == [4, 4, 4]
     more = {"log_prob_micro_batch_size_per_gpu": 8, "critic": {"ppo_micro_batch_size_per_gpu": 2}}
     assert [limit.num_rows for limit in limits(**rows, **more)] == [4, 8, 2]
+
+
+def test_ranks_that_share_rows_have_their_limits_together() -> None:
+    plan = make_plan(Path("/models/tiny"), {"algorithm_type": "ppo"})
+    arithmetic = plan.arithmetic.model_copy(update={"sequence_parallel_size": 4})
+    shared = plan.model_copy(update={"arithmetic": arithmetic})
+    assert MicroBatchLimits.of_policy(shared).max_tokens == 4 * 8192
 
 
 def test_a_run_that_began_when_rows_did_not_count_goes_on_by_tokens() -> None:

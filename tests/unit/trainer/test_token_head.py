@@ -1,5 +1,7 @@
 """The head that computes outputs of tokens in chunks, on a layer alone."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -46,6 +48,30 @@ def test_chunks_give_what_all_logits_give(
     (found["log_probs"].sum() + found["entropy"].square().sum()).backward()
     torch.testing.assert_close(layer.weight.grad, wanted[0])
     torch.testing.assert_close(hidden.grad, wanted[1])
+
+
+def test_figures_of_a_distribution_are_sums_over_its_words() -> None:
+    torch.manual_seed(1)
+    logits, labels = torch.randn(3, 11), [2, 0, 10]
+    found = token_outputs(logits, torch.tensor(labels), ALL)
+    for token, weights in enumerate(logits.double().exp().tolist()):
+        probs = [weight / sum(weights) for weight in weights]
+        entropy = -sum(p * math.log(p) for p in probs)
+        expected = {
+            "log_probs": math.log(probs[labels[token]]),
+            "entropy": entropy,
+            "sum_pi_squared": sum(p * p for p in probs),
+            "discriminator": sum(p * p * (entropy + math.log(p)) for p in probs),
+        }
+        told = {name: values[token].item() for name, values in found.items()}
+        assert told == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_entropy_that_no_term_needs_keeps_nothing_for_the_pass_back() -> None:
+    logits = torch.randn(3, 11, requires_grad=True)
+    found = token_outputs(logits, torch.tensor([2, 0, 10]), OutputRequest())
+    assert found["log_probs"].requires_grad
+    assert not found["entropy"].requires_grad
 
 
 def test_a_model_that_changes_its_logits_is_noticed() -> None:

@@ -45,7 +45,8 @@ def test_rows_without_statistics_have_no_tokens_either() -> None:
 
 
 def test_a_step_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    most = PREPARED.rows[0].response_length
-    monkeypatch.setattr(prepared_batch, "MAX_RECORDED_TOKENS", most)
-    kept = [row.tokens for row in recorded(1.0).values() if row.tokens is not None]
-    assert 0 < sum(len(tokens.logprobs_T) for tokens in kept) <= most
+    lengths = [row.response_length for row in PREPARED.rows]
+    for most, expected in ((sum(lengths), lengths), (sum(lengths[:3]), lengths[:3])):
+        monkeypatch.setattr(prepared_batch, "MAX_RECORDED_TOKENS", most)
+        kept = [row.tokens for row in recorded(1.0).values() if row.tokens is not None]
+        assert [len(tokens.logprobs_T) for tokens in kept] == expected
