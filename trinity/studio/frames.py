@@ -4,6 +4,7 @@ import asyncio
 import logging
 import math
 import time
+import traceback
 
 from google.protobuf.message import DecodeError
 from starlette.types import Message, Receive, Send
@@ -27,6 +28,34 @@ KINDS = frozenset(
 )
 """Kinds of frames that pages need; others, such as one that empties all caches, are passed over."""
 _limited = RateLimitedLog(logging.getLogger(__name__))
+
+
+VALUE_LOGGERS = ("streamlit.error_util", "streamlit.components.v2.bidi_component.serialization")
+"""Where Streamlit logs what a browser's values raise."""
+READ_VALUES = frozenset(
+    ("unpack_widget_state_value", "deserialize", "_compact_state", "filtered_state")
+)
+"""The functions of Streamlit that read them; what our pages raise is not below these."""
+SILENT_SECONDS = 10.0
+
+
+class OneLineOfValues(logging.Filter):
+    """Makes one line of the tracebacks of values that no field of a page sends."""
+
+    _silent_until = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Says what a traceback comes of; returns false where that was said a moment ago."""
+        error = record.exc_info[1] if record.exc_info else None
+        frames = traceback.walk_tb(error.__traceback__ if error else None)
+        if not any(frame.f_code.co_name in READ_VALUES for frame, _ in frames):
+            return True
+        is_new = time.monotonic() >= self._silent_until
+        if is_new:
+            self._silent_until = time.monotonic() + SILENT_SECONDS
+            record.msg, record.args = "a websocket sends a value that its field does not take", ()
+            record.exc_info = None
+        return is_new
 
 
 class PageSocket:

@@ -1,6 +1,7 @@
 """Serves Studio's pages: Streamlit under uvicorn, behind the gate."""
 
 import importlib
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from trinity.runtime.http_connections import HttpLimits
 from trinity.security.credentials import Credentials
 from trinity.studio.bounded_http import BoundedServer
 from trinity.studio.context import StudioContext, StudioOptions, set_context
-from trinity.studio.frames import MAX_FRAME_BYTES
+from trinity.studio.frames import MAX_FRAME_BYTES, VALUE_LOGGERS, OneLineOfValues
 from trinity.studio.gate import TOKEN_PARAMETER, Admission, Gate, Site
 from trinity.studio.listening import Listening
 from trinity.studio.preloads import Preloads, preload_header
@@ -37,6 +38,7 @@ OPTIONS: Mapping[str, bool | int | str | list[str]] = {
     "client.showErrorLinks": False,
     "client.toolbarMode": "minimal",
     "global.disableWidgetStateDuplicationWarning": True,
+    "logger.enableRich": False,  # it prints tracebacks past all loggers
     "logger.level": "warning",
     "runner.magicEnabled": False,
     "server.enableAgentApi": False,
@@ -168,3 +170,6 @@ def _set_streamlit_options(port: int, host: str, names: list[str]) -> None:
             "server.port": port,
         }
     )
+    one_line = OneLineOfValues()
+    for name in VALUE_LOGGERS:
+        logging.getLogger(name).addFilter(one_line)

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
 
 import grpc
@@ -261,18 +261,20 @@ class LeaseKeeper:
                 waits_for="buffer",
                 purpose="renew leases",
             )
-            for assignment in held:
-                if assignment.id in lost:
-                    self._cancel_lost(assignment)
+            self._cancel_lost([each for each in held if each.id in lost])
 
-    def _cancel_lost(self, assignment: Assignment) -> None:
-        current = self._held.get(assignment.id)
-        if current is not None and current[0] is assignment:
+    def _cancel_lost(self, lost: Sequence[Assignment]) -> None:
+        ended = []
+        for assignment in lost:
+            current = self._held.get(assignment.id)
+            if current is not None and current[0] is assignment:
+                ended.append(assignment.id)
+                current[1].cancel()
+        if ended:
             logger.info(
-                "a lease ended: its results are stored, or other workers have it",
-                extra={"assignment": assignment.id},
+                "leases ended: their results are stored, or other workers have them",
+                extra={"count": len(ended), "assignments": " ".join(ended)},
             )
-            current[1].cancel()
 
     def _forget(self, assignment: Assignment, work: asyncio.Task[None]) -> None:
         if self._held.get(assignment.id) == (assignment, work):

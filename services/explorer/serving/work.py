@@ -25,6 +25,7 @@ from trinity.runtime.presence import Heartbeats
 from trinity.security.credentials import Credentials
 from trinity.weights.ledger import LEDGER_FILE, LedgerError, LedgerKey, WeightsLedger
 from trinity.weights.manifest import FileSignature, file_signature, read_regular_file
+from trinity.weights.stored import best_model
 
 logger = logging.getLogger(__name__)
 
@@ -126,8 +127,7 @@ class ServingRunner:
         """
         await self._load_newest()
         async with self._server.open(self._drain_seconds):
-            key = "" if self._access.key_file is None else f", key in {self._access.key_file}"
-            self._heartbeats.set_activity(f"{SERVING}{self._server.address}{key}")
+            self._report_weights()
             async with asyncio.TaskGroup() as tasks:
                 background = [
                     tasks.create_task(self._poll_weights()),
@@ -147,6 +147,21 @@ class ServingRunner:
             await asyncio.sleep(self._interval)
             self._access.renew_certificate()
             await self._load_newest()
+            self._report_weights()
+
+    def _report_weights(self) -> None:
+        """Says where which weights are served, and how the best ones are if these are others."""
+        key = "" if self._access.key_file is None else f", key in {self._access.key_file}"
+        weights = self._pool.oldest_weights
+        version, stage = weights.id.version, weights.path.parent.parent
+        what = f"version {version} of stage {stage.name}" if version else "the model as given"
+        best = best_model(self._job_dir, stage.name) if version and self._job_dir else None
+        if best is not None and best.version != version:
+            what += (
+                f" (the best is version {best.version}: another `name` and "
+                f"`model.model_path={best.path}` serve it)"
+            )
+        self._heartbeats.set_activity(f"{SERVING}{self._server.address}{key}, {what}")
 
     async def _poll_engines(self) -> None:
         while True:

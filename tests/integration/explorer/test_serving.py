@@ -20,6 +20,7 @@ from services.explorer.serving.work import build_serving_runner
 from tests.integration.explorer.conftest import END, MAX_MODEL_LEN, SharedEngines
 from tests.unit.explorer.builders import build_plan, unheard_beats
 from trinity.launch.modes import serve_plan
+from trinity.runtime.presence import Heartbeats
 from trinity.weights.ledger import LedgerEntry, LedgerKey, WeightsLedger
 from trinity.weights.manifest import ManifestHead, seal
 
@@ -59,6 +60,7 @@ class Served:
 
     run: Path
     client: openai.AsyncOpenAI
+    heartbeats: Heartbeats
 
     async def said(self) -> tuple[str, str]:
         """One question's answer, and by which weights."""
@@ -119,9 +121,9 @@ async def serving(folder: Path, model: Path, engine: Engine) -> AsyncIterator[Se
                 while "serving at " not in heartbeats.member.activity:
                     assert not going.done(), going.result()
                     await asyncio.sleep(0.05)
-            address = heartbeats.member.activity.removeprefix("serving at ")
+            address = heartbeats.member.activity.removeprefix("serving at ").partition(", ")[0]
             async with openai.AsyncOpenAI(base_url=address, api_key=KEY, max_retries=0) as client:
-                yield Served(run, client)
+                yield Served(run, client, heartbeats)
         finally:
             work.stop_taking_work()
             await going
@@ -133,6 +135,7 @@ async def test_newer_weights_answer_and_streams_tell_the_same(
     async with serving(tmp_path, models[0], await engines.get()) as served:
         first, weights = await served.said()
         assert weights == "v0-0"
+        assert served.heartbeats.member.activity.endswith(", the model as given")
         stream = await served.client.chat.completions.create(
             model="p/n-serve",
             messages=QUESTION,
@@ -145,7 +148,18 @@ async def test_newer_weights_answer_and_streams_tell_the_same(
         plain = [await served.completed() for _ in range(2)]
         assert plain[0] == plain[1]
         publish(served.run, models[1], 4)
+        best = served.run / "stages/main/best"
+        shutil.copytree(models[1], best)
+        head = ManifestHead(
+            kind="weights", stage="main", step=3, incarnation=1, weights_sha256="3" * 64
+        )
+        seal(best, head)
         assert await served.until("v4-1") != first
+        async with asyncio.timeout(SECONDS):
+            while ", version 4 of stage main (" not in served.heartbeats.member.activity:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        told = f"the best is version 3: another `name` and `model.model_path={best}` serve it"
+        assert told in served.heartbeats.member.activity
         with pytest.raises(openai.NotFoundError, match="no model `other`"):
             await served.client.chat.completions.create(model="other", messages=QUESTION)
         with pytest.raises(openai.BadRequestError, match="tokens"):

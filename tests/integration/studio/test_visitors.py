@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.exceptions import InvalidMessage, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin, Subprotocol
@@ -30,6 +31,7 @@ HOUR = timedelta(hours=1)
 PATIENCE_SECONDS = 240.0
 GREED = 150
 """Pages that one visitor tries to open."""
+FIELD = re.compile(r'id: "(\$\$[^"]+)"')
 ADDRESS = re.compile(r"https://127\.0\.0\.1:(\d+)")
 SERVE = """
 import sys
@@ -57,6 +59,7 @@ class Serving:
     port: int
     issuer: CredentialIssuer
     tls: ssl.SSLContext
+    log: Path
 
     def sign_in(self, subject: str = "ann") -> tuple[str, str]:
         """The cookie and the page key of a browser that has signed in."""
@@ -94,6 +97,26 @@ class Serving:
             websocket.send(request.SerializeToString())
             yield websocket
 
+    def values(self, name: str, browser: tuple[str, str]) -> None:
+        """Sends each field of a page values of kinds that it does not have."""
+        with self.socket(name, browser) as websocket:
+            fields, sent = set[str](), ForwardMsg()
+            while sent.WhichOneof("type") != "script_finished":
+                message = websocket.recv(timeout=PATIENCE_SECONDS)
+                assert isinstance(message, bytes)
+                sent = ForwardMsg.FromString(message)
+                fields |= set(FIELD.findall(str(sent)))
+            assert fields, "the page has no field"
+            request = BackMsg()
+            request.rerun_script.page_name = name
+            for field in (*fields, "none"):
+                request.rerun_script.widget_states.widgets.add(id=field, json_value="{no JSON")
+            websocket.send(request.SerializeToString())
+            for message in websocket:
+                assert isinstance(message, bytes)
+                if ForwardMsg.FromString(message).WhichOneof("type") == "script_finished":
+                    return
+
     def page(self, name: str, browser: tuple[str, str], *, until: bytes) -> bytes:
         """All that Streamlit sends a browser for a page, until these words are there."""
         with self.socket(name, browser) as websocket:
@@ -109,17 +132,20 @@ class Serving:
 def serving(tmp_path: Path) -> Iterator[Serving]:
     issuer = CredentialIssuer(tmp_path / "security")
     folder = issuer.issue(CredentialRole(name="studio", scopes=()), HOUR)
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SERVE), str(folder)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(SERVE), str(folder)],
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+        )
     assert process.stdout is not None
     try:
         found = ADDRESS.search(process.stdout.readline())
         assert found is not None
         tls = ssl.create_default_context(cafile=folder / "ca.crt")
-        yield Serving(port=int(found[1]), issuer=issuer, tls=tls)
+        yield Serving(port=int(found[1]), issuer=issuer, tls=tls, log=log)
     finally:
         process.kill()
         process.communicate()
@@ -131,6 +157,13 @@ def test_a_page_calls_the_services_with_the_token_of_its_visitor(serving: Servin
     assert b"Your token has expired" not in runs
     configure = serving.page("configure", browser, until=b"a token does not open it")
     assert b"model_path" not in configure
+
+
+def test_values_of_other_kinds_are_one_line_and_no_traceback(serving: Serving) -> None:
+    serving.values("compare", serving.sign_in())
+    said = serving.log.read_text()
+    assert said.count("a websocket sends a value that its field does not take") == 1, said
+    assert "Traceback" not in said
 
 
 def test_a_visitor_with_very_many_pages_keeps_no_other_one_waiting(serving: Serving) -> None:
