@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
+from pydantic import JsonValue
 from typer.core import TyperGroup
 
 from trinity.cli.main import make_app
+from trinity.config.check import check_file
 from trinity.config.docs.catalog import all_keys
+from trinity.config.schema.base import KeyStatus
 from trinity.plugins import REWARDS, WORKFLOWS
 
 ROOT = Path(__file__).parents[2]
@@ -94,15 +97,62 @@ def test_python_runs_as_far_as_it_needs_no_service(
         exec(compile(ast.Module(runs, []), str(snippet), "exec"), names)
 
 
-KEYS = {key.path for key in all_keys()}
-NAMES = {part for path in KEYS for part in re.sub(r"\[\]", "", path).split(".")}
+KEYS = {key.plain_path for key in all_keys() if key.status is KeyStatus.ACTS}
+BEGINNINGS = {path[:end] for path in KEYS for end, sign in enumerate(path) if sign == "."} | KEYS
+PLACES = ("", "buffer.explorer_input")
+"""Sections whose keys the pages show without them."""
+WHOLE: dict[str, JsonValue] = {
+    **yaml.safe_load(YAML[0].text),
+    "cluster": {"node_num": 1, "gpu_per_node": 0},
+}
+"""The file of the README, which snippets are laid over; on processors, as they count no GPUs."""
+WHOLE["buffer"]["explorer_input"]["eval_tasksets"] = [  # type: ignore[index,call-overload]
+    {"name": "test", "path": "test.jsonl", "format": {"prompt_key": "q", "response_key": "a"}}
+]
+
+
+def laid_over(base: JsonValue, snippet: JsonValue) -> JsonValue:
+    if not isinstance(base, dict) or not isinstance(snippet, dict):
+        return snippet
+    return {**base, **{name: laid_over(base.get(name), snippet[name]) for name in snippet}}
+
+
+def checked(document: dict[str, JsonValue], folder: Path) -> list[str]:
+    """The errors of a file that has a snippet in its place, and its keys that do not act."""
+    for place in PLACES:
+        if all(f"{place}.{name}".removeprefix(".") in BEGINNINGS for name in document):
+            break
+    else:
+        return [f"no section has all of {', '.join(document)}"]
+    tree: JsonValue = document
+    for section in reversed(place.split(".") if place else []):
+        tree = {section: tree}
+    file = folder / "shown.yaml"
+    file.write_text(yaml.safe_dump(laid_over(WHOLE, tree)))
+    report = check_file(file)
+    return [*report.errors, *map(str, report.notices)]
 
 
 @pytest.mark.parametrize("snippet", YAML, ids=str)
-def test_yaml_has_no_key_that_is_not_known(snippet: Snippet) -> None:
+def test_yaml_is_right_in_a_whole_file(snippet: Snippet, tmp_path: Path) -> None:
     for document in yaml.safe_load_all(snippet.text):
-        if isinstance(document, dict) and not set(document) & set(OTHER_FILES):
-            assert not [name for name in document if name not in NAMES]
+        if not set(document) & set(OTHER_FILES):
+            assert checked(document, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"algorithm": {"algorithm_typ": "grpo"}},
+        {"algorithm": {"optimizer": {"lr": "fast"}}},
+        {"default_reward_fn": "math_reward"},
+        {"buffer": {"default_reward_fn_type": "math_reward"}},
+        {"algorithm": {"advantage_fn": "gpro"}},
+    ],
+    ids=str,
+)
+def test_wrong_yaml_would_be_noticed(wrong: dict[str, JsonValue], tmp_path: Path) -> None:
+    assert checked(wrong, tmp_path)
 
 
 @pytest.mark.parametrize(("place", "line"), COMMANDS)
