@@ -226,6 +226,38 @@ def version_spans(versions: Sequence[int], most: int = MAX_COLUMNS) -> list[Vers
     return [VersionRange(part[0], part[-1]) for part in parts]
 
 
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """The coloured cells of some tasks: a column for each version, or for each drawing.
+
+    Of a large taskset most tasks are drawn once or twice: columns of versions would be empty.
+    """
+
+    labels: tuple[str, ...]
+    spans: tuple[VersionRange, ...]
+    """Versions of the columns; none where columns are drawings."""
+
+    @classmethod
+    def of(cls, versions: Sequence[int], shown: Sequence[TaskHistory]) -> "HeatMap":
+        """Returns the columns that at least half of the cells fill, or one for each drawing."""
+        spans = version_spans(versions)
+        num_filled = sum(bool(span.score(task).num_runs) for task in shown for span in spans)
+        if 2 * num_filled >= len(shown) * len(spans):
+            return cls(tuple(span.label for span in spans), tuple(spans))
+        most = min(MAX_COLUMNS, max(len(task.versions) for task in shown))
+        return cls(tuple(f"Drawing {place}" for place in range(1, most + 1)), ())
+
+    def cells(self, task: TaskHistory) -> tuple[tuple[str, int | None], ...]:
+        """Returns the text and the colour of each cell; of more drawings the newest."""
+        if self.spans:
+            scores = [(span.score(task), "") for span in self.spans]
+        else:
+            drawn = list(task.versions.items())[-len(self.labels) :]
+            scores = [(score, f"v{version} ") for version, score in drawn]
+            scores += [(Score(), "")] * (len(self.labels) - len(scores))
+        return tuple((before + heat_text(score), heat_level(score)) for score, before in scores)
+
+
 def heat_text(score: Score) -> str:
     """Returns the text of a cell: the pass rate in percent; empty where the task was not drawn."""
     if not score.num_runs:

@@ -103,6 +103,22 @@ def test_the_hardest_task_is_first_and_a_cut_is_told(
     assert len(studio.service.requests["ListTaskScores"]) == 2  # a reward came later
 
 
+def test_tasks_that_are_drawn_rarely_have_columns_of_drawings_and_not_of_versions(
+    tmp_path: Path, rows_of: dict[str, list[tuple[str, ...]]]
+) -> None:
+    told = scores((1, {0: 0}), (2, {5: 1}), (3, {9: 2}), (4, {12: 0, 14: 2}), (5, {17: 2}))
+    studio = FakeStudio(a_run(tmp_path), ListStages=stored_stage(n=4), ListTaskScores=told)
+    _, texts = opened(tasks_page, studio)
+    assert [row[5:] for row in rows_of["Tasks"]] == [
+        ("v0 0%", ""),
+        ("v12 0%", "v14 100%"),
+        ("v5 50%", ""),
+        ("v9 100%", ""),
+        ("v17 100%", ""),
+    ]
+    assert any(text.startswith(tasks.OF_DRAWINGS) for text in texts)
+
+
 def test_a_task_shows_what_the_model_wrote_as_text_alone(
     tmp_path: Path, rows_of: dict[str, list[tuple[str, ...]]]
 ) -> None:

@@ -1,7 +1,5 @@
 """The page Tasks: how often each task is solved, version by version."""
 
-from collections.abc import Sequence
-
 import streamlit as st
 
 from trinity.api.v1 import query_pb2
@@ -27,17 +25,14 @@ from trinity.studio.pages.scored import (
 )
 from trinity.studio.plain_text import joined, number_text
 from trinity.studio.scores import (
+    HeatMap,
     ScoreQuestion,
     ScoreTable,
     TaskHistory,
     TaskOrder,
-    VersionRange,
-    heat_level,
-    heat_text,
     ordered_tasks,
     short_names,
     summary_of,
-    version_spans,
 )
 from trinity.studio.widgets import Column, Row, show_long_text, show_problem, show_table, show_text
 
@@ -57,6 +52,7 @@ LEGEND = (
     "Cells: runs that passed with these weights. Empty: not drawn; ?: drawn, and no run has a "
     "score. A flip is a change between fewer than half of the runs and more."
 )
+OF_DRAWINGS = "Most tasks were drawn with few versions (v): each has its own in its row."
 NO_TASKS = "No task is in this list. Tasks come with the first finished runs."
 
 
@@ -90,19 +86,19 @@ def _show_tasks(context: StudioContext, viewed: ViewedRun) -> None:
     tasks = ordered_tasks(table, _chosen_order())
     first = page_number() * PAGE_ROWS
     shown = tasks[first : first + PAGE_ROWS]
-    spans, names = version_spans(table.versions), short_names(table.tasks)
+    heat, names = HeatMap.of(table.versions, shown), short_names(table.tasks)
     with st.container(height=TABLE_HEIGHT if len(shown) > 10 else "content", border=False):
         picked = show_table(
             "Tasks",
-            [*FIXED_COLUMNS, *(Column(span.label, "heat") for span in spans)],
-            [task_cells(task, names[task.name], spans) for task in shown],
+            [*FIXED_COLUMNS, *(Column(label, "heat") for label in heat.labels)],
+            [task_cells(task, names[task.name], heat) for task in shown],
             key="tasks",
             empty=NO_TASKS,
             selectable=True,
             selected=st.query_params.get(TASK, ""),
         )
     if shown:
-        show_text(LEGEND)
+        show_text(LEGEND if heat.spans else f"{OF_DRAWINGS} {LEGEND}")
     if len(tasks) > PAGE_ROWS:
         more = len(tasks) > first + PAGE_ROWS
         turn_pages(len(shown), has_more=more, page_rows=PAGE_ROWS, remark=f" of {len(tasks):,}")
@@ -138,10 +134,9 @@ def _chosen_order() -> TaskOrder:
     return TaskOrder(order)
 
 
-def task_cells(task: TaskHistory, name: str, spans: Sequence[VersionRange]) -> Row:
+def task_cells(task: TaskHistory, name: str, heat: HeatMap) -> Row:
     """Converts a task to a row of the heat map."""
-    total = task.total
-    scores = [span.score(task) for span in spans]
+    total, cells = task.total, heat.cells(task)
     return Row(
         id=task.name,
         cells=(
@@ -150,9 +145,9 @@ def task_cells(task: TaskHistory, name: str, spans: Sequence[VersionRange]) -> R
             f"{total.num_passed:,} of {total.num_scored:,}",
             number_text(total.mean),
             f"{task.num_flips:,}",
-            *map(heat_text, scores),
+            *(text for text, _ in cells),
         ),
-        levels=tuple(map(heat_level, scores)),
+        levels=tuple(level for _, level in cells),
     )
 
 
