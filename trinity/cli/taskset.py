@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from trinity.cli.output import pluralize
 from trinity.cli.overrides import refuse_ignored
@@ -99,7 +99,8 @@ def list_tasksets(
     found = _call_buffer(
         lambda tasksets: tasksets.list(), buffer, tenant, config, job_dir, to_change=False
     )
-    table = Table("name", "rows", "state", "stages", "since", "source")
+    name = Column("name", overflow="fold")  # ids are to be copied whole
+    table = Table(name, "rows", "state", "stages", "since", "source")
     for listed in found:
         since = f"{listed.created_at.astimezone():%Y-%m-%d %H:%M}"
         counts = (f"{listed.num_rows:,}", str(listed.state), str(listed.num_stages))

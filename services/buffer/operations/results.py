@@ -297,14 +297,7 @@ async def _log_given_up(
     first = views[0]
     what = "evaluation of version" if first.kind is AssignmentKind.EVAL else "explore step"
     text = (
-        f"{what} {first.explore_step}: {_given_up_text(len(views))} "
-        f"row {first.task_index} of {first.taskset}: {_reason(first)}"
-    )
+        f"{what} {first.explore_step}: tasks given up, as all of their runs failed: {len(views)}, "
+        f"first row {first.task_index} of {first.taskset}: {_reason(first)}"
+    )  # one wording for all counts: notices that differ in numbers alone are shown once
     await log_event(connection, stage.key, NoticeEvent(text=text))
-
-
-def _given_up_text(num_tasks: int) -> str:
-    """Returns the count of tasks, to precede the example whose reason is given."""
-    if num_tasks == 1:
-        return "1 task was given up, as all of its runs failed:"
-    return f"{num_tasks} tasks were given up, as all of their runs failed; one of them,"

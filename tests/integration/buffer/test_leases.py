@@ -206,7 +206,7 @@ async def test_a_lost_step_is_refilled_then_trained_short(buffer: Buffer, tmp_pa
     events = await buffer.events("batch")
     notice = next(event.notice.text for event in events if event.HasField("notice"))
     assert (
-        notice.startswith("explore step 1: 1 task was given up, as all of its runs failed: row")
+        notice.startswith("explore step 1: tasks given up, as all of their runs failed: 1, first")
         and "it broke" in notice
     )
 

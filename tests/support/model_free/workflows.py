@@ -19,6 +19,14 @@ class OneInFourNeverEnds(Workflow):
         return _rewarded(experiences)
 
 
+class AlwaysRaises(Workflow):
+    """Fails for every task, and names it."""
+
+    def run(self) -> list[Experience]:
+        """Never an experience."""
+        raise ZeroDivisionError(f"the workflow is broken at task {self.task.index}")
+
+
 class Agent(Workflow):
     """Two turns over OpenAI's client."""
 
