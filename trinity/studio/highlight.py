@@ -55,11 +55,11 @@ class Highlight:
     def claim(self) -> str:
         """The title in words."""
         last = self.evaluations[-1]
-        after = "which is the last"
+        after = ", the last"
         if last != self.best:
-            after = f"the last, {last.version}, has {score_text(self.score, last.mean)}"
+            after = f"; the last, {last.version}, has {score_text(self.score, last.mean)}"
         return (
-            f"{self.score} on {self.taskset} with version {self.best.version}; {after}{self.failed}"
+            f"{self.score} on {self.taskset} with version {self.best.version}{after}{self.failed}"
         )
 
     @property

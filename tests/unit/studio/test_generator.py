@@ -316,6 +316,7 @@ def test_starting_says_where_the_log_cannot_be_written(tmp_path: Path) -> None:
 
 def test_a_new_form_says_what_is_missing_and_not_where_it_was_written() -> None:
     report = check_tree({"project": "trinity", "name": "rft"})
+    assert "buffer.explorer_input.taskset.path" in report.errors
     assert report.all_errors
     assert "form.yaml" not in " ".join((*report.other_errors, *sum(report.errors.values(), ())))
 

@@ -65,7 +65,7 @@ def test_the_best_version_is_named_with_its_score_and_the_last_one_too() -> None
 def test_failed_runs_of_the_best_version_are_told() -> None:
     found = of_summary(summary(evaluation(0, 0.5), evaluation(3, 0.9, num_failed=4)))
     assert found is not None
-    assert "which is the last, 4 of 100 runs failed and count 0" in found.claim
+    assert ", the last, 4 of 100 runs failed and count 0" in found.claim
 
 
 def test_a_run_that_follows_on_has_its_result_so_far() -> None:

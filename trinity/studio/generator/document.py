@@ -178,6 +178,8 @@ def _key_of(error: str) -> str:
         key = documented_key(parse_key(written))
         if key in paths:
             return key
+        if f"{key}.path" in paths:  # a section of data that is missing begins with its file
+            return f"{key}.path"
     return ""
 
 
