@@ -1,11 +1,13 @@
 """The gate lets through what has a cookie, and nothing else reaches the pages."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import uvicorn
@@ -16,7 +18,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.support.http_answers import HttpAnswer, http_get
 from trinity.studio import gate as module
-from trinity.studio.frames import NOT_UNDERSTOOD
+from trinity.studio.frames import NOT_UNDERSTOOD, OneLineOfValues
 from trinity.studio.gate import KEY_PROTOCOL, MAX_BROWSERS, Admission, Gate, Site
 from trinity.studio.visitors import MAX_REQUESTS, MAX_SOCKETS, OWNER, Shares
 
@@ -280,3 +282,17 @@ def test_what_pages_need_comes_through_and_nothing_else(served: Served) -> None:
         for message in asked.values():
             page.send(message.SerializeToString())
         assert page.recv(timeout=60) == asked["rerun_script"].SerializeToString()
+
+
+@pytest.mark.parametrize("function", ["deserialize", "show"])
+def test_only_what_reading_a_value_raises_loses_its_traceback(function: str) -> None:
+    scope: dict[str, Any] = {}
+    exec(f"def {function}():\n    raise KeyError('x')", scope)
+    with pytest.raises(KeyError) as raised:
+        scope[function]()
+    record = logging.makeLogRecord({"exc_info": (KeyError, raised.value, raised.tb), "msg": "no"})
+    limit = OneLineOfValues()
+    assert limit.filter(record)
+    assert (record.exc_info is None) == (function == "deserialize")
+    again = logging.makeLogRecord({"exc_info": (KeyError, raised.value, raised.tb)})
+    assert limit.filter(again) == (function != "deserialize")
