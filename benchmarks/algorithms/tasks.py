@@ -82,6 +82,11 @@ def is_same_end(answer: str, truth: str) -> bool:
     return answer.rpartition(SEPARATOR)[2] == truth.rpartition(SEPARATOR)[2]
 
 
+def last_part_reward(response: str, truth: str) -> dict[str, float]:
+    """Pays for the last part of an answer; this module loads fast in each process of rewards."""
+    return {"accuracy": float(is_same_end(response, truth))}
+
+
 def added(first: int, second: int, num_digits: int, forgets: Callable[[], bool]) -> str:
     """Writes an addition out, from the last digit on: `7+5+0=12,4+8+1=13,...,sum`."""
     carry, parts, digits = 0, [], ""

@@ -19,7 +19,7 @@ from benchmarks.algorithms.beside.course import SERVICES, Course
 from benchmarks.algorithms.beside.ours import EVAL_INTERVAL, NUM_ROWS, trial_of
 from benchmarks.algorithms.data import COLUMNS as PAIR_COLUMNS
 from benchmarks.algorithms.job import COLUMNS, TrialJob
-from benchmarks.algorithms.tasks import HINT_TEMPLATE, is_same_end
+from benchmarks.algorithms.tasks import HINT_TEMPLATE, last_part_reward
 from benchmarks.algorithms.trials import Trial
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -73,11 +73,6 @@ def _run(config: Path, environment: Mapping[str, str], *overrides: str) -> None:
         raise RuntimeError(f"{config.stem} ended with {done.returncode}; see {log}")
 
 
-def last_part_reward(response: str, truth: str) -> dict[str, float]:
-    """Pays for the last part of an answer."""
-    return {"accuracy": float(is_same_end(response, truth))}
-
-
 def config_values(
     job: TrialJob, trial: Trial, model: str, name: str, *, seed: int, num_steps: int
 ) -> Mapping[str, object]:
@@ -126,7 +121,7 @@ def _taskset(job: TrialJob, split: str) -> dict[str, object]:
 
 def _evaluated(job: TrialJob) -> dict[str, object]:
     """Returns how held-out problems are answered: as in `benchmarks.algorithms.play`."""
-    reward = f"{__name__}.{last_part_reward.__name__}"
+    reward = f"{last_part_reward.__module__}.{last_part_reward.__name__}"
     temperature = 0.0 if job.task is None else 1.0
     return {
         "default_workflow_type": "simple_workflow",

@@ -88,8 +88,7 @@ class IsolatedReward:
 
         Raises: UserError when it cannot be constructed.
         """
-        async with self.pool.lease() as process:
-            answer = await process.load([self.reference])
+        answer = await self.pool.load(self.reference)
         if failure := answer.get("failure"):
             if failure["kind"] == UserError.__name__:
                 raise UserError(failure["text"])

@@ -182,6 +182,7 @@ class UserProcessPool:
         self._max_processes = max_processes
         self._idle: list[UserProcess] = []
         self._all: set[UserProcess] = set()
+        self._rewards: list[Message] = []
         self._waiting: deque[asyncio.Future[UserProcess]] = deque()
         self._num_starting = 0
         self._start_seconds = 0.0
@@ -214,6 +215,18 @@ class UserProcessPool:
             await self.discard(process)
             raise
         self.give_back(process, seconds=time.monotonic() - begun)
+
+    async def load(self, reward: Message) -> Message:
+        """Has a process load a reward, and each later process when it starts.
+
+        Its import is then part of the start: as part of a call it would seem that calls are slow.
+        Returns the first process's answer. Raises: UserProcessDied.
+        """
+        async with self.lease() as process:
+            answer = await process.load([reward])
+        if reward not in self._rewards:
+            self._rewards.append(reward)
+        return answer
 
     async def answer(self, call: UserCall) -> Message:
         """Returns the answer to a call; if it is given up, its process ends and no other call does.
@@ -342,7 +355,7 @@ class UserProcessPool:
         self._num_starting += 1
         begun = time.monotonic()
         try:
-            process = await UserProcess.start()
+            process = await UserProcess.start(self._rewards)
         finally:
             self._num_starting -= 1
         self._start_seconds = time.monotonic() - begun

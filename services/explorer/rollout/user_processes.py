@@ -11,7 +11,7 @@ import signal
 import sysconfig
 import tempfile
 from asyncio.subprocess import Process
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -57,8 +57,10 @@ class UserProcess:
         """Numbers of calls whose answers, that they were not begun, are to come and not awaited."""
 
     @classmethod
-    async def start(cls) -> "UserProcess":
-        """Starts a process and waits until it has loaded users' files.
+    async def start(cls, rewards: Sequence[Message] = ()) -> "UserProcess":
+        """Starts a process and waits until it has loaded users' files and these rewards.
+
+        A reward that cannot be loaded says so when it is called.
 
         Raises: UserProcessDied.
         """
@@ -76,7 +78,7 @@ class UserProcess:
             raise
         started = cls(process, dump)
         try:
-            await started.load([])
+            await started.load(list(rewards))
         except BaseException:
             await started.kill()
             raise

@@ -451,6 +451,26 @@ async def test_a_users_pattern_in_a_reward_of_ours_is_killed_too() -> None:
         assert await reward({"response": "2x"}) == {"format_score": 0.1}
 
 
+async def test_a_further_process_has_loaded_the_rewards_before_it_gets_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first call would count the import as its own time, and more processes would start."""
+    noted = tmp_path / "imports"
+    (tmp_path / "dotted_reward.py").write_text(
+        f"with open({str(noted)!r}, 'a') as file:\n    file.write('imported\\n')\n"
+        "def score(response):\n    return 1.0\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    async with user_processes() as pool:
+        source = REWARDS.get("dotted_reward.score")
+        reward = IsolatedReward(pool=pool, source=source, args={}, name="dotted_reward.score")
+        noted.write_text("")
+        await reward.check()
+        async with pool.lease(), pool.lease():
+            assert len(noted.read_text().split()) == pool.num_processes == 2
+
+
 def test_a_queue_that_is_shorter_than_a_start_gets_no_further_process() -> None:
     pool = UserProcessPool(max_processes=4)
     assert pool._may_grow, "the first one"
