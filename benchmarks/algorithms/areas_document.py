@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmarks.algorithms.beside.course import (
@@ -86,15 +87,15 @@ def lines_of_services(courses: Iterable[Course]) -> Iterator[str]:
         algorithms = dict.fromkeys(key[1] for key in by_key if key[0] == model)
         for algorithm in algorithms:
             loop, services = (by_key.get((model, algorithm, who), []) for who in (OURS, SERVICES))
-            start = (loop or services)[0].start
-            yield _row([algorithm, f"{start:.3f}", _area(loop), _area(services)])
+            start = fmean({course.start for course in (*loop, *services)})  # one value a sample
+            yield _row([algorithm, f"{start:.3f}", _area(loop, start), _area(services, start)])
 
 
-def _area(courses: Sequence[Course]) -> str:
+def _area(courses: Sequence[Course], start: float) -> str:
     if not courses:
         return ""
     areas = tuple(area_under(course.start, course.accuracies) for course in courses)
-    return _figure(as_json(CurveArea(trials=(), lag=0, areas=areas, start=courses[0].start)))
+    return _figure(as_json(CurveArea(trials=(), lag=0, areas=areas, start=start)))
 
 
 def _row(cells: Sequence[str]) -> str:

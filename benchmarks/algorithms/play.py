@@ -15,7 +15,10 @@ from benchmarks.algorithms.rollout import Rollout, Sampler
 from benchmarks.algorithms.tasks import ToolGame, is_same_end
 
 HELD_OUT_SEED = 7
-"""Seed of the answers to held-out problems, one for all trials: equal weights have equal curves."""
+"""Seed of the answers to held-out problems, one for all trials: equal weights have equal curves.
+
+All curves share its luck: the start of `edits` has 0.178 by this seed, and 0.159 by 40 others.
+"""
 
 
 class TaskPlayer:
