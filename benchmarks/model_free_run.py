@@ -3,8 +3,14 @@
 from itertools import pairwise
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from tests.support.model_free.engine import RUN_SECONDS_VARIABLE, SPREAD_VARIABLE
-from tests.support.model_free.experiment import start_experiment, wait_until_ended
+from tests.support.model_free.experiment import (
+    experiment_plan,
+    start_experiment,
+    wait_until_ended,
+)
 from tests.support.model_free.learner import STEP_SECONDS_VARIABLE
 from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import buffer_pb2 as pb
@@ -12,6 +18,22 @@ from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.rpc.channel import open_channel
 from trinity.security.credentials import Credentials
+
+STEP_TASKS, REPEATS = 32, 8
+STEP_RUNS = STEP_TASKS * REPEATS
+
+
+def steady_plan(root: Path, num_steps: int, **explorer: JsonValue) -> ExperimentPlan:
+    """Steps of 32 tasks with eight runs each, rolled out while the step before is trained."""
+    return experiment_plan(
+        root,
+        num_tasks=STEP_TASKS * num_steps,
+        algorithm={"algorithm_type": "grpo", "repeat_times": REPEATS},
+        buffer={"total_steps": num_steps, "batch_size": STEP_TASKS},
+        synchronizer={"sync_interval": 1, "sync_offset": 1},
+        explorer={"runner_per_model": 64, **explorer},
+        trainer={"save_interval": 0},
+    )
 
 
 async def events_of(

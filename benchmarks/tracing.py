@@ -29,14 +29,12 @@ from typing import Literal
 
 import grpc
 
-from benchmarks.model_free_run import events_of, step_gaps
+from benchmarks.model_free_run import STEP_RUNS, events_of, steady_plan, step_gaps
 from benchmarks.table import PerformanceClaim, print_claims
-from tests.support.model_free.experiment import experiment_plan
 from trinity.telemetry import metrics, names, tracing
 
 ROOT = Path(__file__).resolve().parent.parent
 NUM_STEPS, NUM_UNCOUNTED = 16, 4
-NUM_TASKS, REPEATS = 32, 8
 SECONDS = 1.0
 ON, OFF, BEFORE = "on", "off", "before"
 MOST_ON, MOST_OFF = 1.03, 1.01
@@ -72,7 +70,7 @@ def main() -> None:
 def _report(measured: dict[str, list[dict[str, float]]], path: Path) -> None:
     steps = {way: statistics.median(run["step"] for run in runs) for way, runs in measured.items()}
     cpu = {way: statistics.median(run["cpu"] for run in runs) for way, runs in measured.items()}
-    off = off_seconds() * OFF_CALLS_OF_A_RUN * NUM_TASKS * REPEATS / steps[OFF]
+    off = off_seconds() * OFF_CALLS_OF_A_RUN * STEP_RUNS / steps[OFF]
     claims = [
         PerformanceClaim(
             "a step with traces and figures, over one without", *_over(steps, ON, OFF)
@@ -138,15 +136,7 @@ def _one_run() -> dict[str, float]:
     """Seconds from one step's report to the next, and of computing from start to end."""
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as directory:
-        plan = experiment_plan(
-            Path(directory),
-            num_tasks=NUM_TASKS * NUM_STEPS,
-            algorithm={"algorithm_type": "grpo", "repeat_times": REPEATS},
-            buffer={"total_steps": NUM_STEPS, "batch_size": NUM_TASKS},
-            synchronizer={"sync_interval": 1, "sync_offset": 1},
-            explorer={"runner_per_model": 64},
-            trainer={"save_interval": 0},
-        )
+        plan = steady_plan(Path(directory), NUM_STEPS)
         events = asyncio.run(events_of(plan, run_seconds=SECONDS, step_seconds=SECONDS))
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {

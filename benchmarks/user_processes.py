@@ -24,12 +24,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.model_free_run import events_of
+from benchmarks.model_free_run import STEP_RUNS, events_of, steady_plan
 from benchmarks.table import PerformanceClaim, print_claims
-from tests.support.model_free.experiment import experiment_plan
 
 ROOT = Path(__file__).resolve().parent.parent
-NUM_STEPS, NUM_TASKS, REPEATS = 16, 32, 8
+NUM_STEPS = 16
 SECONDS = 1.0
 MOST = 1.03
 PROCESSES, THREADS = "processes", "threads"
@@ -71,7 +70,7 @@ def balanced_ratio(ratios: Sequence[float]) -> float:
     return statistics.geometric_mean(statistics.median(some) for some in orders if some)
 
 
-_NUM_ANSWERS = NUM_STEPS * NUM_TASKS * REPEATS
+_NUM_ANSWERS = NUM_STEPS * STEP_RUNS
 
 
 def _pair(number: int) -> dict[str, float]:
@@ -91,15 +90,7 @@ def _in_own_process(isolate: str) -> float:
 
 def _one_run(*, isolate: bool) -> float:
     with tempfile.TemporaryDirectory() as directory:
-        plan = experiment_plan(
-            Path(directory),
-            num_tasks=NUM_TASKS * NUM_STEPS,
-            algorithm={"algorithm_type": "grpo", "repeat_times": REPEATS},
-            buffer={"total_steps": NUM_STEPS, "batch_size": NUM_TASKS},
-            synchronizer={"sync_interval": 1, "sync_offset": 1},
-            explorer={"runner_per_model": 64, "isolate_user_code": isolate},
-            trainer={"save_interval": 0},
-        )
+        plan = steady_plan(Path(directory), NUM_STEPS, isolate_user_code=isolate)
         events = events_of(plan, run_seconds=SECONDS, step_seconds=SECONDS, spreads_runs=True)
         asyncio.run(events)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,4 +1,4 @@
-"""A GRPO step through the services beside the same calls in one process, and beside a plain loop.
+"""A GRPO step through the services beside the same calls in one process.
 
 python -m benchmarks.overhead [--runs 3] [--models tiny big] [--json FILE]
 
@@ -21,13 +21,13 @@ from rich.table import Table
 
 from benchmarks.overhead import through_services
 from benchmarks.overhead.job import OverheadJob
-from benchmarks.overhead.models import write_big_model
 from benchmarks.overhead.steps import Steps
+from benchmarks.overhead.untrained_model import write_big_model
 from benchmarks.table import PerformanceClaim, print_claims
 from examples.addition.prepare import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT, PEER = "one process, same calls", "plain transformers loop"
+LIMIT = "one process, same calls"
 OURS = {0: "services, sync_offset 0", 1: "services, sync_offset 1"}
 AIMS = {0: 1.5, 1: 1.2}
 Contender = Callable[[OverheadJob, str], Steps]
@@ -90,7 +90,6 @@ def job_of(model: str, root: Path) -> OverheadJob:
 
 def _measure(job: OverheadJob, num_runs: int) -> dict[str, Steps]:
     contenders: dict[str, Contender] = {
-        PEER: lambda job, _: in_process("benchmarks.overhead.plain_loop", job),
         LIMIT: lambda job, _: in_process("benchmarks.overhead.one_process", job),
     }
     for offset, name in OURS.items():
@@ -127,14 +126,13 @@ def in_process(module: str, job: OverheadJob, packages: Path | None = None) -> S
 
 
 def _print_parts(model: str, measured: dict[str, Steps]) -> None:
-    table = Table("step", "seconds", "x limit", "x plain loop", "where the time goes", title=model)
+    table = Table("step", "seconds", "x limit", "where the time goes", title=model)
     for name, steps in measured.items():
         parts = "  ".join(f"{part} {value:.3f}" for part, value in steps.median_parts().items())
         table.add_row(
             name,
             f"{steps.median:.3f}",
             f"{steps.median / measured[LIMIT].median:.2f}",
-            f"{steps.median / measured[PEER].median:.2f}",
             parts,
         )
     Console(width=160).print(table)

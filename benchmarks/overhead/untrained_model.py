@@ -1,4 +1,4 @@
-"""Untrained models of any size, with the tokenizer of the addition example."""
+"""Untrained models: what they answer does not matter, how long it takes does."""
 
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,9 @@ from examples.addition.model import build_tokenizer
 
 
 def write_untrained_model(directory: Path, *, seed: int, **shape: Any) -> None:
-    """Writes a Hugging Face directory; the same seed gives the same bytes.
+    """Writes a Hugging Face directory with the tokenizer of the addition example.
 
-    The shape has the names of `Qwen2Config`.
+    The same seed gives the same bytes. The shape has the names of `Qwen2Config`.
     """
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(directory)
@@ -25,3 +25,18 @@ def write_untrained_model(directory: Path, *, seed: int, **shape: Any) -> None:
         model = Qwen2ForCausalLM(config).to(torch.float32)
     model.generation_config = GenerationConfig(bos_token_id=None, **special)
     model.save_pretrained(directory)
+
+
+def write_big_model(directory: Path) -> Path:
+    """Writes one of about 76 million parameters."""
+    write_untrained_model(
+        directory,
+        seed=1,
+        hidden_size=768,
+        intermediate_size=2048,
+        num_hidden_layers=11,
+        num_attention_heads=12,
+        num_key_value_heads=12,
+        max_position_embeddings=256,
+    )
+    return directory
