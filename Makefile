@@ -150,16 +150,16 @@ docs:  ## Write the tables of the documentation from the code
 	$(BIN)/python -m trinity.algorithm.document docs/algorithms.md
 	$(BIN)/python -m trinity.cli.config_document docs/configuration.md
 	$(BIN)/python -m trinity.verl.document docs/align-with-verl.md
-	$(BIN)/python -m trinity.security.document docs/security.md
-	$(BIN)/python -m trinity.workflows.document docs/workflows.md
+	$(BIN)/python -m trinity.runtime.security.document docs/security.md
+	$(BIN)/python -m trinity.rft.document docs/workflows.md
 	$(BIN)/python -m trinity.cli.reports docs/schemas
 
 docs-drift:
 	$(BIN)/python -m trinity.algorithm.document docs/algorithms.md --check
 	$(BIN)/python -m trinity.cli.config_document docs/configuration.md --check
 	$(BIN)/python -m trinity.verl.document docs/align-with-verl.md --check
-	$(BIN)/python -m trinity.security.document docs/security.md --check
-	$(BIN)/python -m trinity.workflows.document docs/workflows.md --check
+	$(BIN)/python -m trinity.runtime.security.document docs/security.md --check
+	$(BIN)/python -m trinity.rft.document docs/workflows.md --check
 
 # The tools for locks, bills of materials and audits, with hashes too, in an environment of their own.
 SUPPLY := $(SCRATCH)/supply

@@ -16,8 +16,8 @@ from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.rpc.channel import open_channel
-from trinity.security.credentials import Credentials
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.security.credentials import Credentials
 
 STEP_TASKS, REPEATS = 32, 8
 STEP_RUNS = STEP_TASKS * REPEATS

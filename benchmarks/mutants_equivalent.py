@@ -77,23 +77,23 @@ EQUIVALENT: Mapping[str, str] = {
     "[without USub]": _TWO_AXES,
     "token_advantage.units.means_U: means_U: FloatVector = first_U + differences_U / "
     "np.maximum(self.sizes_U, 1) [1 to 2]": "differences within a unit of one row add up to 0",
-    "trinity.codec._set_sequence: logprobs = sequence.rollout_logprobs.astype(np.float32, "
+    "trinity.data.codec._set_sequence: logprobs = sequence.rollout_logprobs.astype(np.float32, "
     "copy=False) [False to True]": _COPY,
-    "trinity.codec._set_sequence: mask = sequence.action_mask.astype(np.bool_, copy=False) "
+    "trinity.data.codec._set_sequence: mask = sequence.action_mask.astype(np.bool_, copy=False) "
     "[False to True]": _COPY,
-    "trinity.codec._set_sequence: tokens = sequence.tokens.astype(np.int32, copy=False) "
+    "trinity.data.codec._set_sequence: tokens = sequence.tokens.astype(np.int32, copy=False) "
     "[False to True]": _COPY,
-    "trinity.codec._typed: return data.astype(dtype, copy=False) [False to True]": _COPY,
-    "trinity.codec.raw_bytes_if_valid: if not is_plain or (tensor.dtype == Tensor.DTYPE_BOOL and "
-    'data.translate(None, b"\\0\\1")): [and to or, or back]': _SLOWER,
-    "trinity.codec.raw_bytes_if_valid: if not is_plain or (tensor.dtype == Tensor.DTYPE_BOOL and "
-    'data.translate(None, b"\\0\\1")): [without Not]': _SLOWER,
-    "trinity.codec.set_tensor: tensor.data = data.astype(little, copy=False).tobytes() "
+    "trinity.data.codec._typed: return data.astype(dtype, copy=False) [False to True]": _COPY,
+    "trinity.data.codec.raw_bytes_if_valid: if not is_plain or (tensor.dtype == Tensor.DTYPE_BOOL "
+    'and data.translate(None, b"\\0\\1")): [and to or, or back]': _SLOWER,
+    "trinity.data.codec.raw_bytes_if_valid: if not is_plain or (tensor.dtype == Tensor.DTYPE_BOOL "
+    'and data.translate(None, b"\\0\\1")): [without Not]': _SLOWER,
+    "trinity.data.codec.set_tensor: tensor.data = data.astype(little, copy=False).tobytes() "
     "[False to True]": _COPY,
-    "trinity.codec.tensor_from_proto: and np.frombuffer(tensor.data, np.uint8).max(initial=0) > 1 "
-    "[0 to 1]": "neither 0 nor 1 is above 1",
-    "trinity.codec_checks._plain_lengths: if length is None or not 1 <= message.prompt_length <= "
-    "length: [1 to 2]": _SLOWER,
+    "trinity.data.codec.tensor_from_proto: and np.frombuffer(tensor.data, np.uint8).max(initial=0) "
+    "> 1 [0 to 1]": "neither 0 nor 1 is above 1",
+    "trinity.data.codec_checks._plain_lengths: if length is None or not 1 <= message.prompt_length "
+    "<= length: [1 to 2]": _SLOWER,
     "trinity.workflows.answers._by_text: edges = [-1, *(place for place in places if place in "
     "found), len(messages)] [1 to 2]": "no message stands before the first",
     "trinity.workflows.experience_builder.distribution_of: logprobs=0, [0 to 1]": _ANY_CONSTANT,
@@ -112,13 +112,13 @@ EQUIVALENT: Mapping[str, str] = {
     "+ c) % size] for c in columns] for r in rows] [Add to Sub]": "another board that is valid",
     "trinity.workflows.sudoku_workflow.read_board: is_square = size * size == len(numbers) and "
     "isqrt(size) ** 2 == size and size > 1 [1 to 2]": "2 is no square",
-    "trinity.workflows.trinity_rft.hosting._by_run: for experience, run in zip(made, "
+    "trinity.rft.workflows.hosting._by_run: for experience, run in zip(made, "
     "self._places(name, made), strict=True): [True to False]": "there is a run for each sample",
-    "trinity.workflows.trinity_rft.hosting._hosted: for wrapper, model in zip(found.auxiliary, "
+    "trinity.rft.workflows.hosting._hosted: for wrapper, model in zip(found.auxiliary, "
     "self.auxiliary_models, strict=True): [True to False]": _AS_MANY,
-    "trinity.workflows.trinity_rft.hosting._new: for model, path in zip(self.auxiliary_models, "
+    "trinity.rft.workflows.hosting._new: for model, path in zip(self.auxiliary_models, "
     "self.paths.auxiliary, strict=True) [True to False]": _AS_MANY,
-    "trinity.workflows.trinity_rft.ruler._trains_judging: return "
+    "trinity.rft.workflows.ruler._trains_judging: return "
     'random.Random(f"{self.task.batch_id}/{self.task.task_id}").random() < share [Lt to LtE]': (
         _EQUAL_DRAW
     ),

@@ -125,9 +125,9 @@ TARGETS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "rollouts": {
         "services/trainer/batch_rows.py": _ROWS,
         "services/trainer/data/*.py": _ROWS,
-        "trinity/codec*.py": _WORKFLOWS,
+        "trinity/data/codec*.py": _WORKFLOWS,
         "trinity/workflows/*.py": _WORKFLOWS,
-        "trinity/workflows/trinity_rft/*.py": _WORKFLOWS,
+        "trinity/rft/workflows/*.py": _WORKFLOWS,
     },
 }
 """By set and pattern of files."""

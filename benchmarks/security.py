@@ -31,13 +31,13 @@ from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import trainer_pb2 as pb
 from trinity.api.v1 import trainer_pb2_grpc
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.local.stack import LocalStack
-from trinity.rpc.channel import open_channel
-from trinity.rpc.server import Servicer, serve
+from trinity.run.local.stack import LocalStack
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.server import Servicer, serve
+from trinity.runtime.security.authorization import Scope
+from trinity.runtime.security.certificates import CredentialIssuer, CredentialRole
+from trinity.runtime.security.credentials import PLAINTEXT, Credentials
 from trinity.runtime.settings import ServiceSettings
-from trinity.security.authorization import Scope
-from trinity.security.certificates import CredentialIssuer, CredentialRole
-from trinity.security.credentials import PLAINTEXT, Credentials
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVICE = pb.DESCRIPTOR.services_by_name["TrainerService"].full_name

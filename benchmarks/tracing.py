@@ -31,7 +31,7 @@ import grpc
 
 from benchmarks.model_free_run import STEP_RUNS, events_of, steady_plan, step_gaps
 from benchmarks.table import PerformanceClaim, print_claims
-from trinity.telemetry import metrics, names, tracing
+from trinity.runtime.telemetry import metrics, names, tracing
 
 ROOT = Path(__file__).resolve().parent.parent
 NUM_STEPS, NUM_UNCOUNTED = 16, 4

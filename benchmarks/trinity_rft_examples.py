@@ -23,8 +23,8 @@ import yaml
 
 from trinity.cli.config_check import check_on_machine
 from trinity.errors import UserError
-from trinity.launch.prepare import check_names
 from trinity.plugins import PLUGIN_DIRS_VARIABLE
+from trinity.run.launch.prepare import check_names
 
 VARIABLES = {
     "TRINITY_MODEL_PATH": "Qwen/Qwen2.5-1.5B-Instruct",

@@ -24,20 +24,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trinity.algorithm.advantage_fn import AdvantageFn
-from trinity.algorithm.advantage_fn.adapting import adapt_advantage
-from trinity.algorithm.algorithm import AlgorithmType, adapt_algorithm
-from trinity.algorithm.entropy_loss_fn import EntropyLossFn, adapt_entropy_loss
-from trinity.algorithm.kl_fn import KLFn, adapt_kl
-from trinity.algorithm.policy_loss_fn import PolicyLossFn, adapt_policy_loss
-from trinity.algorithm.sample_strategy import SampleStrategy, adapt_strategy
-from trinity.buffer.operators import ExperienceOperator, ExperienceOperatorV1
-from trinity.buffer.operators.adapting import adapt_operator
-from trinity.buffer.selector import BaseSelector
 from trinity.errors import UserError
-from trinity.launch.workflow_checks import check_workflow
 from trinity.plugins import PLUGIN_DIRS_VARIABLE, import_module, load_file, load_plugins
-from trinity.workflows.trinity_rft.workflow import Workflow
+from trinity.rft.algorithm.advantage_fn import AdvantageFn
+from trinity.rft.algorithm.advantage_fn.adapting import adapt_advantage
+from trinity.rft.algorithm.algorithm import AlgorithmType, adapt_algorithm
+from trinity.rft.algorithm.entropy_loss_fn import EntropyLossFn, adapt_entropy_loss
+from trinity.rft.algorithm.kl_fn import KLFn, adapt_kl
+from trinity.rft.algorithm.policy_loss_fn import PolicyLossFn, adapt_policy_loss
+from trinity.rft.algorithm.sample_strategy import SampleStrategy, adapt_strategy
+from trinity.rft.buffer.operators import ExperienceOperator, ExperienceOperatorV1
+from trinity.rft.buffer.operators.adapting import adapt_operator
+from trinity.rft.buffer.selector import BaseSelector
+from trinity.rft.checks.workflow import check_workflow
+from trinity.rft.workflows.workflow import Workflow
 
 WORKFLOWS = "trinity/common/workflows"
 FOLDERS = (

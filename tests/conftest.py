@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.forking.starts import close_images
 from tests.support.warm import close_warm_parents
-from trinity.local.given_run import TRUSTED_VARIABLE
+from trinity.run.local.given_run import TRUSTED_VARIABLE
 
 pytest_plugins = [
     "tests.scheduling",
@@ -28,7 +28,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 _REPOSITORY = str(Path(__file__).parents[1])
 _MARK = "TRINITY_TEST_SESSION"
-_OURS = ("nats-server", "postgres", "services.", "trinity.local.supervisor")
+_OURS = ("nats-server", "postgres", "services.", "trinity.run.local.supervisor")
 
 
 def pytest_configure() -> None:

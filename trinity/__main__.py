@@ -3,7 +3,7 @@
 import sys
 
 from trinity.errors import UserError
-from trinity.interpreter import check_interpreter, hiding_files
+from trinity.runtime.interpreter import check_interpreter, hiding_files
 
 USER_ERROR = 2
 MAX_CAUSES = 3

@@ -13,6 +13,7 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import logging
 import os
 import re
 import sys
@@ -20,15 +21,8 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
-from trinity import compat
-from trinity.compat import (
-    REWARD_PATHS,
-    UNSUPPORTED_REWARDS,
-    UNSUPPORTED_WORKFLOWS,
-    WORKFLOW_PATHS,
-)
 from trinity.errors import UserError
 from trinity.runtime.logs import own_package
 
@@ -47,17 +41,83 @@ folders are then not imported."""
 PLUGIN_PACKAGE = "trinity.plugins"
 """The package of all files of plugin folders, so that `from .my_file import Own` works in them."""
 __path__: list[str] = []
-"""Makes `trinity.plugins.my_file` an import path, which `trinity.compat` looks up."""
+"""Makes `trinity.plugins.my_file` an import path, which the import hook looks up."""
 _PLUGIN_MODULE = re.compile(rf"^{re.escape(PLUGIN_PACKAGE)}\._[0-9a-f]{{8}}_")
+_WORKFLOW_MODULES = "trinity.common.workflows."
 _OURS = str(Path(__file__).parent) + os.sep
 """The folder of files that may lie between a user's file and what it imports."""
+
+_OWN = "trinity.workflows"
+_RFT = "trinity.rft.workflows"
+_WITH_ASYNC_ALIAS: Mapping[str, str] = {
+    "simple_workflow": f"{_OWN}.simple_workflow.SimpleWorkflow",
+    "math_workflow": f"{_OWN}.math_workflow.MathWorkflow",
+    "math_boxed_workflow": f"{_OWN}.math_boxed_workflow.MathBoxedWorkflow",
+    "math_eval_workflow": f"{_OWN}.math_eval_workflow.MathEvalWorkflow",
+    "math_rm_workflow": f"{_OWN}.math_rm_workflow.MathRMWorkflow",
+}
+"""These names with the prefix `async_` are the same classes: they all run on the event loop."""
+WORKFLOW_PATHS: Mapping[str, str] = {
+    **_WITH_ASYNC_ALIAS,
+    **{f"async_{name}": path for name, path in _WITH_ASYNC_ALIAS.items()},
+    "frozen_lake_workflow": f"{_OWN}.frozen_lake_workflow.FrozenLakeWorkflow",
+    "greedy_baseline_workflow": f"{_OWN}.greedy_baseline_workflow.GreedyBaselineWorkflow",
+    "math_ruler_workflow": f"{_RFT}.ruler.MathRULERWorkflow",
+    "async_math_ruler_workflow": f"{_RFT}.ruler.MathRULERWorkflow",
+    "math_trainable_ruler_workflow": f"{_RFT}.ruler.MathTrainableRULERWorkflow",
+    "on_policy_distill_workflow": f"{_OWN}.on_policy_distill_workflow.OnPolicyDistillWorkflow",
+    "on_policy_distill_math_workflow": (
+        f"{_OWN}.on_policy_distill_math_workflow.OnPolicyDistillMathWorkflow"
+    ),
+    "rubric_judge_openai_workflow": (
+        f"{_OWN}.rubric_judge_openai_workflow.RubricJudgeOpenAIWorkflow"
+    ),
+    "rubric_judge_workflow": f"{_OWN}.rubric_judge_workflow.RubricJudgeWorkflow",
+    "self_distill_workflow": f"{_OWN}.self_distill_workflow.SelfDistillWorkflow",
+    "sudoku_workflow": f"{_OWN}.sudoku_workflow.SudokuWorkflow",
+    "tool_call_workflow": f"{_OWN}.tool_call_workflow.ToolCallWorkflow",
+    "toolcall_workflow": f"{_OWN}.tool_call_workflow.ToolCallWorkflow",
+    "verl_agent_workflow": f"{_OWN}.verl_agent_workflow.VerlAgentWorkflow",
+}
+DISTILLATION_WORKFLOWS = frozenset(
+    {"on_policy_distill_workflow", "on_policy_distill_math_workflow"}
+)
+"""They ask the first auxiliary model for the log-probabilities of the policy's tokens."""
+SELF_DISTILLATION_WORKFLOWS = frozenset({"self_distill_workflow"})
+"""They ask the policy itself, with a hint in its prompt."""
+BASELINE_WORKFLOWS = frozenset({"greedy_baseline_workflow"})
+"""They bring the reward of a greedy answer."""
+REWARD_PATHS: Mapping[str, str] = {
+    "accuracy_reward": "trinity.rewards.accuracy_reward.AccuracyReward",
+    "countdown_reward": "trinity.rewards.countdown_reward.CountdownReward",
+    "exact_match_reward": "trinity.rewards.exact_match_reward.ExactMatchReward",
+    "format_reward": "trinity.rewards.format_reward.FormatReward",
+    "gsm8k_reward": "trinity.rewards.gsm8k_reward.Gsm8kReward",
+    "math_boxed_reward": "trinity.rewards.math_boxed_reward.MathBoxedReward",
+    "math_dapo_reward": "trinity.rewards.math_dapo_reward.MathDapoReward",
+    "math_reward": "trinity.rewards.math_reward.MathReward",
+    "search_answer_reward": "trinity.rewards.search_answer_reward.SearchAnswerReward",
+}
+
+
+class Absent(NamedTuple):
+    """A known part that does not exist here: why, with advice, and its path in Trinity-RFT."""
+
+    why: str
+    path: str = ""
+    """The part is there once a plugin folder has the file."""
+
+    @property
+    def is_in_plugin_folder(self) -> bool:
+        module = self.path.rpartition(".")[0]
+        return bool(module) and file_in_place_of(module) is not None
 
 
 class Registry(Generic[T]):
     """Parts of one kind by name; those in `builtins` are imported on first use.
 
-    `absent` holds known names of parts that do not exist here, each with advice; a plugin may take
-    such a name. `adapter` is the dotted path of a function that makes a part of a class that was
+    `absent` is the dotted path of a table of Absent by name; a plugin may take such a name.
+    `adapter` is the dotted path of a function that makes a part of a class that was
     written for Trinity-RFT; such a class may also take the name of a built-in part. It is called
     when the part is asked for: one that cannot be used here does not keep its file from loading.
     """
@@ -66,12 +126,12 @@ class Registry(Generic[T]):
         self,
         kind: str,
         builtins: Mapping[str, str] | None = None,
-        absent: Mapping[str, str] | None = None,
+        absent: str = "",
         adapter: str = "",
     ) -> None:
         self._kind = kind
         self._builtins = dict(builtins or {})
-        self._absent = dict(absent or {})
+        self._absent = absent
         self._adapter = adapter
         self._sources: dict[str, T] = {}
         self._made: dict[str, T] = {}
@@ -82,6 +142,11 @@ class Registry(Generic[T]):
     def builtins(self) -> Mapping[str, str]:
         """Dotted paths of the built-in parts whose names no plugin has taken, in their order."""
         return {name: path for name, path in self._builtins.items() if name not in self._sources}
+
+    @property
+    def absent(self) -> Mapping[str, Absent]:
+        """Known parts that do not exist here, by name."""
+        return _at(self._absent) if self._absent else {}
 
     def register(self, name: str, part: T, *, force: bool = False) -> None:
         """Registers `part` under a name; a file that runs again, by another path, changes nothing.
@@ -156,8 +221,7 @@ class Registry(Generic[T]):
     def _adapted(self, name: str, part: T) -> T:
         if not self._needs_adapter(part):
             return part
-        module, _, function = self._adapter.rpartition(".")
-        adapted: T = vars(importlib.import_module(module))[function](name, part)
+        adapted: T = _at(self._adapter)(name, part)
         return adapted
 
     @property
@@ -182,10 +246,10 @@ class Registry(Generic[T]):
             return self._of_user(key)
         if path := self._builtins.get(key):
             return self._resolve(path)
-        if why := self._absent.get(key):
-            if (path := compat.path_in_plugin_folder(key)) is not None:
-                return self._resolve(path)
-            raise UserError(f"the {self._kind} {key!r} does not come with Trinity: {why}")
+        if (absent := self.absent.get(key)) is not None:
+            if absent.is_in_plugin_folder:
+                return self._resolve(absent.path)
+            raise UserError(f"the {self._kind} {key!r} does not come with Trinity: {absent.why}")
         if _SEPARATOR.search(key) or ("." in key and not _PATH.fullmatch(key)):
             raise UserError(
                 f"{key!r} cannot be the name of a {self._kind}: give a registered name, or "
@@ -197,7 +261,7 @@ class Registry(Generic[T]):
                 if os.environ.get(PLUGINS_ONLY_VARIABLE)
                 else self._resolve(key)
             )
-        known = [*self.names(), *self._absent]
+        known = [*self.names(), *self.absent]
         close = difflib.get_close_matches(key, known, n=3, cutoff=0.5)
         named = (
             f"close to it: {', '.join(close)}" if close else f"there are {', '.join(self.names())}"
@@ -247,7 +311,7 @@ class Registry(Generic[T]):
         module_name, _, name = path.rpartition(".")
         wanted = f"{self._kind} {path!r}"
         module = import_module(module_name, wanted=wanted)
-        if compat.is_of_theirs(module):
+        if type(module) is not ModuleType:  # of the import hook: it says what to use instead
             try:
                 theirs: T = getattr(module, name)
             except (ImportError, AttributeError) as error:
@@ -256,11 +320,18 @@ class Registry(Generic[T]):
         if name not in vars(module):
             close = difflib.get_close_matches(name, vars(module), n=3)
             hint = f"; close to it: {', '.join(close)}" if close else ""
-            raise UserError(f"{self._kind} {path!r}: {_file(module)} defines no {name!r}{hint}")
+            file = module.__file__ or module.__name__
+            raise UserError(f"{self._kind} {path!r}: {file} defines no {name!r}{hint}")
         try:
             return self._adapted(name, vars(module)[name])
         except UserError as error:
             raise UserError(f"{self._kind} {path!r}: {error}") from error
+
+
+def _at(path: str) -> Any:
+    """Returns what stands at a dotted path of ours, imported when it is first needed."""
+    module, _, name = path.rpartition(".")
+    return vars(importlib.import_module(module))[name]
 
 
 def _ran_again(taken: object, part: object) -> bool:
@@ -283,7 +354,6 @@ def import_module(name: str, wanted: str) -> ModuleType:
     """
     here = _look_in_current_folder()
     importlib.invalidate_caches()
-    compat.install_import_hook()
     try:
         module = importlib.import_module(name)
         own_package(name)
@@ -319,6 +389,15 @@ def _look_in_current_folder() -> str:
     return here
 
 
+def get_logger(name: str | None = None, level: int | None = None, **_: object) -> logging.Logger:
+    """Returns a logger whose lines the service that runs it writes from `log.level` on."""
+    name = name or "file"
+    logger = logging.getLogger(name if name.startswith("trinity.") else f"trinity.plugin.{name}")
+    if level is not None:
+        logger.setLevel(level)
+    return logger
+
+
 def load_plugins(directories: Iterable[str | Path]) -> None:
     """Imports every `*.py` of these folders, so that their parts are registered; none with `__`.
 
@@ -328,7 +407,6 @@ def load_plugins(directories: Iterable[str | Path]) -> None:
     for directory in map(Path, directories):
         if not directory.is_dir():
             raise UserError(f"the plugin folder {directory} does not exist")
-        compat.install_import_hook()
         for path in sorted(directory.glob("*.py")):
             if not path.name.startswith("__"):
                 load_file(path.resolve())
@@ -360,6 +438,17 @@ def plugin_file(name: str) -> Path | None:
         return None
     paths = (folder / f"{name}.py" for folder in plugin_dirs_from_environment())
     return next((path.resolve() for path in paths if path.is_file()), None)
+
+
+def file_in_place_of(name: str) -> Path | None:
+    """Returns the file of a plugin folder at the place that a module of Trinity-RFT has there."""
+    parts = name.split(".")
+    places = [Path(*parts).with_suffix(".py")]
+    if name.startswith(_WORKFLOW_MODULES):
+        places.append(Path(*parts[3:]).with_suffix(".py"))
+    folders = plugin_dirs_from_environment()
+    paths = (folder / place for folder in folders for place in places)
+    return next((path for path in paths if path.is_file()), None)
 
 
 def load_file(path: Path) -> ModuleType:
@@ -402,9 +491,9 @@ def _advice_on_package(error: BaseException) -> str:
     return f": install the package that has `{package}` where `trinity` and the explorer run"
 
 
-def _file(module: ModuleType) -> str:
-    return str(module.__file__ or module.__name__)
-
-
-WORKFLOWS: "Registry[type[Workflow]]" = Registry("workflow", WORKFLOW_PATHS, UNSUPPORTED_WORKFLOWS)
-REWARDS: "Registry[RewardSource]" = Registry("reward", REWARD_PATHS, UNSUPPORTED_REWARDS)
+WORKFLOWS: "Registry[type[Workflow]]" = Registry(
+    "workflow", WORKFLOW_PATHS, absent="trinity.rft.absent.WORKFLOWS"
+)
+REWARDS: "Registry[RewardSource]" = Registry(
+    "reward", REWARD_PATHS, absent="trinity.rft.absent.REWARDS"
+)

@@ -13,8 +13,8 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from trinity.json_values import JsonObject as JsonObject
-from trinity.json_values import JsonValue as JsonValue
+from trinity.runtime.json_values import JsonObject as JsonObject
+from trinity.runtime.json_values import JsonValue as JsonValue
 
 _FORM = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 CANONICAL_UUID = re.compile(_FORM)

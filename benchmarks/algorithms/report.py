@@ -21,7 +21,7 @@ from benchmarks.algorithms.results import Results
 from benchmarks.algorithms.tasks import BenchTask
 from benchmarks.algorithms.trials import NO_AIM, Trial, all_trials
 from benchmarks.table import PerformanceClaim, print_claims
-from trinity.progress.curves import ACCENT, INK, STRONG
+from trinity.run.progress.curves import ACCENT, INK, STRONG
 
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """The 97.5 % quantile, by the number of seeds."""

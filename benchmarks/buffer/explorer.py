@@ -20,7 +20,7 @@ from services.explorer.types import (
     WorkGranted,
     attempt_result_to_proto,
 )
-from trinity.rpc.channel import open_channel
+from trinity.runtime.rpc.channel import open_channel
 from trinity.types import StageKey
 
 MAX_UNCONFIRMED = 4096

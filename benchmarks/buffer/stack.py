@@ -11,11 +11,11 @@ from benchmarks.buffer.worker import Worker, started
 from tests.integration.buffer.process import BufferProcess, start_anew
 from tests.support.infra_fixtures import running
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.local.addresses import free_port
-from trinity.local.nats import NatsServer
-from trinity.local.postgres import DATABASE, SUPERUSER, embedded_postgres
-from trinity.security.broker import ADMIN
-from trinity.security.secret_files import SecretFiles
+from trinity.run.local.addresses import free_port
+from trinity.run.local.nats import NatsServer
+from trinity.run.local.postgres import DATABASE, SUPERUSER, embedded_postgres
+from trinity.runtime.security.broker import ADMIN
+from trinity.runtime.security.secret_files import SecretFiles
 from trinity.types import StageKey
 
 STAGE = "rft"

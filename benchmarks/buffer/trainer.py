@@ -14,8 +14,8 @@ from services.trainer.checkpoints.weights import NO_PARENT
 from services.trainer.clients import TrainerBufferClient
 from services.trainer.retry import RpcRetry
 from services.trainer.types import WeightsOnDisk
-from trinity.rpc.channel import open_sync_channel
 from trinity.runtime.presence import WaitRegistry
+from trinity.runtime.rpc.channel import open_sync_channel
 from trinity.types import StageKey
 
 WAIT_SECONDS = 20.0

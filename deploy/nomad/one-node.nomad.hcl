@@ -197,7 +197,7 @@ job "trinity" {
       user   = "10001:10001"
       config {
         image           = var.images.synchronizer
-        entrypoint      = ["python", "-P", "-m", "trinity.deploy.accounts"]
+        entrypoint      = ["python", "-P", "-m", "trinity.run.deploy.accounts"]
         init            = true
         readonly_rootfs = true
         cap_drop        = ["all"]

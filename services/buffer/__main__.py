@@ -42,14 +42,14 @@ from trinity.api.v1 import buffer_pb2, query_pb2, taskset_pb2
 from trinity.api.v1.buffer_pb2_grpc import add_BufferServiceServicer_to_server
 from trinity.api.v1.query_pb2_grpc import add_QueryServiceServicer_to_server
 from trinity.api.v1.taskset_pb2_grpc import add_TasksetServiceServicer_to_server
-from trinity.rpc.runner import run_service
-from trinity.rpc.server import Servicer, serve
 from trinity.runtime.loops import LoopKeeper, LoopKind
 from trinity.runtime.nats_client import LenientClient
 from trinity.runtime.notifications import Listener
 from trinity.runtime.postgres import async_engine, report_health, wait_until_up
 from trinity.runtime.presence import WaitRegistry
-from trinity.security.credentials import Credentials
+from trinity.runtime.rpc.runner import run_service
+from trinity.runtime.rpc.server import Servicer, serve
+from trinity.runtime.security.credentials import Credentials
 
 logger = logging.getLogger(__name__)
 SERVICE = buffer_pb2.DESCRIPTOR.services_by_name["BufferService"].full_name

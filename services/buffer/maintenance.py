@@ -30,9 +30,9 @@ from trinity.runtime.loops import LoopKind, describe_failure, of_stage
 from trinity.runtime.notifications import Listener
 from trinity.runtime.retry import WaitReporter
 from trinity.runtime.sql import Connection
-from trinity.telemetry import metrics, names
-from trinity.telemetry.metrics import Observation
-from trinity.telemetry.tracing import Attributes
+from trinity.runtime.telemetry import metrics, names
+from trinity.runtime.telemetry.metrics import Observation
+from trinity.runtime.telemetry.tracing import Attributes
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class StageFailures:
         if isinstance(error, Unavailable):
             return
         metrics.LOOP_FAILURES.add(1, {names.LOOP_NAME: self.name})
-        reason = of_stage(self.name, key, error)
+        reason = of_stage(self.name, key.experiment_id, key.stage, error)
         self.waits.set(f"{self.name} {key}", waits_for=LoopKind.DATA_PATH, reason=reason)
         self._shown.add(key)
 

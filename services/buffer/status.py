@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from services.buffer.ingest.ingest import Ingest
 from services.buffer.ingest.stream import RunStream
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.rpc.channel import open_channel
-from trinity.rpc.health import Health
 from trinity.runtime.presence import Heartbeats, WaitRegistry
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.health import Health
 
 DATABASE = "database"
 BROKER = "broker"

@@ -11,7 +11,7 @@ from services.buffer.store.assignments import NewAssignment, assignment_id
 from services.buffer.store.leases import LeaseGrant
 from services.buffer.store.ready_rows import ReadyRow
 from services.buffer.types import GroupResult
-from trinity.telemetry import metrics, names, tracing
+from trinity.runtime.telemetry import metrics, names, tracing
 from trinity.types import StageKey
 
 

@@ -17,17 +17,17 @@ from trinity.config.plan.experience_sink import ExperienceSink
 from trinity.config.plan.task_storage import without_password
 from trinity.config.schema.base import Args
 from trinity.errors import UserError
-from trinity.isolation.box import OPEN_BOX, Box, box_refusal, python_paths
+from trinity.operators.tasks import BUILT_IN as TASK_OPERATORS
+from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline
 from trinity.plugins import (
     PLUGIN_DIRS_VARIABLE,
     PLUGINS_ONLY_VARIABLE,
     plugin_dirs_from_environment,
 )
-from trinity.runtime.child_process import OWN_IDENTITY, Identity
 from trinity.runtime.logs import LEVEL_VARIABLE
-from trinity.security.authorization import EVERY_TENANT
-from trinity.task_operators import BUILT_IN as TASK_OPERATORS
-from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
+from trinity.runtime.process.box import OPEN_BOX, Box, box_refusal, python_paths
+from trinity.runtime.process.child_process import OWN_IDENTITY, Identity
+from trinity.runtime.security.authorization import EVERY_TENANT
 
 logger = logging.getLogger(__name__)
 HUB = "hub"

@@ -7,8 +7,8 @@ from services.buffer.domain.group import GroupOutcome
 from services.buffer.domain.stage import TasksetKind
 from services.buffer.store.experiences import DerivedExperience
 from services.buffer.store.pipeline import Claim
-from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
-from trinity.training_rows import RowCheck
+from trinity.config.training_rows import RowCheck
+from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline
 from trinity.types import name_uuid
 
 

@@ -19,14 +19,14 @@ from trinity.api.v1.explorer_pb2_grpc import (
     add_ExplorerServiceServicer_to_server,
 )
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
-from trinity.rpc.channel import open_channel
-from trinity.rpc.runner import run_service
-from trinity.rpc.server import Servicer, serve
 from trinity.runtime.logs import log_formatter
 from trinity.runtime.loops import LoopKeeper
 from trinity.runtime.presence import WaitRegistry
-from trinity.security.credentials import Credentials
-from trinity.security.worker_tenant import worker_tenant
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.runner import run_service
+from trinity.runtime.rpc.server import Servicer, serve
+from trinity.runtime.security.credentials import Credentials
+from trinity.runtime.security.worker_tenant import worker_tenant
 
 
 async def serve_until(settings: ExplorerSettings, stop: asyncio.Event) -> None:

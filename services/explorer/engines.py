@@ -29,6 +29,7 @@ from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.openai_api.tools import ResponseParsers, load_parsers
 from services.explorer.retry import RetryPolicy, deadline
 from services.explorer.types import AttemptApi, model_weights
+from trinity.config.model_code_policy import trusts_model_code
 from trinity.config.plan.arithmetic import model_keys
 from trinity.config.plan.model import newest_snapshot
 from trinity.config.plan.parts import AuxiliaryModel, ExternalAccess
@@ -37,13 +38,12 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.base import Args
 from trinity.config.schema.explorer import EngineConfig
 from trinity.config.schema.model import ModelConfig
+from trinity.config.sizing.stage_sizes import engine_remedies, is_out_of_memory
 from trinity.errors import UserError
-from trinity.json_values import JsonObject
 from trinity.runtime.http_connections import ConnectionTable, HttpLimits
+from trinity.runtime.json_values import JsonObject
 from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.threads import in_daemon_thread
-from trinity.security.model_code import trusts_model_code
-from trinity.sizing.stage_sizes import engine_remedies, is_out_of_memory
 from trinity.workflows.generation import ChatTokenizer
 
 logger = logging.getLogger(__name__)

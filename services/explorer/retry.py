@@ -11,9 +11,9 @@ from typing import Any, Generic, TypeVar
 import grpc
 
 from trinity.errors import RpcError, TrinityError, Unavailable, UserError
-from trinity.rpc.errors import error_of
 from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.retry import Retry, RetryWait
+from trinity.runtime.rpc.errors import error_of
 
 logger = logging.getLogger(__name__)
 

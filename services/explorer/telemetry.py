@@ -24,8 +24,8 @@ from trinity.api.v1.experience_pb2 import RunResult
 from trinity.runtime.folded_log import folded
 from trinity.runtime.logs import as_fields
 from trinity.runtime.presence import Heartbeats
-from trinity.telemetry import metrics, names, tracing
-from trinity.telemetry.tracing import Span
+from trinity.runtime.telemetry import metrics, names, tracing
+from trinity.runtime.telemetry.tracing import Span
 from trinity.types import Experience, SamplingParams, StageKey
 from trinity.types import Sequence as TokenSequence
 from trinity.workflows.generation import Generation, Generator, OnDelta, Scores

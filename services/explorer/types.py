@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from trinity.api.v1 import experience_pb2
-from trinity.codec import SampleRef, set_experience
+from trinity.data.codec import SampleRef, set_experience
 from trinity.types import Experience, JsonObject, StageKey
 from trinity.weights.identity import identity_of
 from trinity.weights.offer import OfferAddress

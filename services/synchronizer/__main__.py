@@ -13,13 +13,13 @@ from services.synchronizer.settings import SynchronizerSettings
 from services.synchronizer.store.database import CHANNEL, SynchronizerDatabase
 from services.synchronizer.watching import WatchStreams
 from trinity.api.v1.synchronizer_pb2_grpc import add_SynchronizerServiceServicer_to_server
-from trinity.rpc.runner import USER_ERROR, run_service
-from trinity.rpc.server import Servicer, serve
 from trinity.runtime.loops import LoopKeeper
 from trinity.runtime.migrations import Migrations
 from trinity.runtime.notifications import Listener
 from trinity.runtime.postgres import async_engine, report_health, wait_until_up
 from trinity.runtime.presence import WaitRegistry
+from trinity.runtime.rpc.runner import USER_ERROR, run_service
+from trinity.runtime.rpc.server import Servicer, serve
 
 MIGRATIONS = Migrations(
     folder=Path(__file__).parent / "migrations",

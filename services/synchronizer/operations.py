@@ -26,7 +26,7 @@ from services.synchronizer.plan import (
 )
 from services.synchronizer.store import experiments, members, versions
 from services.synchronizer.store.database import SynchronizerDatabase, notify
-from trinity.rpc.quotas import TenantQuota
+from trinity.runtime.rpc.quotas import TenantQuota
 
 MAX_EXPERIMENTS_LISTED = 100
 MAX_PINNED_LISTED = 100_000

@@ -11,8 +11,8 @@ from services.synchronizer.validation import MAX_NAME_LENGTH, text
 from trinity.config.plan.stage_length import ExperimentLengths
 from trinity.config.schema.base import redact_secrets
 from trinity.errors import InvalidRequest, PreconditionFailed, TooLarge
-from trinity.json_values import holds_null
-from trinity.rpc.bounds import BOUNDS
+from trinity.runtime.json_values import holds_null
+from trinity.runtime.rpc.bounds import BOUNDS
 
 ARITHMETIC = "arithmetic"
 """The key of a stage that is kept for all lives of an experiment."""

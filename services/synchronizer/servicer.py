@@ -16,10 +16,10 @@ from services.synchronizer.watching import WatchStreams
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceServicer
 from trinity.errors import Forbidden, InvalidRequest
-from trinity.rpc import audit
-from trinity.rpc.answers import ANSWER_BYTES, ITEM_BYTES, fair_within, first_within
-from trinity.rpc.bounds import clip_text
-from trinity.security.authorization import Scope, current_caller
+from trinity.runtime.rpc import audit
+from trinity.runtime.rpc.answers import ANSWER_BYTES, ITEM_BYTES, fair_within, first_within
+from trinity.runtime.rpc.bounds import clip_text
+from trinity.runtime.security.authorization import Scope, current_caller
 
 SHORT_TEXT_BYTES = 200
 

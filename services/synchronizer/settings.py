@@ -3,8 +3,8 @@
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from trinity.rpc.quotas import QuotaText
 from trinity.runtime.postgres import IDLE_TRANSACTION_SECONDS
+from trinity.runtime.rpc.quotas import QuotaText
 from trinity.runtime.settings import ServiceSettings
 
 

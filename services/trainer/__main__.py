@@ -22,13 +22,13 @@ from services.trainer.control.supervisor import TrainingSupervisor
 from services.trainer.settings import TrainerSettings
 from trinity.api.v1 import trainer_pb2_grpc
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.rpc.channel import open_channel
-from trinity.rpc.runner import run_service
-from trinity.rpc.server import Servicer, serve
 from trinity.runtime.loops import LoopKeeper
 from trinity.runtime.presence import Heartbeats
-from trinity.security.credentials import Credentials
-from trinity.security.worker_tenant import worker_tenant
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.runner import run_service
+from trinity.runtime.rpc.server import Servicer, serve
+from trinity.runtime.security.credentials import Credentials
+from trinity.runtime.security.worker_tenant import worker_tenant
 
 SERVICE_NAME = "trinity.api.v1.TrainerService"
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from services.trainer.types import RunReward, TrainRow
 from trinity.api.v1 import buffer_pb2, experience_pb2
-from trinity.codec import sequence_from_proto, tensor_from_proto
+from trinity.data.codec import sequence_from_proto, tensor_from_proto
 from trinity.errors import RunFailed, UserError
 from trinity.types import MAX_EXPERTS, ROUTED_EXPERTS, ArrayData, FloatArray, JsonObject
 

@@ -21,9 +21,9 @@ from services.trainer.types import (
     WrittenCheckpoint,
 )
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
-from trinity.codec import stage_key_to_proto
-from trinity.rpc.limits import CALL_SECONDS
+from trinity.data.codec import stage_key_to_proto
 from trinity.runtime.device_lock import ReportCounter
+from trinity.runtime.rpc.limits import CALL_SECONDS
 from trinity.types import StageKey
 
 POLL_SECONDS = 20.0

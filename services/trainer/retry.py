@@ -10,8 +10,8 @@ import grpc
 
 from services.trainer.messages import RankWaiting
 from trinity.errors import RunFailed, Superseded, Unavailable
-from trinity.rpc.errors import error_of
 from trinity.runtime.retry import Retry, RetryWait, WaitReporter
+from trinity.runtime.rpc.errors import error_of
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from enum import StrEnum
 
 from services.trainer.types import RunReward, TrainBatch
 from trinity.errors import RunFailed
-from trinity.telemetry import metrics, names, tracing
-from trinity.telemetry.tracing import Span, SpanContextRef
+from trinity.runtime.telemetry import metrics, names, tracing
+from trinity.runtime.telemetry.tracing import Span, SpanContextRef
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)

@@ -29,9 +29,9 @@ from tests.support.model_free.learner import STEP_SECONDS_VARIABLE
 from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.local.process_spec import EventKind
-from trinity.local.stack import LocalStack
-from trinity.security.secret_files import SecretFiles
+from trinity.run.local.process_spec import EventKind
+from trinity.run.local.stack import LocalStack
+from trinity.runtime.security.secret_files import SecretFiles
 
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 MANY = 10_000

@@ -10,7 +10,7 @@ from tests.chaos.crash import DEATHS
 from tests.chaos.folder import FaultsFolder
 from trinity.algorithm.advantage.samples import Advantages, Samples
 from trinity.operators.rollouts import Changes, Rollouts
-from trinity.task_operators.task_rows import TaskChanges, TaskRows
+from trinity.operators.tasks.task_rows import TaskChanges, TaskRows
 
 OPERATOR, ADVANTAGE = "worker.operator-called", "worker.advantage-called"
 BUFFER = "buffer.operator-called"

@@ -18,7 +18,7 @@ from tests.chaos.crash import DEATHS
 from tests.chaos.zombie import Zombie
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.rpc.channel import open_channel
+from trinity.runtime.rpc.channel import open_channel
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.thorough]
 

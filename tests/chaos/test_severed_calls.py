@@ -13,8 +13,8 @@ import pytest
 
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
-from trinity.local.addresses import free_port
-from trinity.rpc.channel import open_channel, open_sync_channel
+from trinity.run.local.addresses import free_port
+from trinity.runtime.rpc.channel import open_channel, open_sync_channel
 
 CALL_SECONDS = 600.0
 SOON_SECONDS = 120.0

@@ -13,7 +13,7 @@ from tests.chaos.folder import FaultsFolder
 from trinity.api.v1 import buffer_pb2, taskset_pb2
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.api.v1.taskset_pb2_grpc import TasksetServiceStub
-from trinity.rpc.channel import open_channel
+from trinity.runtime.rpc.channel import open_channel
 
 UPLOADED, TASKSET_DELETED, ABANDONED = "uploaded", "taskset-deleted", "abandoned"
 DELETION_ASKED = "taskset-deletion-asked"

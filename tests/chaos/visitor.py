@@ -22,7 +22,7 @@ from tests.support.model_free.reward import LettersReward
 from trinity.api.v1 import buffer_pb2
 from trinity.api.v1 import query_pb2 as pb
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
-from trinity.rpc.channel import open_channel
+from trinity.runtime.rpc.channel import open_channel
 
 REWARDED, EXCLUDED, DELETED, INCLUDED = "rewarded", "excluded", "deleted", "included"
 OVERDUE = "overdue"

@@ -9,7 +9,7 @@ import grpc
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.rpc.channel import open_channel
+from trinity.runtime.rpc.channel import open_channel
 
 CALL_SECONDS = 5.0
 NOWHERE = "/nowhere"

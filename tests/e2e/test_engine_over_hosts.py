@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.conftest import REPOSITORY, Launch
 from tests.e2e.launched import CONFIG, SECONDS
-from trinity.runtime.child_process import module_command
+from trinity.runtime.process.child_process import module_command
 
 pytestmark = [pytest.mark.timeout(1000), pytest.mark.thorough]
 

@@ -20,11 +20,11 @@ from services.explorer.engine.tokenizer import HuggingFaceTokenizer
 from services.trainer.data.chat import ChatEncoder, Encoded
 from services.trainer.data.encoders import DpoEncoder, SftEncoder
 from trinity.algorithm.algorithm_type import RowSchema
-from trinity.chat_spans import ChatTemplate
 from trinity.config.checks.row_templates import RowTemplate
 from trinity.config.schema.data import FormatConfig
+from trinity.config.training_rows import check_training_row
+from trinity.data.chat_spans import ChatTemplate
 from trinity.errors import UserError
-from trinity.training_rows import check_training_row
 from trinity.types import Experience, FinishReason, JsonObject, SamplingParams
 from trinity.workflows.answers import match_answers
 from trinity.workflows.generation import Generation, ModelLimits, OnDelta, Scores

@@ -18,7 +18,7 @@ LIMIT_SECONDS = 600.0
 @contextlib.contextmanager
 def data_juicer_server() -> Iterator[str]:
     """Its address, until the end of the block."""
-    command = [PYTHON, "-m", "trinity.data_juicer.server", "--port", "0"]
+    command = [PYTHON, "-m", "trinity.user_code.data_juicer.server", "--port", "0"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
         try:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from trinity.data_juicer import server
-from trinity.data_juicer.bounded_server import BoundedThreadingServer, ServerLimits
-from trinity.data_juicer.server import BadRequest
+from trinity.user_code.data_juicer import server
+from trinity.user_code.data_juicer.bounded_server import BoundedThreadingServer, ServerLimits
+from trinity.user_code.data_juicer.server import BadRequest
 
 
 class LongEnough:

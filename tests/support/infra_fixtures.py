@@ -15,13 +15,13 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from trinity.local.addresses import free_port
-from trinity.local.binaries import postgres_programs
-from trinity.local.nats import NatsServer
-from trinity.local.postgres import DATABASE, SCHEMA_OWNERS, SUPERUSER, PostgresServer
-from trinity.local.process_spec import ProcessSpec
-from trinity.security.broker import ADMIN
-from trinity.security.secret_files import SecretFiles
+from trinity.run.local.addresses import free_port
+from trinity.run.local.binaries import postgres_programs
+from trinity.run.local.nats import NatsServer
+from trinity.run.local.postgres import DATABASE, SCHEMA_OWNERS, SUPERUSER, PostgresServer
+from trinity.run.local.process_spec import ProcessSpec
+from trinity.runtime.security.broker import ADMIN
+from trinity.runtime.security.secret_files import SecretFiles
 
 _names = count(1)
 

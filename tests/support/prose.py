@@ -28,7 +28,7 @@ WORDS = re.compile(
     r"|[Ww]ho (?:needs|wants|reads|takes|asks|calls|sends|looks|stores|serves|settles|waits|has|is"
     r"|rolls|adds|ends|runs|may))\b"
 )
-ALLOWED = {"trinity/runtime/child_process.py": {"nobody"}}
+ALLOWED = {"trinity/runtime/process/child_process.py": {"nobody"}}
 """The Unix account of that name."""
 
 

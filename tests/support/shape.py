@@ -19,11 +19,11 @@ MAX_FILES_OF_FOLDER = 35
 MEANINGLESS = "one"
 """A loop variable that does not say what it stands for."""
 UPSTREAM = (
-    "trinity/algorithm/algorithm.py",
-    "trinity/algorithm/sample_strategy/",
-    "trinity/common/",
-    "trinity/utils/",
-    "trinity/workflows/trinity_rft/",
+    "trinity/rft/algorithm/algorithm.py",
+    "trinity/rft/algorithm/sample_strategy/",
+    "trinity/rft/common/",
+    "trinity/rft/utils/",
+    "trinity/rft/workflows/",
 )
 """Classes here carry the names of Trinity-RFT, since files written for it import them."""
 

@@ -36,7 +36,14 @@ TAKEN_ON = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 """Variables of the interpreter that a forked program takes on; it cannot take on the others."""
 COMMANDS = tuple(
     f"trinity.{name}"
-    for name in ("cli.config", "cli.experiment", "cli.feedback", "cli.run", "cli.taskset", "deploy")
+    for name in (
+        "cli.config",
+        "cli.experiment",
+        "cli.feedback",
+        "cli.run",
+        "cli.taskset",
+        "run.deploy",
+    )
 )
 """What commands import late, for `also`."""
 

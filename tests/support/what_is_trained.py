@@ -19,7 +19,7 @@ from services.trainer.data.chat import ChatEncoder
 from tests.support.said import said_logprobs
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.advantage.samples import Samples
-from trinity.chat_spans import Conversation
+from trinity.data.chat_spans import Conversation
 from trinity.types import Experience, FinishReason, SamplingParams
 from trinity.workflows.answers import match_answers
 from trinity.workflows.generation import Generation, ModelLimits, OnDelta, Scores

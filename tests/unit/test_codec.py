@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trinity.api.v1 import experience_pb2
-from trinity.codec import (
+from trinity.data.codec import (
     SampleRef,
     Tensor,
     check_experience,

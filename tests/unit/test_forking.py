@@ -16,8 +16,8 @@ import pytest
 from tests.support.forking.programs import ALSO_TAKEN_ON, SPAWNED, acts_at_import, program_of
 from tests.support.forking.starts import close_images, forked_programs, real_starts
 from tests.support.telling import CODE, IMPORTED_BEFORE
-from trinity.isolation.box import OPEN_BOX
-from trinity.runtime.child_process import OWN_IDENTITY
+from trinity.runtime.process.box import OPEN_BOX
+from trinity.runtime.process.child_process import OWN_IDENTITY
 
 TELLING = "tests.support.telling"
 COMMAND = (sys.executable, "-P", "-m", TELLING)

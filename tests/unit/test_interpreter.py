@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from trinity.errors import UserError
-from trinity.interpreter import check_interpreter, hiding_files
-from trinity.runtime.child_process import module_command
+from trinity.runtime.interpreter import check_interpreter, hiding_files
+from trinity.runtime.process.child_process import module_command
 
 REPOSITORY = Path(__file__).parents[2]
 SHADOW = "raise SystemExit('the file of the current folder was imported')\n"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.unit.test_codec import REF, an_experience
 from trinity.api.v1 import experience_pb2 as pb
-from trinity.codec import experience_from_proto, experience_to_proto
-from trinity.codec_checks import check_experience_message
+from trinity.data.codec import experience_from_proto, experience_to_proto
+from trinity.data.codec_checks import check_experience_message
 from trinity.types import Pair
 
 Change = Callable[[pb.Experience, int], None]
@@ -156,8 +156,8 @@ def test_several_changes_together_are_judged_alike(changes: list[tuple[Change, i
 
 def test_what_is_checked_most_is_checked_without_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     message = a_message()
-    monkeypatch.setattr("trinity.codec_checks.experience_from_proto", _fail)
-    monkeypatch.setattr("trinity.codec_checks.sequence_from_proto", _fail)
+    monkeypatch.setattr("trinity.data.codec_checks.experience_from_proto", _fail)
+    monkeypatch.setattr("trinity.data.codec_checks.sequence_from_proto", _fail)
     sequence = an_experience().body
     assert not isinstance(sequence, Pair)
     assert check_experience_message(message) == (len(sequence.tokens), sequence.response_length)

@@ -15,32 +15,34 @@ from services.buffer import __main__ as buffer
 from services.buffer.maintenance import FEEDBACK_TIMEOUTS, STRAGGLER_CUTOFF
 from services.trainer.control.jobs import TrainerReadiness
 from tests.support.places_and_loops import ROOT, found_in, found_in_source, loops, places
-from trinity.launch.run import LocalRun
+from trinity.run.launch.run import LocalRun
 
 PLACES: dict[str, dict[str, str]] = {
     "run's directory": {
-        "trinity/launch/content.py": "ContentRecord.add",
-        "trinity/launch/modes.py": "BenchSource.complete_plan",
-        "trinity/launch/resume.py": "store_plan",
-        "trinity/launch/retrain.py": "retraining_plan",
-        "trinity/launch/run.py": "CumulativePhases.save LocalRun._create LocalRun._stack",
-        "trinity/local/addresses.py": "write_stack_directory",
-        "trinity/local/data_juicer.py": "_only_trinity",
-        "trinity/local/given_run.py": "register_database",
-        "trinity/local/infrastructure.py": "Infrastructure._prepare_own Infrastructure.write_files",
-        "trinity/local/nats.py": "NatsServer.prepare_process",
-        "trinity/local/postgres.py": (
+        "trinity/run/launch/content.py": "ContentRecord.add",
+        "trinity/run/launch/modes.py": "BenchSource.complete_plan",
+        "trinity/run/launch/resume.py": "store_plan",
+        "trinity/run/launch/retrain.py": "retraining_plan",
+        "trinity/run/launch/run.py": "CumulativePhases.save LocalRun._create LocalRun._stack",
+        "trinity/run/local/addresses.py": "write_stack_directory",
+        "trinity/run/local/data_juicer.py": "_only_trinity",
+        "trinity/run/local/given_run.py": "register_database",
+        "trinity/run/local/infrastructure.py": (
+            "Infrastructure._prepare_own Infrastructure.write_files"
+        ),
+        "trinity/run/local/nats.py": "NatsServer.prepare_process",
+        "trinity/run/local/postgres.py": (
             "PostgresServer._end_stale_server PostgresServer._identity "
             "PostgresServer._initialise PostgresServer.prepare_process"
         ),
-        "trinity/local/reaper.py": "JobLock.acquire JobLock.release _lock refuse_if_locked",
-        "trinity/local/run_file.py": "RunningStack.write_run_file remove_run_file",
-        "trinity/local/stack.py": "LocalStack._start SupervisorClient.start",
-        "trinity/monitors/feed.py": "MonitorOutage.clear_outage MonitorOutage.save_outage",
-        "trinity/monitors/tensorboard.py": "EventFile.append_points TensorBoardMonitor._file",
-        "trinity/monitors/wandb.py": "WandbMonitor._opened",
-        "trinity/progress/curves.py": "draw_curves",
-        "trinity/progress/summary.py": "write_summary",
+        "trinity/run/local/reaper.py": "JobLock.acquire JobLock.release _lock refuse_if_locked",
+        "trinity/run/local/run_file.py": "RunningStack.write_run_file remove_run_file",
+        "trinity/run/local/stack.py": "LocalStack._start SupervisorClient.start",
+        "trinity/run/monitors/feed.py": "MonitorOutage.clear_outage MonitorOutage.save_outage",
+        "trinity/run/monitors/tensorboard.py": "EventFile.append_points TensorBoardMonitor._file",
+        "trinity/run/monitors/wandb.py": "WandbMonitor._opened",
+        "trinity/run/progress/curves.py": "draw_curves",
+        "trinity/run/progress/summary.py": "write_summary",
         "trinity/runtime/device_lock.py": "_try_lock _write",
         "trinity/weights/ledger.py": "LedgerKey.create WeightsLedger.write _create_once",
         "trinity/weights/manifest.py": "link_or_copy move_into_place seal",
@@ -78,16 +80,16 @@ PLACES: dict[str, dict[str, str]] = {
     },
     "folder that is made": {
         "trinity/cli/certs.py": "certs",
-        "trinity/deploy/render.py": (
+        "trinity/run/deploy/render.py": (
             "ManifestRenderer._prepare ManifestRenderer.write_manifests _copy"
         ),
-        "trinity/deploy/secret_folder.py": "write_secrets",
+        "trinity/run/deploy/secret_folder.py": "write_secrets",
         "trinity/runtime/owned_places.py": "claim_folder mark_if_new",
-        "trinity/security/certificates.py": (
+        "trinity/runtime/security/certificates.py": (
             "CredentialIssuer._make_signing_key CredentialIssuer._new_authority "
             "CredentialIssuer.issue"
         ),
-        "trinity/security/secret_files.py": (
+        "trinity/runtime/security/secret_files.py": (
             "SecretFiles.password SecretFiles.write_secret write_private"
         ),
         "trinity/verl/rows_process.py": "_write main",
@@ -97,30 +99,32 @@ PLACES: dict[str, dict[str, str]] = {
         "trinity/cli/token.py": "token",
     },
     "caches": {
-        "trinity/local/data_juicer.py": "_make data_juicer_python",
+        "trinity/run/local/data_juicer.py": "_make data_juicer_python",
         "services/buffer/tasksets/row_sources.py": "_note_newest",
     },
     "temporary folder of the machine": {
         "services/buffer/tasksets/task_pipeline.py": "TaskPipelineProcess._identity",
-        "trinity/local/files.py": "make_socket_folder remove_socket_folder",
-        "trinity/local/given_run.py": "_copy_database _copy_file copied_run",
-        "trinity/local/gpu_claims.py": "GpuClaims._safe_folder GpuClaims._take",
+        "trinity/run/local/files.py": "make_socket_folder remove_socket_folder",
+        "trinity/run/local/given_run.py": "_copy_database _copy_file copied_run",
+        "trinity/run/local/gpu_claims.py": "GpuClaims._safe_folder GpuClaims._take",
         "trinity/studio/generator/document.py": "check_tree document_from_verl",
         "services/explorer/debug/engine.py": "_remove",
         "services/explorer/debug/wire.py": "socket_folder",
     },
     "no file of a user's": {
-        "trinity/isolation/box.py": ("_be_init _bind _enter_pid_namespace _make_root _show main"),
-        "trinity/local/exec_as.py": "_enter_namespace",
-        "trinity/runtime/child_process.py": "_probe",
-        "trinity/runtime/worker_process.py": "_reserve_stdout",
-        "trinity/task_operators/worker.py": "_take_stdout",
+        "trinity/runtime/process/box.py": (
+            "_be_init _bind _enter_pid_namespace _make_root _show main"
+        ),
+        "trinity/runtime/process/exec_as.py": "_enter_namespace",
+        "trinity/runtime/process/child_process.py": "_probe",
+        "trinity/user_code/worker_process.py": "_reserve_stdout",
+        "trinity/operators/tasks/worker.py": "_take_stdout",
         "services/buffer/tasksets/allowed_files.py": "FoundPlace.open",
         "services/explorer/openai_api/schema_worker.py": "main",
     },
     "developer's tools": {
         "trinity/cli/reports.py": "main",
-        "trinity/doc_tables.py": "write_page",
+        "trinity/runtime/doc_tables.py": "write_page",
     },
 }
 """The functions that write, by the row of the table of `docs/guarantees.md` that covers them."""
@@ -195,10 +199,10 @@ LOOPS: dict[str, dict[str, str]] = {
         "services/trainer/rank/link.py": "RankLink.from_environment",
     },
     "its call or stage": {
-        "trinity/isolation/calls.py": "CallChannel._requests_among_replies",
-        "trinity/isolation/model.py": "_calling_loop",
+        "services/explorer/user_process/calls.py": "CallChannel._requests_among_replies",
+        "services/explorer/user_process/model.py": "_calling_loop",
         "trinity/rewards/awaiting.py": "_loop complete",
-        "trinity/rpc/health.py": "_ClosableHealthServicer.Watch",
+        "trinity/runtime/rpc/health.py": "_ClosableHealthServicer.Watch",
         "trinity/runtime/folded_log.py": "FoldingHandler._start_timer",
         "trinity/runtime/nats.py": "connect",
         "trinity/runtime/postgres.py": "Probe.check",
@@ -207,7 +211,7 @@ LOOPS: dict[str, dict[str, str]] = {
         "trinity/weights/process_group.py": "run_with_deadline",
         "trinity/weights/sending.py": "WeightsSender.__init__",
         "trinity/workflows/generation.py": "AttemptCalls._submitted",
-        "trinity/workflows/trinity_rft/hosting.py": "HostedRuns._hosted",
+        "trinity/rft/workflows/hosting.py": "HostedRuns._hosted",
         "trinity/workflows/verl_agents.py": "_event_loop run_agent",
         "services/buffer/ingest/ingest.py": "_extend_ack_deadline _extend_ack_deadline.hold",
         "services/buffer/ingest/stream.py": "RunStream._ensure_stream _connect_once",
@@ -250,25 +254,27 @@ LOOPS: dict[str, dict[str, str]] = {
     },
     "launchers and viewers": {
         "trinity/client/async_tasksets.py": "AsyncTasksets.list AsyncTasksets.submit",
-        "trinity/diagnosis/gather.py": "_ask_services",
+        "trinity/run/diagnosis/gather.py": "_ask_services",
         "trinity/inspect/open.py": "retry_until_ready",
-        "trinity/launch/follow.py": (
+        "trinity/run/launch/follow.py": (
             "ExperimentFollower._read_events_again ExperimentFollower._until_not_running "
             "ExperimentFollower.until_ended watched"
         ),
-        "trinity/launch/messages.py": "report_stalls report_startup",
-        "trinity/launch/run.py": (
+        "trinity/run/launch/messages.py": "report_stalls report_startup",
+        "trinity/run/launch/run.py": (
             "CumulativePhases.save_periodically GracefulShutdown.guard "
             "GracefulShutdown.unless_pressed_again LocalRun._beside.keep LocalRun._first_completed"
         ),
-        "trinity/local/infrastructure.py": "Infrastructure.start_embedded",
-        "trinity/local/postgres.py": "PostgresServer._connect_when_up PostgresServer.wait_ready",
-        "trinity/local/stack.py": (
+        "trinity/run/local/infrastructure.py": "Infrastructure.start_embedded",
+        "trinity/run/local/postgres.py": (
+            "PostgresServer._connect_when_up PostgresServer.wait_ready"
+        ),
+        "trinity/run/local/stack.py": (
             "LocalStack._launch_together LocalStack._unless_failed LocalStack._watch_restart "
             "SupervisorClient.__init__"
         ),
-        "trinity/local/supervisor.py": "_serve_commands",
-        "trinity/monitors/feed.py": (
+        "trinity/run/local/supervisor.py": "_serve_commands",
+        "trinity/run/monitors/feed.py": (
             "MonitorFeed._call_monitor MonitorFeed._read_forever MonitorFeed._write_forever "
             "MonitorFeed.feed_forever"
         ),

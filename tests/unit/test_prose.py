@@ -51,7 +51,7 @@ def test_a_shape_within_its_limits_passes() -> None:
 
 def test_a_class_name_stands_once_except_where_upstream_has_it() -> None:
     text = "class Task:\n    pass\n"
-    ours = {"trinity/tasks.py": text, "trinity/common/tasks.py": text}
+    ours = {"trinity/tasks.py": text, "trinity/rft/common/tasks.py": text}
     assert list(faults_of_shape(ours)) == []
     again = [fault.file for fault in faults_of_shape(ours | {"services/tasks.py": text})]
     assert again == ["services/tasks.py"]

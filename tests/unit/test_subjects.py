@@ -1,6 +1,6 @@
 """Where results of runs go."""
 
-from trinity.subjects import RUNS_PREFIX, runs_subject
+from trinity.runtime.subjects import RUNS_PREFIX, runs_subject
 
 
 def test_results_go_where_the_buffer_listens() -> None:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from trinity.config.schema.data import FormatConfig
+from trinity.config.training_rows import check_training_row, label_of, read_dpo_row, read_kto_row
 from trinity.errors import UserError
-from trinity.training_rows import check_training_row, label_of, read_dpo_row, read_kto_row
 from trinity.types import JsonObject, JsonValue
 
 

@@ -29,7 +29,7 @@ from services.synchronizer.plan import (
 from tests.integration.hostile.values import cursor_of, with_another_type, with_other_types
 from tests.support.model_free.experiment import experiment_plan
 from trinity.errors import InvalidRequest, PreconditionFailed, TooLarge
-from trinity.json_values import holds_null, parse_untrusted
+from trinity.runtime.json_values import holds_null, parse_untrusted
 
 NESTED = "[" * 200_000
 SURROGATE = '"\\ud800"'

@@ -1,7 +1,7 @@
 """Messages put together as bytes are the messages that the library would write."""
 
 from trinity.api.v1.experience_pb2 import RunResult, RunResultBatch
-from trinity.codec_checks import encode_repeated_field
+from trinity.data.codec_checks import encode_repeated_field
 
 
 def test_parts_of_any_length_are_read_as_if_they_had_been_put_into_the_message() -> None:

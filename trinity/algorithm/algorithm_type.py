@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trinity.json_values import JsonValue
+from trinity.runtime.json_values import JsonValue
 
 RowSchema = Literal["experience", "sft", "cpt", "dpo", "kto"]
 """The kind of rows that it trains on: rollouts, or data of one of four kinds."""

@@ -21,7 +21,7 @@ from trinity.algorithm.signature import (
 )
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES, needs_of
 from trinity.algorithm.types import ALGORITHM_TYPES
-from trinity.doc_tables import fill_tables, write_page
+from trinity.runtime.doc_tables import fill_tables, write_page
 
 KL_ESTIMATORS = "trinity.algorithm.kl.estimators.KL_ESTIMATORS"
 KL_CONTROLLER = "trinity.algorithm.kl.controller.kl_controller"

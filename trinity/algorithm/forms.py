@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from trinity.algorithm.signature import Signature, signature_of
 from trinity.errors import UserError
 
+RESERVED = frozenset({"loss", "final_loss", "kl", "kl_loss", "entropy", "entropy_loss"})
+"""Metrics that the trainer has itself; a class's own go below the name of its part."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequiredSignature:

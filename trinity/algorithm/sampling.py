@@ -63,6 +63,6 @@ SAMPLE_STRATEGIES: Registry[Callable[..., SampleStrategy]] = Registry(
         "staleness_control": f"{__name__}.staleness_control",
         "mix": f"{__name__}.mix",
     },
-    adapter="trinity.algorithm.sample_strategy.adapt_strategy",
+    adapter="trinity.rft.algorithm.sample_strategy.adapt_strategy",
 )
 """`warmup` is an old name of `default`."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from trinity.json_values import JsonValue
+from trinity.runtime.json_values import JsonValue
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "float": (int, float),

@@ -494,6 +494,6 @@ ALGORITHM_TYPES: Registry[AlgorithmType] = Registry(
             ORPO,
         )
     },
-    adapter="trinity.algorithm.algorithm.adapt_algorithm",
+    adapter="trinity.rft.algorithm.algorithm.adapt_algorithm",
 )
 """In the order of the documentation; a plugin may register more."""

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.output import write_errors
 from trinity.errors import UserError
+from trinity.run.output import write_errors
 from trinity.runtime.owned_places import claim_folder
-from trinity.security.authorization import EVERY_TENANT, ROLE_SCOPES
-from trinity.security.certificates import (
+from trinity.runtime.security.authorization import EVERY_TENANT, ROLE_SCOPES
+from trinity.runtime.security.certificates import (
     DEFAULT_TENANT,
     PARTS,
     TENANT_CODE_ROLES,
@@ -19,7 +19,7 @@ from trinity.security.certificates import (
     CredentialRole,
     parts_of,
 )
-from trinity.security.credentials import VARIABLE
+from trinity.runtime.security.credentials import VARIABLE
 
 FolderArgument = Annotated[Path, typer.Argument(help="Directory of the authority and the parts.")]
 HostOption = Annotated[

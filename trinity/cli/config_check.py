@@ -8,14 +8,14 @@ from pathlib import Path
 import typer
 from pydantic import JsonValue
 
-from trinity.cli.output import STATUS_LABELS
 from trinity.cli.overrides import parse_overrides
 from trinity.config.check import CheckReport, check_file, locate_errors
 from trinity.config.checks.packages import missing_packages
 from trinity.config.checks.runtime import check_local_data, check_package
 from trinity.config.schema.base import KeyStatus
 from trinity.errors import UserError
-from trinity.launch.part_checks import check_part_names
+from trinity.rft.checks.names import check_part_names
+from trinity.run.output import STATUS_LABELS
 
 USER_ERROR = 2
 LABEL_WIDTH = 11

@@ -44,7 +44,7 @@ def show_file(file: Path, overrides: Sequence[str], *, with_origin: bool) -> Non
 
 def show_run_difference(file: Path, job_dir: Path, overrides: Sequence[str]) -> int:
     """Prints what differs in a file from the run in a directory; returns the exit code."""
-    from trinity.launch.resume import changed_run  # imports gRPC
+    from trinity.run.launch.resume import changed_run  # imports gRPC
 
     changed = changed_run(_plan_in(job_dir, file, overrides))
     if changed is None:
@@ -68,7 +68,7 @@ def _change_lines(change: PlanChange) -> Iterator[str]:
 
 def _plan_in(job_dir: Path, file: Path, overrides: Sequence[str]) -> ExperimentPlan:
     """Returns the plan of a file as that of the run, with the defaults that the run began with."""
-    from trinity.launch.begun import continue_as_begun, kept_defaults  # imports gRPC
+    from trinity.run.launch.begun import continue_as_begun, kept_defaults  # imports gRPC
 
     report = _report(file, overrides)
     assert report.plan is not None

@@ -17,7 +17,7 @@ from trinity.config.loading.verl_keys import (
     WITHOUT_EFFECT,
 )
 from trinity.config.schema.base import KeyStatus, Section, format_value
-from trinity.doc_tables import fill_tables, write_page
+from trinity.runtime.doc_tables import fill_tables, write_page
 from trinity.verl.key_table import verl_names
 
 Row = tuple[str, ...]

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.output import write_errors
 from trinity.cli.overrides import FilesOption, refuse_ignored
 from trinity.errors import UserError
+from trinity.run.output import write_errors
 from trinity.runtime.owned_places import write_new_file
 from trinity.verl.back import verl_command
 from trinity.verl.convert import Converted, convert

@@ -22,16 +22,16 @@ from trinity.cli.config_init_data import (
     look_into_data,
     unread_columns,
 )
-from trinity.cli.output import write_errors
 from trinity.cli.token_lengths import guess_note, num_positions, prompt_counter, token_counter
-from trinity.columns import optional_column, row_reward
 from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import Row, count_rows, first_rows
 from trinity.config.docs.catalog import IS_MATHS, DraftOptions, draft_config
 from trinity.errors import UserError
-from trinity.json_values import JsonValue
 from trinity.plugins import REWARDS
+from trinity.run.output import write_errors
+from trinity.runtime.json_values import JsonValue
 from trinity.runtime.owned_places import write_new_file
+from trinity.user_code.columns import optional_column, row_reward
 
 NUM_ROWS = 512
 """Rows that are looked at."""

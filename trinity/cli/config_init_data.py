@@ -12,13 +12,13 @@ from pathlib import Path
 
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.cli.token_lengths import num_positions, prompt_counter, token_counter
-from trinity.columns import column_names, has_column, optional_column
 from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import Row, count_rows, first_rows
 from trinity.config.docs.catalog import DraftOptions
 from trinity.config.schema.data import FormatConfig
+from trinity.config.training_rows import read_cpt_row, read_dpo_row, read_kto_row, read_sft_row
 from trinity.errors import UserError
-from trinity.training_rows import read_cpt_row, read_dpo_row, read_kto_row, read_sft_row
+from trinity.user_code.columns import column_names, has_column, optional_column
 
 NUM_ROWS = 512
 """Rows that are looked at."""

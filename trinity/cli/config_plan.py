@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
-from trinity.cli.output import pluralize
 from trinity.cli.overrides import FileOption, WordsArgument, parse_overrides, split_words
 from trinity.cli.run import PluginDirOption, use_plugins
 from trinity.config.check import check_file
@@ -18,11 +17,9 @@ from trinity.config.plan.placement import GpuAssignment, assign_gpus, cluster_gp
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.base import KeyStatus
 from trinity.config.schema.choices import BY_TURNS
-from trinity.errors import UserError
-from trinity.runtime.host_port import join_address
-from trinity.sizing.memory import GIB, MemoryTerm
-from trinity.sizing.model_shape import ModelShape, count_adapter, count_parameters
-from trinity.sizing.stage_sizes import (
+from trinity.config.sizing.memory import GIB, MemoryTerm
+from trinity.config.sizing.model_shape import ModelShape, count_adapter, count_parameters
+from trinity.config.sizing.stage_sizes import (
     USABLE,
     auxiliary_memory,
     engine_advice,
@@ -35,13 +32,16 @@ from trinity.sizing.stage_sizes import (
     validator_limit,
     validator_settings,
 )
-from trinity.sizing.volume import (
+from trinity.config.sizing.volume import (
     RunVolume,
     foreign_part,
     max_concurrent_runs,
     run_volume,
     runs_per_runner,
 )
+from trinity.errors import UserError
+from trinity.run.output import pluralize
+from trinity.runtime.host_port import join_address
 
 MAX_LISTED_SEATS = 8
 GpuMemoryOption = Annotated[

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from trinity.api.v1 import query_pb2
-from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir
 from trinity.cli.view import StageOption
 from trinity.inspect.conditions import HELP, parse_conditions
 from trinity.inspect.open import open_stored_experiment
+from trinity.run.runs import ConfigOption, JobDirOption, find_job_dir
 
 SECONDS = 3600.0
 ConditionsArgument = Annotated[list[str], typer.Argument(help=HELP, show_default=False)]

@@ -144,7 +144,7 @@ def debug(
 
 
 def _become_service(asked: Mapping[str, object]) -> None:
-    from trinity.runtime.child_process import module_command  # imports asyncio
+    from trinity.runtime.process.child_process import module_command  # imports asyncio
 
     argv = module_command(SERVICE, json.dumps(asked))
     sys.stdout.flush()

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from trinity.cli.output import write_errors
 from trinity.cli.overrides import FileOption, WordsArgument, parse_overrides, split_words
 from trinity.cli.run import AcceptChangesOption, PluginDirOption, use_plugins
 from trinity.errors import UserError
+from trinity.run.output import write_errors
 
 app = typer.Typer(
     help="Write manifests and secrets, start and cancel experiments on running services.",
@@ -48,9 +48,9 @@ def render(
     """Write the manifests of an experiment; nothing is started, and no secret is written."""
     from trinity.config.loading.load import load_config
     from trinity.config.planning import plan_experiment
-    from trinity.deploy.deployment import ContainerImages, ExperimentDeployment
-    from trinity.deploy.render import ManifestRenderer, render_notes
-    from trinity.deploy.submission import refuse_local_modes
+    from trinity.run.deploy.deployment import ContainerImages, ExperimentDeployment
+    from trinity.run.deploy.render import ManifestRenderer, render_notes
+    from trinity.run.deploy.submission import refuse_local_modes
 
     file, overrides = split_words(words, config, "trinity deploy render")
     use_plugins(plugin_dir)
@@ -95,7 +95,7 @@ def secrets(
     nats: Annotated[str, typer.Option(help="The broker, likewise.")] = "127.0.0.1:4222",
 ) -> None:
     """Write the passwords of a deployment, each for its service; existing ones are kept."""
-    from trinity.deploy.secret_folder import ServerAddresses, write_secrets
+    from trinity.run.deploy.secret_folder import ServerAddresses, write_secrets
 
     with write_errors(folder, "give a folder of its own as FOLDER"):
         write_secrets(folder, ServerAddresses(postgres=postgres, nats=nats))
@@ -116,7 +116,7 @@ def submit(
     accept_changes: AcceptChangesOption = False,
 ) -> None:
     """Start or resume an experiment on running services, and follow it to its end."""
-    from trinity.deploy.submission import ExperimentSubmission, read_plan
+    from trinity.run.deploy.submission import ExperimentSubmission, read_plan
 
     submission = ExperimentSubmission(
         plan=read_plan(plan),
@@ -138,7 +138,7 @@ def cancel(
     reason: Annotated[str, typer.Option(help="Why; shown with the experiment.")] = "cancelled",
 ) -> None:
     """Cancel an experiment on running services; `submit` of the same plan resumes it."""
-    from trinity.deploy.submission import cancel_experiment, read_plan
+    from trinity.run.deploy.submission import cancel_experiment, read_plan
 
     known = read_plan(plan)
     experiment_id = asyncio.run(cancel_experiment(known, synchronizer, reason))

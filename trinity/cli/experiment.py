@@ -12,26 +12,26 @@ from pathlib import Path
 
 import typer
 
-from trinity.cli.output import STATUS_LABELS, pluralize
 from trinity.cli.overrides import parse_overrides
-from trinity.cli.runs import result_lines
 from trinity.config.checks.packages import missing_packages
 from trinity.config.plan.model import missing_from_cache
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import without_password
 from trinity.errors import UserError
-from trinity.launch.machine import check_disk, check_gpus, what_is_missing
-from trinity.launch.modes import BenchSource, check_reach, started_data_juicer
-from trinity.launch.prepare import PreparedRun, check_hub, prepare_run
-from trinity.launch.retrain import without_explorer
-from trinity.launch.run import LocalRun, RunInterrupted
-from trinity.launch.stored_runs import StoredRun, with_source_runs
-from trinity.local.addresses import stack_directory_of
-from trinity.local.data_juicer import data_juicer_python, with_data_juicer
-from trinity.local.reaper import refuse_if_locked
-from trinity.progress.reporter import make_reporter
-from trinity.progress.summary import RunSummary, read_finished
+from trinity.run.launch.machine import check_disk, check_gpus, what_is_missing
+from trinity.run.launch.modes import BenchSource, check_reach, started_data_juicer
+from trinity.run.launch.prepare import PreparedRun, check_hub, prepare_run
+from trinity.run.launch.retrain import without_explorer
+from trinity.run.launch.run import LocalRun, RunInterrupted
+from trinity.run.launch.stored_runs import StoredRun, with_source_runs
+from trinity.run.local.addresses import stack_directory_of
+from trinity.run.local.data_juicer import data_juicer_python, with_data_juicer
+from trinity.run.local.reaper import refuse_if_locked
+from trinity.run.output import STATUS_LABELS, pluralize
+from trinity.run.progress.reporter import make_reporter
+from trinity.run.progress.summary import RunSummary, read_finished
+from trinity.run.runs import result_lines
 from trinity.runtime.host_port import join_address
 from trinity.weights.stored import (
     BEST_FOLDER,

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 import typer
 
 from trinity.api.v1 import query_pb2
-from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir, read_outline
 from trinity.config.checks.packages import install_command
+from trinity.data.samples import sample_row, samples
 from trinity.errors import UserError
 from trinity.inspect.conditions import HELP, parse_conditions
 from trinity.inspect.open import StoredExperiment, open_stored_experiment
-from trinity.inspect.samples import sample_row, samples
+from trinity.run.runs import ConfigOption, JobDirOption, find_job_dir, read_outline
 from trinity.runtime.owned_places import move_to_new, working_folder
 from trinity.types import JsonObject
 from trinity.weights.stored import model_lines

@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from trinity.api.v1 import query_pb2
-from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir
 from trinity.cli.view import StageOption
 from trinity.errors import RunFailed, UserError
 from trinity.inspect.open import open_stored_experiment
+from trinity.run.runs import ConfigOption, JobDirOption, find_job_dir
 
 AT_ONCE = 1000
 SECONDS = 120.0

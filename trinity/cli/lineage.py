@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from trinity.api.v1 import query_pb2
-from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir
 from trinity.cli.view import JsonOption, StageOption
+from trinity.data.samples import sample_row, step_rows
 from trinity.inspect.open import open_stored_experiment
-from trinity.inspect.samples import sample_row, step_rows
 from trinity.inspect.tables import console, step_header, step_table
+from trinity.run.runs import ConfigOption, JobDirOption, find_job_dir
 from trinity.types import JsonObject
 
 

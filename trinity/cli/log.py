@@ -14,10 +14,9 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.runs import ConfigOption, JobDirOption, RunArgument, find_job_dir, place_of
-from trinity.control_characters import ESCAPED
 from trinity.errors import UserError
-from trinity.inspect.logs import (
+from trinity.run.local.addresses import stack_directory_of
+from trinity.run.log_files import (
     LEVELS,
     LogFilter,
     LogLine,
@@ -27,7 +26,8 @@ from trinity.inspect.logs import (
     read_logs,
     since_of,
 )
-from trinity.local.addresses import stack_directory_of
+from trinity.run.runs import ConfigOption, JobDirOption, RunArgument, find_job_dir, place_of
+from trinity.runtime.control_characters import ESCAPED
 
 COLORS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31;1", "DEBUG": "2"}
 SERVICE_COLOR = "36"

@@ -11,8 +11,8 @@ import typer
 from typer.core import TyperGroup
 
 import trinity
-from trinity.control_characters import guard_terminal
 from trinity.errors import ServiceNotReady, TrinityError, UserError
+from trinity.runtime.control_characters import guard_terminal
 from trinity.runtime.proxies import reach_loopback_directly
 
 GC_THRESHOLD = 100_000

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from trinity.errors import UserError
-from trinity.json_values import JsonValue
+from trinity.runtime.json_values import JsonValue
 
 WordsArgument = Annotated[
     list[str] | None,

@@ -14,10 +14,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
-from trinity.diagnosis.rules import Diagnosis
-from trinity.diagnosis.snapshot import EndedWaitSnapshot, SystemSnapshot
-from trinity.progress.summary import EvaluationSummary, RunSummary
-from trinity.progress.view import change_text
+from trinity.run.diagnosis.rules import Diagnosis
+from trinity.run.diagnosis.snapshot import EndedWaitSnapshot, SystemSnapshot
+from trinity.run.progress.summary import EvaluationSummary, RunSummary
+from trinity.run.progress.view import change_text
 
 
 class Report(BaseModel):

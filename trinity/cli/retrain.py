@@ -12,13 +12,18 @@ from trinity.config.checks.runtime import check_inputs
 from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
-from trinity.launch.machine import check_gpus
-from trinity.launch.resume import has_run
-from trinity.launch.retrain import RetrainSource, RetrainSteps, retraining_plan, without_explorer
-from trinity.launch.run import LocalRun
-from trinity.local.addresses import stack_directory_of
-from trinity.progress.reporter import make_reporter
-from trinity.progress.summary import read_finished
+from trinity.run.launch.machine import check_gpus
+from trinity.run.launch.resume import has_run
+from trinity.run.launch.retrain import (
+    RetrainSource,
+    RetrainSteps,
+    retraining_plan,
+    without_explorer,
+)
+from trinity.run.launch.run import LocalRun
+from trinity.run.local.addresses import stack_directory_of
+from trinity.run.progress.reporter import make_reporter
+from trinity.run.progress.summary import read_finished
 
 
 def retrain(

@@ -19,7 +19,15 @@ from trinity.api.v1 import (
     synchronizer_pb2_grpc,
 )
 from trinity.cli.reports import StageReport, StatusReport, running_report, stopped_report
-from trinity.cli.runs import (
+from trinity.errors import RunFailed
+from trinity.inspect.tables import population_lines, population_table
+from trinity.run.diagnosis.rules import turn_text
+from trinity.run.local.addresses import ServiceAddresses
+from trinity.run.monitors.factory import MONITOR_FOLDER
+from trinity.run.monitors.feed import MonitorOutage
+from trinity.run.progress.summary import FINISHED, RunSummary
+from trinity.run.progress.view import change_text
+from trinity.run.runs import (
     ConfigOption,
     JobDirOption,
     OneJsonOption,
@@ -32,16 +40,8 @@ from trinity.cli.runs import (
     running_stack,
     stopped_run_lines,
 )
-from trinity.diagnosis.rules import turn_text
-from trinity.errors import RunFailed
-from trinity.inspect.tables import population_lines, population_table
-from trinity.local.addresses import ServiceAddresses
-from trinity.monitors.factory import MONITOR_FOLDER
-from trinity.monitors.feed import MonitorOutage
-from trinity.progress.summary import FINISHED, RunSummary
-from trinity.progress.view import change_text
-from trinity.rpc.channel import open_channel
-from trinity.rpc.limits import CALL_SECONDS
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.limits import CALL_SECONDS
 
 Populations = list[query_pb2.GetPopulationResponse]
 """One for each stage at work."""

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from trinity.cli.run import PluginDirOption, use_plugins
-from trinity.cli.runs import default_root
 from trinity.config.checks.packages import install_command
 from trinity.errors import UserError
+from trinity.run.runs import default_root
 
 DEFAULT_PORT = 8080
 NEEDED = ("streamlit", "tokenizers")
@@ -83,7 +83,7 @@ def studio(
     """
     require_extra()
     use_plugins(plugin_dir)
-    from trinity.security.credentials import Credentials
+    from trinity.runtime.security.credentials import Credentials
     from trinity.studio.context import StudioOptions
     from trinity.studio.listening import Listening
     from trinity.studio.server import serve

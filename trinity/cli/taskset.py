@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from trinity.cli.output import pluralize
 from trinity.cli.overrides import refuse_ignored
-from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir, running_stack
 from trinity.client import AsyncTasksets, SubmitResult, TasksetInfo
+from trinity.data.rows import row_name, rows_to_json
 from trinity.errors import UserError
 from trinity.inspect.open import retry_until_ready, running_services
-from trinity.rows import row_name, rows_to_json
+from trinity.run.output import pluralize
+from trinity.run.runs import ConfigOption, JobDirOption, find_job_dir, running_stack
 
 T = TypeVar("T")
 BufferCall = Callable[[AsyncTasksets], Awaitable[T]]

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.output import write_errors
 from trinity.errors import UserError
-from trinity.security.authorization import Scope
-from trinity.security.secret_files import write_private
-from trinity.security.tokens import issue_token
+from trinity.run.output import write_errors
+from trinity.runtime.security.authorization import Scope
+from trinity.runtime.security.secret_files import write_private
+from trinity.runtime.security.tokens import issue_token
 
 KeyOption = Annotated[
     Path,

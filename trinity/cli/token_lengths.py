@@ -13,8 +13,8 @@ from pathlib import Path
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from trinity.chat_template import TEMPLATE_EXTENSIONS
 from trinity.config.checks.model import own_template
+from trinity.data.chat_template import TEMPLATE_EXTENSIONS
 from trinity.errors import UserError
 
 CHARACTERS_PER_TOKEN = 3

@@ -1,6 +1,6 @@
 """`trinity version`: the installed versions."""
 
-from trinity.progress.summary import installed_versions
+from trinity.run.progress.summary import installed_versions
 
 
 def version() -> None:

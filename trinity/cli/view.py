@@ -13,11 +13,10 @@ import typer
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.cli.overrides import refuse_ignored
-from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir
+from trinity.data.samples import sample_row, samples, state_name
 from trinity.errors import UserError
 from trinity.inspect.conditions import HELP, parse_conditions
 from trinity.inspect.open import StoredExperiment, open_stored_experiment
-from trinity.inspect.samples import sample_row, samples, state_name
 from trinity.inspect.tables import (
     RunPlace,
     console,
@@ -27,7 +26,8 @@ from trinity.inspect.tables import (
     sample_details,
     sample_table,
 )
-from trinity.rpc.limits import CALL_SECONDS
+from trinity.run.runs import ConfigOption, JobDirOption, find_job_dir
+from trinity.runtime.rpc.limits import CALL_SECONDS
 
 DEFAULT_LIMIT = 20
 ID = re.compile(r"[0-9a-fA-F-]+")

@@ -7,7 +7,13 @@ from typing import Annotated
 import typer
 
 from trinity.cli.reports import why_report
-from trinity.cli.runs import (
+from trinity.errors import UserError
+from trinity.run.diagnosis.diagnose import diagnose
+from trinity.run.diagnosis.gather import gather
+from trinity.run.diagnosis.remote import gather_from_services
+from trinity.run.diagnosis.snapshot import SystemSnapshot
+from trinity.run.local.addresses import stack_directory_of
+from trinity.run.runs import (
     ConfigOption,
     JobDirOption,
     OneJsonOption,
@@ -15,13 +21,7 @@ from trinity.cli.runs import (
     find_run,
     place_of,
 )
-from trinity.diagnosis.diagnose import diagnose
-from trinity.diagnosis.gather import gather
-from trinity.diagnosis.remote import gather_from_services
-from trinity.diagnosis.snapshot import SystemSnapshot
-from trinity.errors import UserError
-from trinity.local.addresses import stack_directory_of
-from trinity.security.credentials import Credentials
+from trinity.runtime.security.credentials import Credentials
 
 HELD_UP = 3
 BufferOption = Annotated[

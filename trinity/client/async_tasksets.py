@@ -15,10 +15,10 @@ from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, taskset_pb2, taskset_pb2
 from trinity.client.packing import Row, RowPacker
 from trinity.client.results import PipelineInfo, SubmitResult, TasksetInfo, TasksetState
 from trinity.errors import Unauthenticated, Unavailable
-from trinity.rpc.channel import open_channel
-from trinity.rpc.errors import error_of
 from trinity.runtime.retry import Retry
-from trinity.security.credentials import Credentials
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.errors import error_of
+from trinity.runtime.security.credentials import Credentials
 
 logger = logging.getLogger(__name__)
 

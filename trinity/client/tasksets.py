@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 from trinity.client.async_tasksets import AsyncTasksets
 from trinity.client.packing import Row
 from trinity.client.results import SubmitResult, TasksetInfo
-from trinity.security.credentials import Credentials
+from trinity.runtime.security.credentials import Credentials
 
 T = TypeVar("T")
 

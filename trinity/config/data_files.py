@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 from typing import Protocol
 
+from trinity.data.rows import COMPRESSED, JSON_LINES, file_kind
 from trinity.errors import UserError
-from trinity.rows import COMPRESSED, JSON_LINES, file_kind
 
 TEXT_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 SUFFIXES = (

@@ -7,9 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
-from trinity.errors import UserError
-from trinity.json_values import JsonValue
-from trinity.rows import (
+from trinity.data.rows import (
     arrow_batches,
     file_kind,
     placed_rows,
@@ -17,6 +15,8 @@ from trinity.rows import (
     reading_errors,
     row_to_json,
 )
+from trinity.errors import UserError
+from trinity.runtime.json_values import JsonValue
 
 Row = Mapping[str, JsonValue]
 PlacedRow: TypeAlias = tuple[str, Row]

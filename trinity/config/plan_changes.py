@@ -19,7 +19,7 @@ from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.base import format_value, redact_secrets
 from trinity.config.schema.choices import BY_TURNS, LearningRateSchedule
-from trinity.json_values import JsonValue
+from trinity.runtime.json_values import JsonValue
 
 DataSource = ResolvedTaskset | ResolvedExperienceBuffer
 SameContent = Callable[[str, str], bool]

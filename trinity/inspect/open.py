@@ -19,21 +19,21 @@ from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.error_collector import did_you_mean
 from trinity.errors import RunFailed, Unauthenticated, Unavailable, UserError
-from trinity.launch.resume import PLAN_FILE
-from trinity.local.addresses import ServiceAddresses, stack_directory_of
-from trinity.local.given_run import (
+from trinity.run.launch.resume import PLAN_FILE
+from trinity.run.local.addresses import ServiceAddresses, stack_directory_of
+from trinity.run.local.given_run import (
     copied_run,
     database_folder,
     is_own_database,
     refuse_given_database,
 )
-from trinity.local.infrastructure import ExternalServers, ProcessWithProbe
-from trinity.local.run_file import read_running
-from trinity.local.services import StackContext, service_processes
-from trinity.local.stack import LocalStack
-from trinity.rpc.channel import open_channel
-from trinity.rpc.errors import error_of
-from trinity.rpc.limits import CALL_SECONDS
+from trinity.run.local.infrastructure import ExternalServers, ProcessWithProbe
+from trinity.run.local.run_file import read_running
+from trinity.run.local.services import StackContext, service_processes
+from trinity.run.local.stack import LocalStack
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.errors import error_of
+from trinity.runtime.rpc.limits import CALL_SECONDS
 
 T = TypeVar("T")
 START_SECONDS = 30.0

@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from trinity.api.v1 import buffer_pb2, query_pb2
-from trinity.codec import experience_from_proto
-from trinity.control_characters import ESCAPED
-from trinity.inspect.samples import finish_reason_name, state_name
-from trinity.progress.view import change_text
+from trinity.data.codec import experience_from_proto
+from trinity.data.samples import finish_reason_name, state_name
+from trinity.run.progress.view import change_text
+from trinity.runtime.control_characters import ESCAPED
 from trinity.types import Experience, Pair
 from trinity.types import Sequence as TokenSequence
 

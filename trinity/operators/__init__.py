@@ -25,5 +25,5 @@ BUILT_IN = {
 """Operators of this package by name; any other name is a user's."""
 
 OPERATORS: "Registry[OperatorFn]" = Registry(
-    "experience operator", BUILT_IN, adapter="trinity.buffer.operators.adapting.adapt_operator"
+    "experience operator", BUILT_IN, adapter="trinity.rft.buffer.operators.adapting.adapt_operator"
 )

@@ -1,11 +1,11 @@
 """Sends samples through Data-Juicer: applies its filters and passes on its statistics."""
 
 from trinity.algorithm.advantage.needs import Arguments, Needs, needs
-from trinity.data_juicer import client as dj_client
-from trinity.data_juicer.address import check_address
 from trinity.errors import UserError
-from trinity.json_values import JsonValue
 from trinity.operators.rollouts import Changes, Rollouts
+from trinity.runtime.json_values import JsonValue
+from trinity.user_code.data_juicer import client as dj_client
+from trinity.user_code.data_juicer.address import check_address
 
 NUMBER = "sample"
 

@@ -18,8 +18,8 @@ from typing import Any, SupportsFloat
 import numpy as np
 
 from trinity.algorithm.advantage.needs import Needs, needs
-from trinity.json_values import JsonObject
 from trinity.operators.rollouts import Changes, OperatorFn, Rollouts
+from trinity.runtime.json_values import JsonObject
 from trinity.types import LARGEST_REWARD
 
 

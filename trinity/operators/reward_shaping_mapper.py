@@ -8,8 +8,8 @@ import numpy as np
 from trinity.algorithm.advantage.needs import Arguments, Needs, needs
 from trinity.algorithm.advantage.samples import FloatVector
 from trinity.errors import UserError
-from trinity.json_values import JsonValue
 from trinity.operators.rollouts import Changes, Rollouts
+from trinity.runtime.json_values import JsonValue
 
 _OPERATIONS: Mapping[str, Callable[[FloatVector, FloatVector], FloatVector]] = {
     "ADD": np.add,

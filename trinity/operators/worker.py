@@ -16,16 +16,16 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from trinity.algorithm.adapted_part import AdaptedPart
 from trinity.algorithm.advantage.json_codec import Message
 from trinity.algorithm.advantage.needs import needs_of
 from trinity.api.v1 import experience_pb2
-from trinity.codec import experience_from_proto
+from trinity.data.codec import experience_from_proto
 from trinity.errors import UserError
 from trinity.operators.kinds import READ, USER_FUNCTION_KINDS
 from trinity.operators.rollouts import Rollouts
-from trinity.runtime.worker_process import RequestChannel, serve_requests
 from trinity.types import Experience, JsonObject
+from trinity.user_code.adapted_part import AdaptedPart
+from trinity.user_code.worker_process import RequestChannel, serve_requests
 
 READ_AT_ONCE = 32
 """Neighbouring samples that are read together: most functions read one after the other."""

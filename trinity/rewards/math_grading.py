@@ -25,7 +25,7 @@ from trinity.rewards.math_prose import (
     last_word,
 )
 from trinity.rewards.tags import final_part, tagged
-from trinity.runtime.child_process import module_command
+from trinity.runtime.process.child_process import module_command
 
 logger = logging.getLogger(__name__)
 

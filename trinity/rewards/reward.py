@@ -11,13 +11,13 @@ from functools import cached_property, lru_cache, partial
 from typing import ClassVar, Literal, Protocol, cast
 
 from trinity.errors import UserError
-from trinity.isolation.values import text_of
 from trinity.rewards.awaiting import complete
 from trinity.rewards.score import REWARD_FAILED, SCORE, BadReward, as_parts
 from trinity.runtime.logs import RateLimitedLog
+from trinity.runtime.telemetry import metrics
 from trinity.runtime.threads import DaemonThreads
-from trinity.telemetry import metrics
 from trinity.types import JsonObject, JsonValue
+from trinity.user_code.values import text_of
 
 logger = logging.getLogger(__name__)
 _limited_log = RateLimitedLog(logger)

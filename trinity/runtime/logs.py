@@ -14,9 +14,9 @@ from functools import cache
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from trinity.control_characters import ESCAPED
+from trinity.runtime.control_characters import ESCAPED
 from trinity.runtime.folded_log import STANDARD_FIELDS, extras_of, folded
-from trinity.telemetry import tracing
+from trinity.runtime.telemetry import tracing
 
 HIDDEN = "***"
 

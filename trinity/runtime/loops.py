@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from trinity.runtime.retry import WaitReporter
-from trinity.telemetry import metrics, names
-from trinity.types import StageKey
+from trinity.runtime.telemetry import metrics, names
 
 logger = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 1.0
@@ -109,7 +108,7 @@ def describe_failure(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def of_stage(name: str, key: StageKey, error: BaseException) -> str:
+def of_stage(name: str, experiment_id: str, stage: str, error: BaseException) -> str:
     """Describes the failure of a loop for one stage, so that other runs are not told of it."""
-    about = f"{EXPERIMENT}{key.experiment_id}, stage {key.stage}"
+    about = f"{EXPERIMENT}{experiment_id}, stage {stage}"
     return f"{name} ({about}): {describe_failure(error)}"

@@ -11,7 +11,7 @@ from nats.js.errors import APIError, NoStreamResponseError
 
 from trinity.errors import Unavailable, UserError
 from trinity.runtime.nats_client import FastReconnectClient
-from trinity.security.broker import client_options
+from trinity.runtime.security.broker import client_options
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import re
 from nats.aio.client import Client
 from nats.protocol.parser import AWAITING_CONTROL_LINE, CRLF_SIZE, Parser
 
-from trinity.telemetry import tracing
+from trinity.runtime.telemetry import tracing
 
 REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 STORED = b"$JS.ACK."

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import sql
 
 from trinity.runtime.postgres import libpq_dsn
-from trinity.telemetry import metrics, names
+from trinity.runtime.telemetry import metrics, names
 
 logger = logging.getLogger(__name__)
 

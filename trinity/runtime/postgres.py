@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from trinity.errors import Unavailable, UserError
-from trinity.security.plaintext_policy import refuse_plain_database
+from trinity.runtime.security.plaintext_policy import refuse_plain_database
 
 T = TypeVar("T")
 MAX_PREPARED = 400

@@ -16,7 +16,7 @@ import grpc
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.runtime.loops import LoopKeeper
-from trinity.telemetry.metrics import observe_waits
+from trinity.runtime.telemetry.metrics import observe_waits
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +27,8 @@ _ROLES = {"explorer": pb.ROLE_EXPLORER, "trainer": pb.ROLE_TRAINER, "buffer": pb
 _GONE = "gone"
 _NONE = -1
 """The version of a member that has none."""
+SERVING_AT = "serving at "
+"""The activity of an explorer that serves a model starts so; its address follows."""
 MEMBER_TIMEOUT_SECONDS = 10.0
 """A member that is silent for longer counts as gone."""
 _CALL_SECONDS = 5.0

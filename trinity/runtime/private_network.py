@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import psutil
 
 from trinity.errors import UserError
-from trinity.security.loopback import is_loopback
+from trinity.runtime.security.loopback import is_loopback
 
 GLOO = "GLOO_SOCKET_IFNAME"
 INTERFACES = (GLOO, "NCCL_SOCKET_IFNAME")

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from trinity.errors import UserError
-from trinity.rpc.quotas import QuotaText, TenantQuota
+from trinity.runtime.rpc.quotas import QuotaText, TenantQuota
 
 FILE_SUFFIX = "_FILE"
 

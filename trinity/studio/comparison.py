@@ -10,9 +10,9 @@ from enum import StrEnum
 from trinity.api.v1 import synchronizer_pb2
 from trinity.config.schema.base import format_value
 from trinity.errors import UserError
-from trinity.json_values import JsonObject, JsonValue
-from trinity.progress.view import failed_runs_text
-from trinity.rpc.limits import CALL_SECONDS
+from trinity.run.progress.view import failed_runs_text
+from trinity.runtime.json_values import JsonObject, JsonValue
+from trinity.runtime.rpc.limits import CALL_SECONDS
 from trinity.studio.connection import OpenRun, answer_of
 from trinity.studio.curves import GROUPS, CurveGroup, curves_chart, measured_chart
 from trinity.studio.history import StageHistory

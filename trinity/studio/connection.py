@@ -29,12 +29,12 @@ from trinity.inspect.open import (
     opened_stack,
     retry_until_ready,
 )
-from trinity.local.addresses import ServiceAddresses, stack_directory_of
-from trinity.local.given_run import opening_question
-from trinity.local.reaper import is_wanted, lock_owner_pid, viewer_pid
-from trinity.local.run_file import read_running
-from trinity.rpc.channel import open_channel
-from trinity.rpc.errors import error_of
+from trinity.run.local.addresses import ServiceAddresses, stack_directory_of
+from trinity.run.local.given_run import opening_question
+from trinity.run.local.reaper import is_wanted, lock_owner_pid, viewer_pid
+from trinity.run.local.run_file import read_running
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.errors import error_of
 
 T = TypeVar("T")
 IDLE_SECONDS = 300.0

@@ -16,9 +16,9 @@ from typing import Generic, Self, TypeVar
 import grpc
 
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
-from trinity.cli.runs import default_root
 from trinity.errors import TrinityError, UserError
-from trinity.launch.follow import StreamRetry
+from trinity.run.launch.follow import StreamRetry
+from trinity.run.runs import default_root
 from trinity.studio.background import ANSWER_SECONDS, BackgroundLoop
 from trinity.studio.connection import OpenRun, RunConnection, ServiceConnection
 from trinity.studio.generator.sources import Drafts

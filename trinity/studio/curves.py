@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Any
 
-from trinity.json_values import JsonObject, JsonValue
-from trinity.progress.view import MeanWithError
+from trinity.run.progress.view import MeanWithError
+from trinity.runtime.json_values import JsonObject, JsonValue
 from trinity.studio.history import StageHistory
 
 MAX_POINTS = 1_000

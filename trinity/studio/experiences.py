@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trinity.api.v1 import buffer_pb2, query_pb2
-from trinity.codec import experience_from_proto, sequence_from_proto
+from trinity.data.codec import experience_from_proto, sequence_from_proto
+from trinity.data.samples import finish_reason_name, samples, state_name
 from trinity.errors import UserError
 from trinity.inspect.conditions import parse_conditions
-from trinity.inspect.samples import finish_reason_name, samples, state_name
 from trinity.inspect.tables import versions
-from trinity.rpc.limits import CALL_SECONDS
+from trinity.runtime.rpc.limits import CALL_SECONDS
 from trinity.studio.connection import OpenRun, answer_of, own_errors
 from trinity.studio.history import cut_text
 from trinity.types import Experience, IntArray, Pair, RoleSpan

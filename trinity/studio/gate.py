@@ -22,8 +22,8 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trinity.errors import UserError
-from trinity.security.loopback import is_loopback
-from trinity.security.tokens import TokenKeys
+from trinity.runtime.security.loopback import is_loopback
+from trinity.runtime.security.tokens import TokenKeys
 from trinity.studio.frames import POLICY_VIOLATION, PageSocket
 from trinity.studio.sign_in import PATH as SIGN_IN_PATH
 from trinity.studio.sign_in import send_page, sent_token

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from trinity.progress.summary import RunSummary, SummaryMetric
-from trinity.progress.view import MeanWithError, failed_runs_text
+from trinity.run.progress.summary import RunSummary, SummaryMetric
+from trinity.run.progress.view import MeanWithError, failed_runs_text
 from trinity.studio.history import RunHistory
 
 MAX_REWARDS = 200

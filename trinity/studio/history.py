@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trinity.api.v1 import buffer_pb2
-from trinity.progress.view import TIME_PARTS, MeanWithError, failed_runs_text
+from trinity.run.progress.view import TIME_PARTS, MeanWithError, failed_runs_text
 
 MAX_STEPS = 20_000
 """Steps of a stage that are kept; older ones are thinned out."""

@@ -12,8 +12,8 @@ from cryptography import x509
 
 from trinity.errors import UserError
 from trinity.runtime.host_port import join_address
-from trinity.security.credentials import CERTIFICATE, KEY, VARIABLE, Credentials
-from trinity.security.loopback import is_loopback
+from trinity.runtime.security.credentials import CERTIFICATE, KEY, VARIABLE, Credentials
+from trinity.runtime.security.loopback import is_loopback
 
 ContextFactory: TypeAlias = Callable[[uvicorn.Config, Callable[[], ssl.SSLContext]], ssl.SSLContext]
 

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
-from trinity.diagnosis.diagnose import diagnose
-from trinity.diagnosis.gather import gather
-from trinity.diagnosis.remote import gather_by_address
-from trinity.diagnosis.rules import Diagnosis
-from trinity.local.addresses import stack_directory_of
-from trinity.local.run_file import read_running
-from trinity.rpc.limits import CALL_SECONDS
+from trinity.run.diagnosis.diagnose import diagnose
+from trinity.run.diagnosis.gather import gather
+from trinity.run.diagnosis.remote import gather_by_address
+from trinity.run.diagnosis.rules import Diagnosis
+from trinity.run.local.addresses import stack_directory_of
+from trinity.run.local.run_file import read_running
+from trinity.runtime.rpc.limits import CALL_SECONDS
 from trinity.studio.connection import OpenRun, ServiceConnection, answer_of
 from trinity.studio.system import SystemConnection
 

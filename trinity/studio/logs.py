@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trinity.errors import UserError
-from trinity.inspect.logs import LogFilter, LogLine, by_time, log_files, tail_messages
-from trinity.local.addresses import stack_directory_of
+from trinity.run.local.addresses import stack_directory_of
+from trinity.run.log_files import LogFilter, LogLine, by_time, log_files, tail_messages
 
 TAIL_BYTES = 512 * 1024
 """Read of each file."""

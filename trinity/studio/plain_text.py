@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from trinity.control_characters import ESCAPED
+from trinity.runtime.control_characters import ESCAPED
 
 _KEPT = "\n\t"
 _STEERING = {code: text for code, text in ESCAPED.items() if chr(code) not in _KEPT}

@@ -8,19 +8,19 @@ from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 
-from trinity.cli.runs import (
+from trinity.errors import UserError
+from trinity.run.launch.resume import PLAN_FILE
+from trinity.run.local.addresses import stack_directory_of
+from trinity.run.local.reaper import lock_owner_pid, viewer_pid
+from trinity.run.local.run_file import read_running
+from trinity.run.progress.summary import FINISHED, RunSummary
+from trinity.run.runs import (
     PlanOutline,
     last_summary,
     newest_checkpoint_step,
     read_outline,
     run_directories,
 )
-from trinity.errors import UserError
-from trinity.launch.resume import PLAN_FILE
-from trinity.local.addresses import stack_directory_of
-from trinity.local.reaper import lock_owner_pid, viewer_pid
-from trinity.local.run_file import read_running
-from trinity.progress.summary import FINISHED, RunSummary
 from trinity.studio.highlight import Highlight, of_summary
 
 MAX_RUNS = 1_000

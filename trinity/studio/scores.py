@@ -6,7 +6,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from trinity.api.v1 import buffer_pb2, query_pb2
-from trinity.rpc.limits import CALL_SECONDS
+from trinity.runtime.rpc.limits import CALL_SECONDS
 from trinity.studio.connection import OpenRun, own_errors
 
 MAX_COLUMNS = 16

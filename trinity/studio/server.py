@@ -16,7 +16,7 @@ from streamlit.web import bootstrap
 
 from trinity.runtime.host_port import join_address
 from trinity.runtime.http_connections import HttpLimits
-from trinity.security.credentials import Credentials
+from trinity.runtime.security.credentials import Credentials
 from trinity.studio.bounded_http import BoundedServer
 from trinity.studio.context import StudioContext, StudioOptions, set_context
 from trinity.studio.frames import MAX_FRAME_BYTES, VALUE_LOGGERS, OneLineOfValues

@@ -9,8 +9,8 @@ from enum import StrEnum
 import numpy as np
 
 from trinity.api.v1 import buffer_pb2, query_pb2
-from trinity.inspect.samples import samples, step_rows
-from trinity.progress.view import change_text
+from trinity.data.samples import samples, step_rows
+from trinity.run.progress.view import change_text
 from trinity.studio.connection import OpenRun, own_errors
 from trinity.studio.experiences import ExperienceRow, experience_row
 

@@ -29,12 +29,12 @@ from trinity.errors import (
     UserError,
 )
 from trinity.inspect.open import identity_of, list_stages
-from trinity.local.addresses import ServiceAddresses
-from trinity.rpc.channel import open_channel
-from trinity.rpc.errors import error_of
+from trinity.run.local.addresses import ServiceAddresses
 from trinity.runtime.host_port import split_address
-from trinity.security.credentials import Credentials
-from trinity.security.plaintext_policy import refuse_plain_service
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.errors import error_of
+from trinity.runtime.security.credentials import Credentials
+from trinity.runtime.security.plaintext_policy import refuse_plain_service
 from trinity.studio.connection import OpenRun, ServiceConnection
 from trinity.studio.runs import RunDirectoryState, RunEntry
 from trinity.studio.visitors import HOW_TO_GET_A_TOKEN, Visitor

@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from trinity.cli.output import pluralize
 from trinity.client import AsyncTasksets, SubmitResult, TasksetInfo
+from trinity.data.rows import rows_to_json
 from trinity.errors import RpcError, UserError
-from trinity.json_values import JsonObject
-from trinity.rows import rows_to_json
-from trinity.security.credentials import Credentials
+from trinity.run.output import pluralize
+from trinity.runtime.json_values import JsonObject
+from trinity.runtime.security.credentials import Credentials
 from trinity.studio.connection import OpenRun, ServiceConnection
 from trinity.studio.system import SystemConnection, answer_from
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trinity.api.v1 import buffer_pb2, query_pb2
+from trinity.data.samples import STREAM_SECONDS
 from trinity.inspect.conditions import parse_conditions
-from trinity.inspect.samples import STREAM_SECONDS
 from trinity.studio.connection import OpenRun, own_errors
 from trinity.studio.experiences import ExperienceRow, experience_row
 

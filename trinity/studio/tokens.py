@@ -18,7 +18,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-from trinity.launch.resume import PLAN_FILE
+from trinity.run.launch.resume import PLAN_FILE
 from trinity.studio.experiences import NOT_RECORDED, TEMPLATE, WholeExperience
 from trinity.studio.plain_text import visible_text
 from trinity.types import Alignment, Experience, FloatArray

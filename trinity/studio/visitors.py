@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from trinity.errors import Unauthenticated, UserError
-from trinity.security.authorization import EVERY_TENANT, Caller, Scope
-from trinity.security.tokens import TokenKeys
+from trinity.runtime.security.authorization import EVERY_TENANT, Caller, Scope
+from trinity.runtime.security.tokens import TokenKeys
 
 MAX_SOCKETS = 16
 """Pages that a visitor may have open."""

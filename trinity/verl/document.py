@@ -5,7 +5,7 @@ python -m trinity.verl.document docs/align-with-verl.md [--check]
 
 from collections.abc import Iterator, Mapping
 
-from trinity.doc_tables import fill_tables, write_page
+from trinity.runtime.doc_tables import fill_tables, write_page
 from trinity.verl.releases import release_table
 from trinity.verl.row import KeyConversion, KeyRow
 from trinity.verl.table import (

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trinity.errors import UserError
-from trinity.runtime.child_process import OWN_IDENTITY, module_command
 from trinity.runtime.owned_places import claim_folder
+from trinity.runtime.process.child_process import OWN_IDENTITY, module_command
 from trinity.verl.settings import VerlSettings
 from trinity.verl.shell.variables import UNKNOWN
 from trinity.verl.values import JsonValue

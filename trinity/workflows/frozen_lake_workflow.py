@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from trinity.data.rows import row_name
 from trinity.errors import UserError
-from trinity.rows import row_name
 from trinity.types import Experience, FinishReason, JsonValue
 from trinity.workflows.arguments import Arguments
 from trinity.workflows.messages import Message

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
 from trinity.errors import UserError
-from trinity.telemetry import metrics, names, tracing
-from trinity.telemetry.tracing import SpanContextRef
+from trinity.runtime.telemetry import metrics, names, tracing
+from trinity.runtime.telemetry.tracing import SpanContextRef
 from trinity.types import ArrayData, FinishReason, JsonObject, RoleSpan, SamplingParams
 from trinity.workflows.messages import Message
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
 from trinity.errors import UserError
-from trinity.json_values import JsonValue
+from trinity.runtime.json_values import JsonValue
 
 
 class Message(TypedDict):

@@ -12,7 +12,7 @@ from typing import Unpack, cast
 import numpy as np
 
 from trinity.errors import UserError
-from trinity.telemetry import tracing
+from trinity.runtime.telemetry import tracing
 from trinity.types import Experience, FloatArray, JsonObject, SamplingParams
 from trinity.workflows.experience_builder import (
     CallHistory,

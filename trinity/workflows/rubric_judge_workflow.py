@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
+from trinity.data.rows import row_name
 from trinity.errors import UserError
-from trinity.rows import row_name
 from trinity.types import Experience, FinishReason, JsonValue
 from trinity.workflows.messages import Message
 from trinity.workflows.model import ModelWrapper

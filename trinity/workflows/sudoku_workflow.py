@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import ClassVar
 
+from trinity.data.rows import row_name
 from trinity.errors import UserError
 from trinity.rewards.tags import tagged
-from trinity.rows import row_name
 from trinity.types import Experience, FinishReason, JsonValue
 from trinity.workflows.arguments import Arguments
 from trinity.workflows.messages import Message

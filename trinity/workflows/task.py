@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trinity.columns import column_names, column_value, has_column, optional_column
 from trinity.config.schema.data import FormatConfig
-from trinity.conversations import (
+from trinity.data.conversations import (
     BadConversation,
     holds_messages,
     last_user_text,
@@ -13,10 +12,11 @@ from trinity.conversations import (
     parse_messages,
     parse_tools,
 )
+from trinity.data.rows import row_name
 from trinity.errors import UserError
 from trinity.rewards.reward import BoundReward
-from trinity.rows import row_name
 from trinity.types import JsonObject, JsonValue
+from trinity.user_code.columns import column_names, column_value, has_column, optional_column
 
 EXACT_INTEGERS = float(1 << 53)
 """Larger floating-point numbers are not exact."""

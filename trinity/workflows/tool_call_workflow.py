@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
+from trinity.data.rows import row_name
 from trinity.errors import UserError
-from trinity.rows import row_name
 from trinity.types import Experience, JsonValue
 from trinity.workflows.messages import Message
 from trinity.workflows.workflow import Workflow

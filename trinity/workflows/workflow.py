@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-from trinity.compat import get_logger
 from trinity.errors import UserError
+from trinity.plugins import get_logger
 from trinity.types import Experience, JsonValue
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task

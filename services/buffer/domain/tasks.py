@@ -10,15 +10,15 @@ from services.buffer.domain.evaluation import MetricSummary
 from services.buffer.domain.stage import AssignmentKind, ExperienceState
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.schema.data import FormatConfig
-from trinity.errors import UserError
-from trinity.rpc.bounds import clip_text
-from trinity.training_rows import (
+from trinity.config.training_rows import (
     label_of,
     read_cpt_row,
     read_dpo_row,
     read_kto_row,
     read_sft_row,
 )
+from trinity.errors import UserError
+from trinity.runtime.rpc.bounds import clip_text
 from trinity.types import JsonObject
 
 MAX_ROW_BYTES = 3 * 1024 * 1024

@@ -42,7 +42,7 @@ from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.nats import preserve_cancellation
 from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.sql import Connection
-from trinity.telemetry import tracing
+from trinity.runtime.telemetry import tracing
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)

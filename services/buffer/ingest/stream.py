@@ -24,8 +24,8 @@ from nats.js.errors import Error as JetStreamError
 from trinity.errors import Unavailable, UserError
 from trinity.runtime.nats import RECONNECT_OPTIONS, fault_of_broker, is_full
 from trinity.runtime.nats_client import REPLACEMENT_CHARACTER
-from trinity.security.broker import client_options
-from trinity.subjects import RUNS_CONSUMER, RUNS_PREFIX, RUNS_STREAM
+from trinity.runtime.security.broker import client_options
+from trinity.runtime.subjects import RUNS_CONSUMER, RUNS_PREFIX, RUNS_STREAM
 
 logger = logging.getLogger(__name__)
 

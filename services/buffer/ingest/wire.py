@@ -12,11 +12,11 @@ from google.protobuf.message import DecodeError
 from services.buffer.domain.results import ReceivedSample, Result
 from services.buffer.domain.tasks import SampleText, sanitize_text
 from trinity.api.v1 import experience_pb2 as pb
-from trinity.codec import finish_reason_of
-from trinity.codec_checks import check_experience_message
+from trinity.data.codec import finish_reason_of
+from trinity.data.codec_checks import check_experience_message
 from trinity.errors import InvalidRequest
-from trinity.rpc.bounds import check_bounds
-from trinity.subjects import runs_subject
+from trinity.runtime.rpc.bounds import check_bounds
+from trinity.runtime.subjects import runs_subject
 from trinity.types import CANONICAL_UUID, StageKey, experience_id
 
 FIXED_BYTES = {1: 8, 5: 4}

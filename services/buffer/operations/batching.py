@@ -61,7 +61,7 @@ from services.buffer.store.stages import update_stage
 from services.buffer.workers.functions import PriorityFailed, PriorityProcessDied, PriorityRunner
 from trinity.errors import PreconditionFailed
 from trinity.runtime.sql import Connection
-from trinity.telemetry import tracing
+from trinity.runtime.telemetry import tracing
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)

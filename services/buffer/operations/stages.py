@@ -61,9 +61,9 @@ from trinity.config.plan.sizes import row_shortage_error
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.stored_rollouts import check_stored_advantages
 from trinity.config.plan_changes import stage_changes
+from trinity.config.training_rows import RowCheck
 from trinity.errors import InvalidRequest, PreconditionFailed, UserError
 from trinity.runtime.sql import Connection
-from trinity.training_rows import RowCheck
 from trinity.types import StageKey
 
 ENDINGS = {StageState.FAILED: "had failed", StageState.CANCELLED: "was cancelled"}

@@ -36,7 +36,7 @@ from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.loops import LoopKind, of_stage
 from trinity.runtime.notifications import Listener, Subscription
 from trinity.runtime.presence import WaitRegistry
-from trinity.telemetry import tracing
+from trinity.runtime.telemetry import tracing
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
@@ -297,7 +297,7 @@ class ExperiencePipeline:
             about = {"stage": key.stage, "why": str(error)}
             logger.warning("groups of a stage wait", extra=about, exc_info=is_unexpected)
             if is_unexpected:
-                why = of_stage("pipeline", key, error)
+                why = of_stage("pipeline", key.experiment_id, key.stage, error)
                 self._waits.set(f"{WAIT} {key}", waits_for=LoopKind.DATA_PATH, reason=why)
             changes.notify()
             await asyncio.sleep(RETRY_SECONDS)

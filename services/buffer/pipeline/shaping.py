@@ -24,7 +24,7 @@ from services.buffer.workers.functions import FunctionFailed, FunctionRunner
 from trinity.algorithm.advantage.needs import Needs
 from trinity.algorithm.advantage.samples import Advantages
 from trinity.api.v1 import experience_pb2 as pb
-from trinity.codec import finish_reason_of, sequence_from_proto, tensor_from_proto
+from trinity.data.codec import finish_reason_of, sequence_from_proto, tensor_from_proto
 from trinity.operators.rollouts import Content
 from trinity.runtime.presence import WaitRegistry
 from trinity.types import StageKey

@@ -18,10 +18,10 @@ from services.buffer.tasksets.library import FeatureLibrary, TasksetLibrary
 from services.buffer.workers.functions import FunctionRunner, PriorityRunner
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest, TooLarge, Unavailable
-from trinity.rpc.answers import ANSWER_BYTES
-from trinity.rpc.limits import CHUNK_BYTES
-from trinity.rpc.quotas import QuotaUse
 from trinity.runtime.notifications import Listener, Subscription
+from trinity.runtime.rpc.answers import ANSWER_BYTES
+from trinity.runtime.rpc.limits import CHUNK_BYTES
+from trinity.runtime.rpc.quotas import QuotaUse
 
 T = TypeVar("T")
 AnswerT = TypeVar("AnswerT", covariant=True)

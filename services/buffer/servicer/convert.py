@@ -11,9 +11,9 @@ from services.buffer.store.training import Checkpoint, RecordedVersion
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import taskset_pb2
 from trinity.errors import InvalidRequest, TooLarge
-from trinity.rpc.answers import first_within
-from trinity.rpc.bounds import clip_text
-from trinity.rpc.limits import MAX_WAIT_SECONDS
+from trinity.runtime.rpc.answers import first_within
+from trinity.runtime.rpc.bounds import clip_text
+from trinity.runtime.rpc.limits import MAX_WAIT_SECONDS
 from trinity.types import CANONICAL_UUID, StageKey, are_canonical
 
 T = TypeVar("T")

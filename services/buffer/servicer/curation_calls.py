@@ -64,7 +64,7 @@ from services.buffer.store.stages import get_stage
 from services.buffer.store.training import count_failed_runs
 from trinity.api.v1 import query_pb2 as pb
 from trinity.errors import InvalidRequest
-from trinity.security.authorization import current_caller
+from trinity.runtime.security.authorization import current_caller
 from trinity.types import StageKey
 
 MAX_DRAWS = 10_000

@@ -37,7 +37,7 @@ from services.buffer.store.stages import get_stage, lock_stage
 from services.buffer.telemetry import record_lease
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest, TooLarge
-from trinity.telemetry import tracing
+from trinity.runtime.telemetry import tracing
 
 Response = pb.LeaseAssignmentsResponse
 KINDS = {

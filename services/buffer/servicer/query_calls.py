@@ -45,9 +45,9 @@ from services.buffer.store.segments import retired_segments
 from services.buffer.store.stages import StoredStage, get_stage, stored_stages
 from services.buffer.store.training import newest_version
 from trinity.api.v1 import buffer_pb2, query_pb2
-from trinity.codec import stage_key_to_proto
+from trinity.data.codec import stage_key_to_proto
 from trinity.errors import InvalidRequest, NotFound
-from trinity.rpc.answers import fair_within, first_within
+from trinity.runtime.rpc.answers import fair_within, first_within
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 

@@ -33,9 +33,9 @@ from services.buffer.store.queries import (
     steps_of_versions,
 )
 from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
-from trinity.codec import FINISH_REASON_NAMES, FINISH_REASONS
+from trinity.data.codec import FINISH_REASON_NAMES, FINISH_REASONS
 from trinity.errors import InvalidRequest, TooLarge
-from trinity.json_values import parse_untrusted
+from trinity.runtime.json_values import parse_untrusted
 from trinity.types import LARGEST_REWARD, FinishReason, StageKey
 
 MAX_FILTER_TEXT = 1_000

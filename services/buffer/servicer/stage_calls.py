@@ -45,13 +45,13 @@ from services.buffer.store.tasksets import stage_pipelines
 from services.buffer.tasksets.library import ResolvedTasksets
 from services.buffer.workers.functions import FunctionFailed, PriorityFailed
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.codec import stage_key_to_proto
 from trinity.config.plan.data import ANCHORS
 from trinity.config.plan.parts import ResolvedReplay, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.data.codec import stage_key_to_proto
 from trinity.errors import InvalidRequest, PreconditionFailed, TooLarge, Unavailable, UserError
-from trinity.json_values import holds_null
-from trinity.rpc.answers import fair_within, first_within
+from trinity.runtime.json_values import holds_null
+from trinity.runtime.rpc.answers import fair_within, first_within
 from trinity.runtime.sql import Connection
 
 MAX_PLAN_LENGTH = 1024 * 1024

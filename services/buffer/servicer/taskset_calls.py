@@ -35,7 +35,7 @@ from services.buffer.store.uploads import StoredUpload
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import taskset_pb2
 from trinity.errors import InvalidRequest, NotFound, PreconditionFailed
-from trinity.rpc.answers import first_within
+from trinity.runtime.rpc.answers import first_within
 from trinity.runtime.sql import Connection
 
 ROWS_AT_ONCE = 500

@@ -41,7 +41,7 @@ from services.buffer.store.database import batch_topic, decode_numbers, progress
 from services.buffer.store.reports import LoggedEvent, load_events
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest, TooLarge
-from trinity.rpc.answers import first_within
+from trinity.runtime.rpc.answers import first_within
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 

@@ -18,10 +18,10 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from trinity.api.v1 import experience_pb2 as pb
-from trinity.codec import experience_from_proto
-from trinity.common.schema.sql_schema import ExperienceModel, SinkBase, SinkPosition
 from trinity.config.plan.experience_sink import ExperienceSink
-from trinity.inspect.samples import content_row
+from trinity.data.codec import experience_from_proto
+from trinity.data.samples import content_row
+from trinity.data.sql_schema import ExperienceModel, SinkBase, SinkPosition
 from trinity.runtime.owned_places import (
     foreign_line_error,
     is_begun_line_of_ours,

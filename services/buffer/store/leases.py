@@ -17,7 +17,7 @@ from services.buffer.store.columns import NOW, UUID
 from services.buffer.store.database import UUIDS, in_stage, of_stage, seconds_from_now, stage_params
 from services.buffer.store.schema import assignment, evaluation, run, stage_taskset, version
 from services.buffer.store.taskset_schema import task
-from trinity.rpc.answers import ANSWER_BYTES
+from trinity.runtime.rpc.answers import ANSWER_BYTES
 from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from services.buffer.settings import BufferSettings
 from services.buffer.store.schema import blob
 from services.buffer.store.taskset_schema import taskset, taskset_upload
-from trinity.rpc.quotas import QuotaUse, TenantQuota
+from trinity.runtime.rpc.quotas import QuotaUse, TenantQuota
 from trinity.runtime.sql import Connection
 
 DELETE_TASKSETS = "delete some (`trinity taskset delete`)"

@@ -24,10 +24,10 @@ from services.buffer.store.database import (
 from services.buffer.store.ready_rows import Place
 from services.buffer.store.schema import assignment, batch_item, experience
 from services.buffer.store.taskset_schema import task, task_beliefs, task_feature, task_ranking
-from trinity.columns import optional_column
 from trinity.errors import PreconditionFailed
 from trinity.runtime.sql import Connection
 from trinity.types import JsonValue, StageKey
+from trinity.user_code.columns import optional_column
 
 WORD_BYTES = 8
 PART_BYTES = 1024 * 1024

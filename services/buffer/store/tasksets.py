@@ -22,8 +22,8 @@ from services.buffer.store.taskset_schema import (
     taskset,
     taskset_upload,
 )
+from trinity.config.training_rows import SkippedRows
 from trinity.runtime.sql import Connection, Row
-from trinity.training_rows import SkippedRows
 from trinity.types import StageKey
 
 

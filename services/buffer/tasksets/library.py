@@ -36,9 +36,9 @@ from services.buffer.tenants import TenantGrants, TenantPolicy, WorkerIsolation
 from services.buffer.types import NeededTaskset
 from trinity.config.data_files import find_data_files
 from trinity.config.plan.task_storage import HUB_NAME, without_password
+from trinity.config.training_rows import RowCheck, SkippedRows
 from trinity.errors import PreconditionFailed, UserError
-from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
-from trinity.training_rows import RowCheck, SkippedRows
+from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline
 
 
 def row_source_of(

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, BinaryIO
 from services.buffer.tasksets.allowed_files import AllowedFiles
 from services.buffer.tasksets.row_sources import RowSource
 from trinity.config.data_files import find_data_files, unread_sentence
+from trinity.data.rows import placed_rows, row_name, row_to_json
 from trinity.errors import UserError
-from trinity.rows import placed_rows, row_name, row_to_json
-from trinity.rpc.limits import MAX_MESSAGE_BYTES
+from trinity.runtime.rpc.limits import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:  # it takes the schema of the configuration along
-    from trinity.training_rows import RowCheck
+    from trinity.config.training_rows import RowCheck
 
 USER_MISTAKE = 2
 MAX_NAMED_ROWS = 3
@@ -66,7 +66,7 @@ class SkippedCounter:
 
     def to_line(self) -> str:
         """Returns the line that passes the counts on."""
-        from trinity.training_rows import SkippedRows
+        from trinity.config.training_rows import SkippedRows
 
         return SkippedRows(count=self.count, first_errors=tuple(self.first_errors)).to_line()
 

@@ -14,7 +14,7 @@ from trinity.config.data_files import SUFFIXES
 from trinity.errors import UserError
 
 if TYPE_CHECKING:  # it takes the schema of the configuration along
-    from trinity.training_rows import RowCheck
+    from trinity.config.training_rows import RowCheck
 
 SQLITE = "sqlite:///"
 """The beginning of the address of a database that is a file."""
@@ -48,7 +48,7 @@ class RowSource:
         values = json.loads(text)
         check = values.get("check")
         if check is not None:
-            from trinity.training_rows import RowCheck
+            from trinity.config.training_rows import RowCheck
 
             check = RowCheck.model_validate(check)
         return cls(**values | {"roots": tuple(values["roots"]), "check": check})

@@ -25,9 +25,11 @@ from services.buffer.tasksets.read_rows import UNREAD_MARK
 from services.buffer.tasksets.row_sources import RowSource
 from services.buffer.tenants import SHARES_ALL, WorkerIsolation
 from services.buffer.workers.process import reader_environment
+from trinity.config.training_rows import SkippedRows
 from trinity.errors import PreconditionFailed, Unavailable, UserError
-from trinity.isolation.box import Box
-from trinity.runtime.child_process import (
+from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline
+from trinity.runtime.process.box import Box
+from trinity.runtime.process.child_process import (
     OWN_IDENTITY,
     Identity,
     end_child,
@@ -35,9 +37,7 @@ from trinity.runtime.child_process import (
     start_child,
 )
 from trinity.runtime.sql import Connection
-from trinity.runtime.worker_process import WROTE_TO_CHANNEL
-from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
-from trinity.training_rows import SkippedRows
+from trinity.user_code.worker_process import WROTE_TO_CHANNEL
 
 READER_MODULE = "services.buffer.tasksets.read_rows"
 CHUNK_BYTES = 256 * 1024
@@ -113,7 +113,7 @@ async def _last_of(stream: asyncio.StreamReader) -> bytes:
 logger = logging.getLogger(__name__)
 
 
-MODULE = "trinity.task_operators.worker"
+MODULE = "trinity.operators.tasks.worker"
 MAX_ANSWER_BYTES = 1024 * 1024
 """Limit of one line, without the rows after it; twice that is buffered while Postgres is slow."""
 MAX_ROWS_BYTES = 1024**3

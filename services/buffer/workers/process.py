@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from services.buffer.domain.tasks import sanitize_text
 from services.buffer.tenants import SHARES_ALL, WorkerIsolation
-from trinity.runtime.child_process import end_child, module_command, start_child
-from trinity.runtime.worker_process import WROTE_TO_CHANNEL, NotAnAnswer, answer_of
+from trinity.runtime.process.child_process import end_child, module_command, start_child
+from trinity.user_code.worker_process import WROTE_TO_CHANNEL, NotAnAnswer, answer_of
 
 T = TypeVar("T")
 OUR_PREFIX = "TRINITY_"

@@ -27,9 +27,9 @@ from services.explorer.types import (
 )
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
-from trinity.codec import stage_key_to_proto
+from trinity.data.codec import stage_key_to_proto
 from trinity.errors import Unavailable
-from trinity.rpc.limits import CALL_SECONDS, CHUNK_BYTES
+from trinity.runtime.rpc.limits import CALL_SECONDS, CHUNK_BYTES
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)

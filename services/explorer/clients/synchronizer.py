@@ -14,9 +14,9 @@ from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
-from trinity.rpc.limits import CALL_SECONDS
 from trinity.runtime.device_lock import ReportPlace
 from trinity.runtime.presence import MEMBER_TIMEOUT_SECONDS
+from trinity.runtime.rpc.limits import CALL_SECONDS
 from trinity.weights.offer import OfferAddress
 
 SERVICE = "trinity.api.v1.SynchronizerService"

@@ -31,14 +31,14 @@ from trinity.api.v1.explorer_pb2_grpc import (
     add_ExplorerServiceServicer_to_server,
 )
 from trinity.errors import PreconditionFailed, RpcError
-from trinity.rpc.channel import open_channel
-from trinity.rpc.health import Health
-from trinity.rpc.server import RunningServer, Servicer, serve
 from trinity.runtime.loops import LoopKeeper, LoopKind
 from trinity.runtime.presence import Heartbeats
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.health import Health
+from trinity.runtime.rpc.server import RunningServer, Servicer, serve
+from trinity.runtime.security.credentials import Credentials
+from trinity.runtime.security.worker_tenant import worker_tenant
 from trinity.runtime.threads import DaemonThreads
-from trinity.security.credentials import Credentials
-from trinity.security.worker_tenant import worker_tenant
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)

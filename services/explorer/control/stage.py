@@ -42,16 +42,18 @@ from services.explorer.telemetry import (
 )
 from services.explorer.types import LostWeights, WeightsVersion
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.launch.prepare import check_parts
+from trinity.config.sizing.volume import runs_per_runner
 from trinity.rewards.reward import REWARD_POOL
+from trinity.rft.checks.parts import check_parts
 from trinity.runtime.presence import Heartbeats
 from trinity.runtime.threads import DaemonThreads, in_daemon_thread
-from trinity.sizing.volume import runs_per_runner
 from trinity.types import StageKey
 from trinity.weights.offer import TransferTimeouts
 
 MAX_USER_PROCESSES = 64
-"""Processes of users' code at a time; further runs wait for one that is free."""
+USER_PROCESSES_PER_CPU = 8
+"""Processes of users' code at a time; further runs wait for one that is free. One that has loaded
+torch takes 360 MB and seconds of a CPU to start: 64 of them fill a laptop."""
 
 
 class WorkflowEnvironment:
@@ -343,7 +345,8 @@ def _user_processes(plan: StagePlan) -> UserProcessPool | None:
     if not plan.config.explorer.isolate_user_code:
         return None
     num_runs = _num_runners(plan) * runs_per_runner(plan)
-    return UserProcessPool(max_processes=min(num_runs, MAX_USER_PROCESSES))
+    of_machine = USER_PROCESSES_PER_CPU * (os.cpu_count() or 1)
+    return UserProcessPool(max_processes=min(num_runs, of_machine, MAX_USER_PROCESSES))
 
 
 def _max_attempts(plan: StagePlan) -> int:

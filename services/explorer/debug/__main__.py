@@ -12,8 +12,8 @@ from trinity.config.check import plan_config, raise_errors
 from trinity.config.loading.load import read_config, require_runnable
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import TrinityError, UserError
-from trinity.interpreter import check_interpreter
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
+from trinity.runtime.interpreter import check_interpreter
 from trinity.runtime.logs import configure_logging
 from trinity.runtime.proxies import reach_loopback_directly
 

@@ -39,10 +39,10 @@ from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import first_rows
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.control_characters import ESCAPED
+from trinity.data.samples import content_row
 from trinity.errors import UserError
-from trinity.inspect.samples import content_row
-from trinity.launch.prepare import check_parts
+from trinity.rft.checks.parts import check_parts
+from trinity.runtime.control_characters import ESCAPED
 from trinity.runtime.threads import DaemonThreads, in_daemon_thread
 from trinity.types import EXPERIENCE_NAMESPACE, Experience, JsonObject, Pair, StageKey, name_uuid
 from trinity.types import Sequence as TokenSequence

@@ -11,7 +11,7 @@ from services.explorer.telemetry import begin_result_span, end_result_span
 from services.explorer.types import ResultReport
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.errors import RpcError
-from trinity.telemetry.tracing import NO_SPAN, Span
+from trinity.runtime.telemetry.tracing import NO_SPAN, Span
 from trinity.types import StageKey
 
 FIRST_RESEND_SECONDS = 10.0

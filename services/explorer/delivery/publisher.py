@@ -15,11 +15,11 @@ from services.explorer.delivery.outbox import Outbox, PendingResult
 from services.explorer.telemetry import send_span
 from services.explorer.types import CommitOutcome, ResultReport
 from trinity.api.v1.experience_pb2 import RunResultBatch
-from trinity.codec_checks import encode_repeated_field
+from trinity.data.codec_checks import encode_repeated_field
 from trinity.errors import InvalidRequest, QuotaExceeded, RpcError, Unavailable
 from trinity.runtime.nats import connect, fault_of_broker, preserve_cancellation
-from trinity.subjects import runs_subject
-from trinity.telemetry import tracing
+from trinity.runtime.subjects import runs_subject
+from trinity.runtime.telemetry import tracing
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from services.explorer.engine.vllm_options import detect_hardware, span_environm
 from services.explorer.settings import ExplorerSettings
 from trinity.api.v1 import explorer_pb2 as pb
 from trinity.api.v1.explorer_pb2_grpc import ExplorerServiceStub
-from trinity.runtime.child_process import module_command
+from trinity.runtime.process.child_process import module_command
 
 logger = logging.getLogger(__name__)
 

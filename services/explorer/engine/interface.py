@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from services.explorer.retry import WorkClock
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import TrinityError
-from trinity.json_values import JsonObject
+from trinity.runtime.json_values import JsonObject
 from trinity.runtime.presence import WaitRegistry
 from trinity.types import SamplingParams
 from trinity.weights.offer import Receivers, ReceiverSlot, next_slot

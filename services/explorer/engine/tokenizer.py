@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from trinity.chat_template import (
+from trinity.data.chat_template import (
     NOT_RENDERED,
     ChatPart,
     ChatRoles,

@@ -11,8 +11,8 @@ import sys
 import threading
 
 from services.explorer.engine.vllm_options import detect_hardware, prepare_environment
-from trinity.json_values import JsonObject
-from trinity.security.model_code import trusts_model_code
+from trinity.config.model_code_policy import trusts_model_code
+from trinity.runtime.json_values import JsonObject
 
 MAX_REASON_CHARACTERS = 500
 

@@ -8,10 +8,10 @@ from importlib import metadata
 from pathlib import Path
 
 from services.explorer.engine.interface import EngineOptions, EngineSpan
+from trinity.config.sizing.memory import kv_bytes_per_token
+from trinity.config.sizing.stage_sizes import local_shape
 from trinity.errors import UserError
 from trinity.runtime.private_network import PrivateAddress
-from trinity.sizing.memory import kv_bytes_per_token
-from trinity.sizing.stage_sizes import local_shape
 from trinity.types import JsonObject
 
 LEAST_CPU_CACHE_BYTES = 256 << 20

@@ -10,8 +10,8 @@ from services.explorer.engine.interface import Engine, EngineDied
 from services.explorer.types import WeightsVersion
 from trinity.errors import ManifestError, TransferFailed
 from trinity.runtime.presence import WaitRegistry
+from trinity.runtime.telemetry.metrics import TRANSFERS
 from trinity.runtime.threads import in_daemon_thread
-from trinity.telemetry.metrics import TRANSFERS
 from trinity.weights import manifest
 from trinity.weights.offer import OfferAddress, ReceiverSlot, TransferTimeouts
 

@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from services.explorer.openai_api.errors import InvalidApiRequest
-from trinity.json_values import parse_untrusted
+from trinity.runtime.json_values import parse_untrusted
 
 if TYPE_CHECKING:
     from aiohttp import web

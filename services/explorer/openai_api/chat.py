@@ -21,7 +21,7 @@ from services.explorer.openai_api.response import (
 )
 from services.explorer.openai_api.tools import ForcedCalls, ResponseParsers, read_forced
 from trinity.config.plan.model import TAKEN_TEMPLATE_KWARGS
-from trinity.json_values import parse_untrusted
+from trinity.runtime.json_values import parse_untrusted
 from trinity.types import Experience, JsonObject, JsonValue
 from trinity.workflows.experience_builder import SamplingOverrides
 from trinity.workflows.generation import ChatTokenizer, ReadsTemplate, Scores

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from contextlib import suppress
 
 from services.explorer.openai_api.errors import InvalidApiRequest
-from trinity.runtime.child_process import OWN_IDENTITY, close_pipes, module_command
+from trinity.runtime.process.child_process import OWN_IDENTITY, close_pipes, module_command
 from trinity.workflows.generation import ANY_OBJECT
 
 WORKER = "services.explorer.openai_api.schema_worker"

@@ -22,8 +22,8 @@ from services.explorer.openai_api.schemas import SchemaChecker
 from services.explorer.openai_api.tools import ResponseParsers
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError
-from trinity.json_values import JsonValue
 from trinity.runtime.http_connections import BACKLOG, ConnectionTable, HttpLimits
+from trinity.runtime.json_values import JsonValue
 from trinity.workflows.generation import ApiAccess, ChatTokenizer
 from trinity.workflows.model import ModelWrapper
 

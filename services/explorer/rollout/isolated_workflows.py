@@ -10,7 +10,10 @@ from typing import Any
 from services.explorer.rollout.user_process_pool import UserCall, UserProcessPool
 from services.explorer.rollout.user_processes import UserProcess
 from trinity.errors import UserError
-from trinity.isolation.values import (
+from trinity.rewards.reward import RewardSource
+from trinity.rewards.score import BadReward
+from trinity.types import Experience, JsonObject
+from trinity.user_code.values import (
     PartRef,
     UserCodeFailed,
     encode_known,
@@ -18,9 +21,6 @@ from trinity.isolation.values import (
     experience_to_text,
     is_of_user,
 )
-from trinity.rewards.reward import RewardSource
-from trinity.rewards.score import BadReward
-from trinity.types import Experience, JsonObject
 from trinity.workflows.generation import GenerationDelta
 from trinity.workflows.model import ModelWrapper, OnIndexedDelta
 from trinity.workflows.task import Task

@@ -21,14 +21,14 @@ from services.explorer.rollout.workflow_execution import (
 )
 from services.explorer.rollout.workflow_factory import WorkflowFactory
 from services.explorer.types import Assignment, Attempt, AttemptResult, RolloutKind, WeightsId
-from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig
-from trinity.isolation.values import UserCodeFailed, place_of
+from trinity.data.codec import check_experience
 from trinity.rewards.score import BadReward, as_reward
 from trinity.runtime.logs import RateLimitedLog, redact_passwords
+from trinity.runtime.telemetry import tracing
 from trinity.runtime.threads import MAX_ABANDONED, DaemonThreads, abandon_task, is_being_cancelled
-from trinity.telemetry import tracing
 from trinity.types import EID, Experience
+from trinity.user_code.values import UserCodeFailed, place_of
 from trinity.workflows.experience_builder import AUXILIARY_MODEL
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.workflow import check_are_distinct

@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import IO, Any
 
 import trinity
-from trinity.isolation.box import OPEN_BOX, Box, box_refusal
-from trinity.isolation.values import UserProcessDied, log_line
-from trinity.runtime.child_process import (
+from trinity.runtime.process.box import OPEN_BOX, Box, box_refusal
+from trinity.runtime.process.child_process import (
     OWN_IDENTITY,
     Identity,
     end_child,
     module_command,
     start_child,
 )
-from trinity.runtime.worker_process import NotAnAnswer, answer_of
+from trinity.user_code.values import UserProcessDied, log_line
+from trinity.user_code.worker_process import NotAnAnswer, answer_of
 
 logger = logging.getLogger(__name__)
-WORKER = "trinity.isolation.worker"
+WORKER = "services.explorer.user_process.worker"
 START_SECONDS = 180.0
 """Time to import users' files, on a machine that does much else."""
 MAX_LINE_BYTES = 64 * 1024 * 1024

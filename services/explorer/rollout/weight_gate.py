@@ -20,7 +20,7 @@ from services.explorer.types import (
 )
 from trinity.errors import ManifestError, RpcError, TrinityError
 from trinity.runtime.presence import Heartbeats
-from trinity.telemetry.metrics import GATE_SECONDS
+from trinity.runtime.telemetry.metrics import GATE_SECONDS
 
 logger = logging.getLogger(__name__)
 

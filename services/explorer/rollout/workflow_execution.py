@@ -20,7 +20,6 @@ from typing import ClassVar, Protocol, Self
 
 import trinity
 from services.explorer.rollout.isolated_workflows import IsolatedReward
-from trinity.isolation.values import PartRef
 from trinity.rewards.reward import (
     REWARD_POOL,
     BoundReward,
@@ -28,11 +27,12 @@ from trinity.rewards.reward import (
     RewardFn,
     RewardSource,
 )
+from trinity.rft.workflows.hosting import HostedRuns, NamedReward
 from trinity.runtime.threads import DaemonThreads
 from trinity.types import Experience, JsonObject
+from trinity.user_code.values import PartRef
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task
-from trinity.workflows.trinity_rft.hosting import HostedRuns, NamedReward
 from trinity.workflows.workflow import Workflow
 
 logger = logging.getLogger(__name__)

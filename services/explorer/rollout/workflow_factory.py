@@ -22,20 +22,20 @@ from services.explorer.rollout.workflow_execution import (
     WorkflowSpec,
 )
 from services.explorer.types import Assignment, Attempt, AttemptApi, WeightsId
-from trinity.columns import optional_column, row_reward
 from trinity.config.plan.parts import AuxiliaryModel, ResolvedSampling, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
-from trinity.isolation.values import PartRef, is_of_user
 from trinity.plugins import REWARDS, WORKFLOWS
+from trinity.rft.workflows.experience import preload_tensors
+from trinity.rft.workflows.hosting import HostedRuns, IdleWorkflows, ModelPaths, TaskInputs
+from trinity.rft.workflows.workflow import Workflow as HostedWorkflow
 from trinity.types import JsonObject, SamplingParams
+from trinity.user_code.columns import optional_column, row_reward
+from trinity.user_code.values import PartRef, is_of_user
 from trinity.workflows.experience_builder import RatioWarnings
 from trinity.workflows.generation import ChatTokenizer, Generator, ModelLimits
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task
-from trinity.workflows.trinity_rft.experience import preload_tensors
-from trinity.workflows.trinity_rft.hosting import HostedRuns, IdleWorkflows, ModelPaths, TaskInputs
-from trinity.workflows.trinity_rft.workflow import Workflow as HostedWorkflow
 from trinity.workflows.workflow import Workflow
 
 SEED_BITS = 63

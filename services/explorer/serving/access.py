@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from services.explorer.openai_api.errors import bearer_token, error_response
 from trinity.errors import Unauthenticated, UserError
-from trinity.rpc import audit
-from trinity.security.authorization import Caller, Scope
-from trinity.security.credentials import CERTIFICATE, KEY, VARIABLE, Credentials
-from trinity.security.loopback import is_loopback
-from trinity.security.secret_files import read_private, write_private
+from trinity.runtime.rpc import audit
+from trinity.runtime.security.authorization import Caller, Scope
+from trinity.runtime.security.credentials import CERTIFICATE, KEY, VARIABLE, Credentials
+from trinity.runtime.security.loopback import is_loopback
+from trinity.runtime.security.secret_files import read_private, write_private
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from trinity.security.tokens import TokenKeys
+    from trinity.runtime.security.tokens import TokenKeys
 
 logger = logging.getLogger(__name__)
 

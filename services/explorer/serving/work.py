@@ -19,10 +19,9 @@ from services.explorer.serving.server import ModelServer
 from services.explorer.types import ExplorerStopped, WeightsId, WeightsVersion, model_weights
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import ManifestError, UserError
-from trinity.launch.messages import SERVING
 from trinity.runtime.http_connections import ConnectionTable, HttpLimits
-from trinity.runtime.presence import Heartbeats
-from trinity.security.credentials import Credentials
+from trinity.runtime.presence import SERVING_AT, Heartbeats
+from trinity.runtime.security.credentials import Credentials
 from trinity.weights.ledger import LEDGER_FILE, LedgerError, LedgerKey, WeightsLedger
 from trinity.weights.manifest import FileSignature, file_signature, read_regular_file
 from trinity.weights.stored import best_model
@@ -161,7 +160,7 @@ class ServingRunner:
                 f" (the best is version {best.version}: another `name` and "
                 f"`model.model_path={best.path}` serve it)"
             )
-        self._heartbeats.set_activity(f"{SERVING}{self._server.address}{key}, {what}")
+        self._heartbeats.set_activity(f"{SERVING_AT}{self._server.address}{key}, {what}")
 
     async def _poll_engines(self) -> None:
         while True:

@@ -20,7 +20,7 @@ from services.synchronizer.members import (
     Member,
     MemberWait,
 )
-from trinity.rpc.quotas import MOST
+from trinity.runtime.rpc.quotas import MOST
 from trinity.runtime.sql import Connection, Row
 
 _wait = tables.closed_wait.c

@@ -38,6 +38,7 @@ from services.trainer.backend.packed_attention import register  # noqa: E402
 from services.trainer.backend.row_engine import RowEngine, RowValueEngine  # noqa: E402
 from services.trainer.collectives import check_gpus_of  # noqa: E402
 from services.trainer.types import TrainRow  # noqa: E402
+from trinity.config.model_code_policy import trusts_model_code  # noqa: E402
 from trinity.config.plan.arithmetic import (  # noqa: E402
     PACKED,
     PACKED_ATTENTION,
@@ -58,7 +59,6 @@ from trinity.config.schema.algorithm import OptimizerConfig  # noqa: E402
 from trinity.config.schema.model import LoRAConfig  # noqa: E402
 from trinity.config.schema.trainer import CriticConfig, TrainerConfig  # noqa: E402
 from trinity.errors import UserError  # noqa: E402
-from trinity.security.model_code import trusts_model_code  # noqa: E402
 
 logger = logging.getLogger(__name__)
 

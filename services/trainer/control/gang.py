@@ -26,8 +26,8 @@ from services.trainer.messages import (
     encode,
 )
 from trinity.api.v1 import trainer_pb2
-from trinity.runtime.child_process import module_command
-from trinity.security.loopback import is_loopback
+from trinity.runtime.process.child_process import module_command
+from trinity.runtime.security.loopback import is_loopback
 
 logger = logging.getLogger(__name__)
 

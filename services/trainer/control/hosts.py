@@ -14,7 +14,7 @@ import trinity
 from services.trainer.control.places import RankPlaces
 from trinity.api.v1 import trainer_pb2 as pb
 from trinity.errors import Forbidden, InvalidRequest, PreconditionFailed
-from trinity.security.loopback import is_loopback
+from trinity.runtime.security.loopback import is_loopback
 
 logger = logging.getLogger(__name__)
 

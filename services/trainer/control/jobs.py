@@ -15,9 +15,9 @@ from trinity.api.v1 import synchronizer_pb2
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
-from trinity.rpc.health import Health
-from trinity.rpc.limits import CALL_SECONDS
 from trinity.runtime.presence import MEMBER_TIMEOUT_SECONDS, WaitRegistry
+from trinity.runtime.rpc.health import Health
+from trinity.runtime.rpc.limits import CALL_SECONDS
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from trinity.chat_spans import (
+from trinity.data.chat_spans import (
     ChatTemplate,
     Conversation,
     Message,
@@ -15,10 +15,10 @@ from trinity.chat_spans import (
     find_assistant_spans,
     refused,
 )
-from trinity.chat_template import NOT_RENDERED, render_with_calls
+from trinity.data.chat_template import NOT_RENDERED, render_with_calls
+from trinity.data.rows import row_name
 from trinity.errors import UserError
-from trinity.json_values import JsonObject
-from trinity.rows import row_name
+from trinity.runtime.json_values import JsonObject
 
 
 class TokenizersTemplate(ChatTemplate):

@@ -13,12 +13,9 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBas
 from services.trainer.data.chat import ChatEncoder, Encoded
 from services.trainer.types import PairSide, TrainRow
 from trinity.algorithm.algorithm_type import RowSchema
-from trinity.chat_spans import Conversation, Message, Tools
 from trinity.config.schema.data import FormatConfig
 from trinity.config.schema.model import merge_template_kwargs
-from trinity.errors import UserError
-from trinity.rows import row_name
-from trinity.training_rows import (
+from trinity.config.training_rows import (
     PromptRow,
     label_of,
     read_cpt_row,
@@ -26,6 +23,9 @@ from trinity.training_rows import (
     read_kto_row,
     read_sft_row,
 )
+from trinity.data.chat_spans import Conversation, Message, Tools
+from trinity.data.rows import row_name
+from trinity.errors import UserError
 from trinity.types import JsonObject
 
 logger = logging.getLogger(__name__)

@@ -13,18 +13,18 @@ from tensordict import TensorDict
 from services.trainer.backend.expert_balance import BALANCE, Z
 from services.trainer.backend.token_head import DIVERGENCE
 from services.trainer.collectives import MetricSums
-from trinity.algorithm.adapted_part import AdaptedPart
 from trinity.algorithm.aggregation import BatchTotals, LossAggMode
 from trinity.algorithm.entropy import ENTROPY_LOSSES
 from trinity.algorithm.entropy.inputs import EntropyInputs
+from trinity.algorithm.forms import RESERVED
 from trinity.algorithm.kl import DIVERGENCES
 from trinity.algorithm.kl.estimators import KlEstimator
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss, validate_policy_loss
-from trinity.algorithm.policy_loss_fn.adapting import RESERVED
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.user_code.adapted_part import AdaptedPart
 
 CLIP_FRACTION_METRIC = "pg_clipfrac"
 """The metric by which clipping losses mark clipped tokens."""

@@ -23,7 +23,7 @@ from services.trainer.messages import (
     encode,
 )
 from services.trainer.retry import RankWaitReporter
-from trinity.runtime.worker_process import reserve_stdin
+from trinity.user_code.worker_process import reserve_stdin
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from services.trainer.telemetry import AnomalyChecks, StepTelemetry, has_trained
 from services.trainer.types import StageLearner, StepOutcome, TrainBatch, batch_metrics
 from trinity.config.plan.stage_plan import StagePlan, keeps_best
 from trinity.runtime.logs import as_fields
-from trinity.telemetry import tracing
-from trinity.telemetry.tracing import Span
+from trinity.runtime.telemetry import tracing
+from trinity.runtime.telemetry.tracing import Span
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import StartCheckpoint
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import ManifestError, RunFailed, UserError
-from trinity.json_values import JsonObject
 from trinity.runtime.imports import collection_paused
+from trinity.runtime.json_values import JsonObject
 from trinity.runtime.life import UNWATCHED, LifeSigns
 from trinity.runtime.retry import WaitReporter
 from trinity.weights.manifest import verify

@@ -33,6 +33,7 @@ from services.trainer.retry import RpcRetry
 from services.trainer.telemetry import StepTelemetry
 from services.trainer.types import StageLearner, WeightsOnDisk
 from trinity.api.v1 import buffer_pb2
+from trinity.config.model_code_policy import trusts_model_code
 from trinity.config.plan.parts import ResolvedExperienceBuffer
 from trinity.config.plan.stage_plan import StagePlan, keeps_best
 from trinity.config.plan.start_checkpoint import (
@@ -43,10 +44,9 @@ from trinity.config.plan.start_checkpoint import (
 )
 from trinity.errors import ManifestError, RunFailed, Superseded
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
-from trinity.rpc.channel import open_sync_channel
 from trinity.runtime.device_lock import device_lock_path
 from trinity.runtime.life import LifeSigns
-from trinity.security.model_code import trusts_model_code
+from trinity.runtime.rpc.channel import open_sync_channel
 from trinity.types import StageKey
 from trinity.weights.ledger import LedgerKey, WeightsLedger
 from trinity.weights.manifest import bytes_below, verify

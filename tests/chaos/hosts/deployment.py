@@ -23,14 +23,14 @@ from tests.support.model_free.engine import RUN_SECONDS_VARIABLE
 from tests.support.model_free.learner import STEP_SECONDS_VARIABLE
 from tests.support.model_free.stack import model_free_services
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.local.addresses import SERVICES, InfrastructureFiles, ServiceAddresses
-from trinity.local.files import OPERATOR, StackCredentials
-from trinity.local.nats import NatsServer
-from trinity.local.process_spec import ProcessSpec
-from trinity.local.run_file import RunningStack
-from trinity.local.services import StackContext
-from trinity.security.certificates import STORES, CredentialIssuer, parts_of
-from trinity.security.secret_files import SecretFiles
+from trinity.run.local.addresses import SERVICES, InfrastructureFiles, ServiceAddresses
+from trinity.run.local.files import OPERATOR, StackCredentials
+from trinity.run.local.nats import NatsServer
+from trinity.run.local.process_spec import ProcessSpec
+from trinity.run.local.run_file import RunningStack
+from trinity.run.local.services import StackContext
+from trinity.runtime.security.certificates import STORES, CredentialIssuer, parts_of
+from trinity.runtime.security.secret_files import SecretFiles
 
 PORT = 50_050
 STOP_SECONDS = 20.0

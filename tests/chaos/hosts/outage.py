@@ -11,10 +11,10 @@ import psycopg
 from tests.chaos.hosts.deployment import Deployment
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.diagnosis.diagnose import diagnose
-from trinity.diagnosis.gather import gather
-from trinity.rpc.channel import open_channel
-from trinity.rpc.limits import CALL_SECONDS
+from trinity.run.diagnosis.diagnose import diagnose
+from trinity.run.diagnosis.gather import gather
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.limits import CALL_SECONDS
 
 Link = tuple[str, str]
 LINKS: tuple[Link, ...] = (

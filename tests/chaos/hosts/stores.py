@@ -11,14 +11,20 @@ from urllib.parse import urlencode
 
 import psycopg
 
-from trinity.local.addresses import SERVICES
-from trinity.local.files import OPERATOR, StackCredentials
-from trinity.local.nats import NatsServer
-from trinity.local.postgres import DATABASE, SCHEMA_OWNERS, SUPERUSER, set_up_roles, set_up_schemas
-from trinity.local.process_spec import ProcessSpec
-from trinity.runtime.child_process import Identity, database_identity
-from trinity.security.credentials import AUTHORITY, CERTIFICATE, KEY
-from trinity.security.secret_files import SecretFiles, write_private
+from trinity.run.local.addresses import SERVICES
+from trinity.run.local.files import OPERATOR, StackCredentials
+from trinity.run.local.nats import NatsServer
+from trinity.run.local.postgres import (
+    DATABASE,
+    SCHEMA_OWNERS,
+    SUPERUSER,
+    set_up_roles,
+    set_up_schemas,
+)
+from trinity.run.local.process_spec import ProcessSpec
+from trinity.runtime.process.child_process import Identity, database_identity
+from trinity.runtime.security.credentials import AUTHORITY, CERTIFICATE, KEY
+from trinity.runtime.security.secret_files import SecretFiles, write_private
 
 POSTGRES_PORT = 5432
 NATS_PORT, MONITOR_PORT = 4222, 8222

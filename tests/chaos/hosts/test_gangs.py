@@ -26,9 +26,9 @@ from tests.integration.trainer.service import (
 )
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
 from trinity.api.v1 import synchronizer_pb2_grpc as synchronizer_grpc
-from trinity.local.files import StackCredentials
-from trinity.security.certificates import CredentialIssuer, parts_of
-from trinity.security.credentials import VARIABLE
+from trinity.run.local.files import StackCredentials
+from trinity.runtime.security.certificates import CredentialIssuer, parts_of
+from trinity.runtime.security.credentials import VARIABLE
 
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.thorough]
 

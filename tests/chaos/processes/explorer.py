@@ -6,7 +6,7 @@ from services.explorer.settings import ExplorerSettings
 from tests.chaos.journals import keep_loads, keep_told
 from tests.chaos.processes import prepare
 from tests.support.model_free.explorer import serve_until
-from trinity.rpc.runner import run_service
+from trinity.runtime.rpc.runner import run_service
 
 if __name__ == "__main__":
     folder = prepare("explorer")

@@ -22,8 +22,8 @@ from tests.support.deployed.by_hand import ByHand, by_hand
 from trinity.config.loading.load import load_config
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
-from trinity.deploy.deployment import ContainerImages, ExperimentDeployment
-from trinity.deploy.render import ManifestRenderer
+from trinity.run.deploy.deployment import ContainerImages, ExperimentDeployment
+from trinity.run.deploy.render import ManifestRenderer
 
 pytestmark = pytest.mark.timeout(8_000)
 VARIANTS = {"synchronizer": "", "buffer": "", "trainer": "cpu", "explorer": "cpu"}

@@ -10,11 +10,11 @@ from tests.support.model_free.experiment import experiment_plan
 from tests.support.model_free.stack import model_free_services
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
-from trinity.launch.modes import BenchSource, bench_plan, model_bench_plan
-from trinity.launch.run import LocalRun
-from trinity.launch.stored_runs import StoredRun
-from trinity.progress.reporter import make_reporter
-from trinity.progress.summary import RunSummary
+from trinity.run.launch.modes import BenchSource, bench_plan, model_bench_plan
+from trinity.run.launch.run import LocalRun
+from trinity.run.launch.stored_runs import StoredRun
+from trinity.run.progress.reporter import make_reporter
+from trinity.run.progress.summary import RunSummary
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -13,8 +13,8 @@ from tests.support.model_free.stack import model_free_services
 from trinity.cli import experiment
 from trinity.cli.main import main
 from trinity.errors import RunFailed
-from trinity.launch.run import LocalRun
-from trinity.progress.reporter import make_reporter
+from trinity.run.launch.run import LocalRun
+from trinity.run.progress.reporter import make_reporter
 from trinity.studio.generator.sources import document_of_plan
 
 pytestmark = pytest.mark.timeout(600)

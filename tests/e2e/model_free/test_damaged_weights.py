@@ -16,9 +16,9 @@ from tests.support.model_free.experiment import experiment_plan, run_to_end
 from tests.support.model_free.stack import MODULES, model_free_services, model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.launch.run import LocalRun
-from trinity.local.stack import LocalStack
-from trinity.progress.reporter import make_reporter
+from trinity.run.launch.run import LocalRun
+from trinity.run.local.stack import LocalStack
+from trinity.run.progress.reporter import make_reporter
 from trinity.weights.manifest import verify
 
 pytestmark = pytest.mark.timeout(600)

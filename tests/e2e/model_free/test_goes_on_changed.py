@@ -19,10 +19,10 @@ from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, query_pb2, query_pb2_grp
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.deploy.submission import ExperimentSubmission
 from trinity.errors import UserError
 from trinity.inspect.tables import step_header
-from trinity.rpc.channel import open_channel
+from trinity.run.deploy.submission import ExperimentSubmission
+from trinity.runtime.rpc.channel import open_channel
 
 pytestmark = [ON_IT, pytest.mark.timeout(600)]
 

@@ -13,8 +13,8 @@ from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.rpc.channel import open_channel
-from trinity.security.secret_files import SecretFiles
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.security.secret_files import SecretFiles
 
 STEPS, LOOK_INTERVAL = 40, 4
 BATCH_SIZE, REPEAT_TIMES = 8, 2

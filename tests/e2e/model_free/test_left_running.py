@@ -10,12 +10,12 @@ from tests.support.model_free.stack import model_free_services, model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.launch.resume import REASON
-from trinity.launch.run import LocalRun
-from trinity.launch.stored_runs import find_experiment
-from trinity.local.stack import LocalStack
-from trinity.progress.reporter import make_reporter
-from trinity.rpc.channel import open_channel
+from trinity.run.launch.resume import REASON
+from trinity.run.launch.run import LocalRun
+from trinity.run.launch.stored_runs import find_experiment
+from trinity.run.local.stack import LocalStack
+from trinity.run.progress.reporter import make_reporter
+from trinity.runtime.rpc.channel import open_channel
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -12,11 +12,11 @@ from tests.support.model_free.experiment import experiment_plan, run_to_end
 from tests.support.model_free.shared_stack import ON_IT, SharedStack
 from tests.support.model_free.stack import model_free_services
 from trinity.api.v1 import buffer_pb2
-from trinity.cli.runs import newest_checkpoint_step
-from trinity.launch.run import LocalRun, RunInterrupted
-from trinity.progress.lines import LineReporter
-from trinity.progress.reporter import make_reporter
-from trinity.progress.view import RunView
+from trinity.run.launch.run import LocalRun, RunInterrupted
+from trinity.run.progress.lines import LineReporter
+from trinity.run.progress.reporter import make_reporter
+from trinity.run.progress.view import RunView
+from trinity.run.runs import newest_checkpoint_step
 from trinity.weights.manifest import MANIFEST_NAME, Manifest, verify
 from trinity.weights.stored import newest_model
 

@@ -16,9 +16,9 @@ from tests.support.model_free.model import write_model
 from tests.support.model_free.stack import model_free_services, model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.launch.run import LocalRun
-from trinity.progress.reporter import make_reporter
-from trinity.progress.summary import RunSummary
+from trinity.run.launch.run import LocalRun
+from trinity.run.progress.reporter import make_reporter
+from trinity.run.progress.summary import RunSummary
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 

@@ -15,8 +15,8 @@ from tests.support.model_free.stack import model_free_services
 from tests.unit.verl.builders import converted, missing
 from trinity.config.planning import plan_experiment
 from trinity.config.schema.experiment import Config, deep_merge
-from trinity.launch.run import LocalRun
-from trinity.progress.reporter import make_reporter
+from trinity.run.launch.run import LocalRun
+from trinity.run.progress.reporter import make_reporter
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.thorough]
 

@@ -13,9 +13,9 @@ from pydantic import JsonValue
 from tests.support.model_free.experiment import experiment_plan
 from tests.support.model_free.stack import model_free_services
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.launch.modes import serve_plan
-from trinity.launch.run import LocalRun, RunInterrupted
-from trinity.progress.reporter import make_reporter
+from trinity.run.launch.modes import serve_plan
+from trinity.run.launch.run import LocalRun, RunInterrupted
+from trinity.run.progress.reporter import make_reporter
 
 pytestmark = pytest.mark.timeout(600)
 

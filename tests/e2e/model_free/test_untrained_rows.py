@@ -12,8 +12,8 @@ from pydantic import JsonValue
 from tests.support.model_free.experiment import experiment_plan
 from tests.support.model_free.stack import model_free_services
 from trinity.errors import RunFailed
-from trinity.launch.run import LocalRun
-from trinity.progress.reporter import make_reporter
+from trinity.run.launch.run import LocalRun
+from trinity.run.progress.reporter import make_reporter
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.thorough]
 

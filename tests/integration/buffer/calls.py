@@ -8,8 +8,8 @@ from nats.aio.client import Client
 
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import buffer_pb2_grpc
-from trinity.codec import stage_key_to_proto
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.data.codec import stage_key_to_proto
 from trinity.types import StageKey
 
 CALL_SECONDS = 60.0

@@ -17,12 +17,12 @@ from tests.integration.buffer.plans import ROWS
 from tests.integration.buffer.process import Begin, BufferProcess, fork
 from tests.support.infra_fixtures import running
 from trinity.client import AsyncTasksets
-from trinity.local.addresses import free_port
-from trinity.local.nats import NatsServer
-from trinity.local.postgres import DATABASE, SUPERUSER, PostgresServer
-from trinity.rpc.channel import open_channel
-from trinity.security.broker import ADMIN
-from trinity.security.secret_files import SecretFiles
+from trinity.run.local.addresses import free_port
+from trinity.run.local.nats import NatsServer
+from trinity.run.local.postgres import DATABASE, SUPERUSER, PostgresServer
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.security.broker import ADMIN
+from trinity.runtime.security.secret_files import SecretFiles
 
 SHARED = "shared_by_buffer_tests"
 KILLED = "of_the_killed_buffer"

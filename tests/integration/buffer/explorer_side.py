@@ -7,8 +7,8 @@ from tests.integration.buffer.calls import CALL_SECONDS, WAIT_SECONDS, Calls
 from tests.integration.buffer.made import Made, make_experience
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import experience_pb2
-from trinity.codec import SampleRef, experience_to_proto
-from trinity.rpc.limits import CHUNK_BYTES
+from trinity.data.codec import SampleRef, experience_to_proto
+from trinity.runtime.rpc.limits import CHUNK_BYTES
 from trinity.types import EID
 
 

@@ -10,7 +10,7 @@ from tests.integration.buffer.explorer_side import ExplorerSide
 from tests.integration.buffer.process import BufferProcess
 from tests.integration.buffer.trainer_side import TrainerSide
 from trinity.api.v1 import buffer_pb2_grpc
-from trinity.rpc.channel import open_channel
+from trinity.runtime.rpc.channel import open_channel
 from trinity.types import StageKey
 
 

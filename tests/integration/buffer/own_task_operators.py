@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trinity.task_operators.task_rows import TaskChanges, TaskRows
+from trinity.operators.tasks.task_rows import TaskChanges, TaskRows
 
 
 def odd_ones(tasks: TaskRows) -> TaskChanges:

@@ -13,8 +13,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.integration.buffer.calls import CALL_SECONDS
 from tests.support.warm import WarmProcess, start_warm
-from trinity.local.addresses import free_port
-from trinity.rpc.channel import open_channel
+from trinity.run.local.addresses import free_port
+from trinity.runtime.rpc.channel import open_channel
 
 SERVICE = "trinity.api.v1.BufferService"
 

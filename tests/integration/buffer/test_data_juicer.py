@@ -13,8 +13,8 @@ from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.plans import BATCH_SIZE, rollout_plan, with_operators
 from tests.support.data_juicer_server import LongEnough, served
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.data_juicer import server
 from trinity.types import JsonValue
+from trinity.user_code.data_juicer import server
 
 POISON = "1/0/"
 """What responses of the first group begin with."""

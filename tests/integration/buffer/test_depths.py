@@ -11,8 +11,8 @@ from tests.integration.buffer.plans import rollout_plan
 from tests.integration.buffer.process import BufferProcess
 from tests.integration.telemetry.receiver import Receiver, receiver
 from tests.support.infra_fixtures import RestartablePostgres
-from trinity.telemetry import metrics, names
-from trinity.telemetry.metrics import Instrument
+from trinity.runtime.telemetry import metrics, names
+from trinity.runtime.telemetry.metrics import Instrument
 
 SECONDS = 20.0
 

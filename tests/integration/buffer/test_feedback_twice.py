@@ -9,7 +9,7 @@ from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import rollout_plan
 from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import query_pb2 as pb
-from trinity.rpc.channel import open_channel
+from trinity.runtime.rpc.channel import open_channel
 
 
 async def test_another_reward_in_the_same_request_is_refused(

@@ -14,7 +14,7 @@ from tests.integration.buffer.plans import rollout_plan
 from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
-from trinity.rpc.channel import open_channel
+from trinity.runtime.rpc.channel import open_channel
 
 QUICK = {
     "TRINITY_BUFFER_IDLE_TRANSACTION_SECONDS": "1",

@@ -8,7 +8,7 @@ from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.plans import rollout_plan
 from trinity.api.v1 import buffer_pb2
 from trinity.api.v1 import query_pb2 as pb
-from trinity.rpc.limits import MAX_REQUEST_BYTES
+from trinity.runtime.rpc.limits import MAX_REQUEST_BYTES
 
 METRICS = {f"{number:0900}": 1.0 for number in range(250)}
 """Almost as many bytes as a result may have."""

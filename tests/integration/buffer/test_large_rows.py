@@ -13,9 +13,9 @@ from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.process import BufferProcess
 from tests.unit.config.builders import SFT, stage
 from trinity.client import AsyncTasksets
-from trinity.rpc.channel import open_channel
+from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline
 from trinity.runtime.postgres import async_engine
-from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
+from trinity.runtime.rpc.channel import open_channel
 
 MEBIBYTE = 1024 * 1024
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.plans import rollout_plan
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.rpc.limits import MAX_REQUEST_BYTES
+from trinity.runtime.rpc.limits import MAX_REQUEST_BYTES
 
 MEBIBYTE = 1024 * 1024
 

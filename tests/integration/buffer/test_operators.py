@@ -12,11 +12,11 @@ from tests.integration.buffer.plans import ROWS, rollout_plan, with_operators
 from tests.integration.buffer.process import BufferProcess
 from tests.support.data_juicer_server import LongEnough, served
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.codec import experience_from_proto
 from trinity.config.plan.parts import ResolvedOperator
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.data_juicer import server
+from trinity.data.codec import experience_from_proto
 from trinity.types import FinishReason, JsonValue
+from trinity.user_code.data_juicer import server
 
 LEFT_OUT = """
 SELECT position, run, reason FROM buffer.experience

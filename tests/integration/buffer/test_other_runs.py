@@ -18,7 +18,7 @@ from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import query_pb2
 from trinity.config.plan.parts import StoredBatches, StoredRollouts
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.rpc.channel import open_channel
+from trinity.runtime.rpc.channel import open_channel
 
 NUM_STEPS = 3
 WANTED: Sizes = {"num_tasks": 60, "total_steps": 12}

@@ -15,7 +15,7 @@ from tests.integration.buffer.plans import ROWS, rollout_plan
 from tests.integration.buffer.process import SERVICE, BufferProcess
 from tests.support.infra_fixtures import NatsUnderTest, RestartablePostgres
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.local.addresses import free_port
+from trinity.run.local.addresses import free_port
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

@@ -18,7 +18,7 @@ from tests.integration.buffer.plans import data_plan, mixed_plan, rollout_plan
 from tests.integration.buffer.trainer_side import TOKENS
 from trinity.api.v1 import query_pb2 as pb
 from trinity.api.v1.buffer_pb2 import ASSIGNMENT_KIND_EVAL
-from trinity.codec import experience_from_proto
+from trinity.data.codec import experience_from_proto
 
 BATCHED = pb.EXPERIENCE_STATE_BATCHED
 

@@ -12,8 +12,8 @@ from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.errors import QuotaExceeded, TooLarge
-from trinity.rpc.channel import open_channel
-from trinity.rpc.errors import error_of
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.errors import error_of
 
 SECONDS = 30.0
 BLOB = b"\x0a\x02hi" * 20

@@ -19,7 +19,7 @@ from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import query_pb2
 from trinity.cli.status import replay_lines
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.rpc.channel import open_channel
+from trinity.runtime.rpc.channel import open_channel
 
 NUM_STEPS = 4
 SIZE = 9

@@ -11,7 +11,7 @@ from services.buffer.servicer.common import MAX_BLOB_BYTES
 from tests.integration.buffer.harness import Buffer
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.experience_pb2 import RunResult, RunResultBatch
-from trinity.rpc.limits import CHUNK_BYTES, MAX_REQUEST_BYTES
+from trinity.runtime.rpc.limits import CHUNK_BYTES, MAX_REQUEST_BYTES
 
 TIMEOUT = 20.0
 SOME_ID = str(uuid.uuid4())

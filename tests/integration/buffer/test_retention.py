@@ -20,7 +20,7 @@ from tests.integration.buffer.test_retraining import Recorded
 from trinity.api.v1 import query_pb2 as pb
 from trinity.api.v1.buffer_pb2 import BatchHead
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.rpc.channel import open_channel
+from trinity.runtime.rpc.channel import open_channel
 
 READY = BatchHead.STATE_READY
 WANTED: Sizes = {"num_tasks": 60, "total_steps": 12}

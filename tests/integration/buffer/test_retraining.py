@@ -15,7 +15,7 @@ from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import query_pb2
 from trinity.config.plan.parts import StoredBatches
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.rpc.channel import open_channel
+from trinity.runtime.rpc.channel import open_channel
 
 WEIGHTS = b"\x03" * 32
 

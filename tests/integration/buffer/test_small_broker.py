@@ -11,13 +11,13 @@ from nats.js.errors import APIError
 from services.buffer.ingest.stream import MIN_STREAM_BYTES, RunStream
 from tests.support.infra_fixtures import running
 from trinity.errors import Unavailable
-from trinity.local import nats
-from trinity.local.addresses import free_port
-from trinity.local.nats import NatsServer
+from trinity.run.local import nats
+from trinity.run.local.addresses import free_port
+from trinity.run.local.nats import NatsServer
 from trinity.runtime.nats import fault_of_broker
-from trinity.security.broker import ADMIN
-from trinity.security.secret_files import SecretFiles
-from trinity.subjects import RUNS_STREAM, runs_subject
+from trinity.runtime.security.broker import ADMIN
+from trinity.runtime.security.secret_files import SecretFiles
+from trinity.runtime.subjects import RUNS_STREAM, runs_subject
 
 MIB = 2**20
 WANTED = 2048 * MIB

@@ -12,8 +12,8 @@ from trinity.api.v1 import buffer_pb2
 from trinity.api.v1 import query_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.errors import UserError
-from trinity.local.addresses import ServiceAddresses
-from trinity.rpc.channel import open_channel
+from trinity.run.local.addresses import ServiceAddresses
+from trinity.runtime.rpc.channel import open_channel
 from trinity.studio.changes import NOT_ALLOWED, Act, Wish, carry_out, foresee, wish_of
 from trinity.studio.connection import OpenRun
 from trinity.studio.experiences import whole_experience

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from tests.integration.buffer.process import BufferProcess
-from trinity.security.credentials import Credentials
+from trinity.runtime.security.credentials import Credentials
 from trinity.studio.connection import OpenRun
 from trinity.studio.tasksets import (
     UploadedFile,

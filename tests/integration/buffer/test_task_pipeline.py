@@ -18,9 +18,9 @@ from trinity.api.v1 import buffer_pb2 as pb
 from trinity.client import AsyncTasksets
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.base import Args
-from trinity.data_juicer import server
 from trinity.errors import Unavailable
-from trinity.task_operators.task_pipeline import ResolvedTaskPipeline, TaskOperator
+from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline, TaskOperator
+from trinity.user_code.data_juicer import server
 
 OWN = "tests.integration.buffer.own_task_operators"
 NUM_ROWS = 2_500

@@ -11,7 +11,7 @@ from tests.e2e.conftest import REPOSITORY
 from tests.support.stub_hub import StubHub, hub
 from tests.unit.config.builders import GRPO
 from trinity.config.schema.experiment import deep_merge
-from trinity.local.addresses import free_port
+from trinity.run.local.addresses import free_port
 
 __all__ = ["hub"]
 

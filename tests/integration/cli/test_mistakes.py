@@ -11,7 +11,7 @@ from examples.addition.prepare import prepare
 from tests.e2e.conftest import REPOSITORY
 from tests.e2e.launched import CONFIG
 from tests.support.warm import COMMANDS, run_warm
-from trinity.local.addresses import free_port
+from trinity.run.local.addresses import free_port
 
 SECONDS = 60
 

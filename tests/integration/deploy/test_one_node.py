@@ -13,12 +13,12 @@ from tests.support.deployed.by_hand import ByHand, by_hand
 from trinity.api.v1 import synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
-from trinity.deploy.submission import ExperimentSubmission, cancel_experiment
 from trinity.errors import RunFailed, UserError
-from trinity.launch.stored_runs import find_experiment
-from trinity.progress.lines import LineReporter
-from trinity.rpc.channel import open_channel
-from trinity.security.broker import inbox_of
+from trinity.run.deploy.submission import ExperimentSubmission, cancel_experiment
+from trinity.run.launch.stored_runs import find_experiment
+from trinity.run.progress.lines import LineReporter
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.security.broker import inbox_of
 
 ADDITION = Path(__file__).parents[3] / "examples" / "addition" / "addition.yaml"
 JOBS = ("accounts", "migrate-synchronizer", "migrate-buffer")
@@ -104,7 +104,7 @@ async def test_a_submitted_experiment_is_followed_to_its_end(
         (experiment,) = answer.experiments
         assert experiment.label == plan.label
         noting = Noting()
-        monkeypatch.setattr("trinity.deploy.submission.make_reporter", noting)
+        monkeypatch.setattr("trinity.run.deploy.submission.make_reporter", noting)
         following_too = asyncio.create_task(submission.submit_and_follow())
         await noting.until(f"{plan.label} goes on as {experiment.id}")
         found = await find_experiment(synchronizer, plan.tenant, plan.label)

@@ -15,10 +15,10 @@ from tests.support.deployed.by_hand import ByHand, by_hand
 from tests.support.model_free.experiment import experiment_plan
 from tests.support.model_free.stack import MODULES
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.deploy.deployment import ContainerImages, ExperimentDeployment
-from trinity.deploy.render import ManifestRenderer, compose_override
-from trinity.deploy.submission import ExperimentSubmission
 from trinity.errors import RunFailed
+from trinity.run.deploy.deployment import ContainerImages, ExperimentDeployment
+from trinity.run.deploy.render import ManifestRenderer, compose_override
+from trinity.run.deploy.submission import ExperimentSubmission
 
 pytestmark = pytest.mark.timeout(400)
 SERVICES = ("synchronizer", "buffer", "trainer")

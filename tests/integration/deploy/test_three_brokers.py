@@ -16,10 +16,10 @@ from nats.js.errors import Error as JetStreamError
 from services.buffer.ingest.stream import RunStream
 from tests.support.infra_fixtures import running
 from trinity.errors import Unavailable
-from trinity.local import binaries
-from trinity.local.addresses import free_port
-from trinity.local.process_spec import ProcessSpec
-from trinity.subjects import RUNS_STREAM
+from trinity.run.local import binaries
+from trinity.run.local.addresses import free_port
+from trinity.run.local.process_spec import ProcessSpec
+from trinity.runtime.subjects import RUNS_STREAM
 
 PATIENCE_SECONDS = 60.0
 PAUSE_SECONDS = 0.2

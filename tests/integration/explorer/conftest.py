@@ -25,8 +25,8 @@ from trinity.api.v1 import synchronizer_pb2 as spb
 from trinity.api.v1.buffer_pb2_grpc import add_BufferServiceServicer_to_server
 from trinity.api.v1.synchronizer_pb2_grpc import add_SynchronizerServiceServicer_to_server
 from trinity.config.schema.explorer import RolloutModelConfig
-from trinity.local.files import VARIABLE as SOCKETS
-from trinity.rpc.server import Servicer, serve
+from trinity.run.local.files import VARIABLE as SOCKETS
+from trinity.runtime.rpc.server import Servicer, serve
 from trinity.runtime.settings import ServiceSettings
 from trinity.types import JsonObject, JsonValue
 

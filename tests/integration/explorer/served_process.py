@@ -23,7 +23,7 @@ from services.explorer.types import model_weights
 from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer, build_plan
 from trinity.runtime.http_connections import ConnectionTable, HttpLimits
 from trinity.runtime.logs import configure_logging
-from trinity.security.credentials import PLAINTEXT
+from trinity.runtime.security.credentials import PLAINTEXT
 
 SERVED_KEY = "a key"
 

@@ -32,7 +32,7 @@ from tests.integration.explorer.conftest import (
 from tests.unit.explorer.builders import build_weights, unheard_beats
 from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.errors import UserError
-from trinity.local.files import VARIABLE as SOCKETS
+from trinity.run.local.files import VARIABLE as SOCKETS
 from trinity.runtime.device_lock import DeviceLock, Holder
 from trinity.types import FinishReason, JsonObject, SamplingParams
 from trinity.workflows.generation import Generation, GenerationDelta

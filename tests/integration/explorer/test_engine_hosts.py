@@ -24,9 +24,9 @@ from tests.integration.explorer.conftest import SharedEngines, engine_options
 from tests.integration.explorer.test_engine import PROMPT, sampling
 from tests.unit.explorer.builders import unheard_beats
 from trinity.api.v1.explorer_pb2_grpc import add_ExplorerServiceServicer_to_server
-from trinity.local.addresses import free_port
-from trinity.rpc.server import Servicer, serve
+from trinity.run.local.addresses import free_port
 from trinity.runtime.presence import WaitRegistry
+from trinity.runtime.rpc.server import Servicer, serve
 
 SECONDS = 240.0
 NAMED_SECONDS = 120.0

@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from services.explorer.control.explorer import SERVICE
 from tests.integration.runtime.test_nats import with_wrong_password
 from tests.support.infra_fixtures import NatsUnderTest
-from trinity.local.addresses import free_port
+from trinity.run.local.addresses import free_port
 
 NOBODY = "127.0.0.1:9"
 SETTINGS = {

@@ -11,9 +11,9 @@ from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import experience_pb2 as epb
 from trinity.api.v1.explorer_pb2 import GetExplorerStatusRequest
 from trinity.api.v1.explorer_pb2_grpc import ExplorerServiceStub
-from trinity.codec import experience_from_proto
+from trinity.data.codec import experience_from_proto
 from trinity.plugins import WORKFLOWS
-from trinity.rpc.channel import open_channel
+from trinity.runtime.rpc.channel import open_channel
 from trinity.types import Experience, JsonObject
 from trinity.workflows.messages import Message
 from trinity.workflows.workflow import Workflow

@@ -19,7 +19,7 @@ from services.explorer.engines import LoadedModel, LoadedStageModels
 from services.explorer.serving.work import build_serving_runner
 from tests.integration.explorer.conftest import END, MAX_MODEL_LEN, SharedEngines
 from tests.unit.explorer.builders import build_plan, unheard_beats
-from trinity.launch.modes import serve_plan
+from trinity.run.launch.modes import serve_plan
 from trinity.runtime.presence import Heartbeats
 from trinity.weights.ledger import LedgerEntry, LedgerKey, WeightsLedger
 from trinity.weights.manifest import ManifestHead, seal

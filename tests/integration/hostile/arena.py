@@ -15,8 +15,8 @@ from tests.integration.hostile.vitals import SERVICES, ValidCalls, Vitals, vital
 from tests.support.model_free.experiment import experiment_plan, final_weights, run_to_end
 from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.local.addresses import ServiceAddresses
-from trinity.local.stack import LocalStack
+from trinity.run.local.addresses import ServiceAddresses
+from trinity.run.local.stack import LocalStack
 
 STEPS = 4
 RUN_SECONDS = 120.0

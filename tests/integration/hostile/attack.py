@@ -20,7 +20,7 @@ from trinity.api.v1 import (
     taskset_pb2,
     trainer_pb2,
 )
-from trinity.local.addresses import ServiceAddresses
+from trinity.run.local.addresses import ServiceAddresses
 
 Code: TypeAlias = grpc.StatusCode
 DOCUMENTED = {

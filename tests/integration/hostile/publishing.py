@@ -13,10 +13,10 @@ import numpy as np
 from trinity.api.v1 import buffer_pb2
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
-from trinity.codec import SampleRef, experience_to_proto
-from trinity.local.addresses import ServiceAddresses
-from trinity.rpc.channel import open_channel
-from trinity.subjects import runs_subject
+from trinity.data.codec import SampleRef, experience_to_proto
+from trinity.run.local.addresses import ServiceAddresses
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.subjects import runs_subject
 from trinity.types import EID, Experience, Sequence, StageKey
 
 PRODUCER = str(uuid.uuid4())

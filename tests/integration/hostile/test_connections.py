@@ -12,8 +12,8 @@ from tests.integration.hostile.arena import Arena
 from tests.integration.hostile.attack import SERVICES
 from tests.integration.hostile.floods import BEGIN, floods
 from tests.integration.hostile.frames import PREFACE, connected, send
-from trinity.rpc.limits import MAX_METADATA_BYTES, MAX_REQUEST_BYTES
 from trinity.runtime.logs import INTERVAL_SECONDS
+from trinity.runtime.rpc.limits import MAX_METADATA_BYTES, MAX_REQUEST_BYTES
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 

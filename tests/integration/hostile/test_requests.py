@@ -12,7 +12,7 @@ from tests.integration.hostile.vitals import SERVICES
 from tests.support.model_free.experiment import wait_until_ended
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.rpc.channel import open_channel
+from trinity.runtime.rpc.channel import open_channel
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 

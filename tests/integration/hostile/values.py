@@ -9,7 +9,7 @@ from random import Random
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from trinity.json_values import JsonValue
+from trinity.runtime.json_values import JsonValue
 
 INTEGERS = (0, 1, -1, 2, 3, 7, 64, 1_000, 10**9, 2**31 - 1, -(2**31))
 LONG_INTEGERS = (*INTEGERS, 2**31, 2**32, 2**53 + 1, 10**15, 2**63 - 1, -(2**63))

@@ -11,8 +11,8 @@ from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.local.addresses import ServiceAddresses
-from trinity.rpc.channel import open_channel
+from trinity.run.local.addresses import ServiceAddresses
+from trinity.runtime.rpc.channel import open_channel
 
 CALL_SECONDS = 30.0
 STAGE = "rft"

@@ -15,8 +15,8 @@ from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.api.v1.explorer_pb2_grpc import ExplorerServiceStub
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.api.v1.trainer_pb2_grpc import TrainerServiceStub
-from trinity.local.addresses import ServiceAddresses
-from trinity.local.stack import LocalStack
+from trinity.run.local.addresses import ServiceAddresses
+from trinity.run.local.stack import LocalStack
 
 MEBIBYTE = 2**20
 CALL_SECONDS = 30.0

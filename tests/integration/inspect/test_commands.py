@@ -11,7 +11,7 @@ from tests.integration.inspect.conftest import trinity
 from tests.support.model_free.ended_run import EndedRun
 from tests.support.model_free.stack import model_free_stack
 from trinity.errors import NotFound, UserError
-from trinity.local.given_run import TRUSTED_VARIABLE
+from trinity.run.local.given_run import TRUSTED_VARIABLE
 
 pytestmark = pytest.mark.timeout(400)
 

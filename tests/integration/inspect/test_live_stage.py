@@ -14,7 +14,7 @@ from tests.support.model_free.experiment import experiment_plan, start_experimen
 from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2
 from trinity.errors import RunFailed
-from trinity.launch.resume import store_plan
+from trinity.run.launch.resume import store_plan
 from trinity.types import JsonObject
 
 pytestmark = pytest.mark.timeout(300)

@@ -10,9 +10,14 @@ from tests.support.model_free.experiment import experiment_plan
 from tests.support.model_free.stack import model_free_services
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import RunFailed, UserError
-from trinity.launch.retrain import RetrainSource, RetrainSteps, retraining_plan, without_explorer
-from trinity.launch.run import LocalRun
-from trinity.progress.lines import LineReporter
+from trinity.run.launch.retrain import (
+    RetrainSource,
+    RetrainSteps,
+    retraining_plan,
+    without_explorer,
+)
+from trinity.run.launch.run import LocalRun
+from trinity.run.progress.lines import LineReporter
 
 pytestmark = pytest.mark.timeout(300)
 SAME = "[rft] version {} has the same weights as before, bit for bit"

@@ -13,11 +13,11 @@ from tests.support.model_free.experiment import Sections, experiment_plan
 from tests.support.model_free.stack import model_free_services
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
-from trinity.launch.resume import store_plan
-from trinity.launch.retrain import without_explorer
-from trinity.launch.run import LocalRun
-from trinity.launch.stored_runs import SourceRuns, with_source_runs
-from trinity.progress.lines import LineReporter
+from trinity.run.launch.resume import store_plan
+from trinity.run.launch.retrain import without_explorer
+from trinity.run.launch.run import LocalRun
+from trinity.run.launch.stored_runs import SourceRuns, with_source_runs
+from trinity.run.progress.lines import LineReporter
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.infra_fixtures import NatsUnderTest
-from trinity.local.infrastructure import ExternalServers
+from trinity.run.local.infrastructure import ExternalServers
 
 
 @pytest.fixture

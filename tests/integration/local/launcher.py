@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from tests.integration.local.stacks import read_pid, serving
-from trinity.local.infrastructure import ExternalServers, ProcessWithProbe
-from trinity.local.services import StackContext
-from trinity.local.stack import LocalStack
+from trinity.run.local.infrastructure import ExternalServers, ProcessWithProbe
+from trinity.run.local.services import StackContext
+from trinity.run.local.stack import LocalStack
 
 
 async def launch(job_dir: Path) -> None:

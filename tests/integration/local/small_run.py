@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tests.support.model_free.experiment import experiment_plan
 from tests.support.model_free.stack import model_free_services
-from trinity.launch.run import LocalRun
-from trinity.progress.reporter import make_reporter
+from trinity.run.launch.run import LocalRun
+from trinity.run.progress.reporter import make_reporter
 from trinity.runtime.proxies import reach_loopback_directly
 
 STEPS = 2

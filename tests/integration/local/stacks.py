@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 
 from tests.integration.local import stand_in
-from trinity.local.infrastructure import ProcessWithProbe
-from trinity.local.process_spec import EventKind, ProcessSpec, StackEvent
-from trinity.local.run_file import RunningStack, read_running
-from trinity.local.services import StackContext, wait_serving
-from trinity.local.stack import LocalStack
-from trinity.runtime.child_process import OWN_IDENTITY
+from trinity.run.local.infrastructure import ProcessWithProbe
+from trinity.run.local.process_spec import EventKind, ProcessSpec, StackEvent
+from trinity.run.local.run_file import RunningStack, read_running
+from trinity.run.local.services import StackContext, wait_serving
+from trinity.run.local.stack import LocalStack
+from trinity.runtime.process.child_process import OWN_IDENTITY
 
 _PATIENCE_SECONDS = 60.0
 Services = Callable[[StackContext], list[ProcessWithProbe]]

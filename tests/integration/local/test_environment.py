@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trinity.runtime.child_process import Identity, module_command
+from trinity.runtime.process.child_process import Identity, module_command
 
 pytestmark = pytest.mark.timeout(300)
 

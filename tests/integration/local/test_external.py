@@ -7,9 +7,9 @@ import pytest
 from tests.integration.local.stacks import no_services
 from tests.support.infra_fixtures import NatsUnderTest
 from trinity.errors import UserError
-from trinity.local.addresses import free_port
-from trinity.local.infrastructure import ExternalServers
-from trinity.local.stack import LocalStack
+from trinity.run.local.addresses import free_port
+from trinity.run.local.infrastructure import ExternalServers
+from trinity.run.local.stack import LocalStack
 
 
 async def test_a_named_broker_and_database_are_used_and_nothing_else_is_started(

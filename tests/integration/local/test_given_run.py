@@ -11,11 +11,10 @@ import pytest
 
 from tests.support.infra_fixtures import running
 from trinity.errors import RunFailed, UserError
-from trinity.isolation.box import box_refusal
-from trinity.local import given_run
-from trinity.local.addresses import free_port
-from trinity.local.binaries import postgres_programs
-from trinity.local.given_run import (
+from trinity.run.local import given_run
+from trinity.run.local.addresses import free_port
+from trinity.run.local.binaries import postgres_programs
+from trinity.run.local.given_run import (
     TRUSTED_VARIABLE,
     copied_run,
     database_box,
@@ -24,10 +23,11 @@ from trinity.local.given_run import (
     opening_question,
     register_database,
 )
-from trinity.local.infrastructure import ExternalServers
-from trinity.local.postgres import SUPERUSER, PostgresServer
-from trinity.local.stack import LocalStack
-from trinity.security.secret_files import SecretFiles
+from trinity.run.local.infrastructure import ExternalServers
+from trinity.run.local.postgres import SUPERUSER, PostgresServer
+from trinity.run.local.stack import LocalStack
+from trinity.runtime.process.box import box_refusal
+from trinity.runtime.security.secret_files import SecretFiles
 
 LOGIN_CODE = """
 CREATE FUNCTION owns() RETURNS event_trigger LANGUAGE plpgsql AS $$

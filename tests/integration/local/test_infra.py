@@ -5,7 +5,7 @@ import psycopg
 import pytest
 
 from tests.support.infra_fixtures import Database, NatsUnderTest
-from trinity.security.broker import client_options
+from trinity.runtime.security.broker import client_options
 
 
 def test_each_role_works_in_a_schema_of_its_own(postgres_database: Database) -> None:

@@ -18,9 +18,9 @@ from tests.integration.local.stacks import (
     read_pid,
     running_stack,
 )
-from trinity.local.infrastructure import ExternalServers
-from trinity.local.process_spec import EventKind
-from trinity.local.stack import LocalStack
+from trinity.run.local.infrastructure import ExternalServers
+from trinity.run.local.process_spec import EventKind
+from trinity.run.local.stack import LocalStack
 
 _PROMISED_SECONDS = 15.0
 _REPOSITORY = Path(__file__).parents[3]

@@ -8,10 +8,10 @@ import pytest
 
 from tests.support.infra_fixtures import running
 from trinity.errors import UserError
-from trinity.local.addresses import free_port
-from trinity.local.binaries import postgres_programs
-from trinity.local.postgres import PostgresServer
-from trinity.security.secret_files import SecretFiles
+from trinity.run.local.addresses import free_port
+from trinity.run.local.binaries import postgres_programs
+from trinity.run.local.postgres import PostgresServer
+from trinity.runtime.security.secret_files import SecretFiles
 
 
 def _server(root: Path) -> PostgresServer:
@@ -54,7 +54,7 @@ async def test_a_server_that_dies_while_it_is_set_up_is_awaited_again(
         if num_calls == 1:
             raise psycopg.OperationalError("server closed the connection unexpectedly")
 
-    monkeypatch.setattr("trinity.local.postgres.set_up_schemas", cut_off_once)
+    monkeypatch.setattr("trinity.run.local.postgres.set_up_schemas", cut_off_once)
     with running(server.prepare_process(tmp_path / "log")):
         await server.wait_ready()
     assert num_calls == 2

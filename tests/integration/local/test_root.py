@@ -8,12 +8,12 @@ import psycopg
 import pytest
 
 from tests.support.infra_fixtures import running
-from trinity.local import postgres as postgres_module
-from trinity.local.addresses import free_port
-from trinity.local.binaries import postgres_programs
-from trinity.local.postgres import PostgresServer
-from trinity.runtime.child_process import Identity
-from trinity.security.secret_files import SecretFiles
+from trinity.run.local import postgres as postgres_module
+from trinity.run.local.addresses import free_port
+from trinity.run.local.binaries import postgres_programs
+from trinity.run.local.postgres import PostgresServer
+from trinity.runtime.process.child_process import Identity
+from trinity.runtime.security.secret_files import SecretFiles
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="gives folders to other users, as root alone may"

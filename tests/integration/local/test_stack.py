@@ -22,12 +22,12 @@ from tests.integration.local.stacks import (
     serving,
 )
 from trinity.errors import RunFailed, UserError
-from trinity.local.addresses import SERVICES
-from trinity.local.infrastructure import ExternalServers, ProcessWithProbe
-from trinity.local.process_spec import EventKind
-from trinity.local.run_file import RunningStack, read_running
-from trinity.local.services import StackContext, wait_serving
-from trinity.local.stack import LocalStack
+from trinity.run.local.addresses import SERVICES
+from trinity.run.local.infrastructure import ExternalServers, ProcessWithProbe
+from trinity.run.local.process_spec import EventKind
+from trinity.run.local.run_file import RunningStack, read_running
+from trinity.run.local.services import StackContext, wait_serving
+from trinity.run.local.stack import LocalStack
 
 _PAUSE = "import signal; signal.pause()"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from trinity.local.addresses import free_port
+from trinity.run.local.addresses import free_port
 
 START_SECONDS = 180.0
 SERVER_NEEDS = ("mlflow", "flask", "flask_cors", "uvicorn")

@@ -11,10 +11,10 @@ from pydantic import JsonValue
 from tests.integration.monitors.wandb_files import history, run_of
 from tests.support.model_free.experiment import experiment_plan
 from tests.support.model_free.stack import model_free_services
-from trinity.launch.run import LocalRun
-from trinity.monitors.feed import MonitorFeed
-from trinity.progress.lines import LineReporter
-from trinity.progress.summary import RunSummary
+from trinity.run.launch.run import LocalRun
+from trinity.run.monitors.feed import MonitorFeed
+from trinity.run.progress.lines import LineReporter
+from trinity.run.progress.summary import RunSummary
 
 pytest.importorskip("wandb")
 
@@ -99,9 +99,9 @@ async def test_a_run_ends_though_its_monitor_never_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.setattr("trinity.monitors.wandb.ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr("trinity.run.monitors.wandb.ANSWER_SECONDS", 2.0)
     impatient = partial(MonitorFeed, catch_up_seconds=2.0)
-    monkeypatch.setattr("trinity.launch.follow.MonitorFeed", impatient)
+    monkeypatch.setattr("trinity.run.launch.follow.MonitorFeed", impatient)
     said: list[str] = []
     summary = await run(tmp_path, said, api_key=KEY, base_url="http://127.0.0.1:1")
     assert summary.state == "finished"

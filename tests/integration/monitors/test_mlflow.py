@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.monitors.builders import SECRET, TRAINER, setting, whole_points
 from tests.unit.monitors.test_mlflow import ODD_NAMES
-from trinity.monitors.mlflow import MlflowMonitor
-from trinity.monitors.points import MetricPoint
+from trinity.run.monitors.mlflow import MlflowMonitor
+from trinity.run.monitors.points import MetricPoint
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

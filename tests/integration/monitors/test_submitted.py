@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.support.model_free.experiment import experiment_plan
 from tests.support.model_free.shared_stack import ON_IT, SharedStack
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.deploy.submission import ExperimentSubmission
+from trinity.run.deploy.submission import ExperimentSubmission
 
 STEPS = 3
 RUN_SECONDS = 240

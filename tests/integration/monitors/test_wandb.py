@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.monitors.wandb_files import history, run_of
 from tests.unit.monitors.builders import SECRET, setting, whole_points
-from trinity.monitors.wandb import WandbMonitor
+from trinity.run.monitors.wandb import WandbMonitor
 
 wandb = pytest.importorskip("wandb")
 

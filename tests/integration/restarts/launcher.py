@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.integration.local.stacks import no_services
-from trinity.local.stack import LocalStack
+from trinity.run.local.stack import LocalStack
 
 
 async def launch(job_dir: Path) -> None:

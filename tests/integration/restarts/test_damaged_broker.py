@@ -14,9 +14,9 @@ from services.buffer.ingest.stream import RunStream
 from tests.integration.local.stacks import no_services
 from tests.support.infra_fixtures import NatsUnderTest
 from trinity.errors import RunFailed, Unavailable
-from trinity.local.infrastructure import ExternalServers
-from trinity.local.stack import LocalStack
-from trinity.subjects import runs_subject
+from trinity.run.local.infrastructure import ExternalServers
+from trinity.run.local.stack import LocalStack
+from trinity.runtime.subjects import runs_subject
 
 SUBJECT = runs_subject("default", "experiment", "rft")
 NUM_MESSAGES = 20

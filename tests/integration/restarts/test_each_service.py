@@ -20,9 +20,9 @@ from tests.support.model_free.learner import STEP_SECONDS_VARIABLE
 from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
-from trinity.local.process_spec import EventKind
-from trinity.local.stack import LocalStack
-from trinity.rpc.channel import open_channel
+from trinity.run.local.process_spec import EventKind
+from trinity.run.local.stack import LocalStack
+from trinity.runtime.rpc.channel import open_channel
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")

@@ -20,7 +20,7 @@ from tests.integration.restarts.clusters import (
 )
 from tests.support.infra_fixtures import running
 from trinity.errors import RunFailed, UserError
-from trinity.local.stack import LocalStack
+from trinity.run.local.stack import LocalStack
 
 REPOSITORY = Path(__file__).parents[3]
 

@@ -13,8 +13,8 @@ from tests.support.model_free.experiment import experiment_plan, run_to_end, sta
 from tests.support.model_free.learner import STATE_FILE
 from tests.support.model_free.stack import MODULES, model_free_stack
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.local.process_spec import EventKind
-from trinity.local.run_file import read_running
+from trinity.run.local.process_spec import EventKind
+from trinity.run.local.run_file import read_running
 
 
 async def test_a_run_killed_in_its_first_checkpoint_goes_on(

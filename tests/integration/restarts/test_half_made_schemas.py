@@ -14,7 +14,7 @@ from services.synchronizer.__main__ import MIGRATIONS as SYNCHRONIZER
 from tests.integration.restarts.clusters import StoresAfter, dsn_of, until_rows
 from tests.integration.together.seen import until
 from trinity.errors import RunFailed, UserError
-from trinity.local.stack import LocalStack
+from trinity.run.local.stack import LocalStack
 from trinity.runtime.migrations import Migrations
 
 HOLD_MIGRATIONS = """

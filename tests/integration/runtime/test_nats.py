@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.infra_fixtures import NatsUnderTest
 from trinity.errors import Unavailable, UserError
-from trinity.local.addresses import free_port
+from trinity.run.local.addresses import free_port
 from trinity.runtime.nats import connect
 
 SETTING = "TRINITY_EXPLORER_NATS_URL"

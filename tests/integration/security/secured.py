@@ -13,13 +13,13 @@ from pydantic import JsonValue
 from tests.support.model_free.experiment import experiment_plan, run_to_end
 from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.launch.resume import store_plan
-from trinity.local.addresses import SERVICES
-from trinity.local.stack import LocalStack
-from trinity.security.authorization import Scope
-from trinity.security.certificates import CredentialIssuer, CredentialRole
-from trinity.security.credentials import AUTHORITY, CERTIFICATE, KEY
-from trinity.security.tokens import issue_token
+from trinity.run.launch.resume import store_plan
+from trinity.run.local.addresses import SERVICES
+from trinity.run.local.stack import LocalStack
+from trinity.runtime.security.authorization import Scope
+from trinity.runtime.security.certificates import CredentialIssuer, CredentialRole
+from trinity.runtime.security.credentials import AUTHORITY, CERTIFICATE, KEY
+from trinity.runtime.security.tokens import issue_token
 
 RUN_SECONDS = 120
 CALL_SECONDS = 10.0

@@ -17,20 +17,20 @@ from nats.js.api import ConsumerConfig
 from services.buffer.ingest.stream import RunStream
 from tests.support.infra_fixtures import NatsUnderTest, running
 from trinity.errors import UserError
-from trinity.local.addresses import free_port
-from trinity.local.binaries import nats_server as nats_server_program
-from trinity.local.process_spec import ProcessSpec
+from trinity.run.local.addresses import free_port
+from trinity.run.local.binaries import nats_server as nats_server_program
+from trinity.run.local.process_spec import ProcessSpec
 from trinity.runtime.nats import connect
-from trinity.security.broker import (
+from trinity.runtime.security.broker import (
     ADMIN,
     BrokerUser,
     authorization_block,
     client_options,
     explorer_user,
 )
-from trinity.security.certificates import CredentialIssuer, CredentialRole
-from trinity.security.credentials import Credentials
-from trinity.subjects import RUNS_CONSUMER, RUNS_STREAM, runs_subject
+from trinity.runtime.security.certificates import CredentialIssuer, CredentialRole
+from trinity.runtime.security.credentials import Credentials
+from trinity.runtime.subjects import RUNS_CONSUMER, RUNS_STREAM, runs_subject
 
 MAX_BYTES = 64 * 1024 * 1024
 ANSWER_SECONDS = 0.5

@@ -11,15 +11,15 @@ from tests.integration.security.secured import Refusal, Secured
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.client.async_tasksets import AsyncTasksets
-from trinity.diagnosis.gather import gather
-from trinity.diagnosis.snapshot import ProbeState
 from trinity.errors import Forbidden, Unauthenticated
 from trinity.inspect.open import open_stored_experiment
-from trinity.local.addresses import SERVICES
-from trinity.local.run_file import read_running
-from trinity.security.authorization import SCOPES_OF_METHODS, WHOLE_PROCESS_METHODS, Scope
-from trinity.security.certificates import CredentialIssuer, CredentialRole
-from trinity.security.credentials import AUTHORITY, TOKEN, Credentials
+from trinity.run.diagnosis.gather import gather
+from trinity.run.diagnosis.snapshot import ProbeState
+from trinity.run.local.addresses import SERVICES
+from trinity.run.local.run_file import read_running
+from trinity.runtime.security.authorization import SCOPES_OF_METHODS, WHOLE_PROCESS_METHODS, Scope
+from trinity.runtime.security.certificates import CredentialIssuer, CredentialRole
+from trinity.runtime.security.credentials import AUTHORITY, TOKEN, Credentials
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 

@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from tests.support.infra_fixtures import Database
 from trinity.errors import UserError
 from trinity.runtime.postgres import async_engine, wait_until_up
-from trinity.security.certificates import CredentialIssuer, CredentialRole
-from trinity.security.credentials import AUTHORITY, CERTIFICATE, KEY
+from trinity.runtime.security.certificates import CredentialIssuer, CredentialRole
+from trinity.runtime.security.credentials import AUTHORITY, CERTIFICATE, KEY
 
 SSL_REQUEST = struct.pack("!II", 8, 80_877_103)
 WAIT_SECONDS = 0.5

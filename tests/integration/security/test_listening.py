@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.warm import run_warm
-from trinity.local.addresses import SERVICES
-from trinity.security.authorization import Scope
-from trinity.security.certificates import CredentialIssuer, CredentialRole
-from trinity.security.credentials import VARIABLE
+from trinity.run.local.addresses import SERVICES
+from trinity.runtime.security.authorization import Scope
+from trinity.runtime.security.certificates import CredentialIssuer, CredentialRole
+from trinity.runtime.security.credentials import VARIABLE
 
 TIMEOUT = 60.0
 NOBODY = "127.0.0.1:9"

@@ -12,12 +12,12 @@ import pytest
 
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1 import synchronizer_pb2_grpc
-from trinity.rpc.channel import open_channel, open_sync_channel
-from trinity.rpc.server import RunningServer, Servicer, serve
+from trinity.runtime.rpc.channel import open_channel, open_sync_channel
+from trinity.runtime.rpc.server import RunningServer, Servicer, serve
+from trinity.runtime.security.authorization import Scope
+from trinity.runtime.security.certificates import CredentialIssuer, CredentialRole
+from trinity.runtime.security.credentials import CERTIFICATE, KEY, TOKEN, Credentials
 from trinity.runtime.settings import ServiceSettings
-from trinity.security.authorization import Scope
-from trinity.security.certificates import CredentialIssuer, CredentialRole
-from trinity.security.credentials import CERTIFICATE, KEY, TOKEN, Credentials
 
 HOUR = timedelta(hours=1)
 CALL_SECONDS = 10.0

@@ -19,11 +19,11 @@ from tests.unit.config.builders import GRPO
 from trinity.cli.main import make_app
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.schema.experiment import deep_merge
-from trinity.launch.resume import PLAN_FILE
-from trinity.launch.run import LocalRun
-from trinity.local.run_file import read_running
-from trinity.progress.reporter import make_reporter
-from trinity.progress.summary import SUMMARY_FILE
+from trinity.run.launch.resume import PLAN_FILE
+from trinity.run.launch.run import LocalRun
+from trinity.run.local.run_file import read_running
+from trinity.run.progress.reporter import make_reporter
+from trinity.run.progress.summary import SUMMARY_FILE
 
 RUN_SECONDS = 150
 SAMPLE_SECONDS = 0.2

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.infra_fixtures import NatsUnderTest
-from trinity.local.addresses import free_port
-from trinity.local.nats import NatsServer
+from trinity.run.local.addresses import free_port
+from trinity.run.local.nats import NatsServer
 from trinity.runtime.nats import connect
-from trinity.security.certificates import CredentialIssuer, CredentialRole
-from trinity.security.credentials import VARIABLE, Credentials
-from trinity.security.secret_files import SecretFiles
+from trinity.runtime.security.certificates import CredentialIssuer, CredentialRole
+from trinity.runtime.security.credentials import VARIABLE, Credentials
+from trinity.runtime.security.secret_files import SecretFiles
 
 LEFT_SECONDS = 20.0
 """Three signs of life that do not come take six; to close TLS in order would add thirty."""

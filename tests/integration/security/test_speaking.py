@@ -7,7 +7,7 @@ import pytest
 
 from tests.integration.security.secured import JUDGE_KEY, Refusal, Secured
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.security.authorization import Scope
+from trinity.runtime.security.authorization import Scope
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 

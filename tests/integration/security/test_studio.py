@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.integration.security.secured import STEPS, Secured
-from trinity.diagnosis.diagnose import diagnose
-from trinity.diagnosis.remote import gather_by_address, gather_from_services
-from trinity.diagnosis.snapshot import SystemSnapshot
 from trinity.errors import TrinityError, UserError
-from trinity.security.authorization import EVERY_TENANT, Scope
-from trinity.security.credentials import Credentials
+from trinity.run.diagnosis.diagnose import diagnose
+from trinity.run.diagnosis.remote import gather_by_address, gather_from_services
+from trinity.run.diagnosis.snapshot import SystemSnapshot
+from trinity.runtime.security.authorization import EVERY_TENANT, Scope
+from trinity.runtime.security.credentials import Credentials
 from trinity.studio.connection import Phase, stages_of
 from trinity.studio.context import StudioContext, StudioOptions
 from trinity.studio.experiences import list_experiences

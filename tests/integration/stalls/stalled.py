@@ -20,12 +20,12 @@ from tests.support.model_free.stack import MODULES, model_free_stack
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import synchronizer_pb2
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
-from trinity.diagnosis.diagnose import diagnose
-from trinity.diagnosis.gather import gather
-from trinity.diagnosis.rules import Diagnosis
-from trinity.local.run_file import read_running
-from trinity.local.stack import LocalStack
-from trinity.rpc.channel import open_channel
+from trinity.run.diagnosis.diagnose import diagnose
+from trinity.run.diagnosis.gather import gather
+from trinity.run.diagnosis.rules import Diagnosis
+from trinity.run.local.run_file import read_running
+from trinity.run.local.stack import LocalStack
+from trinity.runtime.rpc.channel import open_channel
 
 NAMED_SECONDS = 120.0
 """Within which a cause has to be named."""

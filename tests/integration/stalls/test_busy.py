@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from trinity.diagnosis.gather import ANSWER_SECONDS, RETRY_ANSWER_SECONDS, gather
-from trinity.diagnosis.snapshot import ComponentSnapshot, ProbeState
-from trinity.local.addresses import ServiceAddresses
-from trinity.local.run_file import RunningStack
+from trinity.run.diagnosis.gather import ANSWER_SECONDS, RETRY_ANSWER_SECONDS, gather
+from trinity.run.diagnosis.snapshot import ComponentSnapshot, ProbeState
+from trinity.run.local.addresses import ServiceAddresses
+from trinity.run.local.run_file import RunningStack
 
 LISTEN = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1])"
 SPIN = "while True: pass"

@@ -16,11 +16,11 @@ from tests.support.model_free.experiment import experiment_plan
 from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import buffer_pb2
 from trinity.errors import RunFailed
-from trinity.launch import messages, run
-from trinity.launch.run import LocalRun
-from trinity.local.run_file import read_running
-from trinity.local.stack import LocalStack
-from trinity.progress.view import RunView
+from trinity.run.launch import messages, run
+from trinity.run.launch.run import LocalRun
+from trinity.run.local.run_file import read_running
+from trinity.run.local.stack import LocalStack
+from trinity.run.progress.view import RunView
 
 
 @dataclass

@@ -5,9 +5,9 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from trinity.diagnosis.gather import host_and_port, probe_nats, probe_postgres
-from trinity.diagnosis.snapshot import ProbeState
-from trinity.local.addresses import free_port
+from trinity.run.diagnosis.gather import host_and_port, probe_nats, probe_postgres
+from trinity.run.diagnosis.snapshot import ProbeState
+from trinity.run.local.addresses import free_port
 
 Says = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -6,7 +6,7 @@ from tests.integration.stalls.faults import DIE, STRAGGLE, switch_on
 from tests.integration.stalls.stalled import Stalled, stalled_stack
 from tests.support.model_free.experiment import Sections, experiment_plan, start_experiment
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.diagnosis.rules import DiagnosisState
+from trinity.run.diagnosis.rules import DiagnosisState
 
 MAX_SECONDS = 8.0
 """Of an attempt."""

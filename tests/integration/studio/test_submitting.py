@@ -11,9 +11,9 @@ from streamlit.testing.v1 import AppTest
 from tests.support.model_free.experiment import experiment_plan
 from tests.support.model_free.stack import model_free_stack
 from tests.unit.studio.fake_run import said
-from trinity.launch.resume import store_plan
-from trinity.local.addresses import ServiceAddresses
-from trinity.security.credentials import Credentials
+from trinity.run.launch.resume import store_plan
+from trinity.run.local.addresses import ServiceAddresses
+from trinity.runtime.security.credentials import Credentials
 from trinity.studio.context import StudioContext, StudioOptions, set_context
 from trinity.studio.runs import RunDirectoryState, RunEntry
 from trinity.studio.system import System, list_experiments

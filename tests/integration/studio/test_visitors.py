@@ -21,9 +21,9 @@ from websockets.exceptions import InvalidMessage, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin, Subprotocol
 
-from trinity.security.authorization import Scope
-from trinity.security.certificates import CredentialIssuer, CredentialRole
-from trinity.security.tokens import issue_token
+from trinity.runtime.security.authorization import Scope
+from trinity.runtime.security.certificates import CredentialIssuer, CredentialRole
+from trinity.runtime.security.tokens import issue_token
 from trinity.studio.gate import KEY_PROTOCOL
 from trinity.studio.visitors import MAX_SOCKETS
 
@@ -36,7 +36,7 @@ ADDRESS = re.compile(r"https://127\.0\.0\.1:(\d+)")
 SERVE = """
 import sys
 from pathlib import Path
-from trinity.security.credentials import Credentials
+from trinity.runtime.security.credentials import Credentials
 from trinity.studio.context import StudioOptions
 from trinity.studio.listening import Listening
 from trinity.studio.server import serve

@@ -17,8 +17,8 @@ from services.synchronizer.settings import SynchronizerSettings
 from tests.integration.synchronizer.builders import creation
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.local.addresses import free_port
-from trinity.rpc.channel import open_channel
+from trinity.run.local.addresses import free_port
+from trinity.runtime.rpc.channel import open_channel
 
 TIMEOUT = 30.0
 

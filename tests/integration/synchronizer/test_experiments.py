@@ -19,7 +19,7 @@ from tests.integration.synchronizer.builders import (
 )
 from tests.integration.synchronizer.conftest import TIMEOUT, Running
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.launch.stored_runs import find_experiment
+from trinity.run.launch.stored_runs import find_experiment
 
 
 def stage_states(experiment: pb.Experiment) -> list[str]:

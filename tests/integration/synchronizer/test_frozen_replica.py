@@ -11,8 +11,8 @@ from tests.integration import freezing
 from tests.integration.synchronizer.builders import publication, weights
 from tests.integration.synchronizer.conftest import TIMEOUT, Running
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.local.addresses import free_port
-from trinity.rpc.channel import open_channel
+from trinity.run.local.addresses import free_port
+from trinity.runtime.rpc.channel import open_channel
 
 PUBLISHING = "services.synchronizer.store.versions:publish"
 

@@ -9,10 +9,10 @@ import pytest
 from tests.integration.synchronizer.conftest import TIMEOUT, Running, running_synchronizer
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.local.addresses import free_port
-from trinity.rpc.channel import open_channel
+from trinity.run.local.addresses import free_port
 from trinity.runtime import presence
 from trinity.runtime.presence import Heartbeats
+from trinity.runtime.rpc.channel import open_channel
 
 ADDRESS = "127.0.0.1:4000"
 

@@ -23,9 +23,9 @@ from tests.integration.synchronizer.builders import creation, explorer, publicat
 from tests.integration.synchronizer.conftest import TIMEOUT, Running
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.errors import QuotaExceeded
-from trinity.rpc.limits import MAX_REQUEST_BYTES
-from trinity.rpc.quotas import TenantQuota
 from trinity.runtime.postgres import async_engine
+from trinity.runtime.rpc.limits import MAX_REQUEST_BYTES
+from trinity.runtime.rpc.quotas import TenantQuota
 from trinity.runtime.sql import Connection, transaction
 
 RECORDED, FOREIGN = HeartbeatOutcome.RECORDED, HeartbeatOutcome.FOREIGN

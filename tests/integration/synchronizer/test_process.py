@@ -18,8 +18,8 @@ from services.synchronizer.servicer import SERVICE_NAME
 from tests.integration.synchronizer.builders import creation
 from tests.support.warm import run_warm
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.local.addresses import free_port
-from trinity.rpc.channel import open_sync_channel
+from trinity.run.local.addresses import free_port
+from trinity.runtime.rpc.channel import open_sync_channel
 
 TIMEOUT = 60.0
 

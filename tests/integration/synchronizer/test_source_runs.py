@@ -10,7 +10,7 @@ from tests.integration.synchronizer.conftest import TIMEOUT, Running
 from tests.support.model_free.experiment import experiment_plan
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan.parts import StoredRollouts
-from trinity.launch.stored_runs import find_experiment, with_source_runs
+from trinity.run.launch.stored_runs import find_experiment, with_source_runs
 
 
 async def taken(synchronizer: Running, root: Path, source_stage: str = "") -> StoredRollouts:

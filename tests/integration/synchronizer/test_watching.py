@@ -23,7 +23,7 @@ from tests.integration.synchronizer.conftest import (
 )
 from tests.support.infra_fixtures import RestartablePostgres
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.security.authorization import LOCAL_CALLER, Scope
+from trinity.runtime.security.authorization import LOCAL_CALLER, Scope
 
 
 def watch(synchronizer: Running, experiment_id: str) -> AsyncIterator[pb.WatchExperimentResponse]:

@@ -10,11 +10,11 @@ import pytest
 
 from tests.integration.telemetry.http_receiver import PROTOBUF, HttpReceiver, http_receiver
 from tests.integration.telemetry.receiver import Receiver, SeenSpan, receiver
-from trinity.telemetry import metrics, names, tracing
+from trinity.runtime.telemetry import metrics, names, tracing
 
 PROGRAM = """
-from trinity.telemetry import lifecycle
-from trinity.telemetry import metrics, names, tracing
+from trinity.runtime.telemetry import lifecycle
+from trinity.runtime.telemetry import metrics, names, tracing
 
 lifecycle.start("trinity-test")
 about = {"text": "a", "count": 3, "share": 0.5, "is": True}

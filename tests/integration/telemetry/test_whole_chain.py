@@ -18,8 +18,8 @@ from tests.support.model_free.experiment import experiment_plan, start_experimen
 from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.telemetry import metrics as i
-from trinity.telemetry import names, tracing
+from trinity.runtime.telemetry import metrics as i
+from trinity.runtime.telemetry import names, tracing
 
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 STEPS, GROUPS, RUNS = 3, 4, 2

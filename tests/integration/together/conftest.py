@@ -12,7 +12,7 @@ from tests.support.model_free.alone import calm_weights as calm_weights
 from tests.support.model_free.engine import HOLD_VARIABLE, RUN_SECONDS_VARIABLE
 from tests.support.model_free.learner import STEP_SECONDS_VARIABLE
 from tests.support.model_free.stack import model_free_stack
-from trinity.local.stack import LocalStack
+from trinity.run.local.stack import LocalStack
 
 EXPLORER = {
     "TRINITY_EXPLORER_RUNS_PER_RUNNER": "2",

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tests.support.infra_fixtures import running
 from tests.support.model_free.stack import MODULES
-from trinity.local.addresses import InfrastructureFiles, ServiceAddresses, free_port
-from trinity.local.process_spec import ProcessSpec
-from trinity.local.services import StackContext, service_processes
+from trinity.run.local.addresses import InfrastructureFiles, ServiceAddresses, free_port
+from trinity.run.local.process_spec import ProcessSpec
+from trinity.run.local.services import StackContext, service_processes
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from psycopg.sql import Composed
 
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.rpc.channel import open_channel
+from trinity.runtime.rpc.channel import open_channel
 
 PATIENCE_SECONDS = 120.0
 PAUSE_SECONDS = 0.1

@@ -16,8 +16,8 @@ from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.experience_pb2 import RunResultBatch
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.local.stack import LocalStack
-from trinity.subjects import RUNS_PREFIX, runs_subject
+from trinity.run.local.stack import LocalStack
+from trinity.runtime.subjects import RUNS_PREFIX, runs_subject
 from trinity.weights.manifest import MANIFEST_NAME
 
 Tenancy = set[tuple[str, str]]

@@ -6,7 +6,7 @@ import uuid
 import numpy as np
 
 from trinity.api.v1 import buffer_pb2, experience_pb2
-from trinity.codec import SampleRef, experience_to_proto
+from trinity.data.codec import SampleRef, experience_to_proto
 from trinity.types import EID, Experience, SamplingParams, Sequence
 
 TENANT = "default"

@@ -17,7 +17,7 @@ from trinity.api.v1 import synchronizer_pb2
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.config.schema.experiment import Config
-from trinity.local.addresses import free_port
+from trinity.run.local.addresses import free_port
 
 ROWS, VOCABULARY, STEPS = 16, 256, 6
 FINISHED = synchronizer_pb2.STAGE_STATE_FINISHED

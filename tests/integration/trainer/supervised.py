@@ -17,9 +17,9 @@ from services.trainer.messages import Event
 from services.trainer.settings import TrainerSettings
 from tests.integration.trainer.peers import Peers, serve_peers
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.rpc.channel import open_channel
-from trinity.rpc.health import Health
 from trinity.runtime.presence import Heartbeats
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.health import Health
 
 Says = list[Event | int | Literal["again"]]
 """What a rank says once it has a stage; see stand_in_rank.py."""

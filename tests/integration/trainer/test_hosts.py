@@ -23,8 +23,8 @@ from services.trainer.settings import TrainerSettings
 from trinity.api.v1 import trainer_pb2 as pb
 from trinity.api.v1 import trainer_pb2_grpc
 from trinity.errors import UserError
-from trinity.rpc.channel import open_channel
-from trinity.rpc.server import Servicer, serve
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.server import Servicer, serve
 
 SECONDS = 30.0
 RANK = "tests.integration.trainer.stand_in_rank"

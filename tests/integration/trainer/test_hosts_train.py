@@ -15,7 +15,7 @@ from tests.integration.trainer.service import (
     ranks_of,
     running_service,
 )
-from trinity.local.addresses import free_port
+from trinity.run.local.addresses import free_port
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough]
 

@@ -21,7 +21,7 @@ from tests.integration.trainer.service import STEPS, peers_of, plan_in
 from trinity.api.v1 import buffer_pb2
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.errors import InvalidRequest, NotFound, PreconditionFailed, RpcError
-from trinity.rpc.channel import open_channel
+from trinity.runtime.rpc.channel import open_channel
 
 if TYPE_CHECKING:
     from services.trainer.collectives import Ranks

@@ -14,13 +14,13 @@ from typing import Any
 import yaml
 
 from tests.support.infra_fixtures import running
-from trinity.deploy.render import manifests
-from trinity.deploy.secret_folder import ServerAddresses, write_secrets
-from trinity.local import binaries
-from trinity.local.addresses import free_port
-from trinity.local.postgres import PostgresServer
-from trinity.local.process_spec import ProcessSpec
-from trinity.security.secret_files import SecretFiles
+from trinity.run.deploy.render import manifests
+from trinity.run.deploy.secret_folder import ServerAddresses, write_secrets
+from trinity.run.local import binaries
+from trinity.run.local.addresses import free_port
+from trinity.run.local.postgres import PostgresServer
+from trinity.run.local.process_spec import ProcessSpec
+from trinity.runtime.security.secret_files import SecretFiles
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 JOB_SECONDS = 600.0
@@ -81,7 +81,7 @@ class ByHand:
     def probe(self, name: str, *options: str) -> subprocess.CompletedProcess[str]:
         """The question of the container's health check."""
         return subprocess.run(
-            [str(self._python(name)), "-m", "trinity.deploy.probe", name, *options],
+            [str(self._python(name)), "-m", "trinity.run.deploy.probe", name, *options],
             env=self._environment(name),
             cwd=self.folder,
             capture_output=True,

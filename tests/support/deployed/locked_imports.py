@@ -32,10 +32,10 @@ for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
     if not module.name.endswith((".env", ".script.app")) and ".versions." not in module.name:
         importlib.import_module(module.name)
 COMMANDS = ("trinity.cli.deploy", "trinity.cli.main")
-for name in (*COMMANDS, "trinity.deploy.probe", "trinity.deploy.submission"):
+for name in (*COMMANDS, "trinity.run.deploy.probe", "trinity.run.deploy.submission"):
     importlib.import_module(name)
 if service == "synchronizer":
-    importlib.import_module("trinity.deploy.accounts")
+    importlib.import_module("trinity.run.deploy.accounts")
 """
 
 

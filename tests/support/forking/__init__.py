@@ -1,7 +1,7 @@
 """Whole stacks whose programs are forked from a process that has imported what they import.
 
 with forked_programs(MODEL_FREE, STACKS):
-    ...    # `python -m trinity.local.supervisor` and `trinity run` are forked, and all below them
+    ...    # `python -m trinity.run.local.supervisor` and `trinity run` are forked, and all below
 
 A forked program is a child of the process that started it. It has the arguments, variables, folder,
 descriptors and session that it was started with, and shows them in /proc; it ends with the same

@@ -227,7 +227,7 @@ def _fork_helper() -> socket.socket | tuple[int, socket.socket]:
 
 def _run(program: Program, helper: int) -> None:
     """Runs the program; unless it raises, this process ends here."""
-    if program.module == "trinity.local.supervisor":
+    if program.module == "trinity.run.local.supervisor":
         _spare(helper)
     code = 0
     try:
@@ -255,7 +255,7 @@ def _run_module(module: str) -> None:
 
 def _spare(helper: int) -> None:
     """Has the supervisor leave alone what forks for it, a child that leads no session."""
-    from trinity.local import reaper
+    from trinity.run.local import reaper
 
     kill_orphans = reaper.kill_orphans
     reaper.kill_orphans = lambda leaders: kill_orphans({*leaders, helper})

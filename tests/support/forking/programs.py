@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tests.support.warm import COMMANDS
 
 MODEL_FREE = (
-    *("trinity.cli.main", *COMMANDS, "trinity.local.supervisor"),
+    *("trinity.cli.main", *COMMANDS, "trinity.run.local.supervisor"),
     *("services.synchronizer.__main__", "services.buffer.__main__", "services.trainer.__main__"),
     *("services.trainer.rank.__main__", "services.trainer.rank.stage"),
     *("tests.support.model_free.rank", "tests.support.model_free.explorer"),
@@ -35,7 +35,7 @@ SCHEMAS = (
 )
 """Modules of the process that compiles schemas of responses."""
 STACKS = (
-    "trinity.local.supervisor",
+    "trinity.run.local.supervisor",
     "trinity.cli.main",
     "trinity.__main__",
     "tests.support.model_free.*",
@@ -43,8 +43,8 @@ STACKS = (
 """Programs that are forked where a test starts them; what one of them starts is forked, too."""
 OWN_PACKAGES = ("services", "tests", "trinity")
 LIMITED = (
-    *("trinity.operators.worker", "trinity.task_operators.worker"),
-    *("trinity.algorithm.priority.worker", "trinity.isolation.worker"),
+    *("trinity.operators.worker", "trinity.operators.tasks.worker"),
+    *("trinity.algorithm.priority.worker", "services.explorer.user_process.worker"),
 )
 """Programs that limit all of their memory, to which what is imported would count."""
 SPAWNED = "multiprocessing.spawn"
@@ -130,7 +130,7 @@ _SPAWN_MAIN = re.compile(
 def program_of(command: Sequence[str]) -> Program | None:
     """Returns what a command runs, if it is one of our modules or a process of multiprocessing."""
     words, death_signal = list(command), 0
-    if words[1:3] == ["-I", "-S"] and words[3].endswith("/trinity/local/exec_as.py"):
+    if words[1:3] == ["-I", "-S"] and words[3].endswith("/trinity/runtime/process/exec_as.py"):
         if words[4] != "self":
             return None  # what it must not be able to do takes effect where it is executed
         death_signal, words = int(words[5]), words[6:]

@@ -17,7 +17,7 @@ from services.explorer.settings import ExplorerSettings
 from services.explorer.types import Attempt, AttemptResult, RolloutKind, WeightsId, WeightsVersion
 from tests.support.model_free.damage import flip_a_bit
 from tests.support.model_free.explorer import serve_until
-from trinity.rpc.runner import run_service
+from trinity.runtime.rpc.runner import run_service
 
 EVALUATED = 2
 """The version that is lost."""

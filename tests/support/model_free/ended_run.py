@@ -10,7 +10,7 @@ import pytest
 from tests.support.model_free.experiment import experiment_plan, run_to_end
 from tests.support.model_free.stack import model_free_stack
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.launch.resume import store_plan
+from trinity.run.launch.resume import store_plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.config.schema.experiment import Config, deep_merge
-from trinity.rpc.channel import open_channel
-from trinity.security.credentials import Credentials
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.security.credentials import Credentials
 
 RETRY_SECONDS = 0.1
 CALL_SECONDS = 10.0

@@ -10,8 +10,8 @@ from services.explorer.delivery.publisher import NatsBroker
 from services.explorer.settings import ExplorerSettings
 from services.explorer.telemetry import route_runs
 from tests.support.model_free.engine import CharacterTokenizer, start_hash_engine
-from trinity.rpc.runner import run_service
 from trinity.runtime.logs import log_formatter
+from trinity.runtime.rpc.runner import run_service
 
 
 async def serve_until(settings: ExplorerSettings, stop: asyncio.Event) -> None:

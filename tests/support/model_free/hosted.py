@@ -1,7 +1,7 @@
 """A workflow that was written for Trinity-RFT."""
 
-from trinity.common.experience import Experience
-from trinity.common.workflows.workflow import SimpleWorkflow
+from trinity.rft.common.experience import Experience
+from trinity.rft.common.workflows.workflow import SimpleWorkflow
 
 OFFSET = 100.0
 """Added to every reward, so that no other can be taken for it."""

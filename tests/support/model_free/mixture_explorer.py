@@ -16,7 +16,7 @@ from services.explorer.engine.interface import EngineOptions
 from services.explorer.settings import ExplorerSettings
 from tests.support.model_free import engine, explorer
 from tests.support.model_free.engine import HashEngine
-from trinity.rpc.runner import run_service
+from trinity.runtime.rpc.runner import run_service
 from trinity.types import SamplingParams
 from trinity.workflows.generation import Generation, OnDelta
 

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.model_free.stack import model_free_stack
-from trinity.security.secret_files import SecretFiles
+from trinity.runtime.security.secret_files import SecretFiles
 
 ON_IT = pytest.mark.asyncio(loop_scope="session")
 """The mark of tests that use it: they run in the loop in which it is looked after."""

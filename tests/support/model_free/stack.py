@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from trinity.local.infrastructure import ProcessWithProbe
-from trinity.local.services import StackContext, service_processes
-from trinity.local.stack import LocalStack
+from trinity.run.local.infrastructure import ProcessWithProbe
+from trinity.run.local.services import StackContext, service_processes
+from trinity.run.local.stack import LocalStack
 
 REPOSITORY = str(Path(__file__).parents[3])
 """Where `tests` is looked for first: an installed package may bring one of its own."""

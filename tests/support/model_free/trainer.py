@@ -8,7 +8,7 @@ from services.trainer.control.agent import StartPart
 from services.trainer.control.gang import StartGang
 from services.trainer.control.hosts import Hosts
 from services.trainer.settings import TrainerSettings
-from trinity.runtime.child_process import module_command
+from trinity.runtime.process.child_process import module_command
 
 RANK_COMMAND = tuple(module_command("tests.support.model_free.rank"))
 _start_gang, _start_part = trainer._starter, trainer._part_starter

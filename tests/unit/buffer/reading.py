@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from trinity.algorithm.advantage_fn import GroupAdvantage
-from trinity.buffer.operators import ExperienceOperator
+from trinity.rft.algorithm.advantage_fn import GroupAdvantage
+from trinity.rft.buffer.operators import ExperienceOperator
 
 
 def total(exps: list[Any]) -> float:

@@ -14,7 +14,7 @@ from tests.integration.buffer.made import Made, make_experience
 from trinity.algorithm.advantage.needs import Needs
 from trinity.algorithm.advantage.samples import Samples
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.codec import SampleRef, experience_to_proto
+from trinity.data.codec import SampleRef, experience_to_proto
 from trinity.operators.kinds import UserFunctionKindName
 from trinity.operators.rollouts import Content, Rollouts
 from trinity.operators.worker import READ_AT_ONCE

@@ -24,8 +24,8 @@ from services.buffer.tasksets.row_sources import RowSource
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.data_rows import count_rows, first_row
 from trinity.config.schema.data import FormatConfig
-from trinity.rows import rows_to_json
-from trinity.training_rows import RowCheck, SkippedRows
+from trinity.config.training_rows import RowCheck, SkippedRows
+from trinity.data.rows import rows_to_json
 
 HEAVY = ("pydantic", "sqlalchemy", "google.protobuf", "numpy", "pyarrow", "trinity.config.schema")
 

@@ -25,10 +25,10 @@ from tests.support.guides import READ_EXPERIENCES
 from tests.support.model_free.experiment import experiment_plan
 from tests.unit.test_codec import an_experience
 from trinity.api.v1 import experience_pb2 as pb
-from trinity.codec import SampleRef, set_experience
-from trinity.common.schema.sql_schema import ExperienceModel
 from trinity.config.plan.experience_sink import ExperienceSink, check_sinks, experience_sink
+from trinity.data.codec import SampleRef, set_experience
 from trinity.errors import UserError
+from trinity.rft.common.schema.sql_schema import ExperienceModel
 from trinity.runtime.owned_places import check_lines
 from trinity.types import JsonValue, StageKey
 

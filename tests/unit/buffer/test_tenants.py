@@ -8,7 +8,7 @@ import pytest
 from services.buffer.settings import BufferSettings
 from services.buffer.tenants import TenantPolicy, WorkerIsolation
 from trinity.errors import UserError
-from trinity.task_operators.task_pipeline import ResolvedTaskPipeline, TaskOperator
+from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline, TaskOperator
 
 SUMS = "postgresql://reader@10.0.0.7:5433/sums"
 

@@ -7,8 +7,8 @@ import pytest
 from services.buffer.servicer.common import UploadMemoryBudget
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest, QuotaExceeded, Unavailable
-from trinity.rpc.limits import CHUNK_BYTES
-from trinity.rpc.quotas import QuotaUse, TenantQuota
+from trinity.runtime.rpc.limits import CHUNK_BYTES
+from trinity.runtime.rpc.quotas import QuotaUse, TenantQuota
 
 HASH = b"\x01" * 32
 

@@ -24,7 +24,7 @@ from services.buffer.ingest.wire import (
 )
 from tests.unit.buffer.builders import ASSIGNMENT, KEY, PRODUCER
 from trinity.api.v1 import experience_pb2 as pb
-from trinity.codec import SampleRef, experience_to_proto
+from trinity.data.codec import SampleRef, experience_to_proto
 from trinity.types import EID, Experience, Sequence, VersionSpan
 
 SUBJECT = subject_of(KEY)

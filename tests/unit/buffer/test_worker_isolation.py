@@ -25,8 +25,8 @@ from services.buffer.workers.process import MAX_WORKERS, reader_environment
 from trinity.algorithm.advantage.samples import Samples
 from trinity.algorithm.priority.candidate import Candidate
 from trinity.errors import PreconditionFailed
-from trinity.isolation.box import MAX_OUTPUT_BYTES, Box, box_refusal, python_paths
-from trinity.task_operators.task_pipeline import ResolvedTaskPipeline, TaskOperator
+from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline, TaskOperator
+from trinity.runtime.process.box import MAX_OUTPUT_BYTES, Box, box_refusal, python_paths
 
 PEEKING = "tests.unit.buffer.peeking"
 ONE = [Candidate(model_version=3, use_count=1, reward=1.0, advantage=0.5, normal=0.0)]

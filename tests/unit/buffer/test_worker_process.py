@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from services.buffer.workers.process import WorkerFailed, WorkerProcess
-from trinity.isolation.box import OPEN_BOX, box_refusal
+from trinity.runtime.process.box import OPEN_BOX, box_refusal
 
 MODULE = "tests.unit.buffer.leaves_a_child"
 IN_THE_GROUP, IN_ANOTHER = 0, 1

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from trinity.cli.main import make_app
 from trinity.errors import UserError
-from trinity.security.certificates import PARTS
-from trinity.security.tokens import TokenKeys
+from trinity.runtime.security.certificates import PARTS
+from trinity.runtime.security.tokens import TokenKeys
 
 
 def trinity(*words: str) -> str:

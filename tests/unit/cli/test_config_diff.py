@@ -10,7 +10,7 @@ from trinity.cli.config_commands import show_run_difference
 from trinity.config.check import check_file
 from trinity.config.schema.experiment import deep_merge
 from trinity.errors import UserError
-from trinity.launch.resume import store_plan
+from trinity.run.launch.resume import store_plan
 
 
 def written(file: Path, **changes: object) -> Path:

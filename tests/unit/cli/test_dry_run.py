@@ -12,7 +12,7 @@ from trinity.cli.config_check import check_on_machine
 from trinity.cli.experiment import describe
 from trinity.config.checks import packages
 from trinity.config.planning import plan_experiment
-from trinity.launch.prepare import PreparedRun
+from trinity.run.launch.prepare import PreparedRun
 
 ROOT = Path(__file__).parents[3]
 EXPERTS = {"storage_type": "file", "path": "/data/experts.jsonl"}
@@ -69,10 +69,10 @@ def missing(lines: list[str]) -> list[str]:
 def test_gpus_that_this_machine_does_not_have_are_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("trinity.launch.machine.DRIVER", tmp_path / "none")
+    monkeypatch.setattr("trinity.run.launch.machine.DRIVER", tmp_path / "none")
     [line] = missing(said(capsys, GRPO, cluster={"gpu_per_node": 4}))
     assert "`cluster.gpu_per_node: 4` needs GPUs" in line
-    monkeypatch.setattr("trinity.launch.machine.DRIVER", tmp_path)
+    monkeypatch.setattr("trinity.run.launch.machine.DRIVER", tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     [line] = missing(said(capsys, GRPO, cluster={"gpu_per_node": 4}))
     assert "CUDA_VISIBLE_DEVICES names 1 GPUs" in line

@@ -10,10 +10,10 @@ import yaml
 from tests.unit.config.builders import GRPO
 from trinity.cli.main import make_app
 from trinity.cli.overrides import split_words
-from trinity.cli.runs import place_of
 from trinity.config.check import check_file
 from trinity.errors import UserError
-from trinity.launch.resume import store_plan
+from trinity.run.launch.resume import store_plan
+from trinity.run.runs import place_of
 
 Command = Callable[..., tuple[int, str]]
 

@@ -14,11 +14,11 @@ from tests.unit.config.builders import GRPO
 from trinity.cli import studio
 from trinity.cli.main import COMMANDS, GROUPS, IN_GROUPS, make_app
 from trinity.cli.overrides import refuse_ignored
-from trinity.cli.runs import find_job_dir
 from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
 from trinity.config.schema.experiment import deep_merge
 from trinity.errors import UserError
+from trinity.run.runs import find_job_dir
 
 OWN_ADVANTAGE = """
 from trinity.algorithm.advantage.samples import Advantages, Samples

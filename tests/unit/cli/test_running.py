@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.progress.builders import empty_view
-from trinity.cli.runs import find_job_dir, find_run, running_stack
 from trinity.errors import UserError
-from trinity.local.reaper import JobLock
-from trinity.progress.summary import summarize, write_summary
+from trinity.run.local.reaper import JobLock
+from trinity.run.progress.summary import summarize, write_summary
+from trinity.run.runs import find_job_dir, find_run, running_stack
 
 
 def asked(job_dir: Path) -> str:

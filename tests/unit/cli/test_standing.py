@@ -10,10 +10,10 @@ from tests.unit.source_names import ROOT
 from trinity.api.v1 import synchronizer_pb2
 from trinity.cli.reports import REPORTS, StatusReport, schema_text, why_report
 from trinity.cli.status import status
-from trinity.diagnosis.gather import build_snapshot
-from trinity.diagnosis.rules import Diagnosis, DiagnosisState
 from trinity.errors import UserError
-from trinity.progress.summary import summarize, write_summary
+from trinity.run.diagnosis.gather import build_snapshot
+from trinity.run.diagnosis.rules import Diagnosis, DiagnosisState
+from trinity.run.progress.summary import summarize, write_summary
 
 
 def stopped_run(job_dir: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from trinity.cli.experiment import follow_run
-from trinity.launch.run import RunInterrupted
+from trinity.run.launch.run import RunInterrupted
 
 
 @pytest.mark.parametrize("error", [RunInterrupted, KeyboardInterrupt])

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from trinity.control_characters import ESCAPED, escape_steering
 from trinity.inspect.tables import sanitize_terminal
+from trinity.runtime.control_characters import ESCAPED, escape_steering
 from trinity.runtime.logs import TextFormatter
 
 BIDIRECTIONAL = [

@@ -8,10 +8,10 @@ import pytest
 
 from tests.unit.diagnosis.builders import snapshot
 from trinity.cli.why import why
-from trinity.diagnosis.snapshot import SystemSnapshot
-from trinity.local.addresses import ServiceAddresses, write_stack_directory
-from trinity.local.reaper import JobLock
-from trinity.local.run_file import RunningStack
+from trinity.run.diagnosis.snapshot import SystemSnapshot
+from trinity.run.local.addresses import ServiceAddresses, write_stack_directory
+from trinity.run.local.reaper import JobLock
+from trinity.run.local.run_file import RunningStack
 
 
 def test_the_logs_of_a_run_in_anothers_stack_are_looked_for_there(

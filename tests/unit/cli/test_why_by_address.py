@@ -12,11 +12,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.cli.why import why
-from trinity.diagnosis.diagnose import diagnose
-from trinity.diagnosis.remote import gather_from_services
 from trinity.errors import UserError
-from trinity.local.addresses import free_port
-from trinity.security.credentials import PLAINTEXT, VARIABLE
+from trinity.run.diagnosis.diagnose import diagnose
+from trinity.run.diagnosis.remote import gather_from_services
+from trinity.run.local.addresses import free_port
+from trinity.runtime.security.credentials import PLAINTEXT, VARIABLE
 
 RUNNING = synchronizer_pb2.EXPERIMENT_STATE_RUNNING
 FINISHED = synchronizer_pb2.EXPERIMENT_STATE_FINISHED

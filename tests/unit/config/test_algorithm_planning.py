@@ -8,8 +8,8 @@ from trinity.config.checks.advice import advise
 from trinity.config.checks.algorithm import TAUGHT_BY_LOSS
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.planning import plan_experiment
+from trinity.config.sizing.stage_sizes import training_settings_of
 from trinity.errors import UserError
-from trinity.sizing.stage_sizes import training_settings_of
 
 WORKFLOW: dict[str, object] = {
     "explorer_input": {"default_workflow_type": "my.workflow.WithTeacher"}

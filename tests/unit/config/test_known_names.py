@@ -8,8 +8,8 @@ import pytest
 from tests.unit.config.builders import config
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
-from trinity.launch.part_checks import check_part_names
 from trinity.plugins import PLUGIN_DIRS_VARIABLE
+from trinity.rft.checks.names import check_part_names
 
 
 def check(**taskset: object) -> None:

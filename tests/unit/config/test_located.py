@@ -7,7 +7,7 @@ import pytest
 from trinity.config.loading.source import ConfigSource, add_locations
 from trinity.config.loading.yaml import key_lines
 from trinity.errors import UserError
-from trinity.launch.prepare import prepare_run
+from trinity.run.launch.prepare import prepare_run
 
 TEXT = """\
 model: {model_path: /models/tiny}

@@ -13,10 +13,10 @@ from trinity.config.checks.rows import TRUTH_REWARDS
 from trinity.config.checks.runtime import check_inputs, check_local_data
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
-from trinity.launch.part_checks import check_part_names
-from trinity.launch.prepare import check_parts
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import BoundReward
+from trinity.rft.checks.names import check_part_names
+from trinity.rft.checks.parts import check_parts
 
 PAIR = {
     "message": [{"role": "user", "content": "1+1="}],

@@ -5,7 +5,7 @@ import pytest
 from trinity.config.plan.rope import rope_keys, rope_parameters, with_rope
 from trinity.config.schema.model import ModelConfig
 from trinity.errors import UserError
-from trinity.json_values import JsonValue
+from trinity.runtime.json_values import JsonValue
 
 YARN: dict[str, JsonValue] = {"rope_type": "yarn", "factor": 4.0}
 NEWEST: dict[str, JsonValue] = {

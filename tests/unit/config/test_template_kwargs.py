@@ -7,7 +7,7 @@ from tests.unit.config.builders import GRPO, config
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
-from trinity.json_values import JsonObject
+from trinity.runtime.json_values import JsonObject
 
 EFFORT: JsonObject = {"reasoning_effort": "high"}
 SERVED: JsonObject = {

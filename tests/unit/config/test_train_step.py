@@ -12,9 +12,9 @@ from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan_changes import stage_changes
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
-from trinity.launch.begun import as_begun_by
-from trinity.launch.prepare import capped
 from trinity.plugins import PLUGIN_DIRS_VARIABLE, WORKFLOWS
+from trinity.run.launch.begun import as_begun_by
+from trinity.run.launch.prepare import capped
 
 OWN = """
 from trinity.types import Experience

@@ -19,6 +19,7 @@ from trinity.config.checks.unused_parts import (
 from trinity.config.planning import plan_experiment
 from trinity.operators import OPERATORS
 from trinity.plugins import WORKFLOWS
+from trinity.rft.checks.workflow import OURS
 
 JUDGE: object = {"name": "judge", "model_path": "/models/judge"}
 
@@ -53,7 +54,7 @@ def test_an_auxiliary_model_is_asked_by_the_workflows_that_say_so(workflow: str)
 @pytest.mark.parametrize("workflow", sorted(WORKFLOWS.builtins))
 def test_the_lists_are_what_the_code_of_workflows_does(workflow: str) -> None:
     made = WORKFLOWS.get(workflow)
-    classes = [base for base in made.__mro__ if base.__module__.startswith("trinity.workflows")]
+    classes = [base for base in made.__mro__ if base.__module__.startswith(OURS)]
     own = [base for base in classes if base.__name__ not in ("Workflow", "HostedWorkflow")]
     code = "".join(map(inspect.getsource, own))
     asks = "auxiliary_model_wrappers" in code

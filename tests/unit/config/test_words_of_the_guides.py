@@ -204,4 +204,4 @@ def test_a_command_of_the_guides_is_there_with_its_options(command: str) -> None
 
 @pytest.mark.parametrize("module", IMPORTS)
 def test_an_import_of_the_guides_is_there(module: str) -> None:
-    assert IMPORTS[module] in vars(importlib.import_module(module))
+    assert hasattr(importlib.import_module(module), IMPORTS[module])

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support.data_juicer_server import LongEnough, served
-from trinity.data_juicer import server
-from trinity.data_juicer.bounded_server import ServerLimits
+from trinity.user_code.data_juicer import server
+from trinity.user_code.data_juicer.bounded_server import ServerLimits
 
 SECONDS = 30.0
 PIPELINE = {"pipeline_type": "experience", "operators": [{"text_length_filter": {"min_len": 3}}]}

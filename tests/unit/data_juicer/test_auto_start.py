@@ -12,15 +12,15 @@ import pytest
 from tests.unit.config.builders import GRPO, config
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
-from trinity.deploy.submission import refuse_local_modes
 from trinity.errors import UserError
-from trinity.launch.modes import started_data_juicer
-from trinity.local import data_juicer
-from trinity.local.addresses import InfrastructureFiles, ServiceAddresses, free_port
-from trinity.local.data_juicer import data_juicer_python, with_data_juicer
-from trinity.local.infrastructure import ProcessWithProbe
-from trinity.local.process_spec import USER_ERROR_EXIT_CODE
-from trinity.local.services import StackContext
+from trinity.run.deploy.submission import refuse_local_modes
+from trinity.run.launch.modes import started_data_juicer
+from trinity.run.local import data_juicer
+from trinity.run.local.addresses import InfrastructureFiles, ServiceAddresses, free_port
+from trinity.run.local.data_juicer import data_juicer_python, with_data_juicer
+from trinity.run.local.infrastructure import ProcessWithProbe
+from trinity.run.local.process_spec import USER_ERROR_EXIT_CODE
+from trinity.run.local.services import StackContext
 
 FILTER = {"name": "data_juicer", "args": {"operators": [{"text_length_filter": {}}]}}
 OF_SAMPLES: dict[str, object] = {"experience_pipeline": {"operators": [FILTER]}}

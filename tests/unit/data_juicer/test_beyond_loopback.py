@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from tests.unit.config.builders import GRPO, stage
-from trinity.data_juicer import server
-from trinity.data_juicer.client import DataJuicerClient
 from trinity.errors import UserError
+from trinity.user_code.data_juicer import server
+from trinity.user_code.data_juicer.client import DataJuicerClient
 
 ELSEWHERE = "http://10.0.0.7:8005"
 
@@ -68,5 +68,5 @@ def test_planning_already_refuses_it(processor: dict[str, object]) -> None:
 def test_the_server_needs_nothing_that_its_environment_lacks() -> None:
     ours = ("grpc", "google.protobuf", "pydantic", "numpy", "cryptography")
     blocked = "; ".join(f"sys.modules[{name!r}] = None" for name in ours)
-    code = f"import sys; {blocked}; import trinity.data_juicer.server"
+    code = f"import sys; {blocked}; import trinity.user_code.data_juicer.server"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -14,12 +14,12 @@ import pytest
 from tests.support.data_juicer_process import LIMIT_SECONDS, PYTHON, data_juicer_server
 from tests.support.data_juicer_server import LongEnough, served
 from trinity.algorithm.advantage.samples import Samples
-from trinity.data_juicer import server
-from trinity.data_juicer.client import DataJuicerClient, _server_lock
 from trinity.errors import Unavailable, UserError
-from trinity.json_values import JsonValue
 from trinity.operators.data_juicer import data_juicer
 from trinity.operators.rollouts import Changes, Content, Rollouts
+from trinity.runtime.json_values import JsonValue
+from trinity.user_code.data_juicer import server
+from trinity.user_code.data_juicer.client import DataJuicerClient, _server_lock
 
 TEXTS = ("a sentence that is long enough", "short", "another sentence of some length")
 NO_OPERATOR: list[dict[str, JsonValue]] = [{"no_such_filter": {}}]

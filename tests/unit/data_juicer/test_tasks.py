@@ -7,11 +7,11 @@ import pytest
 
 from tests.support.data_juicer_process import LIMIT_SECONDS, PYTHON, data_juicer_server
 from tests.support.data_juicer_server import LongEnough, served
-from trinity.data_juicer import server
 from trinity.errors import UserError
-from trinity.json_values import JsonValue
-from trinity.task_operators.data_juicer import data_juicer
-from trinity.task_operators.task_rows import Row, TaskChanges, TaskRows
+from trinity.operators.tasks.data_juicer import data_juicer
+from trinity.operators.tasks.task_rows import Row, TaskChanges, TaskRows
+from trinity.runtime.json_values import JsonValue
+from trinity.user_code.data_juicer import server
 
 ROWS: list[Row] = [
     {

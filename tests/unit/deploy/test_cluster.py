@@ -19,7 +19,7 @@ from tests.unit.deploy.kustomized import (
 from tests.unit.deploy.manifests import SERVICES, deployment_of, rendered
 from tests.unit.deploy.policies import Connection, Network, selects
 from trinity.cli.main import FAILURE, NO_ANSWER, USER_ERROR
-from trinity.deploy.kubernetes import Overlay
+from trinity.run.deploy.kubernetes import Overlay
 
 COLLECTOR = "collector.example"
 EXPERIMENT = "experiment-examples-addition"
@@ -68,7 +68,7 @@ def test_what_stays_is_probed(objects: list[Object]) -> None:
         for container in containers_of(workload):
             assert "startupProbe" in container, name
             if name in SERVICES:
-                probe = ["python", "-P", "-m", "trinity.deploy.probe", name]
+                probe = ["python", "-P", "-m", "trinity.run.deploy.probe", name]
                 assert container["livenessProbe"]["exec"]["command"] == probe
                 assert container["livenessProbe"]["timeoutSeconds"] >= 10, "Python takes a while"
             if name != "trainer":  # nobody calls it
@@ -122,7 +122,7 @@ def test_services_are_not_said_to_speak_without_tls(objects: list[Object]) -> No
 def test_one_job_migrates_and_no_service_does(objects: list[Object]) -> None:
     job = named(objects, "Job", "migrate")
     accounts, synchronizer, buffer = containers_of(job)
-    assert accounts["command"] == ["python", "-P", "-m", "trinity.deploy.accounts"]
+    assert accounts["command"] == ["python", "-P", "-m", "trinity.run.deploy.accounts"]
     for container, name in ((synchronizer, "synchronizer"), (buffer, "buffer")):
         assert container["args"] == ["migrate"]
         assert container["image"].partition(":")[0] == f"trinity-{name}"

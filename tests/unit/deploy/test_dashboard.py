@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from tests.unit.deploy.manifests import SHIPPED
-from trinity.telemetry import metrics, names
-from trinity.telemetry.metrics import INSTRUMENTS, Instrument
+from trinity.runtime.telemetry import metrics, names
+from trinity.runtime.telemetry.metrics import INSTRUMENTS, Instrument
 
 Panel = dict[str, Any]
 OBSERVABILITY = SHIPPED / "observability"
@@ -23,7 +23,7 @@ LABELS = {
     *("job", "le", "service_name", "service_instance_id"),
     *("trinity_outcome", "trinity_sync", "trinity_wait_owner", "trinity_wait_for"),
 }
-"""Beside the attributes of `trinity.telemetry.names`: what others add, and what one figure has."""
+"""Attributes that are not in `trinity.runtime.telemetry.names`: of others, or of one figure."""
 KEYWORDS = {"and", "or", "unless", "bool"}
 COLUMNS = 24
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from tests.unit.deploy.manifests import EXAMPLES, compose_files, deployment_of, rendered
 from trinity.cli.main import make_app
-from trinity.deploy.deployment import ContainerImages
+from trinity.run.deploy.deployment import ContainerImages
 
 REPOSITORY = Path(__file__).parents[3]
 DEPLOY = REPOSITORY / "deploy"

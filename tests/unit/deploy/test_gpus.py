@@ -9,10 +9,10 @@ import yaml
 from tests.unit.config.builders import IMITATION, REINFORCEMENT, config
 from tests.unit.deploy.manifests import compose_files, json_file, rendered
 from trinity.config.planning import plan_experiment
-from trinity.deploy.deployment import ContainerImages, ExperimentDeployment
-from trinity.deploy.kubernetes import Overlay
-from trinity.deploy.render import Target
 from trinity.errors import UserError
+from trinity.run.deploy.deployment import ContainerImages, ExperimentDeployment
+from trinity.run.deploy.kubernetes import Overlay
+from trinity.run.deploy.render import Target
 
 LISTENING = {"explorer_input": {"default_workflow_type": "math_workflow"}}
 TWO_MACHINES = {"node_num": 2, "gpu_per_node": 8}

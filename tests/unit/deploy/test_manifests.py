@@ -13,9 +13,15 @@ from services.synchronizer.settings import SynchronizerSettings
 from services.trainer.settings import TrainerSettings
 from tests.unit.deploy.manifests import SERVICES, SHIPPED, compose_files, deployment_of, pods
 from tests.unit.deploy.manifests import rendered as render
-from trinity.deploy.accounts import AccountSettings
-from trinity.deploy.render import Target
-from trinity.deploy.secret_folder import NAMES, NOMAD, ServerAddresses, nomad_name, write_secrets
+from trinity.run.deploy.accounts import AccountSettings
+from trinity.run.deploy.render import Target
+from trinity.run.deploy.secret_folder import (
+    NAMES,
+    NOMAD,
+    ServerAddresses,
+    nomad_name,
+    write_secrets,
+)
 from trinity.runtime.settings import FILE_SUFFIX, ServiceSettings
 
 SETTINGS: dict[str, type[ServiceSettings]] = {

@@ -14,16 +14,16 @@ from trinity.cli.deploy import app
 from trinity.config.plan.parts import AuxiliaryModel, ExternalAccess, ResolvedOperator
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.schema.explorer import AuxiliaryModelConfig
-from trinity.deploy.deployment import (
+from trinity.errors import UserError
+from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline, TaskOperator
+from trinity.run.deploy.deployment import (
     FUNCTION_TRUST,
     TRUST_COMMENT,
     ContainerImages,
     ExperimentDeployment,
 )
-from trinity.deploy.kubernetes import Overlay
-from trinity.deploy.render import ManifestRenderer, Target, render_notes
-from trinity.errors import UserError
-from trinity.task_operators.task_pipeline import ResolvedTaskPipeline, TaskOperator
+from trinity.run.deploy.kubernetes import Overlay
+from trinity.run.deploy.render import ManifestRenderer, Target, render_notes
 
 ELSEWHERE = ExternalAccess(
     base_url_env="JUDGE_URL", api_key_env="JUDGE_KEY", model_name="some/large-one"

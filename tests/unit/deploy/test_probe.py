@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from trinity.deploy.accounts import passwords_of
-from trinity.deploy.probe import WRONG, YES, main, question
-from trinity.deploy.secret_folder import ServerAddresses, write_secrets
 from trinity.errors import UserError
-from trinity.rpc.server import serve
+from trinity.run.deploy.accounts import passwords_of
+from trinity.run.deploy.probe import WRONG, YES, main, question
+from trinity.run.deploy.secret_folder import ServerAddresses, write_secrets
+from trinity.runtime.rpc.server import serve
+from trinity.runtime.security.certificates import CredentialIssuer, CredentialRole
+from trinity.runtime.security.credentials import CERTIFICATE, TOKEN, VARIABLE, Credentials
 from trinity.runtime.settings import ServiceSettings
-from trinity.security.certificates import CredentialIssuer, CredentialRole
-from trinity.security.credentials import CERTIFICATE, TOKEN, VARIABLE, Credentials
 
 LISTEN = {"TRINITY_BUFFER_LISTEN": "127.0.0.1:50052"}
 

@@ -20,11 +20,11 @@ from tests.unit.deploy.manifests import (
     rendered,
 )
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.deploy.deployment import ExperimentDeployment
-from trinity.deploy.kubernetes import Overlay
-from trinity.deploy.render import Target
-from trinity.deploy.submission import read_plan
 from trinity.errors import UserError
+from trinity.run.deploy.deployment import ExperimentDeployment
+from trinity.run.deploy.kubernetes import Overlay
+from trinity.run.deploy.render import Target
+from trinity.run.deploy.submission import read_plan
 
 VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 BOTH = pytest.mark.parametrize("example", ["addition", "gsm8k"])

@@ -12,7 +12,7 @@ from tests.unit.config.builders import stage
 from tests.unit.deploy.manifests import deployment_of
 from trinity.cli.main import NO_ANSWER, main
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.deploy import submission
+from trinity.run.deploy import submission
 
 SECONDS = 1.0
 

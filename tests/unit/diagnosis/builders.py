@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from trinity.diagnosis.snapshot import (
+from trinity.run.diagnosis.snapshot import (
     ComponentSnapshot,
     ExperimentSnapshot,
     MemberSnapshot,

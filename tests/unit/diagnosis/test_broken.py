@@ -1,8 +1,8 @@
 """Of several parts that do not work, the one is named that the others suffer from."""
 
 from tests.unit.diagnosis.builders import part, snapshot, with_parts
-from trinity.diagnosis.diagnose import diagnose
-from trinity.diagnosis.snapshot import ComponentSnapshot, ProbeState, ProcessState
+from trinity.run.diagnosis.diagnose import diagnose
+from trinity.run.diagnosis.snapshot import ComponentSnapshot, ProbeState, ProcessState
 
 GONE = part("explorer", condition=ProcessState.GONE, reply=ProbeState.REFUSES)
 SILENT = part("postgres", reply=ProbeState.SILENT, asked_seconds=0.5)

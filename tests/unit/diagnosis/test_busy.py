@@ -3,9 +3,9 @@
 import pytest
 
 from tests.unit.diagnosis.builders import part, snapshot, with_parts
-from trinity.diagnosis.diagnose import diagnose
-from trinity.diagnosis.rules import DiagnosisState
-from trinity.diagnosis.snapshot import ComponentSnapshot, CpuDemand, ProbeState, ProcessState
+from trinity.run.diagnosis.diagnose import diagnose
+from trinity.run.diagnosis.rules import DiagnosisState
+from trinity.run.diagnosis.snapshot import ComponentSnapshot, CpuDemand, ProbeState, ProcessState
 
 STARVED = CpuDemand(worked_seconds=0.4, queued_seconds=8.1)
 AT_WORK = CpuDemand(worked_seconds=9.7, queued_seconds=0.1)

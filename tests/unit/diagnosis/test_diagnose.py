@@ -14,9 +14,9 @@ from tests.unit.diagnosis.builders import (
     with_parts,
 )
 from trinity.api.v1 import synchronizer_pb2
-from trinity.diagnosis.diagnose import diagnose
-from trinity.diagnosis.rules import DiagnosisState, turn_text
-from trinity.diagnosis.snapshot import ProbeState, ProcessState, RecentExit
+from trinity.run.diagnosis.diagnose import diagnose
+from trinity.run.diagnosis.rules import DiagnosisState, turn_text
+from trinity.run.diagnosis.snapshot import ProbeState, ProcessState, RecentExit
 
 BATCH = wait("trainer", "buffer", 30, "the batch of train step 13")
 STRAGGLER = wait("explorer", "workflow", 29, "to end run 0 of row 3 of train", 171)

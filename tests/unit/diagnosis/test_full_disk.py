@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.diagnosis.builders import member, part, snapshot, wait
-from trinity.diagnosis import gather
-from trinity.diagnosis.diagnose import diagnose
-from trinity.diagnosis.rules import DiagnosisState
-from trinity.diagnosis.snapshot import ProcessState
+from trinity.run.diagnosis import gather
+from trinity.run.diagnosis.diagnose import diagnose
+from trinity.run.diagnosis.rules import DiagnosisState
+from trinity.run.diagnosis.snapshot import ProcessState
 
 FOLDER = "/data/p/run"
 

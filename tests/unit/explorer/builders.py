@@ -20,8 +20,8 @@ from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.loading.load import load_config
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
-from trinity.rpc.channel import open_channel
 from trinity.runtime.presence import Heartbeats
+from trinity.runtime.rpc.channel import open_channel
 from trinity.types import FinishReason, JsonObject, JsonValue, SamplingParams, StageKey
 from trinity.weights.offer import Receivers, ReceiverSlot
 from trinity.workflows.generation import Generation, GenerationDelta, OnDelta, Prompt, Scores

@@ -17,13 +17,13 @@ from services.explorer.rollout.workflow_factory import WorkflowFactory
 from services.explorer.types import Attempt, AttemptResult, WeightsId
 from tests.support.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import KEY, ArithmeticEngine, build_assignment, build_plan
-from trinity.common.experience import Experience as TheirExperience
-from trinity.common.models.model import ModelWrapper
-from trinity.common.workflows import Task
-from trinity.common.workflows import Workflow as TheirWorkflow
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
+from trinity.rft.common.experience import Experience as TheirExperience
+from trinity.rft.common.models.model import ModelWrapper
+from trinity.rft.common.workflows import Task
+from trinity.rft.common.workflows import Workflow as TheirWorkflow
 from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.threads import DaemonThreads
 from trinity.types import Experience, JsonObject, JsonValue

@@ -11,12 +11,12 @@ from services.explorer.types import AttemptResult
 from tests.support.said import said_of
 from tests.unit.explorer.builders import ArithmeticEngine
 from tests.unit.explorer.hosting import made_by, runner_of
-from trinity.common.experience import Experience
-from trinity.common.workflows import WORKFLOWS, Workflow
 from trinity.errors import UserError
+from trinity.rft.common.experience import Experience
+from trinity.rft.common.workflows import WORKFLOWS, Workflow
+from trinity.rft.workflows.samples import BUILT
 from trinity.types import FinishReason, VersionSpan
 from trinity.workflows.generation import Scores
-from trinity.workflows.trinity_rft.samples import BUILT
 
 Change = Callable[[Any], Any]
 

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from services.explorer.engine.tokenizer import HuggingFaceTokenizer
-from trinity.json_values import JsonObject
+from trinity.runtime.json_values import JsonObject
 from trinity.workflows.generation import Prompt
 from trinity.workflows.messages import Message
 

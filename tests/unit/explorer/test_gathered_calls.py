@@ -12,10 +12,10 @@ import pytest
 from services.explorer.rollout import user_process_pool as module
 from services.explorer.rollout.isolated_workflows import IsolatedReward
 from services.explorer.rollout.user_process_pool import CallBatch, UserProcessPool
+from services.explorer.user_process import worker
 from tests.unit.explorer.users import plugin_folder, user_processes
-from trinity.isolation import worker
-from trinity.isolation.values import UserCodeFailed, UserProcessDied
 from trinity.plugins import REWARDS
+from trinity.user_code.values import UserCodeFailed, UserProcessDied
 
 FILE = """
 import os, re, time

@@ -11,17 +11,21 @@ from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.types import AttemptResult, attempt_result_to_proto
 from tests.unit.explorer.builders import CharacterTokenizer
 from tests.unit.explorer.hosting import made_by, runner_of
-from trinity.common.experience import Experience
-from trinity.common.models.model import ModelWrapper
-from trinity.common.workflows import WORKFLOWS, Task, Workflow
-from trinity.common.workflows.step_wise_workflow import (
+from trinity.config.schema.explorer import RolloutModelConfig
+from trinity.rft.common.experience import Experience
+from trinity.rft.common.models.model import ModelWrapper
+from trinity.rft.common.workflows import WORKFLOWS, Task, Workflow
+from trinity.rft.common.workflows.step_wise_workflow import (
     AsyncRewardPropagationWorkflow,
     StepWiseRewardWorkflow,
 )
-from trinity.common.workflows.workflow import AsyncSimpleWorkflow, MultiTurnWorkflow, SimpleWorkflow
-from trinity.config.schema.explorer import RolloutModelConfig
+from trinity.rft.common.workflows.workflow import (
+    AsyncSimpleWorkflow,
+    MultiTurnWorkflow,
+    SimpleWorkflow,
+)
+from trinity.rft.workflows.samples import BUILT
 from trinity.types import VersionSpan
-from trinity.workflows.trinity_rft.samples import BUILT
 
 
 class Overridden(SimpleWorkflow):

@@ -13,14 +13,14 @@ from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.types import AttemptResult
 from tests.unit.explorer.builders import CharacterTokenizer
 from tests.unit.explorer.hosting import made_by, runner_of
-from trinity.common.experience import Experience
-from trinity.common.models.model import ModelWrapper
-from trinity.common.workflows import WORKFLOWS, Task, Workflow
-from trinity.common.workflows.workflow import MathWorkflow, SimpleWorkflow
 from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.errors import UserError
-from trinity.launch.workflow_checks import check_workflow, has_no_reward
-from trinity.utils.registry import Registry
+from trinity.rft.checks.workflow import check_workflow, has_no_reward
+from trinity.rft.common.experience import Experience
+from trinity.rft.common.models.model import ModelWrapper
+from trinity.rft.common.workflows import WORKFLOWS, Task, Workflow
+from trinity.rft.common.workflows.workflow import MathWorkflow, SimpleWorkflow
+from trinity.rft.utils.registry import Registry
 
 registry = Registry("workflows", default_mapping={"whole": f"{__name__}.Whole"})
 """As the guide has workflows listed."""

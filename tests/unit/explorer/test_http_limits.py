@@ -20,8 +20,8 @@ from services.explorer.openai_api.errors import Handler, new_application, respon
 from services.explorer.openai_api.http_server import BoundedHttpServer
 from services.explorer.serving.access import ServingAccessPolicy
 from trinity.runtime.http_connections import ConnectionTable, HttpLimits
-from trinity.security.certificates import CredentialIssuer, parts_of
-from trinity.security.credentials import Credentials
+from trinity.runtime.security.certificates import CredentialIssuer, parts_of
+from trinity.runtime.security.credentials import Credentials
 
 SECONDS = 30.0
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

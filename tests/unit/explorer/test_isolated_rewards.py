@@ -20,13 +20,13 @@ from services.explorer.types import AttemptResult
 from tests.unit.explorer.runs import outcome_of
 from tests.unit.explorer.users import LoopLag, plugin_folder, user_processes
 from trinity.errors import UserError
-from trinity.isolation.box import OPEN_BOX, box_refusal
-from trinity.isolation.values import UserCodeFailed, UserProcessDied
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import BoundReward
 from trinity.rewards.score import REWARD_FAILED
 from trinity.runtime.logs import LEVEL_VARIABLE, TextFormatter
+from trinity.runtime.process.box import OPEN_BOX, box_refusal
 from trinity.types import JsonObject
+from trinity.user_code.values import UserCodeFailed, UserProcessDied
 
 FILE = """
 import asyncio, contextlib, logging, os, re, signal, subprocess, time

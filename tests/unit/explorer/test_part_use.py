@@ -10,9 +10,9 @@ from tests.unit.explorer.builders import build_plan
 from tests.unit.explorer.hosting import made_by, runner_of
 from tests.unit.explorer.runs import outcome_of
 from tests.unit.explorer.users import plugin_folder, user_processes
-from trinity.common.experience import Experience
-from trinity.common.workflows.workflow import Workflow as TheirWorkflow
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.rft.common.experience import Experience
+from trinity.rft.common.workflows.workflow import Workflow as TheirWorkflow
 from trinity.types import JsonObject, JsonValue
 
 FILE = """

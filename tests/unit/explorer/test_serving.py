@@ -24,12 +24,12 @@ from tests.unit.explorer.builders import ArithmeticEngine, build_plan, unheard_b
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan.parts import ServedRun
 from trinity.errors import ManifestError, UserError
-from trinity.launch.modes import serve_plan
+from trinity.run.launch.modes import serve_plan
 from trinity.runtime.presence import Heartbeats
-from trinity.security.authorization import Scope
-from trinity.security.certificates import CredentialIssuer, parts_of
-from trinity.security.credentials import PLAINTEXT, Credentials
-from trinity.security.tokens import issue_token
+from trinity.runtime.security.authorization import Scope
+from trinity.runtime.security.certificates import CredentialIssuer, parts_of
+from trinity.runtime.security.credentials import PLAINTEXT, Credentials
+from trinity.runtime.security.tokens import issue_token
 from trinity.types import JsonObject
 from trinity.weights.ledger import KEY_FILE, LedgerEntry, LedgerError, LedgerKey, WeightsLedger
 from trinity.weights.manifest import ManifestHead, seal

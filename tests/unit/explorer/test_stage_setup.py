@@ -32,7 +32,7 @@ from tests.unit.explorer.runs import taskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import RewardFn
-from trinity.rpc.channel import open_channel
+from trinity.runtime.rpc.channel import open_channel
 from trinity.runtime.threads import DaemonThreads
 from trinity.types import StageKey
 

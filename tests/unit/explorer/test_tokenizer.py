@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from services.explorer.engine.tokenizer import load_tokenizer
 from trinity.config.schema.model import THINKING, ModelConfig
 from trinity.errors import UserError
-from trinity.json_values import JsonObject
+from trinity.runtime.json_values import JsonObject
 from trinity.workflows.generation import Prompt
 from trinity.workflows.messages import Message
 

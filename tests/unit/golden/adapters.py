@@ -35,7 +35,7 @@ from tests.unit.monitors.builders import points_of
 from tests.unit.progress.builders import whole_run
 from tests.unit.source_names import ROOT
 from tests.unit.test_codec import REF, an_experience
-from trinity import codec, compat, plugins, subjects
+from trinity import plugins
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.entropy import ENTROPY_LOSSES
 from trinity.algorithm.policy_loss import POLICY_LOSSES
@@ -49,12 +49,15 @@ from trinity.cli.main import GROUPS, make_app
 from trinity.config.check import check_file
 from trinity.config.docs.catalog import all_keys
 from trinity.config.docs.resolved import resolve_config
+from trinity.data import codec
 from trinity.operators import OPERATORS
-from trinity.progress.summary import RunSummary
+from trinity.operators.tasks import TASK_OPERATORS
+from trinity.rft import import_hook
+from trinity.run.progress.summary import RunSummary
+from trinity.runtime import subjects
 from trinity.runtime.settings import ServiceSettings
-from trinity.task_operators import TASK_OPERATORS
-from trinity.telemetry import metrics, names
-from trinity.telemetry.metrics import Counter, Gauge, Histogram, ObservableGauge
+from trinity.runtime.telemetry import metrics, names
+from trinity.runtime.telemetry.metrics import Counter, Gauge, Histogram, ObservableGauge
 from trinity.types import JsonValue, SamplingParams
 from trinity.weights import manifest
 from trinity.workflows.generation import ModelLimits
@@ -219,9 +222,9 @@ CLASSES: Mapping[str, plugins.Registry[Any]] = {
     "rewards": plugins.REWARDS,
     "workflows": plugins.WORKFLOWS,
 }
-ABSENT_WORKFLOWS = sorted(compat.UNSUPPORTED_WORKFLOWS)
-RFT_NAMES = sorted(compat.RENAMED)
-RFT_NAMES_WITH_ADVICE = sorted(compat.REPLACEMENT_ADVICE)
+ABSENT_WORKFLOWS = sorted(plugins.WORKFLOWS.absent)
+RFT_NAMES = sorted(import_hook.RENAMED)
+RFT_NAMES_WITH_ADVICE = sorted(import_hook.REPLACEMENT_ADVICE)
 
 
 def arguments_of(path: str) -> dict[str, JsonValue]:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from trinity.api.v1 import experience_pb2, query_pb2
-from trinity.codec import SampleRef, experience_to_proto
+from trinity.data.codec import SampleRef, experience_to_proto
 from trinity.types import (
     EID,
     Alignment,

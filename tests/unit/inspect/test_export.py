@@ -13,7 +13,7 @@ import pytest
 from tests.unit.inspect.builders import content, record, sequence
 from trinity.api.v1 import experience_pb2
 from trinity.cli.export import AS_JSON, ROWS_A_GROUP, write_dataset, write_parquet
-from trinity.inspect.samples import sample_row
+from trinity.data.samples import sample_row
 from trinity.runtime.owned_places import MARK
 from trinity.types import JsonObject, Pair, SamplingParams
 

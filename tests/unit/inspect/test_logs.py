@@ -11,7 +11,7 @@ import pytest
 
 from trinity.cli.log import log
 from trinity.errors import UserError
-from trinity.inspect.logs import (
+from trinity.run.log_files import (
     LogFilter,
     LogLine,
     follow_logs,

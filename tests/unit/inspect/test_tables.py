@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from tests.unit.inspect.builders import ID, record, sequence
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.cli.export import schema
-from trinity.inspect.samples import sample_row
+from trinity.data.samples import sample_row
 from trinity.inspect.tables import (
     population_lines,
     population_table,

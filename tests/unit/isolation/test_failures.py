@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trinity.errors import UserError
-from trinity.isolation.values import MAX_SENTENCE_CHARACTERS, Failure, encode_known, place_of
+from trinity.user_code.values import MAX_SENTENCE_CHARACTERS, Failure, encode_known, place_of
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_the_place_is_the_users_line_wherever_the_error_was_raised(
     file = tmp_path / "flow.py"
     file.write_text(
         "import json\n"
-        "from trinity.isolation.values import encode_known as encode\n"
+        "from trinity.user_code.values import encode_known as encode\n"
         "def run():\n"
         f"    return {raises}\n"
     )
@@ -60,4 +60,4 @@ def test_an_error_without_a_line_of_a_user_has_the_last_one() -> None:
     with pytest.raises(UserError) as caught:
         encode_known({"a": object()}, "r")
     ours_alone = caught.value.with_traceback(caught.tb.tb_next)
-    assert "trinity/isolation/values.py" in place_of(ours_alone)
+    assert "trinity/user_code/values.py" in place_of(ours_alone)

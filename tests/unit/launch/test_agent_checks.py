@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.explorer.builders import build_plan
 from trinity.errors import UserError
-from trinity.launch.agent_checks import check_agents
 from trinity.plugins import PLUGIN_DIRS_VARIABLE
+from trinity.rft.checks.agents import check_agents
 from trinity.types import JsonObject
 
 Check = Callable[..., None]

@@ -11,9 +11,9 @@ from trinity.config.plan.placement import assign_gpus, cluster_gpus_of, gpu_dema
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
-from trinity.launch.machine import share_gpus
-from trinity.launch.modes import bench_plan, is_bench_of_model, model_bench_plan
-from trinity.launch.resume import check_resumable, store_plan
+from trinity.run.launch.machine import share_gpus
+from trinity.run.launch.modes import bench_plan, is_bench_of_model, model_bench_plan
+from trinity.run.launch.resume import check_resumable, store_plan
 
 CHECKPOINT = "stages/rft/checkpoints/step-8-1"
 

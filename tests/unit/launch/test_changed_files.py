@@ -16,8 +16,8 @@ from trinity.config.planning import plan_experiment
 from trinity.config.schema.base import KeyStatus
 from trinity.config.schema.experiment import deep_merge
 from trinity.errors import UserError
-from trinity.launch.changed_run import ChangedRun, compare_plans
-from trinity.launch.resume import changed_run, check_resumable, store_plan
+from trinity.run.launch.changed_run import ChangedRun, compare_plans
+from trinity.run.launch.resume import changed_run, check_resumable, store_plan
 
 FREE, EXPERIMENT, IMPOSSIBLE = ChangeKind
 ENGINE = "explorer.rollout_model"

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.config.builders import GRPO, stage
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
-from trinity.launch import machine
-from trinity.launch.machine import INFRASTRUCTURE_BYTES, check_disk
+from trinity.run.launch import machine
+from trinity.run.launch.machine import INFRASTRUCTURE_BYTES, check_disk
 
 MIB = 2**20
 SHAPE = {

@@ -10,8 +10,8 @@ from tests.unit.progress.builders import batch, empty_view, opened, sampled, tra
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.launch.follow import FINISHED, RUNNING, ExperimentFollower
-from trinity.progress.lines import LineReporter
+from trinity.run.launch.follow import FINISHED, RUNNING, ExperimentFollower
+from trinity.run.progress.lines import LineReporter
 
 EVENTS = [
     opened(1, "sft", 2),

@@ -10,8 +10,8 @@ from tests.unit.config.builders import IMITATION, REINFORCEMENT, config
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
-from trinity.launch import machine as launched
-from trinity.launch.machine import (
+from trinity.run.launch import machine as launched
+from trinity.run.launch.machine import (
     check_gpus,
     claimed_gpus,
     share_gpus,
@@ -157,7 +157,7 @@ def test_a_run_by_turns_claims_its_gpu_and_one_without_gpus_none(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
     folder = tmp_path / "claims"
-    monkeypatch.setattr("trinity.local.gpu_claims.claims_folder", lambda: folder)
+    monkeypatch.setattr("trinity.run.local.gpu_claims.claims_folder", lambda: folder)
     by_turns = claimed_gpus(plan_with(1, mode="colocate", stages=[]))
     apart = claimed_gpus(plan_with(2))
     assert claimed_gpus(plan_with(0)) is None

@@ -3,11 +3,11 @@
 import pytest
 
 from tests.unit.diagnosis.builders import member, snapshot, wait
-from trinity.diagnosis.diagnose import diagnose
-from trinity.diagnosis.rules import Diagnosis, DiagnosisState
 from trinity.errors import RunFailed
-from trinity.launch.messages import WORKING as WORKING_ALL_ALONG
-from trinity.launch.messages import StallNotifier, without_startup
+from trinity.run.diagnosis.diagnose import diagnose
+from trinity.run.diagnosis.rules import Diagnosis, DiagnosisState
+from trinity.run.launch.messages import WORKING as WORKING_ALL_ALONG
+from trinity.run.launch.messages import StallNotifier, without_startup
 
 HELD = Diagnosis(state=DiagnosisState.HELD, cause="workflow", text="The run waits for a workflow.")
 BROKEN = Diagnosis(

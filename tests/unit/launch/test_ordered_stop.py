@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from trinity.launch.run import GracefulShutdown, RunInterrupted
+from trinity.run.launch.run import GracefulShutdown, RunInterrupted
 
 
 class Gone:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trinity.launch.run import SECONDS_FILE, CumulativePhases, PhaseTimer
+from trinity.run.launch.run import SECONDS_FILE, CumulativePhases, PhaseTimer
 
 
 class Clock:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trinity.errors import UserError
-from trinity.launch.prepare import prepare_run
+from trinity.run.launch.prepare import prepare_run
 
 TEXT = """\
 project: p

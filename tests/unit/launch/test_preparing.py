@@ -8,7 +8,7 @@ import pytest
 
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.launch import messages
+from trinity.run.launch import messages
 
 
 class Lines:

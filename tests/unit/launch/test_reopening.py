@@ -3,7 +3,7 @@
 import grpc
 import pytest
 
-from trinity.launch.follow import REFUSED_SECONDS, StreamRetry
+from trinity.run.launch.follow import REFUSED_SECONDS, StreamRetry
 
 
 class Clock:

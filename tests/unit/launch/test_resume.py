@@ -10,9 +10,9 @@ from trinity.config.plan.arithmetic import NEWEST, Arithmetic
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
-from trinity.launch.begun import continue_as_begun, kept_defaults
-from trinity.launch.prepare import capped
-from trinity.launch.resume import PLAN_FILE, check_resumable, has_run, store_plan
+from trinity.run.launch.begun import continue_as_begun, kept_defaults
+from trinity.run.launch.prepare import capped
+from trinity.run.launch.resume import PLAN_FILE, check_resumable, has_run, store_plan
 
 
 def plan_in(directory: Path, **changes: object) -> ExperimentPlan:

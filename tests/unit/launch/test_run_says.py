@@ -11,7 +11,7 @@ from trinity.cli.overrides import parse_overrides
 from trinity.config.checks.advice import advise
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
-from trinity.launch.prepare import prepare_run
+from trinity.run.launch.prepare import prepare_run
 from trinity.weights.manifest import ManifestHead, seal
 from trinity.weights.stored import model_lines
 

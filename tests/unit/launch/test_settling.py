@@ -9,8 +9,8 @@ from tests.unit.progress.builders import empty_view
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.launch.follow import FINISHED, ExperimentFollower
-from trinity.progress.lines import LineReporter
+from trinity.run.launch.follow import FINISHED, ExperimentFollower
+from trinity.run.progress.lines import LineReporter
 
 SILENT_SECONDS = 1.5
 

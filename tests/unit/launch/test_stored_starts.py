@@ -11,10 +11,10 @@ from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.stored_rollouts import UNKNOWN
 from trinity.config.planning import plan_experiment
 from trinity.errors import RunFailed
-from trinity.launch.modes import BenchSource
-from trinity.launch.resume import store_plan
-from trinity.launch.retrain import RetrainSource, RetrainSteps, retraining_plan
-from trinity.launch.stored_runs import StoredRun
+from trinity.run.launch.modes import BenchSource
+from trinity.run.launch.resume import store_plan
+from trinity.run.launch.retrain import RetrainSource, RetrainSteps, retraining_plan
+from trinity.run.launch.stored_runs import StoredRun
 
 
 def adapted(tmp_path: Path) -> ExperimentPlan:

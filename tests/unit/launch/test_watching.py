@@ -6,9 +6,9 @@ from typing import cast
 from tests.unit.config.builders import config
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.config.planning import plan_experiment
-from trinity.launch.follow import watched
-from trinity.monitors.feed import MonitorOutage
-from trinity.progress.lines import LineReporter
+from trinity.run.launch.follow import watched
+from trinity.run.monitors.feed import MonitorOutage
+from trinity.run.progress.lines import LineReporter
 
 
 async def test_a_monitor_that_nobody_feeds_any_more_is_not_away(tmp_path: Path) -> None:

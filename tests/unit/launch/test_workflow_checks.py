@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from trinity.errors import UserError
-from trinity.launch.workflow_checks import check_workflow, has_no_reward
 from trinity.plugins import WORKFLOWS, load_plugins
+from trinity.rft.checks.workflow import check_workflow, has_no_reward
 
 HEAD = """
 from trinity.common.workflows import workflow as theirs, step_wise_workflow as steps

@@ -1,1 +1,1 @@
-"""Tests of `trinity.local` that start nothing."""
+"""Tests of `trinity.run.local` that start nothing."""

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from trinity.local import supervisor as module
-from trinity.local.process_spec import ProcessSpec
-from trinity.local.supervisor import ChildProcess
+from trinity.run.local import supervisor as module
+from trinity.run.local.process_spec import ProcessSpec
+from trinity.run.local.supervisor import ChildProcess
 
 
 class Clock:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trinity.errors import UserError
-from trinity.local.gpu_claims import GpuClaims, gpu_id
+from trinity.run.local.gpu_claims import GpuClaims, gpu_id
 
 FIRST, SECOND = "GPU-1111aaaa-0000", "GPU-2222bbbb-0000"
 

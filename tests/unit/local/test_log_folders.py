@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from trinity.inspect.logs import log_files
-from trinity.local.addresses import InfrastructureFiles, ServiceAddresses
-from trinity.local.services import StackContext, service_processes
+from trinity.run.local.addresses import InfrastructureFiles, ServiceAddresses
+from trinity.run.local.services import StackContext, service_processes
+from trinity.run.log_files import log_files
 
 
 @pytest.mark.parametrize("folder", ["", "10.0.0.7"])

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from trinity.local import addresses
-from trinity.local.addresses import free_port
+from trinity.run.local import addresses
+from trinity.run.local.addresses import free_port
 
 PICK = """
 import random
 random.seed(1)
-from trinity.local.addresses import free_port
+from trinity.run.local.addresses import free_port
 print(free_port())
 """
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from trinity.errors import RunFailed, UserError
-from trinity.local.addresses import free_port
-from trinity.local.postgres import PostgresServer
-from trinity.security.secret_files import SecretFiles
+from trinity.run.local.addresses import free_port
+from trinity.run.local.postgres import PostgresServer
+from trinity.runtime.security.secret_files import SecretFiles
 
 STARTS = "57P03", "the database system is starting up"
 REFUSES = "28P01", 'password authentication failed for user "admin"'

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from trinity.errors import UserError
-from trinity.local import reaper
-from trinity.local.addresses import ServiceAddresses
-from trinity.local.reaper import (
+from trinity.run.local import reaper
+from trinity.run.local.addresses import ServiceAddresses
+from trinity.run.local.reaper import (
     LOCK_FILE,
     WANTED_FILE,
     JobLock,
@@ -22,7 +22,7 @@ from trinity.local.reaper import (
     refuse_if_locked,
     viewer_pid,
 )
-from trinity.local.run_file import RunningStack, read_running
+from trinity.run.local.run_file import RunningStack, read_running
 
 HELD_BY_ANOTHER = """
 import fcntl, sys

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trinity.errors import UserError
-from trinity.local.files import (
+from trinity.run.local.files import (
     VARIABLE,
     make_socket_folder,
     remove_socket_folder,
@@ -52,6 +52,6 @@ def test_a_folder_that_cannot_be_made_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("trinity.local.files.tempfile.gettempdir", lambda: tmp_path / "file")
+    monkeypatch.setattr("trinity.run.local.files.tempfile.gettempdir", lambda: tmp_path / "file")
     with pytest.raises(UserError, match=r"cannot make .* for sockets"):
         make_socket_folder(Path("/jobs") / ("x" * 100))

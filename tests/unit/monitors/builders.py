@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tests.unit.progress.builders import whole_run
 from trinity.api.v1 import buffer_pb2
-from trinity.monitors.monitor import MonitorContext, MonitorRunNames
-from trinity.monitors.points import MetricPoint, MonitorRun, PointBuilder
+from trinity.run.monitors.monitor import MonitorContext, MonitorRunNames
+from trinity.run.monitors.points import MetricPoint, MonitorRun, PointBuilder
 from trinity.types import JsonValue
 
 EXPERIMENT = "5f0c8a1e-0000-4000-8000-000000000001"

@@ -13,9 +13,9 @@ import pytest
 from tests.unit.monitors.builders import EXPERIMENT, RUNS_OF_TASK, SECRET, whole_points
 from tests.unit.progress.builders import whole_run
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
-from trinity.monitors.feed import CLOSE_SECONDS, SLOW_SECONDS, MonitorFeed, MonitorOutage
-from trinity.monitors.monitor import Monitor
-from trinity.monitors.points import MetricPoint, PointBuilder
+from trinity.run.monitors.feed import CLOSE_SECONDS, SLOW_SECONDS, MonitorFeed, MonitorOutage
+from trinity.run.monitors.monitor import Monitor
+from trinity.run.monitors.points import MetricPoint, PointBuilder
 
 PATIENCE_SECONDS = 60.0
 LAST_EVENT = len(whole_run())

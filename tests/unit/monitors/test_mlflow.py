@@ -4,7 +4,7 @@ import posixpath
 
 import pytest
 
-from trinity.monitors.mlflow import LONGEST_NAME, metric_name
+from trinity.run.monitors.mlflow import LONGEST_NAME, metric_name
 
 ODD_NAMES = [
     "",

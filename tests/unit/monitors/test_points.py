@@ -9,7 +9,7 @@ from tests.unit.monitors.builders import (
     points_of,
 )
 from tests.unit.progress.builders import batch, evaluated, opened, trained, whole_run
-from trinity.monitors.points import MonitorRun, PointBuilder
+from trinity.run.monitors.points import MonitorRun, PointBuilder
 
 
 def test_what_is_told_again_is_shown_once() -> None:

@@ -15,17 +15,17 @@ from tests.unit.progress.builders import evaluated, trained
 from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.config.planning import plan_experiment
-from trinity.monitors.mlflow import MAX_TAG_CHARS, TABLES_TAG, MlflowMonitor, _with_table
-from trinity.monitors.points import MetricPoint
-from trinity.monitors.preview import (
+from trinity.run.monitors.mlflow import MAX_TAG_CHARS, TABLES_TAG, MlflowMonitor, _with_table
+from trinity.run.monitors.points import MetricPoint
+from trinity.run.monitors.preview import (
     COLUMNS,
     MAX_TEXT_CHARS,
     PreviewReader,
     SampleTable,
     preview_reader,
 )
-from trinity.monitors.tensorboard import TensorBoardMonitor
-from trinity.monitors.wandb import WandbMonitor
+from trinity.run.monitors.tensorboard import TensorBoardMonitor
+from trinity.run.monitors.wandb import WandbMonitor
 
 NAME = "eval/held_out/samples"
 LONG = "x" * (MAX_TEXT_CHARS + 5)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.monitors.builders import names, setting, whole_points
-from trinity.monitors.points import MetricPoint
-from trinity.monitors.tensorboard import TensorBoardMonitor
+from trinity.run.monitors.points import MetricPoint
+from trinity.run.monitors.tensorboard import TensorBoardMonitor
 
 LOSS = "actor/loss"
 ACCURACY = "eval/held_out/accuracy/mean@4"

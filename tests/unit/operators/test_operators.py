@@ -6,7 +6,6 @@ import pytest
 from trinity.algorithm.advantage.needs import needs_of
 from trinity.algorithm.advantage.samples import Samples
 from trinity.errors import UserError
-from trinity.json_values import JsonValue
 from trinity.operators import OPERATORS
 from trinity.operators.dapo_dynamic_sampling import dapo_dynamic_sampling
 from trinity.operators.invalid_reward_filter import invalid_reward_filter
@@ -18,6 +17,7 @@ from trinity.operators.reward_shaping_mapper import reward_shaping_mapper
 from trinity.operators.reward_std_filter import reward_std_filter
 from trinity.operators.rollouts import Changes, Rollouts
 from trinity.rewards.math_dapo_reward import MathDapoReward
+from trinity.runtime.json_values import JsonValue
 
 NAN = float("nan")
 

@@ -1,7 +1,7 @@
 """Progress events as a buffer would send them."""
 
 from trinity.api.v1 import buffer_pb2
-from trinity.progress.view import RunView, StageProgressView
+from trinity.run.progress.view import RunView, StageProgressView
 
 
 def empty_view() -> RunView:

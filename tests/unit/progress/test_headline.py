@@ -7,15 +7,15 @@ import pytest
 
 from tests.unit.config.builders import config
 from tests.unit.progress.test_progress import finished_view
-from trinity.cli.runs import result_lines
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
-from trinity.progress import figures
-from trinity.progress.curves import draw_curves
-from trinity.progress.lines import evaluation_line
-from trinity.progress.summary import RunSummary, summarize
-from trinity.progress.view import MeanWithError, RunView, shown_order
+from trinity.run.progress import figures
+from trinity.run.progress.curves import draw_curves
+from trinity.run.progress.lines import evaluation_line
+from trinity.run.progress.summary import RunSummary, summarize
+from trinity.run.progress.view import MeanWithError, RunView, shown_order
+from trinity.run.runs import result_lines
 
 
 def plan_of(best: str = "") -> ExperimentPlan:

@@ -18,15 +18,15 @@ from tests.unit.progress.builders import (
     whole_run,
 )
 from trinity.api.v1 import buffer_pb2
-from trinity.cli.runs import result_lines
 from trinity.config.plan.parts import StoredBatches
 from trinity.config.planning import plan_experiment
-from trinity.progress import figures
-from trinity.progress.curves import change_lines, draw_curves, limits, smooth
-from trinity.progress.lines import LineReporter, evaluation_line, step_line
-from trinity.progress.reporter import render
-from trinity.progress.summary import read_finished, summarize, write_summary
-from trinity.progress.view import TIME_PARTS, RunView, StageProgressView
+from trinity.run.progress import figures
+from trinity.run.progress.curves import change_lines, draw_curves, limits, smooth
+from trinity.run.progress.lines import LineReporter, evaluation_line, step_line
+from trinity.run.progress.reporter import render
+from trinity.run.progress.summary import read_finished, summarize, write_summary
+from trinity.run.progress.view import TIME_PARTS, RunView, StageProgressView
+from trinity.run.runs import result_lines
 
 
 def finished_view() -> RunView:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from trinity.progress.reporter import write_line
+from trinity.run.progress.reporter import write_line
 
 
 def test_a_line_for_a_reader_that_has_gone_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from trinity.columns import REWARD_BY_SOURCE, row_reward
-from trinity.common.rewards import RewardFn as TheirRewardFn
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import BoundReward
+from trinity.rft.common.rewards import RewardFn as TheirRewardFn
 from trinity.types import JsonValue
+from trinity.user_code.columns import REWARD_BY_SOURCE, row_reward
 
 
 def accuracy(source: str, response: str, truth: JsonValue) -> float:

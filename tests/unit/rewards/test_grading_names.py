@@ -2,9 +2,9 @@ r"""Grading helpers that rewards written for Trinity-RFT import."""
 
 import pytest
 
-from trinity.common.rewards.eval_utils import remove_right_units
-from trinity.common.rewards.naive_dapo_score import compute_score, grade_answer, match_answer
-from trinity.common.rewards.qwen25_eval import (
+from trinity.rft.common.rewards.eval_utils import remove_right_units
+from trinity.rft.common.rewards.naive_dapo_score import compute_score, grade_answer, match_answer
+from trinity.rft.common.rewards.qwen25_eval import (
     extract_answer,
     fix_fracs,
     math_equal,

@@ -7,16 +7,16 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.endless import assert_takes_long
-from trinity.common.rewards import FormatReward as TheirFormat
-from trinity.common.rewards import MathRewardFn
-from trinity.common.rewards.eval_utils import (
+from trinity.plugins import REWARDS
+from trinity.rewards.math_grading import last_boxed
+from trinity.rewards.tags import LAYOUTS, LOOSE, STRICT, tagged
+from trinity.rft.common.rewards import FormatReward as TheirFormat
+from trinity.rft.common.rewards import MathRewardFn
+from trinity.rft.common.rewards.eval_utils import (
     extract_solution,
     simple_answer_parser,
     validate_equation,
 )
-from trinity.plugins import REWARDS
-from trinity.rewards.math_grading import last_boxed
-from trinity.rewards.tags import LAYOUTS, LOOSE, STRICT, tagged
 from trinity.workflows.sudoku_workflow import moves_in
 from trinity.workflows.tool_call_workflow import parse_calls
 

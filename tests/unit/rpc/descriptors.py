@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from trinity.api.v1 import experience_pb2
-from trinity.rpc.bounds import name_of
-from trinity.rpc.channel import _CONTRACTS
+from trinity.runtime.rpc.bounds import name_of
+from trinity.runtime.rpc.channel import _CONTRACTS
 
 RESULTS = experience_pb2.DESCRIPTOR.message_types_by_name["RunResultBatch"]
 """What comes over the broker."""

@@ -25,9 +25,9 @@ from services.buffer.store.tasksets import PipelineCounts
 from tests.unit.rpc.descriptors import answers, fields_of, sized_names
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.api.v1 import taskset_pb2 as pb
-from trinity.rpc.answers import fair_within, first_within
-from trinity.rpc.bounds import LIST_BYTES, name_of
-from trinity.rpc.limits import MAX_REQUEST_BYTES
+from trinity.runtime.rpc.answers import fair_within, first_within
+from trinity.runtime.rpc.bounds import LIST_BYTES, name_of
+from trinity.runtime.rpc.limits import MAX_REQUEST_BYTES
 
 STREAMED = "as many messages as its size demands"
 FEW = "few and small"

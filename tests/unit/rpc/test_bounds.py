@@ -11,7 +11,7 @@ from google.protobuf.message_factory import GetMessageClass
 from tests.unit.rpc.descriptors import RESULTS, fields_of, has_any_size, requests, sized_names
 from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2, synchronizer_pb2
 from trinity.errors import InvalidRequest
-from trinity.rpc.bounds import (
+from trinity.runtime.rpc.bounds import (
     BOUNDS,
     KIB,
     LIST_BYTES,
@@ -23,7 +23,7 @@ from trinity.rpc.bounds import (
     clip_text,
     name_of,
 )
-from trinity.rpc.limits import MAX_MESSAGE_BYTES, MAX_REQUEST_BYTES
+from trinity.runtime.rpc.limits import MAX_MESSAGE_BYTES, MAX_REQUEST_BYTES
 
 
 def all_fields() -> list[FieldDescriptor]:

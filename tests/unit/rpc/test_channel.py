@@ -3,7 +3,7 @@
 import json
 
 from trinity.api.v1 import buffer_pb2
-from trinity.rpc.channel import RETRY_CONFIG
+from trinity.runtime.rpc.channel import RETRY_CONFIG
 
 
 def test_calls_are_sent_again_and_streams_are_not() -> None:

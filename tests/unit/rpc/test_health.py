@@ -5,8 +5,8 @@ import asyncio
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from trinity.rpc.channel import open_channel
-from trinity.rpc.server import serve
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.server import serve
 from trinity.runtime.settings import ServiceSettings
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

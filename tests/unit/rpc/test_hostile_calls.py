@@ -1,7 +1,7 @@
 """The malformed requests of tests/integration/hostile reach every call of every service."""
 
 from tests.integration.hostile.attack import CALLS
-from trinity.rpc.channel import _CONTRACTS
+from trinity.runtime.rpc.channel import _CONTRACTS
 
 
 def test_every_call_of_every_contract_is_attacked() -> None:

@@ -11,21 +11,21 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.explorer.serving.server import _listen
 from tests.support.infra_fixtures import running
-from trinity.deploy import probe
-from trinity.diagnosis.gather import probe_nats
-from trinity.diagnosis.snapshot import ProbeState
 from trinity.errors import UserError
-from trinity.local import nats as local_nats
-from trinity.local.addresses import free_port
-from trinity.local.nats import NatsServer
-from trinity.local.services import wait_serving
-from trinity.rpc.channel import open_channel
-from trinity.rpc.server import serve
+from trinity.run.deploy import probe
+from trinity.run.diagnosis.gather import probe_nats
+from trinity.run.diagnosis.snapshot import ProbeState
+from trinity.run.local import nats as local_nats
+from trinity.run.local.addresses import free_port
+from trinity.run.local.nats import NatsServer
+from trinity.run.local.services import wait_serving
 from trinity.runtime.host_port import join_address, split_address
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.server import serve
+from trinity.runtime.security.certificates import CredentialIssuer, parts_of
+from trinity.runtime.security.credentials import VARIABLE, Credentials
+from trinity.runtime.security.secret_files import SecretFiles
 from trinity.runtime.settings import ServiceSettings
-from trinity.security.certificates import CredentialIssuer, parts_of
-from trinity.security.credentials import VARIABLE, Credentials
-from trinity.security.secret_files import SecretFiles
 
 HOST = "::1"
 SECONDS = 10

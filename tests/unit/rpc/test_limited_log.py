@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.rpc.test_server import Setup, call, setup
 from trinity.errors import InvalidRequest
-from trinity.rpc.guard import MAX_DETAILS_LENGTH
 from trinity.runtime.logs import RateLimitedLog, TextFormatter
+from trinity.runtime.rpc.guard import MAX_DETAILS_LENGTH
 
 __all__ = ["setup"]
 

@@ -11,11 +11,11 @@ import openai
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from trinity.diagnosis import gather
-from trinity.local.services import wait_serving
-from trinity.rpc.channel import open_channel, open_sync_channel
-from trinity.rpc.server import serve
+from trinity.run.diagnosis import gather
+from trinity.run.local.services import wait_serving
 from trinity.runtime.proxies import reach_loopback_directly
+from trinity.runtime.rpc.channel import open_channel, open_sync_channel
+from trinity.runtime.rpc.server import serve
 from trinity.runtime.settings import ServiceSettings
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

@@ -12,10 +12,10 @@ from services.buffer.settings import BufferSettings
 from services.synchronizer.settings import SynchronizerSettings
 from trinity.api.v1 import buffer_pb2
 from trinity.errors import QuotaExceeded, UserError
-from trinity.rpc.errors import QUOTA, status_code
-from trinity.rpc.guard import Context, MethodGuard, guard_stream, guard_unary
-from trinity.rpc.quotas import QuotaUse, TenantQuota, parse_limits
-from trinity.security.authorization import LOCAL_CALLER, Caller
+from trinity.runtime.rpc.errors import QUOTA, status_code
+from trinity.runtime.rpc.guard import Context, MethodGuard, guard_stream, guard_unary
+from trinity.runtime.rpc.quotas import QuotaUse, TenantQuota, parse_limits
+from trinity.runtime.security.authorization import LOCAL_CALLER, Caller
 
 
 def quota(text: str) -> TenantQuota:

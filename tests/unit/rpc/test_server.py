@@ -20,8 +20,8 @@ from trinity.errors import (
     Unavailable,
     UserError,
 )
-from trinity.rpc.channel import open_channel
-from trinity.rpc.server import RunningServer, Servicer, serve
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.server import RunningServer, Servicer, serve
 from trinity.runtime.settings import ServiceSettings
 
 NAME = trainer_pb2.DESCRIPTOR.services_by_name["TrainerService"].full_name

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from services.explorer.telemetry import RunnerNumbers, RunnerRouter, current_runner
-from trinity.compat import get_logger
+from trinity.plugins import get_logger
 from trinity.runtime import folded_log
 from trinity.runtime.folded_log import FoldingHandler, folded
 from trinity.runtime.logs import LibraryFilter, TextFormatter, as_fields

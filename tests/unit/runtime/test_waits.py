@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from tests.unit.clock import Clock
-from trinity.rpc.bounds import LIST_BYTES
 from trinity.runtime.presence import CLOSED_WAIT_SECONDS, MAX_CLOSED_WAITS, WaitRegistry
+from trinity.runtime.rpc.bounds import LIST_BYTES
 
 
 @pytest.fixture

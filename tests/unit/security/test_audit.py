@@ -5,9 +5,9 @@ import logging
 
 import pytest
 
-from trinity.rpc import audit
 from trinity.runtime.logs import RateLimitedLog
-from trinity.security.authorization import Caller
+from trinity.runtime.rpc import audit
+from trinity.runtime.security.authorization import Caller
 
 METHOD = "trinity.api.v1.BufferService/OpenStage"
 PEER = "ipv4:10.0.0.1:40001"

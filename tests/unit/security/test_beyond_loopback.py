@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from trinity.errors import UserError
-from trinity.rpc.channel import open_channel, open_sync_channel
-from trinity.rpc.server import serve
 from trinity.runtime.postgres import sqlalchemy_url
+from trinity.runtime.rpc.channel import open_channel, open_sync_channel
+from trinity.runtime.rpc.server import serve
+from trinity.runtime.security.broker import client_options
+from trinity.runtime.security.certificates import CredentialIssuer, CredentialRole
+from trinity.runtime.security.credentials import PLAINTEXT, Credentials
+from trinity.runtime.security.loopback import is_loopback
 from trinity.runtime.settings import ServiceSettings
-from trinity.security.broker import client_options
-from trinity.security.certificates import CredentialIssuer, CredentialRole
-from trinity.security.credentials import PLAINTEXT, Credentials
-from trinity.security.loopback import is_loopback
 
 SERVER_FILES = ("ca.crt", "tls.crt", "tls.key", "token-keys.pem")
 

@@ -8,11 +8,11 @@ import pytest
 
 from tests.unit.config.builders import stage, write_model
 from trinity.config.checks.advice import advise
+from trinity.config.model_code_policy import VARIABLE, trusts_model_code
 from trinity.config.plan.model_code import model_code
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
-from trinity.security.model_code import VARIABLE, trusts_model_code
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from trinity.api.v1 import buffer_pb2
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.security.authorization import Scope, roles_of
+from trinity.runtime.security.authorization import Scope, roles_of
 
 
 def test_a_role_is_found_at_the_top_and_in_a_member() -> None:

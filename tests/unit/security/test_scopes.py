@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import trinity.api.v1
-from trinity.security.authorization import (
+from trinity.runtime.security.authorization import (
     EXPERIMENT,
     OPEN_METHODS,
     ROLE_SCOPES,
@@ -18,7 +18,7 @@ from trinity.security.authorization import (
     Scope,
     field_paths,
 )
-from trinity.security.document import render_page, requests
+from trinity.runtime.security.document import render_page, requests
 
 ROOT = Path(__file__).parents[3]
 SHARED = ("runtime/presence.py",)

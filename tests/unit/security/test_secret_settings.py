@@ -7,10 +7,10 @@ from services.buffer.settings import BufferSettings
 from services.explorer.settings import ExplorerSettings
 from services.synchronizer.settings import SynchronizerSettings
 from services.trainer.settings import TrainerSettings
-from trinity.deploy.accounts import AccountSettings
-from trinity.local.infrastructure import ExternalServers
+from trinity.run.deploy.accounts import AccountSettings
+from trinity.run.local.infrastructure import ExternalServers
+from trinity.runtime.security.broker import BrokerUser
 from trinity.runtime.settings import ServiceSettings
-from trinity.security.broker import BrokerUser
 
 ENDINGS = ("_dsn", "_url", "_key", "_password", "_token", "_secret")
 PASSWORD = "hunter2"

@@ -1,7 +1,7 @@
 """The tenant of a request is found wherever its type keeps it."""
 
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
-from trinity.security.authorization import (
+from trinity.runtime.security.authorization import (
     EXPERIMENT,
     TENANT,
     experiments_of,

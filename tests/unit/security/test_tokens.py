@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from trinity.cli.main import make_app
 from trinity.errors import Unauthenticated, UserError
-from trinity.security.authorization import Scope
-from trinity.security.certificates import CredentialIssuer, CredentialRole
-from trinity.security.tokens import TokenKeys, issue_token
+from trinity.runtime.security.authorization import Scope
+from trinity.runtime.security.certificates import CredentialIssuer, CredentialRole
+from trinity.runtime.security.tokens import TokenKeys, issue_token
 
 HOUR = timedelta(hours=1)
 
@@ -58,7 +58,7 @@ def test_a_token_that_was_good_expires(
     token = issued(issuer)
     keys.caller_of(token)
     later = time.time() + HOUR.total_seconds() + 1
-    monkeypatch.setattr("trinity.security.tokens.time.time", lambda: later)
+    monkeypatch.setattr("trinity.runtime.security.tokens.time.time", lambda: later)
     with pytest.raises(Unauthenticated, match="expired"):
         keys.caller_of(token)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from trinity.errors import UserError
-from trinity.security.certificates import CredentialIssuer, CredentialRole, parts_of
-from trinity.security.credentials import PLAINTEXT, Credentials
-from trinity.security.worker_tenant import worker_tenant
+from trinity.runtime.security.certificates import CredentialIssuer, CredentialRole, parts_of
+from trinity.runtime.security.credentials import PLAINTEXT, Credentials
+from trinity.runtime.security.worker_tenant import worker_tenant
 
 HOUR = timedelta(hours=1)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from trinity.config.schema.model import LoRAConfig
-from trinity.sizing.memory import (
+from trinity.config.sizing.memory import (
     GIB,
     EngineSplit,
     ResidentState,
@@ -18,8 +18,8 @@ from trinity.sizing.memory import (
     policy_terms,
     reference_terms,
 )
-from trinity.sizing.model_shape import Experts, ModelShape, count_adapter, count_parameters
-from trinity.sizing.stage_sizes import (
+from trinity.config.sizing.model_shape import Experts, ModelShape, count_adapter, count_parameters
+from trinity.config.sizing.stage_sizes import (
     RankMemory,
     ValidatorSettings,
     validator_bytes,

@@ -7,13 +7,13 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification
 
-from trinity.errors import UserError
-from trinity.sizing.model_shape import (
+from trinity.config.sizing.model_shape import (
     count_critic_parameters,
     count_parameters,
     read_shape,
     shape_of,
 )
+from trinity.errors import UserError
 
 SIZES: dict[str, object] = {
     "hidden_size": 64,

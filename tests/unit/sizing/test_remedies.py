@@ -6,7 +6,7 @@ from services.trainer.messages import StageOrder
 from services.trainer.rank.__main__ import failure_of
 from tests.unit.config.builders import stage
 from trinity.config.schema.explorer import EngineConfig
-from trinity.sizing.stage_sizes import engine_remedies, is_out_of_memory, trainer_remedies
+from trinity.config.sizing.stage_sizes import engine_remedies, is_out_of_memory, trainer_remedies
 
 
 class OutOfMemoryError(RuntimeError):

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.config.builders import GRPO, SFT, stage
-from trinity.sizing.volume import foreign_part, max_concurrent_runs, run_volume
+from trinity.config.sizing.volume import foreign_part, max_concurrent_runs, run_volume
 
 
 def test_steps_tasks_experiences_and_tokens() -> None:

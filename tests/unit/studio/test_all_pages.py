@@ -16,8 +16,8 @@ from streamlit.testing.v1 import AppTest
 from tests.unit.studio.fake_run import FakeStudio, said, stored_stage
 from tests.unit.studio.test_runs import PLAN, a_run
 from trinity.config.docs.catalog import all_keys
-from trinity.local.given_run import TRUSTED_VARIABLE
-from trinity.sizing import stage_sizes
+from trinity.config.sizing import stage_sizes
+from trinity.run.local.given_run import TRUSTED_VARIABLE
 from trinity.studio.connection import Phase, RunConnection
 from trinity.studio.context import StudioContext, StudioOptions, set_context
 from trinity.studio.pages import (

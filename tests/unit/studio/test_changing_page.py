@@ -18,8 +18,8 @@ from trinity.api.v1.query_pb2_grpc import (
     add_QueryServiceServicer_to_server,
 )
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.local.addresses import ServiceAddresses
-from trinity.rpc.channel import open_channel
+from trinity.run.local.addresses import ServiceAddresses
+from trinity.runtime.rpc.channel import open_channel
 from trinity.studio.changes import NOT_ALLOWED
 from trinity.studio.connection import OpenRun, Phase, ServiceConnection
 from trinity.studio.context import StudioContext, StudioOptions, ViewedRun, set_context

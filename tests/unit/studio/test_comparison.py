@@ -13,8 +13,8 @@ from tests.unit.studio.test_history import STAGE, Events, history_of, points_of
 from tests.unit.studio.test_runs import a_run
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
 from trinity.errors import UserError
-from trinity.json_values import JsonObject, JsonValue
-from trinity.progress.view import MeanWithError
+from trinity.run.progress.view import MeanWithError
+from trinity.runtime.json_values import JsonObject, JsonValue
 from trinity.studio.comparison import (
     ABSENT,
     MAX_COMPARED,

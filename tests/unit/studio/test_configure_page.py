@@ -14,9 +14,9 @@ from tests.unit.studio.fake_run import problems, said
 from trinity.api.v1 import synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.config.check import check_file
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.launch.resume import store_plan
 from trinity.plugins import PLUGIN_DIRS_VARIABLE
-from trinity.security.credentials import Credentials
+from trinity.run.launch.resume import store_plan
+from trinity.runtime.security.credentials import Credentials
 from trinity.studio.context import StudioContext, StudioOptions, set_context
 from trinity.studio.generator.form import MODE_KEY, _register_entries
 from trinity.studio.generator.registry import CONFIG_GENERATORS

@@ -17,9 +17,9 @@ import yaml
 
 from trinity.config.check import check_file
 from trinity.config.loading.yaml import yaml_text
+from trinity.config.sizing.memory import GIB
 from trinity.errors import UserError
-from trinity.launch.resume import store_plan
-from trinity.sizing.memory import GIB
+from trinity.run.launch.resume import store_plan
 from trinity.studio.generator.document import (
     check_tree,
     document_from_verl,

@@ -1,12 +1,12 @@
 """The result at a glance: which version is best, and how it came there."""
 
-from trinity.progress.summary import (
+from trinity.run.progress.summary import (
     EvaluationSummary,
     RunSummary,
     StageSummary,
     SummaryMetric,
 )
-from trinity.progress.view import MeanWithError
+from trinity.run.progress.view import MeanWithError
 from trinity.studio.highlight import of_history, of_summary
 from trinity.studio.history import MeasuredVersion, RunHistory, StageHistory
 

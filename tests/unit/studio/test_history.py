@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from trinity.api.v1 import buffer_pb2
-from trinity.json_values import JsonObject
+from trinity.runtime.json_values import JsonObject
 from trinity.studio import history
 from trinity.studio.curves import (
     GROUPS,

@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 from tests.unit.studio.fake_run import said
 from tests.unit.studio.test_runs import a_run
 from trinity.errors import UserError
-from trinity.inspect.logs import LogFilter
+from trinity.run.log_files import LogFilter
 from trinity.studio import logs
 from trinity.studio.logs import MAX_LINE_CHARS, MAX_LINES, line_text, read_page
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.test_running import leave
-from trinity.local.reaper import JobLock
+from trinity.run.local.reaper import JobLock
 from trinity.studio.runs import (
     RunDirectoryState,
     describe_run,

@@ -21,10 +21,10 @@ from websockets.sync.client import connect
 from websockets.typing import Origin, Subprotocol
 
 from trinity.errors import UserError
-from trinity.security.authorization import EVERY_TENANT, Scope
-from trinity.security.certificates import CredentialIssuer, CredentialRole
-from trinity.security.credentials import PLAINTEXT, Credentials
-from trinity.security.tokens import issue_token
+from trinity.runtime.security.authorization import EVERY_TENANT, Scope
+from trinity.runtime.security.certificates import CredentialIssuer, CredentialRole
+from trinity.runtime.security.credentials import PLAINTEXT, Credentials
+from trinity.runtime.security.tokens import issue_token
 from trinity.studio.gate import KEY_PROTOCOL, MAX_BROWSERS, Admission, Gate, Site
 from trinity.studio.listening import Listening
 from trinity.studio.visitors import Shares, Visitor

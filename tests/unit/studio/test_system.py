@@ -16,9 +16,9 @@ from trinity.errors import (
     Unavailable,
     UserError,
 )
-from trinity.launch.resume import PLAN_FILE
-from trinity.local.addresses import free_port
-from trinity.security.credentials import PLAINTEXT, Credentials
+from trinity.run.launch.resume import PLAN_FILE
+from trinity.run.local.addresses import free_port
+from trinity.runtime.security.credentials import PLAINTEXT, Credentials
 from trinity.studio.context import StudioContext, StudioOptions, ViewedRun, set_context
 from trinity.studio.system import (
     System,

@@ -17,8 +17,8 @@ from tests.unit.studio.test_runs import a_run
 from trinity.client import SubmitResult, TasksetInfo
 from trinity.client.results import PipelineInfo, RejectedRow, TasksetState
 from trinity.errors import InvalidRequest, PreconditionFailed, TrinityError, Unavailable, UserError
-from trinity.json_values import JsonObject
-from trinity.security.credentials import Credentials
+from trinity.runtime.json_values import JsonObject
+from trinity.runtime.security.credentials import Credentials
 from trinity.studio import tasksets as logic
 from trinity.studio.connection import OpenRun
 from trinity.studio.context import StudioOptions

@@ -9,8 +9,8 @@ import pytest
 
 from trinity.cli.studio import studio
 from trinity.errors import UserError
-from trinity.security.certificates import CredentialIssuer, CredentialRole
-from trinity.security.credentials import VARIABLE, Credentials
+from trinity.runtime.security.certificates import CredentialIssuer, CredentialRole
+from trinity.runtime.security.credentials import VARIABLE, Credentials
 from trinity.studio.context import StudioOptions
 from trinity.studio.listening import Listening
 

@@ -15,7 +15,7 @@ from tokenizers.models import BPE
 
 from tests.unit.inspect.builders import content, record, sequence
 from trinity.api.v1 import query_pb2
-from trinity.codec import experience_from_proto
+from trinity.data.codec import experience_from_proto
 from trinity.errors import UserError
 from trinity.studio.conversation import (
     ConversationTurn,

@@ -18,7 +18,7 @@ from services.synchronizer.servicer import (
     status_response,
 )
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.rpc.limits import MAX_REQUEST_BYTES
+from trinity.runtime.rpc.limits import MAX_REQUEST_BYTES
 
 
 def member(tenant: str = "", num_waits: int = 1, num_pinned: int = 0) -> Member:

@@ -12,7 +12,7 @@ from services.synchronizer.domain import Role
 from services.synchronizer.members import GONE, ClosedWait, Member
 from services.synchronizer.operations import Operations
 from services.synchronizer.store.database import SynchronizerDatabase
-from trinity.rpc.quotas import TenantQuota
+from trinity.runtime.rpc.quotas import TenantQuota
 
 
 class Database:

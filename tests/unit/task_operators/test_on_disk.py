@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from trinity.task_operators import spool
-from trinity.task_operators.operating import ordered_indices
-from trinity.task_operators.spool import (
+from trinity.operators.tasks import spool
+from trinity.operators.tasks.operating import ordered_indices
+from trinity.operators.tasks.spool import (
     BYTES_AT_ONCE,
     RowSpool,
     SeenDigests,
@@ -18,7 +18,7 @@ from trinity.task_operators.spool import (
     disk_zeros,
     sortable_keys,
 )
-from trinity.task_operators.task_pipeline import Ordering
+from trinity.operators.tasks.task_pipeline import Ordering
 
 MANY = 400_000
 MOST_BYTES = 6_000_000

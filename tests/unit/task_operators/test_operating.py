@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from trinity.errors import UserError
-from trinity.json_values import JsonObject
-from trinity.task_operators.operating import TaskPipelineRunner
-from trinity.task_operators.spool import RowSpool
-from trinity.task_operators.task_pipeline import Ordering, ResolvedTaskPipeline, TaskOperator
-from trinity.task_operators.task_rows import Row, TaskChanges, TaskRows
+from trinity.operators.tasks.operating import TaskPipelineRunner
+from trinity.operators.tasks.spool import RowSpool
+from trinity.operators.tasks.task_pipeline import Ordering, ResolvedTaskPipeline, TaskOperator
+from trinity.operators.tasks.task_rows import Row, TaskChanges, TaskRows
+from trinity.runtime.json_values import JsonObject
 
 ROWS: list[Row] = [
     {"question": "1+1=", "hard": 3},

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline, TaskOperator
 from trinity.plugins import PLUGIN_DIRS_VARIABLE
-from trinity.runtime.child_process import module_command
-from trinity.task_operators.task_pipeline import ResolvedTaskPipeline, TaskOperator
+from trinity.runtime.process.child_process import module_command
 
 OPERATOR = """
 import sys
-from trinity.task_operators.task_rows import TaskChanges
+from trinity.operators.tasks.task_rows import TaskChanges
 
 def reads(rows):
     if sys.stdin.read():
@@ -28,7 +28,7 @@ def test_an_operator_that_reads_standard_input_takes_no_rows(tmp_path: Path, nam
     pipeline = ResolvedTaskPipeline(operators=operators)
     lines = [pipeline.model_dump_json(), '{"question": "1+1"}', '{"question": "1+2"}']
     done = subprocess.run(
-        module_command("trinity.task_operators.worker", str(2**31)),
+        module_command("trinity.operators.tasks.worker", str(2**31)),
         input="".join(f"{line}\n" for line in lines),
         env={**os.environ, PLUGIN_DIRS_VARIABLE: str(tmp_path)},
         capture_output=True,

@@ -8,9 +8,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler, TraceIdRatioBased
 
-from trinity.telemetry import tracing
-from trinity.telemetry.exporting import span_recorder
-from trinity.telemetry.sdk_spans import OpenTelemetryBackend, ReadableExporter
+from trinity.runtime.telemetry import tracing
+from trinity.runtime.telemetry.exporting import span_recorder
+from trinity.runtime.telemetry.sdk_spans import OpenTelemetryBackend, ReadableExporter
 
 
 def _switched_on(root: Sampler) -> InMemorySpanExporter:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trinity.telemetry import metrics, names
+from trinity.runtime.telemetry import metrics, names
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/observability.md").read_text()
 SPANS = {

@@ -5,15 +5,15 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from trinity.telemetry import tracing
-from trinity.telemetry.sdk_spans import (
+from trinity.runtime.telemetry import tracing
+from trinity.runtime.telemetry.sdk_spans import (
     KINDS,
     OpenTelemetryBackend,
     OpenTelemetrySpan,
     SpanConverter,
     request_of,
 )
-from trinity.telemetry.tracing import Value
+from trinity.runtime.telemetry.tracing import Value
 
 RESOURCE = Resource({"service.name": "own", "several": ("a", "b")})
 

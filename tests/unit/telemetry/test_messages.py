@@ -3,7 +3,7 @@
 import pytest
 
 from trinity.runtime.nats_client import trace_context_in
-from trinity.telemetry.tracing import SpanContextRef
+from trinity.runtime.telemetry.tracing import SpanContextRef
 
 CONTEXT = f"traceparent: {SpanContextRef(1, 2, True).traceparent}\r\n".encode()
 

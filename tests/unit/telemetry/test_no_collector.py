@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 PROGRAM = """
-from trinity.telemetry import lifecycle, metrics, tracing
+from trinity.runtime.telemetry import lifecycle, metrics, tracing
 lifecycle.start("trinity-test")
 for number in range(5_000):
     with tracing.span("span", attributes={"number": number}):

@@ -7,15 +7,15 @@ import sys
 import pytest
 
 from trinity.errors import UserError
-from trinity.telemetry import metrics, tracing
-from trinity.telemetry.environment import ExportConfig, telemetry_config
-from trinity.telemetry.grpc import traced_channel
+from trinity.runtime.telemetry import metrics, tracing
+from trinity.runtime.telemetry.environment import ExportConfig, telemetry_config
+from trinity.runtime.telemetry.grpc import traced_channel
 
 PROGRAM = """
 import sys
 import services.buffer.__main__, services.explorer.__main__, services.explorer.control.explorer
 import services.synchronizer.__main__, services.trainer.__main__, services.trainer.telemetry
-from trinity.telemetry import lifecycle
+from trinity.runtime.telemetry import lifecycle
 lifecycle.start("trinity-test")
 lifecycle.stop()
 print([name for name in sys.modules if name.startswith("opentelemetry")])

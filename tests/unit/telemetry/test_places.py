@@ -6,8 +6,8 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from trinity.telemetry import tracing
-from trinity.telemetry.tracing import SpanContextRef
+from trinity.runtime.telemetry import tracing
+from trinity.runtime.telemetry.tracing import SpanContextRef
 
 
 def test_a_task_has_one_trace_wherever_one_asks() -> None:

@@ -16,11 +16,11 @@ from trinity.api.v1.buffer_pb2_grpc import (
     add_BufferServiceServicer_to_server,
 )
 from trinity.errors import NotFound
-from trinity.rpc.channel import open_channel, open_sync_channel
-from trinity.rpc.server import Servicer, serve
 from trinity.runtime.logs import JsonFormatter, TextFormatter
+from trinity.runtime.rpc.channel import open_channel, open_sync_channel
+from trinity.runtime.rpc.server import Servicer, serve
 from trinity.runtime.settings import ServiceSettings
-from trinity.telemetry import tracing
+from trinity.runtime.telemetry import tracing
 
 NAME = pb.DESCRIPTOR.services_by_name["BufferService"].full_name
 UNARY, STREAM, UPLOAD = (f"{NAME}/{name}" for name in ("CancelStage", "GetBatch", "UploadBlob"))

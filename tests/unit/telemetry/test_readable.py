@@ -7,9 +7,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import SpanKind, StatusCode
 
-from trinity.telemetry import tracing
-from trinity.telemetry.exporting import span_recorder
-from trinity.telemetry.sdk_spans import OpenTelemetryBackend, ReadableExporter
+from trinity.runtime.telemetry import tracing
+from trinity.runtime.telemetry.exporting import span_recorder
+from trinity.runtime.telemetry.sdk_spans import OpenTelemetryBackend, ReadableExporter
 
 
 def switch_on(exporter: InMemorySpanExporter) -> None:

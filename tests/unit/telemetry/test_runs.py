@@ -9,7 +9,7 @@ from services.explorer.types import Attempt, WeightsId, attempt_result_to_proto
 from tests.unit.explorer.builders import KEY, build_assignment
 from tests.unit.explorer.runs import outcome_of
 from tests.unit.explorer.test_runner import registered
-from trinity.telemetry import names, tracing
+from trinity.runtime.telemetry import names, tracing
 
 __all__ = ["registered"]
 

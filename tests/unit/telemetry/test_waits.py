@@ -1,8 +1,8 @@
 """Waits are told with few different texts."""
 
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.telemetry import metrics
-from trinity.telemetry.metrics import MAX_REASONS, OTHER, longest_waits
+from trinity.runtime.telemetry import metrics
+from trinity.runtime.telemetry.metrics import MAX_REASONS, OTHER, longest_waits
 
 
 def wait(reason: str, seconds: float) -> pb.Wait:

@@ -7,7 +7,7 @@ import pytest
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.schema.data import FormatConfig
 from trinity.config.schema.model import merge_template_kwargs
-from trinity.json_values import JsonObject
+from trinity.runtime.json_values import JsonObject
 
 if TYPE_CHECKING:  # it imports torch
     from transformers import PreTrainedTokenizerFast

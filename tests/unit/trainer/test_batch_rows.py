@@ -10,7 +10,7 @@ from services.trainer.batch_rows import RowFormatter, RowReader
 from services.trainer.types import TrainRow
 from tests.unit.trainer.builders import PAIR, data_row
 from trinity.api.v1 import buffer_pb2, experience_pb2
-from trinity.codec import SampleRef, experience_to_proto
+from trinity.data.codec import SampleRef, experience_to_proto
 from trinity.errors import RunFailed, UserError
 from trinity.types import (
     EID,

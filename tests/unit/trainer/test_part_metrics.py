@@ -20,14 +20,14 @@ from services.trainer.types import mean_over_passes
 from tests.unit.trainer.builders import random_batch
 from trinity.algorithm.advantage.samples import Advantages
 from trinity.algorithm.aggregation import BatchTotals
-from trinity.algorithm.entropy_loss_fn import EntropyLossFn
-from trinity.algorithm.entropy_loss_fn.adapting import adapted_entropy_loss
 from trinity.algorithm.policy_loss.inputs import PolicyLoss
-from trinity.algorithm.policy_loss_fn import PolicyLossFn
-from trinity.algorithm.policy_loss_fn.adapting import adapted_loss
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages
 from trinity.operators.rollouts import Changes
 from trinity.rewards.reward import BoundReward
+from trinity.rft.algorithm.entropy_loss_fn import EntropyLossFn
+from trinity.rft.algorithm.entropy_loss_fn.adapting import adapted_entropy_loss
+from trinity.rft.algorithm.policy_loss_fn import PolicyLossFn
+from trinity.rft.algorithm.policy_loss_fn.adapting import adapted_loss
 
 VALUE = 0.375
 MASK = np.array([[True, True, False], [True, True, True]])

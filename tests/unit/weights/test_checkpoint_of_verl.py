@@ -10,8 +10,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from trinity.common.models.utils import load_fsdp_state_dict_from_verl_checkpoint
 from trinity.errors import UserError
+from trinity.rft.common.models.utils import load_fsdp_state_dict_from_verl_checkpoint
 from trinity.weights.shards import write_shards
 
 WHOLE = {

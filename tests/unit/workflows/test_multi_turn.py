@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.said import assert_as_said
 from tests.unit.workflows.scripted import ScriptedEngine, scripted_model, task_of
-from trinity.codec import check_experience
+from trinity.data.codec import check_experience
 from trinity.errors import UserError
 from trinity.types import Experience, JsonObject, RoleSpan
 from trinity.workflows.experience_builder import SamplingOverrides, distribution_of

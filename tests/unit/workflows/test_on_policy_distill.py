@@ -8,7 +8,7 @@ import pytest
 from services.trainer.batch_rows import RowReader
 from tests.unit.workflows.scripted import ScriptedEngine, TurnTokenizer, scripted_model, task_of
 from trinity.api.v1 import buffer_pb2
-from trinity.codec import SampleRef, experience_to_proto
+from trinity.data.codec import SampleRef, experience_to_proto
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
 from trinity.types import EID, Experience, FinishReason, JsonObject, SamplingParams

@@ -4,15 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from trinity.compat import RENAMED, REWARD_PATHS, UNSUPPORTED_WORKFLOWS, WORKFLOW_PATHS
 from trinity.errors import UserError
 from trinity.plugins import (
     PLUGIN_DIRS_VARIABLE,
+    REWARD_PATHS,
     REWARDS,
+    WORKFLOW_PATHS,
     WORKFLOWS,
     Registry,
     load_plugins,
 )
+from trinity.rft.import_hook import RENAMED
 
 NAMES_FILE = Path(__file__).with_name("trinity_rft_names.txt")
 
@@ -28,7 +30,7 @@ def test_every_workflow_of_trinity_rft_runs_or_says_what_to_do(name: str) -> Non
     if name in WORKFLOW_PATHS:
         assert WORKFLOWS.get(name).__name__
         return
-    fresh: Registry[object] = Registry("workflow", {}, UNSUPPORTED_WORKFLOWS)
+    fresh: Registry[object] = Registry("workflow", {}, "trinity.rft.absent.WORKFLOWS")
     with pytest.raises(UserError, match=rf"{name}' does not come with Trinity: it .*: ") as caught:
         fresh.get(name)
     assert "write it as a plugin" in str(caught.value) or "text alone" in str(caught.value)
@@ -52,7 +54,7 @@ def test_the_asynchronous_name_is_the_same_class() -> None:
 
 
 def test_a_plugin_may_take_the_name_of_a_workflow_that_is_not_here() -> None:
-    registry: Registry[str] = Registry("workflow", {}, UNSUPPORTED_WORKFLOWS)
+    registry: Registry[str] = Registry("workflow", {}, "trinity.rft.absent.WORKFLOWS")
     registry.register("alfworld_workflow", "mine")
     assert registry.get("alfworld_workflow") == "mine"
     with pytest.raises(UserError, match="close to it: webshop_workflow"):
@@ -64,7 +66,7 @@ def test_what_a_plugin_of_trinity_rft_imports_is_ours(name: str, tmp_path: Path)
     source = f"from trinity.common.workflows.workflow import {name}\n"
     if name == "Workflow":
         source += "import trinity.common.rewards\nimport trinity.explorer.workflow_runner\n"
-        source += "from trinity.workflows.trinity_rft import workflow as ours\n"
+        source += "from trinity.rft.workflows import workflow as ours\n"
         source += "assert Workflow is ours.Workflow\n"
     (tmp_path / f"imports_{name}.py").write_text(source)
     load_plugins([tmp_path])
@@ -137,7 +139,7 @@ def test_a_workflow_of_theirs_has_its_name_once_its_file_is_in_a_plugin_folder(
 
 def test_a_dotted_path_of_theirs_is_taken_as_it_is() -> None:
     path = "trinity.common.workflows.customized_math_workflows.MathBoxedWorkflow"
-    assert WORKFLOWS.get(path).__module__ == "trinity.workflows.trinity_rft.math"
+    assert WORKFLOWS.get(path).__module__ == "trinity.rft.workflows.math"
     with pytest.raises(UserError, match=r"nothing\.Nothing is of Trinity-RFT and not here"):
         WORKFLOWS.get("trinity.common.workflows.nothing.Nothing")
 

@@ -10,9 +10,9 @@ from tests.unit.config.builders import stage, write_rows
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.priority import PRIORITIES
 from trinity.errors import UserError
-from trinity.launch.part_checks import check_row_workflows
 from trinity.operators import OPERATORS
 from trinity.plugins import PLUGIN_DIRS_VARIABLE, REWARDS, WORKFLOWS, Registry, load_plugins
+from trinity.rft.checks.names import check_row_workflows
 
 REWARD = """
 from trinity.plugins import REWARDS

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trinity.common.experience import EID, CustomField, Experience, group_by
+from trinity.rft.common.experience import EID, CustomField, Experience, group_by
 from trinity.types import FinishReason, Pair
 
 torch = pytest.importorskip("torch", reason="these experiences hold its tensors")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.unit.workflows.scripted import END, ScriptedEngine, TurnTokenizer, scripted_model
-from trinity.common.experience import Experience
-from trinity.common.models.model import ModelWrapper
 from trinity.errors import UserError
+from trinity.rft.common.experience import Experience
+from trinity.rft.common.models.model import ModelWrapper
 from trinity.types import JsonObject
 from trinity.workflows.generation import Prompt
 from trinity.workflows.messages import Message

@@ -8,9 +8,9 @@ from tests.unit.workflows.scripted import ScriptedEngine, scripted_model, task_o
 from trinity.config.plan.parts import ResolvedSampling
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
+from trinity.rft.workflows.hosting import HostedRuns, IdleWorkflows, ModelPaths, TaskInputs
+from trinity.rft.workflows.ruler import parse_scores
 from trinity.types import Experience, JsonObject
-from trinity.workflows.trinity_rft.hosting import HostedRuns, IdleWorkflows, ModelPaths, TaskInputs
-from trinity.workflows.trinity_rft.ruler import parse_scores
 
 ROW: JsonObject = {"question": "1+1=", "answer": "2"}
 RIGHT, WRONG = "<think>\na\n</think>\n<answer>2</answer>", "<answer>3</answer>"

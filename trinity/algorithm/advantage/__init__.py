@@ -27,5 +27,5 @@ ADVANTAGE_PATHS = {
 ADVANTAGES: "Registry[AdvantageFn]" = Registry(
     "advantage function",
     ADVANTAGE_PATHS,
-    adapter="trinity.algorithm.advantage_fn.adapting.adapt_advantage",
+    adapter="trinity.rft.algorithm.advantage_fn.adapting.adapt_advantage",
 )

@@ -14,5 +14,5 @@ ENTROPY_LOSSES: "Registry[EntropyLossFn]" = Registry(
         "mix": "trinity.algorithm.entropy.mix.mix",
         "none": "trinity.algorithm.entropy.none.none",
     },
-    adapter="trinity.algorithm.entropy_loss_fn.adapt_entropy_loss",
+    adapter="trinity.rft.algorithm.entropy_loss_fn.adapt_entropy_loss",
 )

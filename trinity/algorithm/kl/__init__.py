@@ -22,5 +22,5 @@ DIVERGENCES: "Registry[KlEstimator]" = Registry(
         "k1+": f"{_HERE}.k1_plus",
         "k3+": f"{_HERE}.k3_plus",
     },
-    adapter="trinity.algorithm.kl_fn.adapt_kl",
+    adapter="trinity.rft.algorithm.kl_fn.adapt_kl",
 )

@@ -48,5 +48,5 @@ LOSSES_OF_SCHEMA: "dict[str, tuple[str, ...]]" = {"dpo": PAIR_LOSSES, "kto": ("k
 POLICY_LOSSES: "Registry[PolicyLossFn]" = Registry(
     "policy loss",
     {name: f"trinity.algorithm.policy_loss.{name}.{name}" for name in NAMES},
-    adapter="trinity.algorithm.policy_loss_fn.adapt_policy_loss",
+    adapter="trinity.rft.algorithm.policy_loss_fn.adapt_policy_loss",
 )

@@ -15,5 +15,5 @@ PRIORITY_PATHS = {
 """Functions of this package by name; any other name is a user's."""
 
 PRIORITIES: "Registry[PriorityFn]" = Registry(
-    "priority function", PRIORITY_PATHS, adapter="trinity.buffer.storage.adapt_priority"
+    "priority function", PRIORITY_PATHS, adapter="trinity.rft.buffer.storage.adapt_priority"
 )

@@ -14,8 +14,8 @@ from typing import Any
 from trinity.algorithm.priority import PRIORITIES
 from trinity.algorithm.priority.candidate import Candidate
 from trinity.algorithm.priority.evaluation import compute_priorities
-from trinity.runtime.worker_process import serve_requests
 from trinity.types import JsonObject
+from trinity.user_code.worker_process import serve_requests
 
 
 def _answers(request: dict[str, Any]) -> Iterator[Callable[[], JsonObject]]:

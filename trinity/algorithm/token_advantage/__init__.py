@@ -49,7 +49,7 @@ TOKEN_ADVANTAGES: "Registry[TokenAdvantageFn]" = Registry(
         ),
         "vapo": f"{_HERE}.vapo.vapo",
     },
-    adapter="trinity.algorithm.advantage_fn.adapting.adapt_advantage",
+    adapter="trinity.rft.algorithm.advantage_fn.adapting.adapt_advantage",
 )
 
 NEEDS: "dict[str, frozenset[Need]]" = {

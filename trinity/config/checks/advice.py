@@ -45,9 +45,9 @@ from trinity.config.plan.placement import gpu_demand_of
 from trinity.config.plan.rope import ROPE_KEYS
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.choices import EXPLORING
-from trinity.json_values import JsonValue
 from trinity.operators import OPERATORS
 from trinity.plugins import WORKFLOWS
+from trinity.runtime.json_values import JsonValue
 
 OFFLOADS = ("param_offload", "optimizer_offload", "offload_policy")
 

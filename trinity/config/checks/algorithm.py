@@ -3,23 +3,23 @@
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from trinity.algorithm.adapted_part import AdaptedPart
 from trinity.algorithm.kl.controller import kl_controller
 from trinity.algorithm.policy_loss import LOSSES_OF_SCHEMA, POLICY_LOSSES
 from trinity.algorithm.signature import words_in
 from trinity.algorithm.token_advantage import COMPARES_POLICIES, TOKEN_ADVANTAGES, needs_of
 from trinity.algorithm.token_advantage.need import NEED_HINTS, Need
-from trinity.compat import (
-    BASELINE_WORKFLOWS,
-    DISTILLATION_WORKFLOWS,
-    SELF_DISTILLATION_WORKFLOWS,
-)
 from trinity.config.plan.algorithm import find_part
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.algorithm import DistillationConfig
 from trinity.errors import UserError
-from trinity.plugins import WORKFLOWS
+from trinity.plugins import (
+    BASELINE_WORKFLOWS,
+    DISTILLATION_WORKFLOWS,
+    SELF_DISTILLATION_WORKFLOWS,
+    WORKFLOWS,
+)
+from trinity.user_code.adapted_part import AdaptedPart
 
 TAUGHT_BY_LOSS = "vocabulary_distill"
 """An algorithm without any other aim than its teacher."""

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trinity.algorithm.algorithm_type import RowSchema
-from trinity.columns import column_names, column_value, has_column, optional_column
 from trinity.config.checks.rows import (
     asks_question,
     check_task_rows,
@@ -19,6 +18,7 @@ from trinity.config.plan.sizes import row_shortage_error
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
+from trinity.user_code.columns import column_names, column_value, has_column, optional_column
 
 _OF_EACH_ROW = ("prompt_key", "response_key")
 _USUAL = FormatConfig()
@@ -167,7 +167,7 @@ def check_auxiliary_buffer(buffer: ResolvedExperienceBuffer, stage: StagePlan) -
 
 def _files_to_train_on(buffer: ResolvedExperienceBuffer) -> tuple[Path, ...]:
     if buffer.format.chat_template is not None:
-        from trinity.chat_template import check_template
+        from trinity.data.chat_template import check_template
 
         check_template(buffer.format.chat_template, "of `format`")
     _check_fetchable(buffer)

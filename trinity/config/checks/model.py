@@ -22,7 +22,7 @@ from trinity.config.plan.task_storage import absolute
 from trinity.config.schema.explorer import EngineConfig
 from trinity.config.schema.model import LoRAConfig, ModelConfig, Names
 from trinity.errors import UserError
-from trinity.json_values import JsonValue
+from trinity.runtime.json_values import JsonValue
 
 REPLAYABLE = frozenset({"flex_olmo", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"})
 """Kinds of models whose gates weigh experts by a softmax of all, as the trainer replays them."""
@@ -95,7 +95,7 @@ class _ModelConfigJson(BaseModel):
 
 
 def _check_template(template: str, whose: str) -> None:
-    from trinity.chat_template import check_template  # Jinja, for few files
+    from trinity.data.chat_template import check_template  # Jinja, for few files
 
     check_template(template, whose)
 

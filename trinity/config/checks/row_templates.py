@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trinity.chat_spans import ChatTemplate, Conversation, find_answer, find_assistant_spans
 from trinity.config.checks.model import own_template
 from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.parts import ResolvedExperienceBuffer
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.model import merge_template_kwargs
+from trinity.config.training_rows import PromptRow
+from trinity.data.chat_spans import ChatTemplate, Conversation, find_answer, find_assistant_spans
 from trinity.errors import UserError
-from trinity.training_rows import PromptRow
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 

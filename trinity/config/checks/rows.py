@@ -3,26 +3,26 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from trinity.algorithm.algorithm_type import RowSchema
-from trinity.columns import column_value, has_column, optional_column
-from trinity.compat import (
-    BASELINE_WORKFLOWS,
-    DISTILLATION_WORKFLOWS,
-    SELF_DISTILLATION_WORKFLOWS,
-)
 from trinity.config.data_rows import PlacedRow, Row
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.data import FormatConfig
-from trinity.conversations import (
+from trinity.config.training_rows import check_training_row
+from trinity.data.conversations import (
     BadConversation,
     holds_messages,
     last_user_text,
     media_column,
     parse_messages,
 )
+from trinity.data.rows import row_name
 from trinity.errors import UserError
-from trinity.rows import row_name
-from trinity.training_rows import check_training_row
+from trinity.plugins import (
+    BASELINE_WORKFLOWS,
+    DISTILLATION_WORKFLOWS,
+    SELF_DISTILLATION_WORKFLOWS,
+)
+from trinity.user_code.columns import column_value, has_column, optional_column
 
 QUESTION_WORKFLOWS = frozenset(
     {

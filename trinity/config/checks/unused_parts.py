@@ -9,9 +9,9 @@ from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES, needs_of
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.json_values import JsonValue
 from trinity.operators import OPERATORS
 from trinity.plugins import REWARDS, WORKFLOWS
+from trinity.runtime.json_values import JsonValue
 
 REWARDED_BY_ITSELF = frozenset(
     {

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from trinity.algorithm.adapted_part import AdaptedPart
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.algorithm_type import AlgorithmType, Part
 from trinity.algorithm.entropy import ENTROPY_LOSSES
@@ -33,6 +32,7 @@ from trinity.config.schema.choices import Mode
 from trinity.config.schema.data import ExperienceBufferConfig
 from trinity.errors import UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
+from trinity.user_code.adapted_part import AdaptedPart
 
 KL_CONTROLLER = "trinity.algorithm.kl.controller.kl_controller"
 PARTS: tuple[Part, ...] = (

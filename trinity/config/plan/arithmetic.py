@@ -11,7 +11,7 @@ from pydantic import Field
 from trinity.config.plan.parts import PlanModel
 from trinity.config.schema.trainer import TrainerConfig
 from trinity.errors import UserError
-from trinity.json_values import JsonValue
+from trinity.runtime.json_values import JsonValue
 
 Keys = Mapping[str, JsonValue]
 """The keys of a model's config.json, with the user's overrides."""

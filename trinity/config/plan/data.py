@@ -9,7 +9,6 @@ from typing import Literal
 from pydantic import ValidationError
 
 from trinity.algorithm.algorithm_type import RowSchema
-from trinity.buffer.selector import refusal
 from trinity.config.error_collector import ErrorCollector, all_of
 from trinity.config.plan.lengths import SequenceLengths
 from trinity.config.plan.parts import (
@@ -33,6 +32,7 @@ from trinity.config.schema.data import DataSelectorConfig, ExperienceBufferConfi
 from trinity.config.schema.experiment import Config
 from trinity.config.schema.model import ModelConfig
 from trinity.errors import UserError
+from trinity.operators.selectors import refusal
 
 ANCHORS = 2
 

@@ -21,7 +21,7 @@ from trinity.config.schema.experiment import Config
 from trinity.config.schema.explorer import AuxiliaryModelConfig
 from trinity.config.schema.model import merge_template_kwargs
 from trinity.errors import UserError
-from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
+from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline
 
 AbsolutePath = Annotated[str, Field(pattern="^/")]
 """A relative path would be resolved by each service in its own working folder."""

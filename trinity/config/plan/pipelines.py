@@ -15,18 +15,18 @@ from trinity.config.schema.base import Args
 from trinity.config.schema.buffer import OperatorConfig, TaskPipelineConfig
 from trinity.config.schema.data import ExperienceBufferConfig, TasksetConfig
 from trinity.config.schema.experiment import Config, ServiceConfig
-from trinity.data_juicer.address import check_address
 from trinity.errors import UserError
-from trinity.json_values import JsonValue
 from trinity.operators import OPERATORS
+from trinity.operators.tasks import TASK_OPERATORS
+from trinity.operators.tasks.task_pipeline import Ordering, ResolvedTaskPipeline, TaskOperator
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
-from trinity.task_operators import TASK_OPERATORS
-from trinity.task_operators.task_pipeline import Ordering, ResolvedTaskPipeline, TaskOperator
+from trinity.runtime.json_values import JsonValue
+from trinity.user_code.data_juicer.address import check_address
 
 TASK_OPERATOR = RequiredSignature(
     input_type="TaskRows",
     return_type="TaskChanges",
-    module="trinity.task_operators.task_rows",
+    module="trinity.operators.tasks.task_rows",
     parameter="tasks",
 )
 DATA_JUICER = "data_juicer"

@@ -6,7 +6,7 @@ from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.arithmetic import Keys, text_keys
 from trinity.config.schema.model import ModelConfig
 from trinity.errors import UserError
-from trinity.json_values import JsonValue
+from trinity.runtime.json_values import JsonValue
 
 ROPE_KEYS = frozenset({"rope_theta", "rope_scaling", "rope_parameters"})
 """Keys of a config.json, in the forms of several releases of transformers."""

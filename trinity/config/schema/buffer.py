@@ -19,7 +19,7 @@ from trinity.config.schema.base import (
     default_section,
 )
 from trinity.config.schema.data import ExperienceBufferConfig, TasksetConfig
-from trinity.task_operators.task_pipeline import OrderMethod
+from trinity.operators.tasks.task_pipeline import OrderMethod
 
 TrainStepChoice = Literal["auto", "rows", "explore_step"]
 

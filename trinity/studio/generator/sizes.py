@@ -5,11 +5,9 @@ from dataclasses import dataclass
 
 from trinity.config.plan.placement import assign_gpus, cluster_gpus_of, gpu_demand_of
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.errors import UserError
-from trinity.json_values import JsonObject, JsonValue
-from trinity.sizing.memory import GIB, MemoryTerm
-from trinity.sizing.model_shape import ModelShape
-from trinity.sizing.stage_sizes import (
+from trinity.config.sizing.memory import GIB, MemoryTerm
+from trinity.config.sizing.model_shape import ModelShape
+from trinity.config.sizing.stage_sizes import (
     USABLE,
     EngineMemory,
     auxiliary_memory,
@@ -19,6 +17,8 @@ from trinity.sizing.stage_sizes import (
     rank_advice,
     rank_memory,
 )
+from trinity.errors import UserError
+from trinity.runtime.json_values import JsonObject, JsonValue
 
 MAX_NODES = 8
 """Most machines in the picture of GPUs."""

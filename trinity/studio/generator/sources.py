@@ -17,7 +17,7 @@ import trinity
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.schema.experiment import SINGLE_STAGE
 from trinity.errors import UserError
-from trinity.launch.resume import PLAN_FILE
+from trinity.run.launch.resume import PLAN_FILE
 from trinity.runtime.logs import HIDDEN
 from trinity.studio.generator.document import Tree, read_document
 

@@ -12,10 +12,10 @@ import grpc
 
 from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
-from trinity.deploy.submission import ExperimentSubmission, refuse_local_modes
 from trinity.errors import UserError
-from trinity.rpc.errors import error_of
-from trinity.runtime.child_process import module_command
+from trinity.run.deploy.submission import ExperimentSubmission, refuse_local_modes
+from trinity.runtime.process.child_process import module_command
+from trinity.runtime.rpc.errors import error_of
 from trinity.studio.system import System
 
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")

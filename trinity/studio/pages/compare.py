@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import streamlit as st
 
 from trinity.errors import TrinityError
-from trinity.json_values import JsonObject
+from trinity.runtime.json_values import JsonObject
 from trinity.studio.comparison import (
     MAX_COMPARED,
     MAX_DIFFERENCES,

@@ -9,8 +9,8 @@ from typing import Any
 import streamlit as st
 
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.sizing.memory import GIB
 from trinity.errors import TrinityError, UserError
-from trinity.sizing.memory import GIB
 from trinity.studio.context import studio_context
 from trinity.studio.generator.document import (
     FormReport,

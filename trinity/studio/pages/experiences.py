@@ -6,9 +6,9 @@ from pathlib import Path
 import streamlit as st
 
 from trinity.api.v1 import query_pb2
+from trinity.data.samples import state_name
 from trinity.errors import TrinityError
 from trinity.inspect.conditions import HELP
-from trinity.inspect.samples import state_name
 from trinity.studio.connection import require_open, stages_of
 from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.conversation import conversation_line, conversation_turns

@@ -8,7 +8,7 @@ import streamlit as st
 
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
 from trinity.errors import TrinityError
-from trinity.progress.figures import format_clock
+from trinity.run.progress.figures import format_clock
 from trinity.studio.connection import OpenRun, require_open
 from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.curves import (

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import streamlit as st
 
 from trinity.errors import TrinityError
-from trinity.inspect.logs import LEVELS, LogFilter, since_of
+from trinity.run.log_files import LEVELS, LogFilter, since_of
 from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.logs import LogPage, line_text, read_page
 from trinity.studio.plain_text import plain_text

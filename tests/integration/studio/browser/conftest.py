@@ -25,7 +25,7 @@ from tests.support.browser import (
 )
 from tests.support.model_free.experiment import experiment_plan, start_experiment
 from tests.support.model_free.stack import model_free_stack
-from trinity.launch.resume import store_plan
+from trinity.run.launch.resume import store_plan
 
 START_SECONDS = 120.0
 DRAW_SECONDS = 120.0

@@ -18,7 +18,7 @@ from tests.support.model_free.experiment import (
     wait_until_ended,
 )
 from tests.support.model_free.stack import model_free_stack
-from trinity.launch.resume import store_plan
+from trinity.run.launch.resume import store_plan
 from trinity.studio.pages import experiences, run, scored, step, tasks, tasksets
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]

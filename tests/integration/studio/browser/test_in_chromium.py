@@ -9,7 +9,7 @@ import pytest
 from tests.integration.studio.browser.conftest import HOSTILE, LiveStudio, Viewer
 from tests.support.browser import PAGES, path_of
 from tests.support.model_free.experiment import experiment_plan
-from trinity.launch.resume import store_plan
+from trinity.run.launch.resume import store_plan
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 MOST_TAB_STOPS = 200

@@ -47,7 +47,7 @@ def _reader(frame: FrameType | None) -> str | None:
         path = frame.f_code.co_filename
         if "/services/" in path:
             return path.split("/services/")[1].split("/")[0]
-        if "/trinity/launch/" in path or "/trinity/cli/" in path:
+        if "/trinity/run/launch/" in path or "/trinity/cli/" in path:
             return "launcher"
         if "/trinity/config/" in path:
             module = os.path.basename(path).removesuffix(".py")

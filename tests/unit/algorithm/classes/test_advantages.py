@@ -18,20 +18,20 @@ from trinity.algorithm import token_advantage
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.advantage.needs import needs_of
 from trinity.algorithm.advantage.samples import Samples
-from trinity.algorithm.advantage_fn import GroupAdvantage, adapting
-from trinity.algorithm.advantage_fn.adapting import adapt_advantage, group_class
 from trinity.algorithm.priority import PRIORITIES
 from trinity.algorithm.priority.candidate import Candidate
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES
 from trinity.algorithm.token_advantage.token_batch import TokenBatch
-from trinity.buffer.experiences import experiences_of
-from trinity.buffer.operators.adapting import adapt_operator
-from trinity.buffer.storage import PRIORITY_FUNC, PriorityFunction
 from trinity.errors import UserError
 from trinity.operators import OPERATORS
 from trinity.operators.kinds import USER_FUNCTION_KINDS
 from trinity.operators.rollouts import Content, Rollouts
-from trinity.workflows.trinity_rft.experience import UNREAD, Experience
+from trinity.rft.algorithm.advantage_fn import GroupAdvantage, adapting
+from trinity.rft.algorithm.advantage_fn.adapting import adapt_advantage, group_class
+from trinity.rft.buffer.experiences import experiences_of
+from trinity.rft.buffer.operators.adapting import adapt_operator
+from trinity.rft.buffer.storage import PRIORITY_FUNC, PriorityFunction
+from trinity.rft.workflows.experience import UNREAD, Experience
 
 SAMPLES = Samples.of_groups([0.0, 1.0, 2.0], [1.0, 1.0], [4.0, 0.0])
 
@@ -118,7 +118,8 @@ class _Renaming(plugin.Centred):
     def process(self, exps: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         for exp in exps:
             exp.eid.run, exp.eid.suffix = 9, "same"
-        return super().process(exps)
+        experiences, metrics = super().process(exps)
+        return experiences, metrics
 
 
 def test_ids_may_be_changed() -> None:
@@ -358,7 +359,7 @@ def test_a_class_of_trinity_rft_computes_what_our_function_does(
 
 
 def test_a_subclass_of_one_has_its_own_way_with_a_group() -> None:
-    from trinity.algorithm.advantage_fn import GRPOGroupedAdvantage
+    from trinity.rft.algorithm.advantage_fn import GRPOGroupedAdvantage
 
     class Doubled(GRPOGroupedAdvantage):  # type: ignore[misc]
         """Doubles what the base computes for a group."""
@@ -418,7 +419,7 @@ def test_an_operator_that_asks_models_is_refused() -> None:
 
 
 def test_an_operator_of_trinity_rft_changes_experiences() -> None:
-    from trinity.buffer.operators import RewardSTDFilter
+    from trinity.rft.buffer.operators import RewardSTDFilter
 
     kept, metrics = RewardSTDFilter(threshold=0.0).process(experiences_of(SAMPLES))
     assert [exp.eid.suffix for exp in kept] == ["0", "1", "2", "5", "6"]

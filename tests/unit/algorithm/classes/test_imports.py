@@ -3,15 +3,18 @@
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trinity import compat
+from trinity import rft
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import BoundReward, check_reward
 
+RFT = Path(rft.__file__).parent
+SHELLS = {"algorithm", "buffer", "common", "utils"}
 IMPORTS = [
     ("trinity.algorithm", "ADVANTAGE_FN AdvantageFn ALGORITHM_TYPE AlgorithmType KL_FN KLFn"),
     ("trinity.algorithm", "ENTROPY_LOSS_FN EntropyLossFn POLICY_LOSS_FN PolicyLossFn"),
@@ -48,11 +51,6 @@ IMPORTS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _hook() -> None:
-    compat.install_import_hook()
-
-
 @pytest.mark.parametrize(("module", "names"), IMPORTS)
 def test_names_are_where_files_of_trinity_rft_look(module: str, names: str) -> None:
     found = importlib.import_module(module)
@@ -84,7 +82,7 @@ def test_what_a_part_would_call_is_refused_when_it_is_called() -> None:
 
 
 def test_sections_of_the_configuration_are_there_for_annotations() -> None:
-    from trinity.common.config import BufferConfig, Config, OperatorConfig
+    from trinity.rft.common.config import BufferConfig, Config, OperatorConfig
 
     assert {
         kind.__module__.rpartition(".")[0] for kind in (BufferConfig, Config, OperatorConfig)
@@ -106,9 +104,9 @@ def test_helpers_of_trinity_rft_compute_what_they_say() -> None:
 
 
 def test_metrics_and_times_are_gathered() -> None:
-    from trinity.utils.metrics import aggregate_metrics
-    from trinity.utils.monitor import gather_metrics
-    from trinity.utils.timer import Timer
+    from trinity.rft.utils.metrics import aggregate_metrics
+    from trinity.rft.utils.monitor import gather_metrics
+    from trinity.rft.utils.timer import Timer
 
     given: list[dict[str, object]] = [{"a": 1, "b": "x", "c:sum": 2}, {"a": 3, "c:sum": 5}]
     gathered = aggregate_metrics(given, "p", ["mean", "std"])
@@ -210,3 +208,16 @@ def test_a_reward_of_a_user_is_built_and_called() -> None:
     known = {"response": "4", "truth": "4", "prompt": "2+2=", "messages": []}
     assert bound(**known, response_token=[1, 2]) == {"short": 1.0}
     assert bound(**known, response_token=[1, 2, 3]) == {"short": 0.0}
+
+
+def test_each_module_of_trinity_rft_is_one_under_both_names() -> None:
+    """Two modules of one file would have two registries, and classes that are not the same."""
+    files = (path.relative_to(RFT).with_suffix("") for path in RFT.rglob("*.py"))
+    ours = {"trinity.rft." + ".".join(path.parts).removesuffix(".__init__") for path in files}
+    of_shells = (name for name in ours if name.split(".")[2] in SHELLS)
+    shells = sorted(set(of_shells) - {"trinity.rft.algorithm"})  # a room of ours has that name
+    assert len(shells) > 20
+    for name in shells:
+        theirs = name.replace(".rft.", ".", 1)
+        assert importlib.import_module(theirs) is importlib.import_module(name)
+        assert importlib.import_module(name).__name__ == name

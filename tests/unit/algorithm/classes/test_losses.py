@@ -8,22 +8,22 @@ import pytest
 import torch
 
 from tests.unit.algorithm.classes import plugin
-from trinity.algorithm.adapted_part import AdaptedPart
 from trinity.algorithm.aggregation import BatchTotals
 from trinity.algorithm.entropy import ENTROPY_LOSSES
 from trinity.algorithm.entropy.inputs import EntropyInputs
-from trinity.algorithm.entropy_loss_fn import EntropyLossFn
 from trinity.algorithm.kl import DIVERGENCES
 from trinity.algorithm.kl.estimators import KL_ESTIMATORS
 from trinity.algorithm.kl.penalty import kl_penalty
-from trinity.algorithm.kl_fn import KLFn
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, validate_policy_loss
-from trinity.algorithm.policy_loss_fn import PolicyLossFn
-from trinity.algorithm.utils import aggregate_loss
 from trinity.errors import UserError
 from trinity.plugins import Registry
+from trinity.rft.algorithm.entropy_loss_fn import EntropyLossFn
+from trinity.rft.algorithm.kl_fn import KLFn
+from trinity.rft.algorithm.policy_loss_fn import PolicyLossFn
+from trinity.rft.algorithm.utils import aggregate_loss
+from trinity.user_code.adapted_part import AdaptedPart
 
 ADVANTAGES = torch.tensor([[1.0, 1.0, 1.0], [-2.0, -2.0, -2.0]])
 MASK = torch.tensor([[True, True, True], [True, False, False]])

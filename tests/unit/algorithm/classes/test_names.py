@@ -10,44 +10,46 @@ import pytest
 import torch
 
 from tests.unit.source_names import ROOT
-from trinity.algorithm.adapted_part import set_attributes
 from trinity.algorithm.advantage.samples import Samples
-from trinity.algorithm.advantage_fn import AdvantageFn
-from trinity.algorithm.advantage_fn.adapting import (
-    TokenData,
-    adapt_advantage,
-    group_class,
-    token_class,
-)
 from trinity.algorithm.algorithm_type import Part
 from trinity.algorithm.entropy.inputs import EntropyInputs
-from trinity.algorithm.entropy_loss_fn import EntropyLossFn
-from trinity.algorithm.entropy_loss_fn.adapting import adapted_entropy_loss
-from trinity.algorithm.kl_fn import KLFn
-from trinity.algorithm.kl_fn.adapting import adapted_kl
 from trinity.algorithm.policy_loss.inputs import PolicyInputs
-from trinity.algorithm.policy_loss_fn import PolicyLossFn
-from trinity.algorithm.policy_loss_fn.adapting import adapted_loss, loss_class
 from trinity.algorithm.priority.candidate import Candidate
 from trinity.algorithm.priority.evaluation import compute_priorities
-from trinity.algorithm.sample_strategy import MixSampleStrategy, adapt_strategy
 from trinity.algorithm.signature import signature_of
 from trinity.algorithm.token_advantage.token_batch import TokenBatch
-from trinity.buffer.experiences import experiences_of
-from trinity.buffer.operators import ExperienceOperator
-from trinity.buffer.operators.adapting import adapt_operator, operator_class
-from trinity.buffer.storage import PriorityFunction, adapt_priority
 from trinity.config.plan.algorithm import AlgorithmPart
 from trinity.errors import UserError
 from trinity.operators.group_reward import group_reward
 from trinity.operators.rollouts import Content, Rollouts
 from trinity.rewards.reward import BoundReward, check_reward
-from trinity.workflows.trinity_rft.hosting import NamedReward, reward_class
+from trinity.rft.algorithm.advantage_fn import AdvantageFn
+from trinity.rft.algorithm.advantage_fn.adapting import (
+    TokenData,
+    adapt_advantage,
+    group_class,
+    token_class,
+)
+from trinity.rft.algorithm.entropy_loss_fn import EntropyLossFn
+from trinity.rft.algorithm.entropy_loss_fn.adapting import adapted_entropy_loss
+from trinity.rft.algorithm.kl_fn import KLFn
+from trinity.rft.algorithm.kl_fn.adapting import adapted_kl
+from trinity.rft.algorithm.policy_loss_fn import PolicyLossFn
+from trinity.rft.algorithm.policy_loss_fn.adapting import adapted_loss, loss_class
+from trinity.rft.algorithm.sample_strategy import MixSampleStrategy, adapt_strategy
+from trinity.rft.buffer.experiences import experiences_of
+from trinity.rft.buffer.operators import ExperienceOperator
+from trinity.rft.buffer.operators.adapting import adapt_operator, operator_class
+from trinity.rft.buffer.storage import PriorityFunction, adapt_priority
+from trinity.rft.workflows.hosting import NamedReward, reward_class
+from trinity.user_code.adapted_part import set_attributes
 
 PLACES = (
-    *("trinity/algorithm", "trinity/operators", "trinity/buffer", "trinity/rewards"),
-    *("trinity/task_operators", "trinity/workflows", "trinity/config/plan", "trinity/plugins.py"),
-    *("trinity/isolation", "services/buffer/workers", "services/buffer/pipeline"),
+    *("trinity/algorithm", "trinity/operators", "trinity/rewards", "trinity/workflows"),
+    *("trinity/rft/algorithm", "trinity/rft/buffer", "trinity/rft/workflows"),
+    *("trinity/config/plan", "trinity/plugins.py", "trinity/user_code/adapted_part.py"),
+    *("trinity/user_code/values.py", "services/explorer/user_process"),
+    *("services/buffer/workers", "services/buffer/pipeline"),
     *("services/trainer/learner", "services/trainer/estimation.py"),
 )
 """The code on the way from a file's arguments to users' parts."""

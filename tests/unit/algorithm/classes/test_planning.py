@@ -11,13 +11,13 @@ from services.buffer.domain.operators import PipelineFunction
 from services.buffer.workers.functions import FunctionRunner
 from tests.unit.algorithm.classes import plugin
 from trinity.algorithm.advantage.samples import Samples
-from trinity.algorithm.policy_loss_fn import POLICY_LOSS_FN
-from trinity.algorithm.sample_strategy import DefaultSampleStrategy, adapt_strategy
 from trinity.config.plan.algorithm import resolve_algorithm
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.schema.algorithm import AlgorithmConfig
 from trinity.errors import UserError
 from trinity.plugins import PLUGIN_DIRS_VARIABLE
+from trinity.rft.algorithm.policy_loss_fn import POLICY_LOSS_FN
+from trinity.rft.algorithm.sample_strategy import DefaultSampleStrategy, adapt_strategy
 
 HERE = plugin.__name__
 
@@ -124,14 +124,14 @@ def test_what_an_algorithm_cannot_decide_is_refused(body: str, complaint: str) -
     namespace: dict[str, Any] = {"Algorithm": plugin.Algorithm}
     indented = f"    @classmethod\n    {body}" if body.startswith("def") else f"    {body}"
     exec(f"class Changed(Algorithm):\n{indented}\n", namespace)
-    from trinity.algorithm.algorithm import adapt_algorithm
+    from trinity.rft.algorithm.algorithm import adapt_algorithm
 
     with pytest.raises(UserError, match=complaint):
         adapt_algorithm("changed", namespace["Changed"])
 
 
 def test_an_unknown_key_of_an_algorithm_is_named() -> None:
-    from trinity.algorithm.algorithm import adapt_algorithm
+    from trinity.rft.algorithm.algorithm import adapt_algorithm
 
     class Keyed(plugin.Algorithm):
         """Sets something else."""

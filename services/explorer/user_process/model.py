@@ -1,0 +1,296 @@
+"""A workflow in a process of users' code, and the model as it calls it: asked of the explorer."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Unpack
+
+from services.explorer.user_process.calls import CallChannel, Json, OnDelta, Reply
+from trinity.config.plan.parts import ResolvedSampling
+from trinity.config.schema.data import FormatConfig
+from trinity.plugins import REWARDS, WORKFLOWS
+from trinity.rewards.reward import BoundReward
+from trinity.rewards.score import as_reward
+from trinity.rft.workflows.experience import preload_tensors
+from trinity.rft.workflows.hosting import (
+    HostedRuns,
+    IdleWorkflows,
+    ModelPaths,
+    NamedReward,
+    TaskInputs,
+)
+from trinity.rft.workflows.workflow import Workflow as HostedWorkflow
+from trinity.types import Experience, JsonObject, SamplingParams
+from trinity.user_code.values import PartRef, experience_from_text, experience_to_text
+from trinity.workflows.experience_builder import SamplingOverrides
+from trinity.workflows.generation import (
+    ApiAccess,
+    AttemptCalls,
+    GenerationDelta,
+    Likeliest,
+    ModelLimits,
+    Prompt,
+    Scores,
+)
+from trinity.workflows.messages import Message
+from trinity.workflows.model import ModelWrapper, OnIndexedDelta
+from trinity.workflows.task import Task
+from trinity.workflows.workflow import Workflow, check_are_distinct
+
+
+@cache
+def _calling_loop() -> asyncio.AbstractEventLoop:
+    """The loop of calls that are not made on a loop of the workflow's own."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="model-calls", daemon=True).start()
+    return loop
+
+
+class RemoteTokenizer:
+    """The model's tokenizer, asked of the explorer."""
+
+    def __init__(self, call: Callable[..., Reply], template_sha256: bytes) -> None:
+        self._call = call
+        self._template_sha256 = template_sha256
+
+    @property
+    def template_sha256(self) -> bytes:
+        """Hash of the chat template."""
+        return self._template_sha256
+
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
+        """Encodes a chat."""
+        made = self._call("encode_chat", messages=list(messages), tools=list(tools)).result()
+        return Prompt.from_json(made)
+
+    def encode(self, text: str) -> Prompt:
+        """Encodes a text."""
+        return Prompt.from_json(self._call("encode", text=text).result())
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Decodes tokens."""
+        return str(self._call("decode", tokens=token_ids).result())
+
+
+class RemoteModel(ModelWrapper):
+    """A model of the explorer's for the run of this process."""
+
+    def __init__(self, channel: CallChannel, place: int, facts: Json) -> None:
+        self._channel = channel
+        self._place = place
+        self._limits = ModelLimits(**facts["limits"])
+        sampling = facts["sampling"]
+        self._sampling = SamplingParams(**{**sampling, "stop": tuple(sampling["stop"])})
+        self._version, self._incarnation = facts["weights"]
+        self._name = facts["name"]
+        self._tokenizer = RemoteTokenizer(
+            self._ask_explorer, bytes.fromhex(facts["template_sha256"])
+        )
+        self._calls = AttemptCalls(_calling_loop())
+        self._known: dict[int, Experience] = {}
+        if facts["api"] is not None:
+            self.enable_api(ApiAccess(**facts["api"]))
+
+    @property
+    def name(self) -> str:
+        """Name of an auxiliary model; empty for the policy."""
+        return str(self._name)
+
+    async def chat_async(
+        self,
+        messages: Sequence[Message],
+        *,
+        n: int = 1,
+        tools: Sequence[JsonObject] = (),
+        on_delta: OnIndexedDelta | None = None,
+        **sampling: Unpack[SamplingOverrides],
+    ) -> list[Experience]:
+        """Returns `n` answers to a chat; see `ModelWrapper.chat_async`."""
+        given = {"messages": list(messages), "n": n, "tools": list(tools), "sampling": sampling}
+        return await self._ask("chat", on_delta, given)
+
+    async def generate_async(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        *,
+        n: int = 1,
+        on_delta: OnIndexedDelta | None = None,
+        **sampling: Unpack[SamplingOverrides],
+    ) -> list[Experience]:
+        """Returns `n` continuations of each prompt, in the prompts' order."""
+        plain = [p if isinstance(p, str) else [int(token) for token in p] for p in prompts]
+        return await self._ask(
+            "generate", on_delta, {"prompts": plain, "n": n, "sampling": sampling}
+        )
+
+    def encodes_to(
+        self, messages: Sequence[Message], prompt: list[int], tools_sha256: bytes
+    ) -> bool:
+        """Returns true if a chat, with tools of an earlier call, is this prompt."""
+        asked = self._ask_explorer(
+            "encodes_to", messages=list(messages), prompt=prompt, tools_sha256=tools_sha256.hex()
+        )
+        return bool(asked.result())
+
+    async def score_all_async(
+        self, sequences: Sequence[Sequence[int]], *, num_likeliest: int = 0
+    ) -> list[Scores]:
+        """Scores several sequences."""
+        plain = [[int(token) for token in tokens] for tokens in sequences]
+        found = self._ask_explorer("score", sequences=plain, num_likeliest=num_likeliest)
+        return [_scores(scores) for scores in await asyncio.wrap_future(found)]
+
+    def keep_history(self) -> None:
+        """Records answers from now on."""
+        self._ask_explorer("keep_history").result()
+
+    def extract_experience_from_history(self, clear_history: bool = True) -> list[Experience]:
+        """Returns the answers to all calls of this run so far; those seen here are the same."""
+        made = self._ask_explorer("history", clear=clear_history).result()
+        return [self._answer(each) for each in made]
+
+    def refuse_calls(self) -> None:
+        """Ends the run: threads that it left behind get no more answers."""
+        self._calls.refuse()
+
+    async def _ask(
+        self, function: str, on_delta: OnIndexedDelta | None, given: Mapping[str, object]
+    ) -> list[Experience]:
+        made = await asyncio.wrap_future(self._ask_explorer(function, on_delta, **given))
+        return [self._answer(each) for each in made]
+
+    def _answer(self, each: Json) -> Experience:
+        """Returns an answer: the object that the workflow has of it, if it has one."""
+        key = each["key"]
+        if key not in self._known:
+            self._known[key] = experience_from_text(each["experience"])
+        return self._known[key]
+
+    def _ask_explorer(
+        self, function: str, on_delta: OnIndexedDelta | None = None, **values: object
+    ) -> Reply:
+        self._calls.require_open()
+        return self._channel.call(function, _of_json(on_delta), model=self._place, **values)
+
+
+def _of_json(on_delta: OnIndexedDelta | None) -> OnDelta | None:
+    if on_delta is None:
+        return None
+
+    def heard(message: Json) -> None:
+        value = message["value"]
+        likeliest = _likeliest(value["likeliest"])
+        on_delta(message["index"], GenerationDelta(**{**value, "likeliest": likeliest}))
+
+    return heard
+
+
+def _scores(values: Json) -> Scores:
+    return Scores(logprobs=values["logprobs"], likeliest=_likeliest(values["likeliest"]))
+
+
+def _likeliest(values: list[list[list[float]]]) -> Likeliest:
+    return [[(int(token), float(logprob)) for token, logprob in place] for place in values]
+
+
+_IDLE = IdleWorkflows()
+"""Workflows of this process that serve one task after another."""
+
+
+def load_workflow(reference: Json) -> None:
+    """Imports a workflow with what it needs, before a run's time begins."""
+    if issubclass(_workflow(reference), HostedWorkflow):
+        preload_tensors()
+
+
+def run_workflow(channel: CallChannel, request: Json) -> JsonObject:
+    """Makes the runs of a request; returns their experiences by run."""
+    kind = _workflow(request["workflow"])
+    models = [RemoteModel(channel, place, facts) for place, facts in enumerate(request["models"])]
+    reward: BoundReward | NamedReward | None
+    try:
+        if issubclass(kind, HostedWorkflow):
+            hosted = _hosted(kind, models, request)
+            made, reward = hosted.make(), hosted.inputs.reward
+        else:
+            reward = _bound(request)
+            returned = _native(kind, models, _task(request, reward))
+            made = {request["runs"][0]: _checked(returned, kind.__name__)}
+    finally:
+        for model in models:
+            model.refuse_calls()
+    return {
+        "made": {str(run): [experience_to_text(e) for e in made[run]] for run in made},
+        "called_reward": None if reward is None else reward.was_called,
+    }
+
+
+def _workflow(reference: Json) -> Any:
+    ref: PartRef[type[Workflow]] = PartRef(**reference)
+    return ref.resolve(WORKFLOWS)
+
+
+def _native(kind: type[Workflow], models: Sequence[RemoteModel], task: Task) -> object:
+    policy, auxiliary = models[0], models[1:]
+    workflow = (
+        kind(task=task, model=policy, auxiliary_models=auxiliary)
+        if auxiliary  # workflows may leave the argument out
+        else kind(task=task, model=policy)
+    )
+    return asyncio.run(workflow.run_async()) if workflow.is_async else workflow.run()
+
+
+def _checked(made: object, name: str) -> list[Experience]:
+    if not isinstance(made, list) or not made:
+        raise ValueError(f"{name} returned no list of experiences")
+    for experience in made:
+        if not isinstance(experience, Experience):
+            raise TypeError(f"{name} returned {type(experience).__name__}, not an Experience")
+        experience.reward = as_reward(experience.reward, name)
+    check_are_distinct(made, name)
+    return made
+
+
+def _hosted(kind: type, models: Sequence[RemoteModel], request: Json) -> HostedRuns:
+    hosted = request["hosted"]
+    inputs = TaskInputs(
+        workflow=kind,
+        task=_task(request, None),
+        sampling=ResolvedSampling.model_validate(hosted["sampling"]),
+        reward=_named(request),
+        explore_step=hosted["explore_step"],
+        repeat_times=hosted["repeat_times"],
+        num_runs=len(request["runs"]),
+        needs_reward=hosted["needs_reward"],
+    )
+    return HostedRuns(
+        inputs=inputs,
+        model=models[0],
+        auxiliary_models=models[1:],
+        runs=tuple(request["runs"]),
+        paths=ModelPaths(hosted["policy_path"], tuple(hosted["auxiliary_paths"])),
+        idle=_IDLE,
+    )
+
+
+def _task(request: Json, reward: BoundReward | None) -> Task:
+    values = request["task"]
+    form = FormatConfig.model_validate(values["format"])
+    return Task(**{**values, "format": form}, reward=reward)
+
+
+def _bound(request: Json) -> BoundReward | None:
+    reward = request["reward"]
+    named = _named(request)
+    if named is None:
+        return None
+    return BoundReward(named.source, named.args, named.name, on_failure=reward["on_failure"])
+
+
+def _named(request: Json) -> NamedReward | None:
+    reward = request["reward"]
+    if reward is None:
+        return None
+    ref: PartRef[Any] = PartRef(**reward["part"])
+    return NamedReward(source=ref.resolve(REWARDS), args=reward["args"], name=ref.name)

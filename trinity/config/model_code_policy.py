@@ -1,0 +1,49 @@
+"""Decides whether the Python code that comes with a model may run in this process.
+
+The explorer and the trainer hold the credentials of their tenant, and code of a model could read
+them. So the operator decides, in the environment of the process; without credentials there is
+nothing to protect, and the one who starts a run on loopback may as well import the code.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+
+from trinity.config.plan.model_code import model_code
+from trinity.errors import UserError
+from trinity.runtime.security.credentials import Credentials
+
+logger = logging.getLogger(__name__)
+
+VARIABLE = "TRINITY_TRUST_REMOTE_CODE"
+_ANSWERS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def trusts_model_code(
+    wanted: bool, model: str, environment: Mapping[str, str] = os.environ
+) -> bool:
+    """Returns True if code of this model runs, which is logged with the files' names.
+
+    Raises: UserError if the user wants it and the operator has not allowed it.
+    """
+    if not wanted:
+        return False
+    code = model_code(model)
+    if not _is_allowed(environment):
+        raise UserError(
+            f"`trust_remote_code: true` would run {code or 'the code'} of the model {model} in a "
+            f"process that holds credentials: its operator may allow that with {VARIABLE}=true in "
+            "the environment of explorer and trainer"
+        )
+    logger.warning("code that comes with the model runs here", extra={"model": model, "code": code})
+    return True
+
+
+def _is_allowed(environment: Mapping[str, str]) -> bool:
+    """Takes the operator's word; without one, only processes without credentials may."""
+    given = environment.get(VARIABLE, "").strip().lower()
+    if not given:
+        return not Credentials.from_environment(environment).is_on
+    if given not in _ANSWERS:
+        raise UserError(f"{VARIABLE} is `{given}`: give true or false")
+    return _ANSWERS[given]

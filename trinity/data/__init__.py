@@ -1,0 +1,1 @@
+"""Samples and rows in the forms that parts exchange."""

@@ -1,0 +1,1 @@
+"""Trinity-RFT as an import path."""

@@ -1,0 +1,1 @@
+"""Checks of the workflows and rewards that a plan names, before anything is started."""

@@ -1,0 +1,1 @@
+"""Import paths of Trinity-RFT, for files that were written for it."""

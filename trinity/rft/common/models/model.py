@@ -1,0 +1,10 @@
+"""The model that a workflow calls."""
+
+from trinity.rft.import_hook import resolve
+from trinity.rft.workflows.model import ModelWrapper
+
+__all__ = ["ModelWrapper"]
+
+
+def __getattr__(name: str) -> object:
+    return resolve(__name__, name)

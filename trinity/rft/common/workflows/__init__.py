@@ -1,0 +1,12 @@
+"""Workflows by Trinity-RFT's import paths; further ones are loaded when they are asked for."""
+
+from trinity.plugins import WORKFLOWS
+from trinity.rft.import_hook import resolve
+from trinity.rft.workflows.task import Task
+from trinity.rft.workflows.workflow import Workflow
+
+__all__ = ["WORKFLOWS", "Task", "Workflow"]
+
+
+def __getattr__(name: str) -> object:
+    return resolve(__name__, name)

@@ -1,0 +1,337 @@
+"""Runs a workflow that was written for Trinity-RFT, and takes over what it returns.
+
+    made = HostedRuns(inputs, model, auxiliary, runs=(0, 1)).make()   # blocks: call it in a thread
+    made[0], made[1]                                                  # experiences by run
+
+What the engine answered stays the engine's; what the workflow built itself is marked.
+"""
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from trinity import types
+from trinity.config.plan.parts import ResolvedSampling
+from trinity.errors import UserError
+from trinity.plugins import REWARDS
+from trinity.rewards.reward import BoundReward, RewardFn, RewardSource
+from trinity.rewards.score import as_reward
+from trinity.rft.workflows.experience import Experience, further_samples
+from trinity.rft.workflows.model import ModelWrapper, run_own_loop
+from trinity.rft.workflows.samples import taken_over
+from trinity.rft.workflows.task import FormatConfig, GenerationConfig, RewardParts, Task
+from trinity.rft.workflows.workflow import Workflow
+from trinity.types import JsonObject
+from trinity.workflows.model import ModelWrapper as OurModel
+from trinity.workflows.task import Task as OurTask
+from trinity.workflows.workflow import check_are_distinct
+
+logger = logging.getLogger(__name__)
+MAX_IDLE = 64
+"""Instances of a class that wait for a next task; upstream keeps one a runner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedReward:
+    """The reward of a taskset, before it is made."""
+
+    source: RewardSource
+    args: JsonObject
+    name: str
+    made: list[BoundReward] = field(default_factory=list, compare=False)
+    """What the workflow made of it."""
+
+    @property
+    def was_called(self) -> bool | None:
+        """True if a workflow called it; None if that cannot be known."""
+        return any(own.was_called for own in self.made) if self.is_watched else None
+
+    @property
+    def is_watched(self) -> bool:
+        """True if workflows get a class of ours over it."""
+        return _class_as_it_is(self) is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskInputs:
+    """Everything that a task is made of."""
+
+    workflow: type
+    task: OurTask
+    sampling: ResolvedSampling
+    reward: NamedReward | None
+    explore_step: int = 0
+    repeat_times: int = 1
+    """Runs of the task in all; a workflow without `can_repeat` makes one of them."""
+    num_runs: int = 1
+    needs_reward: bool = True
+    """False if the algorithm makes nothing of rewards: one that is missing is 0."""
+
+
+def create_task(inputs: TaskInputs) -> Task:
+    """Returns a task that the workflow may change without a change to any other."""
+    task, sampling, reward = inputs.task, inputs.sampling, inputs.reward
+    known = {own.name for own in fields(FormatConfig)}
+    form = {k: v for k, v in task.format.model_dump().items() if k in known}
+    return Task(
+        workflow=inputs.workflow,
+        repeat_times=inputs.repeat_times,
+        format_args=FormatConfig(**{**form, "system_prompt": task.system_prompt}),
+        rollout_args=GenerationConfig(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            logprobs=sampling.logprobs,
+            max_tokens=sampling.max_tokens,
+            n=inputs.num_runs,
+        ),
+        workflow_args=dict(task.workflow_args),
+        reward_fn_args=dict(reward.args) if reward is not None else {},
+        is_eval=task.is_eval,
+        reward_fn=reward_class(reward, task.raw_task),
+        raw_task=task.raw_task,
+        batch_id=inputs.explore_step,
+        task_id=task.index,
+        index={"taskset": task.taskset, "index": task.index},
+    )
+
+
+def reward_class(reward: NamedReward | None, row: JsonObject) -> type | None:
+    """Returns the class that makes the taskset's reward, as workflows call it.
+
+    One that was written for Trinity-RFT is given as it is. A reward of ours takes the parameters
+    that it names, whatever else a workflow passes.
+    """
+    if reward is None:
+        return None
+    return _class_as_it_is(reward) or _adapted(reward, row)
+
+
+def _class_as_it_is(reward: NamedReward) -> type | None:
+    """Returns the class of a reward that was written for Trinity-RFT; None for others."""
+    from trinity.rft.common.rewards import CLASSES  # has all graders
+    from trinity.rft.common.rewards import RewardFn as TheirRewardFn
+
+    if reward.name in CLASSES and not REWARDS.is_own(reward.name):
+        return CLASSES[reward.name]
+    source = reward.source
+    if isinstance(source, type) and issubclass(source, TheirRewardFn):
+        return source
+    return None
+
+
+def _adapted(reward: NamedReward, row: JsonObject) -> type:
+    """Returns a class over a reward of ours, or a function, with Trinity-RFT's way of calling."""
+
+    class Adapted(RewardFn):
+        def __init__(self, /, **args: Any) -> None:
+            self._bound = BoundReward(reward.source, args, reward.name)
+            reward.made.append(self._bound)
+
+        def __call__(self, /, response: Any = None, *others: Any, **known: Any) -> RewardParts:
+            if others:
+                known.setdefault("messages", others[0])
+            numbers = self._bound(**_values(response, {"task": row, **known}))
+            score = RewardParts(self._bound.parts_of(numbers))
+            score.beside = numbers
+            return score
+
+    Adapted.__name__ = Adapted.__qualname__ = reward.name
+    return Adapted
+
+
+def _values(response: Any, known: dict[str, Any]) -> dict[str, Any]:
+    """Returns all values that a reward may name; `truth` and `ground_truth` are the same."""
+    truth = known.get("truth", known.get("ground_truth"))
+    values = {"prompt": None, "messages": None, **known, "truth": truth, "ground_truth": truth}
+    if isinstance(response, types.Experience):
+        values["response_length"] = response.sequence.response_length
+        values["finish_reason"] = response.finish_reason
+        response = response.response_text
+    return {**values, "response": response}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPaths:
+    """Names of the models in requests, the policy's first."""
+
+    policy: str
+    auxiliary: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosted:
+    """A workflow with the models that it was made over."""
+
+    workflow: Workflow
+    model: ModelWrapper
+    auxiliary: Sequence[ModelWrapper]
+    reward: NamedReward | None
+    """The reward that it was made with."""
+
+    @property
+    def is_reusable(self) -> bool:
+        """True if it may serve another task: nothing of it belongs to an event loop that ended."""
+        models = (self.model, *self.auxiliary)
+        return (
+            self.workflow.resettable
+            and not self.workflow.asynchronous
+            and all(model.is_reusable for model in models)
+        )
+
+
+class IdleWorkflows:
+    """Workflows with `can_reset` that have ended a task and wait for the next one.
+
+    Only those that ended well come back: a thread that was given up may still use its own.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: dict[tuple[type, str, int], list[Hosted]] = {}
+
+    def take(self, inputs: TaskInputs) -> Hosted | None:
+        """Returns a workflow that no other thread has, if there is one for such a task.
+
+        It has made as many runs before: `reset` often leaves the task's settings as they were.
+        """
+        with self._lock:
+            waiting = self._idle.get(_kind_of(inputs))
+            return waiting.pop() if waiting else None
+
+    def give_back(self, hosted: Hosted, inputs: TaskInputs) -> None:
+        """Keeps a workflow for the next task of its taskset."""
+        with self._lock:
+            waiting = self._idle.setdefault(_kind_of(inputs), [])
+            if len(waiting) < MAX_IDLE:
+                waiting.append(hosted)
+
+
+def _kind_of(inputs: TaskInputs) -> tuple[type, str, int]:
+    return inputs.workflow, inputs.task.taskset, inputs.num_runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostedRuns:
+    """The runs of one task that one call of a workflow makes."""
+
+    inputs: TaskInputs
+    model: OurModel
+    auxiliary_models: Sequence[OurModel]
+    runs: tuple[int, ...]
+    paths: ModelPaths
+    idle: IdleWorkflows
+
+    def make(self) -> dict[int, list[types.Experience]]:
+        """Returns the experiences of each run; it blocks.
+
+        Raises: UserError when they cannot be told apart by run, and the workflow's own errors.
+        """
+        hosted = self._hosted()
+        workflow = hosted.workflow
+        if type(workflow).can_repeat:
+            workflow.set_repeat_times(len(self.runs), self.runs[0])
+        first, own = hosted.reward, self.inputs.reward
+        if first is not None and own is not None and first is not own:
+            own.made.extend(first.made)
+        made = run_own_loop(workflow.run_async) if workflow.asynchronous else workflow.run()
+        name = type(workflow).__name__
+        by_run = self._by_run(name, _checked(made, name), hosted.model)
+        if hosted.is_reusable:
+            self.idle.give_back(hosted, self.inputs)
+        return by_run
+
+    def _hosted(self) -> Hosted:
+        """Returns a workflow with the task: one that is idle, or a new one."""
+        task = create_task(self.inputs)
+        found = self.idle.take(self.inputs)
+        if found is None:
+            return self._new(self.inputs.workflow, task)
+        found.model.bind(self.model)
+        for wrapper, model in zip(found.auxiliary, self.auxiliary_models, strict=True):
+            wrapper.bind(model)
+        found.workflow.task = task
+        try:
+            found.workflow.reset(task)
+        except Exception:  # the edge of the user's code: a task that only `__init__` can begin
+            logger.info("a workflow cannot be reset and is made again", exc_info=True)
+            return self._new(self.inputs.workflow, create_task(self.inputs))
+        return found
+
+    def _new(self, kind: Any, task: Task) -> Hosted:
+        auxiliary = [
+            ModelWrapper(model, model_path=path)
+            for model, path in zip(self.auxiliary_models, self.paths.auxiliary, strict=True)
+        ]
+        policy = ModelWrapper(self.model, model_path=self.paths.policy)
+        workflow: Workflow = kind(task=task, model=policy, auxiliary_models=auxiliary)
+        if "model" not in vars(workflow):  # its constructor leaves that of the base out
+            Workflow.__init__(workflow, task=task, model=policy, auxiliary_models=auxiliary)
+        return Hosted(
+            workflow=workflow, model=policy, auxiliary=auxiliary, reward=self.inputs.reward
+        )
+
+    def _by_run(
+        self, name: str, made: list[Experience], model: ModelWrapper
+    ) -> dict[int, list[types.Experience]]:
+        taken: dict[int, list[types.Experience]] = {run: [] for run in self.runs}
+        self._check_rewards(name, made)
+        for experience, run in zip(made, self._places(name, made), strict=True):
+            taken[run] += [taken_over(sample, model) for sample in further_samples([experience])]
+        return taken
+
+    def _check_rewards(self, name: str, made: list[Experience]) -> None:
+        for experience in made:
+            experience.reward = as_reward(experience.reward, name)
+            if self.inputs.task.is_eval:
+                continue
+            if experience.reward is None and self.inputs.needs_reward:
+                raise UserError(
+                    f"{name} returned an experience without a reward: set `experience.reward`"
+                )
+            experience.reward = experience.reward or 0.0
+
+    def _places(self, name: str, made: list[Experience]) -> list[int]:
+        """Returns the run of each experience: as it says, else in their order."""
+        runs, size = self.runs, len(self.runs)
+        named = [int(_place(experience).run) for experience in made]
+        if size == 1:
+            return list(runs) * len(made)
+        says_nothing = set(named) in ({0}, {runs[0]})
+        is_absolute = all(runs[0] <= run < runs[0] + size for run in named)
+        relative = [run - runs[0] if is_absolute else run for run in named]
+        if not says_nothing and all(0 <= run < size for run in relative):
+            return [runs[run] for run in relative]
+        if says_nothing and (len(made) % size == 0 or len(made) < size):
+            each = max(len(made) // size, 1)
+            return [runs[i // each] for i in range(len(made))]
+        raise UserError(
+            f"{name} returned {len(made)} experiences for {size} runs with the numbers "
+            f"{sorted(set(named))} in `eid.run`: set it to `run_id_base` plus the run's number"
+        )
+
+
+def _place(experience: Experience) -> Any:
+    return experience.eid
+
+
+def _checked(made: object, name: str) -> list[Experience]:
+    """Returns the workflow's experiences; raises UserError for anything else."""
+    if not isinstance(made, list | tuple) or not made:
+        raise UserError(f"{name} returned no list of experiences, but {made!r:.60}")
+    for experience in made:
+        if not isinstance(experience, Experience):
+            raise UserError(
+                f"{name} returned {type(experience).__name__}, not an Experience of "
+                "trinity.common.experience"
+            )
+        experience.check_fields()
+    check_are_distinct(made, name)
+    if len({str(_place(experience).task) for experience in made}) > 1:
+        raise UserError(
+            f"{name} returned experiences with several values of `eid.task`: all samples of a "
+            "task are one group here, so leave `eid.task` as it is"
+        )
+    return list(made)

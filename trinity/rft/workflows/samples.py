@@ -1,0 +1,256 @@
+"""Samples of what a workflow made: the engine's where it answered, else marked or as text."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trinity import types
+from trinity.data.codec import check_sequence
+from trinity.errors import UserError
+from trinity.rft.workflows.experience import OURS, Experience, numbers_of, plain_json
+from trinity.runtime.logs import RateLimitedLog
+from trinity.types import Alignment, Array, Pair, VersionSpan
+from trinity.types import Sequence as TokenSequence
+from trinity.workflows.answers import ASSISTANT, match_answers
+from trinity.workflows.experience_builder import AUXILIARY_MODEL
+from trinity.workflows.model import ModelWrapper as OurModel
+from trinity.workflows.turns import merge_turns
+
+if TYPE_CHECKING:  # that module imports this one
+    from trinity.rft.workflows.model import ModelWrapper
+
+NOT_ANSWERED = (
+    "messages of the assistant in a transcript are not what the model answered to the messages "
+    "before them, so they are not trained: append `experience.response_text` as it is"
+)
+NONE_ANSWERED = (
+    "none of the assistant's messages in a transcript is what the model answered to the messages "
+    "before it, so the whole is trained as text: append `experience.response_text` as it is"
+)
+limited_log = RateLimitedLog(logging.getLogger(__name__))
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """A conversation with the tools that it offers."""
+
+    messages: list[Any]
+    tools: list[Any]
+    temperature: float | None = None
+    """Temperature of the log-probabilities of messages that the model did not answer."""
+
+
+async def transcript_samples(
+    model: OurModel, answers: Sequence[types.Experience], said: Transcript
+) -> list[types.Experience]:
+    """Returns the samples of a transcript without rewards.
+
+    An assistant's message is an answer if the engine gave it to exactly the messages before it.
+    Without any such message the transcript is encoded as a whole: all that the assistant says is
+    trained, with the model's own log-probabilities. Messages that are no answers beside some that
+    are stay context, and the log says so.
+    """
+    matched = match_answers(said.messages, answers, model.was_asked, by_text=False)
+    if not matched.turns:
+        if answers:
+            limited_log.warning(NONE_ANSWERED, answers=len(answers))
+        return [await _encoded(model, said)]
+    if left := len(_assistant_places(said.messages)) - len(matched.turns):
+        limited_log.warning(NOT_ANSWERED, messages=left, turns=len(matched.turns))
+    return merge_turns(matched.turns)
+
+
+def _assistant_places(messages: list[Any]) -> list[int]:
+    """Returns the places of the assistant's messages that follow another message."""
+    return [i for i, message in enumerate(messages) if i and message["role"] == ASSISTANT]
+
+
+async def _encoded(model: OurModel, said: Transcript) -> types.Experience:
+    """Returns the transcript up to its last answer as one sample that the engine did not make.
+
+    Raises: UserError when the template rewrites earlier messages, or it does not fit.
+    """
+    messages, tools = said.messages, said.tools
+    places = _assistant_places(messages)
+    if not places:
+        raise UserError("a transcript without a message of the assistant has nothing to train")
+    encode = model.tokenizer.encode_chat
+    whole = encode(messages[: places[-1] + 1], tools)
+    first = len(encode(messages[: places[0]], tools).token_ids)
+    mask = np.zeros(len(whole.token_ids) - first, dtype=np.bool_)
+    for place in places:
+        before = encode(messages[:place], tools).token_ids
+        after = encode(messages[: place + 1], tools).token_ids
+        if whole.token_ids[: len(after)] != after or after[: len(before)] != before:
+            raise UserError(
+                f"the chat template rewrites message {place} of a transcript that the model did "
+                "not answer in this run, so its tokens are not known: append "
+                "`experience.response_text` as it is"
+            )
+        ends = len(after) + len(_end_of(model, whole.token_ids[len(after) :]))
+        mask[len(before) - first : ends - first] = True
+    end = _end_of(model, _behind(model, said, places[-1])[len(whole.token_ids) :])
+    end = end[: model.limits.max_model_len - len(whole.token_ids)]
+    tokens, mask = [*whole.token_ids, *end], np.append(mask, np.ones(len(end), np.bool_))
+    logprobs = await model.logprobs_async(tokens, said.temperature)
+    body = TokenSequence(
+        tokens=np.array(tokens, dtype=np.int32),
+        prompt_length=first,
+        action_mask=mask,
+        rollout_logprobs=logprobs[first - 1 :],
+        prompt_text=model.text_of(tokens[:first]),
+        response_text=model.text_of(tokens[first:]),
+        role_spans=whole.role_spans,
+    )
+    return types.Experience(body=body)
+
+
+def _behind(model: OurModel, said: Transcript, place: int) -> list[int]:
+    """Returns the tokens of the transcript up to an answer and of what may follow it."""
+    follows = {"role": "user", "content": "."}
+    messages = [*said.messages[: place + 1], follows]
+    try:
+        return model.tokenizer.encode_chat(messages, said.tools).token_ids
+    except UserError:  # the template does not take it there
+        return []
+
+
+def _end_of(model: OurModel, behind: list[int]) -> list[int]:
+    """Returns the end token that a template writes behind an answer, if it writes one.
+
+    It is special, so that it is no text; a model that never sees it never stops.
+    """
+    return behind[:1] if behind and not model.tokenizer.decode(behind[:1]) else []
+
+
+BUILT = "built_by_workflow"
+"""Key in `info` of an experience that no answer of the engine is, and the metric of their share."""
+
+
+def taken_over(experience: Experience, model: "ModelWrapper") -> types.Experience:
+    """Returns the sample as services take it: an answer of the engine, or one that was built."""
+    experience.info, experience.metrics = (
+        dict(experience.info or {}),
+        dict(experience.metrics or {}),
+    )
+    _set_custom_fields(experience)
+    answer = _answer_of(experience, model)
+    if answer is None:
+        _mark_as_built(experience, model)
+    else:
+        _take_from_engine(experience, answer)
+    values = {name: getattr(experience, name) for name in OURS}
+    values["reward"] = None if experience.reward is None else float(experience.reward)
+    values["info"] = plain_json(experience.info)
+    values["metrics"] = {BUILT: 0.0, **numbers_of(experience.metrics)}
+    return types.Experience(**values)
+
+
+def _set_custom_fields(experience: Experience) -> None:
+    for own in experience.custom_fields:
+        value = np.asarray(plain_json(experience.info[own.source_field]), dtype=np.float32)
+        experience.arrays[own.destination_field] = Array(value, Alignment.SAMPLE)
+
+
+def _answer_of(experience: Experience, model: "ModelWrapper") -> types.Experience | None:
+    """Returns the engine's answer that an experience repeats; None if a workflow built it.
+
+    One whose tokens or log-probabilities were changed afterwards is built, too.
+    """
+    body, origin = experience.body, experience.origin
+    if isinstance(body, Pair):
+        return None
+    is_known = origin is not None and origin.version_spans
+    known = [origin] if origin is not None and is_known else []
+    known += [answer for answer, _ in model.answers]
+    has_logprobs = not experience.lacks_logprobs
+    found = (own for own in known if _repeats(body, own.sequence, with_logprobs=has_logprobs))
+    return next(found, None)
+
+
+OF_ENGINE = ("version_spans", "sampling", "chat_template_sha256", "tools_sha256")
+"""Fields that the engine's answer decides."""
+
+
+def _take_from_engine(experience: Experience, answer: types.Experience) -> None:
+    """Fills an experience with what the engine recorded; a workflow may mask more of it."""
+    body, own = experience.sequence, answer.sequence
+    if experience.origin is not answer and experience.truncate_status is None:
+        experience.finish_reason = answer.finish_reason
+    for name in OF_ENGINE:
+        setattr(experience, name, getattr(answer, name))
+    if other := answer.info.get(AUXILIARY_MODEL):
+        experience.info[AUXILIARY_MODEL] = other
+    experience.body = replace(
+        own,
+        action_mask=body.action_mask & own.action_mask,
+        prompt_text=body.prompt_text or own.prompt_text,
+        response_text=body.response_text or own.response_text,
+    )
+
+
+def _repeats(built: types.Sequence, own: types.Sequence, *, with_logprobs: bool) -> bool:
+    """True for the same tokens, with the same log-probabilities wherever both train them.
+
+    One that trains more tokens than the engine chose repeats nothing, unless there are none.
+    """
+    is_same = (
+        own.prompt_length == built.prompt_length
+        and np.array_equal(own.tokens, built.tokens)
+        and own.action_mask.shape == built.action_mask.shape
+    )
+    if not is_same or (own.action_mask.any() and (built.action_mask & ~own.action_mask).any()):
+        return False
+    trained_R = built.action_mask & own.action_mask
+    given_R, known_R = built.rollout_logprobs, own.rollout_logprobs
+    return not with_logprobs or (
+        given_R.shape == known_R.shape
+        and np.array_equal(given_R[trained_R], known_R[trained_R], equal_nan=True)
+    )
+
+
+def _mark_as_built(experience: Experience, model: "ModelWrapper") -> None:
+    """Marks an experience that the workflow built; the run's weights are its version.
+
+    Log-probabilities that it lacks are the model's own, at temperature 1.
+
+    Raises: UserError for lengths that do not fit, and for tokens that the model does not have.
+    """
+    experience.info[BUILT] = True
+    experience.metrics[BUILT] = 1.0
+    body = experience.body
+    for side in (body.chosen, body.rejected) if isinstance(body, Pair) else (body,):
+        check_sequence(side)
+        _check_tokens(side, model.own)
+    if isinstance(body, Pair):
+        return
+    _fill_in(experience, body, model.own)
+    version, incarnation = model.own.weights
+    experience.version_spans = (
+        VersionSpan(start=0, end=body.response_length, version=version, incarnation=incarnation),
+    )
+
+
+def _check_tokens(sequence: types.Sequence, ours: OurModel) -> None:
+    """Asks the engine, which refuses unknown tokens: a trainer would crash on them."""
+    length, limit = len(sequence.tokens), ours.limits.max_model_len
+    if length > limit:
+        raise UserError(
+            f"a workflow built an experience of {length} tokens, `model.max_model_len` is {limit}: "
+            "cut it"
+        )
+    if ours.limits.is_known:
+        ends = [int(sequence.tokens.min()), int(sequence.tokens.max())]
+        ours.wait_in_thread(ours.score_async(ends))
+
+
+def _fill_in(experience: Experience, body: types.Sequence, ours: OurModel) -> None:
+    tokens_L = body.tokens.tolist()
+    if experience.lacks_logprobs:
+        scores = ours.wait_in_thread(ours.score_async(tokens_L))
+        experience.logprobs = scores.logprobs[body.prompt_length - 1 :]
+    body.response_text = body.response_text or ours.text_of(tokens_L[body.prompt_length :])
+    body.prompt_text = body.prompt_text or ours.text_of(tokens_L[: body.prompt_length])

@@ -1,0 +1,1 @@
+"""Starts experiments, here or on services, and follows them."""

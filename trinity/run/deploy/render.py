@@ -1,0 +1,310 @@
+"""Renders the manifests of a deployment for compose, Kubernetes or Nomad, with notes."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import JsonValue
+
+import trinity
+from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.errors import UserError
+from trinity.rft.checks.names import check_part_names
+from trinity.run.deploy.deployment import (
+    FUNCTION_TRUST,
+    MODELS,
+    TRUST_COMMENT,
+    ExperimentDeployment,
+    MountedFolder,
+)
+from trinity.run.deploy.kubernetes import Overlay, kubernetes_files
+from trinity.runtime.owned_places import claim_folder
+
+SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
+
+
+def compose_override(deployment: ExperimentDeployment) -> dict[str, JsonValue]:
+    """Returns the content of compose.override.yaml.
+
+    Raises: UserError when one node cannot do it.
+    """
+    if deployment.explorers > 1:
+        raise UserError(
+            f"`--explorers {deployment.explorers}`: on one node the services share their loopback, "
+            "so there is one explorer: use `--target k8s` or `nomad` for more"
+        )
+    services: dict[str, JsonValue] = {name: _service(deployment, name) for name in SERVICES}
+    for job, service in (
+        ("accounts", "synchronizer"),
+        ("migrate-synchronizer", "synchronizer"),
+        ("migrate-buffer", "buffer"),
+    ):
+        services[job] = {"image": deployment.images.full(service, deployment.variant)}
+    services["experiment"] = _experiment(deployment)
+    return {"services": services, "configs": {"plan": {"file": "./plan.json"}}}
+
+
+def _service(deployment: ExperimentDeployment, name: str) -> dict[str, JsonValue]:
+    rendered: dict[str, JsonValue] = {
+        "image": deployment.images.full(name, deployment.variant),
+        "environment": {**deployment.environment(name)},
+    }
+    if name == "explorer" and (variables := deployment.model_variables):
+        # Without a value, compose takes the variable from its caller's environment.
+        rendered["environment"] = {**deployment.environment(name), **dict.fromkeys(variables)}
+    if folders := deployment.folders(name):
+        rendered["volumes"] = [_bind(folder) for folder in folders]
+    if devices := _devices(deployment, name):
+        wanted: JsonValue = {"driver": "nvidia", "device_ids": devices, "capabilities": ["gpu"]}
+        rendered["deploy"] = {"resources": {"reservations": {"devices": [wanted]}}}
+    if name == "explorer" and not deployment.needs_explorer:
+        rendered["deploy"] = {"replicas": 0}
+    return rendered
+
+
+def _bind(folder: MountedFolder) -> JsonValue:
+    """Mounts a folder; a missing one is an error, since the engine would create it as root."""
+    return {
+        "type": "bind",
+        "source": folder.path,
+        "target": folder.path,
+        "read_only": not folder.is_writable,
+        "bind": {"create_host_path": False},
+    }
+
+
+def _devices(deployment: ExperimentDeployment, name: str) -> list[JsonValue]:
+    """Returns GPU ids: rollout takes the first GPUs, training the next ones."""
+    first = deployment.gpus("explorer") if name == "trainer" else 0
+    return [str(first + i) for i in range(deployment.gpus(name))]
+
+
+def _experiment(deployment: ExperimentDeployment) -> JsonValue:
+    """Returns a container that ends with the experiment."""
+    return {
+        "image": deployment.images.full("synchronizer", deployment.variant),
+        "entrypoint": ["trinity", "deploy", "submit"],
+        "command": [
+            "--plan=/etc/trinity/plan.json",
+            "--synchronizer=127.0.0.1:50051",
+            "--buffer=127.0.0.1:50052",
+        ],
+        "configs": [{"source": "plan", "target": "/etc/trinity/plan.json"}],
+        "network_mode": "service:network",
+        "depends_on": {
+            name: {"condition": "service_healthy"} for name in ("synchronizer", "buffer")
+        },
+        "user": "${TRINITY_UID:-10001}:${TRINITY_GID:-10001}",
+        "init": True,
+        "read_only": True,
+        "tmpfs": ["/tmp"],
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+        "restart": "no",
+    }
+
+
+CACHE = "/alloc/data/huggingface"
+"""Shared by the tasks of a group, and kept while they stay on a node."""
+PLAN_FROM_JOBS = "../plan.json"
+"""Nomad resolves paths relative to the job file."""
+
+
+def nomad_variables(deployment: ExperimentDeployment) -> str:
+    """Returns the content of the variables file; Nomad interpolates its strings."""
+    text = json.dumps(_values(deployment), indent=2, ensure_ascii=False)
+    return text.replace("${", "$${").replace("%{", "%%{") + "\n"
+
+
+def _values(deployment: ExperimentDeployment) -> dict[str, JsonValue]:
+    return {
+        "plan_file": PLAN_FROM_JOBS,
+        "images": {
+            name: deployment.images.full(name, deployment.variant) for name in (*SERVICES, "studio")
+        },
+        "environment": {name: {**deployment.environment(name, CACHE)} for name in SERVICES},
+        "volumes": {
+            name: [
+                f"{folder.path}:{folder.path}:{'rw' if folder.is_writable else 'ro'}"
+                for folder in deployment.folders(name)
+            ]
+            for name in SERVICES
+        },
+        "explorers": deployment.num_explorer_services,
+        "explorer_hosts": deployment.explorer_hosts,
+        "trainers": deployment.trainer_hosts,
+        "explorer_gpus": deployment.gpus("explorer"),
+        "trainer_gpus": deployment.gpus("trainer"),
+    }
+
+
+Target = Literal["compose", "k8s", "nomad"]
+COPIED: dict[Target, tuple[str, ...]] = {
+    "compose": ("compose.yaml", "compose.studio.yaml", "nats", "observability"),
+    "k8s": ("k8s", "nats"),
+    "nomad": ("nomad", "nats"),
+}
+PLAN = "plan.json"
+VARIABLES = "experiment.vars.json"
+
+
+def check_gpu_capacity(deployment: ExperimentDeployment, *, on_one_node: bool) -> None:
+    """Compares the GPUs of each process, and of the one node, with what is needed.
+
+    Raises: UserError when there are too few.
+    """
+    node = deployment.plan.stages[0].config.cluster.gpu_per_node
+    each = deployment.gpus("explorer")
+    ranks = deployment.gpus("trainer") * deployment.trainer_hosts
+    if each > node:
+        raise UserError(
+            f"one explorer takes {each} GPUs, and it is on one machine (`cluster.gpu_per_node: "
+            f"{node}`): lower `explorer.rollout_model.engine_num` or `tensor_parallel_size`, and "
+            "start more explorers with `--explorers`"
+        )
+    num = deployment.explorers if deployment.needs_explorer else 0
+    if on_one_node and num * each + ranks > node:
+        rollout = f"{num} explorers take" if num > 1 else "the explorer takes"
+        raise UserError(
+            f"one node has {node} GPUs (`cluster.gpu_per_node`), of which {rollout} {num * each} "
+            f"and the trainer {ranks}: lower `trainer.rank_num`, or render several nodes with "
+            "`--target k8s` or `nomad` and `--overlay cluster`"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestRenderer:
+    """A rendering of a deployment for a target."""
+
+    deployment: ExperimentDeployment
+    target: Target
+    overlay: Overlay
+    output: Path
+
+    def write_manifests(self) -> str:
+        """Writes everything; returns the command that applies it.
+
+        Raises: UserError when the folder holds something else, or there are no manifests.
+        """
+        self.deployment.check_images_and_secrets()
+        self.deployment.check_turns()
+        on_one_node = self.target == "compose" or self.overlay == "one-node"
+        if on_one_node and self.deployment.trainer_hosts > 1:
+            raise UserError(
+                f"the gang has {self.deployment.trainer_hosts} machines, and this renders one: "
+                "give `--target k8s` or `nomad` with `--overlay cluster`, or lower "
+                "`trainer.rank_num` to one machine's GPUs"
+            )
+        if on_one_node and self.deployment.explorer_hosts > 1:
+            raise UserError(
+                f"one engine has {self.deployment.explorer_hosts} machines, and this renders one: "
+                "give `--target k8s` or `nomad` with `--overlay cluster`, or lower "
+                "`explorer.rollout_model.tensor_parallel_size` to one machine's GPUs"
+            )
+        self.deployment.check_hosts()
+        check_gpu_capacity(self.deployment, on_one_node=on_one_node)
+        files = self._files()
+        self._prepare()
+        for name in COPIED[self.target]:
+            _copy(manifests() / name, self.output / name)
+        for name, content in files.items():
+            (self.output / name).write_text(content, encoding="utf-8")
+        return self._command()
+
+    def _files(self) -> dict[str, str]:
+        plan = {PLAN: self.deployment.plan.model_dump_json(indent=2) + "\n"}
+        match self.target:
+            case "compose":
+                override = yaml.safe_dump(compose_override(self.deployment), sort_keys=False)
+                return {**plan, "compose.override.yaml": self.deployment.explained(str(override))}
+            case "k8s":
+                return {**plan, **kubernetes_files(self.deployment, self.overlay)}
+            case "nomad":
+                return {**plan, VARIABLES: nomad_variables(self.deployment)}
+
+    def _prepare(self) -> None:
+        """Creates the folder; an older rendering may be overwritten, nothing else."""
+        claim_folder(self.output, "give an empty or a new folder as `--output`")
+
+    def _command(self) -> str:
+        match self.target:
+            case "compose":
+                owner = "TRINITY_UID=$(id -u) TRINITY_GID=$(id -g)"  # can read the secrets
+                return f"{owner} docker compose --project-directory {self.output} up -d"
+            case "k8s":
+                return f"kubectl apply -k {self.output}"
+            case "nomad":
+                job = self.output / "nomad" / f"{self.overlay}.nomad.hcl"
+                return f"nomad job run -var-file={self.output / VARIABLES} {job}"
+
+
+def manifests() -> Path:
+    """Returns the folder of the manifests that come with the project.
+
+    Raises: UserError where only the package is installed.
+    """
+    folder = Path(trinity.__file__).parents[1] / "deploy"
+    if not (folder / "compose.yaml").is_file():
+        raise UserError(f"there are no manifests in {folder}: render in a checkout of the project")
+    return folder
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    else:
+        shutil.copyfile(source, target)
+
+
+def render_notes(
+    deployment: ExperimentDeployment, target: Target, overlay: Overlay
+) -> tuple[str, ...]:
+    """Returns the notes as sentences; there may be none."""
+    return tuple(_notes(deployment, target, overlay))
+
+
+def _notes(deployment: ExperimentDeployment, target: Target, overlay: Overlay) -> Iterator[str]:
+    if names := deployment.model_variables:
+        yield _of_models(" and ".join(names), target)
+    if FUNCTION_TRUST in deployment.environment("buffer"):
+        yield f"{FUNCTION_TRUST}: {TRUST_COMMENT}"
+    yield from _unseen(deployment.plan)
+    monitor = deployment.plan.stages[0].config.monitor.monitor_type
+    if monitor not in ("none", "tensorboard"):  # files of the latter are always written
+        yield (
+            f"`monitor.monitor_type: {monitor}`: the images have no monitor; call `trinity deploy "
+            "submit` with `--monitor FOLDER` as well, where the services can be reached"
+        )
+    apart = target == "k8s" or (target, overlay) == ("nomad", "cluster")
+    if apart and any(stage.transfers_weights_in_memory for stage in deployment.plan.stages):
+        yield (
+            "`sync_method: nccl`: between hosts explorers take the files, unless you give the "
+            "trainer the variable TRINITY_TRAINER_TRANSFER_HOST, its address in a private network, "
+            "and let explorers reach every port of it"
+        )
+
+
+def _unseen(plan: ExperimentPlan) -> Iterator[str]:
+    """Yields the user's own parts that fail here; the explorer's image may have them."""
+    try:
+        check_part_names(plan.stages)
+    except UserError as error:
+        for line in str(error).splitlines():
+            yield f"{line} (as seen from here: the explorer fails the run unless it finds it)"
+
+
+def _of_models(names: str, target: Target) -> str:
+    match target:
+        case "compose":
+            return f"set {names} where you call compose: it hands them to the explorer"
+        case "k8s":
+            return (
+                f"make a Secret `{MODELS}` with {names} for the explorer; the network policy "
+                f"`{MODELS}` lets it reach port 443 alone"
+            )
+        case "nomad":
+            return f"give {names} to the explorer's task, with a template of your own in its job"

@@ -1,0 +1,309 @@
+"""Finds a run by its configuration or directory, and describes a finished or stopped one."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import BaseModel, ValidationError
+
+from trinity.config.loading.load import load_config
+from trinity.config.planning import starts_new_run, usual_job_dir
+from trinity.config.schema.experiment import Config, stages_of
+from trinity.errors import UserError
+from trinity.run.launch.modes import SUFFIX
+from trinity.run.launch.resume import PLAN_FILE, has_run
+from trinity.run.local.addresses import stack_directory_of
+from trinity.run.local.reaper import LOCK_FILE, lock_owner_pid, viewer_pid
+from trinity.run.local.run_file import RunningStack, read_running
+from trinity.run.progress.summary import (
+    FINISHED,
+    EvaluationSummary,
+    RunSummary,
+    read_summary,
+)
+from trinity.run.progress.view import failed_runs_text, shown_order
+from trinity.weights.stored import model_lines
+
+_CHECKPOINT = re.compile(r"step-(\d+)-\d+")
+RUN_FILE = "run.json"
+RUN_DEPTHS = ("*/*", "*/*/*")
+"""A run's directory is `<root>/<project>/<name>` or `<root>/<project>/<group>/<name>`."""
+ROOT_VARIABLE = "TRINITY_CHECKPOINT_ROOT_DIR"
+DEFAULT_ROOT = "checkpoints"
+MAX_NAMED_RUNS = 5
+"""Most runs that a message lists."""
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="The run's YAML file.", show_default=False)
+]
+RunArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[RUN]",
+        help="The run's YAML file or its directory; the same as --config or --job-dir.",
+        show_default=False,
+    ),
+]
+JobDirOption = Annotated[
+    Path | None, typer.Option("--job-dir", help="The run's directory.", show_default=False)
+]
+
+
+OneJsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object (docs/schemas).")
+]
+
+
+def result_lines(summary: RunSummary) -> Iterator[str]:
+    """Yields the first, best and final evaluation of each taskset, and the amount of training."""
+    headline = summary.first_evaluation, summary.best_evaluation, summary.final_evaluation
+    others = [(of.first, of.best, of.final) for of in summary.tasksets[1:]]
+    for evaluations in (headline, *others):
+        for title, done in zip(("first", "best", "final"), evaluations, strict=True):
+            if done is not None:
+                yield f"{title:6} evaluation  {_evaluation(done)}"
+    yield (
+        f"{summary.steps} train steps on {summary.experiences:,} experiences "
+        f"({summary.tokens:,} tokens) in {summary.seconds['total']:.0f} s"
+    )
+
+
+def _evaluation(done: EvaluationSummary) -> str:
+    failed = failed_runs_text(done)
+    figures = "  ".join(
+        f"{name} {value.mean:.3f} ± {value.standard_error:.3f} (n={value.n}{failed})"
+        for name, value in ((name, done.metrics[name]) for name in shown_order(done.metrics))
+    )
+    return f"{done.stage} version {done.version} on {done.taskset}: {figures}"
+
+
+class StageOutline(BaseModel):
+    """The parts of a stage's plan that are shown."""
+
+    name: str
+    total_train_steps: int | None = None
+
+
+class PlanOutline(BaseModel):
+    """The parts of a plan that are shown, for plans written by any version."""
+
+    label: str
+    stages: tuple[StageOutline, ...]
+
+
+def last_summary(job_dir: Path) -> RunSummary | None:
+    """The summary of the last start; None if that was stopped: each start removes the former one.
+
+    Times of files decide nothing, as a copied run has others.
+    """
+    return read_summary(job_dir) if has_run(job_dir) else None
+
+
+def stopped_run_lines(job_dir: Path) -> Iterator[str]:
+    """Yields the lines of `trinity status` for a run that was started and has stopped.
+
+    Raises: UserError if its plan cannot be read.
+    """
+    plan = read_outline(job_dir)
+    summary = last_summary(job_dir)
+    if summary is None:
+        yield f"{plan.label}  stopped: `trinity run` goes on with it"
+    elif summary.state == FINISHED:
+        yield f"{plan.label}  finished"
+    else:
+        yield f"{plan.label}  failed: {summary.reason}; `trinity run` goes on with it"
+    for stage in plan.stages:
+        yield f"  {stage.name}  {_checkpoint(job_dir, stage)}"
+    if summary is not None:
+        for stage_summary in summary.stages:
+            for change in stage_summary.changes:
+                yield f"  {stage_summary.name}  changed {change}"
+        yield from result_lines(summary)
+    yield from model_lines(job_dir, [stage.name for stage in plan.stages])
+    yield f"in {job_dir}; `trinity view` shows what it explored, `trinity log` what was logged"
+
+
+def read_outline(job_dir: Path) -> PlanOutline:
+    """Returns what is shown of the plan that a run was started with.
+
+    Raises: UserError if it cannot be read.
+    """
+    path = job_dir / PLAN_FILE
+    try:
+        return PlanOutline.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise UserError(f"cannot read {path}, which says what was started: {error}") from error
+
+
+def _checkpoint(job_dir: Path, stage: StageOutline) -> str:
+    newest = newest_checkpoint_step(job_dir, stage.name)
+    if newest is None:
+        return "no checkpoint yet"
+    of = f" of {stage.total_train_steps}" if stage.total_train_steps else ""
+    return f"newest checkpoint: step {newest}{of}"
+
+
+def newest_checkpoint_step(job_dir: Path, stage: str) -> int | None:
+    """Returns the step of the newest checkpoint of a stage; None if there is none."""
+    folders = (job_dir / "stages" / stage / "checkpoints").glob("step-*")
+    steps = [int(found[1]) for path in folders if (found := _CHECKPOINT.fullmatch(path.name))]
+    return max(steps, default=None)
+
+
+def place_of(
+    word: Path | None, config: Path | None, job_dir: Path | None
+) -> tuple[Path | None, Path | None]:
+    """Returns the configuration and the directory that a command names, the word among them.
+
+    Raises: UserError if the word names another one than an option does.
+    """
+    if word is None:
+        return config, job_dir
+    if config is not None or job_dir is not None:
+        raise UserError(f"{word} and {config or job_dir} both name a run: leave one out")
+    return (None, word) if word.is_dir() else (word, None)
+
+
+def find_run(config: Path | None, job_dir: Path | None) -> tuple[Path, RunningStack]:
+    """Returns the directory of the run, and its running stack.
+
+    Raises: UserError if nothing runs there.
+    """
+    directory = _job_dir(config, job_dir)
+    running = _running(directory)
+    if running is None:
+        raise UserError(f"no run is going on in {directory}{_why_not(directory)}")
+    return directory, running
+
+
+def running_stack(directory: Path) -> RunningStack | None:
+    """Returns the stack that runs there; None if the run has stopped.
+
+    Raises: UserError if no run was started, or if one is being started or stopped.
+    """
+    running = _running(directory)
+    if running is None and (_launcher_pid(directory) is not None or not has_run(directory)):
+        raise UserError(f"no run is going on in {directory}{_why_not(directory)}")
+    return running
+
+
+def find_job_dir(config: Path | None, job_dir: Path | None) -> Path:
+    """Returns the directory of the run, running or stopped."""
+    return _job_dir(config, job_dir)
+
+
+def _why_not(directory: Path) -> str:
+    """Explains why no run is going on, as the end of a sentence."""
+    if (process := _launcher_pid(directory)) is not None:
+        return f" yet, or any more: process {process} starts or stops one; ask again in a moment"
+    if not has_run(directory):
+        return ": none was started there; give its --config or its --job-dir"
+    summary = last_summary(directory)
+    if summary is None:
+        return ": it has stopped; `trinity run` goes on with it"
+    if summary.state == FINISHED:
+        return ": it is finished; `trinity run` shows its results again"
+    return f": it has failed ({summary.reason}); `trinity run` goes on with it"
+
+
+def _job_dir(config: Path | None, job_dir: Path | None) -> Path:
+    if config is not None and job_dir is not None:
+        raise UserError(f"--config {config} and --job-dir {job_dir} both name a run: leave one out")
+    if job_dir is not None:
+        if job_dir.is_file():
+            raise UserError(f"{job_dir} is a file: give the run's directory as `--job-dir`")
+        return job_dir
+    if config is not None:
+        return _run_of(load_config(config))
+    return _default_run(default_root())
+
+
+def default_root() -> Path:
+    """Returns the directory below which runs are where nothing else is said."""
+    return Path(os.environ.get(ROOT_VARIABLE, DEFAULT_ROOT))
+
+
+def _run_of(config: Config) -> Path:
+    """The directory of a configuration's run, or of one made from it, such as a trial.
+
+    Its stages are not planned: the run has begun, and the parts of one's own that a file names are
+    not needed to find it.
+    """
+    own = usual_job_dir(config)
+    if any(stage.config.mode == "serve" for stage in stages_of(config)):
+        return own.with_name(f"{own.name}{SUFFIX}")
+    renewed = [path for path in own.parent.glob(f"{own.name}_*") if _is_renewed(own, path)]
+    derived = [path.parent for path in own.parent.glob(f"{own.name}-*/{RUN_FILE}")]
+    found = [
+        path for path in (own, *sorted(renewed), *sorted(derived)) if _running(path) is not None
+    ]
+    if len(found) > 1:  # a file that trains means the run, not the one that serves it
+        found = [path for path in found if path.name != f"{own.name}{SUFFIX}"]
+    if not found and starts_new_run(config) and has_run(own):
+        return max((own, *renewed), key=_began)
+    return _single(found) if found else own
+
+
+def _is_renewed(own: Path, directory: Path) -> bool:
+    """True for the directory of a later start of a run that never continues an earlier one."""
+    return re.fullmatch(r"_\d{14}", directory.name[len(own.name) :]) is not None and has_run(
+        directory
+    )
+
+
+def _default_run(root: Path) -> Path:
+    """The directory of the only running run below `root`, or else of the only run."""
+    if found := [path for path in run_directories(root, RUN_FILE) if _running(path) is not None]:
+        return _single(found)
+    if found := [
+        path for path in run_directories(root, LOCK_FILE) if _launcher_pid(path) is not None
+    ]:
+        return found[0]  # being started or stopped; the caller reports that
+    stopped = sorted(run_directories(root, PLAN_FILE), key=_began, reverse=True)
+    if not stopped:
+        raise UserError(f"no run was started below {root}: give its --config or its --job-dir")
+    if len(stopped) > 1:
+        raise _several_stopped(root, stopped)
+    return stopped[0]
+
+
+def _several_stopped(root: Path, stopped: list[Path]) -> UserError:
+    named = ", ".join(str(path) for path in stopped[:MAX_NAMED_RUNS])
+    more = f" and {len(stopped) - MAX_NAMED_RUNS} more" if len(stopped) > MAX_NAMED_RUNS else ""
+    return UserError(
+        f"no run is going on below {root}: give the --job-dir of one that has stopped, the "
+        f"newest first: {named}{more}"
+    )
+
+
+def run_directories(root: Path, name: str) -> list[Path]:
+    """Directories of runs that hold a file of this name."""
+    return sorted(path.parent for depth in RUN_DEPTHS for path in root.glob(f"{depth}/{name}"))
+
+
+def _began(job_dir: Path) -> float:
+    return (job_dir / PLAN_FILE).stat().st_mtime
+
+
+def _single(found: list[Path]) -> Path:
+    if len(found) > 1:
+        listed = ", ".join(str(path) for path in found)
+        raise UserError(f"several runs are going on ({listed}): give one's --job-dir")
+    return found[0]
+
+
+def _launcher_pid(directory: Path) -> int | None:
+    """The process that starts, runs or stops a run there; one that only views it is none."""
+    return None if viewer_pid(directory) is not None else lock_owner_pid(directory)
+
+
+def _running(directory: Path) -> RunningStack | None:
+    """The stack that runs there; None also for a viewed run and a killed launcher's stale file."""
+    try:
+        if viewer_pid(stack_directory_of(directory)) is not None:
+            return None
+        return read_running(stack_directory_of(directory))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"cannot read {directory / RUN_FILE}: {error}") from error

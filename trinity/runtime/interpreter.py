@@ -1,0 +1,92 @@
+"""The Python that runs this: what it must be, and files that hide modules.
+
+It is read before anything else, so it imports only what the interpreter has loaded by itself.
+"""
+
+import os
+import sys
+from _frozen_importlib_external import PathFinder
+
+from trinity.errors import UserError
+
+TYPE_CHECKING = False  # `typing` is a file that could be hidden; type checkers know the name
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+OLDEST, NEWEST = (3, 11), (3, 12)
+SYSTEM = "linux"
+OWN_PACKAGES = ("services", "trinity")
+_OWN_FOLDER = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+_LIBRARY = os.path.dirname(os.path.abspath(os.__file__))
+
+
+def check_interpreter(
+    version: tuple[int, int] = sys.version_info[:2], system: str = sys.platform
+) -> None:
+    """Checks what this process runs on.
+
+    Raises: UserError for another Python or system, and when child processes would import the
+    packages of another checkout.
+    """
+    if system != SYSTEM:
+        raise UserError(f"this runs on Linux, and here is {system}: use a Linux machine")
+    if not OLDEST <= version <= NEWEST:
+        found, oldest, newest = map(_dotted, (version, OLDEST, NEWEST))
+        raise UserError(
+            f"this runs on Python {oldest} to {newest}, and {sys.executable} is Python {found}: "
+            f"make the environment again with one of those (make setup PYTHON=python{newest})"
+        )
+    given = os.environ.get("PYTHONPATH")
+    for folder in given.split(os.pathsep) if given else ():
+        if hidden := _foreign_package(folder):
+            raise UserError(hidden)
+
+
+def hiding_files(path: "Sequence[str]" = sys.path) -> "Iterator[str]":
+    """Yields a sentence for each file of PYTHONPATH or of the first folder that hides a module.
+
+    Folders of the environment are left out: libraries put some of theirs in front on purpose.
+    """
+    installed = os.path.join(sys.prefix, "")
+    for place, entry in enumerate(path):
+        folder = os.path.abspath(entry or ".")
+        if folder == _LIBRARY:
+            return
+        if folder == _OWN_FOLDER or folder.startswith(installed) or not os.path.isdir(folder):
+            continue
+        later = [other for other in path[place + 1 :] if os.path.abspath(other or ".") != folder]
+        for name in sorted(filter(None, map(_module_name, os.scandir(folder)))):
+            hidden = PathFinder.find_spec(name, later)
+            if hidden is not None and hidden.origin is not None:
+                yield _sentence(os.path.join(folder, name), name, hidden.origin)
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+def _foreign_package(entry: str) -> str:
+    folder = os.path.abspath(entry or ".")
+    for name in OWN_PACKAGES:
+        file = os.path.join(folder, name, "__init__.py")
+        own = os.path.join(_OWN_FOLDER, name, "__init__.py")
+        if os.path.isfile(file) and os.path.isfile(own) and not os.path.samefile(file, own):
+            return _sentence(os.path.dirname(file), name, own)
+    return ""
+
+
+def _module_name(entry: "os.DirEntry[str]") -> str:
+    """Returns the module that a file or folder is, or nothing."""
+    name, ending = os.path.splitext(entry.name)
+    if ending == ".py":
+        return name
+    is_package = os.path.isfile(os.path.join(entry.path, "__init__.py"))
+    return entry.name if is_package else ""
+
+
+def _sentence(place: str, name: str, hidden: str) -> str:
+    folder = os.path.dirname(place)
+    return (
+        f"{place} hides the module `{name}` in {hidden}: rename it, or keep {folder} out of "
+        "PYTHONPATH and start elsewhere"
+    )

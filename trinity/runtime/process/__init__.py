@@ -1,0 +1,1 @@
+"""Other processes: how one is started, confined and ended."""

@@ -1,0 +1,162 @@
+"""Credentials of a process: its folder of certificates and its token, read again on change."""
+
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+
+from trinity.errors import UserError
+
+if TYPE_CHECKING:
+    from trinity.runtime.security.tokens import TokenKeys
+VARIABLE = "TRINITY_SECURITY_DIR"
+# The first three have the names of cert-manager and of Kubernetes' secrets of type TLS.
+CERTIFICATE = "tls.crt"
+KEY = "tls.key"
+AUTHORITY = "ca.crt"
+TOKEN = "token"
+TOKEN_KEYS = "token-keys.pem"
+_HINT = f"`trinity certs` makes such folders, and {VARIABLE} names one"
+
+
+class TokenFile(grpc.AuthMetadataPlugin):  # type: ignore[misc]  # the library has no types
+    """Adds the token to each call; to rotate it, replace the file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp = (0, 0)
+        self._token = ""
+
+    def __call__(
+        self, _: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback
+    ) -> None:
+        """Supplies the metadata for a call."""
+        try:
+            token = self._newest()
+        except OSError as error:
+            callback((), error)
+        else:
+            callback((("authorization", f"Bearer {token}"),), None)
+
+    def _newest(self) -> str:
+        status = self._path.stat()
+        stamp = (status.st_mtime_ns, status.st_ino)
+        if stamp != self._stamp:
+            self._token = self._path.read_text().strip()
+            self._stamp = stamp
+        return self._token
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The folder, or None for a process that uses plaintext, which is for loopback only."""
+
+    folder: Path | None = None
+    bearer: str = field(default="", repr=False)
+    """A token that is shown in place of the folder's own; empty for that one."""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Credentials":
+        """Returns the folder that `TRINITY_SECURITY_DIR` names."""
+        return cls.from_folder(environment.get(VARIABLE, ""))
+
+    @classmethod
+    def from_folder(cls, folder: str) -> "Credentials":
+        """Returns the folder of this name; an empty name means plaintext."""
+        return cls(Path(folder)) if folder else PLAINTEXT
+
+    @property
+    def is_on(self) -> bool:
+        """True if certificates and tokens are sent and required."""
+        return self.folder is not None
+
+    def for_bearer(self, token: str) -> "Credentials":
+        """Returns the same certificates with the token of another caller."""
+        return replace(self, bearer=token)
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """Returns a client's certificate and authority, and its token for each call.
+
+        Raises: UserError naming the file that is missing.
+        """
+        if self.bearer:
+            token = grpc.access_token_call_credentials(self.bearer)
+        else:
+            token = grpc.metadata_call_credentials(TokenFile(self.file(TOKEN)), name="bearer")
+        return grpc.composite_channel_credentials(self.tokenless_credentials(), token)
+
+    def tokenless_credentials(self) -> grpc.ChannelCredentials:
+        """Returns credentials without a token, for a client that only checks a service's health.
+
+        Raises: UserError naming the file that is missing.
+        """
+        return grpc.ssl_channel_credentials(*self._pem(AUTHORITY, KEY, CERTIFICATE))
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Returns server credentials that require client certificates; new files apply at once.
+
+        Raises: UserError naming the file that is missing.
+        """
+        return grpc.dynamic_ssl_server_credentials(
+            self._server_configuration(), self._newest_configuration, True
+        )
+
+    def token_keys(self) -> "TokenKeys":
+        """Returns the keys with which a server verifies tokens.
+
+        Raises: UserError when the file is missing or holds something else.
+        """
+        from trinity.runtime.security.tokens import (
+            TokenKeys,  # imported late: takes a tenth of a second
+        )
+
+        return TokenKeys(self.file(TOKEN_KEYS))
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """Returns the context for a connection to the broker.
+
+        Raises: UserError naming the file that is missing.
+        """
+        authority, key, certificate = map(self.file, (AUTHORITY, KEY, CERTIFICATE))
+        context = ssl.create_default_context(cafile=authority)
+        context.load_cert_chain(certificate, key)
+        return context
+
+    def _server_configuration(self) -> grpc.ServerCertificateConfiguration:
+        authority, key, certificate = self._pem(AUTHORITY, KEY, CERTIFICATE)
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
+
+    def _newest_configuration(self) -> grpc.ServerCertificateConfiguration | None:
+        """Called at each handshake; None keeps the current one while files are replaced."""
+        try:
+            return self._server_configuration()
+        except UserError:
+            return None
+
+    def _pem(self, *names: str) -> list[bytes]:
+        return [_read(self.file(name)) for name in names]
+
+    def file(self, name: str) -> Path:
+        """Returns one of the folder's files.
+
+        Raises: UserError when it is missing.
+        """
+        assert self.folder is not None, "a plain process has no credentials"
+        path = self.folder / name
+        if not path.is_file():
+            raise UserError(f"{path} is missing: {_HINT}")
+        return path
+
+
+PLAINTEXT = Credentials()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error

@@ -1,0 +1,1 @@
+"""Users' code: its registry, its values, the processes it runs in."""
