@@ -21,7 +21,7 @@ from services.synchronizer.plan import (
     check_owner,
     directory_of,
     is_same_plan,
-    keep_arithmetic,
+    keep_threads,
     longer_stages,
 )
 from services.synchronizer.store import experiments, members, versions
@@ -104,7 +104,7 @@ class Operations:
                 return CreateResult(experiment=new, resumed=False)
             known = await experiments.locked_by_label(connection, tenant, label)
             begun = await experiments.plan_of(connection, known.id)
-            plan_json = keep_arithmetic(begun, plan_json)
+            plan_json = keep_threads(begun, plan_json)
             if keeps_running and _runs_by(known, begun, plan_json):
                 return CreateResult(experiment=known, resumed=True)
             resumed = known.resumed(plan, longer_stages(begun, plan_json))

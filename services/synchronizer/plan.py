@@ -14,7 +14,7 @@ from trinity.errors import InvalidRequest, PreconditionFailed, TooLarge
 from trinity.runtime.json_values import holds_null
 from trinity.runtime.rpc.bounds import BOUNDS
 
-ARITHMETIC = "arithmetic"
+NUM_THREADS = "num_threads"
 """The key of a stage that is kept for all lives of an experiment."""
 MAX_STAGES = 200
 """With their names and final versions they fit into an answer beside the plan."""
@@ -71,16 +71,16 @@ def is_same_plan(one: str, other: str) -> bool:
     return bool(json.loads(one) == json.loads(other))
 
 
-def keep_arithmetic(begun: str, plan_json: str) -> str:
-    """Returns the plan with the arithmetic of the one that its experiment began with.
+def keep_threads(begun: str, plan_json: str) -> str:
+    """Returns the plan with the threads of the one that its experiment began with.
 
-    Another arithmetic would end in other bits, whatever the newer plan was made with.
+    Sums in another order would end in other bits.
     """
     old, new = json.loads(begun), json.loads(plan_json)
     for before, stage in zip(old["stages"], new["stages"], strict=False):
-        stage.pop(ARITHMETIC, None)
-        if ARITHMETIC in before:
-            stage[ARITHMETIC] = before[ARITHMETIC]
+        stage.pop(NUM_THREADS, None)
+        if NUM_THREADS in before:
+            stage[NUM_THREADS] = before[NUM_THREADS]
     return plan_json if new == json.loads(plan_json) else json.dumps(new, separators=(",", ":"))
 
 

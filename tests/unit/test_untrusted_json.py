@@ -21,7 +21,7 @@ from services.explorer.openai_api.errors import InvalidApiRequest
 from services.synchronizer.plan import (
     directory_of,
     is_same_plan,
-    keep_arithmetic,
+    keep_threads,
     longer_stages,
     planned_stages,
     without_secrets,
@@ -207,4 +207,4 @@ def _synchronizer_reads(begun: str, text: str) -> None:
     directory_of(text)
     longer_stages(begun, text)
     is_same_plan(begun, text)
-    keep_arithmetic(begun, text)
+    keep_threads(begun, text)

@@ -10,8 +10,7 @@ from trinity.errors import UserError
 
 Unit = Literal["run", "sample"]
 UNITS: tuple[Unit, ...] = ("run", "sample")
-UNIT_BEFORE: Unit = "sample"
-"""What plans without the argument mean: they were made before there was a choice."""
+SAMPLE_UNIT: Unit = "sample"
 UNIT_ARGUMENT = "unit"
 COUNTS_UNITS = frozenset(
     {

@@ -67,17 +67,10 @@ def _change_lines(change: PlanChange) -> Iterator[str]:
 
 
 def _plan_in(job_dir: Path, file: Path, overrides: Sequence[str]) -> ExperimentPlan:
-    """Returns the plan of a file as that of the run, with the defaults that the run began with."""
-    from trinity.run.launch.begun import continue_as_begun, kept_defaults  # imports gRPC
-
+    """Returns the plan of a file as that of the run in a directory."""
     report = _report(file, overrides)
     assert report.plan is not None
-    place = {"job_dir": str(job_dir.absolute())}
-    if kept := kept_defaults(report.plan.model_copy(update=place)):
-        values = {**parse_overrides(overrides), **kept}
-        report = check_file(file, values)
-    assert report.plan is not None
-    return continue_as_begun(report.plan.model_copy(update=place))
+    return report.plan.model_copy(update={"job_dir": str(job_dir.absolute())})
 
 
 def show_difference(before: Path, after: Path, overrides: Sequence[str] = ()) -> bool:

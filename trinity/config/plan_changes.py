@@ -305,6 +305,7 @@ def _row_count_changes(before: StagePlan, now: StagePlan) -> Iterator[PlanChange
         ("buffer.train_batch_size", before.train_batch_size, now.train_batch_size),
         ("algorithm.sample_strategy_args", before.num_expert_rows, now.num_expert_rows),
         ("buffer.batch_size", before.rows_per_explore_step, now.rows_per_explore_step),
+        ("buffer.train_step", before.train_step, now.train_step),
     ):
         if old != new and not _idle_reason(key, before, now):
             yield _change(key, old, new, rule)

@@ -20,7 +20,6 @@ from trinity.config.checks.runtime import (
 )
 from trinity.config.error_collector import ErrorCollector
 from trinity.config.plan.algorithm import resolve_algorithm
-from trinity.config.plan.arithmetic import NEWEST, Arithmetic
 from trinity.config.plan.data import (
     check_unique_names,
     resolve_auxiliary_buffers,
@@ -251,12 +250,6 @@ def _with_input(config: Config, **changes: object) -> Config:
     return config.model_copy(update={"buffer": buffer})
 
 
-def _arithmetic(config: Config) -> Arithmetic:
-    """Returns how ranks compute; those of a bench only read checkpoints, in any number."""
-    shared = 1 if config.mode == "bench" else config.trainer.ulysses_sequence_parallel_size
-    return Arithmetic(version=NEWEST, sequence_parallel_size=shared)
-
-
 def _plan(
     stage: MergedStage,
     algorithm: ResolvedAlgorithm,
@@ -300,7 +293,6 @@ def _plan(
         total_train_steps=steps.train,
         trainer_rank_num=sizes.ranks,
         max_token_len_per_gpu=sizes.max_token_len,
-        arithmetic=_arithmetic(config),
         tasksets=data.tasksets,
         eval_tasksets=data.eval_tasksets,
         eval_interval=_eval_interval(config),
@@ -311,7 +303,6 @@ def _plan(
             begins_after=config.trainer.critic_warmup if algorithm.needs_critic else 0,
         ),
         critic_lr_schedule=_lr_schedule(config.trainer.critic.optimizer),
-        keeps_dropout=False,
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from trinity.algorithm.units import UNIT_ARGUMENT, UNIT_BEFORE
+from trinity.algorithm.units import SAMPLE_UNIT, UNIT_ARGUMENT
 from trinity.config.loading.yaml_errors import yaml_error_sentence
 from trinity.errors import UserError
 from trinity.verl.key_table import ROWS, SUPERVISED_ROWS
@@ -226,7 +226,7 @@ def _convert_algorithm(conversion: _BackConversion) -> None:
         conversion.verl["algorithm.adv_estimator"] = estimator
     _convert_filter(conversion)
     unit = f"algorithm.advantage_fn_args.{UNIT_ARGUMENT}"
-    if conversion.left.get(unit) == UNIT_BEFORE:
+    if conversion.left.get(unit) == SAMPLE_UNIT:
         conversion.pop(unit)
     for name in ("gamma", "lam"):
         if (value := conversion.pop(f"algorithm.advantage_fn_args.{name}")) is not None:

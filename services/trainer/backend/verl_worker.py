@@ -40,7 +40,6 @@ from services.trainer.collectives import check_gpus_of  # noqa: E402
 from services.trainer.types import TrainRow  # noqa: E402
 from trinity.config.model_code_policy import trusts_model_code  # noqa: E402
 from trinity.config.plan.arithmetic import (  # noqa: E402
-    PACKED,
     PACKED_ATTENTION,
     HeadSettings,
     Keys,
@@ -117,7 +116,7 @@ class _RowKernel:
 
 
 def _row_kernel(plan: StagePlan, keys: Keys, *, has_sdpa: bool) -> _RowKernel:
-    """Packs rows where the model can, unless the run began with padded ones.
+    """Packs rows where the model can.
 
     A kernel that would drop something of the model is not taken: `eager` and our own drop nothing.
     """
@@ -127,8 +126,6 @@ def _row_kernel(plan: StagePlan, keys: Keys, *, has_sdpa: bool) -> _RowKernel:
     otherwise = "sdpa" if suits_sdpa else "eager"
     padded = _RowKernel(cpu.FLASH_ATTENTION if suits_flash else otherwise, packs=False)
     if not plan.config.trainer.use_remove_padding:
-        return padded
-    if plan.arithmetic.version < PACKED and not has_flash:
         return padded
     obstacle = packing_obstacle(keys)
     _check_sharing(plan.sequence_parallel_size, keys, obstacle)
@@ -252,7 +249,6 @@ def _model_config(
     keys = model_keys(model_directory, of_role.override_config) or {}
     rows = _row_kernel(plan, actual, has_sdpa=supports_sdpa(own))
     kernel = {"attn_implementation": rows.attention}
-    dropout_off = {} if plan.keeps_dropout else without_dropout(own)
     config = HFModelConfig(
         path=str(model_directory),
         load_tokenizer=False,
@@ -264,7 +260,9 @@ def _model_config(
             else plan.recomputes_activations
         ),
         external_lib=of_role.external_lib,
-        override_config=with_override(dropout_off, kernel, without_rope(of_role.override_config)),
+        override_config=with_override(
+            without_dropout(own), kernel, without_rope(of_role.override_config)
+        ),
         **_adapter_config(plan, lora),
     )
     is_own_model = kind == "value_model" and bool(plan.config.model.critic_model_path)

@@ -26,7 +26,6 @@ from services.trainer.learner.verl_calls import (
 from services.trainer.types import Metrics, RowStatistics, StepOutcome, TrainBatch
 from trinity.algorithm.rollout_correction.metrics import off_policy_metrics
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
-from trinity.config.plan.arithmetic import PACKED
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import StartCheckpoint
 
@@ -192,7 +191,7 @@ def _worker_calls(plan: StagePlan, ranks: Ranks, on_micro_batch: Callable[[], No
         ranks=replace(ranks, num_sharing=plan.sequence_parallel_size),
         limits=MicroBatchLimits.of_policy(plan),
         keep_order=not plan.algorithm.can_balance_batch,
-        deals_tokens=plan.arithmetic.version >= PACKED and plan.config.trainer.balance_batch,
+        deals_tokens=plan.config.trainer.balance_batch,
     )
     return WorkerCalls(
         splitter=splitter,

@@ -112,7 +112,7 @@ class RankStageSetup:
     def run_order(self) -> RankStageEnded:
         """Resumes and trains, unless an earlier life had only to report that it was done."""
         load_plugins(plugin_dirs_from_environment())
-        self._parts.make_deterministic(self._plan.arithmetic.num_threads or default_num_threads())
+        self._parts.make_deterministic(self._plan.num_threads or default_num_threads())
         self._link.report_activity("opening the stage", 0, 0)
         total_steps = self._total_steps()
         is_bench = self._plan.benched is not None

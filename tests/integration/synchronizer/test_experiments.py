@@ -92,19 +92,19 @@ async def test_who_follows_lets_a_cancelled_one_go_on(synchronizer: Running) -> 
     assert stage_states(await followed(synchronizer)) == ["RUNNING", "PENDING"]
 
 
-async def test_a_resumed_experiment_keeps_the_arithmetic_that_it_began_with(
+async def test_a_resumed_experiment_keeps_the_threads_that_it_began_with(
     synchronizer: Running,
 ) -> None:
     first = await synchronizer.created()
     newer = json.loads(TWO_STAGES)
     for stage in newer["stages"]:
-        stage |= {"arithmetic": {"version": 2}, "mode": "train"}
+        stage |= {"num_threads": 2, "mode": "train"}
     await synchronizer.created(creation(json.dumps(newer)))
     request = pb.GetExperimentRequest(experiment_id=first.experiment.id)
     found = await synchronizer.stub.GetExperiment(request, timeout=TIMEOUT)
     for stage in json.loads(found.plan_json)["stages"]:
         assert stage["mode"] == "train"
-        assert "arithmetic" not in stage
+        assert "num_threads" not in stage
     other = await synchronizer.created(creation(json.dumps(newer), label="project/other"))
     request = pb.GetExperimentRequest(experiment_id=other.experiment.id)
     found = await synchronizer.stub.GetExperiment(request, timeout=TIMEOUT)

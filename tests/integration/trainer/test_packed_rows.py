@@ -17,7 +17,6 @@ from tests.integration.trainer.learners import (
     weights_of,
 )
 from tests.unit.trainer.builders import make_plan, random_batch, with_random_experts
-from trinity.config.plan.arithmetic import Arithmetic
 from trinity.config.plan.stage_plan import StagePlan
 
 BATCH = random_batch(16, seed=5)
@@ -53,19 +52,6 @@ def test_the_same_packed_step_twice_is_the_same_bit_for_bit(learner_of: Build, m
     left, right = learner_of(plan), learner_of(plan)
     assert stepped(left, BATCH)["actor/loss"] == stepped(right, BATCH)["actor/loss"]
     assert_same(weights_of(left), weights_of(right))
-
-
-def test_a_run_that_began_before_rows_were_packed_keeps_its_bits(
-    learner_of: Build, model: Path
-) -> None:
-    begun = plan_of(model, GRPO, packed=True, max_tokens=80)
-    begun = begun.model_copy(update={"arithmetic": Arithmetic()})
-    resumed = learner_of(begun)
-    padded = learner_of(plan_of(model, GRPO, packed=False, max_tokens=80))
-    assert not resumed._roles.actor.worker.engine.model_config.use_remove_padding
-    for learner in (resumed, padded):
-        stepped(learner, BATCH)
-    assert_same(weights_of(resumed), weights_of(padded))
 
 
 def test_the_padding_of_a_pass_is_measured(learner_of: Build, model: Path) -> None:

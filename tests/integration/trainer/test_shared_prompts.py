@@ -24,7 +24,6 @@ from tests.unit.trainer.builders import (
     make_plan,
     random_batch,
 )
-from trinity.config.plan.arithmetic import PACKED, Arithmetic
 from trinity.config.plan.stage_plan import StagePlan
 
 BATCH = grouped(random_batch(16, seed=5))
@@ -100,14 +99,3 @@ def far_apart(left: Arrays, right: Arrays) -> float:
     """The length of the difference, over that of the gradient."""
     squares = sum(float(np.square(left[name] - right[name]).sum()) for name in left)
     return math.sqrt(squares / sum(float(np.square(array).sum()) for array in left.values()))
-
-
-def test_a_run_that_began_before_prompts_were_shared_keeps_its_bits(
-    learner_of: Build, model: Path
-) -> None:
-    plan = plan_of(model, shared=True)
-    begun = plan.model_copy(update={"arithmetic": Arithmetic(version=PACKED)})
-    learners = [learner_of(begun), learner_of(plan_of(model, shared=False))]
-    for learner in learners:
-        stepped(learner, BATCH)
-    assert_same(weights_of(learners[0]), weights_of(learners[1]))

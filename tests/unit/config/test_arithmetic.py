@@ -9,7 +9,6 @@ from tests.unit.config.builders import GRPO, config, stage
 from trinity.config.plan.arithmetic import (
     PACKABLE,
     PACKED_ATTENTION,
-    Arithmetic,
     HeadSettings,
     dropped_by,
     head_obstacle,
@@ -118,8 +117,6 @@ def test_activations_are_computed_again_on_gpus_unless_the_user_says_no() -> Non
     chosen = stage(**gpus, trainer={"enable_gradient_checkpointing": False, "critic": on})
     assert (chosen.recomputes_activations, chosen.critic_recomputes_activations) == (False, True)
     assert stage(trainer=on).recomputes_activations
-    begun = stage(**gpus).model_copy(update={"arithmetic": Arithmetic()})
-    assert not begun.recomputes_activations
 
 
 @pytest.mark.parametrize(

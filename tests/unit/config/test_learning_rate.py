@@ -129,10 +129,7 @@ def test_steps_beyond_the_end_keep_the_last_ones_rate(kind: ScheduleKind) -> Non
 def test_a_warm_up_may_begin_above_zero_as_megatrons() -> None:
     found = schedule("constant", warmup=4).model_copy(update={"warmup_init": 0.2})
     assert rates(found)[:5] == pytest.approx([0.4, 0.6, 0.8, 1.0, 1.0])
-    stored = LearningRateSchedule.model_validate(
-        found.model_dump(exclude={"warmup_init"})  # as a run of before has it
-    )
-    assert rates(stored)[:4] == pytest.approx([0.25, 0.5, 0.75, 1.0])
+    assert rates(schedule("constant", warmup=4))[:4] == pytest.approx([0.25, 0.5, 0.75, 1.0])
 
 
 @pytest.mark.parametrize("kind", ["constant", "linear", "cosine", "inverse-square-root", "WSD"])
@@ -150,4 +147,4 @@ def test_a_plan_counts_the_actors_updates_after_a_critics_warm_up() -> None:
         config(GRPO, algorithm=slow, trainer={"critic_warmup": 3})
     ).stages
     assert [with_critic.learning_rate(step) for step in range(4, 9)] == [0.25, 0.5, 0.75, 1.0, 1.0]
-    assert "begins_after" not in plan_experiment(config(GRPO)).stages[0].lr_schedule.model_dump()
+    assert plan_experiment(config(GRPO)).stages[0].lr_schedule.begins_after == 0

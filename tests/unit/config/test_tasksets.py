@@ -1,6 +1,5 @@
 """Tasksets as they are written: several, from anywhere, drawn by any selector."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -37,13 +36,6 @@ def test_several_tasksets_have_their_own_workflows_and_samplings() -> None:
     assert [one.sampling.temperature for one in plan.tasksets] == [1.0, 0.5]
     assert [one.repeat_times for one in plan.tasksets] == [8, 8]
     assert plan.taskset == plan.tasksets[0]
-
-
-def test_a_plan_that_was_stored_with_one_taskset_is_still_read() -> None:
-    plan = stage()
-    stored = json.loads(plan.model_dump_json())
-    [stored["taskset"]] = stored.pop("tasksets")
-    assert StagePlan.model_validate_json(json.dumps(stored)) == plan
 
 
 def test_paths_are_files_hub_names_or_addresses(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The parts of a train step: by what workflows say, by the file, and as a run has begun."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from trinity.config.plan_changes import stage_changes
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.plugins import PLUGIN_DIRS_VARIABLE, WORKFLOWS
-from trinity.run.launch.begun import as_begun_by
 from trinity.run.launch.prepare import capped
 
 OWN = """
@@ -62,10 +60,8 @@ def test_the_table_of_built_in_workflows_says_what_their_classes_say() -> None:
     assert not gives_several_samples("math_workflow")
 
 
-def test_a_step_of_one_sample_a_run_is_made_of_rows_as_before() -> None:
-    plan = stage()
-    assert plan.train_step == "rows"
-    assert "train_step" not in json.loads(plan.model_dump_json(exclude={"config"}))
+def test_a_step_of_one_sample_a_run_is_made_of_rows() -> None:
+    assert stage().train_step == "rows"
 
 
 def test_the_file_decides_before_the_workflow() -> None:
@@ -140,26 +136,21 @@ def plan_of(unit: str) -> ExperimentPlan:
     return plan_experiment(config(buffer={"train_step": unit, "train_batch_size": 8, **source}))
 
 
-def test_a_run_of_the_version_before_goes_on_with_rows() -> None:
-    """Its stored plan has no such field, and its file no such key."""
-    before = json.loads(plan_of("rows").model_dump_json())
-    [old] = before["stages"]
-    del old["config"]["buffer"]["train_step"]
-    assert "train_step" not in old
-    now = plan_of("auto")
-    assert now.stages[0].train_step == "explore_step"
-    [resumed] = as_begun_by(now, json.dumps(before)).stages
-    assert resumed.train_step == "rows"
-    assert (resumed.total_explore_steps, resumed.total_train_steps) == (10, 40)
-    former = StagePlan.model_validate_json(json.dumps(old))
-    assert stage_changes(former, resumed, lambda one, other: one == other) == ()
+def test_a_trial_counts_explore_steps() -> None:
+    assert capped(plan_of("auto"), 3).stages[0].total_train_steps == 3
 
 
-def test_a_run_that_began_with_explore_steps_goes_on_with_them() -> None:
-    begun = plan_of("auto")
-    [resumed] = as_begun_by(plan_of("auto"), begun.model_dump_json()).stages
-    assert (resumed.train_step, resumed.total_train_steps) == ("explore_step", 10)
-    assert capped(begun, 3).stages[0].total_train_steps == 3
+def test_a_step_that_another_key_makes_of_something_else_is_refused() -> None:
+    """`auto` follows the workflow."""
+    [before], [now] = (
+        plan_experiment(
+            config(buffer={"explorer_input": {"default_workflow_type": workflow}})
+        ).stages
+        for workflow in ("math_workflow", "sudoku_workflow")
+    )
+    assert (before.train_step, now.train_step) == ("rows", "explore_step")
+    changes = stage_changes(before, now, lambda one, other: one == other)
+    assert ("buffer.train_step", "impossible") in [(one.key, one.kind) for one in changes]
 
 
 def test_what_a_step_is_made_of_does_not_change_under_a_run() -> None:

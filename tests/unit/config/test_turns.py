@@ -17,7 +17,5 @@ def test_a_stage_before_turns_takes_turns_too() -> None:
     assert [stage.num_rank_gpus for stage in plan.stages] == [1, 1]
 
 
-def test_without_turns_no_plan_speaks_of_them() -> None:
-    plan = plan_experiment(config(stages=[IMITATION, REINFORCEMENT]))
-    assert not plan.takes_turns
-    assert "takes_turns" not in plan.model_dump_json()
+def test_a_plan_without_turns_takes_none() -> None:
+    assert not plan_experiment(config(stages=[IMITATION, REINFORCEMENT])).takes_turns

@@ -98,7 +98,7 @@ def _four_processors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def threads_of(plan: ExperimentPlan) -> list[int | None]:
-    return [stage.arithmetic.num_threads for stage in plan.stages]
+    return [stage.num_threads for stage in plan.stages]
 
 
 @pytest.mark.usefixtures("_four_processors")

@@ -21,7 +21,6 @@ from services.trainer.learner.prepared_batch import MicroBatch, row_units, units
 from services.trainer.types import TrainBatch, TrainRow
 from tests.unit.trainer.builders import data_row, make_plan, random_batch, random_pairs
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix
-from trinity.config.plan.arithmetic import Arithmetic
 
 
 def numbers_of(parts: list[MicroBatch]) -> list[int]:
@@ -280,14 +279,6 @@ def test_limits_are_those_that_the_user_writes() -> None:
 
 
 def test_ranks_that_share_rows_have_their_limits_together() -> None:
-    plan = make_plan(Path("/models/tiny"), {"algorithm_type": "ppo"})
-    arithmetic = plan.arithmetic.model_copy(update={"sequence_parallel_size": 4})
-    shared = plan.model_copy(update={"arithmetic": arithmetic})
+    sharing = {"ulysses_sequence_parallel_size": 4, "rank_num": 4}
+    shared = make_plan(Path("/models/tiny"), {"algorithm_type": "ppo"}, sharing)
     assert MicroBatchLimits.of_policy(shared).max_tokens == 4 * 8192
-
-
-def test_a_run_that_began_when_rows_did_not_count_goes_on_by_tokens() -> None:
-    plan = make_plan(Path("/models/tiny"), {"algorithm_type": "grpo"}, {"use_dynamic_bsz": False})
-    begun = plan.model_copy(update={"arithmetic": Arithmetic()})
-    assert MicroBatchLimits.of_policy(begun).num_rows is None
-    assert MicroBatchLimits.of_policy(plan).num_rows == 1

@@ -22,7 +22,6 @@ from tests.unit.trainer.builders import data_row, make_plan, random_pairs
 from tests.unit.trainer.model_kinds import settings_of
 from tests.unit.trainer.test_packed_attention import twins
 from tests.unit.trainer.test_parts import everything, numbers_of, splitter_of
-from trinity.config.plan.arithmetic import PACKED, Arithmetic
 from trinity.config.plan.sizes import plans_shared_prompts
 from trinity.config.plan.stage_plan import StagePlan
 
@@ -229,6 +228,3 @@ def test_prompts_are_shared_without_gpus_or_where_the_user_says_so() -> None:
     assert not shares(planned(use_prefix_grouper=False))
     assert not shares(on_gpus(planned()))
     assert shares(on_gpus(planned(use_prefix_grouper=True)))
-    assert not shares(planned(use_prefix_grouper=True).model_copy(update={"keeps_dropout": True}))
-    begun = planned().model_copy(update={"arithmetic": Arithmetic(version=PACKED)})
-    assert not shares(begun)

@@ -1,14 +1,10 @@
-"""The arithmetic of a run, which it keeps for all its lives, and the models that cannot have it."""
+"""Packed rows, shared sequences, heads in chunks: what computes them, and which models cannot."""
 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field
-
-from trinity.config.plan.parts import PlanModel
 from trinity.config.schema.trainer import TrainerConfig
 from trinity.errors import UserError
 from trinity.runtime.json_values import JsonValue
@@ -19,32 +15,8 @@ Keys = Mapping[str, JsonValue]
 NESTED_OVERRIDE = "model_config"
 """If this key is in an override, verl takes the keys below it for the model's."""
 
-PADDED = 1
-"""Rows are padded, and ranks get equal numbers of neighbours."""
 HEAD_CHUNK_TOKENS = 512
 """Tokens whose logits exist at the same time where the head is computed in chunks."""
-PACKED = 2
-"""Rows are packed without padding, and dealt to ranks and micro-batches by their tokens."""
-SHARED = 3
-"""Rows of one prompt that lie in one micro-batch compute it once, where the user or the machine
-has it so."""
-NEWEST = SHARED
-
-
-class Arithmetic(PlanModel):
-    """The order in which a run adds numbers up: another one ends in other bits.
-
-    It is chosen when a run starts, and kept when the run is resumed. Plans that were stored before
-    there was a choice have none written, and are padded.
-    """
-
-    version: Annotated[int, Field(ge=PADDED, le=NEWEST)] = PADDED
-    num_threads: Annotated[int, Field(ge=1)] | None = None
-    """Threads of each training process; None leaves it to the service's environment."""
-    sequence_parallel_size: int = Field(default=1, ge=1, exclude_if=lambda value: value == 1)
-    """Ranks that share each sequence; runs that began when the key did nothing go on without."""
-
-
 PACKABLE = frozenset(
     """
     apertus arcee bitnet cohere cohere2 cwm deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe exaone4

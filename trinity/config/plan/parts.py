@@ -4,7 +4,7 @@ import math
 from decimal import Decimal
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.algorithm.policy_loss import LOSSES_WITH_REFERENCE
@@ -12,7 +12,6 @@ from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.sampling import SAMPLE_STRATEGIES, SampleStrategy
 from trinity.algorithm.token_advantage import COMPARES_POLICIES, needs_of
 from trinity.algorithm.token_selection import TOKEN_SELECTIONS
-from trinity.algorithm.units import COUNTS_UNITS, UNIT_ARGUMENT, UNIT_BEFORE
 from trinity.config.schema.algorithm import LossAggMode
 from trinity.config.schema.base import Args
 from trinity.config.schema.choices import DifficultyConfig
@@ -136,9 +135,8 @@ class ResolvedAlgorithm(PlanModel):
     """True if the trainer computes it over the whole batch; else the buffer, group by group."""
     policy_loss_fn: str
     policy_loss_fn_args: Args
-    loss_reads_reference: bool = Field(default=False, exclude_if=lambda value: not value)
-    """True for a user's loss that wants the reference model's log-probabilities; left out of plans
-    where it is false, so that those of earlier runs keep their hash."""
+    loss_reads_reference: bool = False
+    """True for a user's loss that wants the reference model's log-probabilities."""
     kl_penalty_fn: str
     kl_penalty_fn_args: Args
     """`kl_coef`, `adaptive`, `target_kl`, `horizon`."""
@@ -155,17 +153,6 @@ class ResolvedAlgorithm(PlanModel):
     bypass_old_logprobs: bool
     """True if old log-probabilities are the rollout's; else the proximal ones."""
     rollout_correction: CorrectionSettings
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_unit(cls, values: object) -> object:
-        """A plan of the version before has no unit: its baselines counted samples."""
-        if not isinstance(values, dict) or values.get("advantage_fn") not in COUNTS_UNITS:
-            return values
-        arguments = values.get("advantage_fn_args")
-        if not isinstance(arguments, dict) or UNIT_ARGUMENT in arguments:
-            return values
-        return {**values, "advantage_fn_args": {**arguments, UNIT_ARGUMENT: UNIT_BEFORE}}
 
     @property
     def sampling(self) -> SampleStrategy:
@@ -237,7 +224,7 @@ class AuxiliaryModel(PlanModel):
     chat_template: str | None
     enable_thinking: bool | None
     chat_template_kwargs: Args = Field(default_factory=dict)
-    """Further variables of the template; plans of earlier versions have none."""
+    """Further variables of the template."""
     sampling: ResolvedSampling
     engine: AuxiliaryModelConfig
 

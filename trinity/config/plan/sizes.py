@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from trinity.config.error_collector import ErrorCollector
-from trinity.config.plan.arithmetic import PACKED, SHARED
 from trinity.config.plan.data import count_expert_rows
 from trinity.config.plan.lengths import SequenceLengths
 from trinity.config.plan.model import is_external
@@ -267,13 +266,12 @@ def row_shortage_error(stage: StagePlan, num_rows: int) -> str:
 def plans_shared_prompts(plan: StagePlan) -> bool:
     """Returns True if rows of one prompt in a micro-batch compute it once.
 
-    With dropout each row would have its own. Ranks that share sequences cut between any two tokens.
+    Ranks that share sequences cut between any two tokens.
     """
     wanted = plan.config.trainer.use_prefix_grouper
     if wanted is None:
         wanted = not plan.config.cluster.gpu_per_node
-    is_possible = plan.sequence_parallel_size == 1 and not plan.keeps_dropout
-    return wanted and is_possible and plan.arithmetic.version >= SHARED
+    return wanted and plan.sequence_parallel_size == 1
 
 
 def policy_rows(plan: StagePlan) -> int | None:
@@ -296,6 +294,4 @@ def critic_rows(plan: StagePlan) -> int | None:
 
 
 def _micro_batch_rows(plan: StagePlan, configured: int | None) -> int | None:
-    """Cuts by rows if the user says so, but not a run that began before that acted."""
-    by_rows = not plan.config.trainer.use_dynamic_bsz and plan.arithmetic.version >= PACKED
-    return (configured or 1) if by_rows else None
+    return None if plan.config.trainer.use_dynamic_bsz else configured or 1

@@ -1,13 +1,11 @@
 """The plan derived from a configuration: services act on it; it travels as JSON."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from trinity.algorithm.policy_loss import LOSSES_OF_SCHEMA
-from trinity.config.plan.arithmetic import PACKED, Arithmetic
 from trinity.config.plan.parts import (
     AbsolutePath,
     AuxiliaryModel,
@@ -59,7 +57,7 @@ class StagePlan(PlanModel):
     """Absolute folder of a former run's checkpoint that the stage begins with, if any."""
     critic_model_path: str | None
     """The same for the model that the critic starts from; None without a critic."""
-    teacher_model_path: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    teacher_model_path: str | None = None
     """The same for the model that `algorithm.distillation` names, if any."""
     adapter_path: str | None = None
     """Absolute directory of the adapter that the stage begins with; None for one at zero."""
@@ -72,8 +70,8 @@ class StagePlan(PlanModel):
     train_batch_size: int
     """Experiences (mode train: rows) of one train step, or the most of one update of its weights
     where a train step is an explore step."""
-    train_step: TrainStepUnit = Field(default="rows", exclude_if=lambda value: value == "rows")
-    """What a train step is made of. Plans of the version before had rows alone."""
+    train_step: TrainStepUnit = "rows"
+    """The rows of a batch, or all that an explore step made."""
     num_expert_rows: int = 0
     """How many of them are rows of data beside the explorer's."""
     rows_per_explore_step: int
@@ -85,8 +83,9 @@ class StagePlan(PlanModel):
     trainer_rank_num: int
     max_token_len_per_gpu: int
     """Tokens of one micro-batch on one rank."""
-    arithmetic: Arithmetic = Arithmetic()
-    """The order in which it adds up, which is kept when the run is resumed."""
+    num_threads: int | None = Field(default=None, ge=1)
+    """Threads of each training process; None leaves it to the service's environment. A resumed run
+    keeps them, since sums in another order end in other bits."""
     tasksets: tuple[ResolvedTaskset, ...] = ()
     """Tasks that are explored to train on; none in mode train."""
     eval_tasksets: tuple[ResolvedTaskset, ...]
@@ -102,10 +101,8 @@ class StagePlan(PlanModel):
     lr_schedule: LearningRateSchedule
     critic_lr_schedule: LearningRateSchedule
     """Not used without a critic."""
-    takes_turns: bool = Field(default=False, exclude_if=lambda value: not value)
+    takes_turns: bool = False
     """True if engine and trainer use one GPU by turns."""
-    keeps_dropout: bool = Field(default=True, exclude_if=lambda value: value)
-    """True for plans of the version before, whose models train with their own dropout."""
     stored_batches: StoredBatches | None = None
     """Recorded batches that are trained again, in place of new ones."""
     stored_rollouts: StoredRollouts | None = None
@@ -114,16 +111,6 @@ class StagePlan(PlanModel):
     """The run whose checkpoints are evaluated, in mode bench."""
     served: ServedRun | None = None
     """The run whose weights are served, in mode serve; None serves the model alone."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_one_taskset(cls, values: Any) -> Any:
-        """Reads plans that were stored when a stage had at most one taskset."""
-        if isinstance(values, Mapping) and "taskset" in values:
-            rest = {name: value for name, value in values.items() if name != "taskset"}
-            single = values["taskset"]
-            return {**rest, "tasksets": [single] if single else []}
-        return values
 
     @property
     def taskset(self) -> ResolvedTaskset | None:
@@ -179,8 +166,9 @@ class StagePlan(PlanModel):
 
     @property
     def sequence_parallel_size(self) -> int:
-        """Ranks that share each sequence in training."""
-        return self.arithmetic.sequence_parallel_size
+        """Ranks that share each sequence; those of a bench only read checkpoints, in any number."""
+        is_bench = self.mode == "bench"
+        return 1 if is_bench else self.config.trainer.ulysses_sequence_parallel_size
 
     @property
     def recomputes_activations(self) -> bool:
@@ -193,10 +181,8 @@ class StagePlan(PlanModel):
         return self._recomputes(self.config.trainer.critic.enable_gradient_checkpointing)
 
     def _recomputes(self, configured: bool | None) -> bool:
-        """Memory is short on GPUs; a run that began before that was the default keeps its own."""
-        if configured is not None:
-            return configured
-        return self.arithmetic.version >= PACKED and self.config.cluster.gpu_per_node > 0
+        """Memory is short on GPUs, so there it is the default."""
+        return self.config.cluster.gpu_per_node > 0 if configured is None else configured
 
     @property
     def num_rollout_gpus(self) -> int:

@@ -64,7 +64,7 @@ class LearningRateSchedule(BaseModel):
     anneal_style: AnnealStyle = "exponential"
     warmup_init: float = 0.0
     """Rate that the warm-up goes up from; it is not used itself."""
-    begins_after: int = Field(default=0, exclude_if=lambda value: not value)
+    begins_after: int = 0
     """Train steps before the first that counts, in which nothing is updated; the total stays."""
 
     @property

@@ -170,7 +170,7 @@ class RolloutModelConfig(EngineConfig):
         "enable_chunked_prefill": RenamedKey("extra_engine_args.enable_chunked_prefill"),
     }
 
-    sleep_level: Annotated[int, Field(ge=1, le=2, exclude_if=lambda value: value == 1)] = 1
+    sleep_level: Annotated[int, Field(ge=1, le=2)] = 1
     """With `mode: colocate`: where its weights are while the trainer has the GPU. 1: in the host's
     memory; 2: nowhere, so that they are loaded from files at each turn."""
     model_path: Annotated[str | None, IgnoredKey("the policy is `model.model_path`")] = None

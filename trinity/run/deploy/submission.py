@@ -17,7 +17,6 @@ from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import RunFailed, ServiceNotReady, TrinityError, UserError
-from trinity.run.launch.begun import as_begun_by
 from trinity.run.launch.changed_run import compare_plans
 from trinity.run.launch.content import ContentRecord
 from trinity.run.launch.follow import FINISHED, ExperimentFollower, watched
@@ -117,7 +116,6 @@ class ExperimentSubmission:
         try:
             await self._check_changes(synchronizer, say)
             plan = await with_source_runs(synchronizer, self.plan, self.answer_seconds)
-            plan = await self._as_begun(synchronizer, plan)
             request = synchronizer_pb2.CreateExperimentRequest(
                 tenant=plan.tenant,
                 label=plan.label,
@@ -153,19 +151,6 @@ class ExperimentSubmission:
         check_changes(changed, plan.label, self.accepts_changes, self.accept_command)
         for note in changed.notes():
             say(note)
-
-    async def _as_begun(
-        self, synchronizer: SynchronizerServiceStub, plan: ExperimentPlan
-    ) -> ExperimentPlan:
-        """Returns the plan with what the experiment of this label began with, if there is one."""
-        seconds = self.answer_seconds
-        known = await find_experiment(synchronizer, plan.tenant, plan.label, seconds)
-        if known is None:
-            return plan
-        request = pb.GetExperimentRequest(experiment_id=known.id)
-        answer: pb.GetExperimentResponse
-        answer = await synchronizer.GetExperiment(request, timeout=CALL_SECONDS)
-        return as_begun_by(plan, answer.plan_json)
 
 
 def _stages_passed(experiment: pb.Experiment) -> list[str]:

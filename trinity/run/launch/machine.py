@@ -151,11 +151,10 @@ def take_turns(plan: ExperimentPlan) -> ExperimentPlan:
     num_cpus = len(os.sched_getaffinity(0))
     stages = []
     for stage in plan.stages:
-        arithmetic = stage.arithmetic
         if stage.needs_training and not (stage.needs_rollout and stage.is_asynchronous):
             num_threads = max(1, num_cpus // stage.trainer_rank_num)
-            arithmetic = arithmetic.model_copy(update={"num_threads": num_threads})
-        stages.append(stage.model_copy(update={"arithmetic": arithmetic}))
+            stage = stage.model_copy(update={"num_threads": num_threads})
+        stages.append(stage)
     return plan.model_copy(update={"stages": tuple(stages)})
 
 
@@ -165,7 +164,7 @@ def share_processors(plan: ExperimentPlan) -> dict[str, dict[str, str]]:
     Threads that have nothing to do sleep soon: a spinning one would hold what the other needs.
     Engines have one thread each where rollout goes on beside training in any stage.
     """
-    shared = [stage for stage in plan.stages if stage.arithmetic.num_threads is not None]
+    shared = [stage for stage in plan.stages if stage.num_threads is not None]
     if not shared:
         return {}
     rolling = [_engine_threads(stage) for stage in plan.stages if stage.needs_rollout]
@@ -175,7 +174,7 @@ def share_processors(plan: ExperimentPlan) -> dict[str, dict[str, str]]:
 
 
 def _engine_threads(stage: StagePlan) -> int:
-    num_threads = (stage.arithmetic.num_threads or 0) * stage.trainer_rank_num
+    num_threads = (stage.num_threads or 0) * stage.trainer_rank_num
     if not num_threads:
         return 0
     return max(1, num_threads // stage.config.explorer.rollout_model.engine_num)

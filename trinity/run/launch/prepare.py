@@ -21,7 +21,6 @@ from trinity.errors import UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.rft.checks.names import check_part_names
 from trinity.rft.checks.parts import check_parts
-from trinity.run.launch.begun import continue_as_begun, kept_defaults
 from trinity.run.launch.changed_run import ChangedRun
 from trinity.run.launch.machine import take_turns
 from trinity.run.launch.modes import (
@@ -32,7 +31,7 @@ from trinity.run.launch.modes import (
     model_bench_plan,
     serve_plan,
 )
-from trinity.run.launch.resume import check_resumable, has_run
+from trinity.run.launch.resume import check_resumable, has_run, keep_threads
 from trinity.run.launch.stored_runs import SourceRuns
 
 ANSWER_SECONDS = 15.0
@@ -85,12 +84,6 @@ def prepare_run(
     if max_steps is not None:
         config = _trial_of(config, max_steps, notes)
     plan = _plan_of(config, reading)
-    if kept := kept_defaults(plan):
-        reading = _read(path, {**(overrides or {}), **kept})
-        config = require_runnable(reading).model_copy(update={"name": config.name})
-        plan = _plan_of(config, reading)
-        said = ", ".join(f"`{key}: {value}`" for key, value in kept.items())
-        notes.append(f"{said} as it was when the run began, though the default is another one now")
     if plan.job_path.name != config.name:
         is_asked = not config.continue_from_checkpoint
         why = "continue_from_checkpoint is false" if is_asked else "trainer.resume_mode is disable"
@@ -98,7 +91,7 @@ def prepare_run(
     if is_bench_of_model(plan):
         notes.append(f"{plan.job_dir} holds no run: the model is evaluated as it is")
         plan = model_bench_plan(plan)
-    plan = continue_as_begun(plan) if has_run(plan.job_path) else take_turns(plan)
+    plan = keep_threads(plan) if has_run(plan.job_path) else take_turns(plan)
     if max_steps is not None:
         plan = capped(plan, max_steps)
     benched = plan if is_bench(plan) else None

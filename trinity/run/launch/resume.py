@@ -42,7 +42,7 @@ DIGEST_LEAVES_OUT = (
     "trainer.resume_mode",
     "trainer.save_interval",
 )
-"""Keys that the names of benches do not depend on; earlier releases have named them so, too."""
+"""Keys that the names of benches do not depend on."""
 REASON = "its launcher ended without a word"
 
 
@@ -90,9 +90,27 @@ def changed_run(plan: ExperimentPlan) -> ChangedRun | None:
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path}, which says what the run in {plan.job_dir} was started with, cannot be read "
-            f"({_first_line(error)}): restore it, or give the experiment another `name`"
+            f"({_first_line(error)}): restore it, start it with the version that wrote it, or give "
+            "the experiment another `name`"
         ) from error
     return compare_plans(before, plan, ContentRecord(plan.job_path).is_same)
+
+
+def keep_threads(plan: ExperimentPlan) -> ExperimentPlan:
+    """Returns the plan with the threads that the directory's run began with: its bits repeat.
+
+    A plan that was never started, and one that `check_resumable` refuses, stay as they are.
+    """
+    try:
+        before = ExperimentPlan.model_validate_json((plan.job_path / PLAN_FILE).read_bytes())
+    except (OSError, ValueError):
+        return plan
+    begun = {stage.name: stage.num_threads for stage in before.stages}
+    stages = (
+        stage.model_copy(update={"num_threads": begun.get(stage.name, stage.num_threads)})
+        for stage in plan.stages
+    )
+    return plan.model_copy(update={"stages": tuple(stages)})
 
 
 def _first_line(error: Exception) -> str:

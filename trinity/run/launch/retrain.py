@@ -10,8 +10,7 @@ from trinity.config.plan.parts import StoredBatches
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.stored_rollouts import UNKNOWN
 from trinity.errors import UserError
-from trinity.run.launch.begun import continue_as_begun
-from trinity.run.launch.resume import check_resumable, has_run
+from trinity.run.launch.resume import check_resumable, has_run, keep_threads
 from trinity.run.launch.run import SynchronizerStub
 from trinity.run.launch.stored_runs import StoredRun, with_source_runs
 from trinity.run.local.infrastructure import ProcessWithProbe
@@ -37,7 +36,7 @@ def retraining_plan(
     """
     if not has_run(plan.job_path):
         raise UserError(f"{plan.job_dir} holds no run whose batches could be trained again")
-    plan = continue_as_begun(plan)
+    plan = keep_threads(plan)
     source = _stage(plan, stage)
     own = name or f"{source.name}-{steps.first}-{steps.last}"
     stored = StoredBatches(
@@ -54,7 +53,6 @@ def retraining_plan(
             "stages": (source.model_copy(update=changes),),
         }
     )
-    made = continue_as_begun(made)
     made.job_path.mkdir(parents=True, exist_ok=True)
     check_resumable(made)
     return made

@@ -1,6 +1,6 @@
 """The algorithm: advantages, the two KL terms, corrections and replay."""
 
-from trinity.algorithm.units import COUNTS_UNITS, UNIT_ARGUMENT, UNIT_BEFORE
+from trinity.algorithm.units import COUNTS_UNITS, SAMPLE_UNIT, UNIT_ARGUMENT
 from trinity.verl.rules.distillation import COUNTS_SAMPLES, is_distilled
 from trinity.verl.rules.losses import GVPO, LOSS_MODE, bypass_setting, put_loss
 from trinity.verl.table.back_ends import BACK_ENDS
@@ -92,7 +92,7 @@ def _put_advantage(work: Conversion, has_penalty: bool) -> str:
     work.put("algorithm.advantage_fn", advantage, origin, note)
     if advantage in COUNTS_UNITS and not is_distilled(work):
         unit = f"algorithm.advantage_fn_args.{UNIT_ARGUMENT}"
-        work.put(unit, UNIT_BEFORE, origin, COUNTS_SAMPLES)
+        work.put(unit, SAMPLE_UNIT, origin, COUNTS_SAMPLES)
     _put_whitening(work, advantage)
     return advantage
 
@@ -104,7 +104,7 @@ def _put_gvpo(work: Conversion) -> str:
     work.put("algorithm.algorithm_type", GVPO, mode)
     work.copy("actor_rollout_ref.rollout.n", "algorithm.repeat_times", 1)
     work.put("algorithm.advantage_fn", GVPO, mode, "its weights are made before each step")
-    work.put(f"algorithm.advantage_fn_args.{UNIT_ARGUMENT}", UNIT_BEFORE, mode, COUNTS_SAMPLES)
+    work.put(f"algorithm.advantage_fn_args.{UNIT_ARGUMENT}", SAMPLE_UNIT, mode, COUNTS_SAMPLES)
     work.copy(f"{ACTOR}.gvpo_beta", "algorithm.advantage_fn_args.beta", 0.1)
     note = "the sum of an answer's tokens, and the mean over answers"
     work.put("algorithm.loss_agg_mode", "seq-mean-token-sum", mode, note)

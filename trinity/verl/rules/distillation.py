@@ -1,6 +1,6 @@
 """Converts on-policy distillation: a teacher in place of rewards, or beside them."""
 
-from trinity.algorithm.units import UNIT_ARGUMENT, UNIT_BEFORE
+from trinity.algorithm.units import SAMPLE_UNIT, UNIT_ARGUMENT
 from trinity.verl.rules.rewards import INPUT
 from trinity.verl.settings import VerlSetting
 from trinity.verl.values import JsonValue
@@ -79,7 +79,7 @@ def convert_distillation(work: Conversion) -> None:
     work.put(f"{INPUT}.default_workflow_type", "on_policy_distill_workflow", enabled)
     if has_rewards:
         work.put(
-            f"algorithm.advantage_fn_args.{UNIT_ARGUMENT}", UNIT_BEFORE, enabled, COUNTS_SAMPLES
+            f"algorithm.advantage_fn_args.{UNIT_ARGUMENT}", SAMPLE_UNIT, enabled, COUNTS_SAMPLES
         )
     if has_rewards and work.settings.peek("algorithm.norm_adv_by_std_in_grpo") is False:
         args = "algorithm.advantage_fn_args.norm_adv_by_std_in_grpo"

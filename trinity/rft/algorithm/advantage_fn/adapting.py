@@ -17,7 +17,7 @@ from trinity.algorithm.advantage.samples import Advantages, Samples
 from trinity.algorithm.signature import words_in
 from trinity.algorithm.token_advantage import NEEDS_OF_CLASSES, TOKEN_ADVANTAGES
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix, TokenAdvantages, TokenBatch
-from trinity.algorithm.units import UNIT_ARGUMENT, UNIT_BEFORE
+from trinity.algorithm.units import SAMPLE_UNIT, UNIT_ARGUMENT
 from trinity.errors import UserError
 from trinity.rft.algorithm.advantage_fn import AdvantageFn, GroupAdvantage
 from trinity.rft.buffer.experiences import (
@@ -44,7 +44,7 @@ COLUMNS = (
 """Tensors of a batch, by verl's names, as far as the algorithm has them."""
 
 
-_THEIR_DEFAULTS: Mapping[str, Any] = {UNIT_ARGUMENT: UNIT_BEFORE, "anchors": "all"}
+_THEIR_DEFAULTS: Mapping[str, Any] = {UNIT_ARGUMENT: SAMPLE_UNIT, "anchors": "all"}
 """Values by which Trinity-RFT's classes differ from our functions."""
 
 
