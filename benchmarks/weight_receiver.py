@@ -48,7 +48,6 @@ class FromMemory:
             Receivers(count=1, have_gpu=False),
             limits=TransferTimeouts(**self.limits),
             weights_sha256=bytes.fromhex(self.root),
-            weights_root=bytes.fromhex(self.root),
         )
         arrival = WeightsReceiver(slot, index=0, device="cpu")
         _load(arrival.tensors(), held)

@@ -148,7 +148,7 @@ def _once(
     taken = {
         KEEP: kept - begun,
         WRITE: written - kept,
-        MEMORY: _from_memory(exported, published.weights_root, receiver),
+        MEMORY: _from_memory(exported, published.weights_sha256, receiver),
         FILES: receiver.seconds(FromFiles(published.path, published.manifest_sha256)),
         BROADCAST: _broadcast(exported, receiver),
         COPY: receiver.seconds(Copying(published.path / WEIGHTS_NAME)),

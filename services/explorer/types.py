@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 from trinity.api.v1 import experience_pb2
 from trinity.data.codec import SampleRef, set_experience
 from trinity.types import Experience, JsonObject, StageKey
-from trinity.weights.identity import identity_of
 from trinity.weights.offer import OfferAddress
 
 if TYPE_CHECKING:
@@ -56,8 +55,6 @@ class WeightsVersion:
     path: Path
     manifest_sha256: bytes
     weights_sha256: bytes
-    weights_root: bytes = b""
-    """Empty where a trainer of an earlier version announced them."""
     offer: OfferAddress | None = field(default=None, compare=False)
     """The trainer's offer to transfer them from memory to memory, if it makes one."""
     copy: int = 0
@@ -66,7 +63,7 @@ class WeightsVersion:
     @property
     def content(self) -> bytes:
         """Identity of the content: its hash, else its path."""
-        return identity_of(self) or str(self.path).encode()
+        return self.weights_sha256 or str(self.path).encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

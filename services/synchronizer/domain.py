@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from trinity.errors import InvalidRequest, NotFound, PreconditionFailed, Superseded
-from trinity.weights.identity import compare_weights
 
 
 class ExperimentState(StrEnum):
@@ -77,13 +76,11 @@ class DeviceTurn:
     """When it took the device, or when the last one gave it back, in seconds of the epoch."""
     wishes: tuple[DeviceWish, ...] = ()
     last: tuple[ReportNumber, ...] = ()
-    """The newest report of each role that numbers its reports."""
+    """The newest report of each role."""
 
     def after(self, report: "TurnReport", now: float) -> "DeviceTurn":
         """Returns the turn as it is once a role has reported."""
         number = report.number
-        if number is None:
-            return self._changed_by(report, now)
         if any(
             (known.role, known.clock) == (number.role, number.clock)
             and number.sequence <= known.sequence
@@ -126,15 +123,13 @@ class TurnReport:
     state: TurnState
     process: str = ""
     reason: str = ""
-    sequence: int = 0
-    """Grows by `clock`; 0 in reports of earlier releases, which always count."""
+    sequence: int
+    """Grows by `clock`."""
     clock: str = ""
 
     @property
-    def number(self) -> ReportNumber | None:
-        """The report's place among those of its role, if it has one."""
-        if not self.sequence:
-            return None
+    def number(self) -> ReportNumber:
+        """The report's place among those of its role."""
         return ReportNumber(role=self.role, clock=self.clock, sequence=self.sequence)
 
 
@@ -166,8 +161,6 @@ class PublishedVersion:
     """Counts how often its files were written again under another path."""
     damage: str = ""
     """What was found wrong with its files; empty where nothing was."""
-    weights_root: bytes = b""
-    """Identity of the weights; empty where a trainer of an earlier version published them."""
 
     def has_content_of(self, other: "PublishedVersion") -> bool:
         """Returns True if both versions have the same content hashes."""
@@ -178,7 +171,7 @@ class PublishedVersion:
         return self.copy > other.copy and self._has_weights_of(other)
 
     def _has_weights_of(self, other: "PublishedVersion") -> bool:
-        return compare_weights(self, other) is True
+        return self.weights_sha256 == other.weights_sha256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

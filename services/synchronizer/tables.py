@@ -83,8 +83,6 @@ version = sa.Table(
     sa.Column("offer_group", sa.Text, nullable=False, server_default=""),
     sa.Column("copy", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("damage", sa.Text, nullable=False, server_default=""),
-    # Empty where a trainer of an earlier version published it.
-    sa.Column("weights_root", sa.LargeBinary, nullable=False, server_default=""),
     sa.Column("available", sa.Boolean, nullable=False),
     sa.Column("published_at", pg.TIMESTAMP(timezone=True), nullable=False, server_default=_NOW),
     sa.ForeignKeyConstraint(
@@ -108,8 +106,8 @@ member = sa.Table(
     sa.Column("pinned_versions", pg.ARRAY(sa.BigInteger), nullable=False),
     sa.Column("waits", pg.JSONB, nullable=False),
     sa.Column("last_heard", pg.TIMESTAMP(timezone=True), nullable=False, server_default=_NOW),
-    # Of the token that it reports with; empty for all tenants, null from the version before.
-    sa.Column("tenant", sa.Text),
+    # Of the token that it reports with; empty for all tenants.
+    sa.Column("tenant", sa.Text, nullable=False),
     sa.CheckConstraint(_one_of("role", Role), name="role"),
 )
 

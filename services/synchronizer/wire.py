@@ -87,7 +87,6 @@ def version_from_proto(message: pb.Version, field: str = "version") -> Published
         path=check.text(message.path, f"{field}.path", check.MAX_TEXT_LENGTH),
         manifest_sha256=check.sha256(message.manifest_sha256, f"{field}.manifest_sha256"),
         weights_sha256=check.sha256(message.weights_sha256, f"{field}.weights_sha256"),
-        weights_root=check.sha256_if_any(message.weights_root, f"{field}.weights_root"),
         parent_version=check.at_least(message.parent_version, -1, f"{field}.parent_version"),
         offer_address=_short(message.offer.address, f"{field}.offer.address"),
         offer_group=_short(message.offer.group, f"{field}.offer.group"),
@@ -122,7 +121,6 @@ def version_to_proto(version: PublishedVersion, *, for_workers: bool) -> pb.Vers
         path=version.path,
         manifest_sha256=version.manifest_sha256,
         weights_sha256=version.weights_sha256,
-        weights_root=version.weights_root,
         parent_version=version.parent_version,
         offer=_offer_to_proto(version) if for_workers else None,
         copy=version.copy,
@@ -157,7 +155,7 @@ def turn_report_from_proto(message: pb.RecordTurnRequest) -> TurnReport:
         state=_named(message.state, TURN_STATES, "state"),
         process=check.sentence(message.process),
         reason=check.sentence(message.reason),
-        sequence=check.at_least(message.sequence, 0, "sequence"),
+        sequence=check.at_least(message.sequence, 1, "sequence"),
         clock=check.text(message.clock, "clock", check.MAX_NAME_LENGTH, may_be_empty=True),
     )
 

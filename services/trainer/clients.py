@@ -192,7 +192,6 @@ class TrainerBufferClient:
             version=weights.version,
             incarnation=weights.incarnation,
             weights_sha256=weights.weights_sha256,
-            weights_root=weights.weights_root,
         )
         request = buffer_pb2.RecordVersionRequest(key=self._key, version=version)
         answer = self._retry.call(lambda: self._stub.RecordVersion(request, timeout=CALL_SECONDS))
@@ -386,7 +385,6 @@ class TrainerSynchronizerClient:
             path=str(weights.path),
             manifest_sha256=weights.manifest_sha256,
             weights_sha256=weights.weights_sha256,
-            weights_root=weights.weights_root,
             parent_version=weights.parent,
             offer=_offer(weights),
             copy=weights.copy,
@@ -406,7 +404,6 @@ def _from_proto(version: synchronizer_pb2.Version) -> WeightsOnDisk:
         path=Path(version.path),
         manifest_sha256=version.manifest_sha256,
         weights_sha256=version.weights_sha256,
-        weights_root=version.weights_root,
         parent=version.parent_version,
         copy=version.copy,
     )

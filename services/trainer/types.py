@@ -182,8 +182,6 @@ class WeightsOnDisk:
     path: Path
     manifest_sha256: bytes
     weights_sha256: bytes
-    weights_root: bytes = b""
-    """Empty for those that an earlier release published."""
     parent: int
     """The version it was trained from."""
     offer: OfferAddress | None = field(default=None, compare=False)

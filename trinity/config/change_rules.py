@@ -443,10 +443,6 @@ RULES: tuple[ChangeRule, ...] = (
 )
 
 
-UNKNOWN = _experiment("rollout", "a key of another version")
-"""The rule of a key that the schema does not have."""
-
-
 def plain_key(key: str) -> str:
     """Returns a key without positions in lists and names of the user's own."""
     own = key if NAME in key else BUFFERS.sub(r"\1", key)
@@ -457,9 +453,10 @@ def rule_of(key: str) -> ChangeRule:
     """Returns the rule of a key, which is that of the longest key above it that has one."""
     name = plain_key(key)
     rules = _rules_by_key()
-    while name and name not in rules:
+    while name not in rules:
+        assert name, f"{key} has no rule"
         name = name.rpartition(".")[0]
-    return rules.get(name, UNKNOWN)
+    return rules[name]
 
 
 @cache

@@ -87,7 +87,7 @@ class StageOutline(BaseModel):
 
 
 class PlanOutline(BaseModel):
-    """The parts of a plan that are shown, for plans written by any version."""
+    """The parts of a plan that are shown."""
 
     label: str
     stages: tuple[StageOutline, ...]

@@ -1,7 +1,7 @@
 """The names in a checkpoint's folder.
 
 state.json, shards/            weights and optimizer, which any number of ranks can load
-model_world_size_2_rank_0.pt   of earlier releases and of verl: one part for each rank
+model_world_size_2_rank_0.pt   of verl: one part for each rank
 """
 
 import re

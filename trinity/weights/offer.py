@@ -63,9 +63,7 @@ class ReceiverSlot:
     """Rank of the engine's first process."""
     limits: TransferTimeouts
     weights_sha256: str
-    """Hex hash that was announced with the version."""
-    weights_root: str = ""
-    """Hex root; empty where the trainer is of an earlier version and hashed them as one stream."""
+    """Hex root over the tensors, as announced with the version."""
 
 
 def next_slot(slot: ReceiverSlot, by: int) -> ReceiverSlot:

@@ -20,7 +20,6 @@ from trinity.weights.rendezvous import (
 )
 from trinity.weights.tensors import (
     RootDigest,
-    StreamDigest,
     TensorInfo,
     allocate_buffer,
     parse_layout,
@@ -46,7 +45,7 @@ class WeightsReceiver:
         self._rank = slot.first_rank + index
         self._device = device if slot.backend == "nccl" else "cpu"
         self._store = open_store(slot.address, slot.limits.join_seconds)
-        self._digest = RootDigest() if slot.weights_root else StreamDigest()
+        self._digest = RootDigest()
         self._is_whole = False
         self.failure = ""
         tensors = run_with_deadline(
@@ -83,8 +82,8 @@ class WeightsReceiver:
         """Returns the reason not to use the weights; empty if they are the announced ones."""
         if not self.failure and not self._is_whole:
             self.failure = "not all tensors were consumed"
-        announced = self._slot.weights_root or self._slot.weights_sha256
-        if not self.failure and self._digest.digest().hex() != announced:
+        is_announced = self._digest.digest().hex() == self._slot.weights_sha256
+        if not self.failure and not is_announced:
             self.failure = "the weights received are not those that were announced: hash differs"
         self._report()
         if self.failure:

@@ -181,7 +181,6 @@ def request_transfer(
     *,
     limits: TransferTimeouts,
     weights_sha256: bytes,
-    weights_root: bytes = b"",
 ) -> ReceiverSlot:
     """Asks for a transfer and waits for its turn; then the receivers must join at once. Blocks.
 
@@ -211,5 +210,4 @@ def request_transfer(
         first_rank=1,
         limits=limits,
         weights_sha256=weights_sha256.hex(),
-        weights_root=weights_root.hex(),
     )

@@ -34,8 +34,8 @@ class Prompt:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Returns the prompt that `dataclasses.asdict` has written; earlier ones lack roles."""
-        spans = tuple(RoleSpan(**span) for span in values.get("role_spans", ()))
+        """Returns the prompt that `dataclasses.asdict` has written."""
+        spans = tuple(RoleSpan(**span) for span in values["role_spans"])
         return cls(text=values["text"], token_ids=values["token_ids"], role_spans=spans)
 
 

@@ -20,7 +20,6 @@ from trinity.config.plan.parts import EvaluatedRun, StoredBatches
 from trinity.errors import PreconditionFailed
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
-from trinity.weights.identity import compare_weights
 
 INITIAL_CHECKPOINT = Checkpoint(step=0, incarnation=0, path="", manifest_sha256=b"")
 """The weights that the source stage started from, which need no checkpoint."""
@@ -185,16 +184,10 @@ async def compare_with_source(connection: Connection, stage: Stage, new: Recorde
         return
     source = await get_stage(connection, source_key(stage.key.tenant, stored))
     before = await versions_of(connection, source, new.version)
-    compared = [compare_weights(new, version) for version in before]
     if not before:
         text = f"version {new.version} had never been published: there is nothing to compare with"
-    elif True in compared:
+    elif any(version.weights_sha256 == new.weights_sha256 for version in before):
         text = f"version {new.version} has the same weights as before, bit for bit"
-    elif False in compared:
-        text = f"version {new.version} has other weights than before"
     else:
-        text = (
-            f"version {new.version} cannot be compared with the one before, which an earlier "
-            "release identified in another way"
-        )
+        text = f"version {new.version} has other weights than before"
     await log_event(connection, stage.key, NoticeEvent(text=text))

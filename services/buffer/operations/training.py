@@ -41,7 +41,6 @@ from services.buffer.store.training import (
 from trinity.errors import InvalidRequest, PreconditionFailed, Superseded
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
-from trinity.weights.identity import compare_weights
 
 SHOWN_STEPS = 64
 """Number of newest explore steps that are shown to people together."""
@@ -188,10 +187,9 @@ async def _check_weights(
 ) -> None:
     """Checks the hash of a version: it may differ, with a notice, only between incarnations."""
     for old in before:
-        if old.incarnation == new.incarnation and compare_weights(new, old) is not True:
+        if old.incarnation == new.incarnation and old.weights_sha256 != new.weights_sha256:
             raise InvalidRequest(f"version {new.version} was recorded with other weights")
-    compared = [compare_weights(new, old) for old in before]
-    if True not in compared and False in compared:
+    if before and all(old.weights_sha256 != new.weights_sha256 for old in before):
         text = (
             f"version {new.version} came out with other weights when its steps were trained again; "
             "what was rolled out with the earlier ones is slightly off-policy"

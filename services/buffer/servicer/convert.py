@@ -173,13 +173,7 @@ def parse_version(message: pb.PublishedVersion) -> RecordedVersion:
         version=message.version,
         incarnation=message.incarnation,
         weights_sha256=parse_sha256(message.weights_sha256, "version.weights_sha256"),
-        weights_root=_parse_root(message.weights_root),
     )
-
-
-def _parse_root(value: bytes) -> bytes:
-    """Validates the identity of weights; trainers of an earlier version give none."""
-    return parse_sha256(value, "version.weights_root") if value else b""
 
 
 def parse_checkpoint(message: pb.Checkpoint) -> Checkpoint:
@@ -215,7 +209,6 @@ def version_to_proto(version: RecordedVersion) -> pb.PublishedVersion:
         version=version.version,
         incarnation=version.incarnation,
         weights_sha256=version.weights_sha256,
-        weights_root=version.weights_root,
     )
 
 

@@ -319,8 +319,6 @@ version = sa.Table(  # Published weights by the life that made them
     sa.Column("incarnation", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("line", sa.BigInteger, nullable=False),
     sa.Column("weights_sha256", sa.LargeBinary, nullable=False),
-    # Empty where a trainer of an earlier version recorded it.
-    sa.Column("weights_root", sa.LargeBinary, nullable=False, server_default=""),
     moment("recorded_at"),
 )
 

@@ -34,8 +34,6 @@ class RecordedVersion:
     version: int
     incarnation: int
     weights_sha256: bytes
-    weights_root: bytes = b""
-    """Identity of the weights; empty where a trainer of an earlier version recorded them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +62,6 @@ async def insert_version(connection: Connection, stage: Stage, new: RecordedVers
         incarnation=new.incarnation,
         line=stage.line,
         weights_sha256=new.weights_sha256,
-        weights_root=new.weights_root,
     )
     await connection.execute(statement.on_conflict_do_nothing())
 
@@ -97,7 +94,6 @@ def _version(row: Row) -> RecordedVersion:
         version=row.version,
         incarnation=row.incarnation,
         weights_sha256=bytes(row.weights_sha256),
-        weights_root=bytes(row.weights_root),
     )
 
 

@@ -228,7 +228,6 @@ def _weights(message: pb.Version) -> WeightsVersion:
         path=Path(message.path),
         manifest_sha256=message.manifest_sha256,
         weights_sha256=message.weights_sha256,
-        weights_root=message.weights_root,
         offer=_offer(message),
         copy=message.copy,
     )

@@ -21,7 +21,6 @@ from services.explorer.debug.wire import (
     scores_from_json,
 )
 from services.explorer.engine.interface import EngineDied
-from trinity.errors import UserError
 from trinity.types import JsonObject, SamplingParams
 from trinity.weights.offer import Receivers, ReceiverSlot
 from trinity.workflows.generation import Generation, OnDelta, Prompt, Scores
@@ -182,11 +181,6 @@ class DebugTokenizer:
         self._socket.connect(str(path))
         self._answers = self._socket.makefile("rb")
         described = self._request({"call": "describe"})[model]
-        if not isinstance(described, dict):
-            self.close()
-            raise UserError(
-                "the engine's process is of an earlier release: stop it and start it again"
-            )
         self.template_sha256 = bytes.fromhex(described["template_sha256"])
         if described["template_variables"] is not None:
             self.template_variables = frozenset(described["template_variables"])

@@ -177,5 +177,4 @@ class EngineWeightReceiver:
             self._engine.receivers,
             limits=self._limits,
             weights_sha256=weights.weights_sha256,
-            weights_root=weights.weights_root,
         )

@@ -52,8 +52,8 @@ def announced_weights(job_dir: Path) -> tuple[WeightsVersion, ...]:
             return found
     if without_ledger is not None:
         raise LedgerError(
-            f"no ledger says that {without_ledger} was announced: weights of a run that an earlier "
-            "version trained are served by `model.model_path`, as a model of their own"
+            f"no ledger says that {without_ledger} was announced: serve these weights by "
+            "`model.model_path`, as a model of their own"
         )
     return ()
 
@@ -264,7 +264,7 @@ def access_policy(plan: StagePlan, tenant: str) -> ServingAccessPolicy:
 
 
 def _key_file(plan: StagePlan) -> Path:
-    if plan.served is None or not plan.served.key_file:  # a plan of an earlier version
+    if plan.served is None:
         raise UserError(
             "there is no key for the served model: give `explorer.rollout_model.api_key`"
         )

@@ -221,13 +221,8 @@ def _has_room() -> sa.ColumnElement[bool]:
 
 
 def _same(is_role: sa.ColumnElement[bool], tenant: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-    """Condition: the row is of the member's role and tenant.
-
-    Of a row that the version before wrote only the tenant of its experiment is known.
-    """
-    own = _member.experiment_id.in_(_experiments_of(tenant))
-    unknown = sa.and_(_member.tenant.is_(None), sa.or_(_member.experiment_id.is_(None), own))
-    return sa.and_(is_role, sa.or_(_member.tenant == tenant, unknown))
+    """Condition: the row is of the member's role and tenant."""
+    return sa.and_(is_role, _member.tenant == tenant)
 
 
 def _experiments_of(tenant: sa.ColumnElement[str] | str) -> sa.Select[tuple[uuid.UUID]]:
@@ -269,7 +264,7 @@ def _from_row(row: Row) -> Member:
         pinned_versions=tuple(row.pinned_versions),
         waits=tuple(MemberWait(**wait).aged(row.silent_seconds) for wait in row.waits),
         silent_seconds=row.silent_seconds,
-        tenant=row.tenant or "",
+        tenant=row.tenant,
     )
 
 

@@ -30,7 +30,6 @@ COLUMNS = (
     _version.offer_group,
     _version.copy,
     _version.damage,
-    _version.weights_root,
 )
 
 
@@ -50,7 +49,6 @@ def from_row(row: Row) -> PublishedVersion:
         offer_group=row.offer_group,
         copy=row.copy,
         damage=row.damage,
-        weights_root=row.weights_root,
     )
 
 

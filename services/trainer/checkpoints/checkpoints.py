@@ -3,7 +3,6 @@
 Hashing the merged weights would not do: another processor may round their product differently.
 """
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,14 +12,13 @@ from services.trainer.checkpoints.weights import (
     WeightsStore,
     remove_leftovers,
     remove_tree,
-    stream_hash,
 )
-from services.trainer.collectives import NamedTensors, Ranks, hash_on_rank_0
+from services.trainer.collectives import NamedTensors, Ranks
 from services.trainer.types import StageLearner, WrittenCheckpoint
 from trinity.errors import UserError
 from trinity.runtime.life import UNWATCHED, LifeSigns
 from trinity.weights.manifest import MANIFEST_NAME, Manifest, ManifestHead, move_into_place, seal
-from trinity.weights.tensors import StreamDigest
+from trinity.weights.tensors import RootDigest
 
 MODEL_FOLDER = "hf_model"
 FILE_NAME = "adapter_base.sha256"
@@ -79,8 +77,7 @@ class CheckpointStore:
     def check_adapter_base(self, learner: StageLearner, checkpoint: Path) -> None:
         """Checks that a checkpoint's adapter, just loaded, has the base it was trained on.
 
-        Where the recorded hash is missing or differs, the merged weights decide, bit for bit: by
-        their root, or as an earlier release hashed them.
+        Where the recorded hash differs, the root of the merged weights decides.
 
         Raises: UserError where the base model, or the adapter's scale, is another one. Collective.
         """
@@ -88,8 +85,7 @@ class CheckpointStore:
         if self._ranks.broadcast_ints([is_same]) == [1]:
             return
         written = Manifest.model_validate_json((checkpoint / MANIFEST_NAME).read_bytes())
-        found = self._hash_of(learner), self._stream_hash_of(learner)
-        if bytes.fromhex(written.weights_sha256) not in found:
+        if bytes.fromhex(written.weights_sha256) != self._hash_of(learner):
             raise UserError(
                 f"the adapter of the checkpoint {checkpoint} was trained on another model or with "
                 "another scale: give `model.model_path`, `model.lora_configs` and "
@@ -104,11 +100,6 @@ class CheckpointStore:
 
     def _hash_of(self, learner: StageLearner) -> bytes:
         return root_of_learner(learner, self._ranks, self._life)
-
-    def _stream_hash_of(self, learner: StageLearner) -> bytes:
-        return hash_on_rank_0(
-            learner.weights(), lambda tensors: stream_hash(dict(tensors)), self._ranks
-        )
 
     def _seal_as(
         self, final: Path, temporary: Path, head: ManifestHead, base: bytes | None
@@ -132,13 +123,11 @@ class CheckpointStore:
 
 
 def base_hash(parts: NamedTensors) -> bytes:
-    """Returns the SHA-256 over the parts, ordered by name; holds one part in memory at a time."""
-    digests: dict[str, bytes] = {}
+    """Returns the root over the parts; holds one part in memory at a time."""
+    digest = RootDigest()
     for name, tensor in parts:
-        digest = StreamDigest()
         digest.add_tensor(name, tensor)
-        digests[name] = digest.digest()
-    return hashlib.sha256(b"".join(digests[name] for name in sorted(digests))).digest()
+    return digest.digest()
 
 
 def write_base_hash(checkpoint: Path, digest: bytes) -> None:

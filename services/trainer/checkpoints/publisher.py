@@ -21,10 +21,9 @@ from services.trainer.checkpoints.weights import (
     WeightsStore,
     WeightTensors,
     next_copy,
-    stream_hash,
 )
 from services.trainer.clients import KeptVersions, TrainerBufferClient, TrainerSynchronizerClient
-from services.trainer.collectives import NamedTensors, Ranks, hash_on_rank_0
+from services.trainer.collectives import NamedTensors, Ranks
 from services.trainer.types import StageLearner, WeightsOnDisk
 from trinity.weights.offer import OfferAddress, TransferTimeouts
 from trinity.weights.sending import WeightsSender
@@ -117,8 +116,7 @@ class WeightsPublisher:
         self._sealing_ranks = ranks.with_own_group()
         self._incarnation = incarnation
         self._server = server
-        keeps = server is not None or store.hashes_streams
-        self._keeps_whole = ranks.broadcast_ints([keeps]) == [1]
+        self._keeps_whole = ranks.broadcast_ints([server is not None]) == [1]
         self._damage = damage
         self._pinned_by_members: set[int] = set()
         self._best = best
@@ -171,12 +169,10 @@ class WeightsPublisher:
         files = gather_files(written.part.finish_files(), self._sealing_ranks)
         if not self._ranks.is_first:
             return
-        whole = written.whole
-        streamed = whole if self._store.hashes_streams else None
-        weights = self._store.seal_files(written.name, files, streamed)
+        weights = self._store.seal_files(written.name, files)
         if self._server is not None:
-            assert whole is not None, "they are kept where there is a server"
-            weights = replace(weights, offer=self._server.offer_version(whole))
+            assert written.whole is not None, "they are kept where there is a server"
+            weights = replace(weights, offer=self._server.offer_version(written.whole))
         self._announce(weights)
 
     def republish(self, version: int) -> bool:
@@ -251,16 +247,7 @@ class WeightsPublisher:
         self.keep_versions(self._buffer.record_version(weights))
 
     def current_hash(self, learner: StageLearner) -> bytes:
-        """Hashes the weights as they would be published now, on all ranks: to their root, or as
-        the earlier release did that published before. Collective.
-        """
-        if self._store.hashes_streams:
-            split = learner.split_weights()
-            return hash_on_rank_0(
-                learner.weights() if split is None else gathered_to(0, split, self._ranks),
-                lambda tensors: stream_hash(self._store.to_published_dtype(tensors)),
-                self._ranks,
-            )
+        """Returns the root of the weights as they would be published now. Collective."""
         return root_of_learner(learner, self._ranks, self._store.life, self._store.dtype)
 
     def keep_versions(self, kept: KeptVersions) -> None:

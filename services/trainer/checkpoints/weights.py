@@ -16,7 +16,6 @@ from services.trainer.checkpoints.dealt import (
     gather_files,
     name_files,
     root_of_files,
-    tensor_hashes_in,
 )
 from services.trainer.collectives import Ranks
 from services.trainer.types import StageLearner, WeightsOnDisk
@@ -24,7 +23,6 @@ from trinity.config.plan.rope import with_rope
 from trinity.config.schema.model import ModelConfig
 from trinity.errors import ManifestError
 from trinity.runtime.life import UNWATCHED, LifeSigns
-from trinity.weights.identity import TensorHash, compare_weights, identity_of, root_of
 from trinity.weights.ledger import LedgerEntry, WeightsLedger
 from trinity.weights.manifest import (
     MANIFEST_NAME,
@@ -36,7 +34,7 @@ from trinity.weights.manifest import (
     seal,
     verify,
 )
-from trinity.weights.tensors import RootDigest, StreamDigest
+from trinity.weights.tensors import RootDigest
 
 logger = logging.getLogger(__name__)
 
@@ -144,23 +142,6 @@ def weights_hash(tensors: Mapping[str, torch.Tensor]) -> bytes:
     return digest.digest()
 
 
-def stream_hash(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """Returns the hash by which earlier releases identified weights."""
-    digest = StreamDigest()
-    for name in sorted(tensors):
-        digest.add_tensor(name, tensors[name])
-    return digest.digest()
-
-
-@dataclass(frozen=True, slots=True)
-class WeightHashes:
-    """The hashes that a version is published with."""
-
-    sha256: bytes
-    """The root again, unless the stage began with an earlier release."""
-    root: bytes
-
-
 @dataclass(frozen=True, slots=True)
 class WeightsName:
     """The numbers that name a directory of weights."""
@@ -191,14 +172,9 @@ class WeightsStore:
         files: ModelFiles,
         dtype: torch.dtype,
         ledger: WeightsLedger | None = None,
-        hashes_streams: bool = False,
         life: LifeSigns = UNWATCHED,
     ) -> None:
-        """A `ledger` lets announced versions be recognised without the synchronizer.
-
-        With `hashes_streams`, versions also have the hash by which earlier releases knew them.
-        """
-        self.hashes_streams = hashes_streams
+        """A `ledger` lets announced versions be recognised without the synchronizer."""
         self.life = life
         self._root = root
         self._stage = stage
@@ -239,32 +215,18 @@ class WeightsStore:
         self.create_directory(name)
         part = self.new_part(name, ALONE)
         part.write_tensors(weights.items())
-        whole = weights if self.hashes_streams else None
-        return self.seal_files(name, part.finish_files(), whole)
+        return self.seal_files(name, part.finish_files())
 
     def new_part(self, name: WeightsName, ranks: Ranks) -> DealtPart:
         """Returns a rank's part of a version, whose directory the first rank has created."""
         return DealtPart(self._temporary(name), ranks, dtype=self.dtype, life=self.life)
 
-    def seal_files(
-        self, name: WeightsName, files: tuple[WeightsFile, ...], whole: WeightTensors | None = None
-    ) -> WeightsOnDisk:
-        """Completes a Hugging Face directory of all ranks' files, and renames it.
-
-        All weights are given as a `whole` where earlier releases' hash is wanted as well.
-        """
-        root = root_of_files(files)
-        with self.life.on_disk(sum(file.num_bytes for file in files)):
-            hashes = WeightHashes(root if whole is None else stream_hash(whole), root)
-        return self._seal_files(name, files, hashes)
-
-    def _seal_files(
-        self, name: WeightsName, files: tuple[WeightsFile, ...], hashes: WeightHashes
-    ) -> WeightsOnDisk:
+    def seal_files(self, name: WeightsName, files: tuple[WeightsFile, ...]) -> WeightsOnDisk:
+        """Completes a Hugging Face directory of all ranks' files, and renames it."""
         temporary = self._temporary(name)
         described = {file.name: file.description for file in name_files(temporary, files)}
         durable = self._files.link_into(temporary)
-        return self._seal(temporary, name, hashes, durable, described)
+        return self._seal(temporary, name, root_of_files(files), durable, described)
 
     def write_model(self, learner: StageLearner, directory: Path, ranks: Ranks) -> None:
         """Writes a Hugging Face directory that is no version, without a manifest. Collective."""
@@ -290,15 +252,15 @@ class WeightsStore:
         Returns None if neither has these weights.
         """
         name = next_copy(damaged)
-        others = [w for w in self._published if compare_weights(damaged, w) is True]
+        others = [w for w in self._published if w.weights_sha256 == damaged.weights_sha256]
         for other in sorted(others, reverse=True):
             is_other = other.path != damaged.path
             if is_other and (linked := self._link_intact(other, name)) is not None:
                 return linked
-        if files is None or root_of_files(files) != identity_of(damaged):
+        if files is None or root_of_files(files) != damaged.weights_sha256:
             remove_tree(self._temporary(name))
             return None
-        return self._seal_files(name, files, _hashes_in(damaged))
+        return self.seal_files(name, files)
 
     def discard(self, damaged: WeightsOnDisk) -> None:
         """Deletes a damaged version, which was replaced or is lost."""
@@ -329,18 +291,7 @@ class WeightsStore:
         temporary = self.create_directory(name)
         for file in manifest.files:
             link_or_copy(old.path / file, temporary / file)
-        hashes = self._with_root(old, temporary)
-        return self._seal(temporary, name, hashes, frozenset(manifest.files))
-
-    def _with_root(self, old: WeightsOnDisk, directory: Path) -> WeightHashes:
-        """Returns the hashes of a version; one that an earlier release wrote is given its root."""
-        if old.weights_root:
-            return _hashes_in(old)
-        found: list[TensorHash] = []
-        for path in sorted(directory.glob("*.safetensors")):
-            with self.life.on_disk(path.stat().st_size):
-                found += tensor_hashes_in(path)
-        return WeightHashes(old.weights_sha256, root_of(found))
+        return self._seal(temporary, name, old.weights_sha256, frozenset(manifest.files))
 
     def _temporary(self, name: WeightsName) -> Path:
         return self._root / f"{name.directory}{TEMPORARY_SUFFIX}"
@@ -356,7 +307,7 @@ class WeightsStore:
         self,
         temporary: Path,
         name: WeightsName,
-        hashes: WeightHashes,
+        root: bytes,
         durable: frozenset[str],
         described: Mapping[str, ManifestFile] | None = None,
     ) -> WeightsOnDisk:
@@ -365,7 +316,7 @@ class WeightsStore:
             stage=self._stage,
             step=name.version,
             incarnation=name.incarnation,
-            weights_sha256=hashes.sha256.hex(),
+            weights_sha256=root.hex(),
         )
         manifest = seal(temporary, head, durable, described or {}, life=self.life)
         final = temporary.with_suffix("")
@@ -376,8 +327,7 @@ class WeightsStore:
             incarnation=name.incarnation,
             path=final,
             manifest_sha256=manifest,
-            weights_sha256=hashes.sha256,
-            weights_root=hashes.root,
+            weights_sha256=root,
             parent=self._parent_of(name.version),
             copy=name.copy,
         )
@@ -413,10 +363,6 @@ class WeightsStore:
 def next_copy(damaged: WeightsOnDisk) -> WeightsName:
     """Returns the name under which a damaged version is written again."""
     return WeightsName(damaged.version, damaged.incarnation, damaged.copy + 1)
-
-
-def _hashes_in(weights: WeightsOnDisk) -> WeightHashes:
-    return WeightHashes(weights.weights_sha256, weights.weights_root)
 
 
 def remove_leftovers(root: Path, *, kept: set[str], incarnation: int) -> None:

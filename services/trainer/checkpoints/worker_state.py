@@ -123,8 +123,8 @@ def log_fresh(loaded: Contents, directory: Path) -> None:
 
 
 def saved_contents(state: State) -> Contents:
-    """Returns the parts that a checkpoint has; one of the release before this list has all."""
-    return frozenset(state.get("contents", WHOLE_STATE))
+    """Returns the parts that a checkpoint has."""
+    return frozenset(state["contents"])
 
 
 def read_state(directory: Path) -> State:

@@ -21,7 +21,6 @@ from services.trainer.checkpoints.worker_state import (
     load_optimizer,
     load_state,
     load_weights,
-    log_fresh,
     read_state,
     save_state,
     saved_contents,
@@ -71,27 +70,10 @@ def save_checkpoint(
 def load_own_checkpoint(
     worker: TinkerTrainingWorker, directory: Path, calls: WorkerCalls, contents: Contents
 ) -> None:
-    """Loads a checkpoint of this stage; the optimizer's settings stay those of the plan.
-
-    One of an earlier release is in verl's layout, which fits the number of ranks that wrote it and
-    has all parts; verl's own loader leaves out those that are not wanted.
-    """
-    if is_sharded(directory):
-        with on_device(worker):
-            load_state(worker, directory, calls.ranks, OF_THE_PLAN, contents, calls.life)
-        _offload_optimizer(worker)
-        return
-    optimizer = worker.engine.optimizer
-    planned = [
-        {name: group[name] for name in OF_THE_PLAN if name in group}
-        for group in optimizer.param_groups
-    ]
-    worker.engine.checkpoint_manager.checkpoint_load_contents = sorted(contents)
-    log_fresh(contents, directory)
-    with calls.life.on_disk(bytes_below(directory)):
-        worker.load_checkpoint(str(directory))
-    for group, settings in zip(optimizer.param_groups, planned, strict=True):
-        group.update(settings)
+    """Loads a checkpoint of this stage; the optimizer's settings stay those of the plan."""
+    with on_device(worker):
+        load_state(worker, directory, calls.ranks, OF_THE_PLAN, contents, calls.life)
+    _offload_optimizer(worker)
 
 
 def load_former_run(

@@ -8,9 +8,8 @@ from pathlib import Path
 from services.trainer.clients import TrainerBufferClient
 from services.trainer.collectives import Ranks
 from trinity.api.v1 import buffer_pb2
-from trinity.errors import ManifestError, UserError
+from trinity.errors import ManifestError
 from trinity.runtime.life import UNWATCHED, LifeSigns
-from trinity.weights.layout import is_sharded
 from trinity.weights.manifest import verify
 
 logger = logging.getLogger(__name__)
@@ -32,7 +31,6 @@ class Incarnation:
     last_published_version: int
     """The newest version that an earlier life recorded; -1 when there is none."""
     last_published_sha256: bytes
-    last_published_root: bytes
     finished_step: int
     """The step at which an earlier life finished the training; 0 when none did."""
     committed: tuple[Path, ...]
@@ -40,13 +38,6 @@ class Incarnation:
     checkpoints_to_evaluate: tuple[buffer_pb2.Checkpoint, ...] = ()
     """The same as the buffer's messages; in mode bench those to evaluate, where an empty path
     means the starting weights."""
-
-    @property
-    def hashes_streams(self) -> bool:
-        """True if an earlier release published the newest version, without a root: what is
-        published again must be comparable with it.
-        """
-        return self.last_published_version >= 0 and not self.last_published_root
 
     def version_to_republish(self, sync_interval: int) -> int:
         """Returns the newest version due by the recorded steps; explorers continue from it."""
@@ -86,7 +77,6 @@ def _incarnation(answer: buffer_pb2.BeginIncarnationResponse, chosen: int) -> In
         recorded_step=answer.recorded_step,
         last_published_version=known.version if known.weights_sha256 else -1,
         last_published_sha256=known.weights_sha256,
-        last_published_root=known.weights_root,
         finished_step=answer.finished_step,
         committed=tuple(Path(row.path) for row in answer.checkpoints),
         checkpoints_to_evaluate=tuple(answer.checkpoints),
@@ -96,11 +86,7 @@ def _incarnation(answer: buffer_pb2.BeginIncarnationResponse, chosen: int) -> In
 def _newest_intact(
     checkpoints: Iterable[buffer_pb2.Checkpoint], num_ranks: int, life: LifeSigns = UNWATCHED
 ) -> int:
-    """Returns the index of the first checkpoint that verifies.
-
-    Raises: UserError if it is of an earlier release and of another number of ranks: training again
-    from the start would not be what anyone meant.
-    """
+    """Returns the index of the first checkpoint that verifies."""
     for index, row in enumerate(checkpoints):
         try:
             manifest = verify(Path(row.path), row.manifest_sha256, life=life)
@@ -108,20 +94,9 @@ def _newest_intact(
             logger.error("skipped a checkpoint", extra={"reason": str(error)})
             continue
         if manifest.num_ranks != num_ranks:
-            check_size(Path(row.path), manifest.num_ranks, num_ranks)
             logger.warning(
                 "other ranks wrote the checkpoint: steps agree within rounding from here on",
                 extra={"path": row.path, "before": manifest.num_ranks, "now": num_ranks},
             )
         return index
     return NO_CHECKPOINT
-
-
-def check_size(checkpoint: Path, written_by: int, num_ranks: int) -> None:
-    """Raises: UserError if a checkpoint fits only another number of ranks."""
-    if written_by != num_ranks and not is_sharded(checkpoint):
-        raise UserError(
-            f"the checkpoint {checkpoint} was written by an earlier release, in "
-            f"{written_by} parts that only as many ranks can load, and there are {num_ranks}: set "
-            f"`trainer.rank_num: {written_by}` until the next checkpoint is written"
-        )

@@ -436,7 +436,7 @@ class TrainingLoop:
         if self._step != life.last_published_version:
             return
         digest = self._deps.publisher.current_hash(self._deps.learner)
-        identical = digest == (life.last_published_root or life.last_published_sha256)
+        identical = digest == life.last_published_sha256
         log = logger.info if identical else logger.warning
         log(
             "weights trained again compared with those published before",

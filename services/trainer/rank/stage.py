@@ -20,7 +20,7 @@ from services.trainer.collectives import Ranks
 from services.trainer.data.batches import BatchSource
 from services.trainer.messages import RankStageEnded, StageOrder
 from services.trainer.rank.device_turns import OwnDevice, RankTurns, SharedDevice
-from services.trainer.rank.incarnation import Incarnation, begin_incarnation, check_size
+from services.trainer.rank.incarnation import Incarnation, begin_incarnation
 from services.trainer.rank.link import RankLink
 from services.trainer.rank.loop import LoopDependencies, TrainingLoop
 from services.trainer.rank.model_parts import (
@@ -347,7 +347,6 @@ class RankStageSetup:
             files=files,
             dtype=getattr(torch, dtype),
             ledger=self._ledger(),
-            hashes_streams=life.hashes_streams,
             life=self._life,
         )
         if self._ranks.is_first:
@@ -430,16 +429,14 @@ class CheckpointEvaluation:
     def _check(self, checkpoint: buffer_pb2.Checkpoint) -> None:
         """Verifies the whole checkpoint on every rank: damage in any file fails all ranks.
 
-        Raises: RunFailed, or UserError if it fits only another number of ranks.
+        Raises: RunFailed.
         """
         try:
-            path = Path(checkpoint.path)
-            manifest = verify(path, checkpoint.manifest_sha256, life=self.signs)
+            verify(Path(checkpoint.path), checkpoint.manifest_sha256, life=self.signs)
         except ManifestError as error:
             raise RunFailed(
                 f"the checkpoint of step {checkpoint.step} is damaged: {error}"
             ) from error
-        check_size(path, manifest.num_ranks, self.ranks.num_ranks)
 
 
 def resume_source(plan: StagePlan, *, has_checkpoint: bool, ranks: Ranks) -> StartCheckpoint | None:

@@ -20,16 +20,13 @@ class TrainerSide(Calls):
         self.incarnation = answer.incarnation
         return answer
 
-    async def record(
-        self, version: int, weights: bytes = b"\x01" * 32, root: bytes = b""
-    ) -> list[int]:
+    async def record(self, version: int, weights: bytes = b"\x01" * 32) -> list[int]:
         request = pb.RecordVersionRequest(
             key=self.pb_key,
             version=pb.PublishedVersion(
                 version=version,
                 incarnation=self.incarnation,
                 weights_sha256=weights,
-                weights_root=root,
             ),
         )
         answer = await self.stub.RecordVersion(request, timeout=CALL_SECONDS)

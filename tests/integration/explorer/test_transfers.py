@@ -28,13 +28,11 @@ async def engine(engines: SharedEngines) -> Engine:
 
 
 def published(model: Path, offer: OfferAddress | None) -> WeightsVersion:
-    root = weights_hash(weights_of(model))
     return WeightsVersion(
         id=WeightsId(version=1, incarnation=1),
         path=model,
         manifest_sha256=b"",
-        weights_sha256=root,
-        weights_root=root,
+        weights_sha256=weights_hash(weights_of(model)),
         offer=offer,
     )
 

@@ -239,7 +239,12 @@ async def test_whose_turn_it_is_on_a_shared_device_is_told_to_all(synchronizer: 
     held, wanted = pb.RecordTurnRequest.STATE_HELD, pb.RecordTurnRequest.STATE_WANTED
     for role, state in ((pb.ROLE_EXPLORER, held), (pb.ROLE_TRAINER, wanted)):
         report = pb.RecordTurnRequest(
-            experiment_id=created.id, role=role, state=state, process="process 7", reason="to work"
+            experiment_id=created.id,
+            role=role,
+            state=state,
+            process="process 7",
+            reason="to work",
+            sequence=1,
         )
         for _ in range(2):
             await synchronizer.stub.RecordTurn(report, timeout=TIMEOUT)

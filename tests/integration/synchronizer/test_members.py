@@ -4,9 +4,8 @@ from collections.abc import AsyncIterator, Callable
 
 import grpc
 import pytest
-import sqlalchemy as sa
 
-from services.synchronizer import operations, tables, wire
+from services.synchronizer import operations, wire
 from services.synchronizer.operations import Operations
 from services.synchronizer.store import members as closed_waits_store
 from services.synchronizer.store.database import SynchronizerDatabase
@@ -260,14 +259,6 @@ async def test_an_idle_members_id_stays_with_its_tenant(connection: Connection) 
     assert await record_heartbeat(connection, idle, "a") is RECORDED
     assert await record_heartbeat(connection, idle) is RECORDED, "a token for all tenants may"
     assert await record_heartbeat(connection, idle, "b") is FOREIGN
-
-
-async def test_a_member_of_the_version_before_goes_on(connection: Connection) -> None:
-    """The control too: without its tenant an idle member is anybody's."""
-    idle = wire.member_from_proto(explorer())
-    await record_heartbeat(connection, idle, "a")
-    await connection.execute(sa.update(tables.member).values(tenant=None))
-    assert await record_heartbeat(connection, idle, "b") is RECORDED
 
 
 async def test_a_tenant_has_so_many_members(connection: Connection) -> None:

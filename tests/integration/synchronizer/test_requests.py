@@ -116,6 +116,7 @@ UNKNOWN = [
             experiment_id=SOME_ID,
             role=pb.ROLE_TRAINER,
             state=pb.RecordTurnRequest.STATE_WANTED,
+            sequence=1,
         ),
     ),
     ("FinishRole", finished(SOME_ID, "rft", pb.ROLE_EXPLORER)),

@@ -216,7 +216,7 @@ def main(folder: Path, kind: str) -> None:
         found = {
             "paths": [str(weights.path) for weights in announced.found],
             "manifests": [weights.manifest_sha256.hex() for weights in announced.found],
-            "roots": [weights.weights_root.hex() for weights in announced.found],
+            "roots": [weights.weights_sha256.hex() for weights in announced.found],
             "offered": sends.offered,
             "current": digest.hex(),
         }

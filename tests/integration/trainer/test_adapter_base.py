@@ -69,21 +69,6 @@ def test_an_adapter_is_resumed_where_the_product_is_rounded_otherwise(
     store.check_adapter_base(restored, written)
 
 
-def test_a_checkpoint_from_before_there_was_a_record_goes_by_the_merged_weights(
-    learner_of: Build, model: Path, store: "CheckpointStore", monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from services.trainer.checkpoints.checkpoints import FILE_NAME
-
-    learner = learner_of(lora_plan(model))
-    trained(learner)
-    written = store.write(learner, step=3, incarnation=1).path
-    (written / FILE_NAME).unlink()
-    store.check_adapter_base(learner, written)
-    rounded_otherwise(monkeypatch)
-    with pytest.raises(UserError, match="another model"):
-        store.check_adapter_base(learner, written)
-
-
 def test_an_adapter_on_a_former_runs_weights_goes_on_from_its_checkpoint(
     ranks: "Ranks", model: Path, store: "CheckpointStore", tmp_path: Path
 ) -> None:

@@ -68,25 +68,6 @@ def test_the_step_after_a_checkpoint_is_the_same_bit_for_bit(
     assert hash_of(restored) == hash_of(learner)
 
 
-@pytest.mark.parametrize("trainer", [{}, {"load_contents": ["model"]}])
-def test_a_checkpoint_of_an_earlier_release_loads(
-    learner_of: Build, model: Path, tmp_path: Path, trainer: dict[str, object]
-) -> None:
-    plan = make_plan(model, {"algorithm_type": "ppo"}, trainer)
-    learner, restored = learner_of(plan), learner_of(plan)
-    stepped(learner, random_batch(8, seed=1))
-    learner._roles.actor.worker.save_checkpoint(str(tmp_path))
-    assert learner._roles.critic is not None
-    learner._roles.critic._worker.save_checkpoint(str(tmp_path / "critic"))
-    assert (tmp_path / "model_world_size_1_rank_0.pt").is_file()
-    restored.load(tmp_path)
-    assert hash_of(restored) == hash_of(learner), "weights always go on"
-    if trainer:
-        assert not any("/optimizer/" in name for name in state_of(restored))
-    else:
-        assert_same(state_of(restored), state_of(learner))
-
-
 WEIGHTS_ALONE: dict[str, object] = {"save_contents": ["model"]}
 
 

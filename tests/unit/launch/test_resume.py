@@ -140,18 +140,6 @@ def test_another_number_of_ranks_goes_on(tmp_path: Path) -> None:
     assert check_resumable(plan_in(tmp_path, trainer={"rank_num": 2}))
 
 
-def test_a_checkpoint_of_an_earlier_release_keeps_its_ranks(tmp_path: Path) -> None:
-    plan = plan_in(tmp_path)
-    store_plan(plan)
-    checkpoints = plan.job_path / "stages" / "main" / "checkpoints"
-    for name, file in (("step-9-1", "state.json"), ("step-10-2", "model_world_size_1_rank_0.pt")):
-        (checkpoints / name).mkdir(parents=True)
-        (checkpoints / name / file).touch()
-    with pytest.raises(UserError, match=r"`trainer\.rank_num: 2`.*step-10-2 was written by an ear"):
-        check_resumable(plan_in(tmp_path, trainer={"rank_num": 2}))
-    check_resumable(plan)
-
-
 def test_what_only_explores_has_no_ranks_to_keep(tmp_path: Path) -> None:
     explores = {"cluster": {"gpu_per_node": 8}, "mode": "explore"}
     store_plan(plan_in(tmp_path, **explores))

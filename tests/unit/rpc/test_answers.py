@@ -161,7 +161,7 @@ KNOWN_TEXTS = {
     ),
     *("explorer_id", "trainer_id", "lease_token", "traceparent", "trace_id"),
     *("tenant", "stage", "label", "name", "taskset", "owner", "waits_for", "rows_from_run"),
-    *("manifest_sha256", "weights_sha256", "weights_root", "path", "address"),
+    *("manifest_sha256", "weights_sha256", "path", "address"),
     *("group", "source", "state", "process"),
     *("reason", "activity", "damage", "recent_loss", "dead_letter_reason", "content_removed"),
     *("text", "prompt", "response", "cursor", "next_page_token"),

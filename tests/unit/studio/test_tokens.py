@@ -326,7 +326,6 @@ def test_a_masked_token_names_its_role_where_it_was_recorded(tmp_path: Path) -> 
 
 
 def test_a_record_without_roles_says_nothing_of_messages() -> None:
-    """Such are all of earlier releases."""
     assert experience_row(record()).content is None
     body = replace(sequence(), role_spans=(RoleSpan(role="user", start=0, end=2),))
     kept = experience_row(record(body=body)).content

@@ -185,14 +185,24 @@ def turn_after(*reports: TurnReport) -> DeviceTurn:
     return turn
 
 
-def said(role: Role, state: TurnState, reason: str = "to work") -> TurnReport:
-    return TurnReport(role=role, state=state, process=f"process of the {role}", reason=reason)
+def said(role: Role, sequence: int, state: TurnState, reason: str = "to work") -> TurnReport:
+    process = f"process of the {role}"
+    return TurnReport(
+        role=role,
+        state=state,
+        process=process,
+        reason=reason,
+        sequence=sequence,
+        clock="this start",
+    )
 
 
-EXPLORER_HAS_IT = said(Role.EXPLORER, TurnState.HELD)
-TRAINER_WANTS_IT = said(Role.TRAINER, TurnState.WANTED, "to train step 3")
-TRAINER_HAS_IT = said(Role.TRAINER, TurnState.HELD, "to train step 3")
-EXPLORER_GIVES_IT_BACK = said(Role.EXPLORER, TurnState.RELEASED)
+EXPLORER_HAS_IT = said(Role.EXPLORER, 1, TurnState.HELD)
+EXPLORER_GIVES_IT_BACK = said(Role.EXPLORER, 2, TurnState.RELEASED)
+TRAINER_WANTS_IT = said(Role.TRAINER, 1, TurnState.WANTED, "to train step 3")
+TRAINER_HAS_IT = said(Role.TRAINER, 2, TurnState.HELD, "to train step 3")
+TRAINER_GIVES_IT_BACK = said(Role.TRAINER, 3, TurnState.RELEASED)
+A_TURN = (TRAINER_WANTS_IT, TRAINER_HAS_IT, TRAINER_GIVES_IT_BACK)
 
 
 def test_a_wish_is_kept_until_it_is_met() -> None:
@@ -226,22 +236,10 @@ def test_a_report_that_comes_twice_changes_nothing() -> None:
     assert once.after(EXPLORER_HAS_IT, 9.0) == once
 
 
-def numbered(report: TurnReport, sequence: int, clock: str = "this start") -> TurnReport:
-    return replace(report, sequence=sequence, clock=clock)
-
-
-TRAINER_GIVES_IT_BACK = said(Role.TRAINER, TurnState.RELEASED)
-A_TURN = [
-    numbered(report, at)
-    for at, report in enumerate((TRAINER_WANTS_IT, TRAINER_HAS_IT, TRAINER_GIVES_IT_BACK), start=1)
-]
-
-
 def test_a_wish_that_arrives_after_its_turn_changes_nothing() -> None:
     turn = turn_after(*A_TURN)
     assert turn.after(A_TURN[0], 9.0) == turn
-    assert turn.after(TRAINER_WANTS_IT, 9.0).wishes, "without numbers it would stay"
-    again = turn.after(numbered(TRAINER_WANTS_IT, 4), 9.0)
+    again = turn.after(replace(TRAINER_WANTS_IT, sequence=4), 9.0)
     assert [wish.role for wish in again.wishes] == [Role.TRAINER], "a new wish counts"
 
 
@@ -255,8 +253,8 @@ def test_the_last_report_of_a_role_decides_in_whatever_order_they_arrive(
 
 def test_reports_of_the_roles_are_numbered_apart_and_of_another_clock_anew() -> None:
     turn = turn_after(*A_TURN)
-    assert turn.after(numbered(EXPLORER_HAS_IT, 1), 9.0).holder is Role.EXPLORER
-    rebooted = turn.after(numbered(TRAINER_WANTS_IT, 1, clock="the next start"), 9.0)
+    assert turn.after(EXPLORER_HAS_IT, 9.0).holder is Role.EXPLORER
+    rebooted = turn.after(replace(TRAINER_WANTS_IT, clock="the next start"), 9.0)
     assert [wish.role for wish in rebooted.wishes] == [Role.TRAINER]
-    back = rebooted.after(numbered(TRAINER_HAS_IT, 2), 10.0)
+    back = rebooted.after(TRAINER_HAS_IT, 10.0)
     assert back.holder is Role.TRAINER, "the machine that a run comes back to counts too"

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ import pytest
 from services.trainer.types import WeightsOnDisk
 from tests.support.model_free.damage import FAULTS, flip_a_bit, lead_elsewhere
 from tests.support.model_free.model import write_model
-from trinity.weights.identity import compare_weights
 from trinity.weights.ledger import LedgerKey, WeightsLedger
 from trinity.weights.manifest import verify
 
@@ -93,14 +91,6 @@ def test_other_weights_do_not_take_the_place_of_damaged_ones(store: "WeightsStor
     assert written_again(store, old, tensors(2.0)) is None
     assert written_again(store, old, None) is None
     assert [path.name for path in old.path.parent.iterdir()] == [old.path.name], "nothing is left"
-
-
-def test_a_synchronizer_of_the_version_before_tells_no_root(store: "WeightsStore") -> None:
-    old = store.write(tensors(), version=2, incarnation=1)
-    told = replace(old, weights_root=b"")
-    assert written_again(store, told, tensors(2.0)) is None
-    again = written_again(store, told, tensors())
-    assert again is not None and intact(again)
 
 
 def test_an_intact_copy_of_another_life_is_used_and_a_damaged_one_is_not(
@@ -241,48 +231,3 @@ def test_damaged_weights_are_handed_over_once(
     weights = store.write(tensors(), version=2, incarnation=1)
     flip_a_bit(weights.path)
     assert wait_for_damage(weights) == 1
-
-
-def test_weights_of_an_earlier_release_are_taken_over_by_its_hash_and_given_a_root(
-    store: "WeightsStore",
-) -> None:
-    from services.trainer.checkpoints.weights import stream_hash, weights_hash
-
-    written = store.write(tensors(), version=2, incarnation=1)
-    old = replace(written, weights_sha256=stream_hash(tensors()), weights_root=b"")
-    store.load_announced([old], incarnation=2)
-    adopted = store.republish(2, incarnation=2)
-    assert adopted is not None and intact(adopted)
-    assert adopted.weights_sha256 == old.weights_sha256
-    assert adopted.weights_root == weights_hash(tensors())
-    assert compare_weights(adopted, old) is True
-    other = replace(adopted, weights_root=weights_hash(tensors(2.0)))
-    assert compare_weights(adopted, other) is False
-
-
-def test_a_stage_that_an_earlier_release_began_has_both_hashes(tmp_path: Path) -> None:
-    import torch
-
-    from services.trainer.checkpoints.weights import (
-        ModelFiles,
-        WeightsStore,
-        stream_hash,
-        weights_hash,
-    )
-
-    files = ModelFiles(copy=tmp_path / "files", dtype="float32", chat_template=None)
-    files.copy_from(write_model(tmp_path / "model"))
-    for hashes_streams in (True, False):
-        root = tmp_path / f"weights {hashes_streams}"
-        store = WeightsStore(
-            root=root,
-            stage="rft",
-            files=files,
-            dtype=torch.float32,
-            hashes_streams=hashes_streams,
-        )
-        store.load_announced([], incarnation=1)
-        written = store.write(tensors(), version=2, incarnation=1)
-        expected = stream_hash(tensors()) if hashes_streams else weights_hash(tensors())
-        assert written.weights_sha256 == expected
-        assert written.weights_root == weights_hash(tensors())

@@ -5,17 +5,16 @@ from pathlib import Path
 import pytest
 
 from trinity.api.v1 import buffer_pb2
-from trinity.errors import UserError
 from trinity.weights.manifest import ManifestHead, seal
 
-SHARDED, BY_RANK = "state.json", "model_world_size_2_rank_0.pt"
+STATE = "state.json"
 
 
-def written(root: Path, step: int, file: str, num_ranks: int = 2) -> buffer_pb2.Checkpoint:
-    """A committed checkpoint that holds this file."""
+def written(root: Path, step: int, num_ranks: int = 2) -> buffer_pb2.Checkpoint:
+    """A committed checkpoint."""
     directory = root / f"step-{step}-1"
     directory.mkdir()
-    (directory / file).write_text("x")
+    (directory / STATE).write_text("x")
     head = ManifestHead(
         kind="checkpoint",
         stage="rft",
@@ -36,22 +35,13 @@ def chosen(rows: list[buffer_pb2.Checkpoint], num_ranks: int) -> int:
 
 
 def test_the_newest_is_taken_by_any_number_of_ranks(tmp_path: Path) -> None:
-    rows = [written(tmp_path, step, SHARDED) for step in (2, 1)]
+    rows = [written(tmp_path, step) for step in (2, 1)]
     assert [chosen(rows, ranks) for ranks in (1, 2, 3)] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_text("y")])
 def test_a_half_written_one_is_never_taken(tmp_path: Path, damage: object) -> None:
-    rows = [written(tmp_path, step, SHARDED) for step in (2, 1)]
+    rows = [written(tmp_path, step) for step in (2, 1)]
     assert callable(damage)
-    damage(Path(rows[0].path) / SHARDED)
+    damage(Path(rows[0].path) / STATE)
     assert [chosen(rows, ranks) for ranks in (1, 2, 3)] == [1, 1, 1]
-
-
-def test_one_of_an_earlier_release_is_taken_by_as_many_ranks_and_else_stops_the_run(
-    tmp_path: Path,
-) -> None:
-    rows = [written(tmp_path, 2, BY_RANK), written(tmp_path, 1, SHARDED)]
-    assert chosen(rows, 2) == 0
-    with pytest.raises(UserError, match=r"step-2-1 .*earlier release.*`trainer\.rank_num: 2`"):
-        chosen(rows, 3)

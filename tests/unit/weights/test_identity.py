@@ -1,24 +1,15 @@
 """Weights are identified by their tensors, not by the ranks or files that hold them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
-from trinity.weights.identity import TensorHash, compare_weights, root_of
+from trinity.weights.identity import TensorHash, root_of
 
 TENSORS = (
     TensorHash("model.a", "float32", (2, 3), "ab" * 32),
     TensorHash("model.b", "bfloat16", (4,), "cd" * 32),
 )
-
-
-@dataclass(frozen=True)
-class Hashed:
-    weights_sha256: bytes
-    weights_root: bytes = b""
-
-
-STREAM, ROOT, OTHER = b"s" * 32, b"r" * 32, b"o" * 32
 
 
 def test_a_root_is_the_same_in_any_order() -> None:
@@ -37,23 +28,3 @@ def test_a_root_is_the_same_in_any_order() -> None:
 )
 def test_a_root_changes_with_each_part_of_a_tensor(changed: TensorHash) -> None:
     assert root_of((changed, TENSORS[1])) != root_of(TENSORS)
-
-
-@pytest.mark.parametrize(
-    ("new", "old", "same"),
-    [
-        (Hashed(ROOT, ROOT), Hashed(ROOT, ROOT), True),
-        (Hashed(STREAM, ROOT), Hashed(ROOT, ROOT), True),
-        (Hashed(STREAM, ROOT), Hashed(STREAM, OTHER), False),
-        (Hashed(STREAM), Hashed(STREAM), True),
-        (Hashed(STREAM), Hashed(OTHER), False),
-        (Hashed(STREAM, ROOT), Hashed(STREAM), True),
-        (Hashed(OTHER, ROOT), Hashed(STREAM), False),
-        (Hashed(ROOT, ROOT), Hashed(STREAM), None),
-        (Hashed(STREAM), Hashed(ROOT, ROOT), None),
-    ],
-)
-def test_weights_are_compared_by_the_hash_that_both_have(
-    new: Hashed, old: Hashed, same: bool | None
-) -> None:
-    assert compare_weights(new, old) is same

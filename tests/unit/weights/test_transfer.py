@@ -16,7 +16,7 @@ from trinity.weights.process_group import local_address_for
 from trinity.weights.receiving import WeightsReceiver
 from trinity.weights.rendezvous import request_transfer
 from trinity.weights.sending import WeightsSender
-from trinity.weights.tensors import RootDigest, StreamDigest
+from trinity.weights.tensors import RootDigest
 
 LIMITS = TransferTimeouts(
     turn_seconds=60.0, join_seconds=60.0, stall_seconds=60.0, whole_seconds=120.0
@@ -31,13 +31,14 @@ TENSORS = {
 }
 
 
-def hash_of(digest: RootDigest | StreamDigest) -> bytes:
-    for name in sorted(TENSORS):
-        digest.add_tensor(name, TENSORS[name])
+def root() -> bytes:
+    digest = RootDigest()
+    for name, tensor in TENSORS.items():
+        digest.add_tensor(name, tensor)
     return digest.digest()
 
 
-ROOT = hash_of(RootDigest())
+ROOT = root()
 
 
 def offered(limits: TransferTimeouts = LIMITS, host: str = "127.0.0.1") -> WeightsSender:
@@ -57,9 +58,7 @@ def seat_at(
     offer: WeightsSender, count: int = 1, limits: TransferTimeouts = LIMITS
 ) -> ReceiverSlot:
     receivers = Receivers(count=count, have_gpu=False)
-    return request_transfer(
-        offer.offer, receivers, limits=limits, weights_sha256=ROOT, weights_root=ROOT
-    )
+    return request_transfer(offer.offer, receivers, limits=limits, weights_sha256=ROOT)
 
 
 def receive(seat: ReceiverSlot, index: int = 0) -> tuple[dict[str, torch.Tensor], str]:
@@ -89,15 +88,6 @@ def test_weights_go_over_an_ipv6_address_too() -> None:
     assert not failure
     assert_same(weights)
     assert local_address_for("::1") == "::1"
-
-
-def test_weights_that_an_earlier_release_announced_are_checked_by_its_hash(
-    offer: WeightsSender,
-) -> None:
-    seat = replace(seat_at(offer), weights_root="", weights_sha256=hash_of(StreamDigest()).hex())
-    assert not receive(seat)[1]
-    seat = replace(seat_at(offer), weights_root="")
-    assert "hash differs" in receive(seat)[1], "the root is another hash"
 
 
 def test_a_later_one_gets_the_same(offer: WeightsSender) -> None:

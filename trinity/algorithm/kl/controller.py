@@ -49,8 +49,7 @@ class KlController:
 
         So does an adaptive one that is configured with another value than the checkpoint's.
         """
-        began = state.get("initial", self.initial_coef)
-        if self.target_kl is None or began != self.initial_coef:
+        if self.target_kl is None or state.get("initial") != self.initial_coef:
             return self
         return replace(self, coef=float(state["coef"]))
 

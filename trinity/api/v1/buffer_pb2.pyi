@@ -335,16 +335,14 @@ class Checkpoint(_message.Message):
     def __init__(self, step: _Optional[int] = ..., incarnation: _Optional[int] = ..., path: _Optional[str] = ..., manifest_sha256: _Optional[bytes] = ...) -> None: ...
 
 class PublishedVersion(_message.Message):
-    __slots__ = ("version", "incarnation", "weights_sha256", "weights_root")
+    __slots__ = ("version", "incarnation", "weights_sha256")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_SHA256_FIELD_NUMBER: _ClassVar[int]
-    WEIGHTS_ROOT_FIELD_NUMBER: _ClassVar[int]
     version: int
     incarnation: int
     weights_sha256: bytes
-    weights_root: bytes
-    def __init__(self, version: _Optional[int] = ..., incarnation: _Optional[int] = ..., weights_sha256: _Optional[bytes] = ..., weights_root: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., incarnation: _Optional[int] = ..., weights_sha256: _Optional[bytes] = ...) -> None: ...
 
 class RecordVersionRequest(_message.Message):
     __slots__ = ("key", "version")

@@ -446,7 +446,7 @@ def _rows_given_up(stage: StagePlan) -> Iterator[str]:
 
 
 def _unread_files(stage: StagePlan) -> Iterator[str]:
-    """Shards as on the hub are read alone; earlier releases read what was beside them, too."""
+    """Shards as on the hub are read alone."""
     sources: list[Rows] = [*stage.tasksets, *stage.eval_tasksets, stage.experience_buffer]
     yield from dict.fromkeys(filter(None, map(unread_beside_shards, sources)))
 

@@ -1,4 +1,4 @@
-"""Reads from a plan of any version how long its stages are."""
+"""Reads from a plan how long its stages are, and no more of it."""
 
 from pydantic import BaseModel
 

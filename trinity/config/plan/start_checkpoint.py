@@ -15,7 +15,7 @@ from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.task_storage import absolute
 from trinity.config.schema.experiment import MergedStage
-from trinity.config.schema.trainer import WHOLE_STATE, TrainerConfig
+from trinity.config.schema.trainer import TrainerConfig
 from trinity.errors import ManifestError, UserError
 from trinity.weights.layout import (
     LAYOUT,
@@ -109,8 +109,8 @@ def has_optimizer(found: StartCheckpoint) -> bool:
         return all((found.policy / part).is_file() for part in parts)
     try:
         state = json.loads((found.policy / STATE_NAME).read_bytes())
-        return "optimizer" in state.get("contents", WHOLE_STATE)
-    except (OSError, ValueError, AttributeError, TypeError):
+        return "optimizer" in state["contents"]
+    except (OSError, ValueError, KeyError, TypeError):
         return True
 
 

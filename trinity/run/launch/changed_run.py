@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from trinity.config.change_rules import NEW_RUN, ChangeKind
 from trinity.config.plan.stage_length import ExperimentLengths
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.config.plan_changes import RANKS, STEP_KEYS, PlanChange, SameContent, stage_changes
-from trinity.weights.layout import is_sharded, num_ranks_of
+from trinity.config.plan_changes import STEP_KEYS, PlanChange, SameContent, stage_changes
 
 STAGES = "stages"
 
@@ -64,10 +62,7 @@ def compare_plans(
         return ChangedRun(changes=(_other_stages(*names),), is_longer=False)
     over = _stages_passed(now) if finished is None else finished
     found: dict[str, list[PlanChange]] = {
-        old.name: [
-            _held_by_ranks(change, now.job_path / "stages" / old.name)
-            for change in stage_changes(old, new, same_content)
-        ]
+        old.name: list(stage_changes(old, new, same_content))
         for old, new in zip(before.stages, now.stages, strict=True)
     }
     ahead = {name: found[name] for name in names[1] if name not in over}
@@ -118,24 +113,3 @@ def _in_finished(stage: str, change: PlanChange) -> PlanChange:
         why=f"stage `{stage}` is finished, and a later stage began with its weights",
         instead=f"restore it in this stage, or {NEW_RUN}",
     )
-
-
-def _held_by_ranks(change: PlanChange, stage: Path) -> PlanChange:
-    """Returns a change of the ranks as it is if the newest checkpoint is of an earlier release."""
-    if change.key not in (RANKS, "trainer.fsdp_size"):
-        return change
-    newest = max((stage / "checkpoints").glob("step-*-*"), key=_step_and_life, default=None)
-    if newest is None or is_sharded(newest) or (num_ranks := num_ranks_of(newest)) is None:
-        return change
-    return replace(
-        change,
-        kind=ChangeKind.IMPOSSIBLE,
-        why=f"{newest} was written by an earlier release, in {num_ranks} parts that fit as many "
-        "ranks, sharded as they were",
-        instead="restore it until the next checkpoint is written",
-    )
-
-
-def _step_and_life(checkpoint: Path) -> tuple[int, ...]:
-    numbers = checkpoint.name.split("-")[1:]
-    return tuple(int(number) if number.isdecimal() else -1 for number in numbers)

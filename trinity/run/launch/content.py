@@ -45,7 +45,7 @@ class ContentRecord:
             known = json.loads((self.job_dir / CONTENT_FILE).read_bytes())
             return {str(path): str(digest) for path, digest in known.items()}
         except (OSError, ValueError, AttributeError):
-            return {}  # a run of before, or a damaged record: paths are compared as they are
+            return {}  # a damaged record: paths are compared as they are
 
 
 def paths_of(plan: ExperimentPlan) -> list[str]:

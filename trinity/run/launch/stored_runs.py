@@ -173,7 +173,7 @@ async def _found(
 async def _explored(
     synchronizer: SynchronizerServiceStub, experiment_id: str, seconds: float
 ) -> list[str]:
-    """Returns the names of the stages that stored rollouts to train on, also for older plans."""
+    """Returns the names of the stages that stored rollouts to train on."""
     answer: pb.GetExperimentResponse = await synchronizer.GetExperiment(
         pb.GetExperimentRequest(experiment_id=experiment_id), timeout=seconds
     )

@@ -229,7 +229,6 @@ def refuse_if_locked(job_dir: Path) -> None:
         return
     descriptor = os.open(job_dir / LOCK_FILE, os.O_RDWR)
     try:
-        # A number that an earlier version wrote may be stale.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         raise _taken(process, job_dir) from None

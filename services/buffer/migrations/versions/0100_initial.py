@@ -349,7 +349,6 @@ CREATE TABLE version (
     line bigint NOT NULL,
     weights_sha256 bytea NOT NULL,
     recorded_at timestamptz DEFAULT clock_timestamp() NOT NULL,
-    weights_root bytea DEFAULT '' NOT NULL,
     CONSTRAINT version_pk PRIMARY KEY (tenant, experiment_id, stage, version, incarnation)
 );
 ALTER TABLE payload ALTER COLUMN body SET STORAGE EXTERNAL;

@@ -52,7 +52,7 @@ CREATE TABLE member (
     pinned_versions bigint[] NOT NULL,
     waits jsonb NOT NULL,
     last_heard timestamptz DEFAULT clock_timestamp() NOT NULL,
-    tenant text,
+    tenant text NOT NULL,
     CONSTRAINT member_pk PRIMARY KEY (id),
     CONSTRAINT member_role_check CHECK (role IN ('explorer', 'trainer', 'buffer'))
 );
@@ -92,7 +92,6 @@ CREATE TABLE version (
     offer_group text DEFAULT '' NOT NULL,
     copy bigint DEFAULT '0' NOT NULL,
     damage text DEFAULT '' NOT NULL,
-    weights_root bytea DEFAULT '' NOT NULL,
     CONSTRAINT version_pk PRIMARY KEY (experiment_id, tenant, stage, incarnation, version),
     CONSTRAINT version_stage_fk FOREIGN KEY (experiment_id, tenant, stage)
         REFERENCES stage(experiment_id, tenant, name) ON DELETE CASCADE,
