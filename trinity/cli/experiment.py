@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
+from pydantic import JsonValue
 
 from trinity.cli.overrides import parse_overrides
 from trinity.config.checks.packages import missing_packages
@@ -43,6 +44,7 @@ from trinity.weights.stored import (
 
 INTERRUPTED_EXIT_CODE = 130
 PROGRAM = "trinity"
+CHAT_TEMPLATE = "chat_template.jinja"
 
 
 def describe(prepared: PreparedRun) -> None:
@@ -347,7 +349,11 @@ def print_next_steps(plan: ExperimentPlan, options: RunOptions) -> None:
     if not models:
         return
     model = best_model(directory, models[-1].stage) or models[-1]
-    read = f'pipeline("text-generation", {json.dumps(str(model.path))})("1+1=", max_new_tokens=16)'
+    asked: JsonValue = "12+34="
+    if (model.path / CHAT_TEMPLATE).exists():  # as it was trained; a plain text would end at once
+        asked = [{"role": "user", "content": asked}]
+    path, prompt = json.dumps(str(model.path)), json.dumps(asked)
+    read = f'pipeline("text-generation", {path})({prompt}, max_new_tokens=16)[0]["generated_text"]'
     load = [sys.executable, "-c", f"from transformers import pipeline; print({read})"]
     print("what next:")
     print(f"  load it   {shlex.join(load)}")

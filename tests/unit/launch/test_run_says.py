@@ -133,6 +133,7 @@ def test_the_commands_at_the_end_of_a_run_work_as_they_are_printed(
     best = plan.job_path / "stages" / "main" / "best"
     if has_best:
         stored_version(best, 9)
+        (best / "chat_template.jinja").write_text("{{ messages }}")
     named = [f"best model    {best} (version 9)"] if has_best else []
     newest = weights / "v10-2"
     assert model_lines(plan.job_path, ["main"]) == [
@@ -143,6 +144,9 @@ def test_the_commands_at_the_end_of_a_run_work_as_they_are_printed(
     _, load, serve, see = map(shlex.split, capsys.readouterr().out.splitlines())
     compile(load[-1], "load", "exec")
     assert f'"{best if has_best else newest}"' in load[-1]
+    assert ('[{"role": "user", ' in load[-1]) == has_best, (
+        "a model with a chat template is asked so"
+    )
     assert see[-2:] == ["studio", str(plan.job_path)]
     assert serve[2:6] == ["trinity", "run", "--config", str(file)]
     limit = int(serve[serve.index("--max-steps") + 1]) if "--max-steps" in serve else None
