@@ -45,12 +45,16 @@ EQUIVALENT: Mapping[str, str] = {
     "kl=0.0, metrics={}) [0.0 to 1.0]": "a divergence without a penalty is not read",
     'services.trainer.learner.advantages._reward_metrics: "critic/rewards", rewards_NT.sum(-1) '
     "[without USub]": _TWO_AXES,
+    "services.trainer.learner.learner.row_statistics: numbers = np.flatnonzero("
+    "prepared.mask_BT.any(-1) & ~prepared.is_expert_B) [without USub]": _TWO_AXES,
     "services.trainer.learner.microbatches._share: if shares_prompts and self._is_free and "
     "num_shares > 1: [Gt to GtE]": "the share of one rank is put together by prompts in any case",
     "services.trainer.learner.microbatches.parts: if packed and self._is_free and len(batches) < "
     "num_parts: [Lt to LtE]": "as many parts are made once more, of the same rows",
     "services.trainer.learner.prepared_batch.totals: mask_BT.sum(-1), max_response_tokens="
     "max_response_tokens, is_expert_B=self.is_expert_B [without USub]": _TWO_AXES,
+    'services.trainer.learner.roles.__call__: values_BT=torch.where(mask_NC, model_output["values"]'
+    ", 0.0), [0.0 to 1.0]": "values of tokens that are not trained on count nowhere",
     "services.trainer.learner.verl_calls._row_tensors: temperatures = [row.temperature for row in "
     "rows] or [1.0] * num_rows [1.0 to 2.0]": "nothing is learned from a row of no batch",
     "token_advantage.gvpo.gvpo: masked(batch.logprobs_BT - batch.rollout_logprobs_BT, "

@@ -176,8 +176,9 @@ def test_training_goes_on_from_a_checkpoint_of_the_adapter_bit_for_bit(
     assert all(".lora_" in name for name in shapes_of(written.path / "shards"))
 
 
+@pytest.mark.parametrize("named", [{}, {"base_model_name": "of/another"}])
 def test_a_checkpoint_has_an_adapter_that_peft_loads(
-    learner_of: Build, ranks: "Ranks", model: Path, tmp_path: Path
+    learner_of: Build, ranks: "Ranks", model: Path, tmp_path: Path, named: dict[str, str]
 ) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -185,10 +186,14 @@ def test_a_checkpoint_has_an_adapter_that_peft_loads(
     from services.trainer.checkpoints.checkpoints import CheckpointStore
 
     store = CheckpointStore(root=tmp_path / "checkpoints", stage="rft", ranks=ranks)
-    learner = learner_of(lora_plan(model, {"target_modules": "q_proj, v_proj"}))
+    learner = learner_of(lora_plan(model, {"target_modules": "q_proj, v_proj", **named}))
     trained(learner)
     adapter = store.write(learner, step=3, incarnation=1).path / "lora_adapter"
-    assert json.loads((adapter / "adapter_config.json").read_text())["r"] == 4
+    written = json.loads((adapter / "adapter_config.json").read_text())
+    assert (written["r"], written["base_model_name_or_path"]) == (
+        4,
+        *(named.values() or [str(model)]),
+    )
     loaded = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model), str(adapter))
     found = loaded.merge_and_unload().state_dict()
     ours = weights_of(learner)

@@ -72,14 +72,16 @@ def test_a_batch_of_one_trained_token_has_the_same_numbers(
     replace(bench, rows={case.kind: small}, known={}).check(name, case, PATHS[path])
 
 
-@pytest.mark.parametrize("path", ["padded", "cut"])
+@pytest.mark.parametrize(
+    ("path", "balance", "z"), [("padded", 0.5, 0.1), ("cut", 0.5, 0), ("cut", 0, 0.1)]
+)
 def test_gates_have_the_gradients_of_their_own_losses(
-    bench: Bench, path: str, tmp_path: Path
+    bench: Bench, path: str, balance: float, z: float, tmp_path: Path
 ) -> None:
     mixture = save_tiny_mixture(tmp_path / "mixture")
     models = Models(policy=mixture, reference=mixture)
-    coefs = {"router_aux_loss_coef": 0.5, "router_z_loss_coef": 0.1}
-    case = grpo_with(OURS(balance_coef=0.5, z_coef=0.1), **coefs)
+    coefs = {"router_aux_loss_coef": balance, "router_z_loss_coef": z}
+    case = grpo_with(OURS(balance_coef=balance, z_coef=z), **coefs)
     replace(bench, models=models, known={}).check("grpo", case, PATHS[path])
 
 

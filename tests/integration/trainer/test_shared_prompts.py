@@ -56,12 +56,18 @@ def test_the_same_step_twice_is_the_same_bit_for_bit_and_its_share_is_told(
     learner_of: Build, model: Path
 ) -> None:
     learners = [learner_of(plan_of(model, shared=True)) for _ in range(2)]
+    computed: list[int] = []
+    learners[0]._roles.actor.worker.engine.module.register_forward_pre_hook(
+        lambda _module, _inputs, options: computed.append(options["input_ids"].numel()),
+        with_kwargs=True,
+    )
     figures = [stepped(learner, BATCH) for learner in learners]
     assert_same(weights_of(learners[0]), weights_of(learners[1]))
     prompts = [row.prompt_length - 1 for row in BATCH.rows]
     repeated = sum(prompts) - sum(prompts[::GROUP_SIZE])
     counted = sum(row.length for row in BATCH.rows)
     assert figures[0]["perf/shared_prompts"] == pytest.approx(repeated / counted)
+    assert computed == [counted - repeated], "the model gets as many tokens"
     assert figures[0]["perf/padding_share"] == 0.0
     whole = stepped(learner_of(plan_of(model, shared=False)), BATCH)
     assert whole["perf/shared_prompts"] == 0.0

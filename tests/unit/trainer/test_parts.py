@@ -200,6 +200,7 @@ def test_a_micro_batch_may_be_full() -> None:
     assert [list(part) for part in parts_of_rows(units, 2)] == two_by_two
     assert [len(part) for part in packed_parts(rows, units, 16)] == [2, 2]
     assert [len(part) for part in packed_parts(rows, units, 15)] == [1, 1, 1, 1]
+    assert [len(part) for part in packed_parts(rows, units, 32)] == [4]
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
