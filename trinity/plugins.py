@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trinity.rewards.reward import RewardSource
     from trinity.workflows.workflow import Workflow
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 _SEPARATOR = re.compile(r"[/\\\0]")
 _PATH = re.compile(r"[\w-]+(\.[\w-]+)+")
 """A module and one of its parts: nothing in it leads to another folder."""
@@ -113,7 +113,7 @@ class Absent(NamedTuple):
         return bool(module) and file_in_place_of(module) is not None
 
 
-class Registry(Generic[T]):
+class Registry(Generic[ValueT]):
     """Parts of one kind by name; those in `builtins` are imported on first use.
 
     `absent` is the dotted path of a table of Absent by name; a plugin may take such a name.
@@ -133,10 +133,10 @@ class Registry(Generic[T]):
         self._builtins = dict(builtins or {})
         self._absent = absent
         self._adapter = adapter
-        self._sources: dict[str, T] = {}
-        self._made: dict[str, T] = {}
+        self._sources: dict[str, ValueT] = {}
+        self._made: dict[str, ValueT] = {}
         """Registered parts as they are called, once they were asked for."""
-        self._resolved: dict[str, T] = {}
+        self._resolved: dict[str, ValueT] = {}
 
     @property
     def builtins(self) -> Mapping[str, str]:
@@ -148,7 +148,7 @@ class Registry(Generic[T]):
         """Known parts that do not exist here, by name."""
         return _at(self._absent) if self._absent else {}
 
-    def register(self, name: str, part: T, *, force: bool = False) -> None:
+    def register(self, name: str, part: ValueT, *, force: bool = False) -> None:
         """Registers `part` under a name; a file that runs again, by another path, changes nothing.
 
         Raises: UserError when the name is taken by another part.
@@ -166,33 +166,33 @@ class Registry(Generic[T]):
     @overload
     def register_module(
         self, module_name: str | None, *, force: bool = False, lazy: bool = False
-    ) -> Callable[[T], T]: ...
+    ) -> Callable[[ValueT], ValueT]: ...
 
     @overload
     def register_module(
-        self, module_name: str | None, module_cls: T, force: bool = False, lazy: bool = False
-    ) -> T: ...
+        self, module_name: str | None, module_cls: ValueT, force: bool = False, lazy: bool = False
+    ) -> ValueT: ...
 
     def register_module(
         self,
         module_name: str | None,
-        module_cls: T | None = None,
+        module_cls: ValueT | None = None,
         force: bool = False,
         lazy: bool = False,
-    ) -> T | Callable[[T], T]:
+    ) -> ValueT | Callable[[ValueT], ValueT]:
         """Registers a class or function; without one, returns a decorator that does.
 
         Without a name it has its own. `lazy` changes nothing, as in Trinity-RFT.
         """
         del lazy
 
-        def decorate(part: T) -> T:
+        def decorate(part: ValueT) -> ValueT:
             self.register(module_name or part.__name__, part, force=force)  # type: ignore[attr-defined]
             return part
 
         return decorate if module_cls is None else decorate(module_cls)
 
-    def built_in(self, name: str) -> T:
+    def built_in(self, name: str) -> ValueT:
         """Returns the built-in part with this name, also where a plugin has taken it."""
         return self._resolve(self.path_of(name))
 
@@ -218,14 +218,14 @@ class Registry(Generic[T]):
     def _needs_adapter(self, part: object) -> bool:
         return bool(self._adapter) and isinstance(part, type)
 
-    def _adapted(self, name: str, part: T) -> T:
+    def _adapted(self, name: str, part: ValueT) -> ValueT:
         if not self._needs_adapter(part):
             return part
-        adapted: T = _at(self._adapter)(name, part)
+        adapted: ValueT = _at(self._adapter)(name, part)
         return adapted
 
     @property
-    def modules(self) -> Mapping[str, T]:
+    def modules(self) -> Mapping[str, ValueT]:
         """The parts that files have registered, by name; Trinity-RFT calls them so."""
         return dict(self._sources)
 
@@ -237,7 +237,7 @@ class Registry(Generic[T]):
         """Returns true for a registered name; a dotted path is none."""
         return key in self._sources or key in self._builtins
 
-    def get(self, key: str) -> T:
+    def get(self, key: str) -> ValueT:
         """Returns the part with this name or at this dotted path.
 
         Raises: UserError when there is none; it lists the names that are close.
@@ -276,7 +276,7 @@ class Registry(Generic[T]):
         if key in self._sources or key not in self._builtins:
             self.get(key)
 
-    def _of_user(self, name: str) -> T:
+    def _of_user(self, name: str) -> ValueT:
         if name not in self._made:
             try:
                 self._made[name] = self._adapted(name, self._sources[name])
@@ -284,13 +284,13 @@ class Registry(Generic[T]):
                 raise UserError(f"{self._kind} {name!r}: {error}") from error
         return self._made[name]
 
-    def _resolve(self, path: str) -> T:
+    def _resolve(self, path: str) -> ValueT:
         """Imports a path once: every run calls this."""
         if path not in self._resolved:
             self._resolved[path] = self._import(path)
         return self._resolved[path]
 
-    def _of_plugin(self, path: str) -> T:
+    def _of_plugin(self, path: str) -> ValueT:
         """Returns what a file of a plugin folder defines itself."""
         module_name, _, name = path.rpartition(".")
         wanted = f"{self._kind} {path!r}"
@@ -307,13 +307,13 @@ class Registry(Generic[T]):
             )
         return self._adapted(name, found[name])
 
-    def _import(self, path: str) -> T:
+    def _import(self, path: str) -> ValueT:
         module_name, _, name = path.rpartition(".")
         wanted = f"{self._kind} {path!r}"
         module = import_module(module_name, wanted=wanted)
         if type(module) is not ModuleType:  # of the import hook: it says what to use instead
             try:
-                theirs: T = getattr(module, name)
+                theirs: ValueT = getattr(module, name)
             except (ImportError, AttributeError) as error:
                 raise UserError(f"{wanted}: {error}") from error
             return theirs
@@ -326,6 +326,14 @@ class Registry(Generic[T]):
             return self._adapted(name, vars(module)[name])
         except UserError as error:
             raise UserError(f"{self._kind} {path!r}: {error}") from error
+
+
+WORKFLOWS: "Registry[type[Workflow]]" = Registry(
+    "workflow", WORKFLOW_PATHS, absent="trinity.rft.absent.WORKFLOWS"
+)
+REWARDS: "Registry[RewardSource]" = Registry(
+    "reward", REWARD_PATHS, absent="trinity.rft.absent.REWARDS"
+)
 
 
 def _at(path: str) -> Any:
@@ -489,11 +497,3 @@ def _advice_on_package(error: BaseException) -> str:
     if not package or package == "trinity":
         return ""
     return f": install the package that has `{package}` where `trinity` and the explorer run"
-
-
-WORKFLOWS: "Registry[type[Workflow]]" = Registry(
-    "workflow", WORKFLOW_PATHS, absent="trinity.rft.absent.WORKFLOWS"
-)
-REWARDS: "Registry[RewardSource]" = Registry(
-    "reward", REWARD_PATHS, absent="trinity.rft.absent.REWARDS"
-)

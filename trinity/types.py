@@ -23,6 +23,15 @@ _MANY = re.compile(f"(?:{_FORM},)*")
 _LENGTH = 36
 LARGEST_REWARD = 1e30
 """Training computes with numbers up to 3e38; squares of larger rewards leave any range."""
+IntArray = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float32]
+ArrayData = npt.NDArray[np.generic]
+ROUTED_EXPERTS = "routed_experts"
+"""Array of an experience, along its response: [tokens, layers, k] experts plus 1; 0 is unknown."""
+MAX_EXPERTS = 32766
+"""Experts of a layer that such an array can tell apart."""
+EXPERIENCE_NAMESPACE = uuid.UUID("0f4a1f6e-6a4b-5d0e-9a53-6d6e7e1d3a10")
 
 
 def are_canonical(texts: AbstractSequence[str]) -> bool:
@@ -43,18 +52,6 @@ def name_uuid(namespace: uuid.UUID, name: str) -> str:
     digest[8] = digest[8] & 0x3F | 0x80
     text = digest[:16].hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-IntArray = npt.NDArray[np.int32]
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.float32]
-ArrayData = npt.NDArray[np.generic]
-ROUTED_EXPERTS = "routed_experts"
-"""Array of an experience, along its response: [tokens, layers, k] experts plus 1; 0 is unknown."""
-MAX_EXPERTS = 32766
-"""Experts of a layer that such an array can tell apart."""
-
-EXPERIENCE_NAMESPACE = uuid.UUID("0f4a1f6e-6a4b-5d0e-9a53-6d6e7e1d3a10")
 
 
 class FinishReason(StrEnum):

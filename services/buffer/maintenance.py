@@ -45,6 +45,10 @@ STRAGGLER_SECONDS = 1.0
 """Interval of checks for explore steps that have enough."""
 FEEDBACK_SECONDS = 5.0
 """Interval of checks for overdue samples."""
+LOOK_SECONDS = 60.0
+"""Interval without notifications; checkpoints and ends of stages notify."""
+MEASURE_SECONDS = 1.0
+Measure = Callable[[Stage, RowLoad], int]
 
 
 async def run_maintenance(database: BufferDatabase) -> None:
@@ -169,10 +173,6 @@ async def _in_each_stage(
             failures.clear([stage.key])
 
 
-LOOK_SECONDS = 60.0
-"""Interval without notifications; checkpoints and ends of stages notify."""
-
-
 async def run_retention(database: BufferDatabase, listener: Listener) -> None:
     """Removes contents after each checkpoint and stage, and periodically, until cancelled."""
     batched = BatchedSegmentCache()
@@ -219,10 +219,6 @@ async def _remove(database: BufferDatabase) -> None:
             await remove_retired(connection)
         finally:
             await release_removal_lock(connection)
-
-
-MEASURE_SECONDS = 1.0
-Measure = Callable[[Stage, RowLoad], int]
 
 
 @dataclass(slots=True)

@@ -47,6 +47,13 @@ HARMLESS_OPTIONS = {"connect_timeout", "sslmode"}
 """Options of a database's address that open no file and lead to no other place."""
 _ENTRY = re.compile(r"([A-Za-z0-9._-]+)=(.*)", re.DOTALL)
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+KEPT_VARIABLES = (
+    *("HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "PATH", "TEMP", "TMP", "TMPDIR", "TZ", "USER"),
+    *("SSL_CERT_DIR", "SSL_CERT_FILE", "VIRTUAL_ENV", PLUGIN_DIRS_VARIABLE),
+    *("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "XDG_CACHE_HOME"),
+    *("CUDA_VISIBLE_DEVICES", "TOKENIZERS_PARALLELISM", LEVEL_VARIABLE),
+)
+KEPT_PREFIXES = ("LC_", "MKL_", "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTHON")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +179,6 @@ def _is_same_server(url: str, entry: str) -> bool:
 def _plain_url(url: str) -> tuple[str, str, str, str]:
     parts = urllib.parse.urlsplit(url)
     return parts.scheme, parts.netloc.lower(), parts.path.rstrip("/"), parts.query + parts.fragment
-
-
-KEPT_VARIABLES = (
-    *("HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "PATH", "TEMP", "TMP", "TMPDIR", "TZ", "USER"),
-    *("SSL_CERT_DIR", "SSL_CERT_FILE", "VIRTUAL_ENV", PLUGIN_DIRS_VARIABLE),
-    *("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "XDG_CACHE_HOME"),
-    *("CUDA_VISIBLE_DEVICES", "TOKENIZERS_PARALLELISM", LEVEL_VARIABLE),
-)
-KEPT_PREFIXES = ("LC_", "MKL_", "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTHON")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

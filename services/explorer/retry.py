@@ -17,7 +17,14 @@ from trinity.runtime.rpc.errors import error_of
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
+LEAST_WAIT_SECONDS = 0.05
+"""A wait at a clock that stands still looks this often, or as often as it has time left."""
+PAUSE_SECONDS = 0.5
+SHOWN_AFTER_SECONDS = 1.0
+FIRST_RESPONSE_SECONDS = 10.0
+NO_RESPONSE = "it says nothing"
+WORK_WAIT = "work"
 
 
 class RolloutStageFailed(TrinityError):
@@ -55,10 +62,6 @@ async def deadline(seconds: float, error: Exception) -> AsyncIterator[None]:
         if not limit.expired():
             raise
         raise error from timeout
-
-
-LEAST_WAIT_SECONDS = 0.05
-"""A wait at a clock that stands still looks this often, or as often as it has time left."""
 
 
 class WorkClock:
@@ -138,7 +141,9 @@ class RetryPolicy:
             ),
         )
 
-    async def retry(self, call: Callable[[], Awaitable[T]], *, waits_for: str, purpose: str) -> T:
+    async def retry(
+        self, call: Callable[[], Awaitable[ValueT]], *, waits_for: str, purpose: str
+    ) -> ValueT:
         """Returns the result of `call`, retrying for as long as it raises Unavailable.
 
         Raises: RolloutStageFailed when that takes too long.
@@ -146,13 +151,7 @@ class RetryPolicy:
         return await self.new_retry(waits_for=waits_for, purpose=purpose).call_async(call)
 
 
-PAUSE_SECONDS = 0.5
-SHOWN_AFTER_SECONDS = 1.0
-FIRST_RESPONSE_SECONDS = 10.0
-NO_RESPONSE = "it says nothing"
-
-
-class WatchFeed(Generic[T]):
+class WatchFeed(Generic[ValueT]):
     """Keeps the last state of a watch stream and wakes the tasks that wait for a condition on it.
 
     feed = WatchFeed(
@@ -164,7 +163,7 @@ class WatchFeed(Generic[T]):
 
     def __init__(
         self,
-        open_stream: Callable[[], AsyncIterator[T]],
+        open_stream: Callable[[], AsyncIterator[ValueT]],
         *,
         waits_for: str,
         purpose: str,
@@ -177,7 +176,7 @@ class WatchFeed(Generic[T]):
         self._retry = retry_policy.new_retry(waits_for=waits_for, purpose=purpose)
         self._changed = asyncio.Condition()
         self._listeners: list[Callable[[], None]] = []
-        self.current: T | None = None
+        self.current: ValueT | None = None
         self.is_open = False
 
     def on_change(self, listener: Callable[[], None]) -> None:
@@ -196,7 +195,7 @@ class WatchFeed(Generic[T]):
         finally:
             self._retry.end()
 
-    async def wait_for(self, condition: Callable[[T], bool]) -> T:
+    async def wait_for(self, condition: Callable[[ValueT], bool]) -> ValueT:
         """Returns the state as soon as it meets the condition."""
         async with self._changed:
             await self._changed.wait_for(
@@ -218,7 +217,7 @@ class WatchFeed(Generic[T]):
             self.is_open = False
             self._retry.record_failure(error)
 
-    async def _first(self, stream: AsyncIterator[T]) -> T | None:
+    async def _first(self, stream: AsyncIterator[ValueT]) -> ValueT | None:
         """Returns the current state, which a stream sends as soon as it is opened.
 
         Raises: Unavailable when it does not.
@@ -236,11 +235,11 @@ class WatchFeed(Generic[T]):
         except TimeoutError as error:
             raise Unavailable(NO_RESPONSE) from error
 
-    async def _receive(self, state: T) -> None:
+    async def _receive(self, state: ValueT) -> None:
         self._retry.end()
         await self._set(state)
 
-    async def _set(self, state: T) -> None:
+    async def _set(self, state: ValueT) -> None:
         async with self._changed:
             self.current = state
             self.is_open = True
@@ -259,7 +258,9 @@ def translate_rpc_errors(service: str) -> Iterator[None]:
         raise type(ours)(f"{service}: {ours}") from error
 
 
-async def iterate_until_deadline(service: str, stream: AsyncIterable[T]) -> AsyncIterator[T]:
+async def iterate_until_deadline(
+    service: str, stream: AsyncIterable[ValueT]
+) -> AsyncIterator[ValueT]:
     """Yields a watch stream's messages until its deadline, after which it must be reopened."""
     with translate_rpc_errors(service):
         try:
@@ -268,9 +269,6 @@ async def iterate_until_deadline(service: str, stream: AsyncIterable[T]) -> Asyn
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise
-
-
-WORK_WAIT = "work"
 
 
 class IdleTimeout:

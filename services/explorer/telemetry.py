@@ -34,6 +34,10 @@ logger = logging.getLogger(__name__)
 
 DIGITS = 4
 _Place = tuple[RolloutKind, int, str]
+EXPLORING = "exploring"
+RUNNER_LOG_NAME = "explorer_runner_{number}.log"
+_OURS = "services."
+_current: ContextVar[int | None] = ContextVar("runner", default=None)
 
 
 @dataclass(slots=True)
@@ -169,9 +173,6 @@ def _about(place: _Place) -> dict[str, object]:
     if kind is RolloutKind.TRAIN:
         return {"step": number}
     return {"version": number, "taskset": taskset}
-
-
-EXPLORING = "exploring"
 
 
 @dataclass(slots=True)
@@ -346,11 +347,6 @@ def register_gauges(counters: RolloutCounters, outbox: OutboxGauges) -> None:
     metrics.ACTIVE_RUNS.register_callback(lambda: [(counters.num_running, {})])
     metrics.OUTBOX_RESULTS.register_callback(lambda: [(len(outbox), {})])
     metrics.OUTBOX_SECONDS.register_callback(lambda: [(outbox.oldest_seconds, {})])
-
-
-RUNNER_LOG_NAME = "explorer_runner_{number}.log"
-_OURS = "services."
-_current: ContextVar[int | None] = ContextVar("runner", default=None)
 
 
 def current_runner() -> int | None:

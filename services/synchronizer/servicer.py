@@ -22,6 +22,12 @@ from trinity.runtime.rpc.bounds import clip_text
 from trinity.runtime.security.authorization import Scope, current_caller
 
 SHORT_TEXT_BYTES = 200
+logger = logging.getLogger(__name__)
+SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SynchronizerService"].full_name
+EVERY_EXPERIMENT = ""
+ACTING_SCOPES = {Scope.EXPLORER, Scope.TRAINER}
+"""Callers with these scopes get keys, passwords and transfer offers; others do not need them."""
+MAX_VERSIONS = 10_000
 
 
 def status_response(state: SystemState, max_bytes: int = ANSWER_BYTES) -> pb.GetStatusResponse:
@@ -107,15 +113,6 @@ def _newest(
         wire.version_to_proto(version, for_workers=for_workers) for version in reversed(versions)
     )
     return first_within(newest_first, max_bytes)[::-1]
-
-
-logger = logging.getLogger(__name__)
-
-SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SynchronizerService"].full_name
-EVERY_EXPERIMENT = ""
-ACTING_SCOPES = {Scope.EXPLORER, Scope.TRAINER}
-"""Callers with these scopes get keys, passwords and transfer offers; others do not need them."""
-MAX_VERSIONS = 10_000
 
 
 class SynchronizerServicer(SynchronizerServiceServicer):

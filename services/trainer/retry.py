@@ -15,7 +15,7 @@ from trinity.runtime.rpc.errors import error_of
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 ASK_AGAIN_SECONDS = 1.0
 
 
@@ -65,7 +65,7 @@ class RpcRetry:
         self._stop = stop
         self._waits = waits
 
-    def call(self, attempt: Callable[[], T]) -> T:
+    def call(self, attempt: Callable[[], ValueT]) -> ValueT:
         """Returns the answer of the first attempt that reaches the peer.
 
         Raises: the error that a refusal stands for (Superseded when a newer incarnation exists),
@@ -86,11 +86,11 @@ class RpcRetry:
 
     def call_until_ready(
         self,
-        attempt: Callable[[], T],
-        not_ready_reason: Callable[[T], str | None],
+        attempt: Callable[[], ValueT],
+        not_ready_reason: Callable[[ValueT], str | None],
         *,
         seconds: float | None = None,
-    ) -> T:
+    ) -> ValueT:
         """Returns the first answer for which `not_ready_reason` gives no reason to ask again.
 
         Raises: as `call`; also RunFailed when the peer is not ready in time, or in `seconds`.
@@ -123,7 +123,7 @@ class RpcRetry:
         if self._stop.wait(max(seconds, 0.0)):
             raise StopRequested
 
-    def _translate_errors(self, attempt: Callable[[], T]) -> T:
+    def _translate_errors(self, attempt: Callable[[], ValueT]) -> ValueT:
         """Calls the peer; a refusal becomes one of our errors, which names the peer."""
         try:
             return attempt()

@@ -27,6 +27,12 @@ GRADIENT_NORMS = ("actor/grad_norm", "critic/grad_norm")
 """Norms of the models that were updated in the step."""
 DIVERGENCES = ("actor/ppo_kl", "actor/kl")
 """Means per token, so that a value means the same in every run."""
+UNTRAINED_ADVICE = (
+    ". Prompts that are too long, responses that were cut off and rows that an operator masks are "
+    "not trained: raise `model.max_prompt_tokens`, `model.max_response_tokens` or "
+    "`model.max_model_len` in a new experiment, or go on without such steps by "
+    "`buffer.trainer_input.experience_buffer.on_bad_row: skip`"
+)
 
 
 class StepWarning(StrEnum):
@@ -59,14 +65,6 @@ def has_trained_tokens(batch: TrainBatch, *, may_lack: bool) -> bool:
         raise RunFailed(f"{reason}{UNTRAINED_ADVICE}")
     logger.warning("a step is left out: %s", reason, extra={"step": batch.step})
     return False
-
-
-UNTRAINED_ADVICE = (
-    ". Prompts that are too long, responses that were cut off and rows that an operator masks are "
-    "not trained: raise `model.max_prompt_tokens`, `model.max_response_tokens` or "
-    "`model.max_model_len` in a new experiment, or go on without such steps by "
-    "`buffer.trainer_input.experience_buffer.on_bad_row: skip`"
-)
 
 
 def _untrained_reason(batch: TrainBatch) -> str:

@@ -20,6 +20,19 @@ class SampleStrategy:
     """Name of one of `buffer.trainer_input.auxiliary_buffers`."""
 
 
+SAMPLE_STRATEGIES: Registry[Callable[..., SampleStrategy]] = Registry(
+    "sample strategy",
+    {
+        "default": f"{__name__}.default",
+        "warmup": f"{__name__}.default",
+        "staleness_control": f"{__name__}.staleness_control",
+        "mix": f"{__name__}.mix",
+    },
+    adapter="trinity.rft.algorithm.sample_strategy.adapt_strategy",
+)
+"""`warmup` is an old name of `default`."""
+
+
 def default() -> SampleStrategy:
     """All rows that the explorer makes, in its order."""
     return SampleStrategy()
@@ -53,16 +66,3 @@ def mix(
 def _check_bound(max_staleness: int | None) -> None:
     if max_staleness is not None and max_staleness < 0:
         raise UserError(f"`max_staleness: {max_staleness}` must be 0 or more")
-
-
-SAMPLE_STRATEGIES: Registry[Callable[..., SampleStrategy]] = Registry(
-    "sample strategy",
-    {
-        "default": f"{__name__}.default",
-        "warmup": f"{__name__}.default",
-        "staleness_control": f"{__name__}.staleness_control",
-        "mix": f"{__name__}.mix",
-    },
-    adapter="trinity.rft.algorithm.sample_strategy.adapt_strategy",
-)
-"""`warmup` is an old name of `default`."""

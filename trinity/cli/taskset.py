@@ -21,8 +21,8 @@ from trinity.inspect.open import retry_until_ready, running_services
 from trinity.run.output import pluralize
 from trinity.run.runs import ConfigOption, JobDirOption, find_job_dir, running_stack
 
-T = TypeVar("T")
-BufferCall = Callable[[AsyncTasksets], Awaitable[T]]
+ValueT = TypeVar("ValueT")
+BufferCall = Callable[[AsyncTasksets], Awaitable[ValueT]]
 
 SHOWN_REFUSALS = 20
 MAX_SHOWN_BYTES = 1024 * 1024
@@ -171,17 +171,17 @@ def close(
 
 
 def _call_buffer(
-    question: BufferCall[T],
+    question: BufferCall[ValueT],
     buffer: str,
     tenant: str,
     config: Path | None,
     job_dir: Path | None,
     *,
     to_change: bool = True,
-) -> T:
+) -> ValueT:
     """Asks the buffer at the address, or else the run's; of a copied run only what it reads."""
 
-    async def ask() -> T:
+    async def ask() -> ValueT:
         async with _tasksets(buffer, tenant, config, job_dir, to_change) as tasksets:
             return await question(tasksets)
 

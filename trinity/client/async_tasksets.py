@@ -22,7 +22,7 @@ from trinity.runtime.security.credentials import Credentials
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 CALL_SECONDS = 60.0
 STALL_SECONDS = 600.0
 """Longest time without progress of an upload; a whole upload may take any time."""
@@ -186,14 +186,14 @@ class AsyncTasksets:
         return answer.num_rows
 
 
-async def _call(call: Awaitable[T]) -> T:
+async def _call(call: Awaitable[ValueT]) -> ValueT:
     try:
         return await call
     except grpc.aio.AioRpcError as error:
         raise error_of(error) from error
 
 
-async def _in_time(step: Awaitable[T]) -> T:
+async def _in_time(step: Awaitable[ValueT]) -> ValueT:
     """Awaits one step of an upload with a time limit."""
     try:
         async with asyncio.timeout(STALL_SECONDS):

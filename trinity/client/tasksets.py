@@ -10,7 +10,7 @@ from trinity.client.packing import Row
 from trinity.client.results import SubmitResult, TasksetInfo
 from trinity.runtime.security.credentials import Credentials
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 
 
 class Tasksets:
@@ -70,7 +70,7 @@ class Tasksets:
         """Closes a queue to further tasks; returns how many it had in all."""
         return self._run(self._calls.close_queue(taskset))
 
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+    def _run(self, call: Coroutine[Any, Any, ValueT]) -> ValueT:
         return self._runner.run(call)
 
 

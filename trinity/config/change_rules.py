@@ -15,6 +15,43 @@ NAME = ".<name>"
 """Stands for a name of the user's own in the documentation."""
 _PLACE = re.compile(r"\[\d*\]|\.<name>")
 BUFFERS = re.compile(r"(auxiliary_buffers)\.[^.]+")
+NEW_RUN = (
+    "give the experiment another `name`, with `trainer.resume_mode: resume_path` to begin with a "
+    "checkpoint of this one"
+)
+"""The way on where a run cannot."""
+_NAMES = "give the experiment another `name`"
+_TASKSET = "buffer.explorer_input"
+_ROWS = "buffer.trainer_input.experience_buffer"
+_AUXILIARY = "buffer.trainer_input.auxiliary_buffers"
+_ENGINE = "explorer.rollout_model"
+_JUDGE = "explorer.auxiliary_models"
+ENGINE_ARGUMENTS = "extra_engine_args"
+_SPEED_ARGUMENTS = (
+    "async_scheduling",
+    "attention_backend",
+    "block_size",
+    "compilation_config",
+    "cpu_offload_gb",
+    "cudagraph_capture_sizes",
+    "disable_cascade_attn",
+    "disable_custom_all_reduce",
+    "disable_log_stats",
+    "distributed_executor_backend",
+    "enable_chunked_prefill",
+    "enable_sleep_mode",
+    "kv_cache_memory_bytes",
+    "long_prefill_token_threshold",
+    "max_cudagraph_capture_size",
+    "max_num_batched_tokens",
+    "max_num_scheduled_tokens",
+    "max_num_seqs",
+    "max_parallel_loading_workers",
+    "num_gpu_blocks_override",
+    "scheduling_policy",
+    "use_tqdm_on_load",
+)
+"""Arguments of vLLM that decide on memory and speed alone; another one may change what is said."""
 
 
 class ChangeKind(StrEnum):
@@ -54,45 +91,6 @@ def _experiment(holds_from: HoldsFrom, why: str, *keys: str) -> ChangeRule:
 
 def _impossible(why: str, instead: str, *keys: str) -> ChangeRule:
     return ChangeRule(kind=ChangeKind.IMPOSSIBLE, keys=keys, why=why, instead=instead)
-
-
-NEW_RUN = (
-    "give the experiment another `name`, with `trainer.resume_mode: resume_path` to begin with a "
-    "checkpoint of this one"
-)
-"""The way on where a run cannot."""
-_NAMES = "give the experiment another `name`"
-_TASKSET = "buffer.explorer_input"
-_ROWS = "buffer.trainer_input.experience_buffer"
-_AUXILIARY = "buffer.trainer_input.auxiliary_buffers"
-_ENGINE = "explorer.rollout_model"
-_JUDGE = "explorer.auxiliary_models"
-ENGINE_ARGUMENTS = "extra_engine_args"
-_SPEED_ARGUMENTS = (
-    "async_scheduling",
-    "attention_backend",
-    "block_size",
-    "compilation_config",
-    "cpu_offload_gb",
-    "cudagraph_capture_sizes",
-    "disable_cascade_attn",
-    "disable_custom_all_reduce",
-    "disable_log_stats",
-    "distributed_executor_backend",
-    "enable_chunked_prefill",
-    "enable_sleep_mode",
-    "kv_cache_memory_bytes",
-    "long_prefill_token_threshold",
-    "max_cudagraph_capture_size",
-    "max_num_batched_tokens",
-    "max_num_scheduled_tokens",
-    "max_num_seqs",
-    "max_parallel_loading_workers",
-    "num_gpu_blocks_override",
-    "scheduling_policy",
-    "use_tqdm_on_load",
-)
-"""Arguments of vLLM that decide on memory and speed alone; another one may change what is said."""
 
 
 def _speed_arguments(engine: str) -> tuple[str, ...]:

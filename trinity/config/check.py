@@ -25,6 +25,8 @@ _ROWS = re.compile(
 )
 """The beginning of errors of rows, which name no key."""
 _KEY = re.compile(r"`([a-z_]+(?:\.\w+(?:\[\d+\])?)+)")
+_VALUES = ("default_workflow_type", "default_reward_fn_type", "path")
+"""Keys of a taskset whose values errors repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +140,6 @@ def _wrong_keys(sentence: str, stage: StagePlan, name: str) -> Iterator[str]:
                 yield f"{above}.{place}.{key}"
                 yield f"{above}.{key}"
     yield from (f"{above}.{place}" for place in places)
-
-
-_VALUES = ("default_workflow_type", "default_reward_fn_type", "path")
-"""Keys of a taskset whose values errors repeat."""
 
 
 def _written_tasksets(given: ExplorerInput) -> Iterator[tuple[str, TasksetConfig]]:

@@ -8,7 +8,7 @@ from trinity.errors import UserError
 
 MAX_LISTED_NAMES = 4
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 
 
 def closest_match(name: str, valid: Iterable[str]) -> str | None:
@@ -52,7 +52,7 @@ class ErrorCollector:
     def __init__(self) -> None:
         self._errors: list[str] = []
 
-    def attempt(self, call: Callable[[], T]) -> T | None:
+    def attempt(self, call: Callable[[], ValueT]) -> ValueT | None:
         """Returns the call's result; None if it raises UserError, which is collected."""
         try:
             return call()
@@ -75,7 +75,7 @@ class ErrorCollector:
             raise UserError(self.text)
 
 
-def all_of(calls: Sequence[Callable[[], T]]) -> tuple[T, ...]:
+def all_of(calls: Sequence[Callable[[], ValueT]]) -> tuple[ValueT, ...]:
     """Returns the results of all calls.
 
     Raises: UserError with a line for each error of any of them.

@@ -18,6 +18,9 @@ from trinity.user_code.columns import column_value, has_column, optional_column
 
 _SKIPPED_MARK = "rows left out: "
 REMEDY = "correct the row or leave it out"
+LAST_TURN = {"enable_concatenated_multi_turn": False}
+LABEL_TYPES = (bool, int, float, str)
+LABELS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 
 
 class RowCheck(BaseModel):
@@ -147,11 +150,6 @@ def label_of(row: JsonObject, form: FormatConfig, where: str) -> bool:
             "for a good answer, false or 0 for a bad one, or leave the row out"
         )
     return known
-
-
-LAST_TURN = {"enable_concatenated_multi_turn": False}
-LABEL_TYPES = (bool, int, float, str)
-LABELS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 
 
 def _prompt_of_pair(

@@ -52,7 +52,7 @@ ALIGNMENTS = {
     Alignment.SAMPLE: Tensor.ALIGNMENT_SAMPLE,
 }
 ALIGNMENT_NAMES = {code: alignment for alignment, code in ALIGNMENTS.items()}
-T = TypeVar("T", bound=np.generic)
+ScalarT = TypeVar("ScalarT", bound=np.generic)
 FINISH_REASONS = {
     FinishReason.STOP: experience_pb2.FINISH_REASON_STOP,
     FinishReason.LENGTH: experience_pb2.FINISH_REASON_LENGTH,
@@ -259,8 +259,8 @@ def sequence_from_proto(message: experience_pb2.Sequence) -> Sequence:
 
 
 def _typed(
-    tensor: experience_pb2.Tensor, name: str, dtype: np.dtype[T]
-) -> np.ndarray[tuple[int, ...], np.dtype[T]]:
+    tensor: experience_pb2.Tensor, name: str, dtype: np.dtype[ScalarT]
+) -> np.ndarray[tuple[int, ...], np.dtype[ScalarT]]:
     if (plain := raw_bytes_if_valid(tensor, dtype)) is not None:
         return np.frombuffer(plain, dtype)
     data = tensor_from_proto(tensor).data

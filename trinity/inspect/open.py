@@ -35,7 +35,7 @@ from trinity.runtime.rpc.channel import open_channel
 from trinity.runtime.rpc.errors import error_of
 from trinity.runtime.rpc.limits import CALL_SECONDS
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 START_SECONDS = 30.0
 RETRY_SECONDS = 0.2
 NEEDED = ("synchronizer", "buffer")
@@ -193,7 +193,7 @@ async def list_stages(
     return answer
 
 
-async def retry_until_ready(call: Callable[[], Awaitable[T]]) -> T:
+async def retry_until_ready(call: Callable[[], Awaitable[ValueT]]) -> ValueT:
     """Retries until a buffer that was just started has its database and schema."""
     deadline = time.monotonic() + START_SECONDS
     while True:

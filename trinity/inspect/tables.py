@@ -28,6 +28,7 @@ LINE_WIDTH = 200
 SHIFT_REMARK = "differs from what was left out by more than chance"
 TASK_SHIFT_REMARK = "some tasks lost more of their runs than by chance"
 NO_MEAN = ""
+RunPlace = tuple[str, int, int]
 
 
 def sanitize_terminal(text: str) -> str:
@@ -39,9 +40,6 @@ def console() -> Console:
     """Returns a console of the terminal's width, or one that does not break lines."""
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, width=LINE_WIDTH)
-
-
-RunPlace = tuple[str, int, int]
 
 
 def run_of(record: query_pb2.ExperienceRecord) -> RunPlace:

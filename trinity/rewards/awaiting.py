@@ -7,10 +7,10 @@ from collections.abc import Awaitable
 from functools import cache
 from typing import TypeVar
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 
 
-def complete(result: T | Awaitable[T]) -> T:
+def complete(result: ValueT | Awaitable[ValueT]) -> ValueT:
     """Returns a result, for which it waits if it has to be awaited.
 
     All of them are awaited on one loop, which a process keeps: clients may stay open on it.
@@ -18,7 +18,7 @@ def complete(result: T | Awaitable[T]) -> T:
     if not inspect.isawaitable(result):
         return result
 
-    async def awaited() -> T:
+    async def awaited() -> ValueT:
         return await result
 
     return asyncio.run_coroutine_threadsafe(awaited(), _loop()).result()

@@ -14,6 +14,7 @@ SCORE = "score"
 """The part that is the reward alone."""
 REWARD_FAILED = "reward_failed"
 """The metric of an answer that has reward 0 because its reward failed."""
+_OTHERWISE = f"name the reward {SCORE!r} to return something else beside it"
 
 
 class BadReward(TypeError):
@@ -55,9 +56,6 @@ def as_parts(returned: object, reward: str, *, sums_all: bool = False) -> dict[s
             number = _number(value, name, giver)
             found[name] = _finite(number, name, giver) if is_part else number
     return found
-
-
-_OTHERWISE = f"name the reward {SCORE!r} to return something else beside it"
 
 
 def as_reward(value: object, giver: str) -> float | None:

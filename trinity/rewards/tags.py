@@ -7,6 +7,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+STRICT = r"^<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>$"
+LOOSE = r"^\s*<think>.*?</think>\s*<answer>.*?</answer>\s*$"
+
 
 def tagged(text: str, tag: str, flags: int = 0) -> list[str]:
     """Returns what stands between an opening tag and the first closing one after it, each time.
@@ -58,8 +61,6 @@ class Layout:
         return True
 
 
-STRICT = r"^<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>$"
-LOOSE = r"^\s*<think>.*?</think>\s*<answer>.*?</answer>\s*$"
 LAYOUTS = {
     STRICT: Layout((r"<think>\n", r"\n</think>\n<answer>\n", r"\n</answer>\Z")),
     LOOSE: Layout((r"\s*<think>", r"</think>\s*<answer>", r"</answer>\s*\Z")),

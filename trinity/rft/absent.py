@@ -10,6 +10,38 @@ _IMAGES = (
     "it asks about images or videos, and prompts are text alone: leave them out, or "
     "run the taskset elsewhere"
 )
+_FILES: Mapping[str, str] = {
+    "agentscope_react_math_workflow": (
+        "envs.agentscope.agentscopev1_react_workflow.AgentScopeReactMathWorkflow"
+    ),
+    "agentscope_react_workflow": "agentscope.react.react_workflow.AgentScopeReActWorkflow",
+    "agentscope_v1_react_search_workflow": (
+        "envs.agentscope.agentscopev1_search_workflow.AgentScopeV1ReactSearchWorkflow"
+    ),
+    "agentscope_workflow_adapter": "agentscope_workflow.AgentScopeWorkflowAdapter",
+    "agentscope_workflow_adapter_v1": "agentscope_workflow.AgentScopeWorkflowAdapterV1",
+    "agentscopev0_react_math_workflow": (
+        "envs.agentscope.agentscopev0_react_workflow.AgentScopeV0ReactMathWorkflow"
+    ),
+    "alfworld_workflow": "envs.alfworld.alfworld_workflow.AlfworldWorkflow",
+    "as_react_workflow": "agentscope.react.react_workflow.AgentScopeReActWorkflow",
+    "email_search_workflow": "envs.email_searcher.workflow.EmailSearchWorkflow",
+    "intercode_sql_workflow": "envs.intercode_sql.intercode_sql_workflow.InterCodeSQLWorkflow",
+    "RAFT_alfworld_workflow": "envs.alfworld.RAFT_alfworld_workflow.RAFTAlfworldWorkflow",
+    "RAFT_reflect_alfworld_workflow": (
+        "envs.alfworld.RAFT_reflect_alfworld_workflow.RAFTReflectAlfworldWorkflow"
+    ),
+    "sciworld_workflow": "envs.sciworld.sciworld_workflow.SciWorldWorkflow",
+    "step_wise_alfworld_workflow": "envs.alfworld.alfworld_workflow.StepWiseAlfworldWorkflow",
+    "webshop_workflow": "envs.webshop.webshop_workflow.WebShopWorkflow",
+}
+"""Files and classes of trinity.common.workflows, which a plugin folder may hold."""
+REWARDS: Mapping[str, Absent] = {
+    "rm_gallery_reward": Absent(
+        "it asks models of the package rm-gallery, which no service installs: name `math_reward` "
+        "or another of docs/workflows.md, or write a RewardFn that calls the package"
+    )
+}
 
 
 def _plugin_advice(base: str) -> str:
@@ -43,32 +75,6 @@ _REASONS: Mapping[str, str] = {
     "step_wise_alfworld_workflow": f"{_ALFWORLD}: {_STEPS}",
     "webshop_workflow": f"it plays in WebShop, which no service installs: {_TRANSCRIPT}",
 }
-_FILES: Mapping[str, str] = {
-    "agentscope_react_math_workflow": (
-        "envs.agentscope.agentscopev1_react_workflow.AgentScopeReactMathWorkflow"
-    ),
-    "agentscope_react_workflow": "agentscope.react.react_workflow.AgentScopeReActWorkflow",
-    "agentscope_v1_react_search_workflow": (
-        "envs.agentscope.agentscopev1_search_workflow.AgentScopeV1ReactSearchWorkflow"
-    ),
-    "agentscope_workflow_adapter": "agentscope_workflow.AgentScopeWorkflowAdapter",
-    "agentscope_workflow_adapter_v1": "agentscope_workflow.AgentScopeWorkflowAdapterV1",
-    "agentscopev0_react_math_workflow": (
-        "envs.agentscope.agentscopev0_react_workflow.AgentScopeV0ReactMathWorkflow"
-    ),
-    "alfworld_workflow": "envs.alfworld.alfworld_workflow.AlfworldWorkflow",
-    "as_react_workflow": "agentscope.react.react_workflow.AgentScopeReActWorkflow",
-    "email_search_workflow": "envs.email_searcher.workflow.EmailSearchWorkflow",
-    "intercode_sql_workflow": "envs.intercode_sql.intercode_sql_workflow.InterCodeSQLWorkflow",
-    "RAFT_alfworld_workflow": "envs.alfworld.RAFT_alfworld_workflow.RAFTAlfworldWorkflow",
-    "RAFT_reflect_alfworld_workflow": (
-        "envs.alfworld.RAFT_reflect_alfworld_workflow.RAFTReflectAlfworldWorkflow"
-    ),
-    "sciworld_workflow": "envs.sciworld.sciworld_workflow.SciWorldWorkflow",
-    "step_wise_alfworld_workflow": "envs.alfworld.alfworld_workflow.StepWiseAlfworldWorkflow",
-    "webshop_workflow": "envs.webshop.webshop_workflow.WebShopWorkflow",
-}
-"""Files and classes of trinity.common.workflows, which a plugin folder may hold."""
 
 
 def _with_file(name: str, reason: str) -> Absent:
@@ -81,10 +87,4 @@ def _with_file(name: str, reason: str) -> Absent:
 
 WORKFLOWS: Mapping[str, Absent] = {
     name: _with_file(name, reason) for name, reason in _REASONS.items()
-}
-REWARDS: Mapping[str, Absent] = {
-    "rm_gallery_reward": Absent(
-        "it asks models of the package rm-gallery, which no service installs: name `math_reward` "
-        "or another of docs/workflows.md, or write a RewardFn that calls the package"
-    )
 }

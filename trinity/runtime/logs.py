@@ -21,17 +21,24 @@ from trinity.runtime.telemetry import tracing
 HIDDEN = "***"
 
 _IN_ADDRESS = re.compile(r"(?P<user>://[^\s:/@]*):[^\s/@]+@")
+INTERVAL_SECONDS = 10.0
+MAX_BURSTS = 1_000
+NO_SUBJECT: Mapping[str, str] = MappingProxyType({})
+_Key: TypeAlias = tuple[str, ...]
+OWN_PACKAGES = {"trinity", "services", "__main__", "audit"}
+"""The first parts of loggers' names whose lines are written from `log.level` on."""
+_LIBRARIES = tuple(
+    sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+LEVEL_VARIABLE = "TRINITY_LOG_LEVEL"
+"""Least level of the lines of the processes that call users' functions."""
+LogStyle: TypeAlias = Literal["text", "json"]
 
 
 def redact_passwords(text: str) -> str:
     """Returns the text with `***` in place of the password of each address in it."""
     return _IN_ADDRESS.sub(rf"\g<user>:{HIDDEN}@", text) if "://" in text else text
-
-
-INTERVAL_SECONDS = 10.0
-MAX_BURSTS = 1_000
-NO_SUBJECT: Mapping[str, str] = MappingProxyType({})
-_Key: TypeAlias = tuple[str, ...]
 
 
 def _extras(record: logging.LogRecord) -> dict[str, object]:
@@ -84,17 +91,6 @@ class JsonFormatter(logging.Formatter):
         if trace := _traceback(record):
             entry["traceback"] = trace
         return redact_passwords(json.dumps(entry, default=str))
-
-
-OWN_PACKAGES = {"trinity", "services", "__main__", "audit"}
-"""The first parts of loggers' names whose lines are written from `log.level` on."""
-_LIBRARIES = tuple(
-    sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
-)
-_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-LEVEL_VARIABLE = "TRINITY_LOG_LEVEL"
-"""Least level of the lines of the processes that call users' functions."""
-LogStyle: TypeAlias = Literal["text", "json"]
 
 
 def as_fields(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -20,7 +20,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from trinity.errors import Unavailable, UserError
 from trinity.runtime.security.plaintext_policy import refuse_plain_database
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 MAX_PREPARED = 400
 """Prepared statements of a connection; the buffer has some 270, the driver would keep 100."""
 BUSY_SECONDS = 0.005
@@ -65,12 +65,12 @@ class QuickConnection(psycopg.AsyncConnection[Any]):
     tests/unit/runtime/test_library_internals.py fails. A connection works without this class, too.
     """
 
-    async def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
+    async def wait(self, gen: PQGen[ValueT], *args: Any, **kwargs: Any) -> ValueT:
         """Completes a protocol exchange with the database."""
         return await super().wait(_poll_first(gen, self.pgconn.socket), *args, **kwargs)
 
 
-def _poll_first(gen: PQGen[T], fileno: int) -> Generator[Wait, Ready | int, T]:
+def _poll_first(gen: PQGen[ValueT], fileno: int) -> Generator[Wait, Ready | int, ValueT]:
     """Drives the same exchange, but polls the socket here before yielding to the event loop."""
     poller = select.poll()
     until = time.monotonic() + BUSY_SECONDS
@@ -85,7 +85,7 @@ def _poll_first(gen: PQGen[T], fileno: int) -> Generator[Wait, Ready | int, T]:
                 until = time.monotonic() + BUSY_SECONDS
             wanted = gen.send(ready)
     except StopIteration as ended:
-        return cast("T", ended.value)
+        return cast("ValueT", ended.value)
 
 
 def _poll(poller: select.poll, fileno: int, wanted: Wait) -> int:

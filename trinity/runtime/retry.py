@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from trinity.errors import Unavailable
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 FIRST_PAUSE_SECONDS = 0.2
 MAX_PAUSE_SECONDS = 0.5
 """A killed service is back within seconds, and a retry costs it little."""
@@ -105,7 +105,9 @@ class Retry:
         if self.wait is not None:
             self.wait.clear()
 
-    def call(self, attempt: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
+    def call(
+        self, attempt: Callable[[], ValueT], sleep: Callable[[float], None] = time.sleep
+    ) -> ValueT:
         """Returns the result of `attempt`, retrying for as long as it raises Unavailable.
 
         Raises: the timeout error; what `sleep` raises, which may stop the retries.
@@ -120,7 +122,7 @@ class Retry:
         finally:
             self.end()
 
-    async def call_async(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def call_async(self, attempt: Callable[[], Awaitable[ValueT]]) -> ValueT:
         """Returns the result of `attempt`, retrying for as long as it raises Unavailable.
 
         Raises: the timeout error.

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 
 
 MAX_ABANDONED = 256
@@ -50,8 +50,8 @@ class DaemonThreads:
             return len(self._abandoned)
 
     async def run_in_thread(
-        self, function: Callable[[], T], on_begin: Callable[[], None] | None = None
-    ) -> T:
+        self, function: Callable[[], ValueT], on_begin: Callable[[], None] | None = None
+    ) -> ValueT:
         """Returns the result of `function`; `on_begin` is called on the event loop when it starts.
 
         Raises: TooManyAbandonedThreads.
@@ -91,7 +91,7 @@ class DaemonThreads:
                 return call
         return None
 
-    def _abandon(self, call: "_Call[T]") -> None:
+    def _abandon(self, call: "_Call[ValueT]") -> None:
         with self._lock:
             if call in self._running:
                 self._running.remove(call)
@@ -123,15 +123,15 @@ class DaemonThreads:
         )
 
 
-class _Call(Generic[T]):
+class _Call(Generic[ValueT]):
     """One call and the future of its result."""
 
-    def __init__(self, function: Callable[[], T], on_begin: Callable[[], None] | None) -> None:
+    def __init__(self, function: Callable[[], ValueT], on_begin: Callable[[], None] | None) -> None:
         self._function = function
         self._on_begin = on_begin
         self._context = contextvars.copy_context()
         self._loop = asyncio.get_running_loop()
-        self.result: asyncio.Future[T] = self._loop.create_future()
+        self.result: asyncio.Future[ValueT] = self._loop.create_future()
 
     def run_call(self) -> None:
         """Runs the call in the thread; its result or error goes to the awaiting task."""
@@ -153,7 +153,7 @@ class _Call(Generic[T]):
         if self._on_begin is not None and not self.result.done():
             self._on_begin()
 
-    def _succeed(self, value: T) -> None:
+    def _succeed(self, value: ValueT) -> None:
         if not self.result.done():
             self.result.set_result(value)
 
@@ -173,7 +173,7 @@ def is_being_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def in_daemon_thread(function: Callable[[], T]) -> T:
+async def in_daemon_thread(function: Callable[[], ValueT]) -> ValueT:
     """Runs `function`, such as an import of many seconds, in its own thread."""
     return await DaemonThreads(name="call", max_threads=1).run_in_thread(function)
 

@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import TypeVar
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 ANSWER_SECONDS = 15.0
 """A page gives up on an answer after this time."""
 CLOSE_SECONDS = 20.0
@@ -27,11 +27,13 @@ class BackgroundLoop:
         self._thread = threading.Thread(target=self._loop.run_forever, name="studio", daemon=True)
         self._thread.start()
 
-    def start(self, work: Coroutine[object, object, T]) -> "Future[T]":
+    def start(self, work: Coroutine[object, object, ValueT]) -> "Future[ValueT]":
         """Starts something; it is cancelled when the loop is closed."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def wait_for(self, work: Coroutine[object, object, T], seconds: float = ANSWER_SECONDS) -> T:
+    def wait_for(
+        self, work: Coroutine[object, object, ValueT], seconds: float = ANSWER_SECONDS
+    ) -> ValueT:
         """Returns what the work returns.
 
         Raises: TimeoutError after `seconds`; the work is cancelled then.

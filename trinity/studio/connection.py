@@ -36,7 +36,7 @@ from trinity.run.local.run_file import read_running
 from trinity.runtime.rpc.channel import open_channel
 from trinity.runtime.rpc.errors import error_of
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 IDLE_SECONDS = 300.0
 """A run that no page has asked about for this long is closed."""
 LOOK_SECONDS = 0.2
@@ -269,7 +269,7 @@ async def stages_of(opened: OpenRun) -> tuple[query_pb2.StoredStage, ...]:
     return tuple(answer.stages)
 
 
-async def answer_of(call: Awaitable[T]) -> T:
+async def answer_of(call: Awaitable[ValueT]) -> ValueT:
     """Returns the answer of an RPC.
 
     Raises: TrinityError in place of gRPC's own error.

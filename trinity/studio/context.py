@@ -28,7 +28,7 @@ from trinity.studio.live import Verdict, members_of
 from trinity.studio.system import System, SystemConnection
 from trinity.studio.visitors import OWNER, Shares, Visitor
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 RETRY_SECONDS = 0.5
 WORK_SECONDS = 10.0
 """Age of an answer about open work; of the page's questions it costs a run most."""
@@ -47,7 +47,7 @@ CLOSED_SECONDS = 10.0
 
 
 @dataclass(slots=True)
-class KeptAnswer(Generic[T]):
+class KeptAnswer(Generic[ValueT]):
     """The last answer of services about a run, shared by all pages of a visitor for some seconds.
 
     Pages are drawn again every two seconds, and each answer costs the run some processor time.
@@ -57,11 +57,11 @@ class KeptAnswer(Generic[T]):
     news_seconds: float = float("inf")
     """Age from which news make it be asked again."""
     _news: object = None
-    _answer: T | None = None
+    _answer: ValueT | None = None
     _opened: OpenRun | None = None
     _asked_at: float = 0.0
 
-    def get(self, opened: OpenRun, ask: Callable[[], T], *, news: object = None) -> T:
+    def get(self, opened: OpenRun, ask: Callable[[], ValueT], *, news: object = None) -> ValueT:
         """Returns the kept answer, or a new one where it is old or other services gave it.
 
         `news` names the newest thing that is known of the run: another one makes it old sooner.
@@ -235,7 +235,9 @@ class StudioContext:
             lambda: SystemConnection(system, experiment_id, places=places),
         )
 
-    def wait_for(self, work: Coroutine[object, object, T], seconds: float = ANSWER_SECONDS) -> T:
+    def wait_for(
+        self, work: Coroutine[object, object, ValueT], seconds: float = ANSWER_SECONDS
+    ) -> ValueT:
         """Runs something in the background loop and returns what it returns.
 
         Raises: TimeoutError.

@@ -20,6 +20,26 @@ MAX_EXPLORE_STEPS = 16
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Quantiles that are shown."""
 MAX_DATA_CHARS = 2_000
+ELSEWHERE = "trained on in another step"
+WAITS = "may be trained on in a later step"
+NOT_SEEN = "its group is not complete, or the pipeline has not seen it yet"
+AWAITS = "waits for its reward, and its group with it"
+TOO_LATE = "came after its run was given up, or after the stage had ended"
+OTHER_ATTEMPT = "another attempt at its run had won"
+_REASONS = {
+    "batched": ELSEWHERE,
+    "ready": WAITS,
+    "raw": NOT_SEEN,
+    "awaiting": AWAITS,
+    "late": TOO_LATE,
+    "superseded": OTHER_ATTEMPT,
+}
+QUANTITIES: Mapping[str, Callable[[ExperienceRow], float | None]] = {
+    "reward": lambda sample: sample.reward,
+    "advantage": lambda sample: sample.advantage,
+    "response tokens": lambda sample: float(sample.response_length),
+    "all tokens": lambda sample: float(sample.num_tokens),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,22 +209,6 @@ class LeftOut:
         return f"state={self.state}"
 
 
-ELSEWHERE = "trained on in another step"
-WAITS = "may be trained on in a later step"
-NOT_SEEN = "its group is not complete, or the pipeline has not seen it yet"
-AWAITS = "waits for its reward, and its group with it"
-TOO_LATE = "came after its run was given up, or after the stage had ended"
-OTHER_ATTEMPT = "another attempt at its run had won"
-_REASONS = {
-    "batched": ELSEWHERE,
-    "ready": WAITS,
-    "raw": NOT_SEEN,
-    "awaiting": AWAITS,
-    "late": TOO_LATE,
-    "superseded": OTHER_ATTEMPT,
-}
-
-
 def left_out(view: StepView, generated: Generated) -> list[LeftOut]:
     """Returns why samples of the same explore steps are not in the batch, the commonest first."""
     own = {sample.id for sample in view.samples}
@@ -230,14 +234,6 @@ class Distribution:
     mean: float
     quantiles: tuple[float, ...]
     """At `SHARES`."""
-
-
-QUANTITIES: Mapping[str, Callable[[ExperienceRow], float | None]] = {
-    "reward": lambda sample: sample.reward,
-    "advantage": lambda sample: sample.advantage,
-    "response tokens": lambda sample: float(sample.response_length),
-    "all tokens": lambda sample: float(sample.num_tokens),
-}
 
 
 def distributions(view: StepView, generated: Generated) -> list[Distribution]:

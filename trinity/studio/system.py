@@ -39,7 +39,7 @@ from trinity.studio.connection import OpenRun, ServiceConnection
 from trinity.studio.runs import RunDirectoryState, RunEntry
 from trinity.studio.visitors import HOW_TO_GET_A_TOKEN, Visitor
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 CALL_SECONDS = 5.0
 LOOK_SECONDS = 3.0
 """Pause between two looks at an experiment's state."""
@@ -106,7 +106,7 @@ def is_experiment_id(word: str) -> bool:
     return _UUID.fullmatch(word) is not None
 
 
-async def answer_from(service: str, address: str, call: Awaitable[T]) -> T:
+async def answer_from(service: str, address: str, call: Awaitable[ValueT]) -> ValueT:
     """Returns the answer of a service.
 
     Raises: TrinityError whose text names the service, what is wrong and what to do.

@@ -36,6 +36,7 @@ ADVANTAGES, LOG_RATIOS = "advantage in training", "log ratio (trainer to rollout
 MAX_LOG_RATIO = 20.0
 PART = "·"
 """Stands for a token that holds a part of a character."""
+_TOKENIZER = "tokenizer.json"
 
 
 class TokenColor(StrEnum):
@@ -337,9 +338,6 @@ def signed_level(value: float, limit: float) -> tuple[int | None, bool]:
     half = NUM_SIGNED_LEVELS // 2
     steps = math.ceil(abs(share) * half - 1e-9)
     return half + int(math.copysign(steps, share)), abs(value) > limit * (1 + 1e-6)
-
-
-_TOKENIZER = "tokenizer.json"
 
 
 def model_of(job_dir: Path, stage: str) -> Path | None:

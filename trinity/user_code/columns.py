@@ -16,6 +16,40 @@ from trinity.errors import UserError
 from trinity.plugins import REWARDS
 
 Value = TypeVar("Value")
+_REWARDS: Mapping[str, tuple[str, ...]] = {
+    "gsm8k_reward": ("openai/gsm8k",),
+    "math_boxed_reward": (
+        "lighteval/MATH",
+        "DigitalLearningGmbH/MATH-lighteval",
+        "HuggingFaceH4/MATH-500",
+        "numina_aops_forum",
+        "numina_synthetic_math",
+        "numina_amc_aime",
+        "numina_synthetic_amc",
+        "numina_cn_k12",
+        "numina_olympiads",
+    ),
+    "math_dapo_reward": ("math_dapo", "math", "math_dapo_reasoning"),
+    "search_answer_reward": (
+        "searchR1_nq",
+        "searchR1_triviaqa",
+        "searchR1_popqa",
+        "searchR1_hotpotqa",
+        "searchR1_2wikimultihopqa",
+        "searchR1_musique",
+        "searchR1_bamboogle",
+    ),
+}
+REWARD_BY_SOURCE: Mapping[str, str] = {
+    source: reward for reward, sources in _REWARDS.items() for source in sources
+}
+_AIME = "aime"
+"""Begins the names of data sets that are scored like `math_dapo`."""
+_CODE = "its answers are programs, and nothing here runs them: name a reward of your own"
+_ABSENT: Mapping[str, str] = {
+    **dict.fromkeys(("codecontests", "apps", "codeforces", "taco"), _CODE),
+    "hiyouga/geometry3k": "it asks about images, and prompts here are text alone",
+}
 
 
 def column_value(row: Mapping[str, Value], path: str) -> Value:
@@ -64,42 +98,6 @@ def column_names(row: Mapping[str, object]) -> list[str]:
 
 def _keys(value: object) -> list[str]:
     return [str(key) for key in value] if isinstance(value, Mapping) else []
-
-
-_REWARDS: Mapping[str, tuple[str, ...]] = {
-    "gsm8k_reward": ("openai/gsm8k",),
-    "math_boxed_reward": (
-        "lighteval/MATH",
-        "DigitalLearningGmbH/MATH-lighteval",
-        "HuggingFaceH4/MATH-500",
-        "numina_aops_forum",
-        "numina_synthetic_math",
-        "numina_amc_aime",
-        "numina_synthetic_amc",
-        "numina_cn_k12",
-        "numina_olympiads",
-    ),
-    "math_dapo_reward": ("math_dapo", "math", "math_dapo_reasoning"),
-    "search_answer_reward": (
-        "searchR1_nq",
-        "searchR1_triviaqa",
-        "searchR1_popqa",
-        "searchR1_hotpotqa",
-        "searchR1_2wikimultihopqa",
-        "searchR1_musique",
-        "searchR1_bamboogle",
-    ),
-}
-REWARD_BY_SOURCE: Mapping[str, str] = {
-    source: reward for reward, sources in _REWARDS.items() for source in sources
-}
-_AIME = "aime"
-"""Begins the names of data sets that are scored like `math_dapo`."""
-_CODE = "its answers are programs, and nothing here runs them: name a reward of your own"
-_ABSENT: Mapping[str, str] = {
-    **dict.fromkeys(("codecontests", "apps", "codeforces", "taco"), _CODE),
-    "hiyouga/geometry3k": "it asks about images, and prompts here are text alone",
-}
 
 
 def row_reward(name: str) -> str:

@@ -30,14 +30,24 @@ from trinity.types import (
     Sequence,
 )
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 _OUR_FOLDER = Path(__file__).resolve().parents[1]
 _OURS = tuple(str(Path(__file__).parents[2] / name) + os.sep for name in ("trinity", "services"))
 """Folders of our files, as tracebacks name them."""
+MAX_TRACEBACK_CHARACTERS = 20_000
+MAX_TEXT_CHARACTERS = 2000
+"""Of a message: some hold a whole response, or a file."""
+MAX_SENTENCE_CHARACTERS = 400
+_TOKENS = "response_token"
+_FINISH = "finish_reason"
+_NOWHERE = EID(stage="", explore_step=0, position=0, run=0)
+MAX_LOGGED_CHARACTERS = 64 * 1024
+"""Longest message and longest traceback; the rest is left out."""
+Write = Callable[[Mapping[str, object]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class PartRef(Generic[T]):
+class PartRef(Generic[ValueT]):
     """A part by the name that the configuration has for it, and by where it is defined."""
 
     name: str
@@ -45,7 +55,7 @@ class PartRef(Generic[T]):
     qualname: str
 
     @classmethod
-    def of(cls, name: str, part: T) -> Self:
+    def of(cls, name: str, part: ValueT) -> Self:
         """Returns the reference to a part."""
         named = _named(part)
         return cls(name, named.__module__, named.__qualname__)
@@ -54,7 +64,7 @@ class PartRef(Generic[T]):
         """Returns it for a line of JSON."""
         return {"name": self.name, "module": self.module, "qualname": self.qualname}
 
-    def resolve(self, registry: Registry[T]) -> T:
+    def resolve(self, registry: Registry[ValueT]) -> ValueT:
         """Returns the part, with users' files loaded.
 
         Raises: UserError when this process has none.
@@ -67,13 +77,13 @@ class PartRef(Generic[T]):
                 raise
             return found
 
-    def _imported(self) -> T | None:
+    def _imported(self) -> ValueT | None:
         """Returns a part that was registered by code alone, from its module."""
         if "<" in self.qualname or self.module == "__main__":
             return None
         try:
             module = importlib.import_module(self.module)
-            return cast(T, reduce(getattr, self.qualname.split("."), module))
+            return cast(ValueT, reduce(getattr, self.qualname.split("."), module))
         except (ImportError, AttributeError):
             return None
 
@@ -93,12 +103,6 @@ def _comes_with_trinity(file: str) -> bool:
 def _named(part: object) -> type | FunctionType:
     """Returns what the part is defined by: itself, or the class of an object."""
     return part if isinstance(part, type | FunctionType) else type(part)
-
-
-MAX_TRACEBACK_CHARACTERS = 20_000
-MAX_TEXT_CHARACTERS = 2000
-"""Of a message: some hold a whole response, or a file."""
-MAX_SENTENCE_CHARACTERS = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,11 +180,6 @@ def place_of(error: BaseException) -> str:
 
 def _is_in_users_file(path: str) -> bool:
     return is_users_file(path) and not path.startswith(_OURS)
-
-
-_TOKENS = "response_token"
-_FINISH = "finish_reason"
-_NOWHERE = EID(stage="", explore_step=0, position=0, run=0)
 
 
 def encode_known(known: Mapping[str, object], reward: str) -> JsonObject:
@@ -263,11 +262,6 @@ def _copied(sequence: Sequence) -> Sequence:
         action_mask=sequence.action_mask.copy(),
         rollout_logprobs=sequence.rollout_logprobs.copy(),
     )
-
-
-MAX_LOGGED_CHARACTERS = 64 * 1024
-"""Longest message and longest traceback; the rest is left out."""
-Write = Callable[[Mapping[str, object]], None]
 
 
 class LineSender(logging.Handler):

@@ -43,6 +43,58 @@ BUFFER = "buffer.trainer_input.experience_buffer"
 _ON_GPUS = 8
 _BATCH = 256
 """veRL's default of rows in a step."""
+_BETAS: JsonValue = [0.9, 0.999]
+_Default = tuple[str, str, JsonValue]
+"""veRL's key, ours, and veRL's default."""
+_MODEL = "actor_rollout_ref.model"
+_ACTOR_DEFAULTS: tuple[_Default, ...] = (
+    (f"{ACTOR}.optim.lr", "algorithm.optimizer.lr", 1e-6),
+    (f"{ACTOR}.optim.betas", "algorithm.optimizer.betas", _BETAS),
+    (f"{ACTOR}.optim.weight_decay", "algorithm.optimizer.weight_decay", 0.01),
+    (f"{ACTOR}.optim.clip_grad", "trainer.grad_clip", 1.0),
+    (f"{_MODEL}.enable_gradient_checkpointing", "trainer.enable_gradient_checkpointing", True),
+    (f"{_MODEL}.use_remove_padding", "trainer.use_remove_padding", True),
+)
+_CRITIC = "trainer.critic"
+_CRITIC_DEFAULTS: tuple[_Default, ...] = (
+    ("critic.optim.lr", f"{_CRITIC}.optimizer.lr", 1e-5),
+    ("critic.optim.betas", f"{_CRITIC}.optimizer.betas", _BETAS),
+    ("critic.optim.weight_decay", f"{_CRITIC}.optimizer.weight_decay", 0.01),
+    ("critic.optim.clip_grad", f"{_CRITIC}.grad_clip", 1.0),
+    ("critic.cliprange_value", f"{_CRITIC}.cliprange_value", 0.5),
+    (
+        "critic.model.enable_gradient_checkpointing",
+        f"{_CRITIC}.enable_gradient_checkpointing",
+        True,
+    ),
+)
+_SFT_DEFAULTS: tuple[_Default, ...] = (
+    ("optim.betas", "algorithm.optimizer.betas", _BETAS),
+    ("optim.weight_decay", "algorithm.optimizer.weight_decay", 0.01),
+    ("optim.clip_grad", "trainer.grad_clip", 1.0),
+    ("model.enable_gradient_checkpointing", "trainer.enable_gradient_checkpointing", True),
+    ("model.use_remove_padding", "trainer.use_remove_padding", True),
+)
+Rules = tuple[Callable[[Conversion], None], ...]
+RULES: Rules = (
+    convert_fork_names,
+    convert_program,
+    convert_running,
+    convert_back_end,
+    convert_own_configuration,
+    convert_algorithm,
+    convert_placement,
+    convert_batches,
+    convert_schedules,
+    convert_data,
+    convert_rewards,
+    convert_agents,
+    convert_lengths,
+    convert_distillation,
+    convert_evaluation_alone,
+)
+NOT_TRAINING = ("main_generation", "main_eval", "model_merger")
+UNKNOWN_KEY = "this key of veRL's is not known here: see whether the run needs it"
 
 
 def convert_supervised(work: Conversion) -> None:
@@ -166,40 +218,6 @@ def _put_model(work: Conversion) -> None:
     work.copy("data.max_length", "model.max_model_len", 1024)
 
 
-_BETAS: JsonValue = [0.9, 0.999]
-_Default = tuple[str, str, JsonValue]
-"""veRL's key, ours, and veRL's default."""
-_MODEL = "actor_rollout_ref.model"
-_ACTOR_DEFAULTS: tuple[_Default, ...] = (
-    (f"{ACTOR}.optim.lr", "algorithm.optimizer.lr", 1e-6),
-    (f"{ACTOR}.optim.betas", "algorithm.optimizer.betas", _BETAS),
-    (f"{ACTOR}.optim.weight_decay", "algorithm.optimizer.weight_decay", 0.01),
-    (f"{ACTOR}.optim.clip_grad", "trainer.grad_clip", 1.0),
-    (f"{_MODEL}.enable_gradient_checkpointing", "trainer.enable_gradient_checkpointing", True),
-    (f"{_MODEL}.use_remove_padding", "trainer.use_remove_padding", True),
-)
-_CRITIC = "trainer.critic"
-_CRITIC_DEFAULTS: tuple[_Default, ...] = (
-    ("critic.optim.lr", f"{_CRITIC}.optimizer.lr", 1e-5),
-    ("critic.optim.betas", f"{_CRITIC}.optimizer.betas", _BETAS),
-    ("critic.optim.weight_decay", f"{_CRITIC}.optimizer.weight_decay", 0.01),
-    ("critic.optim.clip_grad", f"{_CRITIC}.grad_clip", 1.0),
-    ("critic.cliprange_value", f"{_CRITIC}.cliprange_value", 0.5),
-    (
-        "critic.model.enable_gradient_checkpointing",
-        f"{_CRITIC}.enable_gradient_checkpointing",
-        True,
-    ),
-)
-_SFT_DEFAULTS: tuple[_Default, ...] = (
-    ("optim.betas", "algorithm.optimizer.betas", _BETAS),
-    ("optim.weight_decay", "algorithm.optimizer.weight_decay", 0.01),
-    ("optim.clip_grad", "trainer.grad_clip", 1.0),
-    ("model.enable_gradient_checkpointing", "trainer.enable_gradient_checkpointing", True),
-    ("model.use_remove_padding", "trainer.use_remove_padding", True),
-)
-
-
 def convert_defaults(work: Conversion) -> None:
     """Writes the defaults of keys that nothing has set, after all keys that are set."""
     if work.settings.is_supervised:
@@ -222,24 +240,6 @@ def _put_all(work: Conversion, defaults: tuple[_Default, ...]) -> None:
             work.put(ours, value, f"veRL's default of {verl}")
 
 
-Rules = tuple[Callable[[Conversion], None], ...]
-RULES: Rules = (
-    convert_fork_names,
-    convert_program,
-    convert_running,
-    convert_back_end,
-    convert_own_configuration,
-    convert_algorithm,
-    convert_placement,
-    convert_batches,
-    convert_schedules,
-    convert_data,
-    convert_rewards,
-    convert_agents,
-    convert_lengths,
-    convert_distillation,
-    convert_evaluation_alone,
-)
 SUPERVISED_RULES: Rules = (
     convert_program,
     convert_running,
@@ -248,8 +248,6 @@ SUPERVISED_RULES: Rules = (
     convert_supervised_schedule,
     convert_own_configuration,
 )
-NOT_TRAINING = ("main_generation", "main_eval", "model_merger")
-UNKNOWN_KEY = "this key of veRL's is not known here: see whether the run needs it"
 
 
 @dataclass(frozen=True, slots=True)

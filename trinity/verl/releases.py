@@ -176,14 +176,6 @@ model: {lora_rank: 0}
 """
 """The same of `fsdp_sft_trainer`."""
 
-
-@cache
-def kept_defaults(*, supervised: bool = False) -> tuple[Default, ...]:
-    """The defaults that no release has changed."""
-    tree = yaml.load(_SUPERVISED if supervised else _KEPT, Loader=FloatLoader)  # a SafeLoader
-    return tuple(Default(key=key, values={RELEASES[0]: value}) for key, value in flat_values(tree))
-
-
 _FIRST_READ: dict[str, Release] = {
     **{
         row.key: (row.unread[1][0], row.unread[1][1] + 1)
@@ -201,6 +193,13 @@ _FIRST_READ: dict[str, Release] = {
     "algorithm.rollout_correction.rollout_is": (0, 6),
 }
 """Keys that no earlier release takes."""
+
+
+@cache
+def kept_defaults(*, supervised: bool = False) -> tuple[Default, ...]:
+    """The defaults that no release has changed."""
+    tree = yaml.load(_SUPERVISED if supervised else _KEPT, Loader=FloatLoader)  # a SafeLoader
+    return tuple(Default(key=key, values={RELEASES[0]: value}) for key, value in flat_values(tree))
 
 
 def parse_release(text: str) -> Release:

@@ -19,6 +19,13 @@ _FLOAT = re.compile(r"[+-]?((\d(_?\d)*)?\.\d+|\d(_?\d)*\.?)([eE][+-]?\d+)?|[+-]?
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 
 _SEGMENT = re.compile(r"[^A-Za-z0-9._-]+")
+_LAYERS_OF_MEGATRON = {
+    "linear_qkv": "q_proj,k_proj,v_proj",
+    "linear_proj": "o_proj",
+    "linear_fc1": "gate_proj,up_proj",
+    "linear_fc2": "down_proj",
+}
+"""Megatron's names of layers, each with those of models in Hugging Face's layout."""
 
 
 class FloatLoader(yaml.SafeLoader):
@@ -209,15 +216,6 @@ def as_scheduler(value: JsonValue) -> JsonValue:
     if not isinstance(value, str):
         return value
     return "WSD" if value.lower() == "wsd" else value.lower()
-
-
-_LAYERS_OF_MEGATRON = {
-    "linear_qkv": "q_proj,k_proj,v_proj",
-    "linear_proj": "o_proj",
-    "linear_fc1": "gate_proj,up_proj",
-    "linear_fc2": "down_proj",
-}
-"""Megatron's names of layers, each with those of models in Hugging Face's layout."""
 
 
 def as_target_modules(value: JsonValue) -> JsonValue:

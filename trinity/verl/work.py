@@ -34,6 +34,11 @@ _PART = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 Branch = dict[str, "Branch | Leaf"]
 """Keys in order; the elements of a list have the keys `[0]`, `[1]`..."""
+ACTOR = "actor_rollout_ref.actor"
+CORRECTION = "algorithm.rollout_correction"
+CRITICS = ("ppo", "gae", "ppo_unmasked", "pf_ppo", "vapo")
+"""Advantages that need a critic."""
+_VARIABLE = re.compile(r"\$\{oc\.env:(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +215,6 @@ def _entry_lines(entry: ReportEntry) -> list[str]:
 def _shown(setting: VerlSetting) -> str:
     text = str(setting.value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-ACTOR = "actor_rollout_ref.actor"
-CORRECTION = "algorithm.rollout_correction"
-CRITICS = ("ppo", "gae", "ppo_unmasked", "pf_ppo", "vapo")
-"""Advantages that need a critic."""
-_VARIABLE = re.compile(r"\$\{oc\.env:(\w+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,9 @@ class ReceiverSlot:
     """Hex root over the tensors, as announced with the version."""
 
 
+_SLOT: TypeAdapter[ReceiverSlot] = TypeAdapter(ReceiverSlot)
+
+
 def next_slot(slot: ReceiverSlot, by: int) -> ReceiverSlot:
     """Returns the next slot, for the next engine of the same explorer."""
     return replace(slot, first_rank=slot.first_rank + by)
@@ -74,6 +77,3 @@ def next_slot(slot: ReceiverSlot, by: int) -> ReceiverSlot:
 def slot_from_dict(values: dict[str, Any]) -> ReceiverSlot:
     """Reads the output of `dataclasses.asdict`."""
     return _SLOT.validate_python(values)
-
-
-_SLOT: TypeAdapter[ReceiverSlot] = TypeAdapter(ReceiverSlot)

@@ -21,20 +21,24 @@ import torch.distributed as dist
 from trinity.errors import TransferFailed
 from trinity.weights.offer import Backend, TransferTimeouts
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 LATE_SECONDS = 1.0
 """Grace period, so that a call with a timeout of its own can end by itself."""
 SENDER = 0
 
 
 def run_with_deadline(
-    seconds: float, purpose: str, work: Callable[[], T], *, abort: Callable[[], None] | None = None
-) -> T:
+    seconds: float,
+    purpose: str,
+    work: Callable[[], ValueT],
+    *,
+    abort: Callable[[], None] | None = None,
+) -> ValueT:
     """Returns the result of `work`, from a thread that is abandoned if it is late.
 
     Raises: TransferFailed, also for other errors of `work`.
     """
-    answer: Future[T] = Future()
+    answer: Future[ValueT] = Future()
 
     def run() -> None:
         try:

@@ -27,6 +27,19 @@ logger = logging.getLogger(__name__)
 LIKELIEST_TOKENS = "likeliest_tokens"
 LIKELIEST_LOGPROBS = "likeliest_logprobs"
 """Arrays of an experience with one row per position, if `logprobs` requested them."""
+NEUTRAL: Mapping[str, object] = {
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "min_tokens": 0,
+    "json_schema": "",
+}
+"""Parameters that the trainer's log-probabilities leave out, with values that do nothing."""
+AUXILIARY_MODEL = "auxiliary_model"
+"""Key of an experience's `info` with the name of the auxiliary model that made it."""
 
 
 class SamplingOverrides(TypedDict, total=False):
@@ -95,19 +108,6 @@ def distribution_of(sampling: SamplingParams | None) -> SamplingParams | None:
     )
 
 
-NEUTRAL: Mapping[str, object] = {
-    "top_p": 1.0,
-    "top_k": -1,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "min_tokens": 0,
-    "json_schema": "",
-}
-"""Parameters that the trainer's log-probabilities leave out, with values that do nothing."""
-
-
 class RatioWarnings:
     """Warns once of each parameter of a call that moves the ratio of training to rollout.
 
@@ -160,10 +160,6 @@ def likeliest_arrays(generation: Generation, num_likeliest: int) -> dict[str, Ar
             np.array(logprobs, np.float32).reshape(shape), Alignment.RESPONSE
         ),
     }
-
-
-AUXILIARY_MODEL = "auxiliary_model"
-"""Key of an experience's `info` with the name of the auxiliary model that made it."""
 
 
 class CallHistory:

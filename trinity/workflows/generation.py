@@ -21,6 +21,8 @@ ANY_OBJECT = '{"type": "object"}'
 """A JSON Schema that any JSON object satisfies."""
 Likeliest = list[list[tuple[int, float]]]
 """The likeliest tokens at each position, with their log-probabilities."""
+ValueT = TypeVar("ValueT")
+OPENAI_MISSING = "the package `openai` is missing: install it beside the explorer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,9 +199,6 @@ def trace_generation(
         yield made
 
 
-T = TypeVar("T")
-
-
 class AttemptOver(asyncio.CancelledError):
     """The attempt's time is over or its lease is lost, so its calls get no more tokens.
 
@@ -265,7 +264,7 @@ class AttemptCalls:
         if pending:
             await asyncio.wait(pending)
 
-    async def await_elsewhere(self, call: Coroutine[object, object, T]) -> T:
+    async def await_elsewhere(self, call: Coroutine[object, object, ValueT]) -> ValueT:
         """Awaits a call from another event loop, that of a workflow in a thread."""
         future = self._submitted(call)
         try:
@@ -276,7 +275,7 @@ class AttemptCalls:
             future.cancel()
             raise
 
-    def wait_in_thread(self, call: Coroutine[object, object, T]) -> T:
+    def wait_in_thread(self, call: Coroutine[object, object, ValueT]) -> ValueT:
         """Waits for a call in a thread that is not the event loop's."""
         future = self._submitted(call)
         try:
@@ -284,14 +283,13 @@ class AttemptCalls:
         except concurrent.futures.CancelledError:
             raise AttemptOver from None
 
-    def _submitted(self, call: Coroutine[object, object, T]) -> "concurrent.futures.Future[T]":
+    def _submitted(
+        self, call: Coroutine[object, object, ValueT]
+    ) -> "concurrent.futures.Future[ValueT]":
         if self._is_closed:
             call.close()
             raise AttemptOver
         return asyncio.run_coroutine_threadsafe(call, self._loop)
-
-
-OPENAI_MISSING = "the package `openai` is missing: install it beside the explorer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

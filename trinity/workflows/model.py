@@ -32,7 +32,7 @@ from trinity.workflows.generation import (
     OnDelta,
     Prompt,
     Scores,
-    T,
+    ValueT,
     trace_generation,
 )
 from trinity.workflows.generation import AttemptOver as AttemptOver  # workflows may catch it
@@ -277,11 +277,11 @@ class ModelWrapper(HttpModelAccess):
         """Ends the attempt: cancels calls in progress and refuses new ones."""
         await self._calls.close()
 
-    async def await_elsewhere(self, call: Coroutine[object, object, T]) -> T:
+    async def await_elsewhere(self, call: Coroutine[object, object, ValueT]) -> ValueT:
         """Awaits a call of this model from another event loop, that of a workflow in a thread."""
         return await self._calls.await_elsewhere(call)
 
-    def wait_in_thread(self, call: Coroutine[object, object, T]) -> T:
+    def wait_in_thread(self, call: Coroutine[object, object, ValueT]) -> ValueT:
         """Waits for a call of this model, in a thread that is not the event loop's."""
         return self._calls.wait_in_thread(call)
 

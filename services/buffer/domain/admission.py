@@ -5,6 +5,10 @@ from dataclasses import dataclass
 
 from services.buffer.domain.stage import Stage
 
+STRAGGLER_REASON = (
+    "left behind: enough tasks of its explore step had ended (`explorer.over_rollout`)"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLoad:
@@ -145,11 +149,6 @@ def can_open_after(stage: Stage, train_step: int) -> bool:
 def _is_trained_after(stage: Stage, train_step: int) -> bool:
     needed = stage.required_version(stage.explore_step + 1)
     return needed <= stage.version_after(train_step)
-
-
-STRAGGLER_REASON = (
-    "left behind: enough tasks of its explore step had ended (`explorer.over_rollout`)"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,17 @@ import numpy as np
 from services.buffer.domain.stage import Stage, planned_rows
 from trinity.types import FinishReason
 
+NUM_LONG_PROMPTS = "sample/num_long_prompts"
+GroupKey = tuple[int, int]
+RunKey = tuple[int, int, int]
+NUMBER_BYTES = 40
+"""Most bytes of a number in a map besides its name, with its prefix and suffix."""
+METRICS_BYTES = 384 * 1024
+"""Limit for the names of metrics that workflows or operators give, each in three numbers."""
+PREFIX = "experience_pipeline"
+SUMMED = ("_count", "dropped_all_correct", "dropped_all_wrong")
+RATIO = "_ratio"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSupply:
@@ -159,11 +170,6 @@ def decide_explore_step(
     )
 
 
-NUM_LONG_PROMPTS = "sample/num_long_prompts"
-GroupKey = tuple[int, int]
-RunKey = tuple[int, int, int]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRow:
     """The fields of one row that the metrics are computed from."""
@@ -222,12 +228,6 @@ def batch_metrics(rows: Sequence[MeasuredRow], step: int) -> dict[str, float]:
     return figures
 
 
-NUMBER_BYTES = 40
-"""Most bytes of a number in a map besides its name, with its prefix and suffix."""
-METRICS_BYTES = 384 * 1024
-"""Limit for the names of metrics that workflows or operators give, each in three numbers."""
-
-
 def first_names(metrics: Collection[str], max_bytes: int = METRICS_BYTES) -> list[str]:
     """Returns the names in order, as far as they fit; workflows may give each run other names."""
     names = sorted(metrics)
@@ -268,11 +268,6 @@ def _rollout_values(rows: Iterable[MeasuredRow]) -> dict[str, list[float]]:
             for name, value in row.run_metrics.items():
                 values[name].append(value)
     return {name: listed for name, listed in values.items() if np.isfinite(listed).all()}
-
-
-PREFIX = "experience_pipeline"
-SUMMED = ("_count", "dropped_all_correct", "dropped_all_wrong")
-RATIO = "_ratio"
 
 
 def pipeline_metrics(groups: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -13,6 +13,12 @@ SCORES = frozenset({"accuracy", "reward"})
 """Metrics that judge an answer, in which a failed run has 0; other metrics may count anything."""
 PASSING = 1.0
 """A run passes with this score or more."""
+SUMMARY_BYTES = 1000
+"""Usual bytes of a summary besides its name."""
+MAX_SUMMARIES_BYTES = 1024 * 1024
+"""Limit for all summaries of an evaluation: workflows may give each run other metrics."""
+LARGE = 1e150
+"""Values beyond this are scaled first, because the squares of larger ones overflow."""
 
 
 def statistics_of_runs(tasks: Sequence[Sequence[float]], num_runs: int) -> dict[str, float]:
@@ -74,14 +80,6 @@ def _powers_of_two(most: int) -> Iterator[int]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-SUMMARY_BYTES = 1000
-"""Usual bytes of a summary besides its name."""
-MAX_SUMMARIES_BYTES = 1024 * 1024
-"""Limit for all summaries of an evaluation: workflows may give each run other metrics."""
-LARGE = 1e150
-"""Values beyond this are scaled first, because the squares of larger ones overflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,9 @@ from trinity.operators.kinds import USER_FUNCTION_KINDS, UserFunctionKindName
 from trinity.operators.rollouts import Changes, Rollouts
 from trinity.types import LARGEST_REWARD, JsonValue
 
+UNKNOWN = SampleDetail()
+COPIED = "; a copy of another sample stands in for it"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineFunction:
@@ -262,10 +265,6 @@ def _can_be_trained(values_N: FloatVector) -> npt.NDArray[np.bool_]:
     """Returns true for finite numbers with which training can compute, [N]."""
     is_known_N: npt.NDArray[np.bool_] = np.abs(values_N) <= LARGEST_REWARD
     return is_known_N
-
-
-UNKNOWN = SampleDetail()
-COPIED = "; a copy of another sample stands in for it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

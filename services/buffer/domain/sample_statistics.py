@@ -10,6 +10,13 @@ import numpy.typing as npt
 
 Task = tuple[str, int]
 """Name of the taskset and row in it."""
+Floats = npt.NDArray[np.float64]
+CRITICAL = 1.628
+"""Coefficient of the two-sample Kolmogorov-Smirnov test at the 1 % level."""
+MIN_TASKS = 10
+TASK_CRITICAL = 3.0
+"""Standard deviations; from ten tasks on, chance exceeds them in less than 1 % of cases."""
+PREFIX = "population"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +69,6 @@ def task_scores(
         TaskScores(task, {version: found[task][version] for version in sorted(found[task])})
         for task in sorted(found)
     ]
-
-
-Floats = npt.NDArray[np.float64]
-CRITICAL = 1.628
-"""Coefficient of the two-sample Kolmogorov-Smirnov test at the 1 % level."""
-MIN_TASKS = 10
-TASK_CRITICAL = 3.0
-"""Standard deviations; from ten tasks on, chance exceeds them in less than 1 % of cases."""
-PREFIX = "population"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,15 @@ from trinity.config.schema.data import SelectorType
 
 WORD = 2**64
 IntVector = npt.NDArray[np.int64]
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+BITS = 53
+FloatVector = npt.NDArray[np.floating[Any]]
+TINY = 1e-6
+NEW_SHARE = 0.1
+"""Weight of the newest measurement in the running mean of the capability."""
+POOR_PREDICTION = 0.25
+PART = 65_536
 
 
 def seeded_generator(seeds: tuple[int, ...], number: int) -> np.random.Generator:
@@ -93,11 +102,6 @@ def _of_draw(number: int, seeds: tuple[int, ...], sizes: tuple[int, ...], total:
     return int(_order(seeds, epoch, sizes)[place])
 
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-BITS = 53
-
-
 def hash_uniform(seed: int, *places_N: IntVector) -> npt.NDArray[np.float64]:
     """Returns a number in [0, 1) per sample, from the seed and its position, [N].
 
@@ -114,14 +118,6 @@ def _mixed(state_N: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     mixed_N = (mixed_N ^ (mixed_N >> np.uint64(30))) * FIRST
     mixed_N = (mixed_N ^ (mixed_N >> np.uint64(27))) * SECOND
     return mixed_N ^ (mixed_N >> np.uint64(31))
-
-
-FloatVector = npt.NDArray[np.floating[Any]]
-TINY = 1e-6
-NEW_SHARE = 0.1
-"""Weight of the newest measurement in the running mean of the capability."""
-POOR_PREDICTION = 0.25
-PART = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

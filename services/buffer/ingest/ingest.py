@@ -53,6 +53,14 @@ REDELIVERY_SECONDS = 3.0
 """Redelivery delay, after which another replica may take the results."""
 EXPIRY_SECONDS = 4 * REDELIVERY_SECONDS
 """After this time without a redelivery, another replica has stored them."""
+STREAM, STORE = "stream", "store"
+FETCH_SECONDS = 1.0
+"""A restarted broker has forgotten a fetch, so the rest of this timeout is lost."""
+RETRY_SECONDS = 0.5
+NAK_SECONDS = 1.0
+BUNDLE_BYTES = 8 * 1024 * 1024
+NUM_WORKERS = 2
+"""Workers per process; those of other replicas take from the same stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +154,6 @@ def dead_letter_of(decision: CommitDecision) -> DeadLetter:
         producer=result.producer,
         sequence=result.sequence,
     )
-
-
-STREAM, STORE = "stream", "store"
-FETCH_SECONDS = 1.0
-"""A restarted broker has forgotten a fetch, so the rest of this timeout is lost."""
-RETRY_SECONDS = 0.5
-NAK_SECONDS = 1.0
-BUNDLE_BYTES = 8 * 1024 * 1024
-NUM_WORKERS = 2
-"""Workers per process; those of other replicas take from the same stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,18 @@ FIXED_BYTES = {1: 8, 5: 4}
 """Length of a fixed-size value by wire type, which is in the lowest bits of a field's tag."""
 VARINT, LENGTH = 0, 2
 NOT_PACKED = {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_MESSAGE}
+MAX_SEQUENCE = 2**63 - 1
+MAX_REFERENCE_BYTES = 1024
+MAX_RESULTS = 1_000
+"""Most results in one message; an explorer packs far fewer."""
+MAX_SUFFIX_BYTES = 500
+"""A suffix is part of an index."""
+MAX_REASON_LENGTH = 4_000
+SHA256_BYTES = 32
+BATCH = pb.DESCRIPTOR.message_types_by_name["RunResultBatch"]
+COUNTED_BYTES = 1024 * 1024
+"""Larger bodies are uploads of up to 64 MiB, whose fields are counted before parsing."""
+MAX_FIELDS = 200_000
 
 
 def count_fields(body: bytes, kind: Descriptor, most: int) -> int:
@@ -74,20 +86,6 @@ def _number(body: bytes, place: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             raise IndexError
-
-
-MAX_SEQUENCE = 2**63 - 1
-MAX_REFERENCE_BYTES = 1024
-MAX_RESULTS = 1_000
-"""Most results in one message; an explorer packs far fewer."""
-MAX_SUFFIX_BYTES = 500
-"""A suffix is part of an index."""
-MAX_REASON_LENGTH = 4_000
-SHA256_BYTES = 32
-BATCH = pb.DESCRIPTOR.message_types_by_name["RunResultBatch"]
-COUNTED_BYTES = 1024 * 1024
-"""Larger bodies are uploads of up to 64 MiB, whose fields are counted before parsing."""
-MAX_FIELDS = 200_000
 
 
 def subject_of(key: StageKey) -> str:

@@ -34,6 +34,11 @@ from trinity.runtime.sql import Connection
 
 NUM_STALE = "sample/num_stale_rows"
 NUM_EXPERT = "sample/num_expert_rows"
+NUM_REPLAYED = "replay/num_replayed_rows"
+NUM_WAITING = "replay/num_waiting_rows"
+NUM_RETIRED = "replay/num_retired_rows"
+NUM_DROPPED = "replay/num_dropped_rows"
+USES = "replay/use_count"
 
 
 async def draw_data(
@@ -155,13 +160,6 @@ def version_for_refill(stage: Stage, explore_step: int) -> int:
     if stage.plan.algorithm.sampling.max_staleness is None:
         return required
     return max(required, stage.version_after(stage.recorded_step))
-
-
-NUM_REPLAYED = "replay/num_replayed_rows"
-NUM_WAITING = "replay/num_waiting_rows"
-NUM_RETIRED = "replay/num_retired_rows"
-NUM_DROPPED = "replay/num_dropped_rows"
-USES = "replay/use_count"
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,11 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
+INITIAL_VERSION = RecordedVersion(version=0, incarnation=0, weights_sha256=b"")
+"""The initial weights, which no trainer publishes: explorers already have them."""
+MIX = 1
+"""Seed that separates the mixing of tasksets from the random draws of their selectors."""
+
 
 async def cut_stragglers(connection: Connection, key: StageKey) -> int:
     """Cuts the open tasks of steps that have had enough for `wait_after_min` seconds.
@@ -145,10 +150,6 @@ async def open_interval_evaluations(connection: Connection, stage: Stage) -> Non
     done = stage.explore_step - 1
     if stage.plan.has_dynamic_sync and done and done % stage.plan.eval_interval == 0:
         await open_evaluations(connection, stage, stage.step_version)
-
-
-INITIAL_VERSION = RecordedVersion(version=0, incarnation=0, weights_sha256=b"")
-"""The initial weights, which no trainer publishes: explorers already have them."""
 
 
 async def begin_exploring(connection: Connection, stage: Stage) -> None:
@@ -247,10 +248,6 @@ async def _end_queue(connection: Connection, stage: Stage, num_left: int) -> Sta
     return dataclasses.replace(
         stage, total_explore_steps=stage.explore_step, total_train_steps=total
     )
-
-
-MIX = 1
-"""Seed that separates the mixing of tasksets from the random draws of their selectors."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from trinity.types import StageKey
 
 INITIAL_CHECKPOINT = Checkpoint(step=0, incarnation=0, path="", manifest_sha256=b"")
 """The weights that the source stage started from, which need no checkpoint."""
+ALL_ITEMS = 2**31 - 1
 
 
 async def benched_checkpoints(connection: Connection, stage: Stage) -> list[Checkpoint]:
@@ -59,9 +60,6 @@ async def _wanted(connection: Connection, stage: Stage) -> list[Checkpoint]:
 async def newest_benched(connection: Connection, stage: Stage) -> int:
     """Returns the newest version that will be evaluated."""
     return (await _wanted(connection, stage))[0].step
-
-
-ALL_ITEMS = 2**31 - 1
 
 
 def source_key(tenant: str, stored: StoredBatches | EvaluatedRun) -> StageKey:

@@ -67,6 +67,10 @@ from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
 ENDINGS = {StageState.FAILED: "had failed", StageState.CANCELLED: "was cancelled"}
+MAX_STEPS = 10**12
+"""More steps than can be trained, but few enough to compute with."""
+STEP_KINDS = (TasksetKind.TRAIN, TasksetKind.DATA)
+"""Kinds of tasksets whose rows determine the number of steps."""
 
 
 async def reopen_stage(connection: Connection, stage: Stage) -> None:
@@ -220,12 +224,6 @@ async def log_source_rows(connection: Connection, stage: Stage) -> None:
 
 def _kept(source: Stage) -> str:
     return f"`buffer.keep_steps: {source.plan.config.buffer.keep_steps}`"
-
-
-MAX_STEPS = 10**12
-"""More steps than can be trained, but few enough to compute with."""
-STEP_KINDS = (TasksetKind.TRAIN, TasksetKind.DATA)
-"""Kinds of tasksets whose rows determine the number of steps."""
 
 
 def needed_tasksets(plan: StagePlan) -> list[NeededTaskset]:

@@ -45,6 +45,21 @@ limited_log = RateLimitedLog(logger)
 
 CLAIM_SECONDS = 3.0
 """A claim expires after this, unless its worker renews it."""
+MAX_CLAIMS = 512
+"""Most groups that are processed together; more would hold the stage's lock for long."""
+MAX_READ_CLAIMS = 16
+"""The same if an operator reads contents of samples, because all of them are in memory."""
+SERVICE_WAIT = "operator's service"
+PAUSE_SECONDS = 2.0
+WAIT = "pipeline"
+LOOK_SECONDS = 3.0
+"""Interval at which an idle worker looks for work that others left."""
+MARGIN_SECONDS = 0.01
+LINGER_SECONDS = 0.05
+"""Pause when no more work is waiting, so that a trainer that waits for the rows goes first."""
+RETRY_SECONDS = 0.5
+MAX_AT_ONCE = 4
+"""Stages that are worked on concurrently, each with one or two connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,12 +152,6 @@ def _failed(claim: Claim, error: Exception) -> GroupResult:
     return GroupResult(claim=claim, outcome=outcome)
 
 
-MAX_CLAIMS = 512
-"""Most groups that are processed together; more would hold the stage's lock for long."""
-MAX_READ_CLAIMS = 16
-"""The same if an operator reads contents of samples, because all of them are in memory."""
-
-
 class AdaptiveClaimSize:
     """Shrinks the size for a stage that could not try all groups, and doubles it otherwise.
 
@@ -169,10 +178,6 @@ class AdaptiveClaimSize:
     def retain_stages(self, keys: Collection[StageKey]) -> None:
         """Forgets all other stages."""
         self._sizes = {key: size for key, size in self._sizes.items() if key in keys}
-
-
-SERVICE_WAIT = "operator's service"
-PAUSE_SECONDS = 2.0
 
 
 class ServiceBackoff:
@@ -204,17 +209,6 @@ class ServiceBackoff:
             self._until.pop(key)
         if over and not self._until:
             self._waits.clear(SERVICE_WAIT)
-
-
-WAIT = "pipeline"
-LOOK_SECONDS = 3.0
-"""Interval at which an idle worker looks for work that others left."""
-MARGIN_SECONDS = 0.01
-LINGER_SECONDS = 0.05
-"""Pause when no more work is waiting, so that a trainer that waits for the rows goes first."""
-RETRY_SECONDS = 0.5
-MAX_AT_ONCE = 4
-"""Stages that are worked on concurrently, each with one or two connections."""
 
 
 class ExperiencePipeline:

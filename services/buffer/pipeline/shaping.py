@@ -29,6 +29,11 @@ from trinity.operators.rollouts import Content
 from trinity.runtime.presence import WaitRegistry
 from trinity.types import StageKey
 
+SHOWN_AFTER_SECONDS = 1.0
+READ_AT_ONCE = 256
+"""Whole samples that are in memory together."""
+NOTHING_TO_COMPARE = Advantages(np.zeros(0))
+
 
 def read_details(bodies: Iterable[bytes], needs: Needs) -> list[SampleDetail]:
     """Returns the needed values of each sample, in the same order."""
@@ -108,12 +113,6 @@ def _text(value: Value) -> str:
             return ""
         case _:
             return value.SerializeToString(deterministic=True).hex()
-
-
-SHOWN_AFTER_SECONDS = 1.0
-READ_AT_ONCE = 256
-"""Whole samples that are in memory together."""
-NOTHING_TO_COMPARE = Advantages(np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,10 +23,11 @@ from trinity.runtime.rpc.answers import ANSWER_BYTES
 from trinity.runtime.rpc.limits import CHUNK_BYTES
 from trinity.runtime.rpc.quotas import QuotaUse
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 AnswerT = TypeVar("AnswerT", covariant=True)
 KEEP_LOOKING_SECONDS = 30.0
 """A stream looks again after this long even without a notification."""
+Context: TypeAlias = grpc.aio.ServicerContext
 
 
 class PollResult(Protocol[AnswerT]):
@@ -57,8 +58,8 @@ class LongPoller:
         self._closing.set()
 
     async def poll_until_final(
-        self, topic: str, wait_seconds: float, look: Callable[[], Awaitable[PollResult[T]]]
-    ) -> T:
+        self, topic: str, wait_seconds: float, look: Callable[[], Awaitable[PollResult[ValueT]]]
+    ) -> ValueT:
         """Looks until an answer is final or the time is over."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
@@ -175,9 +176,9 @@ class UploadMemoryBudget:
 BYTES_PER_MESSAGE = ANSWER_BYTES
 
 
-def by_size(rows: Sequence[T], size_of: Callable[[T], int]) -> Iterator[Sequence[T]]:
+def by_size(rows: Sequence[ValueT], size_of: Callable[[ValueT], int]) -> Iterator[Sequence[ValueT]]:
     """Splits rows in order into parts whose contents fit into a message, at least one in each."""
-    part: list[T] = []
+    part: list[ValueT] = []
     num_bytes = 0
     for row in rows:
         size = size_of(row)
@@ -188,9 +189,6 @@ def by_size(rows: Sequence[T], size_of: Callable[[T], int]) -> Iterator[Sequence
         num_bytes += size
     if part:
         yield part
-
-
-Context: TypeAlias = grpc.aio.ServicerContext
 
 
 @dataclass(frozen=True, kw_only=True)

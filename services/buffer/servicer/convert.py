@@ -16,7 +16,7 @@ from trinity.runtime.rpc.bounds import clip_text
 from trinity.runtime.rpc.limits import MAX_WAIT_SECONDS
 from trinity.types import CANONICAL_UUID, StageKey, are_canonical
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 
 SHA256_BYTES = 32
 MAX_NAME_BYTES = 500
@@ -99,7 +99,7 @@ def parse_uuids(texts: Sequence[str], name: str) -> Sequence[str]:
     return texts if are_canonical(texts) else [parse_uuid(text, name) for text in texts]
 
 
-def check_max_items(items: Sequence[T], name: str, most: int = MAX_LISTED) -> Sequence[T]:
+def check_max_items(items: Sequence[ValueT], name: str, most: int = MAX_LISTED) -> Sequence[ValueT]:
     """Validates the number of items.
 
     Raises: TooLarge when there are too many.

@@ -72,6 +72,10 @@ MAX_DRAWS = 10_000
 MAX_VERSIONS = 1_000
 DRAWS_AT_ONCE = 500
 """Drawings in one transaction; other calls have their turn in between."""
+MAX_REASONS = 10
+FEEDBACK_AT_ONCE = 100
+"""Most samples in one transaction, each read and written whole."""
+Asked = pb.ExcludeExperiencesRequest | pb.DeleteExperiencesRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,12 +166,6 @@ def _to_proto(scores: TaskScores, num_draws: int) -> pb.TaskScores:
             for version, score in scores.versions.items()
         ],
     )
-
-
-MAX_REASONS = 10
-FEEDBACK_AT_ONCE = 100
-"""Most samples in one transaction, each read and written whole."""
-Asked = pb.ExcludeExperiencesRequest | pb.DeleteExperiencesRequest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,6 +46,14 @@ KINDS = {
 }
 SHORTEST_LOOK_SECONDS = 1.0
 ENDED_STATES = {"drained": Response.STATE_DRAINED, "cancelled": Response.STATE_CANCELLED}
+MAX_SEQUENCES = 100_000
+REPORTS_PER_MESSAGE = 1_000
+STATES = {
+    CommitStatus.COMMITTED: pb.CommitReport.STATE_COMMITTED,
+    CommitStatus.SUPERSEDED: pb.CommitReport.STATE_SUPERSEDED,
+    CommitStatus.LATE: pb.CommitReport.STATE_LATE,
+    CommitStatus.REJECTED: pb.CommitReport.STATE_REJECTED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +175,6 @@ def _add(response: pb.LeaseAssignmentsResponse, grant: LeaseGrant, traceparent: 
         repeat_times=grant.repeat_times,
         traceparent=traceparent,
     )
-
-
-MAX_SEQUENCES = 100_000
-REPORTS_PER_MESSAGE = 1_000
-STATES = {
-    CommitStatus.COMMITTED: pb.CommitReport.STATE_COMMITTED,
-    CommitStatus.SUPERSEDED: pb.CommitReport.STATE_SUPERSEDED,
-    CommitStatus.LATE: pb.CommitReport.STATE_LATE,
-    CommitStatus.REJECTED: pb.CommitReport.STATE_REJECTED,
-}
 
 
 class CommitRpcs(BufferServicerBase):

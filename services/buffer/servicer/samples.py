@@ -63,6 +63,9 @@ OPTIONAL_NUMBERS = (
     "train_step",
     "train_step_last",
 )
+ROWS_PER_PAGE = 256
+MOST_ROWS_PER_PAGE = 2_048
+"""Samples that a search for a rare text looks at in one page."""
 
 
 def parse_filter(message: query_pb2.ExperienceFilter) -> SampleFilter:
@@ -241,11 +244,6 @@ def contains_text(body: bytes, text: str) -> bool:
     message = experience_pb2.Experience.FromString(body)
     sides = (message.sequence, message.pair.chosen, message.pair.rejected)
     return any(text in side.prompt_text or text in side.response_text for side in sides)
-
-
-ROWS_PER_PAGE = 256
-MOST_ROWS_PER_PAGE = 2_048
-"""Samples that a search for a rare text looks at in one page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

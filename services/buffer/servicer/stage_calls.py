@@ -61,6 +61,13 @@ MAX_ROWS = 1_000_000
 """Most rows of one explore step or one batch, which are built in one piece."""
 MAX_TIMES = 10_000
 """Most runs of a task, and most attempts at a run."""
+Opened = pb.OpenStageResponse
+READ_SECONDS = 5.0
+"""Time that a call waits for tasksets that are being read or awaited."""
+BROKER_SECONDS = 1.0
+UNKNOWN = -1
+PIPELINES_BYTES = 256 * 1024
+"""Limit for what task pipelines left out in one stage of many."""
 
 
 def parse_and_check_plan(text: str) -> StagePlan:
@@ -172,15 +179,6 @@ def _numbers(plan: StagePlan) -> Iterator[tuple[str, int, int, int]]:
         yield "replay.cooldown_steps", plan.replay.cooldown_steps or 1, 1, MAX_STEPS
     for taskset in plan.eval_tasksets:
         yield f"repeat_times of {taskset.name}", taskset.repeat_times, 1, MAX_TIMES
-
-
-Opened = pb.OpenStageResponse
-READ_SECONDS = 5.0
-"""Time that a call waits for tasksets that are being read or awaited."""
-BROKER_SECONDS = 1.0
-UNKNOWN = -1
-PIPELINES_BYTES = 256 * 1024
-"""Limit for what task pipelines left out in one stage of many."""
 
 
 @dataclass(frozen=True, slots=True)

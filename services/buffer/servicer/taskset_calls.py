@@ -40,6 +40,12 @@ from trinity.runtime.sql import Connection
 
 ROWS_AT_ONCE = 500
 """Number of rows to parse before yielding to other calls."""
+USUAL_PAGE = 100
+MAX_PAGE = 1_000
+MAX_OFFSET = 10**9
+MAX_OFFSET_DIGITS = 10
+MAX_SHOWN = 100
+MAX_ROW_NUMBER = 10**12
 
 
 class TasksetRpcs(BufferServicerBase):
@@ -120,14 +126,6 @@ def _response(upload: StoredUpload) -> pb.SubmitTasksetResponse:
         refused=[pb.RefusedRow(index=row.index, reason=row.reason) for row in upload.refused],
         num_refused=upload.num_refused,
     )
-
-
-USUAL_PAGE = 100
-MAX_PAGE = 1_000
-MAX_OFFSET = 10**9
-MAX_OFFSET_DIGITS = 10
-MAX_SHOWN = 100
-MAX_ROW_NUMBER = 10**12
 
 
 @dataclass(frozen=True, slots=True)

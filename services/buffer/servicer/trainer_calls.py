@@ -60,6 +60,16 @@ END_STATES = {
     StageState.FAILED: pb.FinishTrainingResponse.STATE_CANCELLED,
 }
 HEAD_STATES = {"drained": pb.BatchHead.STATE_DRAINED, "failed": pb.BatchHead.STATE_CANCELLED}
+EVENTS_PER_MESSAGE = 200
+MESSAGES = {
+    "opened": pb.StageOpened,
+    "batch": pb.BatchComposed,
+    "step": pb.StepTrained,
+    "evaluation": pb.EvaluationDone,
+    "samples": pb.Samples,
+    "notice": pb.Notice,
+    "changed": pb.SettingsChanged,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,18 +327,6 @@ def _message(rows: Sequence[LoadedRow]) -> pb.GetBatchResponse:
         else:
             message.row_json = row.row_json or ""
     return response
-
-
-EVENTS_PER_MESSAGE = 200
-MESSAGES = {
-    "opened": pb.StageOpened,
-    "batch": pb.BatchComposed,
-    "step": pb.StepTrained,
-    "evaluation": pb.EvaluationDone,
-    "samples": pb.Samples,
-    "notice": pb.Notice,
-    "changed": pb.SettingsChanged,
-}
 
 
 class ProgressRpcs(BufferServicerBase):

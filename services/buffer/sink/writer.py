@@ -51,6 +51,9 @@ ROWS_AT_ONCE = 512
 NO_STAGE = StageKey(tenant="", experiment_id="", stage="")
 """Whose position is read to have a place looked into."""
 _NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+LOOK_SECONDS = 2.0
+LAST_SECONDS = 5.0
+"""Time for what is left when the process ends; what is not written then is written next time."""
 
 
 class BackupTable:
@@ -176,11 +179,6 @@ class TaskBackupWriter:
         for table in self._tables.values():
             table.close()
         self._tables.clear()
-
-
-LOOK_SECONDS = 2.0
-LAST_SECONDS = 5.0
-"""Time for what is left when the process ends; what is not written then is written next time."""
 
 
 class ExperienceSinkWriter:

@@ -22,6 +22,31 @@ from trinity.runtime.sql import Connection
 from trinity.types import StageKey, name_uuid
 
 ASSIGNMENT_NAMESPACE = uuid.UUID("b1f0a1c2-54f7-5f2e-8a53-0c0f8f2a7e11")
+_RUN = (
+    sa.func.generate_series(sa.literal(0, sa.BigInteger), assignment.c.repeat_times - 1)
+    .table_valued("number", name="one")
+    .render_derived()
+)
+_INSERT_RUNS = sa.insert(run).from_select(
+    [*STAGE_KEY, "assignment_id", "run", "state"],
+    sa.select(
+        *(assignment.c[name] for name in (*STAGE_KEY, "assignment_id")),
+        _RUN.c.number,
+        sa.literal(RunState.OPEN.value),
+    )
+    .join_from(assignment, _RUN, sa.true())
+    .where(of_stage(assignment), id_in(assignment.c.assignment_id)),
+)
+_END = (
+    sa.update(assignment)
+    .where(of_stage(assignment), id_in(assignment.c.assignment_id))
+    .values(
+        state=sa.bindparam("new_state"),
+        reason=sa.bindparam("new_reason"),
+        lease_token=None,
+        lease_until=None,
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,23 +69,6 @@ def assignment_id(key: StageKey, kind: AssignmentKind, explore_step: int, positi
     """Returns the id of a draw; the same draw always gets the same id."""
     name = f"{key.tenant}/{key.experiment_id}/{key.stage}/{kind}/{explore_step}/{position}"
     return name_uuid(ASSIGNMENT_NAMESPACE, name)
-
-
-_RUN = (
-    sa.func.generate_series(sa.literal(0, sa.BigInteger), assignment.c.repeat_times - 1)
-    .table_valued("number", name="one")
-    .render_derived()
-)
-_INSERT_RUNS = sa.insert(run).from_select(
-    [*STAGE_KEY, "assignment_id", "run", "state"],
-    sa.select(
-        *(assignment.c[name] for name in (*STAGE_KEY, "assignment_id")),
-        _RUN.c.number,
-        sa.literal(RunState.OPEN.value),
-    )
-    .join_from(assignment, _RUN, sa.true())
-    .where(of_stage(assignment), id_in(assignment.c.assignment_id)),
-)
 
 
 async def task_at(
@@ -100,18 +108,6 @@ async def insert_assignments(
     await insert_rows(connection, assignment, rows)
     ids = [row["assignment_id"] for row in rows]
     await connection.execute(_INSERT_RUNS, stage_params(key, ids=ids))
-
-
-_END = (
-    sa.update(assignment)
-    .where(of_stage(assignment), id_in(assignment.c.assignment_id))
-    .values(
-        state=sa.bindparam("new_state"),
-        reason=sa.bindparam("new_reason"),
-        lease_token=None,
-        lease_until=None,
-    )
-)
 
 
 async def end_assignments(

@@ -38,10 +38,30 @@ from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
 Value = TypeVar("Value")
-C = batch_item.c
-_TOKENS = (C.token_logprobs, C.token_advantages)
-_USE = tuple(column for column in C if not column.name.startswith("token_"))
+BATCH_ITEM = batch_item.c
+_TOKENS = (BATCH_ITEM.token_logprobs, BATCH_ITEM.token_advantages)
+_USE = tuple(column for column in BATCH_ITEM if not column.name.startswith("token_"))
 """Without the values of tokens, which may be large."""
+_ITEM = ("position", "experience_id", "taskset_id", "row_index", "advantage", "weight")
+# A lateral lookup per row: a join might compare every row with every experience.
+_SAMPLE = (
+    sa.select(*PLACE)
+    .where(has_content("samples"), experience.c.experience_id == BATCH_ITEM.experience_id)
+    .limit(1)
+    .lateral("sample")
+)
+_ITEMS = (
+    sa.select(*(BATCH_ITEM[name] for name in _ITEM), *_SAMPLE.c)
+    .join_from(batch_item, _SAMPLE, sa.true(), isouter=True)
+    .where(
+        in_stage(batch_item),
+        BATCH_ITEM.line == sa.bindparam("given_line"),
+        BATCH_ITEM.step == sa.bindparam("given_step"),
+        BATCH_ITEM.position >= sa.bindparam("first"),
+        BATCH_ITEM.position < sa.bindparam("end"),
+    )
+    .order_by(BATCH_ITEM.position)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,28 +202,6 @@ async def sum_metric(connection: Connection, stage: Stage, name: str) -> float:
     return float(await connection.fetch_value(found))
 
 
-_ITEM = ("position", "experience_id", "taskset_id", "row_index", "advantage", "weight")
-# A lateral lookup per row: a join might compare every row with every experience.
-_SAMPLE = (
-    sa.select(*PLACE)
-    .where(has_content("samples"), experience.c.experience_id == C.experience_id)
-    .limit(1)
-    .lateral("sample")
-)
-_ITEMS = (
-    sa.select(*(C[name] for name in _ITEM), *_SAMPLE.c)
-    .join_from(batch_item, _SAMPLE, sa.true(), isouter=True)
-    .where(
-        in_stage(batch_item),
-        C.line == sa.bindparam("given_line"),
-        C.step == sa.bindparam("given_step"),
-        C.position >= sa.bindparam("first"),
-        C.position < sa.bindparam("end"),
-    )
-    .order_by(C.position)
-)
-
-
 async def load_rows(
     connection: Connection, stage: Stage, step: int, first: int, count: int
 ) -> list[LoadedRow]:
@@ -305,10 +303,10 @@ async def store_feedback(
     ratios = _floats([row.mean_ratio if row else None for row in ordered])
     advantages = _floats([row.advantage if row else None for row in ordered])
     # A row indexes the array by its position: a join might compare every row with every other.
-    place = C.position + 1
+    place = BATCH_ITEM.position + 1
     statement = (
         sa.update(batch_item)
-        .where(*_items_of(stage, head), number_in(C.position, known))
+        .where(*_items_of(stage, head), number_in(BATCH_ITEM.position, known))
         .values(mean_ratio=ratios[place], trained_advantage=advantages[place])
     )
     await connection.execute(statement)
@@ -319,7 +317,11 @@ async def store_feedback(
 
 def _items_of(stage: Stage, head: BatchHead) -> tuple[sa.ColumnElement[bool], ...]:
     """Returns the conditions for the rows of a batch."""
-    return in_stage(batch_item, stage.key), C.line == stage.line, C.step == head.step
+    return (
+        in_stage(batch_item, stage.key),
+        BATCH_ITEM.line == stage.line,
+        BATCH_ITEM.step == head.step,
+    )
 
 
 async def _store_tokens(
@@ -327,7 +329,7 @@ async def _store_tokens(
 ) -> None:
     statement = (
         sa.update(batch_item)
-        .where(*_items_of(stage, head), C.position == position)
+        .where(*_items_of(stage, head), BATCH_ITEM.position == position)
         .values(token_logprobs=tokens.logprobs, token_advantages=tokens.advantages)
     )
     await connection.execute(statement)
@@ -383,8 +385,12 @@ async def load_uses(
     """Returns the uses of each of these samples in batches."""
     statement = (
         sa.select(*_USE, *(_TOKENS if with_tokens else ()))
-        .where(in_stage(batch_item, key), C.experience_id.is_not(None), id_in(C.experience_id, ids))
-        .order_by(C.line, C.step, C.position)
+        .where(
+            in_stage(batch_item, key),
+            BATCH_ITEM.experience_id.is_not(None),
+            id_in(BATCH_ITEM.experience_id, ids),
+        )
+        .order_by(BATCH_ITEM.line, BATCH_ITEM.step, BATCH_ITEM.position)
     )
     uses: dict[str, list[BatchUse]] = defaultdict(list)
     for row in await connection.fetch(statement):
@@ -404,11 +410,16 @@ async def load_items(
     connection: Connection, stage: Stage, step: int, *, first: int, count: int
 ) -> list[RecordedItem]:
     """Returns rows of a batch from position `first` on, in order."""
-    places = C.position.between(first, first + count - 1)
+    places = BATCH_ITEM.position.between(first, first + count - 1)
     statement = (
         sa.select(*_USE)
-        .where(in_stage(batch_item, stage.key), C.line == stage.line, C.step == step, places)
-        .order_by(C.position)
+        .where(
+            in_stage(batch_item, stage.key),
+            BATCH_ITEM.line == stage.line,
+            BATCH_ITEM.step == step,
+            places,
+        )
+        .order_by(BATCH_ITEM.position)
     )
     return [_recorded(row) for row in await connection.fetch(statement)]
 

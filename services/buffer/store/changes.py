@@ -12,7 +12,7 @@ from services.buffer.store.schema import sample_change
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
-C = sample_change.c
+SAMPLE_CHANGE = sample_change.c
 MAX_CHANGES = 100
 """Changes of one sample that are told; the newest."""
 
@@ -47,20 +47,20 @@ class RecordedChange:
 _RECORD = sa.insert(sample_change).from_select(
     ["tenant", "experiment_id", "stage", "experience_id", "what", "reason", "by"],
     sa.select(
-        sa.bindparam("tenant", type_=C.tenant.type),
-        sa.bindparam("experiment_id", type_=C.experiment_id.type),
-        sa.bindparam("stage", type_=C.stage.type),
+        sa.bindparam("tenant", type_=SAMPLE_CHANGE.tenant.type),
+        sa.bindparam("experiment_id", type_=SAMPLE_CHANGE.experiment_id.type),
+        sa.bindparam("stage", type_=SAMPLE_CHANGE.stage.type),
         sa.func.unnest(sa.bindparam("ids", type_=UUIDS)),
-        sa.bindparam("what", type_=C.what.type),
-        sa.bindparam("reason", type_=C.reason.type),
-        sa.bindparam("by", type_=C.by.type),
+        sa.bindparam("what", type_=SAMPLE_CHANGE.what.type),
+        sa.bindparam("reason", type_=SAMPLE_CHANGE.reason.type),
+        sa.bindparam("by", type_=SAMPLE_CHANGE.by.type),
     ),
     include_defaults=False,
 )
 _LOAD = (
-    sa.select(C.what, C.reason, C.by, C.at)
-    .where(id_in(C.experience_id), of_stage(sample_change))
-    .order_by(C.number.desc())
+    sa.select(SAMPLE_CHANGE.what, SAMPLE_CHANGE.reason, SAMPLE_CHANGE.by, SAMPLE_CHANGE.at)
+    .where(id_in(SAMPLE_CHANGE.experience_id), of_stage(sample_change))
+    .order_by(SAMPLE_CHANGE.number.desc())
     .limit(MAX_CHANGES)
 )
 

@@ -22,7 +22,14 @@ from services.buffer.store.segments import payloads_of, retired_segments
 from trinity.runtime.sql import Connection
 from trinity.types import FinishReason, StageKey
 
-E, SCOPE = experience.c, pipeline_scope.c
+EXPERIENCE, SCOPE = experience.c, pipeline_scope.c
+# The same rule as `Sample.why_not_compared`.
+_IS_COMPARED = sa.and_(
+    EXPERIENCE.finish_reason != FinishReason.ABORT,
+    sa.or_(
+        EXPERIENCE.reward.is_not(None), EXPERIENCE.finish_reason == FinishReason.PROMPT_TRUNCATED
+    ),
+)
 
 
 async def revoke_claims(
@@ -58,12 +65,12 @@ async def exclude(
         sa.update(experience)
         .where(
             of_stage(experience, key),
-            id_in(E.assignment_id, {row.assignment_id for row in rows}),
-            sa.or_(id_in(E.experience_id, ids), id_in(E.parent_id, ids)),
-            one_of(E.state, UNTRAINED),
+            id_in(EXPERIENCE.assignment_id, {row.assignment_id for row in rows}),
+            sa.or_(id_in(EXPERIENCE.experience_id, ids), id_in(EXPERIENCE.parent_id, ids)),
+            one_of(EXPERIENCE.state, UNTRAINED),
         )
         .values(state=ExperienceState.EXCLUDED, reason=reason)
-        .returning(E.experience_id)
+        .returning(EXPERIENCE.experience_id)
     )
     return len(await connection.fetch(statement))
 
@@ -73,7 +80,7 @@ async def needed_steps(
 ) -> dict[int, int]:
     """Counts uses of these contents in batches that may be trained again, by train step."""
     c = batch_item.c
-    siblings = sa.select(E.experience_id).where(_same_content(stage.key, rows))
+    siblings = sa.select(EXPERIENCE.experience_id).where(_same_content(stage.key, rows))
     items = sa.select(c.step, sa.func.count().label("number")).where(
         in_stage(batch_item, stage.key),
         c.line == stage.line,
@@ -104,8 +111,10 @@ async def count_deleted(
         c.step.between(first_step, last_step),
         c.experience_id.is_not(None),
     )
-    is_own = sa.and_(in_stage(experience, stage.samples_key), E.experience_id.in_(ids))
-    return await count_rows(connection, experience, is_own, E.state == ExperienceState.DELETED)
+    is_own = sa.and_(in_stage(experience, stage.samples_key), EXPERIENCE.experience_id.in_(ids))
+    return await count_rows(
+        connection, experience, is_own, EXPERIENCE.state == ExperienceState.DELETED
+    )
 
 
 async def mark_deleted(
@@ -114,9 +123,9 @@ async def mark_deleted(
     """Marks these samples, and all with the same content, as deleted; returns their ids."""
     statement = (
         sa.update(experience)
-        .where(_same_content(key, rows), E.state != ExperienceState.DERIVED)
+        .where(_same_content(key, rows), EXPERIENCE.state != ExperienceState.DERIVED)
         .values(state=ExperienceState.DELETED, reason=reason)
-        .returning(E.experience_id)
+        .returning(EXPERIENCE.experience_id)
     )
     return await connection.fetch_column(statement)
 
@@ -153,8 +162,8 @@ def _same_content(key: StageKey, rows: Sequence[StoredExperience]) -> sa.ColumnE
     """Condition: samples with the content of these; a sample and its revisions share one."""
     return sa.and_(
         of_stage(experience, key),
-        id_in(E.assignment_id, {row.assignment_id for row in rows}),
-        id_in(E.payload_id, {row.payload_id for row in rows}),
+        id_in(EXPERIENCE.assignment_id, {row.assignment_id for row in rows}),
+        id_in(EXPERIENCE.payload_id, {row.payload_id for row in rows}),
     )
 
 
@@ -176,10 +185,13 @@ async def _processed_groups(
     connection: Connection, key: StageKey, assignment_ids: Iterable[str]
 ) -> set[str]:
     """Returns the groups that have advantages, were filtered as a whole, or were cut."""
-    samples = sa.select(E.assignment_id, E.revision).where(
+    samples = sa.select(EXPERIENCE.assignment_id, EXPERIENCE.revision).where(
         of_stage(experience, key),
-        id_in(E.assignment_id, assignment_ids),
-        sa.or_(E.revision > 0, sa.and_(E.state == ExperienceState.FILTERED, _IS_COMPARED)),
+        id_in(EXPERIENCE.assignment_id, assignment_ids),
+        sa.or_(
+            EXPERIENCE.revision > 0,
+            sa.and_(EXPERIENCE.state == ExperienceState.FILTERED, _IS_COMPARED),
+        ),
     )
     rows = await connection.fetch(samples)
     filtered = {row.assignment_id for row in rows if row.revision == 0}
@@ -194,21 +206,14 @@ async def _processed_groups(
     return shaped | left_out | left_behind
 
 
-# The same rule as `Sample.why_not_compared`.
-_IS_COMPARED = sa.and_(
-    E.finish_reason != FinishReason.ABORT,
-    sa.or_(E.reward.is_not(None), E.finish_reason == FinishReason.PROMPT_TRUNCATED),
-)
-
-
 async def restore_excluded(
     connection: Connection, stage: Stage, rows: Sequence[StoredExperience]
 ) -> int:
     """Restores the state that the samples would have; returns their number."""
     awaits = stage.plan.config.buffer.await_feedback
-    no_reward = sa.and_(E.reward.is_(None), sa.literal(awaits))
+    no_reward = sa.and_(EXPERIENCE.reward.is_(None), sa.literal(awaits))
     state = sa.case(
-        (E.parent_id.is_not(None), ExperienceState.READY.value),
+        (EXPERIENCE.parent_id.is_not(None), ExperienceState.READY.value),
         (no_reward, ExperienceState.AWAITING.value),
         else_=ExperienceState.RAW.value,
     )
@@ -216,12 +221,12 @@ async def restore_excluded(
         sa.update(experience)
         .where(
             in_stage(experience, stage.key),
-            id_in(E.assignment_id, {row.assignment_id for row in rows}),
-            id_in(E.experience_id, [row.experience_id for row in rows]),
-            one_of(E.state, [ExperienceState.EXCLUDED]),
+            id_in(EXPERIENCE.assignment_id, {row.assignment_id for row in rows}),
+            id_in(EXPERIENCE.experience_id, [row.experience_id for row in rows]),
+            one_of(EXPERIENCE.state, [ExperienceState.EXCLUDED]),
         )
         .values(state=state, reason="")
-        .returning(E.experience_id)
+        .returning(EXPERIENCE.experience_id)
     )
     return len(await connection.fetch(statement))
 

@@ -20,6 +20,31 @@ from trinity.runtime.postgres import map_database_errors
 from trinity.runtime.sql import Connection, Row, transaction
 from trinity.types import StageKey
 
+RowValues = Mapping[str, object]
+"""A row to insert: its values by column."""
+PREFIX = "key"
+"""Prefix of the parameters that hold the key of a stage."""
+CHANNEL = "buffer"
+SCOPES_TOPIC = "scopes"
+RETENTION_TOPIC = "retention"
+"""Topic: old contents may not be needed any more."""
+MAX_JSON_ROWS = 64
+"""More rows are streamed with COPY, which takes round trips of its own: JSON is queued."""
+MAX_SINGLE_BODIES = 8
+"""So many rows with large bytes are inserted one by one; as JSON they would be twice as large."""
+Adapter = Callable[[object], object]
+# The driver's type for each column type; ids are texts everywhere else.
+_TYPE_NAMES: dict[type[object], str] = {
+    sa.Text: "text",
+    sa.Uuid: "bytea",
+    sa.Boolean: "bool",
+    sa.BigInteger: "int8",
+    sa.Integer: "int4",
+    sa.Float: "float8",
+    sa.LargeBinary: "bytea",
+    JSONB: "jsonb",
+}
+
 
 class ArrayText(sa.types.UserDefinedType[Iterable[object]]):
     """An array of ids, numbers or booleans, some of which may be None; texts are not supported.
@@ -45,11 +70,6 @@ class ArrayText(sa.types.UserDefinedType[Iterable[object]]):
         return _array_text
 
 
-def _array_text(values: Iterable[object] | None) -> str:
-    assert values is not None, "an empty array is [], not None"
-    return "{" + ",".join("NULL" if value is None else str(value) for value in values) + "}"
-
-
 UUIDS = ArrayText("UUID")
 INTEGERS = ArrayText("INTEGER")
 BIGINTS = ArrayText("BIGINT")
@@ -57,11 +77,9 @@ FLOATS = ArrayText("FLOAT8")
 BOOLEANS = ArrayText("BOOLEAN")
 
 
-RowValues = Mapping[str, object]
-"""A row to insert: its values by column."""
-PREFIX = "key"
-"""Prefix of the parameters that hold the key of a stage."""
-CHANNEL = "buffer"
+def _array_text(values: Iterable[object] | None) -> str:
+    assert values is not None, "an empty array is [], not None"
+    return "{" + ",".join("NULL" if value is None else str(value) for value in values) + "}"
 
 
 class BufferDatabase:
@@ -239,11 +257,6 @@ def producer_topic(producer: str) -> str:
     return f"producer/{producer}"
 
 
-SCOPES_TOPIC = "scopes"
-RETENTION_TOPIC = "retention"
-"""Topic: old contents may not be needed any more."""
-
-
 def encode_numbers(numbers: Mapping[str, float]) -> dict[str, float | str]:
     """Prepares numbers for a JSON column: numbers that are not finite become texts."""
     return {
@@ -257,13 +270,6 @@ def decode_numbers(stored: Mapping[str, float | str]) -> dict[str, float]:
     return {name: float(value) for name, value in stored.items()}
 
 
-MAX_JSON_ROWS = 64
-"""More rows are streamed with COPY, which takes round trips of its own: JSON is queued."""
-MAX_SINGLE_BODIES = 8
-"""So many rows with large bytes are inserted one by one; as JSON they would be twice as large."""
-Adapter = Callable[[object], object]
-
-
 @lru_cache(maxsize=8192)
 def _bytes_of(uuid_text: object) -> object:
     """Returns the bytes of an id as they are sent; the driver would build a UUID object first."""
@@ -274,17 +280,6 @@ def _json_of(value: object) -> object:
     return None if value is None else Jsonb(value)
 
 
-# The driver's type for each column type; ids are texts everywhere else.
-_TYPE_NAMES: dict[type[object], str] = {
-    sa.Text: "text",
-    sa.Uuid: "bytea",
-    sa.Boolean: "bool",
-    sa.BigInteger: "int8",
-    sa.Integer: "int4",
-    sa.Float: "float8",
-    sa.LargeBinary: "bytea",
-    JSONB: "jsonb",
-}
 _ADAPTERS: dict[type[object], Adapter] = {sa.Uuid: _bytes_of, JSONB: _json_of}
 
 

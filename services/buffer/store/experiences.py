@@ -37,7 +37,88 @@ from trinity.types import StageKey
 
 CODEC = "trinity.api.v1.Experience"
 SCHEMA_VERSION = 1
-C = experience.c
+EXPERIENCE = experience.c
+_RAW_SAMPLES = (
+    sa.select(
+        EXPERIENCE.assignment_id,
+        EXPERIENCE.experience_id,
+        EXPERIENCE.run,
+        EXPERIENCE.reward,
+        EXPERIENCE.finish_reason,
+        EXPERIENCE.response_length,
+    )
+    .where(
+        of_stage(experience),
+        id_in(EXPERIENCE.assignment_id),
+        sa.func.concat(EXPERIENCE.state)
+        == ExperienceState.RAW,  # keeps the planner off the index by state
+    )
+    .order_by(EXPERIENCE.run, EXPERIENCE.step, EXPERIENCE.suffix)
+)
+NOT_COPIED = {"ready_number", "created_at", "reason"}
+CHANGED = {
+    "experience_id",
+    "parent_id",
+    "revision",
+    "advantage",
+    "state",
+    "shaped_reward",
+    "is_masked",
+}
+COPIED = [column for column in experience.c if column.name not in NOT_COPIED | CHANGED]
+_NEW = (
+    sa.func.unnest(
+        sa.bindparam("ids", type_=UUIDS),
+        sa.bindparam("parents", type_=UUIDS),
+        sa.bindparam("advantages", type_=FLOATS),
+        sa.bindparam("rewards", type_=FLOATS),
+        sa.bindparam("masked", type_=BOOLEANS),
+    )
+    .table_valued(
+        "experience_id",
+        "parent_id",
+        "advantage",
+        "shaped_reward",
+        "is_masked",
+        with_ordinality="place",
+        name="new",
+    )
+    .render_derived()
+)
+# A lateral lookup per row: a join might compare every new row with every parent.
+_PARENT = (
+    sa.select(*COPIED, EXPERIENCE.revision)
+    .where(of_stage(experience), EXPERIENCE.experience_id == _NEW.c.parent_id)
+    .limit(1)
+    .lateral("parent")
+)
+_DERIVED_VALUES = {
+    "experience_id": _NEW.c.experience_id,
+    "parent_id": _NEW.c.parent_id,
+    "revision": _PARENT.c.revision + 1,
+    "advantage": _NEW.c.advantage,
+    "state": sa.literal(ExperienceState.READY.value),
+    "shaped_reward": _NEW.c.shaped_reward,
+    "is_masked": _NEW.c.is_masked,
+}
+_INSERT_DERIVED = sa.insert(experience).from_select(
+    [*(column.name for column in COPIED), *_DERIVED_VALUES],
+    sa.select(*(_PARENT.c[column.name] for column in COPIED), *_DERIVED_VALUES.values())
+    .join_from(_NEW, _PARENT, sa.true())
+    .order_by(_NEW.c.place),
+)
+_SET_STATES = (
+    sa.update(experience)
+    .where(of_stage(experience), id_in(EXPERIENCE.experience_id))
+    .values(state=sa.bindparam("new_state"), reason=sa.bindparam("new_reason"))
+)
+PLACE = (
+    EXPERIENCE.segment_id,
+    EXPERIENCE.payload_id,
+    EXPERIENCE.shaped_reward,
+    EXPERIENCE.is_masked,
+)
+"""Columns that locate the content of an experience, and its changes by operators."""
 
 
 async def insert_experiences(
@@ -80,17 +161,6 @@ async def insert_experiences(
     await insert_rows(connection, experience, rows)
 
 
-_RAW_SAMPLES = (
-    sa.select(C.assignment_id, C.experience_id, C.run, C.reward, C.finish_reason, C.response_length)
-    .where(
-        of_stage(experience),
-        id_in(C.assignment_id),
-        sa.func.concat(C.state) == ExperienceState.RAW,  # keeps the planner off the index by state
-    )
-    .order_by(C.run, C.step, C.suffix)
-)
-
-
 async def load_raw_samples(
     connection: Connection, key: StageKey, assignment_ids: Sequence[str]
 ) -> dict[str, list[ScoredSample]]:
@@ -121,62 +191,6 @@ class DerivedExperience:
     is_masked: bool = False
 
 
-NOT_COPIED = {"ready_number", "created_at", "reason"}
-CHANGED = {
-    "experience_id",
-    "parent_id",
-    "revision",
-    "advantage",
-    "state",
-    "shaped_reward",
-    "is_masked",
-}
-COPIED = [column for column in experience.c if column.name not in NOT_COPIED | CHANGED]
-
-
-_NEW = (
-    sa.func.unnest(
-        sa.bindparam("ids", type_=UUIDS),
-        sa.bindparam("parents", type_=UUIDS),
-        sa.bindparam("advantages", type_=FLOATS),
-        sa.bindparam("rewards", type_=FLOATS),
-        sa.bindparam("masked", type_=BOOLEANS),
-    )
-    .table_valued(
-        "experience_id",
-        "parent_id",
-        "advantage",
-        "shaped_reward",
-        "is_masked",
-        with_ordinality="place",
-        name="new",
-    )
-    .render_derived()
-)
-# A lateral lookup per row: a join might compare every new row with every parent.
-_PARENT = (
-    sa.select(*COPIED, C.revision)
-    .where(of_stage(experience), C.experience_id == _NEW.c.parent_id)
-    .limit(1)
-    .lateral("parent")
-)
-_DERIVED_VALUES = {
-    "experience_id": _NEW.c.experience_id,
-    "parent_id": _NEW.c.parent_id,
-    "revision": _PARENT.c.revision + 1,
-    "advantage": _NEW.c.advantage,
-    "state": sa.literal(ExperienceState.READY.value),
-    "shaped_reward": _NEW.c.shaped_reward,
-    "is_masked": _NEW.c.is_masked,
-}
-_INSERT_DERIVED = sa.insert(experience).from_select(
-    [*(column.name for column in COPIED), *_DERIVED_VALUES],
-    sa.select(*(_PARENT.c[column.name] for column in COPIED), *_DERIVED_VALUES.values())
-    .join_from(_NEW, _PARENT, sa.true())
-    .order_by(_NEW.c.place),
-)
-
-
 async def insert_derived(
     connection: Connection, key: StageKey, derived: Sequence[DerivedExperience]
 ) -> None:
@@ -194,13 +208,6 @@ async def insert_derived(
     )
     await connection.execute(_INSERT_DERIVED, values)
     await set_states(connection, key, parents, ExperienceState.DERIVED)
-
-
-_SET_STATES = (
-    sa.update(experience)
-    .where(of_stage(experience), id_in(C.experience_id))
-    .values(state=sa.bindparam("new_state"), reason=sa.bindparam("new_reason"))
-)
 
 
 async def set_states(
@@ -224,8 +231,8 @@ async def filter_raw(
         sa.update(experience)
         .where(
             of_stage(experience, key),
-            id_in(C.assignment_id, assignment_ids),
-            C.state == ExperienceState.RAW,
+            id_in(EXPERIENCE.assignment_id, assignment_ids),
+            EXPERIENCE.state == ExperienceState.RAW,
         )
         .values(state=ExperienceState.FILTERED, reason=reason)
     )
@@ -233,7 +240,7 @@ async def filter_raw(
 
 async def count_state(connection: Connection, key: StageKey, state: ExperienceState) -> int:
     """Counts the experiences of a stage in this state."""
-    is_there = one_of(C.state, [state])
+    is_there = one_of(EXPERIENCE.state, [state])
     return await count_rows(connection, experience, in_stage(experience, key), is_there)
 
 
@@ -244,9 +251,9 @@ async def has_batched(connection: Connection, key: StageKey, explore_step: int) 
         in_stage(assignment, key),
         drawn.kind == AssignmentKind.TRAIN,
         drawn.explore_step == explore_step,
-        C.assignment_id == drawn.assignment_id,
+        EXPERIENCE.assignment_id == drawn.assignment_id,
         in_stage(experience, key),
-        one_of(C.state, [ExperienceState.BATCHED]),
+        one_of(EXPERIENCE.state, [ExperienceState.BATCHED]),
     )
     return bool(await connection.fetch_value(sa.select(batched)))
 
@@ -264,10 +271,10 @@ async def count_by_reason(connection: Connection, key: StageKey) -> Sequence[Sta
     """Counts samples by state and reason, highest count first."""
     number = sa.func.count()
     statement = (
-        sa.select(C.state, C.reason, number.label("number"))
+        sa.select(EXPERIENCE.state, EXPERIENCE.reason, number.label("number"))
         .where(in_stage(experience, key))
-        .group_by(C.state, C.reason)
-        .order_by(number.desc(), C.state, C.reason)
+        .group_by(EXPERIENCE.state, EXPERIENCE.reason)
+        .order_by(number.desc(), EXPERIENCE.state, EXPERIENCE.reason)
     )
     return [
         StateCount(state=ExperienceState(row.state), reason=row.reason, number=row.number)
@@ -280,13 +287,13 @@ async def run_scores(
 ) -> list[RunScore]:
     """Returns the metrics of every finished run: its own, and the means over its samples."""
     statement = (
-        sa.select(C.assignment_id, C.run, C.reward, C.metrics)
+        sa.select(EXPERIENCE.assignment_id, EXPERIENCE.run, EXPERIENCE.reward, EXPERIENCE.metrics)
         .where(
             of_stage(experience, key),
-            id_in(C.assignment_id, assignment_ids),
-            C.state == ExperienceState.EVAL,
+            id_in(EXPERIENCE.assignment_id, assignment_ids),
+            EXPERIENCE.state == ExperienceState.EVAL,
         )
-        .order_by(C.explore_step, C.position, C.run, C.step)
+        .order_by(EXPERIENCE.explore_step, EXPERIENCE.position, EXPERIENCE.run, EXPERIENCE.step)
     )
     values: dict[tuple[str, int], dict[str, list[float]]] = {}
     for row in await connection.fetch(statement):
@@ -325,19 +332,17 @@ def _sequences(message: pb.Experience) -> list[pb.Sequence]:
     return [message.pair.chosen, message.pair.rejected]
 
 
-PLACE = (C.segment_id, C.payload_id, C.shaped_reward, C.is_masked)
-"""Columns that locate the content of an experience, and its changes by operators."""
-
-
 def has_content(prefix: str = PREFIX) -> sa.ColumnElement[bool]:
     """Condition: the content is in a segment that is not retired; it may still be deleted."""
     retired = sa.select(segment.c.segment_id).where(
         in_stage(segment, prefix=prefix), segment.c.retired_at.is_not(None)
     )
-    return sa.and_(of_stage(experience, prefix=prefix), C.segment_id.not_in(retired))
+    return sa.and_(of_stage(experience, prefix=prefix), EXPERIENCE.segment_id.not_in(retired))
 
 
-_PLACES = sa.select(C.experience_id, *PLACE).where(id_in(C.experience_id), has_content())
+_PLACES = sa.select(EXPERIENCE.experience_id, *PLACE).where(
+    id_in(EXPERIENCE.experience_id), has_content()
+)
 
 
 async def load_bodies(connection: Connection, key: StageKey, ids: Sequence[str]) -> list[bytes]:

@@ -23,7 +23,7 @@ from services.buffer.store.segments import payloads_of
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
-E, C = experience.c, pipeline_scope.c
+EXPERIENCE, PIPELINE_SCOPE = experience.c, pipeline_scope.c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +42,9 @@ async def hold_scopes(connection: Connection, key: StageKey, assignment_ids: Ite
         sa.update(pipeline_scope)
         .where(
             in_stage(pipeline_scope, key),
-            id_in(C.assignment_id, assignment_ids),
-            C.state == ScopeState.OPEN,
-            C.assignment_id.in_(_waiting(key, assignment_ids)),
+            id_in(PIPELINE_SCOPE.assignment_id, assignment_ids),
+            PIPELINE_SCOPE.state == ScopeState.OPEN,
+            PIPELINE_SCOPE.assignment_id.in_(_waiting(key, assignment_ids)),
         )
         .values(state=ScopeState.AWAITING)
     )
@@ -58,9 +58,9 @@ async def release_scopes(
         sa.update(pipeline_scope)
         .where(
             in_stage(pipeline_scope, key),
-            id_in(C.assignment_id, assignment_ids),
-            C.state == ScopeState.AWAITING,
-            C.assignment_id.not_in(_waiting(key, assignment_ids)),
+            id_in(PIPELINE_SCOPE.assignment_id, assignment_ids),
+            PIPELINE_SCOPE.state == ScopeState.AWAITING,
+            PIPELINE_SCOPE.assignment_id.not_in(_waiting(key, assignment_ids)),
         )
         .values(state=ScopeState.OPEN)
     )
@@ -68,16 +68,16 @@ async def release_scopes(
 
 
 def _waiting(key: StageKey, assignment_ids: Iterable[str]) -> sa.Select[tuple[str]]:
-    return sa.select(E.assignment_id).where(
+    return sa.select(EXPERIENCE.assignment_id).where(
         of_stage(experience, key),
-        id_in(E.assignment_id, assignment_ids),
-        one_of(E.state, [ExperienceState.AWAITING]),
+        id_in(EXPERIENCE.assignment_id, assignment_ids),
+        one_of(EXPERIENCE.state, [ExperienceState.AWAITING]),
     )
 
 
 async def count_held(connection: Connection, key: StageKey) -> int:
     """Counts the groups that wait for a reward."""
-    is_held = one_of(C.state, [ScopeState.AWAITING])
+    is_held = one_of(PIPELINE_SCOPE.state, [ScopeState.AWAITING])
     return await count_rows(connection, pipeline_scope, in_stage(pipeline_scope, key), is_held)
 
 
@@ -85,13 +85,15 @@ async def store_reward(connection: Connection, key: StageKey, rewarded: Rewarded
     """Stores the reward of a sample, and replaces its content by the one with the reward."""
     statement = (
         sa.update(experience)
-        .where(of_stage(experience, key), E.experience_id == rewarded.experience_id)
+        .where(of_stage(experience, key), EXPERIENCE.experience_id == rewarded.experience_id)
         .values(
             state=ExperienceState.RAW,
             reward=rewarded.reward,
-            metrics=E.metrics.op("||")(sa.cast(encode_numbers(rewarded.reward_parts), JSONB)),
+            metrics=EXPERIENCE.metrics.op("||")(
+                sa.cast(encode_numbers(rewarded.reward_parts), JSONB)
+            ),
         )
-        .returning(E.segment_id, E.payload_id)
+        .returning(EXPERIENCE.segment_id, EXPERIENCE.payload_id)
     )
     segment_id, payload_id = await connection.fetch_one(statement)
     await _replace_content(connection, key, segment_id, payload_id, rewarded.body)
@@ -118,10 +120,10 @@ async def leave_out_overdue(
         sa.update(experience)
         .where(
             in_stage(experience, key),
-            one_of(E.state, [ExperienceState.AWAITING]),
-            E.created_at < seconds_from_now(-seconds),
+            one_of(EXPERIENCE.state, [ExperienceState.AWAITING]),
+            EXPERIENCE.created_at < seconds_from_now(-seconds),
         )
         .values(state=ExperienceState.FILTERED, reason=reason)
-        .returning(E.assignment_id)
+        .returning(EXPERIENCE.assignment_id)
     )
     return await connection.fetch_column(statement)

@@ -25,6 +25,36 @@ NAMES_BYTES = 700
 """Most bytes of an assignment besides its task and its runs."""
 RUN_BYTES = 3
 """Most bytes of the number of a run."""
+_RECORDED = sa.select(version.c.version).where(in_stage(version)).scalar_subquery()
+_GRANTED = (
+    *("assignment_id", "kind", "explore_step", "position", "taskset", "task_index"),
+    *("num_attempts", "lease_token", "required_version", "repeat_times"),
+)
+_IS_LEASED = sa.and_(
+    in_stage(assignment), assignment.c.is_open, assignment.c.state == AssignmentState.LEASED
+)
+# As rows, which Postgres hashes; it would scan an array for each lease.
+_HELD_TOKENS = sa.select(sa.func.unnest(sa.bindparam("held", type_=UUIDS)))
+_FREE_LOST = (
+    sa.update(assignment)
+    .where(
+        _IS_LEASED,
+        assignment.c.leased_by == sa.bindparam("explorer_id", type_=UUID),
+        assignment.c.lease_token.not_in(_HELD_TOKENS),
+    )
+    .values(state=AssignmentState.PENDING)
+    .returning(assignment.c.stage)
+)
+_SECONDS_UNTIL_EXPIRY = sa.select(
+    sa.extract("epoch", sa.func.min(assignment.c.lease_until) - NOW)
+).where(_IS_LEASED, assignment.c.lease_until > NOW)
+_OF_EVALUATIONS = sa.select(evaluation.c.version).where(
+    in_stage(evaluation), evaluation.c.state == EvaluationState.OPEN
+)
+_OLDEST_OF_TRAINING = sa.select(sa.func.min(assignment.c.required_version)).where(
+    in_stage(assignment), assignment.c.kind == AssignmentKind.TRAIN, assignment.c.is_open
+)
+_PINNED = sa.union(_OF_EVALUATIONS, _OLDEST_OF_TRAINING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,18 +76,65 @@ class LeaseGrant:
     repeat_times: int
 
 
-_C = assignment.c
+ASSIGNMENT = assignment.c
 
 _ORDER = (
-    _C.required_version,
-    sa.case((_C.kind == AssignmentKind.TRAIN, 0), else_=1),
-    _C.explore_step,
-    _C.position,
+    ASSIGNMENT.required_version,
+    sa.case((ASSIGNMENT.kind == AssignmentKind.TRAIN, 0), else_=1),
+    ASSIGNMENT.explore_step,
+    ASSIGNMENT.position,
 )
 """Training precedes the evaluation of the same weights: the trainer works while they are
 evaluated. An evaluation precedes training with newer weights: the engines still hold its own."""
 
 _PLACES = [place.label(f"place_{i}") for i, place in enumerate(_ORDER)]
+
+_MAY_BE_GRANTED = sa.or_(
+    sa.and_(
+        sa.bindparam("may_evaluate", type_=sa.Boolean),
+        ASSIGNMENT.kind == AssignmentKind.EVAL,
+        ASSIGNMENT.required_version == sa.any_(sa.func.array(_RECORDED)),
+    ),
+    sa.and_(
+        ASSIGNMENT.kind == AssignmentKind.TRAIN,
+        ASSIGNMENT.required_version <= sa.bindparam("published", type_=sa.BigInteger),
+    ),
+)
+"""Work whose weights are published; an evaluation needs exactly its version."""
+_FREE = (
+    sa.select(
+        ASSIGNMENT.assignment_id,
+        ASSIGNMENT.taskset,
+        ASSIGNMENT.task_index,
+        ASSIGNMENT.repeat_times,
+        *_PLACES,
+    )
+    .where(
+        in_stage(assignment),
+        ASSIGNMENT.is_open,
+        sa.or_(ASSIGNMENT.state == AssignmentState.PENDING, ASSIGNMENT.lease_until < NOW),
+        _MAY_BE_GRANTED,
+    )
+    .order_by(*_ORDER)
+    .limit(sa.bindparam("max_assignments", type_=sa.Integer))
+    .subquery("free")
+)
+_NEWEST_INCARNATION = (
+    sa.select(sa.func.max(version.c.incarnation))
+    .where(in_stage(version), version.c.version == ASSIGNMENT.required_version)
+    .correlate(assignment)
+    .scalar_subquery()
+)
+"""The incarnation that published the version an assignment needs; NULL if none has yet."""
+_OPEN_RUNS = (
+    sa.select(run.c.run)
+    .where(
+        in_stage(run), run.c.assignment_id == ASSIGNMENT.assignment_id, run.c.state == RunState.OPEN
+    )
+    .order_by(run.c.run)
+    .correlate(assignment)
+    .scalar_subquery()
+)
 
 
 def _places_of(row: sa.FromClause) -> list[sa.ColumnElement[Any]]:
@@ -80,34 +157,6 @@ def _task_of(row: sa.FromClause, value: sa.ColumnElement[Any]) -> sa.ScalarSelec
     return statement.correlate(row).scalar_subquery()
 
 
-_RECORDED = sa.select(version.c.version).where(in_stage(version)).scalar_subquery()
-
-_MAY_BE_GRANTED = sa.or_(
-    sa.and_(
-        sa.bindparam("may_evaluate", type_=sa.Boolean),
-        _C.kind == AssignmentKind.EVAL,
-        _C.required_version == sa.any_(sa.func.array(_RECORDED)),
-    ),
-    sa.and_(
-        _C.kind == AssignmentKind.TRAIN,
-        _C.required_version <= sa.bindparam("published", type_=sa.BigInteger),
-    ),
-)
-"""Work whose weights are published; an evaluation needs exactly its version."""
-
-_FREE = (
-    sa.select(_C.assignment_id, _C.taskset, _C.task_index, _C.repeat_times, *_PLACES)
-    .where(
-        in_stage(assignment),
-        _C.is_open,
-        sa.or_(_C.state == AssignmentState.PENDING, _C.lease_until < NOW),
-        _MAY_BE_GRANTED,
-    )
-    .order_by(*_ORDER)
-    .limit(sa.bindparam("max_assignments", type_=sa.Integer))
-    .subquery("free")
-)
-
 _SIZED = sa.select(
     _FREE.c.assignment_id,
     sa.func.sum(
@@ -125,40 +174,23 @@ _CHOSEN = sa.select(_SIZED.c.assignment_id).where(
 )
 """As many as fit into one response, but at least one."""
 
-_NEWEST_INCARNATION = (
-    sa.select(sa.func.max(version.c.incarnation))
-    .where(in_stage(version), version.c.version == _C.required_version)
-    .correlate(assignment)
-    .scalar_subquery()
-)
-"""The incarnation that published the version an assignment needs; NULL if none has yet."""
 
-_OPEN_RUNS = (
-    sa.select(run.c.run)
-    .where(in_stage(run), run.c.assignment_id == _C.assignment_id, run.c.state == RunState.OPEN)
-    .order_by(run.c.run)
-    .correlate(assignment)
-    .scalar_subquery()
-)
-
-_GRANTED = (
-    *("assignment_id", "kind", "explore_step", "position", "taskset", "task_index"),
-    *("num_attempts", "lease_token", "required_version", "repeat_times"),
-)
 _TAKE = (
     sa.update(assignment)
     .where(
-        of_stage(assignment), _C.assignment_id == sa.any_(sa.func.array(_CHOSEN.scalar_subquery()))
+        of_stage(assignment),
+        ASSIGNMENT.assignment_id == sa.any_(sa.func.array(_CHOSEN.scalar_subquery())),
     )
     .values(
         state=AssignmentState.LEASED,
         lease_token=sa.func.gen_random_uuid(),
-        num_attempts=_C.num_attempts + sa.bindparam("attempts_a_lease", type_=sa.BigInteger),
+        num_attempts=ASSIGNMENT.num_attempts
+        + sa.bindparam("attempts_a_lease", type_=sa.BigInteger),
         leased_by=sa.bindparam("explorer_id", type_=UUID),
         lease_until=seconds_from_now(sa.bindparam("lease_seconds", type_=sa.Float)),
     )
     .returning(
-        *(_C[name] for name in _GRANTED),
+        *(ASSIGNMENT[name] for name in _GRANTED),
         _NEWEST_INCARNATION.label("incarnation"),
         sa.func.array(_OPEN_RUNS).label("open_runs"),
         _task_of(assignment, task.c.body).label("task_body"),
@@ -244,24 +276,6 @@ async def release_leases(
     return await _free(connection, where)
 
 
-_IS_LEASED = sa.and_(
-    in_stage(assignment), assignment.c.is_open, assignment.c.state == AssignmentState.LEASED
-)
-
-# As rows, which Postgres hashes; it would scan an array for each lease.
-_HELD_TOKENS = sa.select(sa.func.unnest(sa.bindparam("held", type_=UUIDS)))
-_FREE_LOST = (
-    sa.update(assignment)
-    .where(
-        _IS_LEASED,
-        assignment.c.leased_by == sa.bindparam("explorer_id", type_=UUID),
-        assignment.c.lease_token.not_in(_HELD_TOKENS),
-    )
-    .values(state=AssignmentState.PENDING)
-    .returning(assignment.c.stage)
-)
-
-
 async def free_lost_leases(
     connection: Connection, key: StageKey, explorer_id: str, held: Iterable[str]
 ) -> int:
@@ -293,11 +307,6 @@ def _under_tokens(tokens: dict[str, str]) -> sa.ColumnElement[bool]:
     )
 
 
-_SECONDS_UNTIL_EXPIRY = sa.select(
-    sa.extract("epoch", sa.func.min(assignment.c.lease_until) - NOW)
-).where(_IS_LEASED, assignment.c.lease_until > NOW)
-
-
 async def seconds_until_expiry(connection: Connection, key: StageKey) -> float | None:
     """Returns the seconds until the next lease expires; None without one that will.
 
@@ -305,15 +314,6 @@ async def seconds_until_expiry(connection: Connection, key: StageKey) -> float |
     """
     seconds = await connection.fetch_value(_SECONDS_UNTIL_EXPIRY, stage_params(key))
     return None if seconds is None else float(seconds)
-
-
-_OF_EVALUATIONS = sa.select(evaluation.c.version).where(
-    in_stage(evaluation), evaluation.c.state == EvaluationState.OPEN
-)
-_OLDEST_OF_TRAINING = sa.select(sa.func.min(assignment.c.required_version)).where(
-    in_stage(assignment), assignment.c.kind == AssignmentKind.TRAIN, assignment.c.is_open
-)
-_PINNED = sa.union(_OF_EVALUATIONS, _OLDEST_OF_TRAINING)
 
 
 async def pinned_versions(connection: Connection, key: StageKey) -> list[int]:

@@ -40,19 +40,123 @@ from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
 Place = tuple[int, int]
-C = pipeline_scope.c
+PIPELINE_SCOPE = pipeline_scope.c
 IS_FREE = sa.or_(
-    C.state == ScopeState.OPEN, sa.and_(C.state == ScopeState.CLAIMED, C.claimed_until < NOW)
+    PIPELINE_SCOPE.state == ScopeState.OPEN,
+    sa.and_(PIPELINE_SCOPE.state == ScopeState.CLAIMED, PIPELINE_SCOPE.claimed_until < NOW),
 )
 
 
-A = assignment.c
-_COPIED = (*(A[name] for name in STAGE_KEY), A.assignment_id, A.explore_step, A.position)
+ASSIGNMENT = assignment.c
+_COPIED = (
+    *(ASSIGNMENT[name] for name in STAGE_KEY),
+    ASSIGNMENT.assignment_id,
+    ASSIGNMENT.explore_step,
+    ASSIGNMENT.position,
+)
 _OPEN = sa.insert(pipeline_scope).from_select(
     [*(column.name for column in _COPIED), "state"],
     sa.select(*_COPIED, sa.literal(ScopeState.OPEN.value))
-    .where(of_stage(assignment), id_in(A.assignment_id))
-    .order_by(A.explore_step, A.position),
+    .where(of_stage(assignment), id_in(ASSIGNMENT.assignment_id))
+    .order_by(ASSIGNMENT.explore_step, ASSIGNMENT.position),
+)
+_WAITING_SINCE = (
+    sa.select(sa.func.min(PIPELINE_SCOPE.opened_at))
+    .where(*(PIPELINE_SCOPE[name] == stage.c[name] for name in STAGE_KEY))
+    .where(one_of(PIPELINE_SCOPE.state, OPEN_SCOPE), IS_FREE)
+    .scalar_subquery()
+)
+_WITH_WORK: sa.Select[Any] = sa.select(
+    *(stage.c[name] for name in STAGE_KEY), _WAITING_SINCE.label("since")
+).where(stage.c.state == StageState.OPEN)
+_UNTIL_CLAIMS_END = sa.select(
+    sa.extract("epoch", sa.func.min(PIPELINE_SCOPE.claimed_until) - NOW)
+).where(
+    one_of(PIPELINE_SCOPE.state, OPEN_SCOPE),
+    PIPELINE_SCOPE.state == ScopeState.CLAIMED,
+    PIPELINE_SCOPE.claimed_until > NOW,
+)
+_UNFINISHED = sa.select(
+    sa.func.min(PIPELINE_SCOPE.explore_step).label("first_step"), sa.func.count().label("number")
+).where(in_stage(pipeline_scope), one_of(PIPELINE_SCOPE.state, UNFINISHED_SCOPE))
+# Locks free scopes and skips locked ones: their holder may be waiting for the stage's lock, and
+# waiting for them under that lock would be a deadlock.
+_FREE = (
+    sa.select(PIPELINE_SCOPE.assignment_id)
+    .where(in_stage(pipeline_scope), one_of(PIPELINE_SCOPE.state, OPEN_SCOPE), IS_FREE)
+    .with_for_update(skip_locked=True)
+)
+_THESE_FREE = _FREE.where(id_in(PIPELINE_SCOPE.assignment_id))
+_UNTIL = seconds_from_now(sa.bindparam("seconds", type_=sa.Float))
+_CLAIM = (
+    sa.update(pipeline_scope)
+    .where(in_stage(pipeline_scope))
+    .values(
+        state=ScopeState.CLAIMED,
+        claim_token=sa.bindparam("token"),
+        claimed_until=_UNTIL,
+        # A claim expires when its worker died or stalled: that is not the fault of the group.
+        attempts=PIPELINE_SCOPE.attempts
+        + sa.case((PIPELINE_SCOPE.state == ScopeState.OPEN, 1), else_=0),
+    )
+    .returning(
+        PIPELINE_SCOPE.assignment_id,
+        PIPELINE_SCOPE.explore_step,
+        PIPELINE_SCOPE.position,
+        PIPELINE_SCOPE.attempts,
+    )
+)
+_CLAIM_THESE = _CLAIM.where(id_in(PIPELINE_SCOPE.assignment_id))
+_OLDEST_FREE = _FREE.order_by(PIPELINE_SCOPE.opened_at).limit(
+    sa.bindparam("limit", type_=sa.Integer)
+)
+_CLAIM_OLDEST = _CLAIM.where(
+    PIPELINE_SCOPE.assignment_id
+    == sa.any_(sa.func.array(_OLDEST_FREE.correlate(None).scalar_subquery()))
+)
+_RENEW = (
+    sa.update(pipeline_scope)
+    .where(
+        one_of(PIPELINE_SCOPE.state, OPEN_SCOPE),
+        PIPELINE_SCOPE.state == ScopeState.CLAIMED,
+        id_in(PIPELINE_SCOPE.claim_token, name="tokens"),
+    )
+    .values(claimed_until=_UNTIL)
+)
+_HELD = sa.and_(
+    in_stage(pipeline_scope),
+    id_in(PIPELINE_SCOPE.assignment_id),
+    PIPELINE_SCOPE.claim_token == sa.bindparam("token"),
+    PIPELINE_SCOPE.state == ScopeState.CLAIMED,
+)
+_END = (
+    sa.update(pipeline_scope)
+    .where(_HELD)
+    .values(
+        state=sa.bindparam("new_state"),
+        error=sa.bindparam("new_error"),
+        claim_token=None,
+        claimed_until=None,
+        attempts=PIPELINE_SCOPE.attempts - sa.bindparam("not_counted", type_=sa.BigInteger),
+    )
+    .returning(PIPELINE_SCOPE.assignment_id)
+)
+_FIGURES = (
+    sa.func.unnest(sa.bindparam("ids", type_=UUIDS), sa.bindparam("figures", type_=ARRAY(sa.Text)))
+    .table_valued("assignment_id", "metrics", name="new")
+    .render_derived()
+)
+_FINISH = (
+    sa.update(pipeline_scope)
+    .where(_HELD, PIPELINE_SCOPE.assignment_id == _FIGURES.c.assignment_id)
+    .values(
+        state=ScopeState.DONE,
+        error="",
+        claim_token=None,
+        claimed_until=None,
+        metrics=sa.cast(_FIGURES.c.metrics, JSONB),
+    )
+    .returning(PIPELINE_SCOPE.assignment_id)
 )
 
 
@@ -64,37 +168,16 @@ async def open_scopes(connection: Connection, key: StageKey, assignment_ids: Seq
     await notify(connection, SCOPES_TOPIC)
 
 
-_WAITING_SINCE = (
-    sa.select(sa.func.min(C.opened_at))
-    .where(*(C[name] == stage.c[name] for name in STAGE_KEY))
-    .where(one_of(C.state, OPEN_SCOPE), IS_FREE)
-    .scalar_subquery()
-)
-_WITH_WORK: sa.Select[Any] = sa.select(
-    *(stage.c[name] for name in STAGE_KEY), _WAITING_SINCE.label("since")
-).where(stage.c.state == StageState.OPEN)
-
-
 async def stages_with_work(connection: Connection) -> list[StageKey]:
     """Returns open stages with free scopes, the longest waiting first."""
     found = [row for row in await connection.fetch(_WITH_WORK) if row.since is not None]
     return [key_from_row(row) for row in sorted(found, key=lambda row: row.since)]
 
 
-_UNTIL_CLAIMS_END = sa.select(sa.extract("epoch", sa.func.min(C.claimed_until) - NOW)).where(
-    one_of(C.state, OPEN_SCOPE), C.state == ScopeState.CLAIMED, C.claimed_until > NOW
-)
-
-
 async def seconds_until_claims_end(connection: Connection) -> float | None:
     """Returns the seconds until the next claim of any worker expires; None without one."""
     seconds = await connection.fetch_value(_UNTIL_CLAIMS_END)
     return None if seconds is None else float(seconds)
-
-
-_UNFINISHED = sa.select(
-    sa.func.min(C.explore_step).label("first_step"), sa.func.count().label("number")
-).where(in_stage(pipeline_scope), one_of(C.state, UNFINISHED_SCOPE))
 
 
 async def count_unfinished_scopes(connection: Connection, key: StageKey) -> tuple[int, int] | None:
@@ -108,15 +191,17 @@ async def count_unfinished_scopes(connection: Connection, key: StageKey) -> tupl
 
 @lru_cache
 def _take_metrics(is_bounded: bool) -> sa.Update:
-    own = [in_stage(pipeline_scope), one_of(C.state, [ScopeState.DONE])]
+    own = [in_stage(pipeline_scope), one_of(PIPELINE_SCOPE.state, [ScopeState.DONE])]
     if is_bounded:
         last = (sa.bindparam(name, type_=sa.BigInteger) for name in ("last_step", "last_position"))
-        own.append(sa.tuple_(C.explore_step, C.position) <= sa.tuple_(*last))
+        own.append(
+            sa.tuple_(PIPELINE_SCOPE.explore_step, PIPELINE_SCOPE.position) <= sa.tuple_(*last)
+        )
     return (
         sa.update(pipeline_scope)
-        .where(*own, C.batched_step.is_(None))
-        .values(batched_step=sa.bindparam("taken_by", type_=C.batched_step.type))
-        .returning(C.metrics)
+        .where(*own, PIPELINE_SCOPE.batched_step.is_(None))
+        .values(batched_step=sa.bindparam("taken_by", type_=PIPELINE_SCOPE.batched_step.type))
+        .returning(PIPELINE_SCOPE.metrics)
     )
 
 
@@ -143,16 +228,6 @@ class Claim:
     position: int
     token: str
     attempts: int
-
-
-# Locks free scopes and skips locked ones: their holder may be waiting for the stage's lock, and
-# waiting for them under that lock would be a deadlock.
-_FREE = (
-    sa.select(C.assignment_id)
-    .where(in_stage(pipeline_scope), one_of(C.state, OPEN_SCOPE), IS_FREE)
-    .with_for_update(skip_locked=True)
-)
-_THESE_FREE = _FREE.where(id_in(C.assignment_id))
 
 
 async def claim_groups(
@@ -189,9 +264,11 @@ async def claim_step(connection: Connection, key: StageKey, *, claim_seconds: fl
 async def _ended_groups(connection: Connection, key: StageKey) -> list[str]:
     """Returns all unfinished groups of the first step that can be claimed as a whole, if any."""
     statement = (
-        sa.select(C.explore_step, C.assignment_id, IS_FREE.label("is_free"))
-        .where(in_stage(pipeline_scope, key), one_of(C.state, UNFINISHED_SCOPE))
-        .order_by(C.explore_step, C.position)
+        sa.select(
+            PIPELINE_SCOPE.explore_step, PIPELINE_SCOPE.assignment_id, IS_FREE.label("is_free")
+        )
+        .where(in_stage(pipeline_scope, key), one_of(PIPELINE_SCOPE.state, UNFINISHED_SCOPE))
+        .order_by(PIPELINE_SCOPE.explore_step, PIPELINE_SCOPE.position)
     )
     scopes = await connection.fetch(statement)
     taken = {row.explore_step for row in scopes if not row.is_free}
@@ -206,26 +283,6 @@ async def _ended_groups(connection: Connection, key: StageKey) -> list[str]:
     if ended := steps - set(await connection.fetch_column(unfinished.distinct())):
         return [row.assignment_id for row in scopes if row.explore_step == min(ended)]
     return []
-
-
-_UNTIL = seconds_from_now(sa.bindparam("seconds", type_=sa.Float))
-_CLAIM = (
-    sa.update(pipeline_scope)
-    .where(in_stage(pipeline_scope))
-    .values(
-        state=ScopeState.CLAIMED,
-        claim_token=sa.bindparam("token"),
-        claimed_until=_UNTIL,
-        # A claim expires when its worker died or stalled: that is not the fault of the group.
-        attempts=C.attempts + sa.case((C.state == ScopeState.OPEN, 1), else_=0),
-    )
-    .returning(C.assignment_id, C.explore_step, C.position, C.attempts)
-)
-_CLAIM_THESE = _CLAIM.where(id_in(C.assignment_id))
-_OLDEST_FREE = _FREE.order_by(C.opened_at).limit(sa.bindparam("limit", type_=sa.Integer))
-_CLAIM_OLDEST = _CLAIM.where(
-    C.assignment_id == sa.any_(sa.func.array(_OLDEST_FREE.correlate(None).scalar_subquery()))
-)
 
 
 async def _claim(
@@ -251,43 +308,12 @@ def _claims(key: StageKey, token: str, rows: Sequence[Row]) -> list[Claim]:
     return sorted(claims, key=lambda claim: (claim.explore_step, claim.position))
 
 
-_RENEW = (
-    sa.update(pipeline_scope)
-    .where(
-        one_of(C.state, OPEN_SCOPE),
-        C.state == ScopeState.CLAIMED,
-        id_in(C.claim_token, name="tokens"),
-    )
-    .values(claimed_until=_UNTIL)
-)
-
-
 async def renew_claims(
     connection: Connection, claims: Sequence[Claim], claim_seconds: float
 ) -> None:
     """Extends claims; those that have ended or that another worker holds are left as they are."""
     tokens = list({claim.token for claim in claims})
     await connection.execute(_RENEW, {"tokens": tokens, "seconds": claim_seconds})
-
-
-_HELD = sa.and_(
-    in_stage(pipeline_scope),
-    id_in(C.assignment_id),
-    C.claim_token == sa.bindparam("token"),
-    C.state == ScopeState.CLAIMED,
-)
-_END = (
-    sa.update(pipeline_scope)
-    .where(_HELD)
-    .values(
-        state=sa.bindparam("new_state"),
-        error=sa.bindparam("new_error"),
-        claim_token=None,
-        claimed_until=None,
-        attempts=C.attempts - sa.bindparam("not_counted", type_=sa.BigInteger),
-    )
-    .returning(C.assignment_id)
-)
 
 
 async def end_claims(
@@ -308,25 +334,6 @@ async def end_claims(
         values = _held_values(own, token, **new)
         held |= set(await connection.fetch_column(_END, values))
     return held
-
-
-_FIGURES = (
-    sa.func.unnest(sa.bindparam("ids", type_=UUIDS), sa.bindparam("figures", type_=ARRAY(sa.Text)))
-    .table_valued("assignment_id", "metrics", name="new")
-    .render_derived()
-)
-_FINISH = (
-    sa.update(pipeline_scope)
-    .where(_HELD, C.assignment_id == _FIGURES.c.assignment_id)
-    .values(
-        state=ScopeState.DONE,
-        error="",
-        claim_token=None,
-        claimed_until=None,
-        metrics=sa.cast(_FIGURES.c.metrics, JSONB),
-    )
-    .returning(C.assignment_id)
-)
 
 
 async def finish_claims(

@@ -26,28 +26,32 @@ from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
 SINK_LOCK_PREFIX = "experience sink"
-C = experience.c
+EXPERIENCE = experience.c
 _LEFT_OUT = [
     ExperienceState.EVAL,
     ExperienceState.SUPERSEDED,
     ExperienceState.LATE,
     ExperienceState.DELETED,
 ]
-_NEWEST = sa.select(sa.func.coalesce(sa.func.max(C.ready_number), 0)).where(
-    of_stage(experience), C.ready_number > sa.bindparam("after", type_=sa.BigInteger)
+_NEWEST = sa.select(sa.func.coalesce(sa.func.max(EXPERIENCE.ready_number), 0)).where(
+    of_stage(experience), EXPERIENCE.ready_number > sa.bindparam("after", type_=sa.BigInteger)
 )
 _NEXT = (
-    sa.select(C.experience_id, C.ready_number, *PLACE)
+    sa.select(EXPERIENCE.experience_id, EXPERIENCE.ready_number, *PLACE)
     .where(
         has_content(),
-        C.revision == 0,
-        C.ready_number > sa.bindparam("after", type_=sa.BigInteger),
-        C.ready_number <= sa.bindparam("until", type_=sa.BigInteger),
-        sa.not_(one_of(C.state, _LEFT_OUT)),
+        EXPERIENCE.revision == 0,
+        EXPERIENCE.ready_number > sa.bindparam("after", type_=sa.BigInteger),
+        EXPERIENCE.ready_number <= sa.bindparam("until", type_=sa.BigInteger),
+        sa.not_(one_of(EXPERIENCE.state, _LEFT_OUT)),
     )
-    .order_by(C.ready_number)
+    .order_by(EXPERIENCE.ready_number)
     .limit(sa.bindparam("most", type_=sa.Integer))
 )
+GROUPS_AT_ONCE = 256
+"""Groups that the first page of a search looks into."""
+MOST_GROUPS_AT_ONCE = 2_048
+EXPERIENCE, ASSIGNMENT = experience.c, assignment.c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +99,6 @@ async def try_sink_lock(connection: Connection, key: StageKey) -> bool:
     name = f"{SINK_LOCK_PREFIX} {key.tenant} {key.experiment_id} {key.stage}"
     asked = sa.select(sa.func.pg_try_advisory_xact_lock(sa.func.hashtextextended(name, 0)))
     return bool(await connection.fetch_value(asked))
-
-
-GROUPS_AT_ONCE = 256
-"""Groups that the first page of a search looks into."""
-MOST_GROUPS_AT_ONCE = 2_048
-E, A = experience.c, assignment.c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,16 +185,22 @@ async def list_page(connection: Connection, request: PageRequest) -> Page:
 async def _groups(connection: Connection, request: PageRequest) -> list[Row]:
     conditions = [in_stage(assignment, request.key), *_group_conditions(request.wanted)]
     if (named := await _named(connection, request.key, request.wanted)) is not None:
-        conditions.append(id_in(A.assignment_id, named))
+        conditions.append(id_in(ASSIGNMENT.assignment_id, named))
     if request.after is not None:
-        place = sa.tuple_(A.explore_step, A.position)
+        place = sa.tuple_(ASSIGNMENT.explore_step, ASSIGNMENT.position)
         here = (request.after.explore_step, request.after.position)
         conditions.append(place <= here if request.latest_first else place >= here)
     if request.steps is not None:
-        conditions.append(A.explore_step.between(*request.steps))
-    order = (A.explore_step, A.position)
+        conditions.append(ASSIGNMENT.explore_step.between(*request.steps))
+    order = (ASSIGNMENT.explore_step, ASSIGNMENT.position)
     statement = (
-        sa.select(A.assignment_id, A.taskset, A.task_index, A.explore_step, A.position)
+        sa.select(
+            ASSIGNMENT.assignment_id,
+            ASSIGNMENT.taskset,
+            ASSIGNMENT.task_index,
+            ASSIGNMENT.explore_step,
+            ASSIGNMENT.position,
+        )
         .where(*conditions)
         .order_by(*(column.desc() for column in order) if request.latest_first else order)
         .limit(request.num_groups)
@@ -211,9 +215,9 @@ async def steps_of_versions(
 
     A block range index finds the parts of the table that can have some.
     """
-    statement = sa.select(sa.func.min(E.explore_step), sa.func.max(E.explore_step)).where(
-        in_stage(experience, key), *_version_conditions(wanted)
-    )
+    statement = sa.select(
+        sa.func.min(EXPERIENCE.explore_step), sa.func.max(EXPERIENCE.explore_step)
+    ).where(in_stage(experience, key), *_version_conditions(wanted))
     [(first, last)] = await connection.fetch(statement)
     return None if first is None else StepRange(first, last)
 
@@ -221,20 +225,20 @@ async def steps_of_versions(
 def _version_conditions(wanted: SampleFilter) -> list[sa.ColumnElement[bool]]:
     found: list[sa.ColumnElement[bool]] = []
     if wanted.version_min is not None:
-        found.append(E.version_max >= wanted.version_min)
+        found.append(EXPERIENCE.version_max >= wanted.version_min)
     if wanted.version_max is not None:
-        found.append(E.version_min <= wanted.version_max)
+        found.append(EXPERIENCE.version_min <= wanted.version_max)
     return found
 
 
 def _group_conditions(wanted: SampleFilter) -> list[sa.ColumnElement[bool]]:
-    found = [A.kind == wanted.kind]
+    found = [ASSIGNMENT.kind == wanted.kind]
     if wanted.taskset:
-        found.append(A.taskset == wanted.taskset)
+        found.append(ASSIGNMENT.taskset == wanted.taskset)
     if wanted.task_index is not None:
-        found.append(A.task_index == wanted.task_index)
+        found.append(ASSIGNMENT.task_index == wanted.task_index)
     if wanted.explore_step is not None:
-        found.append(A.explore_step == wanted.explore_step)
+        found.append(ASSIGNMENT.explore_step == wanted.explore_step)
     return found
 
 
@@ -243,9 +247,9 @@ async def _named(connection: Connection, key: StageKey, wanted: SampleFilter) ->
     if not wanted.experience_ids and wanted.train_step is None:
         return None
     is_own = of_stage if wanted.experience_ids else in_stage
-    statement = sa.select(E.assignment_id).where(is_own(experience, key))
+    statement = sa.select(EXPERIENCE.assignment_id).where(is_own(experience, key))
     if wanted.experience_ids:
-        statement = statement.where(id_in(E.experience_id, wanted.experience_ids))
+        statement = statement.where(id_in(EXPERIENCE.experience_id, wanted.experience_ids))
     if wanted.train_step is not None:
         statement = statement.where(_in_batch(key, wanted))
     return set(await connection.fetch_column(statement.distinct()))
@@ -261,7 +265,7 @@ def _in_batch(key: StageKey, wanted: SampleFilter) -> sa.ColumnElement[bool]:
         c.step == first if last is None else c.step.between(first, last),
         c.experience_id.is_not(None),
     )
-    return E.experience_id.in_(items)
+    return EXPERIENCE.experience_id.in_(items)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,14 +295,14 @@ async def _with_text(connection: Connection, request: PageRequest, groups: Seque
     """
     if not groups:
         return _Found(rows=[], num_examined=0, last=None)
-    narrow = sa.select(E.experience_id, E.segment_id, E.payload_id)
+    narrow = sa.select(EXPERIENCE.experience_id, EXPERIENCE.segment_id, EXPERIENCE.payload_id)
     places = await connection.fetch(_in_order(narrow, request, groups))
     held = await sizes_of(connection, request.key, places, holding=request.wanted.text)
     last = places[-1].experience_id if len(places) == request.size else None
     wanted = {*held, last} if last is not None else held.keys()
     if not wanted:
         return _Found(rows=[], num_examined=len(places), last=None)
-    whole = sa.select(experience).where(id_in(E.experience_id, wanted))
+    whole = sa.select(experience).where(id_in(EXPERIENCE.experience_id, wanted))
     rows = {row.experience_id: row for row in await connection.fetch(whole)}
     own = [rows[place.experience_id] for place in places if place.experience_id in rows]
     stored = _stored_rows(own, groups)
@@ -314,10 +318,16 @@ def _in_order(
 ) -> "sa.Select[Any]":
     """Returns the statement for columns of a page's samples, in the order of their places."""
     key = request.key
-    place = (E.explore_step, E.position)
-    tail = (E.run, E.step, E.suffix, E.revision, E.experience_id)
+    place = (EXPERIENCE.explore_step, EXPERIENCE.position)
+    tail = (
+        EXPERIENCE.run,
+        EXPERIENCE.step,
+        EXPERIENCE.suffix,
+        EXPERIENCE.revision,
+        EXPERIENCE.experience_id,
+    )
     own = [group.assignment_id for group in groups]
-    conditions = [of_stage(experience, key), id_in(E.assignment_id, own)]
+    conditions = [of_stage(experience, key), id_in(EXPERIENCE.assignment_id, own)]
     conditions += _conditions(key, request.wanted)
     if request.after is not None:
         conditions.append(_is_after(request.after, request.latest_first))
@@ -335,28 +345,36 @@ def _stored_rows(rows: Iterable[Row], groups: Iterable[Row]) -> list[StoredExper
 
 def _conditions(key: StageKey, wanted: SampleFilter) -> list[sa.ColumnElement[bool]]:
     found = [
-        one_of(E.state, wanted.states) if wanted.states else E.state != ExperienceState.DERIVED
+        one_of(EXPERIENCE.state, wanted.states)
+        if wanted.states
+        else EXPERIENCE.state != ExperienceState.DERIVED
     ]
     for column, holds, bound in (
-        (E.reward, ge, wanted.reward_min),
-        (E.reward, le, wanted.reward_max),
-        (E.finish_reason, eq, wanted.finish_reason or None),
+        (EXPERIENCE.reward, ge, wanted.reward_min),
+        (EXPERIENCE.reward, le, wanted.reward_max),
+        (EXPERIENCE.finish_reason, eq, wanted.finish_reason or None),
     ):
         if bound is not None:
             found.append(holds(column, bound))
     found += _version_conditions(wanted)
     if wanted.experience_ids:
         ids = wanted.experience_ids
-        found.append(sa.or_(id_in(E.experience_id, ids), id_in(E.parent_id, ids)))
+        found.append(sa.or_(id_in(EXPERIENCE.experience_id, ids), id_in(EXPERIENCE.parent_id, ids)))
     if wanted.train_step is not None:
         found.append(_in_batch(key, wanted))
     return found
 
 
 def _is_after(cursor: SampleCursor, latest_first: bool) -> sa.ColumnElement[bool]:
-    place = sa.tuple_(E.explore_step, E.position)
+    place = sa.tuple_(EXPERIENCE.explore_step, EXPERIENCE.position)
     here = (cursor.explore_step, cursor.position)
-    tail = sa.tuple_(E.run, E.step, E.suffix, E.revision, E.experience_id)
+    tail = sa.tuple_(
+        EXPERIENCE.run,
+        EXPERIENCE.step,
+        EXPERIENCE.suffix,
+        EXPERIENCE.revision,
+        EXPERIENCE.experience_id,
+    )
     last = (cursor.run, cursor.step, cursor.suffix, cursor.revision, cursor.experience_id)
     beyond = place < here if latest_first else place > here
     return sa.or_(beyond, sa.and_(place == here, tail > last))
@@ -412,10 +430,13 @@ async def load_experiences(
     connection: Connection, key: StageKey, ids: Iterable[str]
 ) -> dict[str, StoredExperience]:
     """Returns samples by id; ids without a sample are left out."""
-    statement = sa.select(experience).where(of_stage(experience, key), id_in(E.experience_id, ids))
+    statement = sa.select(experience).where(
+        of_stage(experience, key), id_in(EXPERIENCE.experience_id, ids)
+    )
     rows = await connection.fetch(statement)
-    tasks = sa.select(A.assignment_id, A.taskset, A.task_index).where(
-        of_stage(assignment, key), id_in(A.assignment_id, {row.assignment_id for row in rows})
+    tasks = sa.select(ASSIGNMENT.assignment_id, ASSIGNMENT.taskset, ASSIGNMENT.task_index).where(
+        of_stage(assignment, key),
+        id_in(ASSIGNMENT.assignment_id, {row.assignment_id for row in rows}),
     )
     found: Iterable[Row] = await connection.fetch(tasks)
     task_of = {row.assignment_id: row for row in found}
@@ -428,9 +449,9 @@ async def find_by_prefix(
     """Returns ids that begin with these hexadecimal digits (lower case, without dashes)."""
     first, last = digits.ljust(32, "0"), digits.ljust(32, "f")
     statement = (
-        sa.select(E.experience_id)
-        .where(in_stage(experience, key), E.experience_id.between(first, last))
-        .order_by(E.experience_id)
+        sa.select(EXPERIENCE.experience_id)
+        .where(in_stage(experience, key), EXPERIENCE.experience_id.between(first, last))
+        .order_by(EXPERIENCE.experience_id)
         .limit(limit)
     )
     return await connection.fetch_column(statement)

@@ -37,9 +37,43 @@ from services.buffer.store.segments import retired_segments
 from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
-A, S = assignment.c, pipeline_scope.c
-_IN_WORK = sa.and_(in_stage(assignment), A.kind == AssignmentKind.TRAIN, A.is_open)
-_IN_PIPELINE = sa.and_(in_stage(pipeline_scope), one_of(S.state, UNFINISHED_SCOPE))
+ASSIGNMENT, PIPELINE_SCOPE = assignment.c, pipeline_scope.c
+_IN_WORK = sa.and_(
+    in_stage(assignment), ASSIGNMENT.kind == AssignmentKind.TRAIN, ASSIGNMENT.is_open
+)
+_IN_PIPELINE = sa.and_(in_stage(pipeline_scope), one_of(PIPELINE_SCOPE.state, UNFINISHED_SCOPE))
+_BEYOND_ALL = sa.select(*(sa.literal(2**63 - 1, sa.BigInteger) for _ in range(2)))
+EXPERIENCE, RUN_ATTEMPT = experience.c, run_attempt.c
+Place = tuple[int, int]
+"""Explore step and position of a group."""
+RUN_SECONDS = "time/run_execution"
+"""Metric name of a run's duration, as in Trinity-RFT's charts."""
+_LIMIT = sa.bindparam("limit", type_=sa.Integer)
+_NAMES = (
+    *("experience_id", "assignment_id", "explore_step", "position", "run", "advantage"),
+    *("reward", "response_length", "version_min", "metrics", "finish_reason"),
+)
+_BY_PLACE = ("explore_step", "position", "run", "step", "suffix")
+_AS_READY = ("ready_number",)
+_UP_TO_END = tuple(sa.bindparam(name, type_=sa.BigInteger) for name in ("end_step", "end_position"))
+_SOME_BEFORE = (
+    sa.select(*(EXPERIENCE[name] for name in dict.fromkeys((*STAGE_KEY, *_NAMES, *_BY_PLACE))))
+    .where(
+        in_stage(experience),
+        one_of(EXPERIENCE.state, [ExperienceState.READY]),
+        sa.tuple_(EXPERIENCE.explore_step, EXPERIENCE.position) < sa.tuple_(*_UP_TO_END),
+    )
+    .cte("some_before")
+)
+_OPEN_RUNS = (
+    sa.select(sa.func.coalesce(sa.func.sum(assignment.c.num_open_runs), 0))
+    .where(in_stage(assignment), assignment.c.kind == AssignmentKind.TRAIN, assignment.c.is_open)
+    .scalar_subquery()
+)
+EXPERIENCE = experience.c
+TAKEN = (ExperienceState.READY, ExperienceState.BATCHED)
+"""States of experiences that passed the pipeline, trained or not. A batched one that a user
+excluded has a reason."""
 
 
 def _first(table: sa.Table, which: sa.ColumnElement[bool]) -> sa.Select[tuple[int, int]]:
@@ -49,7 +83,6 @@ def _first(table: sa.Table, which: sa.ColumnElement[bool]) -> sa.Select[tuple[in
 
 
 _FIRST = sa.union_all(_first(assignment, _IN_WORK), _first(pipeline_scope, _IN_PIPELINE))
-_BEYOND_ALL = sa.select(*(sa.literal(2**63 - 1, sa.BigInteger) for _ in range(2)))
 _PLACES = sa.union_all(*_FIRST.selects, _BEYOND_ALL).subquery("places")
 FIRST_PLACE = (
     sa.select(_PLACES.c.explore_step, _PLACES.c.position)
@@ -64,13 +97,6 @@ async def first_unfinished(connection: Connection, key: StageKey) -> tuple[int, 
     """Returns explore step and position of the first open or unprocessed training group."""
     rows = await connection.fetch(_FIRST, stage_params(key))
     return min(((row.explore_step, row.position) for row in rows), default=None)
-
-
-C, R = experience.c, run_attempt.c
-Place = tuple[int, int]
-"""Explore step and position of a group."""
-RUN_SECONDS = "time/run_execution"
-"""Metric name of a run's duration, as in Trinity-RFT's charts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,18 +119,15 @@ def is_ready(key: StageKey, before: Place | None) -> sa.ColumnElement[bool]:
 
 def _can_be_batched(is_ordered: bool) -> sa.ColumnElement[bool]:
     """Condition: the same with parameters; `is_ordered` stops at the first unfinished group."""
-    ready = sa.and_(in_stage(experience), one_of(C.state, [ExperienceState.READY]))
+    ready = sa.and_(in_stage(experience), one_of(EXPERIENCE.state, [ExperienceState.READY]))
     if not is_ordered:
         return ready
-    return sa.and_(ready, sa.tuple_(C.explore_step, C.position) < FIRST_PLACE)
-
-
-_LIMIT = sa.bindparam("limit", type_=sa.Integer)
+    return sa.and_(ready, sa.tuple_(EXPERIENCE.explore_step, EXPERIENCE.position) < FIRST_PLACE)
 
 
 @lru_cache
 def _count(is_ordered: bool) -> sa.Select[Any]:
-    some = sa.select(C.run).where(_can_be_batched(is_ordered)).limit(_LIMIT + 1).subquery()
+    some = sa.select(EXPERIENCE.run).where(_can_be_batched(is_ordered)).limit(_LIMIT + 1).subquery()
     return sa.select(sa.func.count()).select_from(some)
 
 
@@ -159,14 +182,6 @@ async def filter_stale(
     return len(await connection.fetch(statement))
 
 
-_NAMES = (
-    *("experience_id", "assignment_id", "explore_step", "position", "run", "advantage"),
-    *("reward", "response_length", "version_min", "metrics", "finish_reason"),
-)
-_BY_PLACE = ("explore_step", "position", "run", "step", "suffix")
-_AS_READY = ("ready_number",)
-
-
 def _with_run(rows: sa.FromClause) -> sa.Select[Any]:
     """Builds a select of experiences with the winning attempt of their run, NULL without one.
 
@@ -174,8 +189,11 @@ def _with_run(rows: sa.FromClause) -> sa.Select[Any]:
     """
     same = (*STAGE_KEY, "assignment_id", "run")
     won = (
-        sa.select(R.metrics.label("run_metrics"), R.duration_seconds)
-        .where(*(R[name] == rows.c[name] for name in same), one_of(R.state, [AttemptState.WON]))
+        sa.select(RUN_ATTEMPT.metrics.label("run_metrics"), RUN_ATTEMPT.duration_seconds)
+        .where(
+            *(RUN_ATTEMPT[name] == rows.c[name] for name in same),
+            one_of(RUN_ATTEMPT.state, [AttemptState.WON]),
+        )
         .limit(1)
         .lateral("won")
     )
@@ -188,9 +206,9 @@ def _next(is_ordered: bool) -> sa.Select[Any]:
     """Builds a select of the next rows to batch; empty unless there are as many as wanted."""
     order = _BY_PLACE if is_ordered else _AS_READY
     some = (
-        sa.select(*(C[name] for name in dict.fromkeys((*STAGE_KEY, *_NAMES, *order))))
+        sa.select(*(EXPERIENCE[name] for name in dict.fromkeys((*STAGE_KEY, *_NAMES, *order))))
         .where(_can_be_batched(is_ordered))
-        .order_by(*(C[name] for name in order))
+        .order_by(*(EXPERIENCE[name] for name in order))
         .limit(_LIMIT)
         .cte("some")
     )
@@ -224,16 +242,6 @@ async def load_ready(
     return Ready(number[0], [_measured(row) for row in rows])
 
 
-_UP_TO_END = tuple(sa.bindparam(name, type_=sa.BigInteger) for name in ("end_step", "end_position"))
-_SOME_BEFORE = (
-    sa.select(*(C[name] for name in dict.fromkeys((*STAGE_KEY, *_NAMES, *_BY_PLACE))))
-    .where(
-        in_stage(experience),
-        one_of(C.state, [ExperienceState.READY]),
-        sa.tuple_(C.explore_step, C.position) < sa.tuple_(*_UP_TO_END),
-    )
-    .cte("some_before")
-)
 _BEFORE = _with_run(_SOME_BEFORE).order_by(*(_SOME_BEFORE.c[name] for name in _BY_PLACE))
 
 
@@ -244,7 +252,7 @@ async def rows_before(connection: Connection, key: StageKey, before: Place) -> l
     return [_measured(row) for row in await connection.fetch(_BEFORE, values)]
 
 
-_THESE = _with_run(experience).where(of_stage(experience), id_in(C.experience_id))
+_THESE = _with_run(experience).where(of_stage(experience), id_in(EXPERIENCE.experience_id))
 
 
 async def ready_rows_by_id(
@@ -286,12 +294,6 @@ def _num_in_state(state: ExperienceState) -> sa.ScalarSelect[int]:
     )
 
 
-_OPEN_RUNS = (
-    sa.select(sa.func.coalesce(sa.func.sum(assignment.c.num_open_runs), 0))
-    .where(in_stage(assignment), assignment.c.kind == AssignmentKind.TRAIN, assignment.c.is_open)
-    .scalar_subquery()
-)
-
 _COUNTS = sa.select(
     _OPEN_RUNS.label("open_runs"),
     _num_in_state(ExperienceState.RAW).label("raw"),
@@ -314,24 +316,26 @@ async def current_load(connection: Connection, stage: Stage) -> RowLoad:
     )
 
 
-E = experience.c
-TAKEN = (ExperienceState.READY, ExperienceState.BATCHED)
-"""States of experiences that passed the pipeline, trained or not. A batched one that a user
-excluded has a reason."""
-
-
 async def least_used(connection: Connection, stage: Stage, count: int) -> list[ReadyRow]:
     """Returns the rows of the source that this stage has trained least often, in order."""
     uses = _uses(stage)
     num_uses = sa.func.coalesce(uses.c.num, 0)
     retired = await retired_segments(connection, stage.samples_key)
     statement = (
-        sa.select(E.experience_id)
-        .join_from(experience, uses, uses.c.experience_id == E.experience_id, isouter=True)
+        sa.select(EXPERIENCE.experience_id)
+        .join_from(experience, uses, uses.c.experience_id == EXPERIENCE.experience_id, isouter=True)
         .where(
-            _is_taken(stage.samples_key), E.segment_id != sa.all_(sa.cast(list(retired), BIGINTS))
+            _is_taken(stage.samples_key),
+            EXPERIENCE.segment_id != sa.all_(sa.cast(list(retired), BIGINTS)),
         )
-        .order_by(num_uses, E.explore_step, E.position, E.run, E.step, E.suffix)
+        .order_by(
+            num_uses,
+            EXPERIENCE.explore_step,
+            EXPERIENCE.position,
+            EXPERIENCE.run,
+            EXPERIENCE.step,
+            EXPERIENCE.suffix,
+        )
         .limit(count)
     )
     ids = await connection.fetch_column(statement)
@@ -353,7 +357,9 @@ async def count_taken(connection: Connection, key: StageKey) -> tuple[int, int]:
     """Counts the rows of a source with contents, and those in retired segments."""
     retired = await retired_segments(connection, key)
     statement = (
-        sa.select(E.segment_id, sa.func.count()).where(_is_taken(key)).group_by(E.segment_id)
+        sa.select(EXPERIENCE.segment_id, sa.func.count())
+        .where(_is_taken(key))
+        .group_by(EXPERIENCE.segment_id)
     )
     numbers = await connection.fetch(statement)
     num_gone = sum(number for segment_id, number in numbers if segment_id in retired)
@@ -362,9 +368,11 @@ async def count_taken(connection: Connection, key: StageKey) -> tuple[int, int]:
 
 async def segments_taken(connection: Connection, key: StageKey) -> Iterable[int]:
     """Returns the segments with rows that another stage may train on."""
-    statement = sa.select(E.segment_id).distinct().where(_is_taken(key))
+    statement = sa.select(EXPERIENCE.segment_id).distinct().where(_is_taken(key))
     return await connection.fetch_column(statement)
 
 
 def _is_taken(key: StageKey) -> sa.ColumnElement[bool]:
-    return sa.and_(in_stage(experience, key), one_of(E.state, TAKEN), E.reason == "")
+    return sa.and_(
+        in_stage(experience, key), one_of(EXPERIENCE.state, TAKEN), EXPERIENCE.reason == ""
+    )

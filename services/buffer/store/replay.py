@@ -24,31 +24,23 @@ from services.buffer.store.schema import batch, batch_item, experience, replay_p
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
-E, P, USED = experience.c, replay_pool.c, batch_item.c
+EXPERIENCE, REPLAY_POOL, USED = experience.c, replay_pool.c, batch_item.c
 _SEEN = (
-    E.experience_id,
-    E.explore_step,
-    E.position,
-    E.run,
-    E.step,
-    E.suffix,
-    E.version_min,
-    E.reward,
-    E.advantage,
+    EXPERIENCE.experience_id,
+    EXPERIENCE.explore_step,
+    EXPERIENCE.position,
+    EXPERIENCE.run,
+    EXPERIENCE.step,
+    EXPERIENCE.suffix,
+    EXPERIENCE.version_min,
+    EXPERIENCE.reward,
+    EXPERIENCE.advantage,
 )
-
-
-async def load_unused(
-    connection: Connection, stage: Stage, before: Place | None
-) -> list[ReplayCandidate]:
-    """Returns samples that were in no batch; with `before`, only of groups before that place."""
-    statement: sa.Select[Any] = sa.select(*_SEEN).where(is_ready(stage.key, before))
-    return [_waiting(row, 0, 0) for row in await connection.fetch(statement)]
-
-
-_POOL = sa.select(P.experience_id).where(in_stage(replay_pool))
+_POOL = sa.select(REPLAY_POOL.experience_id).where(in_stage(replay_pool))
 _POOLED: sa.Select[Any] = sa.select(*_SEEN).where(
-    of_stage(experience), id_in(E.experience_id), one_of(E.state, [ExperienceState.BATCHED])
+    of_stage(experience),
+    id_in(EXPERIENCE.experience_id),
+    one_of(EXPERIENCE.state, [ExperienceState.BATCHED]),
 )
 _USES = (
     sa.select(USED.experience_id, sa.func.count(), sa.func.max(USED.step))
@@ -60,8 +52,6 @@ _USES = (
     )
     .group_by(USED.experience_id)
 )
-
-
 _AGES = sa.select(
     batch.c.step, sa.extract("epoch", sa.func.clock_timestamp() - batch.c.composed_at)
 ).where(
@@ -69,6 +59,15 @@ _AGES = sa.select(
     batch.c.line == sa.bindparam("given_line"),
     batch.c.step == sa.any_(sa.bindparam("given_steps", type_=BIGINTS)),
 )
+_LEAVE = sa.delete(replay_pool).where(in_stage(replay_pool), id_in(REPLAY_POOL.experience_id))
+
+
+async def load_unused(
+    connection: Connection, stage: Stage, before: Place | None
+) -> list[ReplayCandidate]:
+    """Returns samples that were in no batch; with `before`, only of groups before that place."""
+    statement: sa.Select[Any] = sa.select(*_SEEN).where(is_ready(stage.key, before))
+    return [_waiting(row, 0, 0) for row in await connection.fetch(statement)]
 
 
 async def load_used(connection: Connection, stage: Stage) -> list[ReplayCandidate]:
@@ -112,9 +111,6 @@ async def enter_pool(connection: Connection, key: StageKey, ids: Sequence[str]) 
     await insert_rows(connection, replay_pool, rows, ignore_existing=True)
 
 
-_LEAVE = sa.delete(replay_pool).where(in_stage(replay_pool), id_in(P.experience_id))
-
-
 async def leave_pool(connection: Connection, key: StageKey, ids: Collection[str]) -> None:
     """Removes samples from the pool: no further batch uses them."""
     if ids:
@@ -127,7 +123,7 @@ async def withdraw(
     """Keeps samples out of further batches of any stage, and records the user's reason."""
     await leave_pool(connection, key, ids)
     if ids:
-        chosen = sa.and_(_batched(key, ids), E.reason == "")
+        chosen = sa.and_(_batched(key, ids), EXPERIENCE.reason == "")
         await connection.execute(sa.update(experience).where(chosen).values(reason=reason))
 
 
@@ -137,9 +133,9 @@ async def restore_withdrawn(connection: Connection, stage: Stage, ids: Collectio
         return 0
     statement = (
         sa.update(experience)
-        .where(_batched(stage.key, ids), E.reason != "")
+        .where(_batched(stage.key, ids), EXPERIENCE.reason != "")
         .values(reason="")
-        .returning(E.experience_id)
+        .returning(EXPERIENCE.experience_id)
     )
     withdrawn = await connection.fetch_column(statement)
     if stage.plan.replay is not None and stage.plan.replay.cooldown_steps is not None:
@@ -150,8 +146,8 @@ async def restore_withdrawn(connection: Connection, stage: Stage, ids: Collectio
 def _batched(key: StageKey, ids: Collection[str]) -> sa.ColumnElement[bool]:
     return sa.and_(
         of_stage(experience, key),
-        id_in(E.experience_id, ids),
-        one_of(E.state, [ExperienceState.BATCHED]),
+        id_in(EXPERIENCE.experience_id, ids),
+        one_of(EXPERIENCE.state, [ExperienceState.BATCHED]),
     )
 
 
@@ -196,6 +192,8 @@ async def segments_replayed(connection: Connection, key: StageKey) -> set[int]:
     """Returns the segments with contents of samples in the pool."""
     ids = await connection.fetch_column(_POOL, stage_params(key))
     statement = (
-        sa.select(E.segment_id).distinct().where(of_stage(experience), id_in(E.experience_id))
+        sa.select(EXPERIENCE.segment_id)
+        .distinct()
+        .where(of_stage(experience), id_in(EXPERIENCE.experience_id))
     )
     return set(await connection.fetch_column(statement, stage_params(key, ids=ids)))

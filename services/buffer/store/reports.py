@@ -56,6 +56,44 @@ REPORT_PAGES = 256
 """Pages per statement when old reports are deleted: two MiB, some 20,000 reports."""
 BLOB_PAGES = 16
 """Pages per statement for blobs, whose bodies lie in other pages and are deleted with them."""
+_AFTER = (
+    sa.select(commit_report)
+    .where(
+        commit_report.c.producer == sa.bindparam("given_producer"),
+        commit_report.c.number > sa.bindparam("after"),
+    )
+    .order_by(commit_report.c.number)
+    .limit(sa.bindparam("limit", type_=sa.Integer))
+)
+_OLD_REPORT = commit_report.c.reported_at < NOW - TOLD
+_OLD_BLOB = sa.or_(
+    sa.and_(blob.c.body.is_(None), blob.c.stored_at < NOW - TAKEN),
+    blob.c.stored_at < NOW - ABANDONED,
+)
+_NUM_PAGES = sa.text(
+    "SELECT pg_relation_size(CAST(:name AS regclass)) / CAST(current_setting('block_size') AS int)"
+)
+_IN_PAGES = sa.text("ctid >= CAST(:first AS tid) AND ctid < CAST(:after AS tid)")
+_OF_EXPERIMENT = (
+    progress.c.tenant == sa.bindparam("tenant"),
+    progress.c.experiment_id == sa.bindparam("experiment_id", type_=progress.c.experiment_id.type),
+)
+_LOCK = sa.select(
+    sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(sa.bindparam("topic", type_=sa.Text), 0))
+)
+_NEWEST = sa.select(sa.func.coalesce(sa.func.max(progress.c.number), 0)).where(*_OF_EXPERIMENT)
+_APPEND = (
+    sa.insert(progress)
+    .values(
+        tenant=sa.bindparam("tenant"),
+        experiment_id=sa.bindparam("experiment_id", type_=progress.c.experiment_id.type),
+        number=_NEWEST.scalar_subquery() + 1,
+        stage=sa.bindparam("stage"),
+        kind=sa.bindparam("kind"),
+        body=sa.bindparam("body", type_=progress.c.body.type),
+    )
+    .inline()  # no RETURNING of the number
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +118,7 @@ class DeadLetter:
     sequence: int | None = None
 
 
-C = commit_report.c
+COMMIT_REPORT = commit_report.c
 _LOCK_AND_NOTIFY = sa.text(
     "SELECT pg_advisory_xact_lock(hashtextextended(topic, 0)), pg_notify(:channel, topic)"
     " FROM unnest(CAST(:topics AS text[])) AS topic"
@@ -90,8 +128,11 @@ _INSERT = (
     .from_select(
         ["producer", "state", "reason", "sequence"],
         sa.select(
-            *(sa.bindparam(f"own_{name}", type_=C[name].type) for name in ("producer", "state")),
-            sa.bindparam("own_reason", type_=C.reason.type),
+            *(
+                sa.bindparam(f"own_{name}", type_=COMMIT_REPORT[name].type)
+                for name in ("producer", "state")
+            ),
+            sa.bindparam("own_reason", type_=COMMIT_REPORT.reason.type),
             sa.func.unnest(sa.bindparam("sequences", type_=BIGINTS)),
         ),
     )
@@ -121,17 +162,6 @@ async def insert_reports(connection: Connection, reports: Sequence[CommitReport]
     for (producer, fate, reason), sequences in alike.items():
         own = {"own_producer": producer, "own_state": fate, "own_reason": reason}
         await connection.execute(_INSERT, {**own, "sequences": sequences})
-
-
-_AFTER = (
-    sa.select(commit_report)
-    .where(
-        commit_report.c.producer == sa.bindparam("given_producer"),
-        commit_report.c.number > sa.bindparam("after"),
-    )
-    .order_by(commit_report.c.number)
-    .limit(sa.bindparam("limit", type_=sa.Integer))
-)
 
 
 async def load_reports(
@@ -241,13 +271,6 @@ async def take_blob(connection: Connection, tenant: str, sha256: bytes) -> bytes
     return bytes(found.body or b"")
 
 
-_OLD_REPORT = commit_report.c.reported_at < NOW - TOLD
-_OLD_BLOB = sa.or_(
-    sa.and_(blob.c.body.is_(None), blob.c.stored_at < NOW - TAKEN),
-    blob.c.stored_at < NOW - ABANDONED,
-)
-
-
 async def delete_old_reports(connection: Connection) -> None:
     """Deletes old reports, as `_forget` does.
 
@@ -259,12 +282,6 @@ async def delete_old_reports(connection: Connection) -> None:
 async def delete_old_blobs(connection: Connection) -> None:
     """Deletes old blobs, as `_forget` does."""
     await _forget(connection, blob, _OLD_BLOB, BLOB_PAGES)
-
-
-_NUM_PAGES = sa.text(
-    "SELECT pg_relation_size(CAST(:name AS regclass)) / CAST(current_setting('block_size') AS int)"
-)
-_IN_PAGES = sa.text("ctid >= CAST(:first AS tid) AND ctid < CAST(:after AS tid)")
 
 
 async def _forget(
@@ -291,28 +308,6 @@ class LoggedEvent:
     unix_millis: int
     kind: str
     body: Mapping[str, JsonValue]
-
-
-_OF_EXPERIMENT = (
-    progress.c.tenant == sa.bindparam("tenant"),
-    progress.c.experiment_id == sa.bindparam("experiment_id", type_=progress.c.experiment_id.type),
-)
-_LOCK = sa.select(
-    sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(sa.bindparam("topic", type_=sa.Text), 0))
-)
-_NEWEST = sa.select(sa.func.coalesce(sa.func.max(progress.c.number), 0)).where(*_OF_EXPERIMENT)
-_APPEND = (
-    sa.insert(progress)
-    .values(
-        tenant=sa.bindparam("tenant"),
-        experiment_id=sa.bindparam("experiment_id", type_=progress.c.experiment_id.type),
-        number=_NEWEST.scalar_subquery() + 1,
-        stage=sa.bindparam("stage"),
-        kind=sa.bindparam("kind"),
-        body=sa.bindparam("body", type_=progress.c.body.type),
-    )
-    .inline()  # no RETURNING of the number
-)
 
 
 async def log_event(connection: Connection, key: StageKey, event: Event) -> None:

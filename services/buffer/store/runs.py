@@ -53,6 +53,90 @@ _RUNS = (
 _VIEWS = sa.select(assignment, _RUNS.label("runs")).where(
     of_stage(assignment), id_in(assignment.c.assignment_id)
 )
+_KNOWN = sa.select(
+    *(run_attempt.c[name] for name in ("assignment_id", "run", "attempt")),
+    *(run_attempt.c[name] for name in ("producer", "sequence", "content_hash", "state")),
+)
+_BY_PLACE_OR_SEQUENCE = sa.union_all(
+    _KNOWN.where(in_stage(run_attempt), id_in(run_attempt.c.assignment_id)),
+    _KNOWN.where(
+        run_attempt.c.producer == sa.bindparam("given_producer"),
+        run_attempt.c.sequence == sa.any_(sa.bindparam("sequences", type_=BIGINTS)),
+    ),
+)
+# Serializes commits of results of the same assignments; the fixed order avoids deadlocks.
+_HOLD = sa.select(sa.func.count()).select_from(
+    sa.select(assignment.c.assignment_id)
+    .where(of_stage(assignment), id_in(assignment.c.assignment_id))
+    .order_by(assignment.c.assignment_id)
+    .with_for_update(key_share=True)
+    .subquery("held")
+)
+# The ids find the rows by index, the places select among them. `IN (SELECT ...) IS TRUE` makes
+# Postgres hash the places: it would scan an array for each row, and the plan of a join varies.
+_PLACES = sa.select(
+    sa.func.unnest(sa.bindparam("run_ids", type_=UUIDS)),
+    sa.func.unnest(sa.bindparam("run_numbers", type_=INTEGERS)),
+)
+_UPDATE_RUNS = (
+    sa.update(run)
+    .where(
+        in_stage(run),
+        id_in(run.c.assignment_id),
+        sa.tuple_(run.c.assignment_id, run.c.run).in_(_PLACES).is_(sa.true()),
+    )
+    .values(
+        state=sa.bindparam("new_state"),
+        num_failed=sa.bindparam("new_num_failed"),
+        reason=sa.bindparam("new_reason"),
+    )
+)
+_NUM_OPEN_RUNS = (
+    sa.select(sa.func.count())
+    .select_from(run)
+    .where(*(run.c[name] == assignment.c[name] for name in (*STAGE_KEY, "assignment_id")))
+    .where(run.c.state == RunState.OPEN)
+    .scalar_subquery()
+)
+_UPDATE_OPEN_COUNTS = (
+    sa.update(assignment)
+    .where(of_stage(assignment), id_in(assignment.c.assignment_id))
+    .values(num_open_runs=_NUM_OPEN_RUNS)
+)
+_OF_KIND = sa.and_(
+    in_stage(assignment), assignment.c.kind == sa.bindparam("given_kind", type_=sa.Text)
+)
+_COUNT = sa.func.count()
+_FIRST_STEP = (
+    sa.select(sa.func.min(assignment.c.explore_step))
+    .where(_OF_KIND, assignment.c.is_open)
+    .correlate(None)
+    .scalar_subquery()
+)
+_OLDEST_OPEN = sa.select(
+    sa.func.min(assignment.c.explore_step).label("explore_step"),
+    _COUNT.filter(assignment.c.is_open).label("num_open"),
+    _COUNT.filter(assignment.c.state == AssignmentState.PENDING).label("num_pending"),
+    _COUNT.label("num_all"),
+    sa.func.array_agg(sa.distinct(assignment.c.leased_by))
+    .filter(assignment.c.state == AssignmentState.LEASED)
+    .label("holders"),
+    sa.func.max(assignment.c.required_version).label("required_version"),
+).where(_OF_KIND, assignment.c.explore_step == _FIRST_STEP)
+_WON_RUNS = (
+    sa.select(
+        run_attempt.c.assignment_id,
+        run_attempt.c.run,
+        run_attempt.c.metrics,
+        run_attempt.c.duration_seconds,
+    )
+    .where(
+        in_stage(run_attempt),
+        id_in(run_attempt.c.assignment_id),
+        one_of(run_attempt.c.state, [AttemptState.WON]),
+    )
+    .order_by(run_attempt.c.assignment_id, run_attempt.c.run)
+)
 
 
 def _view(row: Row) -> AssignmentView:
@@ -70,29 +154,6 @@ def _view(row: Row) -> AssignmentView:
             for number, state, num_failed, reason in row.runs or ()
         },
     )
-
-
-_KNOWN = sa.select(
-    *(run_attempt.c[name] for name in ("assignment_id", "run", "attempt")),
-    *(run_attempt.c[name] for name in ("producer", "sequence", "content_hash", "state")),
-)
-_BY_PLACE_OR_SEQUENCE = sa.union_all(
-    _KNOWN.where(in_stage(run_attempt), id_in(run_attempt.c.assignment_id)),
-    _KNOWN.where(
-        run_attempt.c.producer == sa.bindparam("given_producer"),
-        run_attempt.c.sequence == sa.any_(sa.bindparam("sequences", type_=BIGINTS)),
-    ),
-)
-
-
-# Serializes commits of results of the same assignments; the fixed order avoids deadlocks.
-_HOLD = sa.select(sa.func.count()).select_from(
-    sa.select(assignment.c.assignment_id)
-    .where(of_stage(assignment), id_in(assignment.c.assignment_id))
-    .order_by(assignment.c.assignment_id)
-    .with_for_update(key_share=True)
-    .subquery("held")
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,27 +241,6 @@ async def insert_attempts(
     await insert_rows(connection, run_attempt, rows)
 
 
-# The ids find the rows by index, the places select among them. `IN (SELECT ...) IS TRUE` makes
-# Postgres hash the places: it would scan an array for each row, and the plan of a join varies.
-_PLACES = sa.select(
-    sa.func.unnest(sa.bindparam("run_ids", type_=UUIDS)),
-    sa.func.unnest(sa.bindparam("run_numbers", type_=INTEGERS)),
-)
-_UPDATE_RUNS = (
-    sa.update(run)
-    .where(
-        in_stage(run),
-        id_in(run.c.assignment_id),
-        sa.tuple_(run.c.assignment_id, run.c.run).in_(_PLACES).is_(sa.true()),
-    )
-    .values(
-        state=sa.bindparam("new_state"),
-        num_failed=sa.bindparam("new_num_failed"),
-        reason=sa.bindparam("new_reason"),
-    )
-)
-
-
 async def update_runs(
     connection: Connection, key: StageKey, changed: Sequence[tuple[str, int, RunProgress]]
 ) -> None:
@@ -214,20 +254,6 @@ async def update_runs(
         ids = list(set(run_ids))
         places = {"ids": ids, "run_ids": run_ids, "run_numbers": numbers}
         await connection.execute(_UPDATE_RUNS, stage_params(key, **places, **values))
-
-
-_NUM_OPEN_RUNS = (
-    sa.select(sa.func.count())
-    .select_from(run)
-    .where(*(run.c[name] == assignment.c[name] for name in (*STAGE_KEY, "assignment_id")))
-    .where(run.c.state == RunState.OPEN)
-    .scalar_subquery()
-)
-_UPDATE_OPEN_COUNTS = (
-    sa.update(assignment)
-    .where(of_stage(assignment), id_in(assignment.c.assignment_id))
-    .values(num_open_runs=_NUM_OPEN_RUNS)
-)
 
 
 async def update_open_counts(connection: Connection, key: StageKey, ids: Sequence[str]) -> None:
@@ -261,28 +287,6 @@ async def most_common_failure(connection: Connection, key: StageKey) -> str:
     return await connection.fetch_value(counted) or ""
 
 
-_OF_KIND = sa.and_(
-    in_stage(assignment), assignment.c.kind == sa.bindparam("given_kind", type_=sa.Text)
-)
-_COUNT = sa.func.count()
-_FIRST_STEP = (
-    sa.select(sa.func.min(assignment.c.explore_step))
-    .where(_OF_KIND, assignment.c.is_open)
-    .correlate(None)
-    .scalar_subquery()
-)
-_OLDEST_OPEN = sa.select(
-    sa.func.min(assignment.c.explore_step).label("explore_step"),
-    _COUNT.filter(assignment.c.is_open).label("num_open"),
-    _COUNT.filter(assignment.c.state == AssignmentState.PENDING).label("num_pending"),
-    _COUNT.label("num_all"),
-    sa.func.array_agg(sa.distinct(assignment.c.leased_by))
-    .filter(assignment.c.state == AssignmentState.LEASED)
-    .label("holders"),
-    sa.func.max(assignment.c.required_version).label("required_version"),
-).where(_OF_KIND, assignment.c.explore_step == _FIRST_STEP)
-
-
 async def oldest_open_work(
     connection: Connection, key: StageKey, *kinds: AssignmentKind
 ) -> list[OpenWork | None]:
@@ -310,22 +314,6 @@ class WonRun:
 
     metrics: dict[str, float]
     duration_seconds: float
-
-
-_WON_RUNS = (
-    sa.select(
-        run_attempt.c.assignment_id,
-        run_attempt.c.run,
-        run_attempt.c.metrics,
-        run_attempt.c.duration_seconds,
-    )
-    .where(
-        in_stage(run_attempt),
-        id_in(run_attempt.c.assignment_id),
-        one_of(run_attempt.c.state, [AttemptState.WON]),
-    )
-    .order_by(run_attempt.c.assignment_id, run_attempt.c.run)
-)
 
 
 async def won_runs(

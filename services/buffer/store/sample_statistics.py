@@ -29,7 +29,14 @@ from trinity.types import StageKey
 UNSCORED = (ExperienceState.SUPERSEDED, ExperienceState.LATE)
 """States of samples whose runs do not count."""
 LARGEST = 1e300
-A, E = assignment.c, experience.c
+ASSIGNMENT, EXPERIENCE = assignment.c, experience.c
+MAX_GROUPS = 1024
+"""Limit of groups that are compared together; the newest are taken."""
+UNCOUNTED = (ExperienceState.DERIVED, ExperienceState.SUPERSEDED, ExperienceState.LATE)
+"""States that do not count; a derived sample is counted by its revision."""
+BATCHED = (ExperienceState.BATCHED, ExperienceState.DELETED)
+"""States of samples that may have been in a batch; deleted ones may have been trained before."""
+USED = batch_item.c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +58,15 @@ async def newest_draws(
 ) -> list[TaskDraw]:
     """Returns the newest drawings, by explore step and position; for an index leads that way."""
     statement = (
-        sa.select(A.assignment_id, A.taskset, A.task_index, A.required_version, A.repeat_times)
+        sa.select(
+            ASSIGNMENT.assignment_id,
+            ASSIGNMENT.taskset,
+            ASSIGNMENT.task_index,
+            ASSIGNMENT.required_version,
+            ASSIGNMENT.repeat_times,
+        )
         .where(*_conditions(key, wanted))
-        .order_by(A.explore_step.desc(), A.position.desc())
+        .order_by(ASSIGNMENT.explore_step.desc(), ASSIGNMENT.position.desc())
         .limit(limit)
     )
     rows: Iterable[Row] = await connection.fetch(statement)
@@ -78,14 +91,14 @@ async def draws_by_task(
     found: dict[Task, int] = {}
     for taskset, wanted in indices.items():
         statement = (
-            sa.select(A.task_index, sa.func.count().label("number"))
+            sa.select(ASSIGNMENT.task_index, sa.func.count().label("number"))
             .where(
                 in_stage(assignment, key),
-                A.kind == kind,
-                A.taskset == taskset,
-                number_in(A.task_index, wanted),
+                ASSIGNMENT.kind == kind,
+                ASSIGNMENT.taskset == taskset,
+                number_in(ASSIGNMENT.task_index, wanted),
             )
-            .group_by(A.task_index)
+            .group_by(ASSIGNMENT.task_index)
         )
         rows: Iterable[Row] = await connection.fetch(statement)
         found |= {(taskset, row.task_index): row.number for row in rows}
@@ -115,56 +128,47 @@ async def _sample_means(
     connection: Connection, key: StageKey, assignment_ids: Sequence[str], metric: str
 ) -> dict[tuple[str, int], float]:
     """Returns the mean over the samples of each run; revisions do not count beside them."""
-    value = sa.cast(E.metrics.op("->>")(metric), sa.Float) if metric else E.reward
+    value = sa.cast(EXPERIENCE.metrics.op("->>")(metric), sa.Float) if metric else EXPERIENCE.reward
     statement = (
-        sa.select(E.assignment_id, E.run, sa.func.avg(value).label("score"))
+        sa.select(EXPERIENCE.assignment_id, EXPERIENCE.run, sa.func.avg(value).label("score"))
         .where(
             of_stage(experience, key),
-            id_in(E.assignment_id, assignment_ids),
-            E.parent_id.is_(None),
-            ~one_of(E.state, UNSCORED),
+            id_in(EXPERIENCE.assignment_id, assignment_ids),
+            EXPERIENCE.parent_id.is_(None),
+            ~one_of(EXPERIENCE.state, UNSCORED),
             value.between(-LARGEST, LARGEST),  # neither absent nor NaN, and their sum is finite
         )
-        .group_by(E.assignment_id, E.run)
+        .group_by(EXPERIENCE.assignment_id, EXPERIENCE.run)
     )
     rows: Iterable[Row] = await connection.fetch(statement)
     return {(row.assignment_id, row.run): row.score for row in rows}
 
 
 def _conditions(key: StageKey, wanted: DrawFilter) -> list[sa.ColumnElement[bool]]:
-    found = [in_stage(assignment, key), A.kind == wanted.kind]
+    found = [in_stage(assignment, key), ASSIGNMENT.kind == wanted.kind]
     if wanted.taskset:
-        found.append(A.taskset == wanted.taskset)
+        found.append(ASSIGNMENT.taskset == wanted.taskset)
     if wanted.versions:
         # The explore step of an evaluation is the version that it measures, and has an index.
         is_evaluation = wanted.kind is AssignmentKind.EVAL
-        column = A.explore_step if is_evaluation else A.required_version
+        column = ASSIGNMENT.explore_step if is_evaluation else ASSIGNMENT.required_version
         found.append(number_in(column, wanted.versions))
     return found
-
-
-MAX_GROUPS = 1024
-"""Limit of groups that are compared together; the newest are taken."""
-UNCOUNTED = (ExperienceState.DERIVED, ExperienceState.SUPERSEDED, ExperienceState.LATE)
-"""States that do not count; a derived sample is counted by its revision."""
-BATCHED = (ExperienceState.BATCHED, ExperienceState.DELETED)
-"""States of samples that may have been in a batch; deleted ones may have been trained before."""
-USED = batch_item.c
 
 
 async def last_settled_step(connection: Connection, stage: Stage) -> int:
     """Returns the last explore step up to which every sample is batched or finally left out."""
     key = stage.key
     open_steps = [
-        sa.select(sa.func.min(A.explore_step)).where(
-            in_stage(assignment, key), A.kind == AssignmentKind.TRAIN, A.is_open
+        sa.select(sa.func.min(ASSIGNMENT.explore_step)).where(
+            in_stage(assignment, key), ASSIGNMENT.kind == AssignmentKind.TRAIN, ASSIGNMENT.is_open
         ),
         sa.select(sa.func.min(pipeline_scope.c.explore_step)).where(
             in_stage(pipeline_scope, key), one_of(pipeline_scope.c.state, UNFINISHED_SCOPE)
         ),
         *(
-            sa.select(sa.func.min(E.explore_step)).where(
-                in_stage(experience, key), one_of(E.state, [state])
+            sa.select(sa.func.min(EXPERIENCE.explore_step)).where(
+                in_stage(experience, key), one_of(EXPERIENCE.state, [state])
             )
             for state in UNTRAINED
         ),
@@ -186,14 +190,20 @@ async def load_population(
     """Returns the population of explore steps `after` + 1 to `up_to`; None without groups."""
     key = stage.key
     statement = (
-        sa.select(A.assignment_id, A.taskset, A.task_index, A.repeat_times, A.explore_step)
+        sa.select(
+            ASSIGNMENT.assignment_id,
+            ASSIGNMENT.taskset,
+            ASSIGNMENT.task_index,
+            ASSIGNMENT.repeat_times,
+            ASSIGNMENT.explore_step,
+        )
         .where(
             in_stage(assignment, key),
-            A.kind == AssignmentKind.TRAIN,
-            A.explore_step > after,
-            A.explore_step <= up_to,
+            ASSIGNMENT.kind == AssignmentKind.TRAIN,
+            ASSIGNMENT.explore_step > after,
+            ASSIGNMENT.explore_step <= up_to,
         )
-        .order_by(A.explore_step.desc(), A.position)
+        .order_by(ASSIGNMENT.explore_step.desc(), ASSIGNMENT.position)
         .limit(MAX_GROUPS)
     )
     groups = await connection.fetch(statement)
@@ -216,15 +226,17 @@ async def _samples(
 ) -> Sequence[GeneratedSample]:
     """Returns each sample once, with the outcome of all its revisions."""
     statement = sa.select(
-        E.experience_id,
-        E.assignment_id,
-        E.payload_id,
-        E.state,
-        E.reason,
-        E.reward,
-        E.response_length,
+        EXPERIENCE.experience_id,
+        EXPERIENCE.assignment_id,
+        EXPERIENCE.payload_id,
+        EXPERIENCE.state,
+        EXPERIENCE.reason,
+        EXPERIENCE.reward,
+        EXPERIENCE.response_length,
     ).where(
-        in_stage(experience, stage.key), id_in(E.assignment_id, tasks), ~one_of(E.state, UNCOUNTED)
+        in_stage(experience, stage.key),
+        id_in(EXPERIENCE.assignment_id, tasks),
+        ~one_of(EXPERIENCE.state, UNCOUNTED),
     )
     rows_of: dict[str, list[Row]] = defaultdict(list)
     found: Iterable[Row] = await connection.fetch(statement)

@@ -42,6 +42,28 @@ from trinity.types import StageKey
 
 REMOVERS_LOCK = 0x7365676D
 """Advisory lock of the only process that removes partitions: Postgres detaches one at a time."""
+FILL = sa.select(segment.c.num_rows, segment.c.num_bytes).where(
+    in_stage(segment),
+    segment.c.segment_id == sa.select(stage.c.segment_id).where(in_stage(stage)).scalar_subquery(),
+)
+"""Size of the segment that takes a stage's samples."""
+_GROW = (
+    sa.update(segment)
+    .where(in_stage(segment), segment.c.segment_id == sa.bindparam("given_segment"))
+    .values(
+        num_rows=segment.c.num_rows + sa.bindparam("more_rows", type_=sa.BigInteger),
+        num_bytes=segment.c.num_bytes + sa.bindparam("more_bytes", type_=sa.BigInteger),
+    )
+)
+_UNREMOVED = sa.text(
+    "SELECT s.segment_id, i.inhrelid IS NOT NULL AS is_attached,"
+    " coalesce(i.inhdetachpending, false) AS is_pending FROM segment s"
+    " LEFT JOIN pg_inherits i ON i.inhrelid = to_regclass('payload_' || s.segment_id)"
+    " WHERE s.retired_at IS NOT NULL AND s.removed_at IS NULL"
+    " ORDER BY is_pending DESC, s.segment_id"
+)
+EXPERIENCE, SEGMENT = experience.c, segment.c
+IDS_AT_ONCE = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +112,6 @@ def unavailable_if_dropped() -> Iterator[None]:
         raise Unavailable("contents were removed while they were read: ask again") from error
 
 
-FILL = sa.select(segment.c.num_rows, segment.c.num_bytes).where(
-    in_stage(segment),
-    segment.c.segment_id == sa.select(stage.c.segment_id).where(in_stage(stage)).scalar_subquery(),
-)
-"""Size of the segment that takes a stage's samples."""
-_GROW = (
-    sa.update(segment)
-    .where(in_stage(segment), segment.c.segment_id == sa.bindparam("given_segment"))
-    .values(
-        num_rows=segment.c.num_rows + sa.bindparam("more_rows", type_=sa.BigInteger),
-        num_bytes=segment.c.num_bytes + sa.bindparam("more_bytes", type_=sa.BigInteger),
-    )
-)
-
-
 async def grow_segment(
     connection: Connection, key: StageKey, segment_id: int, num_rows: int, num_bytes: int
 ) -> None:
@@ -122,15 +129,6 @@ async def try_removal_lock(connection: Connection) -> bool:
 async def release_removal_lock(connection: Connection) -> None:
     """Releases the lock of `try_removal_lock`."""
     await connection.execute(sa.select(sa.func.pg_advisory_unlock(REMOVERS_LOCK)))
-
-
-_UNREMOVED = sa.text(
-    "SELECT s.segment_id, i.inhrelid IS NOT NULL AS is_attached,"
-    " coalesce(i.inhdetachpending, false) AS is_pending FROM segment s"
-    " LEFT JOIN pg_inherits i ON i.inhrelid = to_regclass('payload_' || s.segment_id)"
-    " WHERE s.retired_at IS NOT NULL AND s.removed_at IS NULL"
-    " ORDER BY is_pending DESC, s.segment_id"
-)
 
 
 async def remove_retired(connection: Connection) -> int:
@@ -154,16 +152,12 @@ async def _detach(connection: Connection, name: str, how: str) -> None:
     await connection.execute(sa.text(f"ALTER TABLE payload DETACH PARTITION {name} {how}"))
 
 
-E, S = experience.c, segment.c
-IDS_AT_ONCE = 20_000
-
-
 async def stages_with_old_segments(connection: Connection) -> list[StageKey]:
     """Returns the stages with a full segment that is neither retired nor removed."""
     columns = [segment.c[name] for name in STAGE_KEY]
     statement = (
         sa.select(*columns)
-        .where(S.removed_at.is_(None), S.retired_at.is_(None))
+        .where(SEGMENT.removed_at.is_(None), SEGMENT.retired_at.is_(None))
         .group_by(*columns)
         .having(sa.func.count() > 1)
     )
@@ -172,18 +166,18 @@ async def stages_with_old_segments(connection: Connection) -> list[StageKey]:
 
 async def old_segments(connection: Connection, stage: Stage) -> set[int]:
     """Returns the segments with contents that are not written to any more."""
-    statement = sa.select(S.segment_id).where(
+    statement = sa.select(SEGMENT.segment_id).where(
         in_stage(segment, stage.key),
-        S.removed_at.is_(None),
-        S.retired_at.is_(None),
-        S.segment_id < stage.segment_id,
+        SEGMENT.removed_at.is_(None),
+        SEGMENT.retired_at.is_(None),
+        SEGMENT.segment_id < stage.segment_id,
     )
     return set(await connection.fetch_column(statement))
 
 
 async def segments_waiting(connection: Connection, key: StageKey) -> set[int]:
     """Returns the segments with samples that may still be batched."""
-    return await _segments(connection, key, one_of(E.state, UNTRAINED))
+    return await _segments(connection, key, one_of(EXPERIENCE.state, UNTRAINED))
 
 
 async def segments_evaluated(connection: Connection, key: StageKey) -> set[int]:
@@ -197,7 +191,7 @@ async def segments_evaluated(connection: Connection, key: StageKey) -> set[int]:
         assignment.c.explore_step.in_(versions),
     )
     ids = await connection.fetch_column(measured)
-    return await _segments(connection, key, id_in(E.assignment_id, ids)) if ids else set()
+    return await _segments(connection, key, id_in(EXPERIENCE.assignment_id, ids)) if ids else set()
 
 
 async def segments_reopened(connection: Connection, key: StageKey, first_step: int) -> set[int]:
@@ -208,7 +202,7 @@ async def segments_reopened(connection: Connection, key: StageKey, first_step: i
         pipeline_scope.c.explore_step >= first_step,
     )
     ids = await connection.fetch_column(dead)
-    return await _segments(connection, key, id_in(E.assignment_id, ids)) if ids else set()
+    return await _segments(connection, key, id_in(EXPERIENCE.assignment_id, ids)) if ids else set()
 
 
 async def segments_batched(
@@ -229,7 +223,9 @@ async def segments_batched(
         some = await connection.fetch(rows.where(after))
         ids = [row.experience_id for row in some if row.experience_id is not None]
         if ids:
-            found |= await _segments(connection, stage.samples_key, id_in(E.experience_id, ids))
+            found |= await _segments(
+                connection, stage.samples_key, id_in(EXPERIENCE.experience_id, ids)
+            )
         if len(some) < IDS_AT_ONCE:
             return found
         last = (some[-1].step, some[-1].position)
@@ -238,7 +234,7 @@ async def segments_batched(
 async def _segments(
     connection: Connection, key: StageKey, chosen: sa.ColumnElement[bool]
 ) -> set[int]:
-    statement = sa.select(E.segment_id).distinct().where(in_stage(experience, key), chosen)
+    statement = sa.select(EXPERIENCE.segment_id).distinct().where(in_stage(experience, key), chosen)
     return set(await connection.fetch_column(statement))
 
 
@@ -246,16 +242,18 @@ async def retire_segments(connection: Connection, key: StageKey, ids: Iterable[i
     """Retires segments; returns rows and bytes of each."""
     statement = (
         sa.update(segment)
-        .where(in_stage(segment, key), number_in(S.segment_id, ids))
+        .where(in_stage(segment, key), number_in(SEGMENT.segment_id, ids))
         .values(retired_at=NOW)
-        .returning(S.num_rows, S.num_bytes)
+        .returning(SEGMENT.num_rows, SEGMENT.num_bytes)
     )
     return await connection.fetch(statement)
 
 
 async def retired_segments(connection: Connection, key: StageKey) -> set[int]:
     """Returns the retired segments, removed or not."""
-    statement = sa.select(S.segment_id).where(in_stage(segment, key), S.retired_at.is_not(None))
+    statement = sa.select(SEGMENT.segment_id).where(
+        in_stage(segment, key), SEGMENT.retired_at.is_not(None)
+    )
     return set(await connection.fetch_column(statement))
 
 
@@ -265,12 +263,16 @@ async def count_retired(
     """Counts samples in retired segments in the batches of these steps; also the last such step."""
     c = batch_item.c
     is_own = sa.and_(in_stage(batch_item, stage.key), c.line == stage.line)
-    same = sa.and_(E.experience_id == c.experience_id, of_stage(experience, stage.samples_key))
+    same = sa.and_(
+        EXPERIENCE.experience_id == c.experience_id, of_stage(experience, stage.samples_key)
+    )
     retired = await retired_segments(connection, stage.samples_key)
     statement = (
         sa.select(sa.func.count(), sa.func.max(c.step))
         .join_from(batch_item, experience, same)
-        .where(is_own, c.step.between(first_step, last_step), number_in(E.segment_id, retired))
+        .where(
+            is_own, c.step.between(first_step, last_step), number_in(EXPERIENCE.segment_id, retired)
+        )
     )
     number, last = await connection.fetch_one(statement)
     return int(number), int(last or 0)

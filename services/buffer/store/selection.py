@@ -31,8 +31,40 @@ from trinity.user_code.columns import optional_column
 
 WORD_BYTES = 8
 PART_BYTES = 1024 * 1024
-C = task_beliefs.c
+TASK_BELIEFS = task_beliefs.c
 COLUMNS = ("weak", "strong", "alpha", "beta")
+_OWN_BELIEFS = sa.and_(
+    in_stage(task_beliefs), TASK_BELIEFS.taskset == sa.bindparam("given_taskset")
+)
+_SCALARS = sa.select(
+    TASK_BELIEFS.capability,
+    TASK_BELIEFS.rho,
+    sa.func.octet_length(TASK_BELIEFS.weak).label("num_bytes"),
+).where(_OWN_BELIEFS)
+_PARTS = {
+    name: sa.select(
+        sa.func.substring(TASK_BELIEFS[name], sa.bindparam("first"), sa.bindparam("count"))
+    ).where(_OWN_BELIEFS)
+    for name in COLUMNS
+}
+Numbers = npt.NDArray[np.float64]
+ValueT = TypeVar("ValueT")
+READ_AT_ONCE = 5_000
+PARSE_AT_ONCE = 20
+STORED_BYTES = 2 * 1024 * 1024
+FEATURE = task_feature.c
+_OWN = sa.and_(
+    FEATURE.tenant == sa.bindparam("tenant"),
+    FEATURE.taskset_id == sa.bindparam("taskset_id"),
+    FEATURE.name == sa.bindparam("name"),
+)
+_SIZE = sa.select(sa.func.octet_length(FEATURE.numbers)).where(_OWN)
+_PART = sa.select(
+    sa.func.substring(FEATURE.numbers, sa.bindparam("first"), sa.bindparam("count"))
+).where(_OWN)
+ASSIGNMENT = assignment.c
+EXPERIENCE = experience.c
+NOT_WON = (ExperienceState.SUPERSEDED, ExperienceState.LATE)
 
 
 async def has_selection(connection: Connection, key: StageKey, taskset: str) -> bool:
@@ -80,21 +112,9 @@ async def insert_beliefs(
         "rho": beliefs.rho,
     }
     statement = insert(task_beliefs).values(values).on_conflict_do_nothing()
-    if await connection.fetch_first(statement.returning(C.taskset)) is not None:
+    if await connection.fetch_first(statement.returning(TASK_BELIEFS.taskset)) is not None:
         await _store(connection, key, taskset, weak=beliefs.weak_N, strong=beliefs.strong_N)
         await _store(connection, key, taskset, alpha=beliefs.alpha_N, beta=beliefs.beta_N)
-
-
-_OWN_BELIEFS = sa.and_(in_stage(task_beliefs), C.taskset == sa.bindparam("given_taskset"))
-_SCALARS = sa.select(C.capability, C.rho, sa.func.octet_length(C.weak).label("num_bytes")).where(
-    _OWN_BELIEFS
-)
-_PARTS = {
-    name: sa.select(sa.func.substring(C[name], sa.bindparam("first"), sa.bindparam("count"))).where(
-        _OWN_BELIEFS
-    )
-    for name in COLUMNS
-}
 
 
 async def load_beliefs(connection: Connection, key: StageKey, taskset: str) -> PassRateBeliefs:
@@ -147,14 +167,6 @@ def _bytes(numbers: FloatVector) -> bytes:
     return numbers.astype("<f4").tobytes()
 
 
-Numbers = npt.NDArray[np.float64]
-T = TypeVar("T")
-READ_AT_ONCE = 5_000
-PARSE_AT_ONCE = 20
-STORED_BYTES = 2 * 1024 * 1024
-FEATURE = task_feature.c
-
-
 async def known_features(
     connection: Connection, tenant: str, taskset_id: str, names: Sequence[str]
 ) -> set[str]:
@@ -178,17 +190,6 @@ async def load_features(
         raise PreconditionFailed(f"column {missing[0]} of taskset {taskset_id} was not read yet")
     own = {"tenant": tenant, "taskset_id": taskset_id}
     return [await _load(connection, {**own, "name": name}) for name in names]
-
-
-_OWN = sa.and_(
-    FEATURE.tenant == sa.bindparam("tenant"),
-    FEATURE.taskset_id == sa.bindparam("taskset_id"),
-    FEATURE.name == sa.bindparam("name"),
-)
-_SIZE = sa.select(sa.func.octet_length(FEATURE.numbers)).where(_OWN)
-_PART = sa.select(
-    sa.func.substring(FEATURE.numbers, sa.bindparam("first"), sa.bindparam("count"))
-).where(_OWN)
 
 
 async def _load(connection: Connection, own: Mapping[str, str]) -> Numbers:
@@ -252,8 +253,11 @@ async def _parsed(
 
 
 async def _select(
-    connection: Connection, own: sa.ColumnElement[bool], rows: range, column: sa.ColumnElement[T]
-) -> list[tuple[int, T]]:
+    connection: Connection,
+    own: sa.ColumnElement[bool],
+    rows: range,
+    column: sa.ColumnElement[ValueT],
+) -> list[tuple[int, ValueT]]:
     statement = (
         sa.select(task.c.index, column)
         .where(own, task.c.index >= rows.start, task.c.index < rows.stop)
@@ -296,11 +300,6 @@ async def store_features(
         await connection.flush()  # what is queued is in memory
 
 
-A = assignment.c
-E = experience.c
-NOT_WON = (ExperienceState.SUPERSEDED, ExperienceState.LATE)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledOut:
     """A group that has ended and whose rewards its selector has not received."""
@@ -321,9 +320,9 @@ async def last_place_of_batch(connection: Connection, stage: Stage, step: int) -
     )
     chosen = await connection.fetch_column(ids)
     statement = (
-        sa.select(E.explore_step, E.position)
-        .where(in_stage(experience, stage.key), id_in(E.experience_id, chosen))
-        .order_by(E.explore_step.desc(), E.position.desc())
+        sa.select(EXPERIENCE.explore_step, EXPERIENCE.position)
+        .where(in_stage(experience, stage.key), id_in(EXPERIENCE.experience_id, chosen))
+        .order_by(EXPERIENCE.explore_step.desc(), EXPERIENCE.position.desc())
         .limit(1)
     )
     row = await connection.fetch_first(statement)
@@ -335,15 +334,15 @@ async def groups_awaiting_feedback(
 ) -> list[RolledOut]:
     """Returns groups up to this place whose rewards the selector has not received, in order."""
     statement = (
-        sa.select(A.assignment_id, A.explore_step, A.task_index)
+        sa.select(ASSIGNMENT.assignment_id, ASSIGNMENT.explore_step, ASSIGNMENT.task_index)
         .where(
             in_stage(assignment, key),
-            A.awaits_feedback,
-            A.taskset == taskset,
-            A.state == AssignmentState.CLOSED,
-            sa.tuple_(A.explore_step, A.position) <= up_to,
+            ASSIGNMENT.awaits_feedback,
+            ASSIGNMENT.taskset == taskset,
+            ASSIGNMENT.state == AssignmentState.CLOSED,
+            sa.tuple_(ASSIGNMENT.explore_step, ASSIGNMENT.position) <= up_to,
         )
-        .order_by(A.explore_step, A.position)
+        .order_by(ASSIGNMENT.explore_step, ASSIGNMENT.position)
     )
     rows = await connection.fetch(statement)
     rewards = await _rewards(connection, key, [row.assignment_id for row in rows])
@@ -361,15 +360,15 @@ async def groups_awaiting_feedback(
 async def _rewards(connection: Connection, key: StageKey, ids: list[str]) -> dict[str, list[float]]:
     """Returns the original rewards of samples in any later state, in the order of the runs."""
     statement = (
-        sa.select(E.assignment_id, E.reward)
+        sa.select(EXPERIENCE.assignment_id, EXPERIENCE.reward)
         .where(
             in_stage(experience, key),
-            id_in(E.assignment_id, ids),
-            E.revision == 0,
-            E.reward.is_not(None),
-            ~one_of(E.state, NOT_WON),
+            id_in(EXPERIENCE.assignment_id, ids),
+            EXPERIENCE.revision == 0,
+            EXPERIENCE.reward.is_not(None),
+            ~one_of(EXPERIENCE.state, NOT_WON),
         )
-        .order_by(E.run, E.step, E.suffix)
+        .order_by(EXPERIENCE.run, EXPERIENCE.step, EXPERIENCE.suffix)
     )
     rewards: dict[str, list[float]] = {}
     for row in await connection.fetch(statement):
@@ -381,7 +380,7 @@ async def mark_feedback_received(connection: Connection, key: StageKey, ids: lis
     """Marks groups as received by the selector."""
     await connection.execute(
         sa.update(assignment)
-        .where(in_stage(assignment, key), id_in(A.assignment_id, ids))
+        .where(in_stage(assignment, key), id_in(ASSIGNMENT.assignment_id, ids))
         .values(awaits_feedback=False)
     )
 
@@ -390,10 +389,10 @@ async def tasks_of_step(
     connection: Connection, key: StageKey, taskset: str, explore_step: int
 ) -> set[int]:
     """Returns the tasks that an explore step has drawn from a taskset."""
-    statement = sa.select(A.task_index).where(
+    statement = sa.select(ASSIGNMENT.task_index).where(
         in_stage(assignment, key),
-        A.kind == "train",
-        A.taskset == taskset,
-        A.explore_step == explore_step,
+        ASSIGNMENT.kind == "train",
+        ASSIGNMENT.taskset == taskset,
+        ASSIGNMENT.explore_step == explore_step,
     )
     return set(await connection.fetch_column(statement))

@@ -48,6 +48,17 @@ from trinity.runtime.sql import Connection, Query, Row
 from trinity.types import StageKey
 
 limited_log = RateLimitedLog(logging.getLogger(__name__))
+FIND = sa.select(stage).where(in_stage(stage))
+_LOCKED = sa.func.hashtextextended(sa.func.concat("stage/", stage_name(stage)), 0)
+_ALONE = sa.select(sa.func.pg_advisory_xact_lock(_LOCKED))
+_SHARED = sa.select(sa.func.pg_advisory_xact_lock_shared(_LOCKED))
+_TASKSETS = sa.select(stage_taskset).where(in_stage(stage_taskset)).order_by(stage_taskset.c.name)
+_UNFINISHED = sa.select(stage).where(stage.c.state == StageState.OPEN).order_by(stage.c.opened_at)
+_ENDED = sa.select(*(stage.c[name] for name in STAGE_KEY)).where(stage.c.state != StageState.OPEN)
+STEP_REPORT = step_report.c
+NEVER = -1.0
+RECENT_REPORTS = 11
+RECENT_EXPLORE_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,12 +125,6 @@ def _plan_of(key: StageKey, row: Row) -> StagePlan:
             key=key,
             is_open=row.state == StageState.OPEN,
         ) from error
-
-
-FIND = sa.select(stage).where(in_stage(stage))
-_LOCKED = sa.func.hashtextextended(sa.func.concat("stage/", stage_name(stage)), 0)
-_ALONE = sa.select(sa.func.pg_advisory_xact_lock(_LOCKED))
-_SHARED = sa.select(sa.func.pg_advisory_xact_lock_shared(_LOCKED))
 
 
 async def find_stage(connection: Connection, key: StageKey) -> Stage | None:
@@ -201,9 +206,6 @@ def _update(names: tuple[str, ...]) -> sa.Update:
     return sa.update(stage).where(in_stage(stage)).values(new)
 
 
-_TASKSETS = sa.select(stage_taskset).where(in_stage(stage_taskset)).order_by(stage_taskset.c.name)
-
-
 async def stage_tasksets(connection: Connection, key: StageKey) -> dict[str, StageTaskset]:
     """Returns the tasksets of a stage by name."""
     rows = await connection.fetch(_TASKSETS, stage_params(key))
@@ -222,9 +224,6 @@ async def stages_using(connection: Connection, tenant: str, taskset_id: str) -> 
     """Returns the stages that use a taskset, in any state."""
     statement = sa.select(stage_taskset).where(of_taskset(stage_taskset, tenant, taskset_id))
     return [key_from_row(row) for row in await connection.fetch(statement)]
-
-
-_UNFINISHED = sa.select(stage).where(stage.c.state == StageState.OPEN).order_by(stage.c.opened_at)
 
 
 async def list_unfinished(connection: Connection, tenant: str, experiment_id: str) -> list[Stage]:
@@ -287,9 +286,6 @@ async def list_readable(connection: Connection) -> list[Stage]:
     return found
 
 
-_ENDED = sa.select(*(stage.c[name] for name in STAGE_KEY)).where(stage.c.state != StageState.OPEN)
-
-
 async def ended_keys(connection: Connection) -> list[StageKey]:
     """Returns the stages that are not open, in whatever state."""
     return [key_from_row(row) for row in await connection.fetch(_ENDED)]
@@ -304,12 +300,6 @@ async def list_stopped(connection: Connection, source: StageKey) -> list[Stage]:
     )
     statement = sa.select(stage).where(stage.c.tenant == source.tenant, is_stopped, names_it)
     return [_from_row(row) for row in await connection.fetch(statement)]
-
-
-R = step_report.c
-NEVER = -1.0
-RECENT_REPORTS = 11
-RECENT_EXPLORE_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,9 +346,13 @@ async def _ages(connection: Connection, stage: Stage, incarnation: int) -> list[
     when many are trained again.
     """
     statement = (
-        sa.select(sa.extract("epoch", NOW - R.reported_at))
-        .where(in_stage(step_report, stage.key), R.line == stage.line, R.incarnation == incarnation)
-        .order_by(R.step.desc())
+        sa.select(sa.extract("epoch", NOW - STEP_REPORT.reported_at))
+        .where(
+            in_stage(step_report, stage.key),
+            STEP_REPORT.line == stage.line,
+            STEP_REPORT.incarnation == incarnation,
+        )
+        .order_by(STEP_REPORT.step.desc())
         .limit(RECENT_REPORTS)
     )
     return [float(age) for age in await connection.fetch_column(statement)]
@@ -366,8 +360,10 @@ async def _ages(connection: Connection, stage: Stage, incarnation: int) -> list[
 
 async def _incarnation_before(connection: Connection, stage: Stage, incarnation: int) -> int:
     """Returns the newest earlier incarnation that has reports; 0 without any."""
-    statement = sa.select(sa.func.max(R.incarnation)).where(
-        in_stage(step_report, stage.key), R.line == stage.line, R.incarnation < incarnation
+    statement = sa.select(sa.func.max(STEP_REPORT.incarnation)).where(
+        in_stage(step_report, stage.key),
+        STEP_REPORT.line == stage.line,
+        STEP_REPORT.incarnation < incarnation,
     )
     return await connection.fetch_value(statement) or 0
 

@@ -33,7 +33,7 @@ from services.buffer.store.schema import assignment, evaluation, experience, pip
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
-A, E = assignment.c, experience.c
+ASSIGNMENT, EXPERIENCE = assignment.c, experience.c
 ENDED = (AssignmentState.CLOSED, AssignmentState.GIVEN_UP)
 UNFINISHED = (ExperienceState.RAW, ExperienceState.AWAITING)
 
@@ -43,23 +43,27 @@ async def tasks_by_step(
 ) -> list[ExploreStepTasks]:
     """Counts the tasks of each explore step; `only_open` leaves out steps without open tasks."""
     count = sa.func.count()
-    num_open = count.filter(A.is_open)
+    num_open = count.filter(ASSIGNMENT.is_open)
     statement = (
         sa.select(
-            A.explore_step,
+            ASSIGNMENT.explore_step,
             count.label("num_drawn"),
             num_open.label("num_open"),
-            count.filter(one_of(A.state, ENDED)).label("num_ended"),
+            count.filter(one_of(ASSIGNMENT.state, ENDED)).label("num_ended"),
         )
-        .where(in_stage(assignment, key), A.kind == AssignmentKind.TRAIN, A.refill_round == 0)
-        .group_by(A.explore_step)
-        .order_by(A.explore_step)
+        .where(
+            in_stage(assignment, key),
+            ASSIGNMENT.kind == AssignmentKind.TRAIN,
+            ASSIGNMENT.refill_round == 0,
+        )
+        .group_by(ASSIGNMENT.explore_step)
+        .order_by(ASSIGNMENT.explore_step)
     )
     if only_open:
-        open_steps = sa.select(A.explore_step).where(
-            in_stage(assignment, key), A.kind == AssignmentKind.TRAIN, A.is_open
+        open_steps = sa.select(ASSIGNMENT.explore_step).where(
+            in_stage(assignment, key), ASSIGNMENT.kind == AssignmentKind.TRAIN, ASSIGNMENT.is_open
         )
-        statement = statement.where(A.explore_step.in_(open_steps))
+        statement = statement.where(ASSIGNMENT.explore_step.in_(open_steps))
     return [
         ExploreStepTasks(
             explore_step=row.explore_step,
@@ -80,8 +84,8 @@ async def seconds_since_ended(
     the first to end: None means that such tasks alone reach the number.
     """
     own = _of_step(key, explore_step)
-    closed = sa.and_(own, A.state == AssignmentState.CLOSED)
-    is_given_up = A.state == AssignmentState.GIVEN_UP
+    closed = sa.and_(own, ASSIGNMENT.state == AssignmentState.CLOSED)
+    is_given_up = ASSIGNMENT.state == AssignmentState.GIVEN_UP
     num_given_up = await count_rows(connection, assignment, own, is_given_up)
     place = min(number - num_given_up, await count_rows(connection, assignment, closed))
     if place < 1:
@@ -91,7 +95,7 @@ async def seconds_since_ended(
         sa.select(sa.extract("epoch", NOW - scope.opened_at))
         .where(
             in_stage(pipeline_scope, key),
-            scope.assignment_id.in_(sa.select(A.assignment_id).where(closed)),
+            scope.assignment_id.in_(sa.select(ASSIGNMENT.assignment_id).where(closed)),
         )
         .order_by(scope.opened_at)
         .offset(place - 1)
@@ -104,9 +108,9 @@ def _of_step(key: StageKey, explore_step: int) -> sa.ColumnElement[bool]:
     """Condition: tasks of an explore step, without refills."""
     return sa.and_(
         in_stage(assignment, key),
-        A.kind == AssignmentKind.TRAIN,
-        A.explore_step == explore_step,
-        A.refill_round == 0,
+        ASSIGNMENT.kind == AssignmentKind.TRAIN,
+        ASSIGNMENT.explore_step == explore_step,
+        ASSIGNMENT.refill_round == 0,
     )
 
 
@@ -116,9 +120,9 @@ async def cut_open_tasks(
     """Cuts the open tasks of a step, leased ones too; returns them."""
     statement = (
         sa.update(assignment)
-        .where(_of_step(key, explore_step), A.is_open)
+        .where(_of_step(key, explore_step), ASSIGNMENT.is_open)
         .values(state=AssignmentState.CUT, reason=reason, lease_token=None, lease_until=None)
-        .returning(A.assignment_id, A.explore_step, A.position)
+        .returning(ASSIGNMENT.assignment_id, ASSIGNMENT.explore_step, ASSIGNMENT.position)
     )
     return [
         CancelledStraggler(row.assignment_id, row.explore_step, row.position)
@@ -144,8 +148,8 @@ async def with_ended_runs(
 
 async def count_kept_runs(connection: Connection, key: StageKey) -> int:
     """Counts the won runs of cut tasks."""
-    cut = sa.select(A.assignment_id).where(
-        in_stage(assignment, key), A.state == AssignmentState.CUT
+    cut = sa.select(ASSIGNMENT.assignment_id).where(
+        in_stage(assignment, key), ASSIGNMENT.state == AssignmentState.CUT
     )
     is_won = run.c.state == RunState.WON
     return await count_rows(
@@ -193,9 +197,13 @@ async def _filter_samples(
     """Filters the unfinished samples of these tasks; returns their response lengths."""
     statement = (
         sa.update(experience)
-        .where(of_stage(experience, key), id_in(E.assignment_id, ids), one_of(E.state, UNFINISHED))
+        .where(
+            of_stage(experience, key),
+            id_in(EXPERIENCE.assignment_id, ids),
+            one_of(EXPERIENCE.state, UNFINISHED),
+        )
         .values(state=ExperienceState.FILTERED, reason=reason)
-        .returning(E.assignment_id, E.response_length)
+        .returning(EXPERIENCE.assignment_id, EXPERIENCE.response_length)
     )
     lengths: dict[str, list[int]] = defaultdict(list)
     for row in await connection.fetch(statement):
@@ -231,11 +239,11 @@ async def find_lost_work(connection: Connection, key: StageKey, first_step: int)
         in_stage(pipeline_scope, key), pipeline_scope.c.state == ScopeState.DEAD
     )
     failed_groups = set(await connection.fetch_column(dead))
-    is_train = A.kind == AssignmentKind.TRAIN
+    is_train = ASSIGNMENT.kind == AssignmentKind.TRAIN
     drawn = (
-        sa.select(A.assignment_id, A.state)
-        .where(in_stage(assignment, key), is_train, A.explore_step >= first_step)
-        .order_by(A.explore_step, A.position)
+        sa.select(ASSIGNMENT.assignment_id, ASSIGNMENT.state)
+        .where(in_stage(assignment, key), is_train, ASSIGNMENT.explore_step >= first_step)
+        .order_by(ASSIGNMENT.explore_step, ASSIGNMENT.position)
     )
     rows = await connection.fetch(drawn)
     return LostWork(
@@ -247,8 +255,10 @@ async def find_lost_work(connection: Connection, key: StageKey, first_step: int)
 
 async def find_cancelled(connection: Connection, key: StageKey, kind: AssignmentKind) -> list[str]:
     """Returns the cancelled assignments of a kind."""
-    statement = sa.select(A.assignment_id).where(
-        in_stage(assignment, key), A.kind == kind, A.state == AssignmentState.CANCELLED
+    statement = sa.select(ASSIGNMENT.assignment_id).where(
+        in_stage(assignment, key),
+        ASSIGNMENT.kind == kind,
+        ASSIGNMENT.state == AssignmentState.CANCELLED,
     )
     return await connection.fetch_column(statement)
 
@@ -264,11 +274,11 @@ async def reopen_evaluations(connection: Connection, key: StageKey) -> list[str]
     reopened = [(row.version, row.taskset) for row in await connection.fetch(statement)]
     if not reopened:
         return []
-    tasks = sa.select(A.assignment_id).where(
+    tasks = sa.select(ASSIGNMENT.assignment_id).where(
         in_stage(assignment, key),
-        A.kind == AssignmentKind.EVAL,
-        one_of(A.state, [AssignmentState.CANCELLED, AssignmentState.GIVEN_UP]),
-        sa.tuple_(A.explore_step, A.taskset).in_(_pairs(reopened)),
+        ASSIGNMENT.kind == AssignmentKind.EVAL,
+        one_of(ASSIGNMENT.state, [AssignmentState.CANCELLED, AssignmentState.GIVEN_UP]),
+        sa.tuple_(ASSIGNMENT.explore_step, ASSIGNMENT.taskset).in_(_pairs(reopened)),
     )
     return await connection.fetch_column(tasks)
 
@@ -292,13 +302,15 @@ async def reopen_assignments(connection: Connection, key: StageKey, ids: Sequenc
         sa.select(sa.func.count())
         .select_from(run)
         .where(
-            in_stage(run, key), run.c.assignment_id == A.assignment_id, run.c.state == RunState.OPEN
+            in_stage(run, key),
+            run.c.assignment_id == ASSIGNMENT.assignment_id,
+            run.c.state == RunState.OPEN,
         )
         .scalar_subquery()
     )
     await connection.execute(
         sa.update(assignment)
-        .where(in_stage(assignment, key), id_in(A.assignment_id, ids))
+        .where(in_stage(assignment, key), id_in(ASSIGNMENT.assignment_id, ids))
         .values(
             state=AssignmentState.PENDING,
             reason="",
@@ -320,8 +332,8 @@ async def reopen_left_out_scopes(connection: Connection, key: StageKey, ids: Seq
         sa.update(experience)
         .where(
             in_stage(experience, key),
-            id_in(E.assignment_id, ids),
-            E.state == ExperienceState.FILTERED,
+            id_in(EXPERIENCE.assignment_id, ids),
+            EXPERIENCE.state == ExperienceState.FILTERED,
         )
         .values(state=ExperienceState.RAW, reason="")
     )
@@ -334,8 +346,8 @@ async def reset_refills(connection: Connection, key: StageKey, explore_step: int
         sa.update(assignment)
         .where(
             in_stage(assignment, key),
-            A.kind == AssignmentKind.TRAIN,
-            A.explore_step == explore_step,
+            ASSIGNMENT.kind == AssignmentKind.TRAIN,
+            ASSIGNMENT.explore_step == explore_step,
         )
         .values(refill_round=0)
     )

@@ -26,6 +26,14 @@ from trinity.config.training_rows import SkippedRows
 from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
+_ESCAPES = {b"\\": rb"\\", b"\t": rb"\t", b"\r": rb"\r"}
+WORD_BYTES = 8
+SKIPPED = "`on_bad_row: skip`"
+KEPT_KINDS = (TasksetKind.DATA, TasksetKind.EXPERT)
+"""Tasksets whose rows are part of batches, which can be trained again."""
+MAX_READ_BYTES = 1024 * 1024
+"""Limit for rows that are read together; a single larger row is allowed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taskset:
@@ -93,9 +101,6 @@ async def copy_rows(
     return count
 
 
-_ESCAPES = {b"\\": rb"\\", b"\t": rb"\t", b"\r": rb"\r"}
-
-
 def _escaped(text: bytes, characters: bytes) -> bytes:
     """Escapes characters for COPY; line ends need none, since a row has none in its content."""
     for character in (b"%c" % code for code in characters):
@@ -160,9 +165,6 @@ async def delete_tasks(connection: Connection, tenant: str, taskset_id: str) -> 
     """Deletes all rows of a taskset, without a statement timeout."""
     await connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
     await connection.execute(sa.delete(task).where(of_taskset(task, tenant, taskset_id)))
-
-
-WORD_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,9 +249,6 @@ async def stage_pipelines(connection: Connection, key: StageKey) -> list[StagePi
     ]
 
 
-SKIPPED = "`on_bad_row: skip`"
-
-
 def skipped_counts(num_rows: int, skipped: Sequence[SkippedRows]) -> PipelineCounts:
     """Returns the counts of rows that were left out while they were read."""
     count = sum(some.count for some in skipped)
@@ -270,12 +269,6 @@ async def counts_of(connection: Connection, tenant: str, taskset_id: str) -> Pip
     statement = sa.select(taskset.c.pipeline).where(of_taskset(taskset, tenant, taskset_id))
     found = await connection.fetch_value(statement)
     return None if found is None else PipelineCounts(**found)
-
-
-KEPT_KINDS = (TasksetKind.DATA, TasksetKind.EXPERT)
-"""Tasksets whose rows are part of batches, which can be trained again."""
-MAX_READ_BYTES = 1024 * 1024
-"""Limit for rows that are read together; a single larger row is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

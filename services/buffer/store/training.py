@@ -25,6 +25,15 @@ from trinity.types import StageKey
 MAX_REMOVABLE = 200
 """Most checkpoints in one answer; their paths have up to 16 KB each."""
 _NEWEST_FIRST = (checkpoint.c.step.desc(), checkpoint.c.incarnation.desc())
+_HEADLINE = sa.func.coalesce(
+    *(
+        sa.func.jsonb_path_query_first(
+            evaluation.c.figures, sa.cast(f'$[*] ? (@.name == "{name}").mean', JSONPATH)
+        )
+        for name in ("accuracy", "reward")
+    )
+)
+"""Mean of the metric by which versions are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,17 +204,6 @@ async def open_versions(connection: Connection, key: StageKey) -> list[int]:
         .order_by(evaluation.c.version)
     )
     return await connection.fetch_column(statement)
-
-
-_HEADLINE = sa.func.coalesce(
-    *(
-        sa.func.jsonb_path_query_first(
-            evaluation.c.figures, sa.cast(f'$[*] ? (@.name == "{name}").mean', JSONPATH)
-        )
-        for name in ("accuracy", "reward")
-    )
-)
-"""Mean of the metric by which versions are compared."""
 
 
 async def best_versions(connection: Connection, stage: Stage) -> list[int]:

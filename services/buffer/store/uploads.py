@@ -15,7 +15,18 @@ from services.buffer.store.schema import stage_taskset
 from services.buffer.store.taskset_schema import taskset, taskset_upload
 from trinity.runtime.sql import Connection
 
-C = taskset_upload.c
+TASKSET_UPLOAD = taskset_upload.c
+ABANDONED = timedelta(days=7)
+"""Time after which a stalled upload, or rows of files that no stage uses, may be deleted."""
+TASKSET = taskset.c
+_IS_USED = sa.exists().where(
+    stage_taskset.c.tenant == TASKSET.tenant, stage_taskset.c.taskset_id == TASKSET.taskset_id
+)
+_IS_COMING = sa.exists().where(
+    taskset_upload.c.tenant == TASKSET.tenant,
+    taskset_upload.c.taskset_id == TASKSET.taskset_id,
+    taskset_upload.c.last_sent_at >= NOW - ABANDONED,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +78,7 @@ async def grow_upload(connection: Connection, tenant: str, request_id: str, num_
     await connection.execute(
         sa.update(taskset_upload)
         .where(_own(tenant, request_id))
-        .values(num_stored=C.num_stored + num_rows, last_sent_at=NOW)
+        .values(num_stored=TASKSET_UPLOAD.num_stored + num_rows, last_sent_at=NOW)
     )
 
 
@@ -95,22 +106,7 @@ async def delete_uploads(connection: Connection, tenant: str, taskset_id: str) -
 
 
 def _own(tenant: str, request_id: str) -> sa.ColumnElement[bool]:
-    return sa.and_(C.tenant == tenant, C.request_id == request_id)
-
-
-ABANDONED = timedelta(days=7)
-"""Time after which a stalled upload, or rows of files that no stage uses, may be deleted."""
-T = taskset.c
-
-
-_IS_USED = sa.exists().where(
-    stage_taskset.c.tenant == T.tenant, stage_taskset.c.taskset_id == T.taskset_id
-)
-_IS_COMING = sa.exists().where(
-    taskset_upload.c.tenant == T.tenant,
-    taskset_upload.c.taskset_id == T.taskset_id,
-    taskset_upload.c.last_sent_at >= NOW - ABANDONED,
-)
+    return sa.and_(TASKSET_UPLOAD.tenant == tenant, TASKSET_UPLOAD.request_id == request_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +124,13 @@ async def lock_abandoned(connection: Connection) -> AbandonedTaskset | None:
     It is an unfinished upload, or rows of files, which can be read again. A complete upload of a
     client stays until a user deletes it.
     """
-    is_cut_off = sa.and_(T.name.is_not(None), ~T.is_complete, ~T.is_queue, ~_IS_COMING)
-    old = T.created_at < NOW - ABANDONED
+    is_cut_off = sa.and_(
+        TASKSET.name.is_not(None), ~TASKSET.is_complete, ~TASKSET.is_queue, ~_IS_COMING
+    )
+    old = TASKSET.created_at < NOW - ABANDONED
     statement = (
-        sa.select(T.tenant, T.taskset_id, T.name, T.source)
-        .where(old, ~_IS_USED, sa.or_(T.source.is_not(None), is_cut_off))
+        sa.select(TASKSET.tenant, TASKSET.taskset_id, TASKSET.name, TASKSET.source)
+        .where(old, ~_IS_USED, sa.or_(TASKSET.source.is_not(None), is_cut_off))
         .limit(1)
         .with_for_update(skip_locked=True)
     )

@@ -40,6 +40,13 @@ from trinity.config.training_rows import RowCheck, SkippedRows
 from trinity.errors import PreconditionFailed, UserError
 from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline
 
+PIPED = "task pipeline"
+CHECKED = "checked rows"
+ROWS_AT_ONCE = 1_000
+"""Rows of a submitted taskset that are read together; fewer if they are large."""
+FORGOTTEN_SECONDS = 600.0
+"""A client that has not asked for a taskset for this long has given up."""
+
 
 def row_source_of(
     needed: NeededTaskset, place: str, grants: TenantGrants, commit: str | None = None
@@ -106,12 +113,6 @@ def _stamp(source: RowSource) -> str:
     found = [(file, tree.status(file)) for file in files]
     stamps = [f"{file}:{status.st_size}:{status.st_mtime_ns}" for file, status in found]
     return hashlib.sha256("\n".join(stamps).encode()).hexdigest()
-
-
-PIPED = "task pipeline"
-CHECKED = "checked rows"
-ROWS_AT_ONCE = 1_000
-"""Rows of a submitted taskset that are read together; fewer if they are large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +231,6 @@ async def _some_stored(
         return await load_row_bodies(
             connection, tenant, taskset_id, first=first, count=ROWS_AT_ONCE
         )
-
-
-FORGOTTEN_SECONDS = 600.0
-"""A client that has not asked for a taskset for this long has given up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,19 @@ READER_MODULE = "services.buffer.tasksets.read_rows"
 CHUNK_BYTES = 256 * 1024
 KEPT_BYTES = 64 * 1024
 """Bytes of its standard error that are kept: the last line says what is wrong."""
+logger = logging.getLogger(__name__)
+MODULE = "trinity.operators.tasks.worker"
+MAX_ANSWER_BYTES = 1024 * 1024
+"""Limit of one line, without the rows after it; twice that is buffered while Postgres is slow."""
+MAX_ROWS_BYTES = 1024**3
+"""Bytes of rows that come together: 4 MiB, or a single row."""
+WORD_BYTES = 8
+ValueT = TypeVar("ValueT")
+CALL, DONE, ROWS, SUMMARY, ERROR, AWAY = b"C", b"D", b"R", b"S", b"E", b"U"
+PART_BYTES = 512 * 1024
+"""Bytes of source row numbers that are collected before they are stored."""
+MAX_TRIES = 3
+"""Tries of a process that is killed from outside; errors of an operator are not retried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +121,6 @@ async def _last_of(stream: asyncio.StreamReader) -> bytes:
     while chunk := await stream.read(CHUNK_BYTES):
         kept = (kept + chunk)[-KEPT_BYTES:]
     return kept
-
-
-logger = logging.getLogger(__name__)
-
-
-MODULE = "trinity.operators.tasks.worker"
-MAX_ANSWER_BYTES = 1024 * 1024
-"""Limit of one line, without the rows after it; twice that is buffered while Postgres is slow."""
-MAX_ROWS_BYTES = 1024**3
-"""Bytes of rows that come together: 4 MiB, or a single row."""
-WORD_BYTES = 8
-T = TypeVar("T")
-CALL, DONE, ROWS, SUMMARY, ERROR, AWAY = b"C", b"D", b"R", b"S", b"E", b"U"
 
 
 class TaskPipelineProcessDied(Exception):
@@ -267,7 +267,7 @@ class TaskPipelineProcess:
         return TaskPipelineProcessDied(f"task_pipeline: the process that runs it ended{called}")
 
 
-def _of_worker(read: Callable[[], T]) -> T:
+def _of_worker(read: Callable[[], ValueT]) -> ValueT:
     """Returns what a line says.
 
     Raises: PreconditionFailed if its worker does not write such lines.
@@ -285,12 +285,6 @@ def _two_numbers(text: bytes) -> tuple[int, int]:
 
 def _counts(text: bytes) -> PipelineCounts:
     return PipelineCounts(**json.loads(text))
-
-
-PART_BYTES = 512 * 1024
-"""Bytes of source row numbers that are collected before they are stored."""
-MAX_TRIES = 3
-"""Tries of a process that is killed from outside; errors of an operator are not retried."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ UNRESTRICTED = TenantPolicy.unrestricted()
 ReadBodies = Callable[[int, Sequence[int]], Awaitable[list[bytes]]]
 """Returns the wire bytes of samples, by the number of their part and their places in it."""
 NEEDS_UNKNOWN = "what it needs was not known when its samples were read"
+PRIORITY_WORKER = "trinity.algorithm.priority.worker"
 
 
 class FunctionFailed(Exception):
@@ -287,9 +288,6 @@ def _call(operator: PipelineFunction, part: Samples) -> Any:
         raise ServiceUnavailable(str(error)) from error
     except Exception as error:  # arguments are a user's
         return first_line(f"{type(error).__name__}: {error}")
-
-
-PRIORITY_WORKER = "trinity.algorithm.priority.worker"
 
 
 class PriorityFailed(Exception):

@@ -14,17 +14,16 @@ from services.buffer.tenants import SHARES_ALL, WorkerIsolation
 from trinity.runtime.process.child_process import end_child, module_command, start_child
 from trinity.user_code.worker_process import WROTE_TO_CHANNEL, NotAnAnswer, answer_of
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 OUR_PREFIX = "TRINITY_"
 _MISSING_KEY = re.compile(r"KeyError: '(\w+)'")
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_WORKERS = 4
 
 
 def reader_environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Returns the variables of a process of ours that reads what a tenant names."""
     return {name: value for name, value in given.items() if not name.startswith(OUR_PREFIX)}
-
-
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 
 class WorkerFailed(Exception):
@@ -106,7 +105,7 @@ class WorkerProcess:
             await end_child(process)
 
 
-def read_answer(convert: Callable[[dict[str, Any]], T], answer: dict[str, Any]) -> T:
+def read_answer(convert: Callable[[dict[str, Any]], ValueT], answer: dict[str, Any]) -> ValueT:
     """Returns what an answer holds.
 
     Raises: WorkerFailed if it holds something else: users' code knows how to answer, too.
@@ -115,9 +114,6 @@ def read_answer(convert: Callable[[dict[str, Any]], T], answer: dict[str, Any]) 
         return convert(answer)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise WorkerFailed(WROTE_TO_CHANNEL) from error
-
-
-MAX_WORKERS = 4
 
 
 class TenantWorkers:

@@ -51,6 +51,8 @@ COMMIT_OUTCOMES = {
     pb.CommitReport.STATE_LATE: CommitOutcome.LATE,
     pb.CommitReport.STATE_REJECTED: CommitOutcome.REJECTED,
 }
+RENEWALS_PER_LEASE = 3
+FAST_RENEW_SECONDS = 1.0
 
 
 class ExplorerBufferClient:
@@ -194,10 +196,6 @@ def _assignment(message: pb.Assignment, requires_exact_version: bool) -> Assignm
         ),
         traceparent=message.traceparent,
     )
-
-
-RENEWALS_PER_LEASE = 3
-FAST_RENEW_SECONDS = 1.0
 
 
 class LeaseKeeper:

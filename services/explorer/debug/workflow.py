@@ -51,6 +51,12 @@ MAX_TOKENS = 40
 """Tokens of a response that are listed; the output file has all."""
 _KEEPS_LINES = {code: text for code, text in ESCAPED.items() if chr(code) not in "\n\t"}
 Decode = Callable[[list[int]], str]
+MAX_CALLS = 16
+"""Calls of workflows that run at a time."""
+FAILED, SUCCEEDED = 1, 0
+WEIGHTS = WeightsId(version=0, incarnation=0)
+NAMESPACE_ID = "00000000-0000-0000-0000-00000000deb0"
+"""Stands in the place of an experiment's id."""
 
 
 def transcript(result: AttemptResult, decode: Decode) -> Iterator[str]:
@@ -127,14 +133,6 @@ def _block(name: str, text: str) -> Iterator[str]:
 def _safe(text: str) -> str:
     """Escapes what would control the terminal: texts are of models and data."""
     return text.translate(_KEEPS_LINES)
-
-
-MAX_CALLS = 16
-"""Calls of workflows that run at a time."""
-FAILED, SUCCEEDED = 1, 0
-WEIGHTS = WeightsId(version=0, incarnation=0)
-NAMESPACE_ID = "00000000-0000-0000-0000-00000000deb0"
-"""Stands in the place of an experiment's id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,11 @@ FIRST_RESEND_SECONDS = 10.0
 MAX_RESEND_SECONDS = 60.0
 EXPEDITED_SECONDS = 0.5
 """A broker that was killed may have lost the messages that it had just accepted."""
+PAUSE_SECONDS = 0.2
+CHECK_SECONDS = 0.5
+SHOWN_AFTER_SECONDS = 1.0
+"""Most results are committed within a tenth of this."""
+WAIT = "commits"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -232,13 +237,6 @@ class Outbox:
 
 def _stage_key(message: RunResult) -> StageKey:
     return StageKey(tenant=message.tenant, experiment_id=message.experiment_id, stage=message.stage)
-
-
-PAUSE_SECONDS = 0.2
-CHECK_SECONDS = 0.5
-SHOWN_AFTER_SECONDS = 1.0
-"""Most results are committed within a tenth of this."""
-WAIT = "commits"
 
 
 class CommitReportWatcher:

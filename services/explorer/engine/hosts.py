@@ -43,7 +43,7 @@ LOST_SECONDS = 8.0
 """Silence after which a host counts as gone, so that it is named within ten seconds."""
 MAX_QUEUED = 16
 GONE = "has ended its connection"
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 StartEngine = Callable[[EngineOptions], Awaitable[Engine]]
 
 
@@ -204,7 +204,7 @@ class EngineHosts:
         self._notify()
         return SpanningEngine(engine=engine, hosts=self, role=options.role, store=store)
 
-    async def unless_failed(self, call: Awaitable[T]) -> T:
+    async def unless_failed(self, call: Awaitable[ValueT]) -> ValueT:
         """Returns what the call does; a host that is lost ends it, since collectives may hang.
 
         Raises: EngineDied naming the host.

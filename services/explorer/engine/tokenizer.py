@@ -24,6 +24,8 @@ from trinity.workflows.messages import Message
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
+MAX_CACHED_TOKENS = 1 << 20
+"""Size of the cache of chats, which runs of a task share; a token takes some 50 bytes."""
 
 
 def role_spans(parts: Sequence[ChatPart], encoding: "BatchEncoding") -> tuple[RoleSpan, ...]:
@@ -41,10 +43,6 @@ def role_spans(parts: Sequence[ChatPart], encoding: "BatchEncoding") -> tuple[Ro
         if start < (end := min(end, len(ends))):
             spans.append(RoleSpan(role=part.role, start=start, end=end))
     return tuple(spans)
-
-
-MAX_CACHED_TOKENS = 1 << 20
-"""Size of the cache of chats, which runs of a task share; a token takes some 50 bytes."""
 
 
 class PromptCache:

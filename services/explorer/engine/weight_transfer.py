@@ -17,7 +17,7 @@ from trinity.weights.offer import OfferAddress, ReceiverSlot, TransferTimeouts
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 ListWeights = Callable[[], tuple[WeightsVersion, ...]]
 HEALTH_CHECK_SECONDS = 0.5
 SHOWN_AFTER_SECONDS = 1.0
@@ -97,7 +97,7 @@ class WeightLoader:
         self._content = weights.content
         return True
 
-    async def _await_with_health_checks(self, call: Coroutine[None, None, T]) -> T:
+    async def _await_with_health_checks(self, call: Coroutine[None, None, ValueT]) -> ValueT:
         """Awaits a call while checking the engine, which never answers once its process died."""
         loading = asyncio.ensure_future(call)
         try:

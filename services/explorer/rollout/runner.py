@@ -36,7 +36,7 @@ from trinity.workflows.workflow import check_are_distinct
 logger = logging.getLogger(__name__)
 
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 GRACE_SECONDS = 2.0
 """Time for cleanup after a cancellation; a task that takes longer is abandoned."""
 MIN_SECONDS = 1.0
@@ -76,12 +76,12 @@ class DeadlineTasks:
 
     async def run_with_deadline(
         self,
-        function: Callable[[], Coroutine[None, None, T]],
+        function: Callable[[], Coroutine[None, None, ValueT]],
         *,
         seconds: float,
         before_cancel: Callable[[], Awaitable[None]],
         clock: WorkClock | None = None,
-    ) -> T:
+    ) -> ValueT:
         """Returns the coroutine's result; `before_cancel` is awaited before it is cancelled.
 
         The seconds are those of `clock`, else of the machine.
@@ -140,8 +140,8 @@ class DeadlineTasks:
 
 
 async def _capture_system_exit(
-    function: Callable[[], Coroutine[None, None, T]], run: RunOnLoop
-) -> T | SystemExit:
+    function: Callable[[], Coroutine[None, None, ValueT]], run: RunOnLoop
+) -> ValueT | SystemExit:
     """Returns SystemExit as a value: raised by a task, it would end the event loop."""
     try:
         with watched_run(run):

@@ -48,6 +48,8 @@ _NOT_USERS = (
     sysconfig.get_paths()["stdlib"],
 )
 _IMPORT_FILES = ("<frozen importlib", str(Path(importlib.__file__).parent))
+Made = Mapping[int, Sequence[Experience]]
+"""Experiences by run."""
 
 
 @dataclass(slots=True)
@@ -241,10 +243,6 @@ class RewardSpec:
         if not isinstance(source, type) or self.isolated is not None:
             return False
         return source.in_thread if issubclass(source, RewardFn) else True
-
-
-Made = Mapping[int, Sequence[Experience]]
-"""Experiences by run."""
 
 
 class WorkflowSpec(Protocol):

@@ -38,6 +38,9 @@ from trinity.workflows.model import ModelWrapper, OnIndexedDelta
 from trinity.workflows.task import Task
 from trinity.workflows.workflow import Workflow, check_are_distinct
 
+_IDLE = IdleWorkflows()
+"""Workflows of this process that serve one task after another."""
+
 
 @cache
 def _calling_loop() -> asyncio.AbstractEventLoop:
@@ -192,10 +195,6 @@ def _scores(values: Json) -> Scores:
 
 def _likeliest(values: list[list[list[float]]]) -> Likeliest:
     return [[(int(token), float(logprob)) for token, logprob in place] for place in values]
-
-
-_IDLE = IdleWorkflows()
-"""Workflows of this process that serve one task after another."""
 
 
 def load_workflow(reference: Json) -> None:

@@ -28,6 +28,13 @@ _now = sa.func.clock_timestamp()
 _TENANT = sa.bindparam("tenant", type_=sa.Text)
 _TOLD = ("number", "role", "address", "stage", "owner", "waits_for", "reason", "waited_seconds")
 _COLUMNS = (*_TOLD, "member_id", "experiment_id")
+_member = tables.member.c
+_silent_seconds = sa.cast(
+    sa.func.greatest(sa.extract("epoch", _now - _member.last_heard), 0), sa.Double
+)
+MAX_LISTED = 10_000
+_DESCRIBED = ("role", "address", "experiment_id", "stage", "activity", "version")
+_REPORTED = (*_DESCRIBED, "pinned_versions", "waits")
 
 
 async def add_closed_waits(
@@ -134,17 +141,6 @@ def _wait_from_row(row: Row) -> ClosedWait:
         role=Role(row.role),
         address=row.address,
     )
-
-
-_member = tables.member.c
-_silent_seconds = sa.cast(
-    sa.func.greatest(sa.extract("epoch", _now - _member.last_heard), 0), sa.Double
-)
-
-
-MAX_LISTED = 10_000
-_DESCRIBED = ("role", "address", "experiment_id", "stage", "activity", "version")
-_REPORTED = (*_DESCRIBED, "pinned_versions", "waits")
 
 
 class HeartbeatOutcome(StrEnum):

@@ -14,7 +14,7 @@ from services.trainer.backend.expert_replay import follows_softmax, gates_of
 from trinity.errors import UserError
 
 BALANCE = "router_aux_loss"
-Z = "router_z_loss"
+ROUTER_Z_LOSS = "router_z_loss"
 NO_ROW = -1
 """The row of tokens that nothing is learned from: padding, and rows without a trained token."""
 
@@ -68,9 +68,9 @@ class ExpertBalance:
         gates = gates_of(model)
         if not gates:
             raise UserError(
-                f"`algorithm.{BALANCE}_coef` and `algorithm.{Z}_coef` are for mixtures of experts "
-                "whose gates give logits, weights and experts, and this model has none: leave them "
-                "out"
+                f"`algorithm.{BALANCE}_coef` and `algorithm.{ROUTER_Z_LOSS}_coef` are for mixtures "
+                "of experts whose gates give logits, weights and experts, and this model has none: "
+                "leave them out"
             )
         for number, gate in enumerate(gates):
             gate.module.register_forward_hook(self._hook(number))
@@ -88,7 +88,7 @@ class ExpertBalance:
         both = torch.stack([torch.stack(pair) for pair in self._losses.values()]).mean(0)
         if self.rows is not None and self.rows.group is not None:
             torch.distributed.all_reduce(both, group=self.rows.group)
-        return {BALANCE: both[0], Z: both[1]}
+        return {BALANCE: both[0], ROUTER_Z_LOSS: both[1]}
 
     def _hook(self, number: int) -> Any:
         def balance(module: nn.Module, inputs: object, output: Any) -> Any:
@@ -148,7 +148,7 @@ class ExpertBalance:
             raise UserError(
                 f"{type(module).__name__} weighs experts in a way of its own, so that their "
                 f"balance is not known: leave out `algorithm.{BALANCE}_coef` and "
-                f"`algorithm.{Z}_coef`"
+                f"`algorithm.{ROUTER_Z_LOSS}_coef`"
             )
         self._checked.add(number)
 

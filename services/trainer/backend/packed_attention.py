@@ -35,6 +35,7 @@ HARMLESS = frozenset(
 )
 """Arguments of attention layers that leave the scores as they are."""
 _HALF = (torch.float16, torch.bfloat16)
+Kernel = Callable[[Sequence[torch.Tensor], Runs, float | None, int | None], torch.Tensor]
 
 
 class HeadExchange(Protocol):
@@ -237,9 +238,6 @@ def _band(length: int, window: int, device: torch.device) -> torch.Tensor:
     places_L = torch.arange(length, device=device)
     back_LL = places_L[:, None] - places_L[None, :]
     return (back_LL >= 0) & (back_LL < window)
-
-
-Kernel = Callable[[Sequence[torch.Tensor], Runs, float | None, int | None], torch.Tensor]
 
 
 @cache

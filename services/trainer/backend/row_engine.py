@@ -40,6 +40,11 @@ from trinity.config.schema.model import ALL_LINEAR, Names
 from trinity.errors import UserError
 
 KEY = "model.lora_configs"
+ModelInputs = tuple[dict[str, Any], dict[str, Any]]
+"""verl's: arguments of the model, and arguments for reading its output."""
+_PACKED = "packed"
+PROMPT_OWNERS = "prompt_owners"
+"""[N]: for each row the first of the micro-batch with its prompt, if prompts are computed once."""
 
 
 def check_layers(model: PreTrainedModel, targets: Names, excluded: Names) -> None:
@@ -113,13 +118,6 @@ def _listed(names: Sequence[str]) -> str:
 def as_names(names: str | list[str] | None) -> Names:
     """Returns the names in the form of the configuration."""
     return names if isinstance(names, str) else tuple(names or ())
-
-
-ModelInputs = tuple[dict[str, Any], dict[str, Any]]
-"""verl's: arguments of the model, and arguments for reading its output."""
-_PACKED = "packed"
-PROMPT_OWNERS = "prompt_owners"
-"""[N]: for each row the first of the micro-batch with its prompt, if prompts are computed once."""
 
 
 @dataclass(frozen=True, slots=True)

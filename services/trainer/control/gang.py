@@ -251,6 +251,10 @@ class GangNetwork:
         return gang_address(self.address).interface_variables()
 
 
+StartGang = Callable[[int], Awaitable[Gang]]
+"""Starts a gang with this number of ranks."""
+
+
 def _log_variables(level: str, style: str) -> dict[str, str]:
     return {LOG_LEVEL_VARIABLE: level, LOG_FORMAT_VARIABLE: style}
 
@@ -329,10 +333,6 @@ def _how_it_ended(rank: _Rank, code: int) -> str:
     )
     last = f": {rank.last_lines[-1]}" if rank.last_lines else ""
     return f"rank {rank.number} {ending}{last}"
-
-
-StartGang = Callable[[int], Awaitable[Gang]]
-"""Starts a gang with this number of ranks."""
 
 
 class GangManager:

@@ -32,6 +32,8 @@ from trinity.errors import UserError
 
 STUDENT = "student"
 """The policy's log-probabilities at temperature 1, as a teacher's are."""
+FILE_NAME = "kl.json"
+TokenSelection = Callable[[SelectionBatch], BoolMatrix | FloatMatrix]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,9 +182,6 @@ def staleness_of(rows: Sequence[TrainRow], step: int) -> IntVector | None:
     return lags_N
 
 
-FILE_NAME = "kl.json"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KlCoefficients:
     """Coefficients of the penalty on rewards and of the term in the loss.
@@ -242,9 +241,6 @@ def _controller(arguments: Args) -> KlController:
 
 def _updated(controller: KlController, kl: float | None, num_rows: int) -> KlController:
     return controller if kl is None else controller.updated(kl=kl, batch_size=num_rows)
-
-
-TokenSelection = Callable[[SelectionBatch], BoolMatrix | FloatMatrix]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from tensordict import TensorDict
 
-from services.trainer.backend.expert_balance import BALANCE, Z
+from services.trainer.backend.expert_balance import BALANCE, ROUTER_Z_LOSS
 from services.trainer.backend.token_head import DIVERGENCE
 from services.trainer.collectives import MetricSums
 from trinity.algorithm.aggregation import BatchTotals, LossAggMode
@@ -129,7 +129,7 @@ class BatchLoss:
         loss = loss - self._entropy(model_output, inputs, rows_N1, {*policy.metrics, *RESERVED})
         self.sums.add_share("loss", loss)
         self.sums.add_share("final_loss", loss)  # Trinity-RFT's name
-        for name in (BALANCE, Z):
+        for name in (BALANCE, ROUTER_Z_LOSS):
             if name in model_output:  # its gradient comes from the gates themselves
                 self.sums.add_share(name, model_output[name])
         self._record_metrics(policy, inputs)

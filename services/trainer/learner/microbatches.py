@@ -23,7 +23,7 @@ from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatri
 from trinity.config.plan.sizes import critic_rows, inference_rows, policy_rows
 from trinity.config.plan.stage_plan import StagePlan
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,9 @@ class MicroBatchSplitter:
         return consecutive_parts(rows, units, limit.max_tokens)
 
 
-def deal_evenly(items: Sequence[T], weight: Callable[[T], int], num_shares: int) -> list[list[T]]:
+def deal_evenly(
+    items: Sequence[ValueT], weight: Callable[[ValueT], int], num_shares: int
+) -> list[list[ValueT]]:
     """Deals items so that all shares weigh about the same: the heaviest first, to the lightest.
 
     Items of a share keep their order. verl's partition by differences comes closer, but takes

@@ -31,13 +31,13 @@ from trinity.config.plan.stage_plan import StagePlan
 if TYPE_CHECKING:  # verl takes seconds to import
     from services.trainer.learner.roles import Roles
 
-T = TypeVar("T", bound=np.generic)
-R = TypeVar("R")
+ScalarT = TypeVar("ScalarT", bound=np.generic)
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardOutputs:
-    """The results of the forward passes, [B, T]."""
+    """The results of the forward passes, [B, ScalarT]."""
 
     policy: Mapping[str, FloatMatrix]
     """Computed before the step: log-probabilities, and what the advantage needs."""
@@ -236,14 +236,14 @@ def _critic_targets(
 
 
 def _with_rows_replaced(
-    matrix_BT: npt.NDArray[T], numbers: IntVector, rows_NT: npt.NDArray[T]
-) -> npt.NDArray[T]:
+    matrix_BT: npt.NDArray[ScalarT], numbers: IntVector, rows_NT: npt.NDArray[ScalarT]
+) -> npt.NDArray[ScalarT]:
     result_BT = matrix_BT.copy()
     result_BT[numbers] = rows_NT
     return result_BT
 
 
-def _timed(compute: Callable[[], R]) -> tuple[R, float]:
+def _timed(compute: Callable[[], ResultT]) -> tuple[ResultT, float]:
     started = time.perf_counter()
     result = compute()
     return result, time.perf_counter() - started

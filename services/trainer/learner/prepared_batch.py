@@ -24,6 +24,10 @@ MicroBatch = Sequence[int]
 
 RowUnit = Sequence[int]
 """Rows that are never separated: a single row, or the two of a pair."""
+ScalarT = TypeVar("ScalarT", bound=np.generic)
+BoolVector = npt.NDArray[np.bool_]
+MAX_RECORDED_TOKENS = 2**17
+"""Of a step: 1 MiB of values."""
 
 
 def row_units(rows: Sequence[TrainRow]) -> list[RowUnit]:
@@ -47,10 +51,6 @@ def group_units(rows: Sequence[TrainRow]) -> list[RowUnit]:
 def units_of_rank(units: Sequence[RowUnit], rank: int, num_ranks: int) -> Sequence[RowUnit]:
     """Returns the rank's contiguous share of units; shares differ by one unit at most."""
     return units[len(units) * rank // num_ranks : len(units) * (rank + 1) // num_ranks]
-
-
-T = TypeVar("T", bound=np.generic)
-BoolVector = npt.NDArray[np.bool_]
 
 
 class ResponseLayout:
@@ -87,7 +87,7 @@ class ResponseLayout:
         """Returns a matrix of zeros."""
         return np.zeros(self.shape)
 
-    def stack(self, arrays: Iterable[npt.ArrayLike], dtype: type[T]) -> npt.NDArray[T]:
+    def stack(self, arrays: Iterable[npt.ArrayLike], dtype: type[ScalarT]) -> npt.NDArray[ScalarT]:
         """Stacks one array per row, with one entry per response token; 0 after the end of a row."""
         matrix_BT = np.zeros(self.shape, dtype=dtype)
         matrix_BT[self.is_token_BT] = np.concatenate([np.asarray(array) for array in arrays])
@@ -105,14 +105,16 @@ class ResponseLayout:
         longest = int((self._prompts_B[numbers] + self.lengths_B[numbers]).max())
         return longest - self.first_token(part)
 
-    def gather_part(self, matrix_BT: npt.NDArray[T], part: MicroBatch) -> npt.NDArray[T]:
+    def gather_part(
+        self, matrix_BT: npt.NDArray[ScalarT], part: MicroBatch
+    ) -> npt.NDArray[ScalarT]:
         """Returns the micro-batch's rows of a matrix, aligned to its tensors; padded with 0."""
         placed_NC = np.zeros((len(part), self.num_columns(part)), dtype=matrix_BT.dtype)
         placed_NC[self._is_token_NC(part)] = matrix_BT[list(part)][self.is_token_BT[list(part)]]
         return placed_NC
 
     def scatter_part(
-        self, values_NC: npt.NDArray[T], part: MicroBatch, *, into: npt.NDArray[T]
+        self, values_NC: npt.NDArray[ScalarT], part: MicroBatch, *, into: npt.NDArray[ScalarT]
     ) -> None:
         """Writes the values of a micro-batch into the matrix of the batch."""
         if not len(part):
@@ -227,10 +229,10 @@ class PreparedBatch:
     def select_rows(self, numbers: IntVector) -> "PreparedBatch":
         """Returns the batch with some of its rows alone, with the same number of columns."""
 
-        def rows_of(matrix_BT: npt.NDArray[T]) -> npt.NDArray[T]:
+        def rows_of(matrix_BT: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
             return matrix_BT[numbers]
 
-        def rows_if_any(matrix_BT: npt.NDArray[T] | None) -> npt.NDArray[T] | None:
+        def rows_if_any(matrix_BT: npt.NDArray[ScalarT] | None) -> npt.NDArray[ScalarT] | None:
             return None if matrix_BT is None else matrix_BT[numbers]
 
         return replace(
@@ -293,10 +295,6 @@ def with_tokens(
     An optimizer's momentum would move the weights without a gradient, too.
     """
     return [part for part in parts if mask_of(part.prepared).any()] or list(parts[:1])
-
-
-MAX_RECORDED_TOKENS = 2**17
-"""Of a step: 1 MiB of values."""
 
 
 def with_token_values(

@@ -40,6 +40,9 @@ from trinity.config.schema.trainer import CriticConfig
 
 DIRECTORY = "critic"
 """Subdirectory of its state in a checkpoint."""
+logger = logging.getLogger(__name__)
+REFERENCE_DIRECTORY = "reference"
+"""Folder of a checkpoint with the reference, if that moves."""
 
 
 class ValueLoss:
@@ -154,12 +157,6 @@ class Critic:
 
 def _critic_mask(prepared: PreparedBatch) -> BoolMatrix:
     return prepared.mask_BT if prepared.critic is None else prepared.critic.mask_BT
-
-
-logger = logging.getLogger(__name__)
-
-REFERENCE_DIRECTORY = "reference"
-"""Folder of a checkpoint with the reference, if that moves."""
 
 
 class AdapterDisabledReference:

@@ -24,6 +24,7 @@ from trinity.weights.manifest import verify
 
 if TYPE_CHECKING:  # it imports torch
     from services.trainer.collectives import Ranks
+MODEL_FILE_PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py")
 
 
 class MakeLearner(Protocol):
@@ -90,9 +91,6 @@ def load_model_parts() -> ModelParts:
     return ModelParts(
         make_deterministic=make_deterministic, make_learner=Learner, load_formatter=load_formatter
     )
-
-
-MODEL_FILE_PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py")
 
 
 def starting_directory(

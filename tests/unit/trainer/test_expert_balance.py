@@ -10,10 +10,10 @@ from tensordict import TensorDict
 from services.trainer.backend.expert_balance import (
     BALANCE,
     NO_ROW,
+    ROUTER_Z_LOSS,
     BalanceRows,
     BalanceShare,
     ExpertBalance,
-    Z,
     rows_of_tokens,
     trained_rows,
 )
@@ -76,7 +76,7 @@ def test_every_kind_of_gate_gets_the_gradient_of_both_losses(kind: str) -> None:
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
     told = balance.take()
     assert float(told[BALANCE]) == pytest.approx(losses[0].item() / 3, rel=1e-5)
-    assert float(told[Z]) == pytest.approx(losses[1].item() / 3, rel=1e-5)
+    assert float(told[ROUTER_Z_LOSS]) == pytest.approx(losses[1].item() / 3, rel=1e-5)
 
 
 def test_layers_that_are_computed_again_add_theirs_once() -> None:

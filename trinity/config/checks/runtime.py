@@ -33,6 +33,19 @@ from trinity.runtime.owned_places import check_folder
 
 ANOTHER_RUN = "give the experiment another `name`, or change `checkpoint_root_dir`"
 """What helps where the run's directory holds other things."""
+MONITOR_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "wandb": ("base_url", "api_key"),
+    "mlflow": ("uri", "username", "password"),
+}
+ALL_MONITOR_ARGUMENTS = tuple(name for names in MONITOR_ARGUMENTS.values() for name in names)
+"""Not read by `tensorboard` and `none`, which a trial may use in place of another monitor."""
+WANDB_ADDRESS = "https://api.wandb.ai"
+WITHOUT_A_KEY = frozenset({"offline", "disabled", "dryrun", "shared"})
+"""Values of WANDB_MODE."""
+_OF_THE_FILE = ("project", "group", "name")
+"""Keys at the top of a file by which monitors name a run."""
+Check = tuple[str, Callable[[], None]]
+"""A check with the beginning of its message."""
 
 
 def check_turns(plan: StagePlan) -> None:
@@ -74,17 +87,6 @@ def _conflicts(plan: StagePlan) -> Iterator[str]:
                 "has one engine, and `explorer.auxiliary_models` have more: let a server elsewhere "
                 "answer for them (`external_model_config`), or leave them out"
             )
-
-
-MONITOR_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "wandb": ("base_url", "api_key"),
-    "mlflow": ("uri", "username", "password"),
-}
-ALL_MONITOR_ARGUMENTS = tuple(name for names in MONITOR_ARGUMENTS.values() for name in names)
-"""Not read by `tensorboard` and `none`, which a trial may use in place of another monitor."""
-WANDB_ADDRESS = "https://api.wandb.ai"
-WITHOUT_A_KEY = frozenset({"offline", "disabled", "dryrun", "shared"})
-"""Values of WANDB_MODE."""
 
 
 def check_placement(plan: StagePlan) -> None:
@@ -140,10 +142,6 @@ def check_serving(stage: StagePlan) -> None:
             f"stage `{stage.name}`: `explorer.min_running_model_num: {running}` is more than there "
             f"are engines (`explorer.rollout_model.engine_num: {engines}`): give {engines} or less"
         )
-
-
-_OF_THE_FILE = ("project", "group", "name")
-"""Keys at the top of a file by which monitors name a run."""
 
 
 def check_monitor_args(monitor: MonitorConfig, stage: str) -> None:
@@ -220,10 +218,6 @@ def check_inputs(plan: ExperimentPlan) -> None:
 def check_local_data(stages: Sequence[StagePlan]) -> None:
     """Checks the data whose files are on this machine, and nothing else."""
     _raise_all(check for stage in stages for check in _data_checks(stage, only_here=True))
-
-
-Check = tuple[str, Callable[[], None]]
-"""A check with the beginning of its message."""
 
 
 def _raise_all(checks: Iterable[Check]) -> None:

@@ -33,6 +33,9 @@ from trinity.config.schema.experiment import Config, StageConfig
 
 _PLAIN = {int: "whole number", float: "number", bool: "true or false", str: "text"}
 _SEGMENT = "letters, digits, `.`, `_` and `-`"
+SCHEMA_LINE = "# yaml-language-server: $schema=trinity.schema.json"
+IS_MATHS = "math_workflow"
+TRAINER = {"save_interval": 50, "max_checkpoints_to_keep": 2}
 
 
 def field_doc(section: type[Section], name: str) -> str:
@@ -250,10 +253,6 @@ def _is_section(field: FieldInfo) -> bool:
     return isinstance(field.annotation, type) and issubclass(field.annotation, Section)
 
 
-SCHEMA_LINE = "# yaml-language-server: $schema=trinity.schema.json"
-IS_MATHS = "math_workflow"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftOptions:
     """Options of a first configuration."""
@@ -327,9 +326,6 @@ def _tree(options: DraftOptions) -> dict[str, Any]:
         "trainer": TRAINER,
         "synchronizer": {"sync_interval": 1, "sync_offset": 0},
     }
-
-
-TRAINER = {"save_interval": 50, "max_checkpoints_to_keep": 2}
 
 
 def _run_of(options: DraftOptions, mode: str, **lengths: int) -> dict[str, Any]:

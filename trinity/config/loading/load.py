@@ -33,6 +33,11 @@ from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 
 MAX_DROPS = 3
+ALMOST = 0.85
+"""Likeness of a key of another section that was probably meant: `total_step` for `total_steps`."""
+OF_VERL: tuple[Location, ...] = (("actor_rollout_ref",), ("critic",))
+"""Sections that guides print on their own."""
+_PAIR = re.compile(r"[A-Za-z_]\w*:\S")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,13 +140,6 @@ def require_runnable(reading: ParsedConfig) -> Config:
             f"remove, or see `trinity config check {reading.source.path}`"
         )
     return reading.config
-
-
-ALMOST = 0.85
-"""Likeness of a key of another section that was probably meant: `total_step` for `total_steps`."""
-OF_VERL: tuple[Location, ...] = (("actor_rollout_ref",), ("critic",))
-"""Sections that guides print on their own."""
-_PAIR = re.compile(r"[A-Za-z_]\w*:\S")
 
 
 def similar_key(section: type[Section], prefix: str, name: str) -> str | None:

@@ -24,6 +24,8 @@ from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline
 
 AbsolutePath = Annotated[str, Field(pattern="^/")]
 """A relative path would be resolved by each service in its own working folder."""
+TrainStepUnit = Literal["rows", "explore_step"]
+"""A train step is a number of rows, or all samples of one explore step."""
 
 
 class PlanModel(BaseModel):
@@ -232,10 +234,6 @@ class AuxiliaryModel(PlanModel):
     def template_kwargs(self) -> Args:
         """All variables that the chat template gets."""
         return merge_template_kwargs(self.chat_template_kwargs, self.enable_thinking)
-
-
-TrainStepUnit = Literal["rows", "explore_step"]
-"""A train step is a number of rows, or all samples of one explore step."""
 
 
 class StoredBatches(PlanModel):

@@ -22,6 +22,8 @@ from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS, load_plugins, plugin_dirs_from_environment
 
 MIN_TOKENS_ON_CPU = 16384
+SEVERAL_SAMPLES = frozenset({"frozen_lake_workflow", "sudoku_workflow"})
+"""Built-in workflows with `gives_several_samples`, which are not imported to be asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +233,6 @@ def gives_several_samples(workflow: str) -> bool:
         return False
     # Until `check_workflow` has seen it, a part may be anything.
     return getattr(part, "gives_several_samples", False) is True
-
-
-SEVERAL_SAMPLES = frozenset({"frozen_lake_workflow", "sudoku_workflow"})
-"""Built-in workflows with `gives_several_samples`, which are not imported to be asked."""
 
 
 def _default_token_len(config: Config, lengths: SequenceLengths) -> int:

@@ -39,7 +39,7 @@ NonNegative = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Port = Annotated[int, Field(gt=0, lt=1 << 16)]
 NumLogprobs = Annotated[int, Field(ge=0, le=20)]
 """Bounded by the number that the engine can return."""
-S = TypeVar("S", bound="Section")
+SectionT = TypeVar("SectionT", bound="Section")
 NO_SECRETS = (None, "", "EMPTY")
 """Values that are not secret; `EMPTY` is the placeholder for a key that is not given."""
 _SECRET_NAME = re.compile(
@@ -48,6 +48,16 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _SECRET_VARIABLE = re.compile(r"^[A-Z0-9_]*(KEY|TOKEN|SECRET|PASSWORD|PASS|PWD)[A-Z0-9_]*$")
+OTHER_STRATEGIES: Mapping[str, str] = {
+    name: f"FSDP2 trains in {shown}'s place: it shards the weights over all ranks, with the same "
+    "results"
+    for name, shown in (
+        ("megatron", "Megatron"),
+        ("veomni", "VeOmni"),
+        ("torchtitan", "TorchTitan"),
+    )
+}
+"""Names of other back ends, each with the reason why a file that chooses it runs."""
 
 
 class KeyStatus(StrEnum):
@@ -97,6 +107,14 @@ class RenamedKey:
 
 
 Mark = PlannedKey | IgnoredKey
+
+DERIVED = IgnoredKey("it follows from other keys, whatever is written here")
+MERGED = IgnoredKey("engines load whole weights, with the adapter merged into them")
+NO_RAY = IgnoredKey("there is no Ray here: services find one another by their addresses")
+UNREAD_THERE = IgnoredKey("nothing reads it in Trinity-RFT either")
+IN_DATABASE = IgnoredKey("rows are in the buffer's database, which has retries of its own")
+TINKER_ONLY = IgnoredKey("it belongs to `model.tinker.enable`, which is planned")
+MEGATRON_ONLY = IgnoredKey(OTHER_STRATEGIES["megatron"])
 
 
 def mark_of(field: FieldInfo) -> Mark | None:
@@ -160,12 +178,12 @@ def _normalized(section: type[Section], name: str, value: Any) -> Any:
     return canonical_value(section, name, value)
 
 
-def default_section(section: type[S]) -> S:
+def default_section(section: type[SectionT]) -> SectionT:
     """Default of a field: an empty section, made when it is needed.
 
     Its schema is part of the outermost section's, and is not built separately.
     """
-    field: S = Field(default_factory=section.model_construct)
+    field: SectionT = Field(default_factory=section.model_construct)
     return field
 
 
@@ -238,22 +256,3 @@ def format_value(key: str, value: Any, most: int = 80) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
     text = " ".join(text.split()) or "''"
     return text if len(text) <= most else f"{text[: most - 3]}..."
-
-
-DERIVED = IgnoredKey("it follows from other keys, whatever is written here")
-MERGED = IgnoredKey("engines load whole weights, with the adapter merged into them")
-NO_RAY = IgnoredKey("there is no Ray here: services find one another by their addresses")
-UNREAD_THERE = IgnoredKey("nothing reads it in Trinity-RFT either")
-IN_DATABASE = IgnoredKey("rows are in the buffer's database, which has retries of its own")
-TINKER_ONLY = IgnoredKey("it belongs to `model.tinker.enable`, which is planned")
-OTHER_STRATEGIES: Mapping[str, str] = {
-    name: f"FSDP2 trains in {shown}'s place: it shards the weights over all ranks, with the same "
-    "results"
-    for name, shown in (
-        ("megatron", "Megatron"),
-        ("veomni", "VeOmni"),
-        ("torchtitan", "TorchTitan"),
-    )
-}
-"""Names of other back ends, each with the reason why a file that chooses it runs."""
-MEGATRON_ONLY = IgnoredKey(OTHER_STRATEGIES["megatron"])

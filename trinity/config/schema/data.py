@@ -27,6 +27,11 @@ DataName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]*$", max_le
 _PART = "[A-Za-z0-9][A-Za-z0-9._-]*"
 RunName = Annotated[str, StringConstraints(pattern=f"^{_PART}(/{_PART}){{0,2}}$")]
 """Project, group and name of a run; a name alone is one of the same project and group."""
+COOLDOWN_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+Cooldown = (
+    Annotated[float, Field(ge=0)] | Annotated[str, Field(pattern=r"^[0-9]+([.][0-9]+)?[smh]$")]
+)
+"""Train steps, or a time with its unit."""
 
 
 class FormatConfig(Section):
@@ -162,13 +167,6 @@ class TasksetConfig(Section):
 
 def _decay() -> Args:
     return {"decay": 2.0}
-
-
-COOLDOWN_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-Cooldown = (
-    Annotated[float, Field(ge=0)] | Annotated[str, Field(pattern=r"^[0-9]+([.][0-9]+)?[smh]$")]
-)
-"""Train steps, or a time with its unit."""
 
 
 class ReplayBufferConfig(Section):

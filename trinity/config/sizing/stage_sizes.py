@@ -37,6 +37,13 @@ UTILIZATION_STEP = 0.1
 LEAST_UTILIZATION = 0.2
 HALVED_SEQUENCES = 128
 """`max_num_seqs` to begin with where none is set."""
+MOMENTS = {"adam": 2, "sgd": 0}
+"""By type of optimizer."""
+USABLE = 0.8
+"""Share of a GPU: the rest is for the driver, the allocator and fragmentation."""
+_TOKEN_STEP = 256
+_OF_ACTOR = frozenset({"entropies", "collision", "discriminator", "teacher"})
+"""Needs of advantages for which the actor computes a pass before the step."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -116,15 +123,6 @@ def _of_engine(rollout: EngineConfig, max_len: int) -> Iterator[str]:
     size = rollout.tensor_parallel_size
     yield f"`tensor_parallel_size: {2 * size}` (now {size}), which spreads the weights over GPUs"
     yield f"shorter sequences: `model.max_model_len` (now {max_len})"
-
-
-MOMENTS = {"adam": 2, "sgd": 0}
-"""By type of optimizer."""
-USABLE = 0.8
-"""Share of a GPU: the rest is for the driver, the allocator and fragmentation."""
-_TOKEN_STEP = 256
-_OF_ACTOR = frozenset({"entropies", "collision", "discriminator", "teacher"})
-"""Needs of advantages for which the actor computes a pass before the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

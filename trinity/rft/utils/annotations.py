@@ -2,14 +2,14 @@
 
 from typing import TypeVar
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 
 
-def Deprecated(part: T) -> T:  # the name of theirs
+def Deprecated(part: ValueT) -> ValueT:  # the name of theirs
     """Returns a part as it is."""
     return part
 
 
-def Experimental(part: T) -> T:  # the name of theirs
+def Experimental(part: ValueT) -> ValueT:  # the name of theirs
     """Returns a part as it is."""
     return part

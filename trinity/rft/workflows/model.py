@@ -16,11 +16,12 @@ from trinity.workflows.model import ModelWrapper as OurModel
 if TYPE_CHECKING:
     import openai
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 logger = logging.getLogger(__name__)
 OVERRIDES = frozenset(SamplingOverrides.__annotations__)
 WITHOUT_EFFECT = frozenset({"seed", "lora_request", "detokenize", "skip_special_tokens", "stream"})
 """Arguments of a call that change nothing here: each run has a seed of its own."""
+Call = Callable[[], Coroutine[object, object, ValueT]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +295,7 @@ class ModelWrapper:
         return first
 
 
-async def _value(value: T) -> T:
+async def _value(value: ValueT) -> ValueT:
     return value
 
 
@@ -327,9 +328,6 @@ def _split(kwargs: dict[str, Any]) -> tuple[int, list[Any], SamplingOverrides]:
     return n, tools, overrides
 
 
-Call = Callable[[], Coroutine[object, object, T]]
-
-
-def run_own_loop(call: Call[T]) -> T:
+def run_own_loop(call: Call[ValueT]) -> ValueT:
     """Runs a coroutine on a loop of this thread's own."""
     return asyncio.run(call())

@@ -31,6 +31,10 @@ NONE_ANSWERED = (
     "before it, so the whole is trained as text: append `experience.response_text` as it is"
 )
 limited_log = RateLimitedLog(logging.getLogger(__name__))
+BUILT = "built_by_workflow"
+"""Key in `info` of an experience that no answer of the engine is, and the metric of their share."""
+OF_ENGINE = ("version_spans", "sampling", "chat_template_sha256", "tools_sha256")
+"""Fields that the engine's answer decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +130,6 @@ def _end_of(model: OurModel, behind: list[int]) -> list[int]:
     return behind[:1] if behind and not model.tokenizer.decode(behind[:1]) else []
 
 
-BUILT = "built_by_workflow"
-"""Key in `info` of an experience that no answer of the engine is, and the metric of their share."""
-
-
 def taken_over(experience: Experience, model: "ModelWrapper") -> types.Experience:
     """Returns the sample as services take it: an answer of the engine, or one that was built."""
     experience.info, experience.metrics = (
@@ -169,10 +169,6 @@ def _answer_of(experience: Experience, model: "ModelWrapper") -> types.Experienc
     has_logprobs = not experience.lacks_logprobs
     found = (own for own in known if _repeats(body, own.sequence, with_logprobs=has_logprobs))
     return next(found, None)
-
-
-OF_ENGINE = ("version_spans", "sampling", "chat_template_sha256", "tools_sha256")
-"""Fields that the engine's answer decides."""
 
 
 def _take_from_engine(experience: Experience, answer: types.Experience) -> None:

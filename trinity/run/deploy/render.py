@@ -25,6 +25,18 @@ from trinity.run.deploy.kubernetes import Overlay, kubernetes_files
 from trinity.runtime.owned_places import claim_folder
 
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
+CACHE = "/alloc/data/huggingface"
+"""Shared by the tasks of a group, and kept while they stay on a node."""
+PLAN_FROM_JOBS = "../plan.json"
+"""Nomad resolves paths relative to the job file."""
+Target = Literal["compose", "k8s", "nomad"]
+COPIED: dict[Target, tuple[str, ...]] = {
+    "compose": ("compose.yaml", "compose.studio.yaml", "nats", "observability"),
+    "k8s": ("k8s", "nats"),
+    "nomad": ("nomad", "nats"),
+}
+PLAN = "plan.json"
+VARIABLES = "experiment.vars.json"
 
 
 def compose_override(deployment: ExperimentDeployment) -> dict[str, JsonValue]:
@@ -108,12 +120,6 @@ def _experiment(deployment: ExperimentDeployment) -> JsonValue:
     }
 
 
-CACHE = "/alloc/data/huggingface"
-"""Shared by the tasks of a group, and kept while they stay on a node."""
-PLAN_FROM_JOBS = "../plan.json"
-"""Nomad resolves paths relative to the job file."""
-
-
 def nomad_variables(deployment: ExperimentDeployment) -> str:
     """Returns the content of the variables file; Nomad interpolates its strings."""
     text = json.dumps(_values(deployment), indent=2, ensure_ascii=False)
@@ -140,16 +146,6 @@ def _values(deployment: ExperimentDeployment) -> dict[str, JsonValue]:
         "explorer_gpus": deployment.gpus("explorer"),
         "trainer_gpus": deployment.gpus("trainer"),
     }
-
-
-Target = Literal["compose", "k8s", "nomad"]
-COPIED: dict[Target, tuple[str, ...]] = {
-    "compose": ("compose.yaml", "compose.studio.yaml", "nats", "observability"),
-    "k8s": ("k8s", "nats"),
-    "nomad": ("nomad", "nats"),
-}
-PLAN = "plan.json"
-VARIABLES = "experiment.vars.json"
 
 
 def check_gpu_capacity(deployment: ExperimentDeployment, *, on_one_node: bool) -> None:

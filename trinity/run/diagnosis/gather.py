@@ -57,7 +57,7 @@ TAIL_BYTES = 8192
 MAX_LINE_LENGTH = 300
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 FOREIGN = ProcessState.FOREIGN
@@ -447,7 +447,7 @@ async def _ask_services(
     )
 
 
-async def _answer_or_reason(call: Coroutine[object, object, T]) -> T | str:
+async def _answer_or_reason(call: Coroutine[object, object, ValueT]) -> ValueT | str:
     """Returns the answer, or the reason why there is none."""
     try:
         return await call

@@ -25,7 +25,12 @@ from trinity.runtime.rpc.channel import open_channel
 from trinity.runtime.security.credentials import VARIABLE, Credentials
 from trinity.runtime.security.plaintext_policy import refuse_plain_service
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
+REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+RUNNING = synchronizer_pb2.EXPERIMENT_STATE_RUNNING
+MAX_NAMED = 5
+"""Most experiments that a message lists."""
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 async def gather_by_address(
@@ -87,19 +92,12 @@ def _of_experiment(
     )
 
 
-async def _answer_or_reason(call: Awaitable[T]) -> T | str:
+async def _answer_or_reason(call: Awaitable[ValueT]) -> ValueT | str:
     """Returns the answer, or the reason why there is none."""
     try:
         return await call
     except grpc.aio.AioRpcError as error:
         return str(error.details() or error.code().name)
-
-
-REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
-RUNNING = synchronizer_pb2.EXPERIMENT_STATE_RUNNING
-MAX_NAMED = 5
-"""Most experiments that a message lists."""
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 async def gather_from_services(

@@ -23,6 +23,14 @@ BYTES_PER_PARAMETER = 14
 that precision: the least that is there at the same time."""
 BEST_BYTES_PER_PARAMETER = 2
 """A version that stays because it is among the best."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+THREADS = "OMP_NUM_THREADS"
+SLEEPING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "20000"}
+"""A thread sleeps where it has nothing to do, but not within a loop, where the next comes in
+microseconds: to wake it takes longer than to spin for that."""
+DRIVER = Path("/dev/nvidiactl")
+ANSWER_SECONDS = 3.0
+HEALTH = "/health"
 
 
 def check_disk(plan: ExperimentPlan) -> None:
@@ -71,14 +79,6 @@ def _size_of(folder: Path) -> int:
         except OSError:
             continue
     return total
-
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-THREADS = "OMP_NUM_THREADS"
-SLEEPING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "20000"}
-"""A thread sleeps where it has nothing to do, but not within a loop, where the next comes in
-microseconds: to wake it takes longer than to spin for that."""
-DRIVER = Path("/dev/nvidiactl")
 
 
 def check_gpus(plan: ExperimentPlan) -> None:
@@ -188,10 +188,6 @@ def _devices(plan: ExperimentPlan) -> list[str]:
         return [str(i) for i in range(num_gpus)]
     named = [name.strip() for name in visible.split(",")]
     return [name for name in named if name not in ("", "-1")][:num_gpus]
-
-
-ANSWER_SECONDS = 3.0
-HEALTH = "/health"
 
 
 def what_is_missing(plan: ExperimentPlan) -> Iterator[str]:

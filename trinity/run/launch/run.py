@@ -54,7 +54,7 @@ TOTAL = "total"
 SECONDS_FILE = "seconds.json"
 SAVE_SECONDS = 10.0
 """The most that a killed launcher forgets."""
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 SynchronizerStub: TypeAlias = synchronizer_pb2_grpc.SynchronizerServiceStub
 CANCEL_SECONDS = 3.0
@@ -164,7 +164,7 @@ class GracefulShutdown:
         """Marks that the work is stopping by itself: it has finished, or failed."""
         self._is_stopping = True
 
-    async def guard(self, work: Awaitable[T]) -> T:
+    async def guard(self, work: Awaitable[ValueT]) -> ValueT:
         """Awaits the work.
 
         Raises: RunInterrupted when a signal has ended it.
@@ -182,7 +182,7 @@ class GracefulShutdown:
             for number in numbers:
                 loop.remove_signal_handler(number)
 
-    def _signalled(self, task: "asyncio.Future[T]") -> None:
+    def _signalled(self, task: "asyncio.Future[ValueT]") -> None:
         if self._skippable is not None:
             self._skippable.cancel()
             self._reporter.print_line("stopping at once: the step in hand is not saved")
@@ -412,7 +412,7 @@ class LocalRun:
                 raise RunFailed(f"{event.process}: {event.reason}; see {event.log_file}")
         raise RunFailed(f"the supervisor ended; see {self._home / 'log'}")
 
-    async def _first_completed(self, *awaitables: Awaitable[T]) -> T:
+    async def _first_completed(self, *awaitables: Awaitable[ValueT]) -> ValueT:
         """Returns the first result; the others are cancelled."""
         tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
         try:

@@ -25,6 +25,11 @@ PYTHON_VARIABLE = "TRINITY_DATA_JUICER_PYTHON"
 """A Python that has Data-Juicer already: nothing is made."""
 CACHE_VARIABLE = "TRINITY_CACHE"
 _COMPLETE = ".complete"
+NAME = "data-juicer"
+_READY_SECONDS = 600.0
+"""Its import takes half a minute on a busy machine, and minutes from a cold disk."""
+_RETRY_SECONDS = 0.2
+Services = Callable[[StackContext], list[ProcessWithProbe]]
 
 
 def data_juicer_python(report: Callable[[str], None]) -> Path:
@@ -82,13 +87,6 @@ def _make(folder: Path, python: Path) -> None:
 
 def _last_line(log: Path) -> str:
     return (log.read_text(errors="replace").strip().splitlines() or ["pip said nothing"])[-1]
-
-
-NAME = "data-juicer"
-_READY_SECONDS = 600.0
-"""Its import takes half a minute on a busy machine, and minutes from a cold disk."""
-_RETRY_SECONDS = 0.2
-Services = Callable[[StackContext], list[ProcessWithProbe]]
 
 
 def with_data_juicer(services: Services, port: int, python: Path) -> Services:

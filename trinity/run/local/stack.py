@@ -46,6 +46,11 @@ logger = logging.getLogger(__name__)
 
 _STOP_SECONDS = 90.0
 _LONGEST_EVENT_BYTES = 2**20
+_DATA_FOLDERS = {"postgres": "the database", "nats": "the broker"}
+"""Processes whose data is in `infra/<name>` of the run's directory."""
+_CAUSES = (" PANIC: ", " FATAL: ")
+"""A database logs these first and then at length how it ends."""
+_MAX_LINE_LENGTH = 300
 
 
 def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
@@ -132,13 +137,6 @@ class SupervisorClient:
             reason="ended before its launcher, all processes were killed",
             log_file=str(self._job_dir / "log" / "supervisor.log"),
         )
-
-
-_DATA_FOLDERS = {"postgres": "the database", "nats": "the broker"}
-"""Processes whose data is in `infra/<name>` of the run's directory."""
-_CAUSES = (" PANIC: ", " FATAL: ")
-"""A database logs these first and then at length how it ends."""
-_MAX_LINE_LENGTH = 300
 
 
 def start_error(event: StackEvent) -> TrinityError:

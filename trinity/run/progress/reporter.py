@@ -30,6 +30,7 @@ from trinity.run.progress.view import RunView, StageProgressView, change_text, f
 BAR_WIDTH = 40
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_POINTS = 40
+CLOSED_OUTPUT_ERRORS = (errno.EPIPE, errno.EIO)
 
 
 class ScreenReporter:
@@ -134,9 +135,6 @@ def _sparks(stage: StageProgressView) -> str:
     low, high = min(values), max(values)
     span = (high - low) or 1.0
     return "".join(SPARKS[int((value - low) / span * (len(SPARKS) - 1))] for value in values)
-
-
-CLOSED_OUTPUT_ERRORS = (errno.EPIPE, errno.EIO)
 
 
 class Reporter(LineSink, Protocol):

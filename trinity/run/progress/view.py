@@ -21,6 +21,7 @@ STEP_METRICS = ("actor/loss", "perf/total_num_tokens", *TIME_PARTS)
 BATCH_METRICS = ("reward/mean",)
 """Shown in lines, screen, curves and summary; monitors show all others."""
 RECENT_STEPS = 20
+FIRST_METRICS = ("accuracy", "reward")
 
 
 def shown_step_metrics(metrics: Mapping[str, float]) -> Metrics:
@@ -98,9 +99,6 @@ class Evaluation:
     def headline_name(self) -> str:
         """The name of the headline's metric."""
         return "accuracy" if "accuracy" in self.metrics else "reward"
-
-
-FIRST_METRICS = ("accuracy", "reward")
 
 
 def shown_order(names: Iterable[str]) -> list[str]:

@@ -59,6 +59,33 @@ _MNT_DETACH = 2
 _AT_FDCWD, _AT_RECURSIVE, _MOUNT_SETATTR = -100, 0x8000, 442
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 22, 38
 _SECCOMP_MODE_FILTER = 2
+_libc = ctypes.CDLL(None, use_errno=True)
+_BPF_LOAD, _BPF_JEQ, _BPF_JGE, _BPF_JSET, _BPF_AND, _BPF_RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_MMAP_FLAGS = _FIRST_ARGUMENT + 3 * 8
+_MAP_SHARED_ANONYMOUS, _MAP_GROWSDOWN = 0x21, 0x100
+_Calls = dict[str, int]
+_EVERYWHERE = {"clone3": 435, "io_uring_setup": 425, "memfd_secret": 447}
+_SYSTEM_CALLS: dict[str, tuple[int, _Calls]] = {
+    "x86_64": (
+        0xC000003E,
+        {"mmap": 9, "clone": 56, "fork": 57, "vfork": 58, "shmget": 29, "msgget": 68}
+        | {"mq_open": 240, "add_key": 248, "keyctl": 250, "unshare": 272, "setns": 308}
+        | {"perf_event_open": 298, "memfd_create": 319, "bpf": 321, "userfaultfd": 323},
+    ),
+    "aarch64": (
+        0xC00000B7,
+        {"mmap": 222, "clone": 220, "shmget": 194, "msgget": 186, "mq_open": 180}
+        | {"add_key": 217, "keyctl": 219, "unshare": 97, "setns": 268, "perf_event_open": 241}
+        | {"memfd_create": 279, "bpf": 280, "userfaultfd": 282},
+    ),
+}
+_KERNEL = ("unshare", "setns", "bpf", "perf_event_open", "io_uring_setup", "userfaultfd")
+"""Ways to more rights, and parts of the kernel in which such ways are found."""
+_UNCOUNTED = ("memfd_create", "memfd_secret", "shmget", "msgget", "mq_open", "add_key", "keyctl")
+"""Ways to memory that no limit of a process counts."""
+_Instruction = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +171,6 @@ def _lies_below(path: str, folders: Iterable[str]) -> bool:
     return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
 
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
 class _NoBox(Exception):
     """Raised where a part of the box cannot be made."""
 
@@ -225,34 +249,6 @@ def _bind(path: str) -> None:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         Path(target).touch()
     _mount(path, target, flags=_MS_BIND | _MS_REC)
-
-
-_BPF_LOAD, _BPF_JEQ, _BPF_JGE, _BPF_JSET, _BPF_AND, _BPF_RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
-_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
-_MMAP_FLAGS = _FIRST_ARGUMENT + 3 * 8
-_MAP_SHARED_ANONYMOUS, _MAP_GROWSDOWN = 0x21, 0x100
-_Calls = dict[str, int]
-_EVERYWHERE = {"clone3": 435, "io_uring_setup": 425, "memfd_secret": 447}
-_SYSTEM_CALLS: dict[str, tuple[int, _Calls]] = {
-    "x86_64": (
-        0xC000003E,
-        {"mmap": 9, "clone": 56, "fork": 57, "vfork": 58, "shmget": 29, "msgget": 68}
-        | {"mq_open": 240, "add_key": 248, "keyctl": 250, "unshare": 272, "setns": 308}
-        | {"perf_event_open": 298, "memfd_create": 319, "bpf": 321, "userfaultfd": 323},
-    ),
-    "aarch64": (
-        0xC00000B7,
-        {"mmap": 222, "clone": 220, "shmget": 194, "msgget": 186, "mq_open": 180}
-        | {"add_key": 217, "keyctl": 219, "unshare": 97, "setns": 268, "perf_event_open": 241}
-        | {"memfd_create": 279, "bpf": 280, "userfaultfd": 282},
-    ),
-}
-_KERNEL = ("unshare", "setns", "bpf", "perf_event_open", "io_uring_setup", "userfaultfd")
-"""Ways to more rights, and parts of the kernel in which such ways are found."""
-_UNCOUNTED = ("memfd_create", "memfd_secret", "shmget", "msgget", "mq_open", "add_key", "keyctl")
-"""Ways to memory that no limit of a process counts."""
-_Instruction = tuple[int, int, int, int]
 
 
 def _filter(box: Box) -> list[_Instruction]:

@@ -19,6 +19,8 @@ from trinity.runtime.security.plaintext_policy import refuse_plain_service
 from trinity.runtime.telemetry.grpc import traced_channel
 
 _CONTRACTS = (buffer_pb2, explorer_pb2, query_pb2, synchronizer_pb2, taskset_pb2, trainer_pb2)
+NO_PROXY = ("grpc.enable_http_proxy", 0)
+"""Services reach one another directly: `http_proxy` is for addresses of the internet."""
 
 
 def _unary_methods() -> list[dict[str, str]]:
@@ -50,9 +52,6 @@ RETRY_CONFIG = json.dumps(
         ]
     }
 )
-
-NO_PROXY = ("grpc.enable_http_proxy", 0)
-"""Services reach one another directly: `http_proxy` is for addresses of the internet."""
 
 
 def _options() -> Sequence[tuple[str, str | int]]:

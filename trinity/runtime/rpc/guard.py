@@ -117,6 +117,9 @@ class AccessControl:
         return True
 
 
+ALLOW_ALL = AccessControl()
+
+
 def _known(caller_of: CallerOf, method: str, context: Context) -> Caller:
     try:
         return caller_of(_token(context))
@@ -146,9 +149,6 @@ def _refuse(
 ) -> NoReturn:
     audit.log_refusal(why, method=method, peer=context.peer(), caller=caller, asked=asked)
     raise error
-
-
-ALLOW_ALL = AccessControl()
 
 
 class UnparsableRequest:

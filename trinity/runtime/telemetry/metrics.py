@@ -124,20 +124,6 @@ class ObservableGauge(Instrument):
 
 _meters: MetricsBackend | None = None
 
-
-def set_backend(meters: MetricsBackend | None) -> None:
-    """Switches metrics on, or off."""
-    global _meters
-    _meters = meters
-    for instrument in INSTRUMENTS.values():
-        instrument.bind(meters)
-
-
-def is_on() -> bool:
-    """Returns true while metrics are kept."""
-    return _meters is not None
-
-
 SAMPLE_SECONDS = Histogram("rl.sample.duration", "s", "A run, from start to end", bounds=LONG)
 REWARD = Histogram(
     "rl.reward.value", "1", "Reward of a sample", bounds=(-1, -0.5, 0, 0.25, 0.5, 0.75, 1, 2)
@@ -152,17 +138,14 @@ LOOP_SECONDS = Histogram(
 )
 TRAIN_SECONDS = Histogram("rl.train.duration", "s", "A train step's training", bounds=LONG)
 SYNC_SECONDS = Histogram("rl.sync.duration", "s", "Weights published or loaded", bounds=LONG)
-
 GENERATE_SECONDS = Histogram(
     "gen_ai.client.operation.duration", "s", "A call of the rollout engine", bounds=LONG
 )
 GENERATE_TOKENS = Histogram(
     "gen_ai.client.token.usage", "{token}", "Tokens in and out of a call", bounds=TOKENS
 )
-
 SERVER_SECONDS = Histogram("rpc.server.call.duration", "s", "A call answered", bounds=SHORT)
 CLIENT_SECONDS = Histogram("rpc.client.call.duration", "s", "A call made", bounds=SHORT)
-
 ACTIVE_RUNS = ObservableGauge("trinity.explorer.runs", "{run}", "Runs leased and not over")
 OUTBOX_RESULTS = ObservableGauge(
     "trinity.explorer.unconfirmed", "{result}", "Results whose commit is not reported yet"
@@ -180,7 +163,6 @@ TRANSFERS = Counter(
     "trinity.weights.transfers", "{transfer}", "Weights taken from memory, or from files after all"
 )
 LOADED_VERSION = Gauge("trinity.weights.loaded", "{version}", "Version in the engine")
-
 ASSIGNMENTS_LEASED = Counter("trinity.lease.assignments", "{assignment}", "Assignments handed out")
 CREDIT = ObservableGauge(
     "trinity.credit.rows", "{row}", "Rows that may still be outstanding or ready"
@@ -202,7 +184,6 @@ SHAPE_SECONDS = Histogram(
     "trinity.pipeline.duration", "s", "Groups shaped together, to their commit", bounds=SHORT
 )
 BATCH_ROWS = Counter("trinity.batch.rows", "{row}", "Rows composed into batches")
-
 STALENESS = Histogram(
     "trinity.batch.staleness", "{version}", "Train step less a row's oldest version", bounds=AGES
 )
@@ -211,10 +192,22 @@ BATCH_WAIT_SECONDS = Histogram(
     "trinity.batch.wait.duration", "s", "A train step's wait for its batch", bounds=LONG
 )
 TRAINED_STEP = Gauge("trinity.train.step", "{step}", "Newest train step reported")
-
 WAIT_SECONDS = ObservableGauge(
     "trinity.wait.duration", "s", "Waits going on, the longest of each owner and reason"
 )
+
+
+def set_backend(meters: MetricsBackend | None) -> None:
+    """Switches metrics on, or off."""
+    global _meters
+    _meters = meters
+    for instrument in INSTRUMENTS.values():
+        instrument.bind(meters)
+
+
+def is_on() -> bool:
+    """Returns true while metrics are kept."""
+    return _meters is not None
 
 
 def observe_waits(waits: Callable[[], Iterable[pb.Wait]]) -> None:

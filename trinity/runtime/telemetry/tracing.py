@@ -24,6 +24,7 @@ Attributes = Mapping[str, Value]
 Kind = Literal["internal", "producer", "consumer", "client", "server"]
 MAX_LINKS = 128
 NONE: Attributes = {}
+__all__ = ["Attributes", "Kind", "Span", "Value"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +135,6 @@ class Backend(Protocol):
     def detach(self, token: object) -> None: ...
 
     def current(self) -> SpanContextRef | None: ...
-
-
-__all__ = ["Attributes", "Kind", "Span", "Value"]
 
 
 class _NoSpan:

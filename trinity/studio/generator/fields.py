@@ -80,6 +80,7 @@ RFT_NAMES: Mapping[str, str] = {
     "monitor.monitor_type": "monitor_type",
 }
 """Keys whose name in Trinity-RFT's generator is not the end of their path, or not theirs alone."""
+FLAGS: Mapping[str, bool] = {"true": True, "false": False}
 
 
 class FieldKind(StrEnum):
@@ -213,9 +214,6 @@ def _bounds(metadata: list[object], kind: FieldKind) -> Iterator[tuple[str, floa
             yield "maximum", mark.le
         elif isinstance(mark, Lt) and isinstance(mark.lt, int) and is_whole:
             yield "maximum", mark.lt - 1
-
-
-FLAGS: Mapping[str, bool] = {"true": True, "false": False}
 
 
 def to_widget(spec: FieldSpec, value: object) -> object:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar, overload
 from trinity.errors import UserError
 
 SET, CHECK = "set_", "check_"
-F = TypeVar("F", bound=Callable[..., object])
+FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
 
 
 class Drawing(Protocol):
@@ -91,36 +91,36 @@ class ConfigGenerators:
         *,
         section: str | None = None,
         path: str | None = None,
-    ) -> Callable[[F], F]: ...
+    ) -> Callable[[FunctionT], FunctionT]: ...
 
     @overload
     def register_config(
         self,
         default_value: object,
-        config_func: F,
+        config_func: FunctionT,
         visible: Callable[[], bool] | None = None,
         other_configs: Mapping[str, object] | None = None,
         *,
         section: str | None = None,
         path: str | None = None,
-    ) -> F: ...
+    ) -> FunctionT: ...
 
     def register_config(
         self,
         default_value: object = None,
-        config_func: F | None = None,
+        config_func: FunctionT | None = None,
         visible: Callable[[], bool] | None = None,
         other_configs: Mapping[str, object] | None = None,
         *,
         section: str | None = None,
         path: str | None = None,
-    ) -> F | Callable[[F], F]:
+    ) -> FunctionT | Callable[[FunctionT], FunctionT]:
         """Registers `set_<name>`; one that is there is replaced, and keeps its place in the form.
 
         Raises: UserError if the function has another name.
         """
 
-        def register(function: F) -> F:
+        def register(function: FunctionT) -> FunctionT:
             self.add(
                 ConfigEntry(
                     name=_name_of(function, SET),
@@ -146,18 +146,20 @@ class ConfigGenerators:
         self._entries[entry.name] = entry
 
     @overload
-    def register_check(self, check_func: None = None) -> Callable[[F], F]: ...
+    def register_check(self, check_func: None = None) -> Callable[[FunctionT], FunctionT]: ...
 
     @overload
-    def register_check(self, check_func: F) -> F: ...
+    def register_check(self, check_func: FunctionT) -> FunctionT: ...
 
-    def register_check(self, check_func: F | None = None) -> F | Callable[[F], F]:
+    def register_check(
+        self, check_func: FunctionT | None = None
+    ) -> FunctionT | Callable[[FunctionT], FunctionT]:
         """Registers `check_<name>`, which is called after the row that shows the entry.
 
         Raises: UserError if the function has another name.
         """
 
-        def register(function: F) -> F:
+        def register(function: FunctionT) -> FunctionT:
             self._checks[_name_of(function, CHECK)] = function
             return function
 
@@ -215,6 +217,10 @@ class ConfigGenerators:
             ) from None
 
 
+CONFIG_GENERATORS = ConfigGenerators()
+"""The entries of this process."""
+
+
 def _name_of(function: Callable[..., object], prefix: str) -> str:
     name = function.__name__
     if not name.startswith(prefix) or name == prefix:
@@ -223,7 +229,3 @@ def _name_of(function: Callable[..., object], prefix: str) -> str:
             "in CONFIG_GENERATORS"
         )
     return name.removeprefix(prefix)
-
-
-CONFIG_GENERATORS = ConfigGenerators()
-"""The entries of this process."""

@@ -32,6 +32,8 @@ COPY_REMARK = (
 )
 _MISSING = object()
 SECRETS_REMARK = "API keys and passwords are not kept with a run: give them again."
+MAX_DRAFTS = 16
+"""Visitors whose drafts are kept; that of the one who wrote longest ago is forgotten first."""
 
 
 def example_files(folder: Path = EXAMPLES) -> dict[str, Path]:
@@ -123,10 +125,6 @@ def _without_hidden(value: object) -> tuple[object, bool]:
         items = [_without_hidden(item) for item in value]
         return [item for item, _ in items], any(found for _, found in items)
     return value, isinstance(value, str) and f":{HIDDEN}@" in value
-
-
-MAX_DRAFTS = 16
-"""Visitors whose drafts are kept; that of the one who wrote longest ago is forgotten first."""
 
 
 @dataclass(slots=True)

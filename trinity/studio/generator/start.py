@@ -22,6 +22,7 @@ _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 SUFFIXES = (".yaml", ".yml")
 SUBMIT_SECONDS = 10.0
 """Time that the synchronizer may take to answer each call."""
+_started: list["subprocess.Popen[bytes]"] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +92,6 @@ def start_run(config: Path, command: Sequence[str] = ()) -> StartedRun:
         os.close(output)
     _started.append(process)
     return StartedRun(process.pid, log)
-
-
-_started: list["subprocess.Popen[bytes]"] = []
 
 
 def reap_started() -> None:

@@ -23,17 +23,17 @@ LAST_RUN = "_run"
 STAGE, PAGE = "stage", "page"
 """Further parameters: the name of the stage, and the page of a table from 1."""
 BUSY = "Your other pages are being made: this one follows when it is loaded again."
-P = ParamSpec("P")
+Params = ParamSpec("Params")
 READING = "The run's events are being read."
 REFRESH_SECONDS = 2.0
 OPENING_SECONDS = 0.5
 
 
-def in_turn(draw: Callable[P, None]) -> Callable[P, None]:
+def in_turn(draw: Callable[Params, None]) -> Callable[Params, None]:
     """Returns a function that draws when it is the visitor's turn: pages share the processor."""
 
     @functools.wraps(draw)
-    def drawn(*args: P.args, **kwargs: P.kwargs) -> None:
+    def drawn(*args: Params.args, **kwargs: Params.kwargs) -> None:
         try:
             with studio_context().turn() as has_turn:
                 if has_turn:
@@ -46,9 +46,9 @@ def in_turn(draw: Callable[P, None]) -> Callable[P, None]:
     return drawn
 
 
-def live_part(draw: Callable[P, None], seconds: float | None = None) -> Callable[P, None]:
+def live_part(draw: Callable[Params, None], seconds: float | None = None) -> Callable[Params, None]:
     """Returns a part of a page that is drawn alone, and again after `seconds`."""
-    part: Callable[P, None] = st.fragment(in_turn(draw), run_every=seconds)
+    part: Callable[Params, None] = st.fragment(in_turn(draw), run_every=seconds)
     return part
 
 

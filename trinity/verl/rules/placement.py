@@ -31,6 +31,15 @@ _SIZES = (
     ("pipeline_model_parallel_size", "pipeline_parallel_size", 1),
 )
 """Parallel sizes of an engine, there and here, with veRL's default; halved in this order."""
+_ASYNC = "async_training"
+_V1 = "trainer.v1"
+_STALENESS = 0.1
+"""veRL's default of `staleness_threshold` where rollout never waits for a step."""
+_SYNC_STEPS = 4
+"""veRL's default of `trigger_parameter_sync_step`."""
+_SAMPLER = f"{_V1}.sampler"
+_MODES = {"sync": 0, "colocate_async": 1, "separate_async": 1}
+"""Steps that rollout is ahead, by `trainer.v1.trainer_mode`."""
 
 
 def convert_placement(work: Conversion) -> None:
@@ -288,17 +297,6 @@ def _put_judge_kind(work: Conversion, key: str) -> None:
         work.report_not_needed(key, "vLLM is the engine of the reward model, too")
     else:
         work.report_left_out(key, "the reward model runs in vLLM in its place")
-
-
-_ASYNC = "async_training"
-_V1 = "trainer.v1"
-_STALENESS = 0.1
-"""veRL's default of `staleness_threshold` where rollout never waits for a step."""
-_SYNC_STEPS = 4
-"""veRL's default of `trigger_parameter_sync_step`."""
-_SAMPLER = f"{_V1}.sampler"
-_MODES = {"sync": 0, "colocate_async": 1, "separate_async": 1}
-"""Steps that rollout is ahead, by `trainer.v1.trainer_mode`."""
 
 
 def is_fully_async(work: Conversion) -> bool:

@@ -70,6 +70,28 @@ _EXACT_DTYPES = {
 }
 """Keys of number types that are always float32 here, with what the trainer does in it."""
 _SHARDED = "FSDP2 shards over all ranks in its place"
+MONITORS = ("wandb", "mlflow", "tensorboard")
+LORA_RANKS = (
+    "actor_rollout_ref.model.lora_rank",
+    "actor_rollout_ref.model.lora.rank",
+    "model.lora_rank",
+)
+_SAME_PROGRAM = re.compile(
+    r"verl\..*|(?:.*\.)?main_ppo_split"
+    r"|recipe\.(?:dapo(?:\.dapo_transfer_queue)?\.main_dapo|entropy\.main_entropy"
+    r"|partial_rollout\.main_ppo|one_step_off_policy\..*|fully_async_policy\..*)"
+)
+"""veRL's own programs, and those of recipes that do what their keys say."""
+_GVPO_PROGRAM = re.compile(r"(?:.*\.)?gvpo_main_ppo")
+"""The recipe of GVPO, which is an advantage here."""
+_OWN_PROGRAM = (
+    "a program of its own, of which the keys alone are converted: write the loss, the advantage or "
+    "the workflow that it adds as a part of your own, see docs/algorithms.md and docs/workflows.md"
+)
+_ALPHA, _MEGATRON_ALPHA = 16, 32
+"""veRL's defaults of an adapter's scale."""
+_ENV_VARS = re.compile(r"ray_(?:kwargs\.ray_init|init)\.runtime_env\.env_vars\.\w+")
+_ONE = "`monitor.monitor_type` has one monitor, of wandb, mlflow and tensorboard"
 
 
 def convert_back_end(work: Conversion) -> None:
@@ -230,30 +252,6 @@ def _put_aux_loss(work: Conversion, setting: VerlSetting, *, is_on: bool) -> Non
 
 def _plain(value: JsonValue) -> str:
     return str(value).removeprefix("torch.").lower()
-
-
-MONITORS = ("wandb", "mlflow", "tensorboard")
-LORA_RANKS = (
-    "actor_rollout_ref.model.lora_rank",
-    "actor_rollout_ref.model.lora.rank",
-    "model.lora_rank",
-)
-_SAME_PROGRAM = re.compile(
-    r"verl\..*|(?:.*\.)?main_ppo_split"
-    r"|recipe\.(?:dapo(?:\.dapo_transfer_queue)?\.main_dapo|entropy\.main_entropy"
-    r"|partial_rollout\.main_ppo|one_step_off_policy\..*|fully_async_policy\..*)"
-)
-"""veRL's own programs, and those of recipes that do what their keys say."""
-_GVPO_PROGRAM = re.compile(r"(?:.*\.)?gvpo_main_ppo")
-"""The recipe of GVPO, which is an advantage here."""
-_OWN_PROGRAM = (
-    "a program of its own, of which the keys alone are converted: write the loss, the advantage or "
-    "the workflow that it adds as a part of your own, see docs/algorithms.md and docs/workflows.md"
-)
-_ALPHA, _MEGATRON_ALPHA = 16, 32
-"""veRL's defaults of an adapter's scale."""
-_ENV_VARS = re.compile(r"ray_(?:kwargs\.ray_init|init)\.runtime_env\.env_vars\.\w+")
-_ONE = "`monitor.monitor_type` has one monitor, of wandb, mlflow and tensorboard"
 
 
 def convert_running(work: Conversion) -> None:

@@ -32,6 +32,22 @@ TENSORS = (
 )
 """Names of tensors, in verl's spelling, that the trainer gives to a loss."""
 REFERENCE, ROLLOUTS = "ref_log_prob", "rollout_log_probs"
+_USUAL = ["old_logprob", "action_mask", "advantages"]
+_WANTED = {
+    "dpo": ["ref_logprob", "action_mask"],
+    "opmd": ["action_mask", "advantages"],
+    "mix": [*_USUAL, "expert_mask"],
+    "mix_chord": [*_USUAL, "expert_mask", "step"],
+    "sft": ["action_mask"],
+    "sft_is": ["action_mask"],
+    "sft_phi": ["action_mask"],
+}
+"""Tensors that a loss wants, in the order in which it is called, where they are not the usual."""
+_OTHER_DEFAULTS: dict[str, dict[str, Any]] = {
+    "gspo": {"loss_agg_mode": "seq-mean-token-mean"},
+    "sapo": {"detach_gate": True},
+}
+"""Values of Trinity-RFT that differ from those of our functions."""
 
 
 class AdaptedLoss(AdaptedPart):
@@ -144,24 +160,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) or (
         isinstance(value, torch.Tensor) and value.numel() == 1
     )
-
-
-_USUAL = ["old_logprob", "action_mask", "advantages"]
-_WANTED = {
-    "dpo": ["ref_logprob", "action_mask"],
-    "opmd": ["action_mask", "advantages"],
-    "mix": [*_USUAL, "expert_mask"],
-    "mix_chord": [*_USUAL, "expert_mask", "step"],
-    "sft": ["action_mask"],
-    "sft_is": ["action_mask"],
-    "sft_phi": ["action_mask"],
-}
-"""Tensors that a loss wants, in the order in which it is called, where they are not the usual."""
-_OTHER_DEFAULTS: dict[str, dict[str, Any]] = {
-    "gspo": {"loss_agg_mode": "seq-mean-token-mean"},
-    "sapo": {"detach_gate": True},
-}
-"""Values of Trinity-RFT that differ from those of our functions."""
 
 
 class BuiltInLoss(PolicyLossFn):
