@@ -28,6 +28,8 @@ from benchmarks.table import PerformanceClaim, print_claims
 
 POLL_SECONDS = 0.25
 RUN_SECONDS = 1200
+ROOT = Path(__file__).resolve().parent.parent
+KILL_AT_STEP = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,10 +178,6 @@ class AdditionRun:
 def _accuracy(evaluation: dict[str, dict[str, dict[str, float]]]) -> float:
     metrics = evaluation["metrics"]
     return metrics.get("accuracy", metrics["reward"])["mean"]
-
-
-ROOT = Path(__file__).resolve().parent.parent
-KILL_AT_STEP = 30
 
 
 def main() -> None:

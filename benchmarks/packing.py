@@ -47,6 +47,9 @@ LONGEST = 1024
 NUM_RANKS = 8
 NUM_DEALT, GROUP_SIZE = 512, 8
 SEED = 0
+Figures = dict[str, object]
+Settings = Mapping[str, object]
+"""Keys of the section `trainer`."""
 
 
 def main() -> None:
@@ -87,9 +90,6 @@ def main() -> None:
     }
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     arguments.json.write_text(json.dumps(record, indent=2) + "\n")
-
-
-Figures = dict[str, object]
 
 
 def measure_packing(
@@ -220,10 +220,6 @@ class StepTimes:
     def ratio(self) -> float:
         """The median of the ratios of neighbours in time."""
         return statistics.median(a / b for a, b in zip(self.better, self.other, strict=True))
-
-
-Settings = Mapping[str, object]
-"""Keys of the section `trainer`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

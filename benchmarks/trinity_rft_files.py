@@ -95,6 +95,15 @@ REASONS = (
     ("imports a name without counterpart", re.compile(r"is of Trinity-RFT and not here")),
 )
 """Kinds of reasons, the first that fits counts."""
+ADAPTERS: Mapping[tuple[type, ...], Callable[[str, Any], object]] = {
+    (AdvantageFn,): adapt_advantage,
+    (AlgorithmType,): adapt_algorithm,
+    (EntropyLossFn,): adapt_entropy_loss,
+    (KLFn,): adapt_kl,
+    (PolicyLossFn,): adapt_policy_loss,
+    (SampleStrategy,): adapt_strategy,
+    (ExperienceOperator, ExperienceOperatorV1): adapt_operator,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,17 +231,6 @@ def reason_against(load: Callable[[], ModuleType]) -> str:
     except UserError as error:
         return " ".join(str(error).split())
     return ""
-
-
-ADAPTERS: Mapping[tuple[type, ...], Callable[[str, Any], object]] = {
-    (AdvantageFn,): adapt_advantage,
-    (AlgorithmType,): adapt_algorithm,
-    (EntropyLossFn,): adapt_entropy_loss,
-    (KLFn,): adapt_kl,
-    (PolicyLossFn,): adapt_policy_loss,
-    (SampleStrategy,): adapt_strategy,
-    (ExperienceOperator, ExperienceOperatorV1): adapt_operator,
-}
 
 
 def check_part(own: type) -> None:

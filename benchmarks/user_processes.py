@@ -32,6 +32,7 @@ NUM_STEPS = 16
 SECONDS = 1.0
 MOST = 1.03
 PROCESSES, THREADS = "processes", "threads"
+_NUM_ANSWERS = NUM_STEPS * STEP_RUNS
 
 
 def main() -> None:
@@ -68,9 +69,6 @@ def balanced_ratio(ratios: Sequence[float]) -> float:
     """Returns the ratio of pairs that begin with either way by turns; the order cancels."""
     orders = (ratios[::2], ratios[1::2])
     return statistics.geometric_mean(statistics.median(some) for some in orders if some)
-
-
-_NUM_ANSWERS = NUM_STEPS * STEP_RUNS
 
 
 def _pair(number: int) -> dict[str, float]:

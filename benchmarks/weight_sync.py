@@ -45,6 +45,16 @@ from trinity.weights.offer import TransferTimeouts
 from trinity.weights.sending import WeightsSender
 
 Shapes = dict[str, tuple[int, ...]]
+ROOT = Path(__file__).resolve().parent.parent
+LIMITS = TransferTimeouts(
+    turn_seconds=60.0, join_seconds=60.0, stall_seconds=60.0, whole_seconds=600.0
+)
+HOST = "127.0.0.1"
+Seconds = dict[str, list[float]]
+MEMORY, FILES = "engine: from memory", "engine: from files, checked"
+BROADCAST, COPY, HASH = "peer: gloo broadcast", "peer: copy of the file", "limit: SHA-256"
+WRITE, KEEP = "trainer: files written and hashed", "trainer: a copy that is offered"
+ADAPTER, ADD = "adapter alone: from memory", "adapter alone: added to every layer"
 
 
 def shapes_of(size: Size) -> Shapes:
@@ -84,18 +94,6 @@ def _linear(size: Size) -> Iterator[tuple[str, tuple[int, int]]]:
     yield "mlp.gate_proj", (size.intermediate, size.hidden)
     yield "mlp.up_proj", (size.intermediate, size.hidden)
     yield "mlp.down_proj", (size.hidden, size.intermediate)
-
-
-ROOT = Path(__file__).resolve().parent.parent
-LIMITS = TransferTimeouts(
-    turn_seconds=60.0, join_seconds=60.0, stall_seconds=60.0, whole_seconds=600.0
-)
-HOST = "127.0.0.1"
-Seconds = dict[str, list[float]]
-MEMORY, FILES = "engine: from memory", "engine: from files, checked"
-BROADCAST, COPY, HASH = "peer: gloo broadcast", "peer: copy of the file", "limit: SHA-256"
-WRITE, KEEP = "trainer: files written and hashed", "trainer: a copy that is offered"
-ADAPTER, ADD = "adapter alone: from memory", "adapter alone: added to every layer"
 
 
 def main() -> None:

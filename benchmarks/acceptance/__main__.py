@@ -27,6 +27,13 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = "examples/addition/addition.yaml"
 ON_ONE_GPU = ("cluster.node_num=1", "cluster.gpu_per_node=1", "stages[1].mode=colocate")
 ON_TWO_GPUS = ("cluster.node_num=1", "cluster.gpu_per_node=2")
+MAX_REASON = 300
+NO_CUDA = (
+    "torch of this environment uses no GPU, as that of `make setup`: name the programs of one with "
+    "CUDA builds of torch, vllm and verl, as in `make gpu-acceptance BIN=/opt/cuda-env/bin`"
+)
+MIB_SECONDS = 0.2
+"""Between looks at the memory in use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,13 +143,6 @@ def _run(folder: Path, name: str, *overrides: str, steps: int | None = None) -> 
     return (sys.executable, "-m", "trinity", "run", EXAMPLE, *limit, place, *overrides)
 
 
-MAX_REASON = 300
-NO_CUDA = (
-    "torch of this environment uses no GPU, as that of `make setup`: name the programs of one with "
-    "CUDA builds of torch, vllm and verl, as in `make gpu-acceptance BIN=/opt/cuda-env/bin`"
-)
-
-
 class PartState(StrEnum):
     """The ways in which a part ends."""
 
@@ -213,10 +213,6 @@ def last_words(text: str) -> str:
     """Returns the end of what a command said, on one line."""
     said = [line.strip() for line in text.splitlines() if line.strip()]
     return " / ".join(said[-3:])[-MAX_REASON:]
-
-
-MIB_SECONDS = 0.2
-"""Between looks at the memory in use."""
 
 
 def main(words: Sequence[str] | None = None) -> int:

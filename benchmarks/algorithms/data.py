@@ -26,6 +26,14 @@ from trinity.types import FloatArray
 
 if TYPE_CHECKING:
     from services.trainer.collectives import Ranks
+COLUMNS: Mapping[RowSchema, Mapping[str, str]] = {
+    "sft": {"prompt_key": "question", "response_key": "answer"},
+    "cpt": {"prompt_key": "text"},
+    "dpo": {"prompt_key": "question", "chosen_key": "answer", "rejected_key": "wrong"},
+}
+WRONG_BY = 10
+WITH_LOSS = ("sft", "cpt", "dpo")
+"""The types with a formula of their loss here; the figure of the others is their accuracy."""
 
 
 def batches(units: Sequence[Unit], num_units: int, seed: int) -> Iterator[TrainBatch]:
@@ -41,16 +49,6 @@ def batch_of(units: Sequence[Unit], step: int) -> TrainBatch:
     """The two rows of a pair have one position."""
     rows = [replace(row, position=place) for place, unit in enumerate(units) for row in unit]
     return TrainBatch(step=step, rows=rows, metrics={}, replayed=False)
-
-
-COLUMNS: Mapping[RowSchema, Mapping[str, str]] = {
-    "sft": {"prompt_key": "question", "response_key": "answer"},
-    "cpt": {"prompt_key": "text"},
-    "dpo": {"prompt_key": "question", "chosen_key": "answer", "rejected_key": "wrong"},
-}
-WRONG_BY = 10
-WITH_LOSS = ("sft", "cpt", "dpo")
-"""The types with a formula of their loss here; the figure of the others is their accuracy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

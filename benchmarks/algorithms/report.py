@@ -25,6 +25,12 @@ from trinity.run.progress.curves import ACCENT, INK, STRONG
 
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """The 97.5 % quantile, by the number of seeds."""
+COLORS = {0: STRONG, HARD_LAG: ACCENT}
+MARGIN = 0.05
+SHIFT = 0.17
+"""Of the two marks of a trial from its line."""
+Verdicts = Mapping[tuple[str, int], TrialVerdict]
+TABLE_LAGS = (0, HARD_LAG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,12 +117,6 @@ def as_json(area: CurveArea) -> Mapping[str, object]:
     return {**asdict(area), "mean": area.mean, "half_width": area.half_width, "learns": area.learns}
 
 
-COLORS = {0: STRONG, HARD_LAG: ACCENT}
-MARGIN = 0.05
-SHIFT = 0.17
-"""Of the two marks of a trial from its line."""
-
-
 def draw(
     names: Sequence[str],
     found: Mapping[tuple[str, int], TrialVerdict],
@@ -189,10 +189,6 @@ def _draw_courses(axis: Any, runs: Sequence[TrialRun], lag: int, color: str) -> 
         means = np.mean([[run.start, *run.accuracies.values()] for run in of_trial], axis=0)
         label = f"weights {lag} steps old" if number == 0 else None
         axis.plot(steps, means, color=color, linewidth=1, alpha=0.5, label=label)
-
-
-Verdicts = Mapping[tuple[str, int], TrialVerdict]
-TABLE_LAGS = (0, HARD_LAG)
 
 
 def report(results: Results, summary: Path, picture: Path) -> None:

@@ -14,6 +14,14 @@ Row = dict[str, str]
 NUM_TRAINED, NUM_HELD_OUT = 4096, 512
 SEPARATOR = ","
 CALL, ASKED, TOLD = "?", ";", "!"
+LETTERS, NUM_LETTERS, NUM_EDITS = "abcdefgh", 6, 4
+EDITS: Mapping[str, Callable[[str], str]] = {
+    "R": lambda text: text[::-1],
+    "L": lambda text: text[1:] + text[:1],
+    "X": lambda text: text[-1] + text[1:-1] + text[0],
+    "D": lambda text: text[:2] + text[2:4][::-1] + text[4:],
+}
+"""Reverse, move the first letter to the end, exchange the ends, exchange the two in the middle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,16 +120,6 @@ def carries(rng: random.Random) -> Row:
         "answer": added(first, second, 3, _never),
         "hasty": added(first, second, 3, lambda: rng.random() < 0.5),
     }
-
-
-LETTERS, NUM_LETTERS, NUM_EDITS = "abcdefgh", 6, 4
-EDITS: Mapping[str, Callable[[str], str]] = {
-    "R": lambda text: text[::-1],
-    "L": lambda text: text[1:] + text[:1],
-    "X": lambda text: text[-1] + text[1:-1] + text[0],
-    "D": lambda text: text[:2] + text[2:4][::-1] + text[4:],
-}
-"""Reverse, move the first letter to the end, exchange the ends, exchange the two in the middle."""
 
 
 def edited(text: str, edits: Sequence[str], skips: Callable[[], bool]) -> str:

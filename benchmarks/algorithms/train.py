@@ -28,6 +28,19 @@ from trinity.config.plan.stage_plan import StagePlan
 if TYPE_CHECKING:
     from services.trainer.collectives import Ranks
     from services.trainer.learner.learner import Learner
+FIGURES = (
+    "actor/entropy",
+    "actor/grad_norm",
+    "actor/kl_loss",
+    "actor/pg_clipfrac",
+    "critic/vf_loss",
+    "off_policy/clip_fraction",
+    "off_policy/effective_sample_size",
+    "off_policy/mask_fraction",
+    "off_policy/ratio/p01",
+    "off_policy/ratio/p99",
+)
+"""Of a step's figures those that are kept, where there are such."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,21 +185,6 @@ def _hinted(rows: Sequence[TrainRow], policy: Sampler, prompts_NP: IntArray) -> 
     return [
         replace(row, teacher_logprobs=logprobs) for row, logprobs in zip(rows, found, strict=True)
     ]
-
-
-FIGURES = (
-    "actor/entropy",
-    "actor/grad_norm",
-    "actor/kl_loss",
-    "actor/pg_clipfrac",
-    "critic/vf_loss",
-    "off_policy/clip_fraction",
-    "off_policy/effective_sample_size",
-    "off_policy/mask_fraction",
-    "off_policy/ratio/p01",
-    "off_policy/ratio/p99",
-)
-"""Of a step's figures those that are kept, where there are such."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

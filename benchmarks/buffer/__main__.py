@@ -31,6 +31,7 @@ from benchmarks.buffer.stack import pin, running_stack
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 Runs = dict[str, list[float]]
+Figures = Mapping[str, Sequence[float]]
 
 
 def main() -> None:
@@ -78,9 +79,6 @@ async def measure(sizes: Sizes, num_runs: int) -> tuple[Runs, Runs]:
 def _add(runs: Runs, figures: dict[str, float]) -> None:
     for name, value in figures.items():
         runs[name].append(value)
-
-
-Figures = Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,8 @@ from trinity.types import StageKey
 
 KIB = 1024
 Figures = dict[str, float]
+MEMORY_BYTES = 16 * 1024
+SAMPLE_SECONDS = 0.25
 
 
 async def measure(stack: Stack, folder: Path, sizes: Sizes) -> Figures:
@@ -129,10 +131,6 @@ async def _told(connection: psycopg.AsyncConnection, topic: str) -> float:
         if notification.payload == topic:
             return time.monotonic()
     raise RuntimeError("the database ended the connection")
-
-
-MEMORY_BYTES = 16 * 1024
-SAMPLE_SECONDS = 0.25
 
 
 async def measure_memory(folder: Path, sizes: Sizes) -> Figures:

@@ -17,6 +17,11 @@ PEAKS = {
     "A100": 312e12,
 }
 """Of bfloat16, dense, in FLOP/s as NVIDIA states them, by a part of the name: the first counts."""
+COPIED_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
+PRODUCT_SIDE = {"cuda": 8192, "cpu": 512}
+REPEATS = 10
+NEEDS_PEAK = "needs a GPU whose peak is known"
+NEEDS_GPU = "needs a GPU: nothing is copied to or from one"
 
 
 def peak_flops(device_name: str, dtype: str) -> float | None:
@@ -24,11 +29,6 @@ def peak_flops(device_name: str, dtype: str) -> float | None:
     if dtype != "bfloat16":
         return None
     return next((peak for part, peak in PEAKS.items() if part in device_name), None)
-
-
-COPIED_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
-PRODUCT_SIDE = {"cuda": 8192, "cpu": 512}
-REPEATS = 10
 
 
 def measure_device(dtype: str) -> dict[str, float | str]:
@@ -74,10 +74,6 @@ def _seconds(work: Callable[[], object]) -> float:
         work()
     settle()
     return (time.perf_counter() - begun) / REPEATS
-
-
-NEEDS_PEAK = "needs a GPU whose peak is known"
-NEEDS_GPU = "needs a GPU: nothing is copied to or from one"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,9 @@ def faults_of_shape(texts: Mapping[str, str]) -> Iterator[Fault]:
     for file, text in texts.items():
         if (length := text.count("\n")) > MAX_FILE_LINES:
             yield Fault(file, 1, f"{length} lines, at most {MAX_FILE_LINES}: split it by topic")
-        for node in ast.walk(ast.parse(text)):
+        tree = ast.parse(text)
+        yield from _faults_of_constants(file, tree)
+        for node in ast.walk(tree):
             yield from _faults_of_node(file, node)
             is_ours = isinstance(node, ast.ClassDef) and not file.startswith(UPSTREAM)
             if is_ours and isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
@@ -59,6 +61,31 @@ def _faults_of_node(file: str, node: ast.AST) -> Iterator[Fault]:
         yield from _too_long(file, node, MAX_FUNCTION_LINES)
     elif isinstance(node, ast.ClassDef):
         yield from _too_long(file, node, MAX_CLASS_LINES)
+
+
+def _faults_of_constants(file: str, tree: ast.Module) -> Iterator[Fault]:
+    """Yields names of one letter, and constants that could stand above the first function.
+
+    A constant that needs a function or class of its module has to stand below that.
+    """
+    defined: set[str] = set()
+    has_function = False
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            has_function = has_function or not isinstance(node, ast.ClassDef)
+            defined.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            parts = (part for target in targets for part in ast.walk(target))
+            given = {part.id for part in parts if isinstance(part, ast.Name)}
+            for name in given - {"_"}:
+                if len(name) == 1:
+                    yield Fault(file, node.lineno, f"`{name}`: a name of a module has a meaning")
+            if used & defined:
+                defined |= given
+            elif has_function:
+                yield Fault(file, node.lineno, "a constant: it stands above the functions")
 
 
 def _too_long(

@@ -34,7 +34,9 @@ def test_documents_are_checked_outside_of_code() -> None:
     [
         "names = [one for one in found]\n",
         "async def f() -> None:\n    async for number, one in found:\n        pass\n",
-        "x = 1\n" * 501,
+        "size = 1\n" * 501,
+        "C = 1\n",
+        "def f() -> None:\n    pass\nSIZE = 1\n",
         "def f() -> None:\n" + "    x = 1\n" * 59,
         "class A:\n" + "    x = 1\n" * 312,
     ],
@@ -46,6 +48,7 @@ def test_a_shape_beyond_its_limit_is_found(text: str) -> None:
 def test_a_shape_within_its_limits_passes() -> None:
     text = "names = [name for name in found]\n" + "def f() -> None:\n" + "    x = 1\n" * 58
     text += "class A:\n" + "    x = 1\n" * 311
+    text = "SIZE = 1\n" + text + "CALLS = {'f': f, 'own': A}\nNAMES = list(CALLS)\n"
     assert list(faults_of_shape({"trinity/a.py": text})) == []
 
 

@@ -254,7 +254,7 @@ def _is_renewed(own: Path, directory: Path) -> bool:
 
 
 def _default_run(root: Path) -> Path:
-    """The directory of the only running run below `root`, or else of the only run."""
+    """The directory of the only running run below `root`, or else of the only run that trained."""
     if found := [path for path in run_directories(root, RUN_FILE) if _running(path) is not None]:
         return _single(found)
     if found := [
@@ -262,6 +262,7 @@ def _default_run(root: Path) -> Path:
     ]:
         return found[0]  # being started or stopped; the caller reports that
     stopped = sorted(run_directories(root, PLAN_FILE), key=_began, reverse=True)
+    stopped = [path for path in stopped if not path.name.endswith(SUFFIX)] or stopped
     if not stopped:
         raise UserError(f"no run was started below {root}: give its --config or its --job-dir")
     if len(stopped) > 1:

@@ -99,6 +99,16 @@ def test_of_several_runs_that_have_stopped_the_newest_is_named_first(
         find_job_dir(None, None)
 
 
+def test_a_run_that_serves_the_model_of_another_is_not_the_one_that_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRINITY_CHECKPOINT_ROOT_DIR", str(tmp_path))
+    for name in ("first", "first-serve"):
+        (tmp_path / "sums" / name).mkdir(parents=True)
+        leave(tmp_path / "sums" / name, "finished")
+    assert find_job_dir(None, None) == tmp_path / "sums/first"
+
+
 def test_a_run_that_begins_is_the_one_that_is_meant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,18 @@ Substitute = Callable[[str, int], str | None]
 """Returns the output of a command on a line; None if it would have to be run."""
 
 
+_OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Mod: lambda a, b: a - b * _quotient(a, b),
+    ast.Pow: operator.pow,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+    ast.FloorDiv: lambda a, b: _quotient(a, b),
+}
+
+
 class Parameter(NamedTuple):
     """The parts of the text in the braces."""
 
@@ -226,18 +238,6 @@ def _range(written: str, expand: Callable[[str], str]) -> slice:
     if size is None or size < 0:
         return slice(first, size)
     return slice(first, None if first < 0 <= first + size else first + size)
-
-
-_OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Mod: lambda a, b: a - b * _quotient(a, b),
-    ast.Pow: operator.pow,
-    ast.LShift: operator.lshift,
-    ast.RShift: operator.rshift,
-    ast.FloorDiv: lambda a, b: _quotient(a, b),
-}
 
 
 def _quotient(dividend: int, divisor: int) -> int:
