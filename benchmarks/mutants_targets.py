@@ -50,6 +50,7 @@ _STEPS = tuple(
         "packed_rows",
         "passes",
         "plain_step",
+        "rope",
         "routed_experts",
         "shared_prompts",
         "teacher",

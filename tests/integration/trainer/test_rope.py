@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -38,11 +38,13 @@ def plan_of(model: Path, section: Mapping[str, object], trainer: Mapping[str, ob
     return make_plan(model, GRPO, trainer, section)
 
 
-def trained(learner: "Learner") -> Angles:
-    """Cosines of the places in the policy that is trained."""
+def trained(learner: "Learner", role: Literal["actor", "critic"] = "actor") -> Angles:
+    """Cosines of the places in a model that is trained."""
     import torch
 
-    rotary = learner._roles.actor.worker.engine.module.model.rotary_emb
+    models = learner._roles.critic if role == "critic" else learner._roles.actor
+    assert models is not None
+    rotary = models.worker.engine.module.model.rotary_emb
     cosines, _ = rotary(torch.zeros(1, 1, 1), torch.arange(NUM_PLACES)[None])
     found: Angles = cosines[0, :, : HEAD // 2].numpy()
     return found
@@ -85,6 +87,17 @@ def test_engine_and_trainer_have_the_same_angles(learner_of: Build, model: Path,
         np.testing.assert_allclose(rolled_out(plan), changed, atol=1e-5)
     else:  # laid over the trainer's models alone, which `config check` says
         np.testing.assert_allclose(rolled_out(plan), usual, atol=1e-5)
+
+
+def test_a_critic_has_the_policys_angles_unless_its_model_is_another(
+    learner_of: Build, model: Path
+) -> None:
+    usual, own = trained(learner_of(plan_of(model, {}, {}))), {"critic_model_path": str(model)}
+    for section, is_changed in (({}, True), (own, False)):
+        plan = make_plan(model, {"algorithm_type": "ppo"}, {}, {"rope_theta": 5e5, **section})
+        learner = learner_of(plan)
+        assert (np.abs(trained(learner, "critic") - usual).max() > 0.1) == is_changed
+        assert np.abs(trained(learner) - usual).max() > 0.1
 
 
 def test_published_weights_carry_the_changed_embeddings(tmp_path: Path, model: Path) -> None:
