@@ -88,16 +88,10 @@ SELF_DISTILLATION_WORKFLOWS = frozenset({"self_distill_workflow"})
 BASELINE_WORKFLOWS = frozenset({"greedy_baseline_workflow"})
 """They bring the reward of a greedy answer."""
 REWARD_PATHS: Mapping[str, str] = {
-    "accuracy_reward": "trinity.rewards.accuracy_reward.AccuracyReward",
-    "countdown_reward": "trinity.rewards.countdown_reward.CountdownReward",
-    "exact_match_reward": "trinity.rewards.exact_match_reward.ExactMatchReward",
-    "format_reward": "trinity.rewards.format_reward.FormatReward",
-    "gsm8k_reward": "trinity.rewards.gsm8k_reward.Gsm8kReward",
-    "math_boxed_reward": "trinity.rewards.math_boxed_reward.MathBoxedReward",
-    "math_dapo_reward": "trinity.rewards.math_dapo_reward.MathDapoReward",
-    "math_reward": "trinity.rewards.math_reward.MathReward",
-    "search_answer_reward": "trinity.rewards.search_answer_reward.SearchAnswerReward",
+    file.stem: f"trinity.rewards.{file.stem}.{''.join(map(str.capitalize, file.stem.split('_')))}"
+    for file in sorted((Path(__file__).parent / "rewards").glob("*_reward.py"))
 }
+"""A file of `trinity/rewards` is a reward by its name: `math_reward.py` has MathReward."""
 
 
 class Absent(NamedTuple):
