@@ -22,7 +22,7 @@ def record_lease(grant: LeaseGrant, begun_ns: int) -> str:
         return ""
     return tracing.record_span(
         names.LEASE,
-        begun_ns,
+        begun_ns=begun_ns,
         parent=tracing.task_span(grant.assignment_id),
         attributes={
             names.ASSIGNMENT: grant.assignment_id,
@@ -47,7 +47,7 @@ def record_stored(
         if sent := tracing.parse_traceparent((message.headers or {}).get("traceparent", "")):
             about = {names.MESSAGING_SYSTEM: "nats"}
             tracing.record_span(
-                names.PROCESS, begun_ns, parent=sent, kind="consumer", attributes=about
+                names.PROCESS, begun_ns=begun_ns, parent=sent, kind="consumer", attributes=about
             )
     for decision in decisions:
         _record_decision(decision, begun_ns)
@@ -57,7 +57,7 @@ def _record_decision(decision: CommitDecision, begun_ns: int) -> None:
     result = decision.result
     tracing.record_span(
         names.STORE,
-        begun_ns,
+        begun_ns=begun_ns,
         parent=tracing.span_in_task(result.assignment_id, result.traceparent),
         kind="consumer",
         attributes={
@@ -81,7 +81,7 @@ def record_groups(done: Sequence[GroupResult], begun_ns: int) -> None:
 
 
 def _record_group(group: GroupResult, begun_ns: int) -> None:
-    span = tracing.begin(
+    span = tracing.span(
         names.PIPELINE,
         parent=tracing.task_span(group.claim.assignment_id),
         begun_ns=begun_ns,
@@ -107,7 +107,7 @@ def record_batch_span(
     linked = list(groups)[: tracing.MAX_LINKS]
     tracing.record_span(
         names.BATCH,
-        begun_ns,
+        begun_ns=begun_ns,
         parent=tracing.current()
         or tracing.step_span(key.experiment_id, key.stage, incarnation, step),
         links=[
@@ -130,7 +130,6 @@ def record_drawn_tasks(key: StageKey, new: Sequence[NewAssignment]) -> None:
         own_id = assignment_id(key, assignment.kind, assignment.explore_step, assignment.position)
         tracing.record_span(
             names.TASK,
-            0,
             own=tracing.task_span(own_id),
             attributes={
                 names.RL_RUN: key.experiment_id,

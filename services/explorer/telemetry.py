@@ -284,7 +284,7 @@ def begin_result_span(message: RunResult) -> Span:
     """Begins a span from a result's end to the report on it, and puts its context in the result."""
     if not tracing.is_on():
         return tracing.NO_SPAN
-    span = tracing.begin(
+    span = tracing.span(
         names.PUBLISH,
         parent=tracing.span_in_task(message.assignment_id, message.traceparent),
         kind="producer",

@@ -155,7 +155,7 @@ class StepTelemetry:
         """Begins the span of a train step, from the request for its batch to its report."""
         if not tracing.is_on():
             return tracing.NO_SPAN
-        return tracing.begin(
+        return tracing.span(
             names.LOOP,
             own=self._place(step),
             attributes={

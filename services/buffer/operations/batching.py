@@ -1,6 +1,7 @@
 """Composes the batch of a train step, or says what it waits for."""
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,7 +62,6 @@ from services.buffer.store.stages import update_stage
 from services.buffer.workers.functions import PriorityFailed, PriorityProcessDied, PriorityRunner
 from trinity.errors import PreconditionFailed
 from trinity.runtime.sql import Connection
-from trinity.runtime.telemetry import tracing
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ class BatchComposer:
 
         Returns None if nothing is.
         """
-        begun_ns = tracing.now_ns()
+        begun_ns = time.time_ns()
         stage = await filter_stale_rows(connection, stage, step, before, is_incomplete=True)
         if before is None:
             rows = (await load_ready(connection, stage, wanted=1, in_order=False)).rows
@@ -151,7 +151,7 @@ class BatchComposer:
     async def _compose_rollouts(
         self, connection: Connection, stage: Stage, step: int, *, is_due: bool
     ) -> BatchHead | BatchWait | BatchEnd:
-        begun_ns = tracing.now_ns()
+        begun_ns = time.time_ns()
         if stage.plan.oldest_version(step):
             unfinished = await _first_unfinished(connection, stage)
             stage = await filter_stale_rows(connection, stage, step, unfinished)
@@ -187,7 +187,7 @@ class BatchComposer:
         """
         if step > stage.total_train_steps:
             return _drained(stage)
-        begun_ns = tracing.now_ns()
+        begun_ns = time.time_ns()
         unfinished = await first_unfinished(connection, stage.key)
         end = (step + 1, 0)
         if stage.explore_step < step or (unfinished and unfinished < end):
@@ -228,7 +228,7 @@ class BatchComposer:
     ) -> BatchHead | BatchWait | BatchEnd:
         if step > stage.total_train_steps:
             return _drained(stage)
-        begun_ns = tracing.now_ns()
+        begun_ns = time.time_ns()
         unfinished = None if is_due else await _first_unfinished(connection, stage)
         try:
             seen = await self._select(connection, stage, step, unfinished)

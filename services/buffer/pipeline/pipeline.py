@@ -36,7 +36,6 @@ from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.loops import LoopKind, of_stage
 from trinity.runtime.notifications import Listener, Subscription
 from trinity.runtime.presence import WaitRegistry
-from trinity.runtime.telemetry import tracing
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
@@ -126,7 +125,7 @@ class ClaimProcessor:
     async def _process_and_commit(
         self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]
     ) -> int:
-        begun_ns = tracing.now_ns()
+        begun_ns = time.time_ns()
         results = await self.computer.compute_groups(stage, chain, claims)
         tried = {group.claim.assignment_id for group in results}
         async with self.database.transaction() as connection:

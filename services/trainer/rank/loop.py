@@ -19,7 +19,6 @@ from services.trainer.telemetry import AnomalyChecks, StepTelemetry, has_trained
 from services.trainer.types import StageLearner, StepOutcome, TrainBatch, batch_metrics
 from trinity.config.plan.stage_plan import StagePlan, keeps_best
 from trinity.runtime.logs import as_fields
-from trinity.runtime.telemetry import tracing
 from trinity.runtime.telemetry.tracing import Span
 
 logger = logging.getLogger(__name__)
@@ -197,7 +196,7 @@ class TrainingLoop:
         while self._deps.total_steps is None or self._step < self._deps.total_steps:
             asked = time.perf_counter()
             span = self._deps.telemetry.begin_step_span(self._step + 1)
-            with tracing.use_span(span):
+            with span.attached():
                 answer = self._next_batch()
             if answer.state is NoBatchReason.VERSION_WANTED:
                 self._async_publish.wait()
@@ -215,7 +214,7 @@ class TrainingLoop:
                 return RankStageEnded(outcome="cancelled", reason=answer.reason)
             if answer.batch is None:
                 break
-            with tracing.use_span(span), self._on_device(f"to train step {answer.batch.step}"):
+            with span.attached(), self._on_device(f"to train step {answer.batch.step}"):
                 self._train(answer.batch, time.perf_counter() - asked, span)
         return self._finish()
 
@@ -308,7 +307,7 @@ class TrainingLoop:
         return self._deps.publisher.write_weights(self._deps.learner, self._step)
 
     def _finish_step(self, done: PendingStep) -> None:
-        with tracing.use_span(done.span):
+        with done.span.attached():
             self._publish_and_report(done)
         done.span.end()
 

@@ -19,7 +19,7 @@ from trinity.runtime.telemetry import metrics, names, tracing
 lifecycle.start("trinity-test")
 about = {"text": "a", "count": 3, "share": 0.5, "is": True}
 with tracing.span("around", own=tracing.task_span("a")):
-    span = tracing.begin("inside", attributes=about, links=[tracing.task_span("b")])
+    span = tracing.span("inside", attributes=about, links=[tracing.task_span("b")])
     span.fail("a reason")
     span.end()
 metrics.STORED.add(2, {names.FATE: "committed"})

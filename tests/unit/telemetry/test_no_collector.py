@@ -10,7 +10,7 @@ lifecycle.start("trinity-test")
 for number in range(5_000):
     with tracing.span("span", attributes={"number": number}):
         metrics.SAMPLE_SECONDS.record(0.1)
-processor = lifecycle._running.stops[0].args[0]
+[processor] = tracing._tracer._tracer.span_processor._span_processors
 kept = len(processor._batch_processor._queue)
 lifecycle.stop()
 print(kept)

@@ -8,8 +8,8 @@ import pytest
 
 from trinity.errors import UserError
 from trinity.runtime.telemetry import metrics, tracing
-from trinity.runtime.telemetry.environment import ExportConfig, telemetry_config
 from trinity.runtime.telemetry.grpc import traced_channel
+from trinity.runtime.telemetry.lifecycle import SIGNALS, ExportConfig, export_config
 
 PROGRAM = """
 import sys
@@ -48,8 +48,12 @@ def test_spans_that_are_off_are_one_and_the_same() -> None:
     with tracing.span("a", attributes={"x": 1}) as span:
         span.set("y", 2)
         assert tracing.current() is None
-    assert tracing.begin("b") is span is tracing.NO_SPAN
-    assert (span.traceparent, tracing.record_span("c", 0), tracing.headers()) == ("", "", {})
+    assert tracing.span("b") is span is tracing.NO_SPAN
+    assert (span.traceparent, tracing.record_span("c", begun_ns=0), tracing.headers()) == (
+        "",
+        "",
+        {},
+    )
 
 
 def test_observers_of_figures_that_are_off_are_not_kept() -> None:
@@ -63,21 +67,23 @@ def test_a_channel_is_left_as_it_is() -> None:
 
 
 def test_an_endpoint_or_an_exporter_switches_signals_on() -> None:
-    both = telemetry_config({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x:4317"})
-    assert both.traces == both.metrics == ExportConfig(exporters=("otlp",), protocol="grpc")
-    one = telemetry_config(
-        {"OTEL_TRACES_EXPORTER": "otlp,console", "OTEL_METRICS_EXPORTER": "none"}
-    )
-    assert one.traces.exporters == ("otlp", "console")
-    assert not one.metrics.exporters
+    both = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x:4317"}
+    assert [export_config(both, signal) for signal in SIGNALS] == [
+        ExportConfig(exporters=("otlp",), protocol="grpc")
+    ] * 2
+    one = {"OTEL_TRACES_EXPORTER": "otlp,console", "OTEL_METRICS_EXPORTER": "none"}
+    assert [export_config(one, signal).exporters for signal in SIGNALS] == [
+        ("otlp", "console"),
+        (),
+    ]
     own = {
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://x:4318/v1/traces",
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
     }
-    assert telemetry_config(own).traces == ExportConfig(
-        exporters=("otlp",), protocol="http/protobuf"
-    )
-    assert not telemetry_config(own).metrics.exporters
+    assert [export_config(own, signal) for signal in SIGNALS] == [
+        ExportConfig(exporters=("otlp",), protocol="http/protobuf"),
+        ExportConfig(),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -92,4 +98,4 @@ def test_an_endpoint_or_an_exporter_switches_signals_on() -> None:
 )
 def test_what_is_not_known_is_said(variables: dict[str, str], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        telemetry_config(variables)
+        [export_config(variables, signal) for signal in SIGNALS]

@@ -55,10 +55,10 @@ def test_spans_of_a_task_from_different_processes_are_one_trace(
     spans: InMemorySpanExporter,
 ) -> None:
     place = tracing.task_span("task")
-    tracing.record_span("root", 1, own=place)
-    lease = tracing.record_span("lease", 2, parent=place)
+    tracing.record_span("root", begun_ns=1, own=place)
+    lease = tracing.record_span("lease", begun_ns=2, parent=place)
     with tracing.span("run", parent=tracing.parse_traceparent(lease)):
-        tracing.begin("call").end()
+        tracing.span("call").end()
     root, leased, call, run = spans.get_finished_spans()
     assert {one.context.trace_id for one in (root, leased, call, run)} == {place.trace_id}
     assert root.context.span_id == place.span_id and root.parent is None
@@ -74,8 +74,8 @@ def parent_of(span: ReadableSpan) -> int:
 
 
 def test_a_span_that_was_chosen_chooses_no_other(spans: InMemorySpanExporter) -> None:
-    tracing.record_span("root", 1, own=tracing.task_span("task"))
-    tracing.begin("another").end()
+    tracing.record_span("root", begun_ns=1, own=tracing.task_span("task"))
+    tracing.span("another").end()
     first, second = spans.get_finished_spans()
     assert first.context.trace_id != second.context.trace_id
     assert first.context.span_id != second.context.span_id
@@ -86,12 +86,12 @@ def test_every_process_decides_alike_which_traces_are_written(
 ) -> None:
     tasks = [f"task {i}" for i in range(400)]
     for task in tasks:
-        tracing.record_span("root", 1, own=tracing.task_span(task))
+        tracing.record_span("root", begun_ns=1, own=tracing.task_span(task))
     written = {span.context.trace_id for span in half_of_spans.get_finished_spans()}
     assert 120 < len(written) < 280
     half_of_spans.clear()
     for task in tasks:
-        tracing.record_span("elsewhere", 1, parent=tracing.task_span(task))
+        tracing.record_span("elsewhere", begun_ns=1, parent=tracing.task_span(task))
     assert {s.context.trace_id for s in half_of_spans.get_finished_spans()} == written
 
 
@@ -104,6 +104,6 @@ def test_an_error_in_a_block_fails_its_span_and_goes_on(spans: InMemorySpanExpor
 
 
 def test_links_are_bounded(spans: InMemorySpanExporter) -> None:
-    tracing.record_span("step", 1, links=[tracing.task_span(str(i)) for i in range(1_000)])
+    tracing.record_span("step", begun_ns=1, links=[tracing.task_span(str(i)) for i in range(1_000)])
     (span,) = spans.get_finished_spans()
     assert len(span.links) == tracing.MAX_LINKS

@@ -32,7 +32,7 @@ class Buffer(BufferServiceServicer):
     async def CancelStage(
         self, request: pb.CancelStageRequest, context: grpc.aio.ServicerContext
     ) -> pb.CancelStageResponse:
-        tracing.begin("inside").end()
+        tracing.span("inside").end()
         if request.reason == "fail":
             raise NotFound("there is none")
         return pb.CancelStageResponse(num_revoked=3)
@@ -41,7 +41,7 @@ class Buffer(BufferServiceServicer):
         self, request: pb.GetBatchRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.GetBatchResponse]:
         for _ in range(3):
-            tracing.begin("inside").end()
+            tracing.span("inside").end()
             yield pb.GetBatchResponse()
 
     async def UploadBlob(

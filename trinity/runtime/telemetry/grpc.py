@@ -8,7 +8,7 @@ wrapped, except at log level DEBUG, at which the end of each call is logged.
 import inspect
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 import grpc
@@ -17,7 +17,6 @@ from trinity.runtime.telemetry import metrics, names, tracing
 from trinity.runtime.telemetry.tracing import Span
 
 logger = logging.getLogger(__name__)
-
 HEADER = "traceparent"
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 QUIET = "grpc.health."
@@ -59,7 +58,7 @@ class _TracedMethod:
         begun = time.perf_counter()
         span: Span = tracing.NO_SPAN
         if tracing.current() is not None:
-            span = tracing.begin(self._name, kind="client", attributes=_about(self._name))
+            span = tracing.span(self._name, kind="client", attributes=_about(self._name))
             more["metadata"] = (*(more.get("metadata") or ()), (HEADER, span.traceparent))
         if not self._answers_at_once:
             call = self._method(*arguments, **more)
@@ -108,21 +107,10 @@ def traced_handler(handler: grpc.RpcMethodHandler, name: str) -> grpc.RpcMethodH
     if not (tracing.is_on() or metrics.is_on()) or name.startswith(QUIET):
         return handler
     parse, serialize = handler.request_deserializer, handler.response_serializer
-    if handler.response_streaming:
-        inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
-        make = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.request_streaming
-            else grpc.unary_stream_rpc_method_handler
-        )
-        return make(_traced_stream(inner, name), parse, serialize)
-    inner = handler.stream_unary if handler.request_streaming else handler.unary_unary
-    make = (
-        grpc.stream_unary_rpc_method_handler
-        if handler.request_streaming
-        else grpc.unary_unary_rpc_method_handler
-    )
-    return make(_traced_unary(inner, name), parse, serialize)
+    kind = KINDS[2 * handler.request_streaming + handler.response_streaming]
+    traced = _traced_stream if handler.response_streaming else _traced_unary
+    make = getattr(grpc, f"{kind}_rpc_method_handler")
+    return make(traced(getattr(handler, kind), name), parse, serialize)
 
 
 def _traced_unary(handler: Callable[..., Awaitable[Any]], name: str) -> Method:
@@ -158,10 +146,10 @@ class _ServerSpan:
         self._span: Span = tracing.NO_SPAN
         parent = _sent_with(self._context)
         if parent is not None and parent.is_sampled:
-            self._span = tracing.begin(
+            self._span = tracing.span(
                 self._name, parent=parent, kind="server", attributes=_about(self._name)
             )
-            tracing.set_current_span(self._span)
+            self._span.attach()
 
     def __exit__(self, kind: type[BaseException] | None, error: object, _: object) -> None:
         number = self._context.code()
@@ -186,14 +174,8 @@ def _name_of(number: Any) -> str:
 def _sent_with(context: grpc.aio.ServicerContext) -> tracing.SpanContextRef | None:
     if not tracing.is_on():
         return None
-    for name, value in _metadata(context):
-        if name == HEADER and isinstance(value, str):
-            return tracing.parse_traceparent(value)
-    return None
-
-
-def _metadata(context: grpc.aio.ServicerContext) -> Iterator[tuple[str, Any]]:
-    yield from context.invocation_metadata() or ()
+    header = dict(context.invocation_metadata() or ()).get(HEADER)
+    return tracing.parse_traceparent(header) if isinstance(header, str) else None
 
 
 def _about(name: str) -> dict[str, str]:

@@ -1,22 +1,58 @@
-"""Switches telemetry on at the start of a process and off at its end."""
+"""Switches telemetry on at the start of a process, as the standard `OTEL_*` variables ask."""
 
 import logging
 import os
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 from trinity.errors import UserError
 from trinity.runtime.telemetry import metrics, tracing
-from trinity.runtime.telemetry.environment import telemetry_config
 
 logger = logging.getLogger(__name__)
+EXPORTERS = ("otlp", "console", "none")
+PROTOCOLS = ("grpc", "http/protobuf")
+DEFAULT_PROTOCOL = "grpc"
+Signal = Literal["TRACES", "METRICS"]
+SIGNALS: tuple[Signal, Signal] = ("TRACES", "METRICS")
+_stop: Callable[[], None] | None = None
 
 
-class _Running(Protocol):
-    def stop(self) -> None: ...
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportConfig:
+    """The destinations of spans or of metrics."""
+
+    exporters: tuple[str, ...] = ()
+    protocol: str = DEFAULT_PROTOCOL
 
 
-_running: _Running | None = None
+def export_config(environment: Mapping[str, str], name: Signal) -> ExportConfig:
+    """Returns where a signal is to be exported: nowhere unless an exporter or endpoint is named.
+
+    Raises: UserError naming the variable whose value is not known here.
+    """
+    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return ExportConfig()
+    exporter = f"OTEL_{name}_EXPORTER"
+    value = environment.get(exporter, "").strip()
+    endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{name}_ENDPOINT")
+    if not value and any(environment.get(variable) for variable in endpoints):
+        value = "otlp"
+    names = (part.strip() for part in value.split(","))
+    exporters = tuple(part for part in names if part not in ("", "none"))
+    for exporter_name in exporters:
+        _check(exporter, exporter_name, EXPORTERS)
+    own = f"OTEL_EXPORTER_OTLP_{name}_PROTOCOL"
+    chosen = own if environment.get(own) else "OTEL_EXPORTER_OTLP_PROTOCOL"
+    protocol = environment.get(chosen, "").strip() or DEFAULT_PROTOCOL
+    if "otlp" in exporters:
+        _check(chosen, protocol, PROTOCOLS)
+    return ExportConfig(exporters=exporters, protocol=protocol)
+
+
+def _check(variable: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UserError(f"{variable}={value} is not known: use one of {', '.join(known)}")
 
 
 def start(service: str, attributes: Mapping[str, str] | None = None) -> None:
@@ -24,38 +60,38 @@ def start(service: str, attributes: Mapping[str, str] | None = None) -> None:
 
     Raises: UserError when they request something that is not known or not installed.
     """
-    global _running
-    asked = telemetry_config(os.environ)
-    if not asked.anything or _running is not None:
+    global _stop
+    spans, values = (export_config(os.environ, name) for name in SIGNALS)
+    if not (spans.exporters or values.exporters) or _stop is not None:
         return
     try:
-        from trinity.runtime.telemetry.exporting import set_up
+        from trinity.runtime.telemetry.sdk import set_up
     except ImportError as error:
         raise UserError(
             "OTEL_* variables ask for telemetry, which needs OpenTelemetry: install the extra "
             f"`telemetry`, or set OTEL_SDK_DISABLED=true ({error})"
         ) from error
     logging.getLogger("opentelemetry").setLevel(logging.ERROR)
-    _running = set_up(asked, service, attributes or {})
+    _stop = set_up(spans, values, service, attributes or {})
     logger.info(
         "telemetry is on",
         extra={
-            "traces": ",".join(asked.traces.exporters) or "none",
-            "metrics": ",".join(asked.metrics.exporters) or "none",
+            "traces": ",".join(spans.exporters) or "none",
+            "metrics": ",".join(values.exporters) or "none",
         },
     )
 
 
 def stop() -> None:
     """Flushes for some seconds at most; errors are only logged."""
-    global _running
-    running, _running = _running, None
-    if running is None:
+    global _stop
+    stopping, _stop = _stop, None
+    if stopping is None:
         return
     try:
-        running.stop()
+        stopping()
     except Exception:  # a failing flush must not fail the process
         logger.exception("telemetry was not sent completely")
     finally:
-        tracing.set_backend(None)
-        metrics.set_backend(None)
+        tracing.set_tracer(None)
+        metrics.set_meter(None)

@@ -6,13 +6,20 @@
 An attribute must have few values: never an id or user text.
 """
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.runtime.telemetry.tracing import NONE, Attributes
 
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Meter
+    from opentelemetry.metrics import Observation as OtelObservation
+
+logger = logging.getLogger(__name__)
 Observation = tuple[float, Attributes]
 Observe = Callable[[], Iterable[Observation]]
 InstrumentKind = Literal["counter", "histogram", "gauge", "observed"]
@@ -27,38 +34,38 @@ _PARTICULAR = re.compile(r"[0-9a-fA-F]{8}[0-9a-fA-F-]*|\S*[/\\]\S*|'[^']*'|\d+(?
 _known: set[str] = set()
 
 
-class Sink(Protocol):
-    """Records values of one instrument."""
-
-    def __call__(self, value: float, attributes: Attributes, /) -> None: ...
-
-
-class MetricsBackend(Protocol):
-    """A backend that keeps metrics while they are on."""
-
-    def sink(self, instrument: "Instrument") -> Sink: ...
-
-    def observe(self, instrument: "Instrument", observers: Sequence[Observe]) -> None: ...
-
-
+@dataclass(eq=False)
 class Instrument:
-    """A measured quantity with a unique name."""
+    """A measured quantity with a unique name; `_record` is set while metrics are on."""
 
-    kind: InstrumentKind
+    name: str
+    unit: str
+    description: str
+    bounds: Sequence[float] = field(default=(), kw_only=True)
+    kind: ClassVar[InstrumentKind]
 
-    def __init__(
-        self, name: str, unit: str, description: str, *, bounds: Sequence[float] = ()
-    ) -> None:
-        self.name = name
-        self.unit = unit
-        self.description = description
-        self.bounds = bounds
-        self._sink: Sink | None = None
-        INSTRUMENTS[name] = self
+    def __post_init__(self) -> None:
+        self._record: Callable[[float, Attributes], None] | None = None
+        INSTRUMENTS[self.name] = self
 
-    def bind(self, meters: MetricsBackend | None) -> None:
+    def record(self, value: float = 1, attributes: Attributes = NONE) -> None:
+        """Records one value."""
+        if self._record is not None:
+            self._record(value, attributes)
+
+    def bind(self, meter: "Meter | None") -> None:
         """Starts or stops passing values on."""
-        self._sink = None if meters is None else meters.sink(self)
+        about = self.name, self.unit, self.description
+        if meter is None:
+            self._record = None
+        elif self.kind == "counter":
+            self._record = meter.create_counter(*about).add
+        elif self.kind == "gauge":
+            self._record = meter.create_gauge(*about).set
+        else:
+            self._record = meter.create_histogram(
+                *about, explicit_bucket_boundaries_advisory=list(self.bounds) or None
+            ).record
 
 
 INSTRUMENTS: dict[str, Instrument] = {}
@@ -69,11 +76,7 @@ class Counter(Instrument):
     """A number that grows."""
 
     kind = "counter"
-
-    def add(self, number: float = 1, attributes: Attributes = NONE) -> None:
-        """Adds to the counter."""
-        if self._sink is not None:
-            self._sink(number, attributes)
+    add = Instrument.record
 
 
 class Histogram(Instrument):
@@ -81,21 +84,12 @@ class Histogram(Instrument):
 
     kind = "histogram"
 
-    def record(self, value: float, attributes: Attributes = NONE) -> None:
-        """Records one value."""
-        if self._sink is not None:
-            self._sink(value, attributes)
-
 
 class Gauge(Instrument):
     """The latest value."""
 
     kind = "gauge"
-
-    def set(self, value: float, attributes: Attributes = NONE) -> None:
-        """Sets the value."""
-        if self._sink is not None:
-            self._sink(value, attributes)
+    set = Instrument.record
 
 
 class ObservableGauge(Instrument):
@@ -103,8 +97,8 @@ class ObservableGauge(Instrument):
 
     kind = "observed"
 
-    def __init__(self, name: str, unit: str, description: str) -> None:
-        super().__init__(name, unit, description)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._observers: list[Observe] = []
 
     def register_callback(self, observe: Observe) -> None:
@@ -112,17 +106,26 @@ class ObservableGauge(Instrument):
 
         The registering object must live as long as the process.
         """
-        if _meters is not None:
+        if _meter is not None:
             self._observers.append(observe)
 
-    def bind(self, meters: MetricsBackend | None) -> None:
+    def bind(self, meter: "Meter | None") -> None:
         """Starts or stops being observed."""
         self._observers.clear()
-        if meters is not None:
-            meters.observe(self, self._observers)
+        if meter is not None:
+            meter.create_observable_gauge(self.name, [self._observe], self.unit, self.description)
+
+    def _observe(self, _: "CallbackOptions") -> "Iterable[OtelObservation]":
+        from opentelemetry.metrics import Observation as OtelObservation
+
+        for observe in list(self._observers):
+            try:
+                yield from [OtelObservation(value, about) for value, about in observe()]
+            except Exception:  # a failing observer must not silence the others
+                logger.exception("a metric could not be observed", extra={"name_": self.name})
 
 
-_meters: MetricsBackend | None = None
+_meter: "Meter | None" = None
 
 SAMPLE_SECONDS = Histogram("rl.sample.duration", "s", "A run, from start to end", bounds=LONG)
 REWARD = Histogram(
@@ -197,17 +200,17 @@ WAIT_SECONDS = ObservableGauge(
 )
 
 
-def set_backend(meters: MetricsBackend | None) -> None:
+def set_meter(meter: "Meter | None") -> None:
     """Switches metrics on, or off."""
-    global _meters
-    _meters = meters
+    global _meter
+    _meter = meter
     for instrument in INSTRUMENTS.values():
-        instrument.bind(meters)
+        instrument.bind(meter)
 
 
 def is_on() -> bool:
     """Returns true while metrics are kept."""
-    return _meters is not None
+    return _meter is not None
 
 
 def observe_waits(waits: Callable[[], Iterable[pb.Wait]]) -> None:
