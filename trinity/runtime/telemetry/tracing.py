@@ -55,41 +55,6 @@ class SpanContextRef:
         return f"00-{self.trace_hex}-{self.span_hex}-{int(bool(self.is_sampled)):02x}"
 
 
-def task_span(assignment_id: str) -> SpanContextRef:
-    """Returns the span that begins the trace of a task."""
-    return _derived(f"task/{assignment_id}")
-
-
-def span_in_task(assignment_id: str, traceparent: str) -> SpanContextRef:
-    """Returns the place in a header if it is in the task's trace, else the trace's first.
-
-    A header that came with a message is untrusted.
-    """
-    task = task_span(assignment_id)
-    named = parse_traceparent(traceparent)
-    return named if named is not None and named.trace_id == task.trace_id else task
-
-
-def step_span(experiment_id: str, stage: str, incarnation: int, step: int) -> SpanContextRef:
-    """Returns the span of a train step, and of the weights version with its number."""
-    return _derived(f"step/{experiment_id}/{stage}/{incarnation}/{step}")
-
-
-def parse_traceparent(traceparent: str) -> SpanContextRef | None:
-    """Returns the place that a header names, or None."""
-    found = _TRACEPARENT.fullmatch(traceparent)
-    if found is None:
-        return None
-    trace_id, span_id, flags = (int(part, 16) for part in found.groups())
-    return SpanContextRef(trace_id, span_id, bool(flags & _SAMPLED))
-
-
-@lru_cache(maxsize=CACHE_SIZE)
-def _derived(name: str) -> SpanContextRef:
-    digest = hashlib.blake2b(name.encode(), digest_size=24, person=b"trinity-trace").digest()
-    return SpanContextRef(int.from_bytes(digest[:16]) or 1, int.from_bytes(digest[16:]) or 1)
-
-
 class Span:
     """An interval of work. This class does nothing, as while tracing is off.
 
@@ -134,7 +99,7 @@ class Span:
 
 
 class SpanOptions(TypedDict, total=False):
-    """What a span begins with."""
+    """Options of a new span."""
 
     parent: SpanContextRef | None
     """The current span without it."""
@@ -148,6 +113,41 @@ class SpanOptions(TypedDict, total=False):
 
 NO_SPAN = Span()
 _tracer: "SdkTracer | None" = None
+
+
+def task_span(assignment_id: str) -> SpanContextRef:
+    """Returns the span that begins the trace of a task."""
+    return _derived(f"task/{assignment_id}")
+
+
+def span_in_task(assignment_id: str, traceparent: str) -> SpanContextRef:
+    """Returns the place in a header if it is in the task's trace, else the trace's first.
+
+    A header that came with a message is untrusted.
+    """
+    task = task_span(assignment_id)
+    named = parse_traceparent(traceparent)
+    return named if named is not None and named.trace_id == task.trace_id else task
+
+
+def step_span(experiment_id: str, stage: str, incarnation: int, step: int) -> SpanContextRef:
+    """Returns the span of a train step, and of the weights version with its number."""
+    return _derived(f"step/{experiment_id}/{stage}/{incarnation}/{step}")
+
+
+def parse_traceparent(traceparent: str) -> SpanContextRef | None:
+    """Returns the place that a header names, or None."""
+    found = _TRACEPARENT.fullmatch(traceparent)
+    if found is None:
+        return None
+    trace_id, span_id, flags = (int(part, 16) for part in found.groups())
+    return SpanContextRef(trace_id, span_id, bool(flags & _SAMPLED))
+
+
+@lru_cache(maxsize=CACHE_SIZE)
+def _derived(name: str) -> SpanContextRef:
+    digest = hashlib.blake2b(name.encode(), digest_size=24, person=b"trinity-trace").digest()
+    return SpanContextRef(int.from_bytes(digest[:16]) or 1, int.from_bytes(digest[16:]) or 1)
 
 
 def set_tracer(tracer: "SdkTracer | None") -> None:
