@@ -64,7 +64,7 @@ async def test_an_upload_that_always_breaks_is_given_up() -> None:
     async with client_of(servicer) as tasksets:
         with pytest.raises(Unavailable, match=r"the buffer is stopping \(request id"):
             await tasksets.submit("sums", ROWS)
-    assert servicer.num_asked == 2
+    assert 1 < servicer.num_asked < servicer.num_breaks
 
 
 async def test_an_upload_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
