@@ -4,6 +4,7 @@ TrinityError
 ├── UserError             a user's mistake; one sentence, exit code 2
 ├── RunFailed             the run ended without reaching its goal; exit code 1
 │   └── ServiceNotReady              the services do not answer yet; exit code 3, try again later
+├── RolloutStageFailed    the explorer cannot go on with its stage
 ├── ManifestError         files do not match their manifest
 ├── TransferFailed        weights were not sent between memories; files are read instead
 └── RpcError              a service answered with an error
@@ -33,6 +34,10 @@ class RunFailed(TrinityError):
 
 class ServiceNotReady(RunFailed):
     """The request was not begun because the services do not answer yet; try again later."""
+
+
+class RolloutStageFailed(TrinityError):
+    """The explorer cannot go on with the stage; the text is shown to users."""
 
 
 class ManifestError(TrinityError):

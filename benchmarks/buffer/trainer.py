@@ -12,9 +12,9 @@ from benchmarks.buffer.worker import serve
 from services.trainer.batch_rows import RowReader
 from services.trainer.checkpoints.weights import NO_PARENT
 from services.trainer.clients import TrainerBufferClient
-from services.trainer.retry import RpcRetry
 from services.trainer.types import WeightsOnDisk
 from trinity.runtime.presence import WaitRegistry
+from trinity.runtime.retry import RpcRetry
 from trinity.runtime.rpc.channel import open_sync_channel
 from trinity.types import StageKey
 

@@ -27,7 +27,6 @@ from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.openai_api.schemas import SchemaChecker
 from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.openai_api.tools import ResponseParsers, load_parsers
-from services.explorer.retry import RetryPolicy, deadline
 from services.explorer.types import AttemptApi, model_weights
 from trinity.config.model_code_policy import trusts_model_code
 from trinity.config.plan.arithmetic import model_keys
@@ -43,6 +42,7 @@ from trinity.errors import UserError
 from trinity.runtime.http_connections import ConnectionTable, HttpLimits
 from trinity.runtime.json_values import JsonObject
 from trinity.runtime.presence import WaitRegistry
+from trinity.runtime.retry import RetryPolicy, deadline
 from trinity.runtime.threads import in_daemon_thread
 from trinity.workflows.generation import ChatTokenizer
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import grpc
 
 from services.trainer.batch_rows import RowReader
-from services.trainer.retry import RpcRetry
 from services.trainer.types import (
     RankTurnState,
     StepOutcome,
@@ -23,6 +22,7 @@ from services.trainer.types import (
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.data.codec import stage_key_to_proto
 from trinity.runtime.device_lock import ReportCounter
+from trinity.runtime.retry import RpcRetry
 from trinity.runtime.rpc.limits import CALL_SECONDS
 from trinity.types import StageKey
 

@@ -161,6 +161,7 @@ LOOPS: dict[str, dict[str, str]] = {
         ),
         "trinity/runtime/life.py": "LifeSigns.on_disk",
         "services/explorer/clients/buffer.py": "LeaseKeeper.renew_until_cancelled",
+        "services/explorer/clients/watch_feed.py": "WatchFeed.follow_stream",
         "services/explorer/control/experiment.py": "ExperimentRunner._follow",
         "services/explorer/control/explorer.py": "Explorer._serve",
         "services/explorer/delivery/publisher.py": (
@@ -178,7 +179,6 @@ LOOPS: dict[str, dict[str, str]] = {
             "EngineSharedDevice._show_life"
         ),
         "services/explorer/engine/vllm_headless.py": "main",
-        "services/explorer/retry.py": "WatchFeed.follow_stream",
         "services/explorer/rollout/weight_gate.py": "WeightGate.load_when_needed",
         "services/explorer/rollout/workflow_execution.py": "LoopWatchdog.__aenter__",
         "services/explorer/serving/work.py": (
@@ -255,7 +255,6 @@ LOOPS: dict[str, dict[str, str]] = {
     "launchers and viewers": {
         "trinity/client/async_tasksets.py": "AsyncTasksets.list AsyncTasksets.submit",
         "trinity/run/diagnosis/gather.py": "_ask_services",
-        "trinity/inspect/open.py": "retry_until_ready",
         "trinity/run/launch/follow.py": (
             "ExperimentFollower._read_events_again ExperimentFollower._until_not_running "
             "ExperimentFollower.until_ended watched"

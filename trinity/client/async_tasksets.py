@@ -17,7 +17,7 @@ from trinity.client.results import PipelineInfo, SubmitResult, TasksetInfo, Task
 from trinity.errors import Unauthenticated, Unavailable
 from trinity.runtime.retry import Retry
 from trinity.runtime.rpc.channel import open_channel
-from trinity.runtime.rpc.errors import error_of
+from trinity.runtime.rpc.errors import answer_of
 from trinity.runtime.security.credentials import Credentials
 
 logger = logging.getLogger(__name__)
@@ -99,14 +99,13 @@ class AsyncTasksets:
             timeout_error=lambda reason: Unavailable(f"{reason} (request id {own_id})"),
             max_pause_seconds=MAX_PAUSE_SECONDS,
             cut_last_pause=False,
+            refusals=(Unauthenticated,),
         )
         max_sent = -1
         while True:
             packer = RowPacker()
             try:
                 return await self._submit(header, rows, packer)
-            except Unauthenticated:
-                raise
             except Unavailable as error:
                 if packer.num_sent > max_sent:
                     max_sent = packer.num_sent
@@ -130,7 +129,7 @@ class AsyncTasksets:
         except BaseException:
             call.cancel()
             raise
-        answer: buffer_pb2.SubmitTasksetResponse = await _in_time(_call(call))
+        answer: buffer_pb2.SubmitTasksetResponse = await _in_time(answer_of(call))
         for _ in messages:
             pass  # rows that were not sent are counted as well
         return SubmitResult(
@@ -149,7 +148,7 @@ class AsyncTasksets:
             request = taskset_pb2.ListTasksetsRequest(
                 tenant=self._tenant, page_size=PAGE_SIZE, page_token=token
             )
-            page: taskset_pb2.ListTasksetsResponse = await _call(
+            page: taskset_pb2.ListTasksetsResponse = await answer_of(
                 self._tasksets.ListTasksets(request, timeout=CALL_SECONDS)
             )
             found += [_info(taskset, ()) for taskset in page.tasksets]
@@ -161,7 +160,7 @@ class AsyncTasksets:
         request = taskset_pb2.GetTasksetRequest(
             tenant=self._tenant, taskset=taskset, first_row=first_row, num_rows=num_rows
         )
-        answer: taskset_pb2.GetTasksetResponse = await _call(
+        answer: taskset_pb2.GetTasksetResponse = await answer_of(
             self._tasksets.GetTaskset(request, timeout=CALL_SECONDS)
         )
         return _info(answer.taskset, answer.rows, answer.source_rows)
@@ -172,7 +171,7 @@ class AsyncTasksets:
         Raises: PreconditionFailed naming a stage that needs it.
         """
         request = taskset_pb2.DeleteTasksetRequest(tenant=self._tenant, taskset=taskset)
-        answer: taskset_pb2.DeleteTasksetResponse = await _call(
+        answer: taskset_pb2.DeleteTasksetResponse = await answer_of(
             self._tasksets.DeleteTaskset(request, timeout=CALL_SECONDS)
         )
         return answer.num_rows
@@ -180,17 +179,10 @@ class AsyncTasksets:
     async def close_queue(self, taskset: str) -> int:
         """Closes a queue to further tasks; returns how many it had in all."""
         request = taskset_pb2.CloseQueueRequest(tenant=self._tenant, taskset=taskset)
-        answer: taskset_pb2.CloseQueueResponse = await _call(
+        answer: taskset_pb2.CloseQueueResponse = await answer_of(
             self._tasksets.CloseQueue(request, timeout=CALL_SECONDS)
         )
         return answer.num_rows
-
-
-async def _call(call: Awaitable[ValueT]) -> ValueT:
-    try:
-        return await call
-    except grpc.aio.AioRpcError as error:
-        raise error_of(error) from error
 
 
 async def _in_time(step: Awaitable[ValueT]) -> ValueT:

@@ -4,15 +4,12 @@ import asyncio
 import contextlib
 import json
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import TypeVar
-
-import grpc
 
 from trinity.api.v1 import buffer_pb2, query_pb2, synchronizer_pb2
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
@@ -31,13 +28,13 @@ from trinity.run.local.infrastructure import ExternalServers, ProcessWithProbe
 from trinity.run.local.run_file import read_running
 from trinity.run.local.services import StackContext, service_processes
 from trinity.run.local.stack import LocalStack
+from trinity.runtime.retry import Retry
 from trinity.runtime.rpc.channel import open_channel
-from trinity.runtime.rpc.errors import error_of
+from trinity.runtime.rpc.errors import answer_of, translate_rpc_errors
 from trinity.runtime.rpc.limits import CALL_SECONDS
 
 ValueT = TypeVar("ValueT")
 START_SECONDS = 30.0
-RETRY_SECONDS = 0.2
 NEEDED = ("synchronizer", "buffer")
 """The services that read the store."""
 _GRANTS = ("FUNCTION_TENANTS", "TASKSET_ROOTS", "TASKSET_ADDRESSES")
@@ -82,12 +79,10 @@ async def open_stored_experiment(
     """
     tenant, label = identity_of(job_dir)
     async with running_services(job_dir, to_change=to_change) as addresses:
-        try:
+        with translate_rpc_errors():
             experiment_id = await find_experiment(addresses, tenant, label)
             async with open_channel(addresses.buffer, addresses.security) as channel:
                 yield await _stored(QueryServiceStub(channel), label, experiment_id)
-        except grpc.aio.AioRpcError as error:
-            raise error_of(error) from error
 
 
 def identity_of(job_dir: Path) -> tuple[str, str]:
@@ -184,24 +179,13 @@ async def list_stages(
     A caller whose token is for one tenant has to name it.
     """
     request = query_pb2.ListStagesRequest(tenant=tenant, experiment_id=experiment_id)
-    try:
-        answer: query_pb2.ListStagesResponse = await queries.ListStages(
-            request, timeout=CALL_SECONDS
-        )
-    except grpc.aio.AioRpcError as error:
-        raise error_of(error) from error
+    answer: query_pb2.ListStagesResponse = await answer_of(
+        queries.ListStages(request, timeout=CALL_SECONDS)
+    )
     return answer
 
 
 async def retry_until_ready(call: Callable[[], Awaitable[ValueT]]) -> ValueT:
     """Retries until a buffer that was just started has its database and schema."""
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            return await call()
-        except Unauthenticated:
-            raise
-        except Unavailable:
-            if time.monotonic() > deadline:
-                raise
-        await asyncio.sleep(RETRY_SECONDS)
+    retry = Retry(seconds=START_SECONDS, timeout_error=Unavailable, refusals=(Unauthenticated,))
+    return await retry.call_async(call)

@@ -10,7 +10,8 @@ from enum import StrEnum
 
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.errors import UserError
-from trinity.studio.connection import OpenRun, answer_of
+from trinity.runtime.rpc.errors import answer_of
+from trinity.studio.connection import OpenRun
 
 CHANGE_SECONDS = 600.0
 """A change of many experiences takes the buffer a while."""

@@ -12,8 +12,9 @@ from trinity.config.schema.base import format_value
 from trinity.errors import UserError
 from trinity.run.progress.view import failed_runs_text
 from trinity.runtime.json_values import JsonObject, JsonValue
+from trinity.runtime.rpc.errors import answer_of
 from trinity.runtime.rpc.limits import CALL_SECONDS
-from trinity.studio.connection import OpenRun, answer_of
+from trinity.studio.connection import OpenRun
 from trinity.studio.curves import GROUPS, CurveGroup, curves_chart, measured_chart
 from trinity.studio.history import StageHistory
 

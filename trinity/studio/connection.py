@@ -9,11 +9,10 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
 
 import grpc
 
@@ -34,9 +33,7 @@ from trinity.run.local.given_run import opening_question
 from trinity.run.local.reaper import is_wanted, lock_owner_pid, viewer_pid
 from trinity.run.local.run_file import read_running
 from trinity.runtime.rpc.channel import open_channel
-from trinity.runtime.rpc.errors import error_of
 
-ValueT = TypeVar("ValueT")
 IDLE_SECONDS = 300.0
 """A run that no page has asked about for this long is closed."""
 LOOK_SECONDS = 0.2
@@ -267,26 +264,6 @@ async def stages_of(opened: OpenRun) -> tuple[query_pb2.StoredStage, ...]:
     """
     answer = await list_stages(opened.queries, opened.experiment_id, opened.tenant)
     return tuple(answer.stages)
-
-
-async def answer_of(call: Awaitable[ValueT]) -> ValueT:
-    """Returns the answer of an RPC.
-
-    Raises: TrinityError in place of gRPC's own error.
-    """
-    try:
-        return await call
-    except grpc.aio.AioRpcError as error:
-        raise error_of(error) from error
-
-
-@contextlib.contextmanager
-def own_errors() -> Iterator[None]:
-    """Raises a TrinityError in place of gRPC's own error: for streams of answers."""
-    try:
-        yield
-    except grpc.aio.AioRpcError as error:
-        raise error_of(error) from error
 
 
 def require_open(connection: ServiceConnection) -> OpenRun:

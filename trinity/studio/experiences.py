@@ -12,8 +12,9 @@ from trinity.data.samples import finish_reason_name, samples, state_name
 from trinity.errors import UserError
 from trinity.inspect.conditions import parse_conditions
 from trinity.inspect.tables import versions
+from trinity.runtime.rpc.errors import answer_of, translate_rpc_errors
 from trinity.runtime.rpc.limits import CALL_SECONDS
-from trinity.studio.connection import OpenRun, answer_of, own_errors
+from trinity.studio.connection import OpenRun
 from trinity.studio.history import cut_text
 from trinity.types import Experience, IntArray, Pair, RoleSpan
 from trinity.types import Sequence as TokenSequence
@@ -153,7 +154,7 @@ async def list_experiences(
     """
     wanted = parse_conditions(conditions)
     first = page * page_rows
-    with own_errors():
+    with translate_rpc_errors():
         records = [
             record
             async for record in samples(
@@ -191,7 +192,7 @@ async def count_experiences(
     )
     number, until = 0, time.monotonic() + COUNT_SECONDS
     call = opened.queries.ListExperiences(request, timeout=CALL_SECONDS)
-    with own_errors():
+    with translate_rpc_errors():
         async for part in call:
             number += len(part.experiences)
             if time.monotonic() > until:

@@ -9,8 +9,9 @@ from trinity.run.diagnosis.remote import gather_by_address
 from trinity.run.diagnosis.rules import Diagnosis
 from trinity.run.local.addresses import stack_directory_of
 from trinity.run.local.run_file import read_running
+from trinity.runtime.rpc.errors import answer_of
 from trinity.runtime.rpc.limits import CALL_SECONDS
-from trinity.studio.connection import OpenRun, ServiceConnection, answer_of
+from trinity.studio.connection import OpenRun, ServiceConnection
 from trinity.studio.system import SystemConnection
 
 

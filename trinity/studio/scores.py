@@ -6,8 +6,9 @@ from enum import StrEnum
 from itertools import pairwise
 
 from trinity.api.v1 import buffer_pb2, query_pb2
+from trinity.runtime.rpc.errors import translate_rpc_errors
 from trinity.runtime.rpc.limits import CALL_SECONDS
-from trinity.studio.connection import OpenRun, own_errors
+from trinity.studio.connection import OpenRun
 
 MAX_COLUMNS = 16
 """Columns of the heat map; more versions share a column."""
@@ -118,7 +119,7 @@ async def ask_scores(
     )
     head = query_pb2.TaskScoresHead()
     tasks: list[TaskHistory] = []
-    with own_errors():
+    with translate_rpc_errors():
         async for message in opened.queries.ListTaskScores(request, timeout=MANY_SECONDS):
             if message.WhichOneof("part") == "head":
                 head = message.head

@@ -11,7 +11,8 @@ import numpy as np
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.data.samples import samples, step_rows
 from trinity.run.progress.view import change_text
-from trinity.studio.connection import OpenRun, own_errors
+from trinity.runtime.rpc.errors import translate_rpc_errors
+from trinity.studio.connection import OpenRun
 from trinity.studio.experiences import ExperienceRow, experience_row
 
 MAX_GENERATED = 5_000
@@ -111,7 +112,7 @@ async def step_view(opened: OpenRun, stage: buffer_pb2.StageKey, step: int) -> S
 
     Raises: TrinityError if the step has no batch.
     """
-    with own_errors():
+    with translate_rpc_errors():
         head, rows = await step_rows(opened.queries, stage, step)
     is_elsewhere = head.HasField("rows_from")
     newest = head.trained[-1] if head.trained else None
@@ -168,7 +169,7 @@ async def generated_for(opened: OpenRun, view: StepView) -> Generated:
     for explore_step in reversed(steps):
         left = MAX_GENERATED - len(found)
         wanted = query_pb2.ExperienceFilter(explore_step=explore_step)
-        with own_errors():
+        with translate_rpc_errors():
             records = [
                 record
                 async for record in samples(

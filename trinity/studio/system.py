@@ -32,7 +32,7 @@ from trinity.inspect.open import identity_of, list_stages
 from trinity.run.local.addresses import ServiceAddresses
 from trinity.runtime.host_port import split_address
 from trinity.runtime.rpc.channel import open_channel
-from trinity.runtime.rpc.errors import error_of
+from trinity.runtime.rpc.errors import answer_of, error_of
 from trinity.runtime.security.credentials import Credentials
 from trinity.runtime.security.plaintext_policy import refuse_plain_service
 from trinity.studio.connection import OpenRun, ServiceConnection
@@ -112,9 +112,7 @@ async def answer_from(service: str, address: str, call: Awaitable[ValueT]) -> Va
     Raises: TrinityError whose text names the service, what is wrong and what to do.
     """
     try:
-        return await call
-    except grpc.aio.AioRpcError as error:
-        raise _explained(service, address, error_of(error)) from error
+        return await answer_of(call)
     except RpcError as error:
         raise _explained(service, address, error) from error
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.data.samples import STREAM_SECONDS
 from trinity.inspect.conditions import parse_conditions
-from trinity.studio.connection import OpenRun, own_errors
+from trinity.runtime.rpc.errors import translate_rpc_errors
+from trinity.studio.connection import OpenRun
 from trinity.studio.experiences import ExperienceRow, experience_row
 
 LOOK_AT = 10_000
@@ -47,7 +48,7 @@ class TextSearch:
         )
         until = self.num_examined + LOOK_AT
         call = opened.queries.ListExperiences(request, timeout=STREAM_SECONDS)
-        with own_errors():
+        with translate_rpc_errors():
             async for part in call:
                 self.rows.extend(map(experience_row, part.experiences))
                 self.num_examined += part.num_examined

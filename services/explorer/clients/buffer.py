@@ -8,11 +8,7 @@ from functools import partial
 
 import grpc
 
-from services.explorer.retry import (
-    RetryPolicy,
-    iterate_until_deadline,
-    translate_rpc_errors,
-)
+from services.explorer.clients.watch_feed import iterate_until_deadline
 from services.explorer.types import (
     Assignment,
     CommitOutcome,
@@ -29,6 +25,8 @@ from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.data.codec import stage_key_to_proto
 from trinity.errors import Unavailable
+from trinity.runtime.retry import RetryPolicy
+from trinity.runtime.rpc.errors import translate_rpc_errors
 from trinity.runtime.rpc.limits import CALL_SECONDS, CHUNK_BYTES
 from trinity.types import StageKey
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 from pydantic import ValidationError
 
-from services.explorer.retry import iterate_until_deadline, translate_rpc_errors
+from services.explorer.clients.watch_feed import iterate_until_deadline
 from services.explorer.types import EngineTurnState, LostWeights, WeightsId, WeightsVersion
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
@@ -16,6 +16,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.runtime.device_lock import ReportPlace
 from trinity.runtime.presence import MEMBER_TIMEOUT_SECONDS
+from trinity.runtime.rpc.errors import translate_rpc_errors
 from trinity.runtime.rpc.limits import CALL_SECONDS
 from trinity.weights.offer import OfferAddress
 

@@ -11,11 +11,11 @@ from services.explorer.clients.synchronizer import (
     ExplorerSynchronizerClient,
     WatchedExperiment,
 )
-from services.explorer.control.stage import RolloutStageFactory, StageJob
+from services.explorer.clients.watch_feed import WatchFeed
+from services.explorer.control.stage import RolloutStageFactory, StageJob, user_message
 from services.explorer.engine.interface import EngineOwnDevice, EngineTurns
 from services.explorer.engine.turns import EngineSharedDevice, TurnSettings
 from services.explorer.engines import EngineManager, LoadedStageModels
-from services.explorer.retry import RetryPolicy, RolloutStageFailed, WatchFeed, user_message
 from services.explorer.rollout.scheduler import StageScheduler
 from services.explorer.serving.work import ServingRunner
 from services.explorer.telemetry import EXPLORING
@@ -29,9 +29,10 @@ from services.explorer.types import (
     model_weights,
 )
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
-from trinity.errors import NotFound, RpcError
+from trinity.errors import NotFound, RolloutStageFailed, RpcError
 from trinity.runtime.device_lock import ReportCounter, device_lock_path
 from trinity.runtime.presence import Heartbeats
+from trinity.runtime.retry import RetryPolicy
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)

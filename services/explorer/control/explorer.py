@@ -15,13 +15,13 @@ from services.explorer.clients.synchronizer import (
     ExplorerExperimentState,
     ExplorerSynchronizerClient,
 )
+from services.explorer.clients.watch_feed import WatchFeed, iterate_until_deadline
 from services.explorer.control.experiment import ExperimentRunner
 from services.explorer.control.stage import RolloutStageFactory
 from services.explorer.delivery.outbox import CommitReportWatcher, Outbox
 from services.explorer.delivery.publisher import NatsBroker, ResultPublisher
 from services.explorer.engine.hosts import EngineHosts
 from services.explorer.engines import EngineManager, StartEngine
-from services.explorer.retry import RetryPolicy, WatchFeed, iterate_until_deadline
 from services.explorer.rollout.workflow_execution import LoopWatchdog
 from services.explorer.settings import ExplorerSettings
 from services.explorer.telemetry import RolloutCounters, register_gauges
@@ -33,6 +33,7 @@ from trinity.api.v1.explorer_pb2_grpc import (
 from trinity.errors import PreconditionFailed, RpcError
 from trinity.runtime.loops import LoopKeeper, LoopKind
 from trinity.runtime.presence import Heartbeats
+from trinity.runtime.retry import RetryPolicy
 from trinity.runtime.rpc.channel import open_channel
 from trinity.runtime.rpc.health import Health
 from trinity.runtime.rpc.server import RunningServer, Servicer, serve

@@ -1,27 +1,21 @@
 """Assembles the parts that work on a stage."""
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
 from services.explorer.clients.buffer import ExplorerBufferClient
 from services.explorer.clients.synchronizer import ExplorerSynchronizerClient, WatchedExperiment
+from services.explorer.clients.watch_feed import WatchFeed
 from services.explorer.delivery.outbox import Outbox
 from services.explorer.engine.interface import EngineDied, EngineOwnDevice, EngineTurns
 from services.explorer.engine.weight_transfer import EngineWeightReceiver
 from services.explorer.engines import LoadedStageModels
-from services.explorer.retry import (
-    IdleTimeout,
-    RetryPolicy,
-    RolloutStageFailed,
-    WatchFeed,
-    deadline,
-    leaves_of,
-)
 from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
 from services.explorer.rollout.scheduler import (
+    IdleTimeout,
     LongRunReporter,
     RolloutLimits,
     RunExecutor,
@@ -43,17 +37,37 @@ from services.explorer.telemetry import (
 from services.explorer.types import LostWeights, WeightsVersion
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.sizing.volume import runs_per_runner
+from trinity.errors import RolloutStageFailed, RpcError, UserError
 from trinity.rewards.reward import REWARD_POOL
 from trinity.rft.checks.parts import check_parts
 from trinity.runtime.presence import Heartbeats
+from trinity.runtime.retry import RetryPolicy, deadline
 from trinity.runtime.threads import DaemonThreads, in_daemon_thread
 from trinity.types import StageKey
 from trinity.weights.offer import TransferTimeouts
 
+USER_FACING = (RolloutStageFailed, UserError, RpcError)
 MAX_USER_PROCESSES = 64
 USER_PROCESSES_PER_CPU = 8
 """Processes of users' code at a time; further runs wait for one that is free. One that has loaded
 torch takes 360 MB and seconds of a CPU to start: 64 of them fill a laptop."""
+
+
+def user_message(error: BaseException) -> str | None:
+    """Returns the text to show to users; None when any of the errors is unexpected."""
+    leaves = list(leaves_of(error))
+    if not all(isinstance(leaf, USER_FACING) for leaf in leaves):
+        return None
+    return str(leaves[0])
+
+
+def leaves_of(error: BaseException) -> Iterator[BaseException]:
+    """Yields the errors in a group of them, or the error itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves_of(inner)
+    else:
+        yield error
 
 
 class WorkflowEnvironment:

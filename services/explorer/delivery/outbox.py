@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from services.explorer.clients.buffer import ExplorerBufferClient
-from services.explorer.retry import RetryPolicy
 from services.explorer.telemetry import begin_result_span, end_result_span
 from services.explorer.types import ResultReport
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.errors import RpcError
+from trinity.runtime.retry import RetryPolicy
 from trinity.runtime.telemetry.tracing import NO_SPAN, Span
 from trinity.types import StageKey
 

@@ -10,10 +10,10 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from services.explorer.retry import RetryPolicy, RolloutStageFailed
 from trinity.config.plan.parts import ExternalAccess
-from trinity.errors import UserError
+from trinity.errors import RolloutStageFailed, UserError
 from trinity.runtime.logs import HIDDEN
+from trinity.runtime.retry import RetryPolicy
 from trinity.types import FinishReason, JsonObject, SamplingParams
 from trinity.weights.offer import Receivers, ReceiverSlot
 from trinity.workflows.generation import (

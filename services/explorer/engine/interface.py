@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from services.explorer.retry import WorkClock
+from services.explorer.engine.work_clock import WorkClock
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import TrinityError
 from trinity.runtime.json_values import JsonObject

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from services.explorer.engine.interface import DeviceRequest, Engine, EngineDied, SleepingEngine
 from services.explorer.engine.weight_transfer import WeightLoader
-from services.explorer.retry import WorkClock, deadline
+from services.explorer.engine.work_clock import WorkClock
 from services.explorer.types import EngineTurnState
 from trinity.runtime.device_lock import (
     POLL_SECONDS,
@@ -21,6 +21,7 @@ from trinity.runtime.device_lock import (
     read_holder,
 )
 from trinity.runtime.presence import WaitRegistry
+from trinity.runtime.retry import deadline
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from services.explorer.engine.interface import Engine
-from services.explorer.retry import WorkClock
+from services.explorer.engine.work_clock import WorkClock
 from services.explorer.rollout.isolated_workflows import IsolatedSpec
 from services.explorer.rollout.workflow_execution import (
     LoopBlocked,

@@ -10,7 +10,6 @@ from typing import NoReturn
 
 from services.explorer.clients.buffer import ExplorerBufferClient, LeaseKeeper
 from services.explorer.delivery.outbox import CommitDeadline, Outbox
-from services.explorer.retry import IdleTimeout, RetryPolicy, RolloutStageFailed
 from services.explorer.rollout.runner import AttemptRunner, RunTimeLimit
 from services.explorer.rollout.weight_gate import WeightGate, WeightsLost
 from services.explorer.telemetry import (
@@ -37,8 +36,10 @@ from services.explorer.types import (
     attempt_result_to_proto,
 )
 from trinity.api.v1.experience_pb2 import RunResult
+from trinity.errors import RolloutStageFailed
 from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.presence import WaitRegistry
+from trinity.runtime.retry import RetryPolicy
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ limited_log = RateLimitedLog(logger)
 
 REPORT_SECONDS = 0.5
 SHOWN_AFTER_SECONDS = 2.0
+REQUEST_SHOWN_AFTER_SECONDS = 1.0
+WORK_WAIT = "work"
 
 
 class LongRunReporter:
@@ -251,6 +254,56 @@ class RolloutLimits:
     """True if a training run needs exactly the version that its lease names."""
     cuts_stragglers: bool = False
     """True if explore steps leave slow tasks behind."""
+
+
+class IdleTimeout:
+    """Tracks how long the buffer has given the same reason for having no work."""
+
+    def __init__(self, retry_policy: RetryPolicy) -> None:
+        self._retry_policy = retry_policy
+        self._reason: str | None = None
+        self._since = 0.0
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds for which the buffer's last reason may still stay the same."""
+        if self._reason is None:
+            return self._retry_policy.seconds
+        return max(self._retry_policy.seconds - (time.monotonic() - self._since), 0.0)
+
+    def show_request(self) -> contextlib.AbstractContextManager[None]:
+        """Shows that work is being requested, until the buffer has given a reason."""
+        if self._reason is not None:
+            return contextlib.nullcontext()
+        return self._retry_policy.waits.waiting_if_longer(
+            REQUEST_SHOWN_AFTER_SECONDS,
+            for_="buffer",
+            reason="to lease work",
+            deadline_seconds=self._retry_policy.deadline_seconds,
+        )
+
+    def record_reason(self, reason: str, *, is_idle: bool) -> None:
+        """Records the buffer's newest reason; there is no deadline while this process has runs.
+
+        Raises: RolloutStageFailed when nothing has changed for too long.
+        """
+        now = time.monotonic()
+        if reason != self._reason or not is_idle:
+            self.reset()
+            self._reason, self._since = reason, now
+        if now - self._since >= self._retry_policy.seconds:
+            raise self._retry_policy.deadline_error("buffer", f"to have work: {reason}")
+        self._retry_policy.waits.set(
+            WORK_WAIT,
+            waits_for="buffer",
+            reason=reason,
+            deadline_seconds=self._retry_policy.deadline_seconds if is_idle else 0.0,
+        )
+
+    def reset(self) -> None:
+        """Clears the wait: there is work, or none is requested any more."""
+        self._reason = None
+        self._retry_policy.waits.clear(WORK_WAIT)
 
 
 class StageScheduler:

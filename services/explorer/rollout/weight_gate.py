@@ -10,7 +10,6 @@ from typing import Protocol
 
 from services.explorer.engine.interface import EngineDied, EngineOwnDevice, EngineTurns
 from services.explorer.engine.weight_transfer import ListWeights
-from services.explorer.retry import RetryPolicy, deadline
 from services.explorer.types import (
     LostWeights,
     WeightsId,
@@ -20,6 +19,7 @@ from services.explorer.types import (
 )
 from trinity.errors import ManifestError, RpcError, TrinityError
 from trinity.runtime.presence import Heartbeats
+from trinity.runtime.retry import RetryPolicy, deadline
 from trinity.runtime.telemetry.metrics import GATE_SECONDS
 
 logger = logging.getLogger(__name__)

@@ -12,13 +12,12 @@ from pathlib import Path
 from services.explorer.engines import LoadedModel, LoadedStageModels
 from services.explorer.openai_api.chat import ResponseWriter
 from services.explorer.openai_api.handler import ApiHandler
-from services.explorer.retry import RolloutStageFailed
 from services.explorer.serving.access import ServingAccessPolicy, read_or_create_key
 from services.explorer.serving.pool import ModelBorrower, ServingPool
 from services.explorer.serving.server import ModelServer
 from services.explorer.types import ExplorerStopped, WeightsId, WeightsVersion, model_weights
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.errors import ManifestError, UserError
+from trinity.errors import ManifestError, RolloutStageFailed, UserError
 from trinity.runtime.http_connections import ConnectionTable, HttpLimits
 from trinity.runtime.presence import SERVING_AT, Heartbeats
 from trinity.runtime.security.credentials import Credentials

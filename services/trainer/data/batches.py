@@ -10,9 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from services.trainer.batch_rows import RowReader
 from services.trainer.clients import BatchResult, NoBatchReason, TrainerBufferClient
 from services.trainer.collectives import Ranks
-from services.trainer.retry import StopRequested
 from trinity.errors import RunFailed
-from trinity.runtime.retry import WaitReporter
+from trinity.runtime.retry import StopRequested, WaitReporter
 
 logger = logging.getLogger(__name__)
 

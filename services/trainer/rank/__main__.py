@@ -25,11 +25,11 @@ from services.trainer.rank.model_parts import (
     default_num_threads,
     load_model_parts,
 )
-from services.trainer.retry import StopRequested
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.sizing.stage_sizes import is_out_of_memory, trainer_remedies
 from trinity.errors import InvalidRequest, NotFound, PreconditionFailed, RunFailed, UserError
 from trinity.runtime.logs import configure_logging
+from trinity.runtime.retry import StopRequested
 from trinity.runtime.telemetry import lifecycle
 
 if TYPE_CHECKING:  # it imports torch

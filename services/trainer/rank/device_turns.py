@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Protocol
 
 from services.trainer.clients import TrainerSynchronizerClient
-from services.trainer.retry import StopRequested
 from services.trainer.types import RankTurnState, StageLearner
 from trinity.runtime.device_lock import (
     POLL_SECONDS,
@@ -22,7 +21,7 @@ from trinity.runtime.device_lock import (
     is_wanted,
 )
 from trinity.runtime.life import LIFE_SECONDS
-from trinity.runtime.retry import WaitReporter
+from trinity.runtime.retry import StopRequested, WaitReporter
 
 logger = logging.getLogger(__name__)
 

@@ -17,12 +17,12 @@ from services.trainer.messages import (
     Event,
     RankActivity,
     RankAlive,
+    RankWaiting,
     SaveOrder,
     StageOrder,
     StopOrder,
     encode,
 )
-from services.trainer.retry import RankWaitReporter
 from trinity.user_code.worker_process import reserve_stdin
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,33 @@ ORPHANED = 3
 def die_with_parent() -> None:
     """Has the kernel kill this process with the service's; the closed pipe is the fallback."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class RankWaitReporter:
+    """A rank's waits; thread-safe."""
+
+    def __init__(self, send: Callable[[RankWaiting], None]) -> None:
+        self._send = send
+        self._lock = threading.Lock()
+        self._open: set[str] = set()
+
+    def set(self, name: str, *, waits_for: str, reason: str, deadline_seconds: float = 0.0) -> None:
+        """Reports that the wait of this name continues."""
+        with self._lock:
+            self._open.add(name)
+        self._send(
+            RankWaiting(
+                name=name, waits_for=waits_for, reason=reason, deadline_seconds=deadline_seconds
+            )
+        )
+
+    def clear(self, name: str) -> None:
+        """Reports that the wait of this name is over, if it was open."""
+        with self._lock:
+            is_open = name in self._open
+            self._open.discard(name)
+        if is_open:
+            self._send(RankWaiting(name=name))
 
 
 class RankLink:

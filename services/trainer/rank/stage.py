@@ -29,7 +29,6 @@ from services.trainer.rank.model_parts import (
     default_num_threads,
     starting_directory,
 )
-from services.trainer.retry import RpcRetry
 from services.trainer.telemetry import StepTelemetry
 from services.trainer.types import StageLearner, WeightsOnDisk
 from trinity.api.v1 import buffer_pb2
@@ -46,6 +45,7 @@ from trinity.errors import ManifestError, RunFailed, Superseded
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.runtime.device_lock import device_lock_path
 from trinity.runtime.life import LifeSigns
+from trinity.runtime.retry import RpcRetry
 from trinity.runtime.rpc.channel import open_sync_channel
 from trinity.types import StageKey
 from trinity.weights.ledger import LedgerKey, WeightsLedger

@@ -20,7 +20,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from services.explorer.engine.interface import DeviceRequest, Engine
 from services.explorer.engine.vllm import VllmEngine, start_vllm
 from services.explorer.engine.vllm_options import detect_hardware
-from services.explorer.retry import RetryPolicy
 from services.explorer.rollout.weight_gate import WeightGate
 from services.explorer.types import WeightsRequirement
 from tests.integration.explorer.conftest import (
@@ -34,6 +33,7 @@ from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.errors import UserError
 from trinity.run.local.files import VARIABLE as SOCKETS
 from trinity.runtime.device_lock import DeviceLock, Holder
+from trinity.runtime.retry import RetryPolicy
 from trinity.types import FinishReason, JsonObject, SamplingParams
 from trinity.workflows.generation import Generation, GenerationDelta
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from services.trainer import retry
 from services.trainer.control.jobs import StageStartKey, StageWatcher
 from services.trainer.messages import EVENTS, Event, RankStageEnded, RankWaiting
 from services.trainer.rank.link import RankLink
@@ -21,6 +20,7 @@ from tests.integration.trainer.service import STEPS, peers_of, plan_in
 from trinity.api.v1 import buffer_pb2
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.errors import InvalidRequest, NotFound, PreconditionFailed, RpcError
+from trinity.runtime import retry
 from trinity.runtime.rpc.channel import open_channel
 
 if TYPE_CHECKING:

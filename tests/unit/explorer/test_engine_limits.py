@@ -10,13 +10,13 @@ from services.explorer import engines
 from services.explorer.engine.interface import EngineDied, EngineOptions
 from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.engines import EngineManager
-from services.explorer.retry import RetryPolicy
 from services.explorer.rollout.weight_gate import WeightGate
 from services.explorer.types import WeightsRequirement, WeightsVersion
 from tests.support.model_free.engine import CharacterTokenizer, HashEngine
 from tests.unit.explorer.builders import build_plan, build_weights, unheard_beats
 from trinity.errors import UserError
 from trinity.runtime.presence import WaitRegistry
+from trinity.runtime.retry import RetryPolicy
 
 
 async def never(_: object) -> None:

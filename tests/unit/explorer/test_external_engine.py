@@ -13,13 +13,13 @@ from aiohttp import web
 from services.explorer.engine import external
 from services.explorer.engine.external import ByteTokenizer, ExternalEngine, read_external_access
 from services.explorer.openai_api.server import AttemptApiServer
-from services.explorer.retry import RetryPolicy, RolloutStageFailed
 from tests.support.chat_server import KEY, ChatServer
 from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
 from trinity.config.plan.parts import ExternalAccess
 from trinity.config.schema.explorer import RolloutModelConfig
-from trinity.errors import UserError
+from trinity.errors import RolloutStageFailed, UserError
 from trinity.runtime.presence import WaitRegistry
+from trinity.runtime.retry import RetryPolicy
 from trinity.types import SamplingParams
 from trinity.workflows.generation import ANY_OBJECT, ModelLimits
 from trinity.workflows.messages import Message

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from services.explorer.retry import RetryPolicy, RolloutStageFailed
 from services.explorer.rollout import weight_gate as gate_module
 from services.explorer.rollout.weight_gate import WeightGate, WeightsLost
 from services.explorer.types import LostWeights, WeightsId, WeightsRequirement, WeightsVersion
 from tests.unit.explorer.builders import build_weights, unheard_beats
-from trinity.errors import ManifestError, Unavailable
+from trinity.errors import ManifestError, RolloutStageFailed, Unavailable
 from trinity.runtime.presence import Heartbeats
+from trinity.runtime.retry import RetryPolicy
 
 
 @dataclass

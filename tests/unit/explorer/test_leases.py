@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 
 from services.explorer.clients.buffer import ExplorerBufferClient, LeaseKeeper
-from services.explorer.retry import RetryPolicy
 from services.explorer.types import Assignment
 from tests.unit.explorer.builders import build_assignment
 from trinity.runtime.presence import WaitRegistry
+from trinity.runtime.retry import RetryPolicy
 from trinity.types import StageKey
 
 

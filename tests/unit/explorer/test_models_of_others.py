@@ -9,12 +9,11 @@ from services.explorer import engines
 from services.explorer.engine.external import ByteTokenizer
 from services.explorer.engine.interface import EngineOptions
 from services.explorer.engines import EngineManager, LoadedStageModels
-from services.explorer.retry import RolloutStageFailed
 from tests.support.chat_server import KEY, ChatServer
 from tests.support.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import ArithmeticEngine, build_plan
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.errors import UserError
+from trinity.errors import RolloutStageFailed, UserError
 from trinity.runtime.presence import WaitRegistry
 from trinity.types import JsonObject, SamplingParams
 from trinity.workflows.generation import ModelLimits

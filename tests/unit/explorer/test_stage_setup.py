@@ -13,12 +13,12 @@ from pydantic import SecretStr
 
 from services.explorer.clients.buffer import ExplorerBufferClient
 from services.explorer.clients.synchronizer import ExplorerSynchronizerClient, WatchedExperiment
-from services.explorer.control.stage import RolloutStageFactory, StageJob
+from services.explorer.clients.watch_feed import WatchFeed
+from services.explorer.control.stage import RolloutStageFactory, StageJob, user_message
 from services.explorer.delivery.outbox import Outbox
 from services.explorer.engine.interface import EngineDied, EngineOwnDevice, EngineTurns
 from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.engines import LoadedModel, LoadedStageModels
-from services.explorer.retry import RetryPolicy, RolloutStageFailed, WatchFeed
 from services.explorer.settings import ExplorerSettings
 from services.explorer.telemetry import RolloutCounters
 from tests.unit.explorer.builders import (
@@ -30,8 +30,10 @@ from tests.unit.explorer.builders import (
 )
 from tests.unit.explorer.runs import taskset
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.errors import NotFound, RolloutStageFailed, UserError
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import RewardFn
+from trinity.runtime.retry import RetryPolicy
 from trinity.runtime.rpc.channel import open_channel
 from trinity.runtime.threads import DaemonThreads
 from trinity.types import StageKey
@@ -146,3 +148,10 @@ async def test_rewards_that_are_not_made_in_time_fail_the_stage(tmp_path: Path) 
         async with opened(stage):
             raise AssertionError
     Endless.release.set()
+
+
+def test_users_see_the_first_error_of_nested_groups_unless_one_is_unexpected() -> None:
+    inner = ExceptionGroup("tasks", [UserError("no such reward")])
+    assert user_message(ExceptionGroup("tasks", [inner])) == "no such reward"
+    assert user_message(NotFound("no such stage")) == "no such stage"
+    assert user_message(ExceptionGroup("tasks", [UserError("x"), ZeroDivisionError()])) is None

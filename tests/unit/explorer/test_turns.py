@@ -11,13 +11,13 @@ import pytest
 from services.explorer.engine.interface import DeviceRequest, EngineDied
 from services.explorer.engine.turns import EngineSharedDevice, TurnSettings
 from services.explorer.engine.weight_transfer import WeightLoader
-from services.explorer.retry import RetryPolicy
 from services.explorer.rollout.weight_gate import WeightGate
 from services.explorer.types import EngineTurnState, WeightsVersion
 from tests.unit.explorer.builders import ArithmeticEngine, build_weights, unheard_beats
 from tests.unit.explorer.test_gate import let_others_run, train
 from trinity.runtime.device_lock import DeviceLock, Holder, is_wanted, read_holder
 from trinity.runtime.presence import Heartbeats
+from trinity.runtime.retry import RetryPolicy
 
 TRAINER = Holder.of_this_process("trainer", "to train step 1")
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from services.explorer.retry import WorkClock
+from services.explorer.engine.work_clock import WorkClock
 
 
 async def test_a_clock_that_stands_still_ends_no_wait() -> None:

@@ -9,6 +9,7 @@ from trinity.api.v1 import query_pb2
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.errors import NotFound, Unavailable
 from trinity.inspect import open
+from trinity.runtime.retry import Retry
 
 
 class StartingBuffer:
@@ -31,7 +32,7 @@ async def asked(*codes: grpc.StatusCode) -> open.StoredExperiment:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(Retry, "next_pause", lambda _: 0.0)
 
 
 async def test_a_buffer_that_starts_is_waited_for() -> None:

@@ -10,10 +10,10 @@ from services.trainer.clients import BatchResult, NoBatchReason
 from services.trainer.collectives import Ranks
 from services.trainer.data import batches
 from services.trainer.data.batches import BatchSource
-from services.trainer.retry import StopRequested
 from tests.unit.trainer.builders import random_batch
 from trinity.errors import RunFailed
 from trinity.runtime.presence import WaitRegistry
+from trinity.runtime.retry import StopRequested
 
 
 class SlowBuffer:

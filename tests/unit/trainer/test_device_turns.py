@@ -13,15 +13,15 @@ from typing import cast
 import grpc
 import pytest
 
-from services.trainer import retry as retry_module
 from services.trainer.clients import TrainerSynchronizerClient
 from services.trainer.rank import device_turns
 from services.trainer.rank.device_turns import SharedDevice
-from services.trainer.retry import RankWaitReporter, RpcRetry, StopRequested
+from services.trainer.rank.link import RankWaitReporter
 from services.trainer.types import RankTurnState, StageLearner
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1 import synchronizer_pb2_grpc as pb_grpc
 from trinity.errors import RunFailed
+from trinity.runtime import retry as retry_module
 from trinity.runtime.device_lock import (
     DeviceLock,
     Holder,
@@ -29,6 +29,7 @@ from trinity.runtime.device_lock import (
     WantedDevice,
     read_holder,
 )
+from trinity.runtime.retry import RpcRetry, StopRequested
 from trinity.types import StageKey
 
 ENGINE = Holder.of_this_process("engine", "to roll out")

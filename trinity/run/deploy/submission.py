@@ -26,7 +26,7 @@ from trinity.run.launch.stored_runs import find_experiment, with_source_runs
 from trinity.run.progress.reporter import Reporter, make_reporter
 from trinity.run.progress.view import RunView
 from trinity.runtime.rpc.channel import open_channel
-from trinity.runtime.rpc.errors import error_of
+from trinity.runtime.rpc.errors import answer_of, error_of
 from trinity.runtime.rpc.limits import CALL_SECONDS
 from trinity.runtime.security.credentials import Credentials
 
@@ -73,9 +73,7 @@ class ExperimentSubmission:
         """
         reporter = make_reporter(self.plan.label)
         try:
-            ended = await self._follow(reporter)
-        except grpc.aio.AioRpcError as error:
-            raise error_of(error) from error
+            ended = await answer_of(self._follow(reporter))
         finally:
             reporter.close()
         if ended.state != FINISHED:

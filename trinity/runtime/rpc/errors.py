@@ -1,5 +1,9 @@
 """One mapping between our errors and gRPC's codes, used by servers and by clients."""
 
+import contextlib
+from collections.abc import Awaitable, Iterator
+from typing import TypeVar
+
 import grpc
 
 from trinity.errors import (
@@ -15,6 +19,7 @@ from trinity.errors import (
     Unavailable,
 )
 
+ValueT = TypeVar("ValueT")
 QUOTA = "quota: "
 """How the text of an exceeded quota begins: its code is also that of a request too large."""
 STATUS_CODES: dict[type[RpcError], grpc.StatusCode] = {
@@ -43,3 +48,19 @@ def error_of(error: grpc.RpcError) -> RpcError:
     kind = ERROR_TYPES.get(error.code(), Unavailable)
     details = error.details() or error.code().name
     return QuotaExceeded(details) if details.startswith(QUOTA) else kind(details)
+
+
+@contextlib.contextmanager
+def translate_rpc_errors(service: str = "") -> Iterator[None]:
+    """Raises our error in place of gRPC's; a service's name is put before its text."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        ours = error_of(error)
+        raise type(ours)(f"{service}: {ours}" if service else str(ours)) from error
+
+
+async def answer_of(call: Awaitable[ValueT]) -> ValueT:
+    """Returns the answer of an RPC; raises our error in place of gRPC's."""
+    with translate_rpc_errors():
+        return await call

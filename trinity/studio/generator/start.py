@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
-
 from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.run.deploy.submission import ExperimentSubmission, refuse_local_modes
 from trinity.runtime.process.child_process import module_command
-from trinity.runtime.rpc.errors import error_of
+from trinity.runtime.rpc.errors import answer_of
 from trinity.studio.system import System
 
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
@@ -115,10 +113,7 @@ async def submit_run(config: Path, system: System) -> SubmittedRun:
         answer_seconds=SUBMIT_SECONDS,
     )
     told: list[str] = []
-    try:
-        experiment = await submission.submit(told.append)
-    except grpc.aio.AioRpcError as error:
-        raise error_of(error) from error
+    experiment = await answer_of(submission.submit(told.append))
     return SubmittedRun(experiment_id=experiment.id, told=tuple(told))
 
 
