@@ -58,8 +58,3 @@ def sha256(value: bytes, field: str) -> bytes:
     if len(value) != SHA256_BYTES:
         raise InvalidRequest(f"{field}: has {len(value)} bytes, a SHA-256 has {SHA256_BYTES}")
     return value
-
-
-def sha256_if_any(value: bytes, field: str) -> bytes:
-    """Checks a SHA-256 digest that may be left out."""
-    return sha256(value, field) if value else b""
