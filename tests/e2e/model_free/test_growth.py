@@ -13,6 +13,7 @@ from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.run.local.services import wait_serving
 from trinity.runtime.rpc.channel import open_channel
 from trinity.runtime.security.secret_files import SecretFiles
 
@@ -20,6 +21,7 @@ STEPS, LOOK_INTERVAL = 40, 4
 BATCH_SIZE, REPEAT_TIMES = 8, 2
 SAVE_INTERVAL, KEPT_CHECKPOINTS = 5, 2
 PROMPT_CHARACTERS = 2_000
+READY_SECONDS = 240.0
 SIZES = """
     SELECT sum(pg_total_relation_size(pg_class.oid)), count(*) FROM pg_class
     JOIN pg_namespace ON pg_namespace.oid = relnamespace
@@ -72,6 +74,7 @@ async def grow(plan: ExperimentPlan) -> list[Look]:
         dsn = (secrets / "buffer-postgres-dsn").read_text().strip()
         experiment = await start_experiment(stack.addresses.synchronizer, plan)
         request = pb.WatchProgressRequest(tenant=plan.tenant, experiment_id=experiment.id)
+        await wait_serving("buffer", stack.addresses.buffer, READY_SECONDS)
         looks: list[Look] = []
         async with open_channel(stack.addresses.buffer) as channel:
             async for answer in BufferServiceStub(channel).WatchProgress(request):
