@@ -2,18 +2,19 @@
 
 import sys
 
-TYPE_CHECKING = (
-    False  # a process checks first which files hide modules: it imports no more than sys
-)
+# A process checks first which files hide modules, so this imports no more than `sys`.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 __version__ = "0.1.0"
 
-_NAMES_OF_TRINITY_RFT = (
-    *("trinity.common", "trinity.utils", "trinity.buffer", "trinity.manager", "trinity.service"),
-    *("trinity.explorer", "trinity.trainer", "trinity.plugins.", "trinity.algorithm."),
+ROOTS_OF_TRINITY_RFT = (
+    *("trinity.common", "trinity.utils", "trinity.explorer", "trinity.trainer"),
+    *("trinity.manager", "trinity.buffer", "trinity.service"),
 )
+_IN_BOTH = ("trinity.plugins.", "trinity.algorithm.")
+"""Names below these may be ours, or only Trinity-RFT's."""
 
 
 class _FirstImport:
@@ -21,7 +22,7 @@ class _FirstImport:
 
     @staticmethod
     def find_spec(name: str, *_: object) -> "ModuleSpec | None":
-        if not name.startswith(_NAMES_OF_TRINITY_RFT):
+        if not name.startswith((*ROOTS_OF_TRINITY_RFT, *_IN_BOTH)):
             return None
         from trinity.rft.import_hook import FINDER
 

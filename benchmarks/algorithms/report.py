@@ -28,7 +28,7 @@ STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 COLORS = {0: STRONG, HARD_LAG: ACCENT}
 MARGIN = 0.05
 SHIFT = 0.17
-"""Of the two marks of a trial from its line."""
+"""Distance of the two marks of a trial from its line."""
 Verdicts = Mapping[tuple[str, int], TrialVerdict]
 TABLE_LAGS = (0, HARD_LAG)
 

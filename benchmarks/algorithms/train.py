@@ -40,7 +40,7 @@ FIGURES = (
     "off_policy/ratio/p01",
     "off_policy/ratio/p99",
 )
-"""Of a step's figures those that are kept, where there are such."""
+"""Figures of a step that are kept, where it has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,11 +28,11 @@ class Sizes:
     """The sizes of one run; steps are batches of 256 experiences."""
 
     large_steps: int = 20
-    """Of 16 KiB."""
+    """16 KiB each."""
     small_steps: int = 40
-    """Of 2 KiB."""
+    """2 KiB each."""
     huge_steps: int = 8
-    """Of 64 KiB."""
+    """64 KiB each."""
     awaited: int = 200
     outstanding: int = 2_048
     leases: int = 8

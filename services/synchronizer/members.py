@@ -72,4 +72,4 @@ class ClosedWait:
 
 
 MAX_CLOSED_WAITS = 1_000
-"""Of each experiment, and of the idle members of each tenant; the newest are kept."""
+"""Limit for each experiment, and for the idle members of each tenant; the newest are kept."""

@@ -25,7 +25,7 @@ from trinity.errors import InvalidRequest
 MAX_WAITS = 1_000
 MAX_PINNED_VERSIONS = 2_000
 MAX_WAIT_BYTES = 32 * 1024
-"""Of all waits of a member; the longest ones are kept."""
+"""Limit for all waits of a member; the longest ones are kept."""
 MAX_CLOSED_WAITS_TOLD = 200
 """In one heartbeat."""
 MAX_CLOSED_REASON_LENGTH = 500

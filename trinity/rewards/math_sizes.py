@@ -29,7 +29,7 @@ MAX_BITS = 100_000.0
 """Numbers of 30,000 digits are computed in milliseconds."""
 MAX_EXPONENT_BITS = 128
 MAX_TERMS = 2_000
-"""Of a sum, a product, or a power that is multiplied out."""
+"""Limit for a sum, a product, or a power that is multiplied out."""
 MAX_DERIVATIVES = 20
 MAX_DEPTH = 25
 """Brackets in one another: the parser takes seconds from here on."""

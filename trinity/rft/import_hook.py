@@ -16,17 +16,8 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from trinity import plugins
+from trinity import ROOTS_OF_TRINITY_RFT, plugins
 
-_ROOTS = (
-    "trinity.common",
-    "trinity.utils",
-    "trinity.explorer",
-    "trinity.trainer",
-    "trinity.manager",
-    "trinity.buffer",
-    "trinity.service",
-)
 _PLUGINS = "trinity.plugins."
 _RFT = "trinity.rft.workflows"
 _PACKAGES = (
@@ -165,7 +156,7 @@ def _is_module(package: str, name: str) -> bool:
 
 def _home(name: str) -> str | None:
     """Returns the name under `trinity.rft` of a module of Trinity-RFT that is here."""
-    if not name.startswith((*_ROOTS, "trinity.algorithm.")):
+    if not name.startswith((*ROOTS_OF_TRINITY_RFT, "trinity.algorithm.")):
         return None
     parts = name.split(".")[1:]
     place = _HERE.joinpath(*parts)
@@ -223,7 +214,9 @@ class _Finder(MetaPathFinder, Loader):
             return self._of_plugin(name)
         if _home(name) is not None:
             return ModuleSpec(name, _OtherName())
-        is_theirs = any(name == root or name.startswith(f"{root}.") for root in _ROOTS)
+        is_theirs = any(
+            name == root or name.startswith(f"{root}.") for root in ROOTS_OF_TRINITY_RFT
+        )
         if not is_theirs and _package_of(name) is None:
             return None
         if (path := plugins.file_in_place_of(name)) is not None:

@@ -36,7 +36,7 @@ _OURS = tuple(str(Path(__file__).parents[2] / name) + os.sep for name in ("trini
 """Folders of our files, as tracebacks name them."""
 MAX_TRACEBACK_CHARACTERS = 20_000
 MAX_TEXT_CHARACTERS = 2000
-"""Of a message: some hold a whole response, or a file."""
+"""Limit for a message: some hold a whole response, or a file."""
 MAX_SENTENCE_CHARACTERS = 400
 _TOKENS = "response_token"
 _FINISH = "finish_reason"

@@ -27,7 +27,7 @@ NO_LINKS = (errno.EPERM, errno.EXDEV, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK,
 MAX_MANIFEST_BYTES = 64 * 2**20
 MOST_HASHED_AT_ONCE = 4
 FileSignature: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
-"""Of each file its name, inode, size and times."""
+"""Name, inode, size and times of each file."""
 Sha256Hex = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 

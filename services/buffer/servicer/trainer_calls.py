@@ -51,7 +51,7 @@ BYTES_PER_PART = 1024 * 1024
 """Target size of a part; the trainer reads one while the next is loaded."""
 FLOAT_BYTES = 4
 MAX_TOKEN_BYTES = 4 * 1024 * 1024
-"""Of one kind of values of a row: a million tokens."""
+"""Limit for one kind of values of a row: a million tokens."""
 BatchAnswer = BatchHead | BatchWait | BatchEnd | VersionRequested
 END_STATES = {
     StageState.OPEN: pb.FinishTrainingResponse.STATE_EVALUATING,

@@ -27,7 +27,7 @@ RowUnit = Sequence[int]
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 BoolVector = npt.NDArray[np.bool_]
 MAX_RECORDED_TOKENS = 2**17
-"""Of a step: 1 MiB of values."""
+"""Limit for a step: 1 MiB of values."""
 
 
 def row_units(rows: Sequence[TrainRow]) -> list[RowUnit]:

@@ -14,9 +14,9 @@ _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _FILE = "file://"
 _SHELLS = re.compile(r"\$([A-Za-z_]\w*)")
 _ENDINGS = ("path", "_dir")
-"""Of the keys that name a file or a folder."""
+"""Endings of keys that name a file or a folder."""
 _OF_ROWS = (".path", "].path")
-"""Of those that may name a database too."""
+"""Keys that may name a database too."""
 
 
 def check_addresses(config: Config) -> None:

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 MAX_SAMPLES = 16
 MAX_TEXT_CHARS = 4_000
-"""Of a prompt or a response; more is cut, and says so."""
+"""Limit for a prompt or a response; a longer one is cut, and says so."""
 READ_SECONDS = 30.0
 COLUMNS = ("version", "task", "run", "reward", "prompt", "response")
 Cell = str | int | float | None
