@@ -5,15 +5,16 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 import psycopg
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.support.model_free.experiment import experiment_plan, start_experiment
 from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.run.local.services import wait_serving
 from trinity.runtime.rpc.channel import open_channel
 from trinity.runtime.security.secret_files import SecretFiles
 
@@ -74,9 +75,10 @@ async def grow(plan: ExperimentPlan) -> list[Look]:
         dsn = (secrets / "buffer-postgres-dsn").read_text().strip()
         experiment = await start_experiment(stack.addresses.synchronizer, plan)
         request = pb.WatchProgressRequest(tenant=plan.tenant, experiment_id=experiment.id)
-        await wait_serving("buffer", stack.addresses.buffer, READY_SECONDS)
         looks: list[Look] = []
         async with open_channel(stack.addresses.buffer) as channel:
+            async with asyncio.timeout(READY_SECONDS):
+                await until_serving(channel, "trinity.api.v1.BufferService")
             async for answer in BufferServiceStub(channel).WatchProgress(request):
                 for event in answer.events:
                     if event.step.step and event.step.step % LOOK_INTERVAL == 0:
@@ -84,6 +86,14 @@ async def grow(plan: ExperimentPlan) -> list[Look]:
                 if looks and looks[-1].step == STEPS:
                     break
         return looks
+
+
+async def until_serving(channel: grpc.aio.Channel, service: str) -> None:
+    """Wait until it can answer; its process, the empty name, serves before its tables are made."""
+    request = health_pb2.HealthCheckRequest(service=service)
+    async for answer in health_pb2_grpc.HealthStub(channel).Watch(request, wait_for_ready=True):
+        if answer.status == health_pb2.HealthCheckResponse.SERVING:
+            return
 
 
 def look(dsn: str, step: int) -> Look:
