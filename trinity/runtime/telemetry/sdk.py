@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,13 @@ BATCH_OPTIONS = {
     "max_queue_size": 16_384,
 }
 """Sends every second. The SDK's default, at 512 spans, coincides with the end of a step's runs."""
+KINDS: Mapping[tracing.Kind, trace.SpanKind] = {
+    "internal": trace.SpanKind.INTERNAL,
+    "producer": trace.SpanKind.PRODUCER,
+    "consumer": trace.SpanKind.CONSUMER,
+    "client": trace.SpanKind.CLIENT,
+    "server": trace.SpanKind.SERVER,
+}
 STOP_MILLIS = 2_000
 """Time limit for each signal to flush."""
 _own: ContextVar[SpanContextRef | None] = ContextVar("own", default=None)
@@ -105,18 +113,17 @@ class SdkTracer:
             provider.add_span_processor(processor)
         self._tracer = provider.get_tracer(NAMESPACE)
         self._sampler = provider.sampler
+        # The runs of a task have one parent.
+        self._context_under = lru_cache(tracing.CACHE_SIZE)(self._new_context)
 
     def span(self, name: str, options: SpanOptions) -> SdkSpan:
         """Starts a span."""
         own, parent = options.get("own"), options.get("parent")
         context = None if own is None else Context()
         if own is None and parent is not None:
-            context = trace.set_span_in_context(trace.NonRecordingSpan(self._context_of(parent)))
-        links = [
-            trace.Link(trace.SpanContext(link.trace_id, link.span_id, is_remote=True))
-            for link in options.get("links", ())[: tracing.MAX_LINKS]
-        ]
-        kind = trace.SpanKind[options.get("kind", "internal").upper()]
+            context = self._context_under(parent)
+        links = [_link_to(place) for place in options.get("links", ())[: tracing.MAX_LINKS]]
+        kind = KINDS[options.get("kind", "internal")]
         about, begun_ns = options.get("attributes"), options.get("begun_ns")
         token = _own.set(own)
         try:
@@ -129,14 +136,20 @@ class SdkTracer:
         place = _place_of(trace.get_current_span())
         return place if place.is_sampled else None
 
-    def _context_of(self, place: SpanContextRef) -> trace.SpanContext:
-        """Converts a parent; one whose sampling is not known is sampled by its trace's id."""
+    def _new_context(self, place: SpanContextRef) -> Context:
+        """Returns the context under a parent; unknown sampling follows from the trace's id."""
         sampled = place.is_sampled
         if sampled is None:
             asked = self._sampler.should_sample(Context(), place.trace_id, "")
             sampled = asked.decision.is_sampled()
         flags = trace.TraceFlags(trace.TraceFlags.SAMPLED if sampled else trace.TraceFlags.DEFAULT)
-        return trace.SpanContext(place.trace_id, place.span_id, is_remote=True, trace_flags=flags)
+        parent = trace.SpanContext(place.trace_id, place.span_id, is_remote=True, trace_flags=flags)
+        return trace.set_span_in_context(trace.NonRecordingSpan(parent), Context())
+
+
+@lru_cache(tracing.CACHE_SIZE)
+def _link_to(place: SpanContextRef) -> trace.Link:
+    return trace.Link(trace.SpanContext(place.trace_id, place.span_id, is_remote=True))
 
 
 def _place_of(span: trace.Span) -> SpanContextRef:
