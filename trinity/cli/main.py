@@ -152,6 +152,12 @@ def main() -> None:
         sys.exit(_fail(error, NO_ANSWER))
     except (TrinityError, OSError) as error:
         sys.exit(_fail(error, FAILURE))
+    except ModuleNotFoundError as error:
+        from trinity.config.checks.packages import not_installed
+
+        if (sentence := not_installed(error)) is None:
+            raise
+        sys.exit(_fail(UserError(sentence), USER_ERROR))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 

@@ -14,6 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from trinity.config.checks.packages import not_installed
+
 _PACKAGE = "pkg://"
 _TOLD = "update"
 """The method of a sampler that veRL calls after each batch."""
@@ -27,7 +29,8 @@ def main(request_file: Path, result_file: Path) -> None:
         result = _make(request)
     except Exception as error:  # whatever a user's class raises, veRL's absence included
         traceback.print_exc()
-        result = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+        told = not_installed(error) if isinstance(error, ModuleNotFoundError) else None
+        result = {"error": told or f"{type(error).__name__}: {error}".splitlines()[0]}
     result_file.write_text(json.dumps(result), encoding="utf-8")
 
 

@@ -24,3 +24,24 @@ def test_summaries_are_whole() -> None:
 
 def test_the_version_is_told() -> None:
     assert trinity("--version").startswith("trinity 0.")
+
+
+def test_a_package_of_an_extra_that_is_missing_is_one_sentence() -> None:
+    done = failing_import("datasets")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: datasets (extra `export`) is not installed here: run")
+    assert done.stderr.count("\n") == 1
+
+
+def test_any_other_missing_module_is_a_fault_of_ours() -> None:
+    assert "Traceback" in failing_import("module_of_no_extra").stderr
+
+
+def failing_import(module: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line with a command that imports a module which is not installed."""
+    code = (
+        "import sys; from trinity.cli import main; "
+        f"sys.modules[{module!r}] = None; main.app = lambda: __import__({module!r}); main.main()"
+    )
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

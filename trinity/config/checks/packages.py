@@ -30,6 +30,15 @@ def install_command(extra: str) -> str:
     return f"run `pip install -e '.[{extra}]'` in the checkout (`make setup` has it)"
 
 
+def not_installed(error: ModuleNotFoundError) -> str | None:
+    """Returns a sentence about a module that an extra brings; None for any other module."""
+    package = (error.name or "").partition(".")[0]
+    for extra, modules in EXTRAS.items():
+        if package in {module.partition(".")[0] for module in modules}:
+            return f"{package} (extra `{extra}`) is not installed here: {install_command(extra)}"
+    return None
+
+
 def missing_packages(plan: ExperimentPlan) -> Iterator[str]:
     """Yields a sentence for each extra of which something lacks that `trinity run` starts."""
     for extra in _needed(plan):
