@@ -29,7 +29,7 @@ class TrainedRows(Protocol):
 
     @property
     def is_expert_B(self) -> torch.Tensor | None:
-        """Bool: true for rows of training data among rollouts; None where there are none."""
+        """Bool: true for expert rows among the rollouts; None without expert rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,11 +37,11 @@ class AlgorithmType:
 
     name: str
     summary: str
-    """One sentence on what it does, for the table of all algorithms."""
+    """One sentence for the table of all algorithms."""
     when_to_use: str
     """One sentence."""
     paper: str
-    """URL of its source; empty where there is none."""
+    """URL of the paper; may be empty."""
     safe_lag: str = ""
     """Measured: how many steps old the rollouts' weights may be; empty if not measured."""
     schema: RowSchema = "experience"

@@ -61,9 +61,9 @@ ENTROPY_LOSS = RequiredSignature(
 def matching_signature(
     function: object, signatures: tuple[RequiredSignature, ...]
 ) -> tuple[RequiredSignature, Signature]:
-    """Returns the first of the required signatures that the function has, and its own.
+    """Returns the first required signature that the function matches, and the function's own.
 
-    Raises: UserError with what was expected.
+    Raises: UserError with the expected signatures.
     """
     expected = " or ".join(map(str, signatures))
     if not callable(function) or isinstance(function, type):

@@ -9,11 +9,12 @@ from trinity.plugins import Registry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleStrategy:
-    """Limits on a batch's rows, and what it holds besides the explorer's rows."""
+    """Limits on the rows of a batch, and the share of expert data in it."""
 
     max_staleness: int | None = None
-    """Rows whose weights are more train steps older are left out; None leaves out none. A row that
-    was not made by weights of the stage has no age: it stays, and is counted."""
+    """Leaves out rows generated with weights more than this many train steps old; None keeps all
+    rows. A row that was not generated with this stage's weights has no age; it is kept and counted.
+    """
     expert_data_ratio: float = 0.0
     """Share of the batch, rounded up, that comes from the buffer below."""
     expert_buffer: str | None = None

@@ -110,7 +110,7 @@ class Argument:
     """A keyword-only argument."""
 
     annotation: str
-    """As in the source, `float | None`; empty where there is none."""
+    """As in the source, `float | None`; empty if not annotated."""
     default: JsonValue = None
     is_required: bool = False
 
@@ -130,10 +130,10 @@ class Signature:
 
     name: str
     input_type: str | None
-    """Annotation of the positional argument, empty if it has none; None if there is no such
+    """Annotation of the positional argument, empty if not annotated; None without such an
     argument."""
     return_type: str
-    """Annotation of the return value, empty if there is none."""
+    """Annotation of the return value, empty if not annotated."""
     arguments: Mapping[str, Argument]
     takes_any: bool = False
     """True if it has `**kwargs`."""

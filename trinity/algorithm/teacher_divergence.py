@@ -14,7 +14,7 @@ Direction = Literal["reverse", "forward"]
 LEAST_LOGPROB = -1e4
 """Stands for that of a word that a model never says, whose own is minus infinity."""
 LEAST_REST = 1e-7
-"""Smallest probability of all words beside the K, below which float32 knows nothing of it."""
+"""Lower bound of the probability mass outside the top K; float32 cannot resolve less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

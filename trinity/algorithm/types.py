@@ -305,7 +305,7 @@ GSPO_TOKEN = AlgorithmType(
 
 SAPO = AlgorithmType(
     name="sapo",
-    summary="A smooth gate in place of the clipping, stricter for bad answers.",
+    summary="A smooth gate instead of clipping, stricter for bad answers.",
     when_to_use="Where hard clipping makes training jump, with rollouts at most one step old.",
     paper="https://arxiv.org/abs/2511.20347",
     safe_lag="1 (carries)",
@@ -418,7 +418,7 @@ MIX_CHORD = AlgorithmType(
 MULTI_STEP_GRPO = AlgorithmType(
     name="multi_step_grpo",
     summary="GRPO on each rollout's last reward, given to all of its steps.",
-    when_to_use="Agents whose every step is an experience of its own and only the end is judged.",
+    when_to_use="Agents that record each step as an experience and are rewarded only at the end.",
     paper="https://arxiv.org/abs/2402.03300",
     safe_lag="4 or more",
     repeat_times=8,

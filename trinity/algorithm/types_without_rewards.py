@@ -43,12 +43,12 @@ GRPO_DISTILL = AlgorithmType(
 VOCABULARY_DISTILL = AlgorithmType(
     name="vocabulary_distill",
     summary=(
-        "Draws the policy's whole distribution at each token of its own answers to that of a "
-        "teacher in the trainer."
+        "Trains the policy, on answers it generated, towards the full next-token distribution of "
+        "a teacher in the trainer."
     ),
     when_to_use=(
-        "A stronger model with the same tokenizer that fits beside the policy: a token teaches "
-        "about every word, not only about the one that was sampled."
+        "A stronger model with the same tokenizer that fits on the GPUs next to the policy: each "
+        "position teaches about the whole vocabulary, not only about the sampled token."
     ),
     paper="https://arxiv.org/abs/2306.13649",
     safe_lag="4 or more",
@@ -135,7 +135,7 @@ SIMPO = AlgorithmType(
 ORPO = AlgorithmType(
     name="orpo",
     summary="Fine-tunes on the better answer and lowers the odds of the worse one at once.",
-    when_to_use="A base model and pairs: one stage in place of SFT and then DPO.",
+    when_to_use="A base model and preference pairs: one stage instead of SFT followed by DPO.",
     paper="https://arxiv.org/abs/2403.07691",
     schema="dpo",
     can_balance_batch=False,

@@ -56,7 +56,7 @@ COMPARES_NO_RUNS = frozenset(
         "vapo",
     }
 )
-"""Built-in advantages for which other runs of the same task are nothing special."""
+"""Built-in advantages that do not compare the runs of a task with each other."""
 
 
 def check_unit(unit: str) -> None:

@@ -31,9 +31,9 @@ def is_sharded(directory: Path) -> bool:
 
 
 def num_ranks_of(directory: Path) -> int | None:
-    """Returns the number of ranks that a folder has one part for each of.
+    """Returns the number of ranks that wrote the folder, one part each.
 
-    None if parts of it are missing, or it has none.
+    None if the folder has no parts or some are missing.
     """
     parts = [m for file in directory.glob("*.pt") if (m := RANK_PART.fullmatch(file.name))]
     sizes = {int(part[1]) for part in parts}

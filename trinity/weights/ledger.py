@@ -63,7 +63,7 @@ class LedgerKey:
 
     @classmethod
     def create(cls, job_dir: Path) -> "LedgerKey":
-        """Returns the run's key; makes it first if there is none.
+        """Returns the run's key, creating it if it does not exist.
 
         Raises: LedgerError.
         """

@@ -134,7 +134,7 @@ def read(directory: Path, manifest_sha256: bytes) -> Manifest:
 def read_regular_file(path: Path, max_bytes: int = MAX_MANIFEST_BYTES) -> bytes:
     """Returns the content of a file of limited size.
 
-    Raises: OSError, also for what is no file: reading a pipe in its place would never end.
+    Raises: OSError, also if the path is not a regular file: reading a pipe would block forever.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
@@ -193,7 +193,7 @@ def _compare(directory: Path, manifest: Manifest, life: LifeSigns) -> None:
 
 
 def _num_hashed_at_once() -> int:
-    """Returns how many files are hashed at a time: each takes a processor, and they one disk."""
+    """Returns how many files are hashed in parallel: each needs a CPU core, all share one disk."""
     return min(MOST_HASHED_AT_ONCE, len(os.sched_getaffinity(0)))
 
 

@@ -23,7 +23,7 @@ from trinity.weights.offer import Backend, TransferTimeouts
 
 ValueT = TypeVar("ValueT")
 LATE_SECONDS = 1.0
-"""Grace period, so that a call with a timeout of its own can end by itself."""
+"""Grace period for calls that have their own timeout."""
 SENDER = 0
 
 

@@ -58,9 +58,9 @@ class TensorShape:
 def write_shards(
     tensors: Mapping[str, torch.Tensor], directory: Path, rank: int, life: LifeSigns = UNWATCHED
 ) -> None:
-    """Writes this rank's pieces, side by side with the other ranks; waits for none of them.
+    """Writes this rank's pieces without waiting for the other ranks.
 
-    What several ranks hold alike is written by the first of them.
+    A piece that several ranks hold is written by the first of them.
     """
     directory.mkdir(exist_ok=True, parents=True)
     own = {name: tensor for name, tensor in tensors.items() if _is_writer(tensor, rank)}
@@ -136,10 +136,10 @@ class _ShardWriter(StorageWriter):  # type: ignore[misc]  # torch gives it no ty
         self._life = life
 
     def reset(self, checkpoint_id: object = None) -> None:
-        """Does nothing: a writer writes once."""
+        """No-op: a writer writes once."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Does nothing: the folder is there."""
+        """No-op: the folder exists."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Returns the plan."""
@@ -161,7 +161,7 @@ class _ShardWriter(StorageWriter):  # type: ignore[misc]  # torch gives it no ty
         return _done([])
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Does nothing: the checkpoint's manifest, written last, makes the files count."""
+        """No-op: the checkpoint is committed by its manifest, which is written last."""
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: object) -> bool:  # noqa: ARG003  # torch's name
@@ -178,7 +178,7 @@ class _ShardReader(StorageReader):  # type: ignore[misc]  # torch gives it no ty
         self._files: dict[MetadataIndex, Path] = {}
 
     def reset(self, checkpoint_id: object = None) -> None:
-        """Does nothing: a reader reads once."""
+        """No-op: a reader reads once."""
 
     def read_metadata(self) -> Metadata:
         """Returns what all files hold, and where."""
@@ -196,7 +196,7 @@ class _ShardReader(StorageReader):  # type: ignore[misc]  # torch gives it no ty
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
     ) -> None:
-        """Does nothing: the metadata are this reader's."""
+        """No-op: the metadata come from this reader."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """Returns the plan."""
@@ -207,7 +207,7 @@ class _ShardReader(StorageReader):  # type: ignore[misc]  # torch gives it no ty
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
-        """Copies the slices that were asked for, opening each file once."""
+        """Copies the requested slices, opening each file once."""
         by_file: dict[Path, list[ReadItem]] = {}
         for item in plan.items:
             by_file.setdefault(self._files[item.storage_index], []).append(item)
@@ -225,7 +225,7 @@ class _ShardReader(StorageReader):  # type: ignore[misc]  # torch gives it no ty
 
 
 def _by_files(items: Iterable[WriteItem]) -> Iterator[list[WriteItem]]:
-    """Cuts the pieces into files; pieces without elements are in none."""
+    """Splits the pieces into files; pieces without elements are skipped."""
     taken: list[WriteItem] = []
     num_bytes = 0
     for item in items:

@@ -23,7 +23,7 @@ class StoredModel:
 
 
 def best_model(job_dir: Path, stage: str) -> StoredModel | None:
-    """Returns the version of a stage that was the best in evaluations; None if none is kept."""
+    """Returns a stage's best version by evaluation; None if no best version is kept."""
     folder = job_dir / "stages" / stage / BEST_FOLDER
     try:
         manifest = Manifest.model_validate_json(read_regular_file(folder / MANIFEST_NAME))

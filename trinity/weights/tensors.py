@@ -12,7 +12,7 @@ from trinity.errors import TransferFailed
 from trinity.weights.identity import TensorHash, root_of
 
 MESSAGE_BYTES = 64 << 20
-"""A tensor that is larger has a message of its own."""
+"""A larger tensor gets a separate message."""
 ALIGNMENT = 16
 DType = Literal["bfloat16", "float16", "float32"]
 

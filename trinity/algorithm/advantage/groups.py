@@ -42,7 +42,7 @@ def filter_low_std_groups(
 ) -> Advantages:
     """Leaves out groups whose rewards have a std of at most `threshold`, and groups of one.
 
-    This is DAPO's dynamic sampling (https://arxiv.org/abs/2503.14476); None leaves out nothing. The
+    This is DAPO's dynamic sampling (https://arxiv.org/abs/2503.14476); None keeps all groups. The
     std is the unbiased one of the rewards, unless `deviations_G` is given. A group is of one if it
     has one entry in `compared`, which may hold its runs instead of its samples.
     """
@@ -65,9 +65,9 @@ def overall_std(values_N: FloatVector) -> float:
 
 
 def draw_copies(samples: Samples, left_out_N: BoolVector) -> IntVector:
-    """Draws, for each sample of a group that is left out, one of another group at random, [N].
+    """Draws a random replacement for each sample of a group that is left out, [N].
 
-    All samples of a group are replaced by samples of one other group; -1 where there is none.
+    All samples of a group are replaced by samples of one other group; -1 if there is no other.
     """
     is_left_out_G = samples.group_sums(left_out_N.astype(np.float64)) > 0
     copies_N = np.full(len(samples.groups), -1, dtype=np.int64)

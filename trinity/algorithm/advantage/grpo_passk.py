@@ -18,7 +18,7 @@ def grpo_passk(
 ) -> Advantages:
     """A = (r_max - r_second) / (std + epsilon) for the best unit of a group, else 0, [N].
 
-    The std is the group's unbiased one; without norm_adv_by_std_in_grpo nothing is divided. A
+    The std is the group's unbiased one; norm_adv_by_std_in_grpo=False omits the division. A
     single unit has no lead: 0.
 
     std_threshold: groups with a std of at most this, and groups of one, are left out.

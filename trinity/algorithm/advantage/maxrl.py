@@ -13,7 +13,7 @@ from trinity.algorithm.units import Unit
 def maxrl(
     samples: Samples, *, std_threshold: float | None = None, unit: Unit = "run"
 ) -> Advantages:
-    """A_i = (r_i - mean) / mean, [N], with the mean of i's group; 0 where nothing was rewarded.
+    """A_i = (r_i - mean) / mean, [N], with the mean of i's group; 0 if that mean is 0.
 
     For rewards of 0 and 1 it is the gradient of the log-likelihood of a right answer, estimated
     from the right ones alone, with the group's scores as control variate. A group with a negative

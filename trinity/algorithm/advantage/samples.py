@@ -41,15 +41,13 @@ class Samples:
     """Mean log-probability of the sample's trained tokens by the rollout policy; NaN unless the
     function declares that it needs it (see `needs`)."""
     step_rewards: FloatVector
-    """The environment's reward for this step alone; NaN where there is none or it is not needed."""
+    """The environment's reward for this step alone; NaN if missing or not needed."""
     states: IntVector
     """Equal numbers are equal states of the environment; -1 is unknown."""
 
     @classmethod
     def of_groups(cls, *groups: Iterable[float]) -> "Samples":
-        """Builds samples from the rewards of each group, with one step per run and nothing else
-        known.
-        """
+        """Builds samples from the rewards of each group, with one step per run."""
         listed = [list(group) for group in groups]
         runs = [run for group in listed for run in range(len(group))]
         unknown_N = np.full(len(runs), np.nan)
@@ -134,7 +132,7 @@ class Advantages:
     values: FloatVector
     """[N]; values of samples that are left out are ignored but must be finite."""
     left_out: BoolVector | None = None
-    """[N], true where a sample is not to be trained on; None leaves out none."""
+    """[N], true where a sample is not trained on; None trains on all samples."""
     reason: str = ""
     """The reason for leaving them out, for users."""
     copies_of: IntVector | None = None

@@ -28,7 +28,7 @@ def step_wise_grpo(
 
     enable_step_norm: A_i is divided by the number of steps of i's run.
     std_threshold: groups with a std of at most this, and groups of one run, are left out.
-    std_cal_level "batch": the std over all runs of the explore step; "none" divides by nothing.
+    std_cal_level "batch": the std over all runs of the explore step; "none": no division.
 
     GRPO: https://arxiv.org/abs/2402.03300.
     """

@@ -1,4 +1,4 @@
-"""Compares runs in place of samples: a run's advantage goes to all of its samples."""
+"""Compares runs instead of samples: a run's advantage goes to all of its samples."""
 
 from collections.abc import Callable
 from dataclasses import replace

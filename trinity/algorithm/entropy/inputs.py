@@ -18,7 +18,7 @@ class EntropyInputs:
     mask_BT: torch.Tensor
     """Bool: true where the policy generated the token and it is trained on."""
     is_expert_B: torch.Tensor | None = None
-    """Bool: true for rows of training data among rollouts; None where there are none."""
+    """Bool: true for expert rows among the rollouts; None without expert rows."""
     agg_mode: LossAggMode = "token-mean"
     """The algorithm's `loss_agg_mode`, for a function that aggregates by itself."""
 

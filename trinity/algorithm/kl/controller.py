@@ -29,8 +29,8 @@ class KlController:
     def updated(self, *, kl: float, batch_size: int) -> "KlController":
         """coef (1 + clip(kl / target - 1, -0.2, 0.2) batch_size / horizon).
 
-        A batch larger than the horizon counts as the horizon, so that the coefficient never turns
-        negative; a divergence that is not finite changes nothing. https://arxiv.org/abs/1909.08593
+        The batch size is capped at the horizon, so that the coefficient never becomes negative; a
+        divergence that is not finite is ignored. https://arxiv.org/abs/1909.08593
         """
         if self.target_kl is None or self.horizon is None or not math.isfinite(kl):
             return self

@@ -61,7 +61,7 @@ def kl_penalty(
 
 def _own(name: str) -> Estimator:
     """Returns a user's estimator, which takes tensors, as a function of arrays."""
-    import torch  # the others need none
+    import torch  # the built-in estimators do not need it
 
     function = DIVERGENCES.get(name)
 

@@ -29,7 +29,7 @@ class PolicyInputs:
     reference_logprobs_BT: torch.Tensor | None = None
     """By the stage's starting weights; None where the algorithm has no reference."""
     is_expert_B: torch.Tensor | None = None
-    """Bool: true for rows of training data among rollouts; None where there are none."""
+    """Bool: true for expert rows among the rollouts; None without expert rows."""
     chosen_BT: torch.Tensor | None = None
     """Bool: tokens that the loss treats differently, if it has a token selection; or the numbers
     that this gives to tokens."""
@@ -42,7 +42,7 @@ Share = Literal["tokens", "rows"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLoss:
-    """Losses of tokens or rows; the aggregation is elsewhere, so splitting a batch changes nothing.
+    """Losses per token or row, aggregated later so that splitting a batch does not change them.
 
     Exactly one of `loss_BT`, `loss_B` and `loss` is given. A row's loss is averaged over the rows
     that have tokens to train on; a pair is two neighbouring rows, chosen first, and both carry its
@@ -110,7 +110,7 @@ def _two_rows() -> PolicyInputs:
 
 
 def _error_in(loss: object) -> str:
-    """Describes the error in the result; empty if there is none."""
+    """Describes the error in the result; empty if the result is valid."""
     if not isinstance(loss, PolicyLoss):
         return f"gives {type(loss).__name__}"
     losses = [values for values in (loss.loss_BT, loss.loss_B, loss.loss) if values is not None]

@@ -1,4 +1,4 @@
-"""SAPO: a soft gate on the ratio in place of clipping."""
+"""SAPO: a soft gate on the ratio instead of clipping."""
 
 import torch
 

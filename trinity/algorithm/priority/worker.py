@@ -1,4 +1,4 @@
-"""Runs users' priority functions in a process of its own.
+"""Runs user-defined priority functions in a separate process.
 
     python -m trinity.algorithm.priority.worker 2147483648
 

@@ -30,7 +30,7 @@ PresetName = Literal["tis", "seq_tis", "icepop", "decoupled_ppo", "seq_mis", "ge
 
 @dataclass(frozen=True, slots=True)
 class RatioBounds:
-    """Inclusive bounds; `lower` is None if there is none."""
+    """Inclusive bounds; `lower` is None without a lower bound."""
 
     upper: float
     lower: float | None = None

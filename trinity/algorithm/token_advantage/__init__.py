@@ -71,7 +71,7 @@ NEEDS: "dict[str, frozenset[Need]]" = {
     "tir_optimal_token_baseline": frozenset({"collision"}),
     "vapo": frozenset({"values"}),
 }
-"""Further data that functions need, by name; the others need nothing more. A plugin adds its own:
+"""Additional inputs that a function needs, by the function's name. A plugin adds its own:
 
 NEEDS["mine"] = frozenset({"values"})"""
 
@@ -79,9 +79,9 @@ NEEDS_OF_CLASSES: "dict[str, frozenset[Need]]" = {}
 """The same for classes of Trinity-RFT, by their name without a module, once they are loaded."""
 
 COMPARES_POLICIES = {"gvpo", "kto", "online_dpo"}
-"""Advantages that compare the policy with another one. The trainer computes log-probabilities of
-its own for them, and where a step has several updates, each makes them anew from the policy as it
-is then. A plugin adds its own:
+"""Advantages that compare the policy with another model. For these the trainer computes its own
+log-probabilities; in a step with several updates, each update recomputes the advantages with the
+current policy. A plugin adds its own:
 
 COMPARES_POLICIES.add("mine")"""
 

@@ -71,7 +71,7 @@ def kto(
 def _judged(
     scores_U: FloatVector, groups: Groups, threshold: float | None
 ) -> tuple[BoolMatrix, BoolMatrix]:
-    """Returns the good and the bad units; none of a group whose scores are all equal."""
+    """Returns the good and the bad units; a group of equal scores has neither."""
     if threshold is not None:
         return scores_U > threshold, scores_U <= threshold
     means_U = groups.means_B(scores_U)

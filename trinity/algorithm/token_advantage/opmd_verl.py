@@ -46,7 +46,7 @@ def _less_baseline(
 
 
 def _log_mean_exp(scores_B: FloatVector, groups: Groups, tau: float) -> FloatVector:
-    """Computes relative to the group's largest score, so that nothing overflows."""
+    """Computes relative to the group's largest score to avoid overflow."""
     largest_B = groups.maxima_B(scores_B)
     means_B = groups.means_B(np.exp((scores_B - largest_B) / tau))
     soft_maxima_B: FloatVector = largest_B + tau * np.log(means_B)

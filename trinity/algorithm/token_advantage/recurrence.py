@@ -1,8 +1,8 @@
 """Sums that run backwards along the tokens, in log2(T) passes over the matrix instead of T.
 
 After pass k every position holds the sum over the 2^k positions that begin there, and the factor
-with which the sum 2^k positions further on enters. Factors are at most 1, so nothing grows; a row's
-result depends neither on the other rows nor on the length of its padding.
+with which the sum 2^k positions further on enters. Factors are at most 1, so sums do not overflow;
+a row's result depends neither on the other rows nor on the length of its padding.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from trinity.errors import UserError
 
 
 def reverse_scan(terms_BT: FloatMatrix, factors_BT: FloatMatrix) -> FloatMatrix:
-    """y with y[t] = terms[t] + factors[t] * y[t + 1]; nothing follows the last position."""
+    """y with y[t] = terms[t] + factors[t] * y[t + 1], where y[T] = 0."""
     sums_BT, factors_BT = terms_BT.copy(), factors_BT.copy()
     width = 1
     while width < sums_BT.shape[1]:
@@ -36,7 +36,7 @@ def discounted_sums(
 
 
 def next_values(values_BT: FloatMatrix, mask_BT: BoolMatrix) -> FloatMatrix:
-    """Returns at each position the value of the next one in the mask; 0 where none follows."""
+    """Returns, for each position, the value of the next position in the mask; 0 for the last."""
     num_rows, num_tokens = mask_BT.shape
     places_BT = np.where(mask_BT, np.arange(num_tokens), num_tokens)
     nearest_BT = np.minimum.accumulate(places_BT[:, ::-1], axis=1)[:, ::-1]

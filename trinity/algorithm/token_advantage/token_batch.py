@@ -36,7 +36,7 @@ class TokenBatch:
     groups_B: IntVector
     """Equal numbers are runs of one task in one explore step."""
     runs_B: IntVector | None = None
-    """Equal numbers are samples of one run; None where each row is a run of its own."""
+    """Rows with equal numbers belong to one run; None if each row is a separate run."""
     logprobs_BT: FloatMatrix
     """By the policy before this step, at the tokens taken; where each update calls the function
     again (`COMPARES_POLICIES`), by the policy that the update begins with."""
@@ -75,7 +75,7 @@ class TokenBatch:
     def parts(self) -> Mapping[str, FloatVector]:
         """The reward's parts by name, [B].
 
-        Raises: UserError when the batch has none.
+        Raises: UserError if the batch lacks them.
         """
         if not self.reward_parts:
             raise UserError(f"algorithm.advantage_fn needs {NEED_HINTS['reward_parts']}")
@@ -89,7 +89,7 @@ class TokenBatch:
     def needed(self, need: Need) -> FloatMatrix:
         """Returns the data with this name; the reward's parts are in `parts`.
 
-        Raises: UserError when the batch has none.
+        Raises: UserError if the batch lacks them.
         """
         data = {
             "values": self.values_BT,

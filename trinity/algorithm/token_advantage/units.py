@@ -1,4 +1,4 @@
-"""Compares runs in place of rows: a run's score is the mean of its rows', its result theirs."""
+"""Compares runs instead of rows: a run has its rows' mean score, and they share its result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

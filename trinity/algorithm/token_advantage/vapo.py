@@ -24,10 +24,10 @@ def vapo(
     """A_t = d_t + gamma lam A_n with d_t = r_t + gamma V_n - V_t, whitened over the mask.
 
     Without `lam` each row has its own, max(least_lam, 1 - 1 / (alpha l)) for its l trained tokens,
-    so that a reward at the end reaches the beginning of a long answer. The paper has no least one:
-    there answers of 20 tokens have 0, and the policy follows what the critic guesses. Returns are V
-    plus the same sum with critic_lam: at 1 the critic learns the rewards to come, whatever it
-    believed before. n is the next token that is trained on. All matrices [B, T].
+    so that a reward at the end reaches the beginning of a long answer. The paper has no lower
+    bound: its lambda is 0 for answers of 20 tokens, so the policy follows the critic's guesses.
+    Returns are V plus the same sum with critic_lam; at 1 the critic's target is the sum of future
+    rewards, without bootstrapping. n is the next token that is trained on. All matrices [B, T].
     https://arxiv.org/abs/2504.05118; two lambdas: https://arxiv.org/abs/2503.01491
     """
     check_discount("gamma", gamma)

@@ -1,8 +1,8 @@
 """Token selections by the name of the policy loss that treats the selected tokens differently.
 
-A selection considers all tokens of an update's rows together. It is made once for each update, from
-the policy as it is then, on every rank alike, before the rows are split into micro-batches, so the
-split changes nothing. The loss then finds its tokens in `PolicyInputs.chosen_BT`.
+A selection considers all tokens of an update's rows together. Every rank computes the same
+selection once per update, with the current policy and before the rows are split into micro-batches,
+so it does not depend on the split. The loss reads it from `PolicyInputs.chosen_BT`.
 """
 
 from typing import TYPE_CHECKING
