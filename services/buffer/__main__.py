@@ -67,8 +67,8 @@ LARGE_BYTES = 2 * 1024 * 1024
 def set_mmap_threshold() -> None:
     """Fixes the mmap threshold, so that every large block gets its own mapping.
 
-    By default glibc raises the threshold and takes ever larger blocks from its per-thread heaps,
-    whose holes stay with the process. Without glibc this does nothing.
+    By default glibc raises the threshold, takes ever larger blocks from its per-thread heaps, and
+    does not return freed memory in them to the system. Has no effect without glibc.
     """
     try:
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
@@ -97,7 +97,7 @@ class Components:
         policy = TenantPolicy.from_settings(
             settings, is_secured=Credentials.from_environment().is_on
         )
-        logger.info("tenants may have used, beside what they submit", extra=policy.described())
+        logger.info("files, addresses and functions open to tenants", extra=policy.described())
         memory_bytes = settings.function_memory_bytes
         self.sink = ExperienceSinkWriter(database=self.database, policy=policy)
         self.functions = FunctionRunner(settings.advantage_seconds, memory_bytes, policy)

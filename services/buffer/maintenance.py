@@ -69,7 +69,7 @@ async def clean_up_once(database: BufferDatabase) -> None:
         try:
             await clean_up(database)
         except Unavailable as error:
-            logger.warning("what is old stays for now", extra={"why": str(error)})
+            logger.warning("old data could not be cleaned up yet", extra={"why": str(error)})
 
 
 async def _in_autocommit(
@@ -186,7 +186,7 @@ async def run_retention(database: BufferDatabase, listener: Listener) -> None:
 
 
 async def retain_once(database: BufferDatabase, batched: BatchedSegmentCache) -> None:
-    """Retires unneeded contents of each stage independently, then drops what is retired."""
+    """Retires unneeded contents of each stage independently, then drops retired segments."""
     async with database.transaction() as connection:
         keys = await stages_with_old_segments(connection)
     for key in keys:
@@ -201,7 +201,7 @@ async def retain_once(database: BufferDatabase, batched: BatchedSegmentCache) ->
 async def _retain(database: BufferDatabase, key: StageKey, batched: BatchedSegmentCache) -> None:
     """Retires the unneeded contents of a stage.
 
-    Raises: Unavailable; PreconditionFailed when it cannot be determined what is needed.
+    Raises: Unavailable; PreconditionFailed when the needed contents cannot be determined.
     """
     async with database.transaction() as connection:
         retired = await retire_contents(connection, key, batched)
@@ -223,7 +223,7 @@ async def _remove(database: BufferDatabase) -> None:
 
 @dataclass(slots=True)
 class QueueDepthMetrics:
-    """The last measurements; nothing for sources that are unavailable and stages that ended."""
+    """The last measurements, without unavailable sources and ended stages."""
 
     database: BufferDatabase
     stream: RunStream

@@ -18,8 +18,8 @@ class BufferSettings(ServiceSettings):
     nats_url: SecretStr
     """nats://user:password@host:port of a broker with JetStream."""
     synchronizer: str = ""
-    """Address of the synchronizer, host:port, to which the buffer reports what it waits for; empty
-    disables the reports."""
+    """Address of the synchronizer, host:port, to which the buffer reports its waits; empty disables
+    the reports."""
     migrate_on_start: bool = False
     """Upgrade the schema to the newest revision before serving; for single-machine launchers."""
     connect_seconds: float = Field(default=30.0, gt=0)
@@ -38,12 +38,12 @@ class BufferSettings(ServiceSettings):
     tenant_tasksets: QuotaText = "10000"
     """Tasksets that one tenant may have submitted."""
     tenant_uploads: QuotaText = "256"
-    """Submissions of tasks that one tenant may have begun and not ended."""
+    """Unfinished submissions of tasks that one tenant may have."""
     fetch_messages: int = Field(default=32, gt=0, le=64)
     """Most messages, of at most 1 MiB each, that are taken from the stream at once."""
     advantage_seconds: float = Field(default=10.0, gt=0)
-    """Time limit for one call of a user's advantage function or operator: on a group, or on an
-    explore step if one of them asks for all of it."""
+    """Time limit for one call of a user-defined advantage function or operator: on a group, or on
+    an explore step if one of them needs the whole step."""
     function_memory_bytes: int = Field(default=2 * 1024**3, ge=128 * 1024**2)
     """Memory limit for the data of the process that runs users' functions."""
     priority_seconds: float = Field(default=10.0, gt=0)
@@ -56,24 +56,26 @@ class BufferSettings(ServiceSettings):
     segment_max_bytes: int = Field(default=512 * 1024**2, gt=0)
     """The same in bytes. A partition is the smallest part that `buffer.keep_steps` removes."""
     function_tenants: str = ""
-    """Tenants whose own operators, advantage and priority functions run here, separated by commas,
-    or `*`: those that a plug-in defines or registers, with `TENANT=*` those of any module. Empty is
-    none in a secured buffer, and `*=*` in one without tokens, unless roots or addresses are set."""
+    """Tenants that may run their own operators, advantage and priority functions here, separated by
+    commas, or `*`. A plug-in has to define or register the functions; `TENANT=*` allows those of
+    any module. If empty, no tenant may in a secured buffer; without tokens it is `*=*`, unless
+    roots or addresses are set."""
     function_network: bool | None = None
-    """Whether these functions have a network. By default they have none in a secured buffer."""
+    """Whether these functions have network access. By default not in a secured buffer."""
     function_trust: bool = False
-    """Whether a secured buffer runs these functions where the machine allows no box around them:
-    they can then do what the buffer can do."""
+    """Whether a secured buffer runs these functions on a machine that allows no box around them:
+    they then have all rights of the buffer."""
     function_variables: str = ""
-    """Names of further variables of the environment that these functions see, by commas."""
+    """Names of further environment variables that these functions see, separated by commas."""
     taskset_roots: str = ""
     """Directories that tasksets may be read from, separated by colons; links that lead outside are
-    not followed. `TENANT=/path` is for one tenant, `{tenant}` stands for its name. Empty is none in
-    a secured buffer; in one without tokens it is `/`, unless addresses or functions are set."""
+    not followed. `TENANT=/path` is for one tenant, `{tenant}` stands for its name. If empty, a
+    secured buffer reads no directory; without tokens it is `/`, unless addresses or functions are
+    set."""
     taskset_addresses: str = ""
-    """What else tasksets may be read from, separated by commas, with `TENANT=` like directories:
+    """Other sources of tasksets, separated by commas, with `TENANT=` like directories:
     `postgresql://user@host:port/database`, `hub`, `hub:owner/name`, the address of a Data-Juicer
-    server, or `*` for all. Empty is none in a secured buffer; in one without tokens it is `*`,
+    server, or `*` for all. If empty, a secured buffer allows no source; without tokens it is `*`,
     unless roots or functions are set."""
 
 

@@ -1,4 +1,4 @@
-"""Files, addresses and functions of its own that each tenant may have the buffer use."""
+"""Grants of tenants: the files, addresses and functions that the buffer uses on their behalf."""
 
 import asyncio
 import functools
@@ -70,7 +70,7 @@ class TenantEntry:
         return cls(match[1], match[2]) if match else cls(EVERY_TENANT, text)
 
     def value_for(self, tenant: str) -> str:
-        """Returns the value for a tenant, with its name for `{tenant}`; empty if it has none."""
+        """Returns the value for a tenant, with its name for `{tenant}`; empty without a value."""
         if self.tenant not in (EVERY_TENANT, tenant):
             return ""
         if OWN not in self.value:
@@ -81,7 +81,7 @@ class TenantEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantGrants:
-    """Grants of one tenant; each check names what is refused."""
+    """Grants of one tenant; the error of each check names the refused item."""
 
     tenant: str
     roots: tuple[str, ...]
@@ -89,7 +89,7 @@ class TenantGrants:
     addresses: tuple[str, ...]
     """Databases, datasets of the hub and Data-Juicer servers, as the operator wrote them."""
     has_functions: bool
-    """True if functions of its own may run."""
+    """True if its functions may run."""
     has_all_modules: bool = False
     """True if these may be of any module; else a plug-in has to define or register them."""
 
@@ -191,7 +191,7 @@ class WorkerIsolation:
     is_trusted: bool = False
     has_network: bool = True
     variables: tuple[str, ...] = ()
-    """Names of variables that it sees beside those that every program needs."""
+    """Names of variables that it sees in addition to those that every program needs."""
     has_all_modules: bool = True
     """True if a plan may name functions of any module, and not of plug-ins alone."""
 
@@ -208,7 +208,7 @@ class WorkerIsolation:
             raise UserError(
                 f"this machine allows no box around functions of tenants ({refusal}): have the "
                 f"operator allow user namespaces, or set {TRUST_VARIABLE}=true if all that name "
-                "functions here may do what the buffer can do"
+                "functions here may have the buffer's rights"
             )
         _warn_of_missing_box(refusal)
         return OWN_IDENTITY
@@ -269,10 +269,10 @@ class TenantPolicy:
 
     @classmethod
     def from_settings(cls, settings: BufferSettings, *, is_secured: bool) -> Self:
-        """Returns the policy; what is not set is refused where tokens tell tenants apart.
+        """Returns the policy; an empty setting grants no access in a secured buffer.
 
-        It is refused, too, if one of the others is set: functions or a database would lead around
-        limits for files.
+        Nor does it if one of the others is set: functions or a database would circumvent limits
+        for files.
         """
         given = (settings.taskset_roots, settings.taskset_addresses, settings.function_tenants)
         default = "" if is_secured or any(given) else EVERY_TENANT
@@ -296,7 +296,7 @@ class TenantPolicy:
         )
 
     def described(self) -> dict[str, str]:
-        """Returns what tenants may have used, by the setting that says so."""
+        """Returns the grants of all tenants, by setting."""
         return {
             ROOTS_VARIABLE: _described(self.roots),
             ADDRESSES_VARIABLE: _described(self.addresses),
@@ -308,7 +308,7 @@ class TenantPolicy:
         }
 
     def grants(self, tenant: str) -> TenantGrants:
-        """Returns what a tenant may have the buffer use."""
+        """Returns the grants of a tenant."""
         return TenantGrants(
             tenant=tenant,
             roots=_values(self.roots, tenant),

@@ -90,7 +90,7 @@ def check_credit(stage: Stage, load: RowLoad) -> AdmissionRefusal | None:
 
 
 def _check_steps_ahead(stage: Stage) -> AdmissionRefusal | None:
-    """Counts explore steps in place of rows, as a step may have any number of samples."""
+    """Counts explore steps instead of rows: a step may have any number of samples."""
     sync, step = stage.plan.config.synchronizer, stage.explore_step + 1
     if step <= stage.recorded_step + sync.sync_interval + sync.sync_offset + 1:
         return None
@@ -103,8 +103,8 @@ def _check_steps_ahead(stage: Stage) -> AdmissionRefusal | None:
 def check_newer_weights(stage: Stage, load: RowLoad) -> AdmissionRefusal | None:
     """Returns a refusal if explore step `stage.explore_step + 1` waits for newer weights.
 
-    It waits only after all earlier runs have ended, and not if the trainer has nothing to train or
-    to publish: then no newer weights can come.
+    It waits only after all earlier runs have ended, and only if the trainer still has steps to
+    train or weights to publish: otherwise no newer weights can come.
     """
     step = stage.explore_step + 1
     if not stage.plan.requests_version(step) or stage.published is None:

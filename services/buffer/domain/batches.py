@@ -1,4 +1,4 @@
-"""Decides whether the batch of a train step can be composed now, and if not, what it waits for."""
+"""Decides whether the batch of a train step can be composed now, or why it has to wait."""
 
 import math
 from collections import defaultdict
@@ -34,9 +34,9 @@ class BatchSupply:
 
     num_rows: int
     unfinished: str
-    """Description of the work that may still give rows; empty if none is open."""
+    """Description of the open work that may still give rows, or an empty text."""
     next_step_wait: str
-    """The reason why an explore step that may open has given no rows; empty if none may open."""
+    """The reason why an explore step that may open has given no rows; empty if no step may open."""
     refill_rounds: int
     has_trained: bool
     """True if a batch has rows of the newest explore step."""

@@ -42,8 +42,8 @@ def statistics_of_runs(tasks: Sequence[Sequence[float]], num_runs: int) -> dict[
 def pass_at_k_metrics(tasks: Sequence[Sequence[float]], num_runs: int) -> dict[str, float]:
     """Returns means over tasks of `pass@k` for k = 1, 2, 4, ... n, n as in `statistics_of_runs`.
 
-    Tasks with fewer than k runs have no `pass@k`. Empty where a value is above 1: such scores do
-    not say what is right.
+    Tasks with fewer than k runs have no `pass@k`. The result is empty if a value is above 1: such
+    scores do not tell correct answers from wrong ones.
     """
     if num_runs < 2 or any(value > PASSING for values in tasks for value in values):
         return {}

@@ -77,7 +77,7 @@ class DerivedRow:
     reward: float | None = None
     """The reward if an operator has changed it."""
     is_masked: bool = False
-    """True if none of its tokens is trained on."""
+    """True if all its tokens are excluded from training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -155,7 +155,7 @@ def _normals(waiting: Sequence[ReplayCandidate], seed: int) -> list[float]:
 
 
 def last_releasable_step(stage: Stage, oldest_kept: int) -> int:
-    """Returns the newest train step whose batch is never trained again; 0 when there is none.
+    """Returns the newest train step whose batch is never trained again, or 0.
 
     `oldest_kept` is the step of the oldest checkpoint that a trainer may resume from.
     """

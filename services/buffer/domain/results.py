@@ -115,7 +115,7 @@ class CommitDecision:
     result: Result
     status: CommitStatus
     state: AttemptState | None = None
-    """State of the attempt to store; None if nothing is stored."""
+    """State of the attempt to store; None to store no attempt."""
     reason: str = ""
     """The reason for a rejection."""
 

@@ -125,7 +125,7 @@ class DistributionShift:
 
 
 def distribution_shifts(population: SamplePopulation) -> list[DistributionShift]:
-    """Returns the shift of each comparable quantity; none while nothing is trained."""
+    """Returns the shift of each comparable quantity; empty until a sample is trained."""
     samples = population.samples
     if not population.num_trained:
         return []

@@ -122,8 +122,8 @@ class CommitStatus(StrEnum):
 
 
 MAX_CACHED_PLANS = 1024
-"""More than the stages that are usually open at once, of some 80 KiB each. Loops over all of them
-ask for each plan in turn: a smaller cache would forget every plan before it is asked for again."""
+"""More than the number of stages usually open at once; a plan takes about 80 KiB. Loops over all
+stages read each plan in turn: a smaller cache would evict every plan before its next use."""
 
 
 @lru_cache(maxsize=MAX_CACHED_PLANS)
@@ -222,7 +222,7 @@ class Stage:
         """Returns whether the plan evaluates these weights: at startup or after an interval.
 
         The last weights are evaluated when training has finished, not here. With a dynamic sync
-        style nothing is decided here: `open_interval_evaluations` does it.
+        style, `open_interval_evaluations` decides instead.
         """
         if self.plan.benched is not None:
             return version not in self.plan.benched.known_versions

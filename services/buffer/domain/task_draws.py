@@ -192,7 +192,7 @@ class PassRateBeliefs:
         count: int,
         excluded: Collection[int] = (),
     ) -> list[int]:
-        """Returns `count` tasks; none repeats before all that are not excluded were taken."""
+        """Returns `count` tasks; a task repeats only after all that are not excluded were drawn."""
         scores_N = self._scores(config, chance)
         if excluded and len(excluded) < len(scores_N):
             scores_N[np.fromiter(excluded, np.int64)] = -np.inf

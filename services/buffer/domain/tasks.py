@@ -32,7 +32,7 @@ CHUNK_LENGTH = 1024 * 1024
 
 
 def row_error(row_json: str) -> str:
-    """Returns what is wrong with a row; empty if it is valid."""
+    """Returns the error in a row; empty if the row is valid."""
     num_bytes = len(row_json) if row_json.isascii() else len(row_json.encode(errors="replace"))
     if num_bytes > MAX_ROW_BYTES:
         return f"it has {num_bytes:,} bytes, a row may have {MAX_ROW_BYTES:,}"
@@ -225,7 +225,7 @@ KINDS: dict[type[Event], str] = {
 def data_sample(row_json: str, form: FormatConfig, schema: RowSchema) -> SampleText:
     """Returns prompt and response of a data row; the last of its messages is the response.
 
-    A row of another format is shown as it is: the trainer reports what is wrong with it.
+    A row in another format is shown unchanged; the trainer reports its error.
     """
     try:
         prompt, response = _parts(json.loads(row_json), form, schema)

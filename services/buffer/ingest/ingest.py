@@ -95,7 +95,7 @@ def _wait_name(key: StageKey) -> str:
 
 
 def rejection_reports(batch: DecodedBatch, reason: str) -> list[CommitReport]:
-    """Returns reports that none of the results in this message are stored."""
+    """Returns a rejection report for each result of the message, valid or not."""
     senders = [(result.producer, result.sequence) for result in batch.results]
     senders += [(refused.producer, refused.sequence) for refused in batch.invalid]
     return [
@@ -170,7 +170,7 @@ class DecodedMessage:
 
     @property
     def is_refused(self) -> bool:
-        """True if nothing in it is a result: it is kept as a dead letter."""
+        """True if it contains no valid result: it is kept as a dead letter."""
         return bool(self.error or (self.batch and self.batch.invalid and not self.batch.results))
 
 

@@ -144,9 +144,9 @@ class RunStream:
             await self._jetstream.update_stream(config)
 
     async def _ensure_consumer(self) -> None:
-        """Creates the consumer. Where its files are damaged, the stream is made again.
+        """Creates the consumer; recreates the stream if the consumer's files are damaged.
 
-        Explorers then send what was not acknowledged; results that come twice do no harm.
+        Explorers then resend unacknowledged results; duplicates do no harm.
         """
         config = self._consumer_config()
         try:

@@ -131,7 +131,7 @@ def check_field_count(body: bytes) -> None:
 def decode_batch(subject: str, body: bytes) -> DecodedBatch:
     """Decodes a message; an invalid result does not affect the others.
 
-    Raises: Unparsable when none of it can be attributed to a producer.
+    Raises: Unparsable when no result can be attributed to a producer.
     """
     check_field_count(body)
     try:
@@ -267,7 +267,7 @@ def _read_experience(
     num_tokens, response_length = check_experience_message(message)
     reward = message.reward if message.HasField("reward") else None
     if reward is None and message.reward_state != pb.REWARD_STATE_AWAITING_FEEDBACK:
-        raise ValueError("an experience has no reward and awaits none")
+        raise ValueError("an experience has no reward and awaits no feedback")
     body = message.SerializeToString(deterministic=True)
     versions = [span.version for span in message.version_spans]
     return ReceivedSample(

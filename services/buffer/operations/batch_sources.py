@@ -75,7 +75,7 @@ async def filter_stale_rows(
 ) -> Stage:
     """Leaves out ready rows that are too old for `step`, and counts them for its batch.
 
-    Rows without a version stay, since waiting makes none of them fresher.
+    Rows without a version stay, since waiting does not make them fresher.
 
     A row that is too old now is too old for every later step. In a stage with fixed order, rows
     after the last row of the batch stay for the next one, so that no count depends on the order of
@@ -193,7 +193,7 @@ async def select_candidates(
     before: Place | None,
     priorities: PriorityRunner,
 ) -> ReplayAttempt:
-    """Chooses among the candidates for the batch of `step`; changes nothing but stale rows.
+    """Chooses among the candidates for the batch of `step`; only stale rows are changed.
 
     Raises: PriorityFailed.
     """

@@ -1,4 +1,4 @@
-"""Composes the batch of a train step, or says what it waits for."""
+"""Composes the batch of a train step, or returns the reason why it has to wait."""
 
 import logging
 import time
@@ -129,9 +129,9 @@ class BatchComposer:
     async def _compose_incomplete(
         self, connection: Connection, stage: Stage, step: int, before: Place | None = None
     ) -> BatchHead | None:
-        """Composes a batch of what is ready in any place, or of all that is ready before one.
+        """Composes a batch of the rows ready in any place, or of all rows ready before `before`.
 
-        Returns None if nothing is.
+        Returns None if no row is ready.
         """
         begun_ns = time.time_ns()
         stage = await filter_stale_rows(connection, stage, step, before, is_incomplete=True)
@@ -182,8 +182,8 @@ class BatchComposer:
     ) -> BatchHead | BatchWait | BatchEnd:
         """Takes all samples up to the end of explore step `step`, once no more can come of it.
 
-        Those of earlier steps are samples that a person has included again, or that came after the
-        batch of their own step was due.
+        Samples of earlier steps were included again by a person, or arrived after the batch of
+        their step was due.
         """
         if step > stage.total_train_steps:
             return _drained(stage)
@@ -251,7 +251,7 @@ class BatchComposer:
     async def _select(
         self, connection: Connection, stage: Stage, step: int, unfinished: Place | None
     ) -> ReplayAttempt | None:
-        """Returns the first sufficient choice, or the last one; None if nothing can be chosen yet.
+        """Returns the first sufficient choice, or the last one; None if there is no choice yet.
 
         Raises: PriorityFailed.
         """

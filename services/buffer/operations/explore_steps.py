@@ -199,7 +199,7 @@ async def explored_rows(connection: Connection, stage: Stage) -> list[ReadyRow]:
 
 
 async def load_queue(connection: Connection, stage: Stage) -> Taskset | None:
-    """Returns the current queue of a stage, which has one or none."""
+    """Returns the current queue of a stage, if it has one."""
     for taskset in stage.plan.tasksets:
         if taskset.storage_type == "queue":
             stored = (await stage_tasksets(connection, stage.key))[taskset.name]

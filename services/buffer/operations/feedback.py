@@ -69,7 +69,7 @@ async def give_feedback(
 ) -> FeedbackResult:
     """Sets rewards, the first one for each sample; complete groups go to the pipeline.
 
-    What has a reason is recorded: rewards that programs give have none.
+    Rewards with a reason are recorded as changes; programs give rewards without a reason.
     """
     await lock_stage(connection, key)
     found = await load_experiences(connection, key, [reward.experience_id for reward in feedback])

@@ -118,7 +118,7 @@ LeaseResult = LeasesGranted | LeasesDelayed | LeasingEnded
 
 
 async def lease(connection: Connection, request: LeaseRequest) -> LeaseResult:
-    """Leases work, or returns the reason why there is none."""
+    """Leases work, or returns the reason for a delay or for the end."""
     stage = await lock_stage(connection, request.key)
     if ended := _leasing_ended(stage):
         return ended
@@ -274,7 +274,7 @@ async def _why_nothing(connection: Connection, stage: Stage, refused: AdmissionR
     if not refused.is_final:
         return refused.reason
     if not stage.plan.needs_training:
-        return f"{refused.reason}; the pipeline works on what came of the last ones"
+        return f"{refused.reason}; the pipeline still processes their results"
     return (
         f"{refused.reason}; the trainer has trained step {stage.trained_step} of "
         f"{stage.total_train_steps}, its end opens the last evaluation"

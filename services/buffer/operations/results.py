@@ -239,7 +239,7 @@ def _state_of(decision: CommitDecision, view: AssignmentView) -> ExperienceState
 
 
 async def _close(connection: Connection, stage: Stage, ended: Sequence[AssignmentView]) -> None:
-    """Ends assignments whose runs have all ended, and starts what waits for them."""
+    """Ends assignments after their last run, and starts the work that waits for them."""
     key = stage.key
     closed = [view for view in ended if _has_winner(view)]
     given_up = [view for view in ended if not _has_winner(view)]

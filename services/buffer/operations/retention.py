@@ -25,7 +25,7 @@ from trinity.types import StageKey
 
 @dataclass(frozen=True, slots=True)
 class RetiredCounts:
-    """Counts of what was retired."""
+    """Numbers of retired segments and rows, and their size."""
 
     num_segments: int = 0
     num_rows: int = 0
@@ -64,7 +64,7 @@ class BatchedSegmentCache:
 async def retire_contents(
     connection: Connection, key: StageKey, batched: BatchedSegmentCache
 ) -> RetiredCounts:
-    """Retires every old segment that holds nothing needed.
+    """Retires every old segment without needed contents.
 
     The stage's lock is held, so transactions that take rows or begin to retrain them run before or
     after. A retired segment is never needed again, so it may be dropped at any later time.

@@ -183,7 +183,7 @@ async def compare_with_source(connection: Connection, stage: Stage, new: Recorde
     source = await get_stage(connection, source_key(stage.key.tenant, stored))
     before = await versions_of(connection, source, new.version)
     if not before:
-        text = f"version {new.version} had never been published: there is nothing to compare with"
+        text = f"version {new.version} was never published before, so it cannot be compared"
     elif any(version.weights_sha256 == new.weights_sha256 for version in before):
         text = f"version {new.version} has the same weights as before, bit for bit"
     else:

@@ -100,7 +100,7 @@ async def _close_explore_step(connection: Connection, stage: Stage) -> BatchWait
 
 
 async def _describe_unfinished(connection: Connection, stage: Stage) -> str:
-    """Describes the oldest work that may still give rows; empty if there is none."""
+    """Describes the oldest work that may still give rows, or returns an empty text."""
     [work] = await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN)
     if work:
         return describe_rollouts(work)

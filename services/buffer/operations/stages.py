@@ -284,7 +284,7 @@ async def open_stage(
     steps now. What changes results is recorded with the step from which it holds.
 
     Raises: InvalidRequest when plan and data give more than `MAX_STEPS` steps;
-    PreconditionFailed when they give none.
+    PreconditionFailed when they give no step.
     """
     plan = parse_plan(plan_json)
     is_new = await insert_stage(connection, key, plan=plan_json, seed=seed, segment_id=0)
@@ -357,7 +357,7 @@ async def _insert_tasksets(
 async def _kept_tasksets(
     connection: Connection, key: StageKey, tasksets: Sequence[StageTaskset]
 ) -> list[StageTaskset]:
-    """Returns what the stage reads: data that were read again since it was opened are not used."""
+    """Returns the tasksets of the stage as it was opened, not versions that were read later."""
     kept = await stage_tasksets(connection, key)
     return [
         taskset if kept[taskset.name].taskset_id == taskset.taskset_id else kept[taskset.name]

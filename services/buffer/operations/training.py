@@ -192,7 +192,7 @@ async def _check_weights(
     if before and all(old.weights_sha256 != new.weights_sha256 for old in before):
         text = (
             f"version {new.version} came out with other weights when its steps were trained again; "
-            "what was rolled out with the earlier ones is slightly off-policy"
+            "rollouts with the earlier weights are slightly off-policy"
         )
         await log_event(connection, stage.key, NoticeEvent(text=text))
 

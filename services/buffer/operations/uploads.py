@@ -90,7 +90,7 @@ async def store_rows(
     """Stores rows of an upload; `first` is the number of accepted rows before them.
 
     Raises: PreconditionFailed when the taskset was taken over, deleted or closed meanwhile;
-    QuotaExceeded when the tenant has no room for what is new.
+    QuotaExceeded when the tenant has no room for the new rows.
     """
     found, upload = await _lock_upload(connection, key)
     new = bodies[max(0, upload.num_stored - first) :]

@@ -68,7 +68,7 @@ class ClaimProcessor:
     database: BufferDatabase
     computer: AdvantageComputer
     advised: set[StageKey] = field(default_factory=set)
-    """Stages that were told of runs with several samples; once, until the process ends."""
+    """Stages with a logged notice on runs with several samples; one notice per process."""
 
     async def process_claims(
         self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]
@@ -168,7 +168,7 @@ class AdaptiveClaimSize:
         return min(most, self._sizes.get(key, most))
 
     def update(self, key: StageKey, *, num_claimed: int, num_tried: int) -> None:
-        """Adapts to the result of a claim; a small claim that was tried whole changes nothing."""
+        """Adapts to the result of a claim; ignores a small claim that was tried as a whole."""
         if num_tried < num_claimed:
             self._sizes[key] = max(num_tried, 1)
         elif num_claimed >= self._sizes.get(key, MAX_CLAIMS):
@@ -258,7 +258,7 @@ class ExperiencePipeline:
                     await changes.wait(pause_seconds)
 
     async def _begin_turns(self, tasks: asyncio.TaskGroup, changes: Subscription) -> None:
-        """Starts a turn for each stage with work that has none yet."""
+        """Starts a turn for each stage that has work and no turn yet."""
         await self._release_unfinished()
         async with self._database.autocommit() as connection:
             keys = await stages_with_work(connection)
@@ -305,7 +305,7 @@ class ExperiencePipeline:
             asyncio.get_running_loop().call_later(pause_seconds, changes.notify)
 
     async def _process_claim(self, key: StageKey) -> float | None:
-        """Returns the delay until the next look, None if nothing could be done."""
+        """Returns the delay until the next look; None if no claim could be processed."""
         async with self._database.autocommit() as connection:
             stage = await get_stage(connection, key)
         if not stage.is_open:

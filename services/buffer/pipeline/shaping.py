@@ -62,7 +62,7 @@ def _content(message: pb.Experience) -> Content:
 
 
 def _mean_logprob(message: pb.Experience) -> float:
-    """Returns the mean over the tokens that are trained on; 0 if there are none."""
+    """Returns the mean over the trained tokens, or 0 without any."""
     body = message.sequence if message.HasField("sequence") else message.pair.chosen
     sequence = sequence_from_proto(body)
     own = sequence.rollout_logprobs[sequence.action_mask]
@@ -70,7 +70,7 @@ def _mean_logprob(message: pb.Experience) -> float:
 
 
 def _number(message: pb.Experience, key: str) -> float:
-    """Returns the number under the key, NaN if there is none."""
+    """Returns the number under the key, or NaN."""
     if not key:
         return math.nan
     if key in message.info:
@@ -89,7 +89,7 @@ def _number(message: pb.Experience, key: str) -> float:
 
 
 def _state(message: pb.Experience, key: str) -> str:
-    """Returns a text that is equal for equal values under the key; empty if there is none."""
+    """Returns a text that is equal for equal values under the key; empty without a value."""
     if not key:
         return ""
     if key in message.info:

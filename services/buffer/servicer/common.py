@@ -31,7 +31,7 @@ Context: TypeAlias = grpc.aio.ServicerContext
 
 
 class PollResult(Protocol[AnswerT]):
-    """The result of one look at what a caller waits for."""
+    """The result of one look on behalf of a waiting caller."""
 
     @property
     def answer(self) -> AnswerT:

@@ -221,7 +221,7 @@ class CurationRpcs:
     async def DeleteExperiences(
         self, request: pb.DeleteExperiencesRequest, _: Context
     ) -> pb.DeleteExperiencesResponse:
-        """Deletes the content of samples: of all that match, or of none."""
+        """Deletes the content of all matching samples, atomically."""
         key, wanted, why = _asked(request)
         found = DeletedCounts()
         async for part in self._parts(key, wanted):

@@ -223,7 +223,7 @@ class CommitRpcs(BufferServicerBase):
     async def _known(
         self, producer: str, sequences: Sequence[int]
     ) -> AsyncIterator[list[CommitReport]]:
-        """Yields the reports known now, in parts; one empty part if there are none."""
+        """Yields the reports known now, in parts: at least one part, which may be empty."""
         last, num_reports = 0, REPORTS_PER_MESSAGE
         while num_reports == REPORTS_PER_MESSAGE:
             async with self.database.autocommit() as connection:
@@ -249,7 +249,7 @@ class CommitRpcs(BufferServicerBase):
 
 
 def _messages(reports: list[CommitReport]) -> Iterator[pb.WatchCommitsResponse]:
-    """Yields reports in messages that fit; an empty one if there are none."""
+    """Yields reports in messages that fit: at least one message, which may be empty."""
     told = [
         pb.CommitReport(sequence=report.sequence, state=STATES[report.status], reason=report.reason)
         for report in reports

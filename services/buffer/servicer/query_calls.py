@@ -58,9 +58,9 @@ ITEMS_PER_MESSAGE = 256
 COUNTS_BYTES = 64 * 1024
 """Limit for the counts of one stage in a list; people give reasons, so there may be many."""
 CHANGES_BYTES = 256 * 1024
-"""Limit for what people did to one sample, in their words."""
+"""Limit for the changes that people made to one sample, with their reasons."""
 TRAINED_BYTES = 2 * 1024 * 1024
-"""Limit for what trainers reported of one step."""
+"""Limit for the trainers' reports on one step."""
 UNLIMITED = 2**62
 
 
@@ -233,7 +233,7 @@ def parse_uuid_prefix(prefix: str, name: str) -> str:
 async def _only(connection: Connection, key: StageKey, prefix: str) -> str:
     """Returns the id of the only sample with the prefix.
 
-    Raises: InvalidRequest when several samples match, NotFound when none does.
+    Raises: InvalidRequest when several samples match, NotFound when there is no match.
     """
     found = await find_by_prefix(
         connection, key, parse_uuid_prefix(prefix, "experience_id"), limit=2

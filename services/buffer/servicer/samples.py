@@ -202,7 +202,7 @@ def count_to_proto(count: StateCount) -> query_pb2.StateCount:
 
 
 def sample_change_to_proto(change: RecordedChange) -> query_pb2.SampleChange:
-    """Converts what a person did to a sample."""
+    """Converts a person's change to a sample."""
     return query_pb2.SampleChange(
         what=change.what,
         reason=change.reason,

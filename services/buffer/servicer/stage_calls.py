@@ -73,7 +73,7 @@ PIPELINES_BYTES = 256 * 1024
 def parse_and_check_plan(text: str) -> StagePlan:
     """Parses and validates a plan.
 
-    Raises: InvalidRequest that says what is wrong with it, TooLarge when it is too long.
+    Raises: InvalidRequest, TooLarge.
     """
     if len(text) > MAX_PLAN_LENGTH:
         raise TooLarge(f"plan_json has more than {MAX_PLAN_LENGTH} characters")
@@ -134,13 +134,13 @@ def _check_tasksets(plan: StagePlan) -> None:
 def _check_train_step(plan: StagePlan) -> None:
     if plan.trains_explore_steps and (plan.replay is not None or plan.num_expert_rows):
         raise InvalidRequest(
-            "plan_json: train_step explore_step stands beside neither a replay buffer nor expert "
+            "plan_json: train_step explore_step cannot be combined with a replay buffer or expert "
             "rows"
         )
 
 
 def _check_selector(taskset: ResolvedTaskset, num_tasksets: int) -> None:
-    """Checks again what the configuration guarantees: a client may have written the plan itself."""
+    """Repeats checks of the configuration: a client may have written the plan itself."""
     selector = taskset.selector
     learns = selector.selector_type == "difficulty_based"
     num_keys = len(selector.feature_keys)

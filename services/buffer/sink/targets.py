@@ -1,7 +1,7 @@
 """Databases and files that experiences are written to.
 
-A target knows how far each stage is written, and takes the next rows only from a writer that knows
-it too: a writer that was taken for dead, and is not, writes nothing twice.
+A target stores how far each stage is written, and takes rows only from a writer with the same
+position: a writer that was wrongly taken for dead cannot write rows twice.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ class SinkFailed(Exception):
 
 
 class SinkForeign(SinkFailed):
-    """The target holds what Trinity has not written; nothing is changed there."""
+    """The target has contents that Trinity did not write; it is left unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ def open_engine(address: str) -> sa.Engine:
 
 
 def check_table(engine: sa.Engine, table: sa.Table, place: str, beside: str = "") -> None:
-    """Checks that a table of a name is ours, by its columns and by the one `beside` it, or missing.
+    """Checks that a table is missing or ours, by its columns and the second table's existence.
 
     Raises: SinkForeign; SQLAlchemyError.
     """

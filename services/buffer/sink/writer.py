@@ -49,11 +49,11 @@ limited_log = RateLimitedLog(logger)
 
 ROWS_AT_ONCE = 512
 NO_STAGE = StageKey(tenant="", experiment_id="", stage="")
-"""Whose position is read to have a place looked into."""
+"""Reading its position checks a target."""
 _NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 LOOK_SECONDS = 2.0
 LAST_SECONDS = 5.0
-"""Time for what is left when the process ends; what is not written then is written next time."""
+"""Time to write the remaining rows when the process ends; the next process writes the others."""
 
 
 class BackupTable:
@@ -88,7 +88,7 @@ class BackupTable:
         return 0 if found is None else int(found) + 1
 
     def append(self, taskset_id: str, first: int, bodies: Sequence[str]) -> None:
-        """Writes tasks from index `first` on, all or none. Raises: SinkFenced, SinkFailed."""
+        """Writes tasks from index `first` on, atomically. Raises: SinkFenced, SinkFailed."""
         rows = [
             {"taskset_id": taskset_id, "task_index": first + i, TASK_COLUMN: json.loads(body)}
             for i, body in enumerate(bodies)
@@ -110,7 +110,7 @@ def _fenced() -> Iterator[None]:
 
 
 class TaskBackupWriter:
-    """Writes each task of a queue once; the position is what the table holds."""
+    """Writes each task of a queue once; the table itself holds the position."""
 
     def __init__(self, *, database: BufferDatabase, policy: TenantPolicy) -> None:
         self._database = database
@@ -120,7 +120,7 @@ class TaskBackupWriter:
         self._refused: set[StageKey] = set()
 
     async def write_stage(self, stage: Stage) -> bool:
-        """Writes what a stage's queue has; returns true if nothing is left."""
+        """Writes the tasks of a stage's queue; returns true if all are written."""
         backup = task_backup(stage.plan)
         if backup is None or not self._is_allowed(stage, backup):
             return True
@@ -137,7 +137,7 @@ class TaskBackupWriter:
         return True
 
     async def _write_next(self, stage: Stage, backup: TaskBackup) -> bool:
-        """Writes the next tasks; returns false if there are none."""
+        """Writes the next tasks; returns false if there are no more."""
         if backup not in self._tables:
             self._tables[backup] = await asyncio.to_thread(BackupTable, backup)
         table = self._tables[backup]
@@ -186,8 +186,8 @@ class ExperienceSinkWriter:
 
     One replica writes a stage at a time, under a lock of the database. The position is kept with
     the rows, by the target: a writer that lost its lock without noticing is refused there, and the
-    next one goes on where the last whole write ended. A target that does not answer holds nothing
-    up: rows stay in the buffer, and are written when it is back.
+    next one continues after the last complete write. If a target does not answer, its rows stay in
+    the buffer and are written when it is back; other work goes on.
     """
 
     def __init__(self, *, database: BufferDatabase, policy: TenantPolicy) -> None:
@@ -201,7 +201,7 @@ class ExperienceSinkWriter:
         self._refused: set[StageKey] = set()
 
     async def run_writer(self) -> None:
-        """Writes until cancelled, and then what is left."""
+        """Writes until cancelled, then writes the remaining rows."""
         try:
             while True:
                 await self.write_all()
@@ -218,7 +218,7 @@ class ExperienceSinkWriter:
             self._backup.close()
 
     async def check_places(self, tenant: str, plan: StagePlan) -> None:
-        """Checks that a stage's places hold nothing of others; one that is away is not asked.
+        """Checks that a stage's targets have no foreign contents; skips unavailable targets.
 
         Raises: PreconditionFailed.
         """
@@ -239,9 +239,9 @@ class ExperienceSinkWriter:
             logger.info("a place is not looked into", extra={"why": str(error)})
 
     async def write_all(self) -> None:
-        """Writes what is committed; a failure of one stage does not stop the others.
+        """Writes committed rows; a failure of one stage does not stop the others.
 
-        Raises: ExceptionGroup at the end of what nothing accounts for.
+        Raises: ExceptionGroup of unexpected errors, after all stages.
         """
         try:
             async with self._database.autocommit() as connection:
@@ -285,7 +285,7 @@ class ExperienceSinkWriter:
         return found
 
     async def _write_stage(self, stage: Stage, sink: ExperienceSink) -> bool:
-        """Writes what a stage has; returns true if nothing is left."""
+        """Writes the rows of a stage; returns true if all are written."""
         about = {"stage": stage.key.stage, "place": sink.shown}
         if not self._is_allowed(stage, sink):
             return True
@@ -301,7 +301,7 @@ class ExperienceSinkWriter:
         return True
 
     async def _write_next(self, key: StageKey, sink: ExperienceSink) -> bool:
-        """Writes the next rows, in the time of one transaction; returns false if there are none."""
+        """Writes the next rows within one transaction; returns true if there are more."""
         target = await self._target(sink)
         place = (key, sink)
         if place not in self._positions:

@@ -1,4 +1,4 @@
-"""Statements on the record of what people did to samples."""
+"""Statements on the recorded changes that people made to samples."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from trinity.types import StageKey
 
 SAMPLE_CHANGE = sample_change.c
 MAX_CHANGES = 100
-"""Changes of one sample that are told; the newest."""
+"""Most changes of one sample in an answer; the newest ones."""
 
 
 class Change(StrEnum):
@@ -84,6 +84,6 @@ async def record_change(
 async def load_sample_changes(
     connection: Connection, key: StageKey, experience_id: str
 ) -> Sequence[RecordedChange]:
-    """Returns what was done to a sample, latest first."""
+    """Returns the changes of a sample, latest first."""
     rows = await connection.fetch(_LOAD, stage_params(key, ids=[experience_id]))
     return [RecordedChange(what=row.what, reason=row.reason, by=row.by, at=row.at) for row in rows]

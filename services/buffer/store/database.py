@@ -29,7 +29,7 @@ SCOPES_TOPIC = "scopes"
 RETENTION_TOPIC = "retention"
 """Topic: old contents may not be needed any more."""
 MAX_JSON_ROWS = 64
-"""More rows are streamed with COPY, which takes round trips of its own: JSON is queued."""
+"""More rows are streamed with COPY, which needs extra round trips: JSON is queued."""
 MAX_SINGLE_BODIES = 8
 """So many rows with large bytes are inserted one by one; as JSON they would be twice as large."""
 Adapter = Callable[[object], object]
@@ -109,8 +109,8 @@ class BufferDatabase:
     async def autocommit(self) -> AsyncIterator[Connection]:
         """Opens a connection with autocommit: for single statements, and for blocks that only read.
 
-        A transaction would not add consistency: under READ COMMITTED each statement sees what is
-        committed by then. And its COMMIT takes a round trip.
+        A transaction would not add consistency: under READ COMMITTED each statement sees all
+        earlier commits. And its COMMIT takes a round trip.
         """
         if not self._is_open:
             raise Unavailable("the buffer is starting: the database is not ready yet")
@@ -290,7 +290,7 @@ async def insert_rows(
     *,
     ignore_existing: bool = False,
 ) -> None:
-    """Inserts rows with the same columns, in their order; none is fine."""
+    """Inserts rows with the same columns, in order; `rows` may be empty."""
     if not rows:
         return
     if len(rows) > MAX_JSON_ROWS and not ignore_existing:

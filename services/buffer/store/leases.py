@@ -125,7 +125,7 @@ _NEWEST_INCARNATION = (
     .correlate(assignment)
     .scalar_subquery()
 )
-"""The incarnation that published the version an assignment needs; NULL if none has yet."""
+"""The incarnation that published the version an assignment needs; NULL before it is published."""
 _OPEN_RUNS = (
     sa.select(run.c.run)
     .where(

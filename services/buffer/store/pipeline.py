@@ -183,7 +183,7 @@ async def seconds_until_claims_end(connection: Connection) -> float | None:
 async def count_unfinished_scopes(connection: Connection, key: StageKey) -> tuple[int, int] | None:
     """Returns the first explore step with unfinished scopes and the number of all unfinished ones.
 
-    None if there are none.
+    None if all scopes are finished.
     """
     row = await connection.fetch_one(_UNFINISHED, stage_params(key))
     return (row.first_step, row.number) if row.number else None
@@ -245,7 +245,7 @@ async def claim_groups(
 async def claim_step(connection: Connection, key: StageKey, *, claim_seconds: float) -> list[Claim]:
     """Claims all groups of the first explore step that has no open assignment.
 
-    All or none: a worker that got a part of the step would get a different part each time.
+    It never claims a part of them: a worker would get a different part each time.
     """
     if not await _ended_groups(connection, key):
         return []
@@ -326,7 +326,7 @@ async def end_claims(
 ) -> set[str]:
     """Moves claimed scopes of one stage to a state; returns those whose claim was still held.
 
-    With `is_counted=False` the claim is not counted as an attempt, since nothing was tried.
+    Use `is_counted=False` for claims that were not tried: they do not count as attempts.
     """
     held: set[str] = set()
     for token, own in _by_token(claims).items():

@@ -64,7 +64,7 @@ class CommittedExperience:
 
 
 async def newest_committed(connection: Connection, key: StageKey, after: int) -> int:
-    """Returns the number of the stage's newest committed sample; 0 if none is above `after`.
+    """Returns the number of the stage's newest committed sample, or 0 if it is not above `after`.
 
     The stage is locked alone, so that no transaction is open that has taken a lower number: every
     sample up to this number is committed, and later ones get higher numbers.
@@ -275,11 +275,11 @@ class _Found:
     rows: list[StoredExperience]
     num_examined: int
     last: SampleCursor | None
-    """The last one looked at, if as many were looked at as were asked for."""
+    """The last sample examined, if the requested number was reached."""
 
 
 async def _of_groups(connection: Connection, request: PageRequest, groups: Sequence[Row]) -> _Found:
-    """Returns samples of these groups, as many as were asked for."""
+    """Returns samples of these groups, at most the requested number."""
     if not groups:
         return _Found(rows=[], num_examined=0, last=None)
     rows = await connection.fetch(_in_order(sa.select(experience), request, groups))
@@ -289,9 +289,9 @@ async def _of_groups(connection: Connection, request: PageRequest, groups: Seque
 
 
 async def _with_text(connection: Connection, request: PageRequest, groups: Sequence[Row]) -> _Found:
-    """Looks at as many samples as were asked for; returns those that hold the bytes of the text.
+    """Examines the requested number of samples; returns those that contain the bytes of the text.
 
-    A search for a rare text looks at many: of those without it only the places are read.
+    A search for a rare text examines many samples: it reads only the places of those without it.
     """
     if not groups:
         return _Found(rows=[], num_examined=0, last=None)

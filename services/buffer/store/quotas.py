@@ -1,4 +1,4 @@
-"""Quotas of what each tenant keeps in the buffer, checked in the transaction that adds to it."""
+"""Quotas on the contents of each tenant, checked in the transaction that adds them."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -20,8 +20,8 @@ class BufferQuotas:
 
     await quotas.check_blob(connection, "a", sha256, len(body))
 
-    Transactions at the same moment do not see one another, and may exceed a quota by what each of
-    them stores.
+    Concurrent transactions do not see one another: together they may exceed a quota by the size of
+    their contents.
     """
 
     blob_bytes: TenantQuota
@@ -61,7 +61,7 @@ class BufferQuotas:
     async def check_blob(
         self, connection: Connection, tenant: str, sha256: bytes, num_bytes: int
     ) -> None:
-        """Checks that the tenant has room for a blob; one that it has already takes none."""
+        """Checks that the tenant has room for a blob; a blob that it already has needs no room."""
         waiting = sa.and_(blob.c.tenant == tenant, blob.c.body.is_not(None))
         query = _total(blob.c.size).where(waiting, blob.c.sha256 != sha256)
         held = int(await connection.fetch_value(query) or 0)

@@ -90,7 +90,7 @@ FIRST_PLACE = (
     .limit(1)
     .scalar_subquery()
 )
-"""The first unfinished place, as part of a statement on the stage; beyond all places if none."""
+"""The first unfinished place, as part of a statement on the stage; beyond all places if missing."""
 
 
 async def first_unfinished(connection: Connection, key: StageKey) -> tuple[int, int] | None:

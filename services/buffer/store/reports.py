@@ -182,7 +182,7 @@ async def load_statuses(
 ) -> list[CommitReport]:
     """Returns the status of these results and of all later ones of the producer, page by page.
 
-    Without sequences there are none.
+    Empty without sequences.
     """
     if not sequences:
         return []
@@ -198,7 +198,7 @@ async def load_statuses(
 
 
 async def newest_report(connection: Connection, producer: str) -> int:
-    """Returns the number of the last report to a producer; 0 if there is none."""
+    """Returns the number of the last report to a producer, or 0."""
     statement = sa.select(sa.func.max(commit_report.c.number)).where(
         commit_report.c.producer == producer
     )

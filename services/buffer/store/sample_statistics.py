@@ -1,4 +1,4 @@
-"""Statements for statistics of samples: those generated beside those trained, and tasks' scores."""
+"""Statements for statistics of generated and trained samples, and for scores of tasks."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -127,7 +127,7 @@ async def scores_of_runs(
 async def _sample_means(
     connection: Connection, key: StageKey, assignment_ids: Sequence[str], metric: str
 ) -> dict[tuple[str, int], float]:
-    """Returns the mean over the samples of each run; revisions do not count beside them."""
+    """Returns the mean over the samples of each run, without revisions."""
     value = sa.cast(EXPERIENCE.metrics.op("->>")(metric), sa.Float) if metric else EXPERIENCE.reward
     statement = (
         sa.select(EXPERIENCE.assignment_id, EXPERIENCE.run, sa.func.avg(value).label("score"))

@@ -134,7 +134,7 @@ async def release_removal_lock(connection: Connection) -> None:
 async def remove_retired(connection: Connection) -> int:
     """Drops the partitions of retired segments; returns their number.
 
-    Each statement is a transaction of its own: after a crash between two of them, the next caller
+    Each statement is a separate transaction: after a crash between two of them, the next caller
     continues there. Readers and writers of other partitions are not blocked.
     """
     found = await connection.fetch(_UNREMOVED)

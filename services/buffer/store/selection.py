@@ -297,7 +297,7 @@ async def store_features(
             of_taskset(task_feature, tenant, taskset_id), FEATURE.name == name
         )
         await connection.execute(grown.values(numbers=FEATURE.numbers.op("||")(more)))
-        await connection.flush()  # what is queued is in memory
+        await connection.flush()  # queued statements are in memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

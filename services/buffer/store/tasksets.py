@@ -102,7 +102,7 @@ async def copy_rows(
 
 
 def _escaped(text: bytes, characters: bytes) -> bytes:
-    """Escapes characters for COPY; line ends need none, since a row has none in its content."""
+    """Escapes characters for COPY, except line ends: rows do not contain any."""
     for character in (b"%c" % code for code in characters):
         text = text.replace(character, _ESCAPES[character])
     return text

@@ -130,8 +130,9 @@ async def announce_removable(
 ) -> list[Checkpoint]:
     """Returns checkpoints whose files may be deleted, newest first, when `new` is committed.
 
-    A later commit of the same incarnation shows that it received the earlier responses: the
-    checkpoints told in them are deleted here. Of very many, the others are told with later commits.
+    A later commit of the same incarnation shows that it received the earlier responses, so the
+    checkpoints listed in them are removed here. If there are more than fit, later commits list the
+    rest.
     """
     c = checkpoint.c
     dropped = _of_line(stage, is_kept=False)

@@ -1,7 +1,8 @@
 """Files that a tenant names: found and opened beneath the directories that are allowed.
 
 A path is resolved once, step by step: each name is opened in the directory before it, and links are
-followed here, not by the kernel. What is read is what was checked, whatever changes meanwhile.
+followed here, not by the kernel. So the file that is read is the one that was checked, even if the
+path changes meanwhile.
 """
 
 import errno
@@ -105,7 +106,7 @@ class AllowedFiles:
 
     @contextmanager
     def found(self, path: Path) -> Iterator[FoundPlace | None]:
-        """Finds a file or directory, and holds it; None if there is none.
+        """Finds a file or directory and holds it open; None if it does not exist.
 
         Raises: UserError when it is outside of the roots, or neither a file nor a directory.
         """
@@ -167,7 +168,7 @@ class _Walk:
         return os.path.join(self._top, *self._names)
 
     def found(self) -> FoundPlace:
-        """Returns what a walk to the end has found. Raises: UserError if it holds no rows."""
+        """Returns the place at the end of the walk. Raises: UserError if it is a special file."""
         status = os.fstat(self.held[-1])
         if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
             kind = KINDS.get(stat.S_IFMT(status.st_mode), "no file")
@@ -175,7 +176,7 @@ class _Walk:
         return FoundPlace(self.held[-1], self.place, status)
 
     def resolve(self) -> bool:
-        """Walks to the end; returns false if nothing is there."""
+        """Walks to the end; returns false if the path does not exist."""
         if not self._begin(_names_of(os.path.join(os.getcwd(), self._path))):
             return False
         while self._left:
@@ -245,7 +246,7 @@ def _names_of(path: str) -> list[str]:
 
 
 def _outside_error(path: str, roots: Sequence[str]) -> UserError:
-    """Returns the error for a path outside of the roots; it tells nothing of what is there."""
+    """Returns the error for a path outside of the roots; it does not reveal if the path exists."""
     if not roots:
         return UserError(
             f"{path} is not read: this buffer reads no files for this tenant; submit the tasks "

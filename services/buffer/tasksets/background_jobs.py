@@ -46,7 +46,7 @@ class BackgroundJobs:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def cancel_jobs(self) -> None:
-        """Cancels all jobs; unfinished ones start over when they are asked for again."""
+        """Cancels all jobs; unfinished ones start over on the next request."""
         for task in self._tasks:
             task.cancel()
 

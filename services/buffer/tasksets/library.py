@@ -364,7 +364,7 @@ class TasksetLibrary:
         dataset: DatasetSource,
         pipeline: ResolvedTaskPipeline | None,
     ) -> None:
-        """Reads the rows unless their content is stored; a failure leaves nothing behind."""
+        """Reads the rows unless their content is stored; a failure stores no rows."""
         async with self._database.transaction() as connection:
             claimed = await claim_source(connection, tenant, dataset.identity)
             if claimed is None:

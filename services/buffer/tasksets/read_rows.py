@@ -3,10 +3,10 @@
     echo '{"kind": "file", "place": "DATA", "roots": ["/"]}' > source.json
     python -m services.buffer.tasksets.read_rows < source.json
 
-The buffer itself never loads the parquet library, and this starts for every stage that opens: it
-imports what a source needs and no more. If the data are wrong, the exit code is 2 and
-standard error has one sentence that says why. Else it has a line on files that were left out, and a
-line of JSON on the rows that were, if any.
+The buffer itself never loads the parquet library. This module starts for every stage that opens, so
+it imports only the libraries that a source needs. If the data are invalid, the exit code is 2 and
+standard error has one sentence with the reason. Otherwise standard error has a line on skipped
+files and a line of JSON on skipped rows, if any.
 """
 
 import json
@@ -81,7 +81,7 @@ def _line(row: object, where: str) -> str:
 def _checked_line(
     row: object, where: str, check: "RowCheck | None", skipped: SkippedCounter
 ) -> str:
-    """Returns a row's line; nothing for a row that is left out.
+    """Returns a row's line; empty for a skipped row.
 
     Raises: UserError for a row that must not be left out.
     """

@@ -58,7 +58,7 @@ def _engine_of_file(file: str, source: RowSource) -> sa.Engine:
 
 
 def _opened(file: str, tree: AllowedFiles) -> sqlite3.Connection:
-    """Opens SQLite by name, then compares what it has open with the file that was found."""
+    """Opens SQLite by name, then checks that it opened the file that was found."""
     with tree.found(Path(file)) as place:
         if place is None:
             raise _file_changed_error(file)

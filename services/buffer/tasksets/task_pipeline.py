@@ -42,7 +42,7 @@ from trinity.user_code.worker_process import WROTE_TO_CHANNEL
 READER_MODULE = "services.buffer.tasksets.read_rows"
 CHUNK_BYTES = 256 * 1024
 KEPT_BYTES = 64 * 1024
-"""Bytes of its standard error that are kept: the last line says what is wrong."""
+"""Bytes of its standard error that are kept; the last line is the error."""
 logger = logging.getLogger(__name__)
 MODULE = "trinity.operators.tasks.worker"
 MAX_ANSWER_BYTES = 1024 * 1024
@@ -87,7 +87,7 @@ class TasksetRowReader:
         for line in errors.splitlines():
             if line.startswith(UNREAD_MARK):
                 extra = {"taskset": name, "detail": line.removeprefix(UNREAD_MARK)}
-                logger.warning("files beside the shards of a taskset are not read", extra=extra)
+                logger.warning("files next to the shards of a taskset are not read", extra=extra)
         if await self.child.wait() == 0:
             return SkippedRows.from_lines(errors)
         reason = (
@@ -160,7 +160,7 @@ class TaskPipelineProcess:
     """Set after all rows were yielded."""
     _process: Process | None = None
     _folder: "tempfile.TemporaryDirectory[str] | None" = None
-    """Rows are kept in a folder of its own: its box has little memory for files."""
+    """The folder for its rows: its box has little memory for files."""
     _calls: str = ""
     """The user's operator that is being called, if any."""
 
@@ -268,7 +268,7 @@ class TaskPipelineProcess:
 
 
 def _of_worker(read: Callable[[], ValueT]) -> ValueT:
-    """Returns what a line says.
+    """Parses a line of the worker.
 
     Raises: PreconditionFailed if its worker does not write such lines.
     """
@@ -303,7 +303,7 @@ async def copy_kept_rows(
 ) -> None:
     """Stores the rows that the pipeline keeps, in order, and counts of the others.
 
-    Raises: PreconditionFailed that says what is wrong with the pipeline or the rows.
+    Raises: PreconditionFailed for an error of the pipeline or in the rows.
     """
     for tries_left in reversed(range(MAX_TRIES)):
         try:

@@ -67,7 +67,7 @@ BAD: list[tuple[Spoil, str]] = [
     (_reward(float("nan")), "the reward nan is not a finite number"),
     (_reward(float("-inf")), "the reward -inf is not a finite number"),
     (_reward(1e300), "the reward 1e+300 is not a finite number, of 1e+30 at most"),
-    (_no_reward, "an experience has no reward and awaits none"),
+    (_no_reward, "an experience has no reward and awaits no feedback"),
     (_short_logprobs, "a tensor of shape [3] needs 12 bytes, has 4"),
     (_short_mask, "action_mask"),
     (_long_prompt, "prompt_length"),
