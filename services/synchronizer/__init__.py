@@ -1,1 +1,1 @@
-"""The synchronizer service: experiments, weight versions, live members and what they wait for."""
+"""The synchronizer service: experiments, weight versions, live members and their waits."""

@@ -64,9 +64,9 @@ class ReportNumber:
 class DeviceTurn:
     """The turn on a device that engine and trainer share.
 
-    Reports of the two arrive in any order: the newest holder counts, and a role that gives the
-    device back after the other one has taken it changes nothing. A report that comes after a later
-    one of its role changes nothing: a wish that is over would keep the other role waiting.
+    Reports of the two roles arrive in any order. The newest holder counts: a release is ignored if
+    the other role has taken the device meanwhile. A report is also ignored if a later one of its
+    role has arrived: an outdated wish would keep the other role waiting.
     """
 
     holder: Role | None = None
@@ -160,7 +160,7 @@ class PublishedVersion:
     copy: int = 0
     """Counts how often its files were written again under another path."""
     damage: str = ""
-    """What was found wrong with its files; empty where nothing was."""
+    """The damage found in its files, or an empty text."""
 
     def has_content_of(self, other: "PublishedVersion") -> bool:
         """Returns True if both versions have the same content hashes."""

@@ -1,4 +1,4 @@
-"""Members: live processes, the versions they use and what they wait for."""
+"""Members: live processes, the versions they use and their waits."""
 
 import uuid
 from dataclasses import dataclass, replace
@@ -55,7 +55,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedWait:
-    """A wait that has ended, with what is known of its process; see `MAX_CLOSED_WAITS`."""
+    """A wait that has ended, with its process; see `MAX_CLOSED_WAITS`."""
 
     number: int
     """Counts the told waits of its process."""

@@ -156,7 +156,7 @@ class Operations:
             pinned = await members.pinned_versions(connection, experiment_id, version.stage)
             if len(pinned) <= MAX_PINNED_LISTED:
                 return pinned
-            # Members name versions that there are not, which nothing needs.
+            # Members may name versions that do not exist.
             known = await versions.numbers(connection, experiment_id, version.stage)
             return tuple(number for number in pinned if number in known)
 
@@ -175,7 +175,7 @@ class Operations:
     async def report_damage(self, experiment_id: uuid.UUID, key: VersionKey, reason: str) -> bool:
         """Records that an explorer could not load a version; the first report of a copy stays.
 
-        A trainer that had finished the stage is asked again. Returns True for a first report.
+        A trainer that had finished the stage has to look again. Returns True for a first report.
         Raises: NotFound.
         """
         async with self._database.transaction() as connection:
@@ -187,7 +187,7 @@ class Operations:
             return is_first
 
     async def record_turn(self, experiment_id: uuid.UUID, report: TurnReport) -> bool:
-        """Records what a role says about the shared device; True if that changes anything.
+        """Records a role's report on the shared device; True if it changes the turn.
 
         Raises: NotFound.
         """

@@ -17,7 +17,7 @@ from trinity.runtime.rpc.bounds import BOUNDS
 NUM_THREADS = "num_threads"
 """The key of a stage that is kept for all lives of an experiment."""
 MAX_STAGES = 200
-"""With their names and final versions they fit into an answer beside the plan."""
+"""Their names and final versions fit into an answer together with the plan."""
 
 MAX_PLAN_BYTES = BOUNDS["CreateExperimentRequest.plan_json"]
 
@@ -85,7 +85,7 @@ def keep_threads(begun: str, plan_json: str) -> str:
 
 
 def without_secrets(plan_json: str) -> str:
-    """Returns the plan with `***` in place of its keys and passwords, as short as it came.
+    """Returns the plan with keys and passwords replaced by `***`, as short as it came.
 
     Raises: TooLarge when it has grown beyond the limit of an answer.
     """

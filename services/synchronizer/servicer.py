@@ -31,10 +31,10 @@ MAX_VERSIONS = 10_000
 
 
 def status_response(state: SystemState, max_bytes: int = ANSWER_BYTES) -> pb.GetStatusResponse:
-    """Returns experiments and members; none of them can hide the others.
+    """Returns experiments and members, so that large ones cannot crowd out the others.
 
-    Experiments have half of the room at most, waits that ended an eighth. Members share the rest:
-    those that say more than their share are shortened.
+    Experiments get at most half of the bytes, closed waits an eighth. Members share the rest: those
+    larger than their share are shortened.
     """
     all_experiments = [wire.experiment_to_proto(experiment) for experiment in state.experiments]
     experiments = fair_within(all_experiments, lambda experiment: experiment.tenant, max_bytes // 2)
@@ -67,7 +67,7 @@ def _members(members: Sequence[Member], max_bytes: int) -> list[pb.Member]:
 
 
 def shorten(member: pb.Member, max_bytes: int) -> None:
-    """Takes from a member what people need least, until it has at most so many bytes."""
+    """Removes the least important fields of a member until it has at most `max_bytes`."""
     if member.ByteSize() <= max_bytes:
         return
     member.is_shortened = True

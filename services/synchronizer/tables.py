@@ -36,7 +36,7 @@ experiment = sa.Table(
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("start_count", sa.BigInteger, nullable=False),
     sa.Column("created_at", pg.TIMESTAMP(timezone=True), nullable=False, server_default=_NOW),
-    # The turn on a shared device; null where none is shared.
+    # The turn on a shared device; null if no device is shared.
     sa.Column("turn", pg.JSONB(none_as_null=True)),
     sa.UniqueConstraint("id"),
     sa.UniqueConstraint("tenant", "label"),

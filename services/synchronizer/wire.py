@@ -109,8 +109,8 @@ def version_key_from_proto(message: pb.Version, field: str) -> VersionKey:
 
 
 def version_to_proto(version: PublishedVersion, *, for_workers: bool) -> pb.Version:
-    """Converts published weights; `for_workers` includes the address of their transfer offer, and
-    what is wrong with their files.
+    """Converts published weights; `for_workers` includes the address of their transfer offer and
+    the damage of their files.
     """
     return pb.Version(
         stage=version.stage,
@@ -149,7 +149,7 @@ def experiment_to_proto(experiment: Experiment) -> pb.Experiment:
 
 
 def turn_report_from_proto(message: pb.RecordTurnRequest) -> TurnReport:
-    """Converts what a role says about the shared device."""
+    """Converts a role's report on the shared device."""
     return TurnReport(
         role=role_from_proto(message.role),
         state=_named(message.state, TURN_STATES, "state"),

@@ -1,4 +1,4 @@
-"""Finds the assistant's text in rendered conversations, and refuses what a template leaves out.
+"""Finds the assistant's text in rendered conversations, and checks that the text is complete.
 
 template = ChatTemplate(source, {"eos_token": "</s>"})
 prompt, answer = find_answer(template, conversation, place=3)
@@ -105,7 +105,7 @@ class ChatTemplate:
         return "add_generation_prompt" in self._source(conversation)
 
     def marked(self, conversation: Conversation) -> tuple[str, list[Span]] | None:
-        """Returns the text if the template marks what is generated; transformers tells the spans.
+        """Returns the text if the template marks generated text; transformers finds the spans.
 
         Raises: UserError when the template refuses the conversation.
         """
@@ -113,9 +113,9 @@ class ChatTemplate:
         return (self.text(conversation), []) if is_marked else None
 
     def answer_parts(self, conversation: Conversation, *, to_come: bool) -> list[Span]:
-        """Returns the spans of the assistant's messages; empty if they cannot be told.
+        """Returns the spans of the assistant's messages; empty if they cannot be determined.
 
-        They cannot where an answer's pass of the template's loop writes the results of tools too.
+        That is so if the template writes an answer and tool results in one iteration of its loop.
         """
         source = self._source(conversation)
 
@@ -161,13 +161,13 @@ def find_assistant_spans(
     """Returns the text of a conversation that ends with an answer, and the spans of its answers.
 
     A template that marks answers by `{% generation %}` is trusted. Otherwise the text is the prompt
-    of the last answer and that answer. An earlier answer begins where the prompt that it was given
-    to ends, and reaches to the end of the text of the messages up to it, if both are prefixes of
-    the whole. They are not where the template writes an earlier turn differently from the last one:
-    without thoughts, or with another end. Then it is the text of its pass of the template's loop,
-    behind what that text has in common with the end of a prompt.
+    of the last answer, followed by that answer. An earlier answer is the text between the end of
+    its prompt and the end of the messages up to it, if both are prefixes of the whole text. They
+    are not if the template renders earlier turns differently from the last one: without thoughts,
+    or with another end. Then the answer is the output of its iteration of the template's loop,
+    without the generation prompt at its start.
 
-    Raises: UserError when the template does not let answers be told from the text around them, or
+    Raises: UserError when answers cannot be separated from the text around them, or the template
         leaves out a part of the conversation.
     """
     if found := template.marked(conversation):
@@ -187,7 +187,7 @@ def find_answer(template: ChatTemplate, conversation: Conversation, place: int) 
     Where the prompt opens a thought, an answer with thoughts continues it, also if the template
     leaves them out; an answer without stands as the template writes it, without the opened thought.
 
-    Raises: UserError when the two cannot be told apart, or the template leaves out a part of them.
+    Raises: UserError when the two cannot be separated, or the template leaves out a part of them.
     """
     prompt, answer = _find_answer(template, conversation, place)
     answers = range(place, len(conversation.messages))
@@ -283,12 +283,12 @@ def _closing(tag: str) -> str:
 
 
 def _opening(template: ChatTemplate, prompt: Conversation, before: str) -> str:
-    """Returns what a prompt ends with so that the assistant begins."""
+    """Returns the generation prompt: the end of a prompt after which the assistant begins."""
     return before[_shared(before, template.text(prompt)) :]
 
 
 def _shared(text: str, other: str) -> int:
-    """Returns the length of what two texts begin with, without a tag that only begins alike."""
+    """Returns the length of two texts' common prefix, without an incomplete tag at its end."""
     pairs = zip(text, other, strict=False)
     length = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     if length in (len(text), len(other)):
@@ -333,10 +333,10 @@ def _check_order(spans: list[Span], conversation: Conversation) -> list[Span]:
 def _ambiguous_answer_error(conversation: Conversation, what: str) -> UserError:
     return UserError(
         f"{row_name(conversation.index)}: "
-        f"{what} cannot be told from the text around it, as the chat "
-        "template writes that text differently once the answer is there: set "
-        "`format.enable_thinking` as the answers were written, or `format.chat_template` to a "
-        "template with {% generation %} around what the assistant writes"
+        f"{what} cannot be separated from the text around it, because the chat template renders "
+        "that text differently after the answer is added: set `format.enable_thinking` as it was "
+        "when the answers were written, or `format.chat_template` to a template with "
+        "{% generation %} around the assistant's text"
     )
 
 
@@ -357,7 +357,7 @@ def require_complete(
     Of answers, the text is looked for in those of these places. Thoughts of earlier ones may be
     left out.
 
-    Raises: UserError naming what the template leaves out.
+    Raises: UserError that names the missing part.
     """
     _require_calls(template, conversation)
     thoughts, _ = split_thoughts(conversation.messages[-1])
@@ -415,7 +415,7 @@ def _require_calls(template: ChatTemplate, conversation: Conversation) -> None:
 
 
 def _writes_content(template: ChatTemplate, conversation: Conversation, place: int) -> bool:
-    """Returns True if a message's text changes what is rendered, also where it is not verbatim."""
+    """Returns True if a message's text affects the rendered text, even if it is not verbatim."""
     other = {**conversation.messages[place], "content": PLACEHOLDER}
     messages = [*conversation.messages[:place], other, *conversation.messages[place + 1 :]]
     try:

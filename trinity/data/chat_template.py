@@ -1,8 +1,8 @@
-"""Chat templates: their syntax, the variables that they read, and the messages in what they write.
+"""Chat templates: their syntax, the variables that they read, and the messages in rendered text.
 
-A chat template writes a chat in a loop over its messages. A copy of the template puts marks around
-what each pass of such a loop writes; without the marks its text must be the prompt itself. Where it
-is not, as with a template that trims what its loop has written, roles are not known.
+A chat template renders a chat in a loop over its messages. A copy of the template puts marks around
+the output of each iteration; without the marks, its text must equal the prompt. If it does not, as
+with a template that trims the output of its loop, roles are unknown.
 
     roles = ChatRoles(template)
     roles.parts(text, messages, {"tools": None, "add_generation_prompt": True})
@@ -27,7 +27,7 @@ from trinity.errors import UserError
 
 BEGIN, END = "trinity_begin_of_message", "trinity_end_of_messages"
 MARK = re.compile("\ue000(\\d*)\ue001")
-"""Two characters of Unicode's private use, with the place of a message between them, or nothing."""
+"""Two private-use characters of Unicode, with or without the place of a message between them."""
 SYSTEM_ROLES = ("system", "developer")
 _TURN_OF_TEXT = re.compile(r"\bcontent['\"]?\]? is not none")
 Message = dict[str, Any]
@@ -93,7 +93,7 @@ class ChatRoles:
     def parts(
         self, text: str, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, object]
     ) -> list[ChatPart]:
-        """Returns the parts of a prompt; none where the marked template writes another one."""
+        """Returns the parts of a prompt; empty if the marked template renders another prompt."""
         loops = _Loops()
         marks = {BEGIN: loops.begin, END: loops.end}
         try:
@@ -116,7 +116,7 @@ class _Loops:
         self._marked: set[int] = set()
 
     def begin(self, loop: int, item: object) -> str:
-        """Returns the mark before a message; nothing if the loop is over something else."""
+        """Returns the mark before a message; empty if the loop is not over messages."""
         role = item.get("role") if isinstance(item, Mapping) else None
         if not isinstance(role, str):
             return ""
@@ -141,9 +141,9 @@ def _mark(tree: nodes.Template, loop: nodes.For, number: int) -> None:
 
 
 def _writes(loop: nodes.For) -> bool:
-    """Returns False for a loop that only looks at messages, as some do within the loop that writes.
+    """Returns False for a loop that only reads messages, as some do inside the rendering loop.
 
-    Its marks would part what is written for one message.
+    Its marks would split the text of one message.
     """
     return any(
         not isinstance(part, nodes.TemplateData) or part.data.strip()
@@ -187,7 +187,7 @@ def _with_system(
     """Adds a first message of the system that the template wrote before its loop."""
     first: Mapping[str, object] = messages[0] if messages else {}
     begin = parts[0].start if parts else 0
-    role, content = first.get("role"), first.get("content")  # a workflow may give others, or none
+    role, content = first.get("role"), first.get("content")  # of any type, or missing
     if role not in SYSTEM_ROLES or begin == 0:
         return parts
     is_there = isinstance(content, str) and content.strip() and content.strip() in text[:begin]
@@ -210,9 +210,9 @@ def render_with_calls(
 ) -> tuple[str, Sequence[Message]]:
     """Renders messages, and returns them as the template took them.
 
-    Arguments of calls are objects. A template that joins them with text, as DeepSeek's does, gets
-    them as JSON. A message that calls and says nothing has an empty text, or null for a template
-    that begins another turn for a text.
+    Arguments of tool calls are objects. A template that concatenates them with text, as DeepSeek's
+    does, gets them as JSON. A message with calls and without text has an empty text, or null if the
+    template would begin another turn for an empty text.
 
     Raises: one of NOT_RENDERED, the first one.
     """

@@ -125,7 +125,7 @@ def tensor_from_proto(tensor: experience_pb2.Tensor) -> Array:
         tensor.dtype == Tensor.DTYPE_BOOL
         and np.frombuffer(tensor.data, np.uint8).max(initial=0) > 1
     ):
-        # Indexing with such a mask reads memory beside the array.
+        # Indexing with such a mask reads memory outside of the array.
         raise ValueError("a tensor of bools has bytes other than 0 and 1")
     data: ArrayData = np.frombuffer(tensor.data, dtype=name).reshape(tuple(tensor.shape))
     if tensor.dtype == Tensor.DTYPE_BFLOAT16:
@@ -205,7 +205,7 @@ def check_spans(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRef:
-    """Identifies what a sample belongs to; together with its EID it gives the sample's id."""
+    """Identifies the assignment of a sample; with the EID it determines the sample's id."""
 
     tenant: str
     experiment_id: str
@@ -345,7 +345,7 @@ def experience_from_proto(message: experience_pb2.Experience) -> Experience:
 def finish_reason_of(message: experience_pb2.Experience) -> FinishReason:
     """Returns the finish reason of a message.
 
-    Raises: ValueError when it has none.
+    Raises: ValueError when it is missing.
     """
     reason = FINISH_REASON_NAMES.get(message.finish_reason)
     if reason is None:

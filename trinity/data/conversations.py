@@ -23,7 +23,7 @@ _NULLS_WITH_MEANING = frozenset({"default", "const"})
 
 
 class BadConversation(UserError):
-    """Messages that cannot be used; its text is what is wrong with them."""
+    """Messages that cannot be used; the text describes the error."""
 
 
 def parse_messages(value: object) -> list[JsonObject]:
@@ -115,7 +115,7 @@ def _message(value: object, place: int) -> JsonObject:
             raise _no_message(place)
     else:
         message[CALLS] = [_with_parsed(call, of) for call, of in functions_of(message)]
-    # Some templates tell a call of tools by a content that is none.
+    # Some templates recognize a tool call by a null content.
     content = message.get("content")
     return message | {"content": _text(content, place) if isinstance(content, list) else content}
 

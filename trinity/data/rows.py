@@ -58,7 +58,7 @@ def read_rows(
 
     Rows of parquet and Arrow files are decoded `batch_rows` at a time.
 
-    Raises: UserError naming the file and what is wrong with it.
+    Raises: UserError that names the file and its error.
     """
     return (row for _, row in placed_rows(stream, name, batch_rows=batch_rows))
 
@@ -93,12 +93,12 @@ def reading_errors(name: str) -> Iterator[None]:
 
 
 def plain_stream(stream: IO[bytes], name: str) -> IO[bytes]:
-    """Returns what a compressed file holds; any other file is returned as it is."""
+    """Returns the decompressed content of a compressed file; other files are returned unchanged."""
     return cast(IO[bytes], gzip.open(stream)) if name.endswith(COMPRESSED) else stream
 
 
 def file_kind(name: str) -> str:
-    """Returns the extension that says what a file holds, without that of its compression."""
+    """Returns the extension for a file's format, without that of its compression."""
     return name.removesuffix(COMPRESSED).rpartition(".")[2]
 
 
@@ -139,7 +139,7 @@ def _finite_line(line: str, where: str) -> str:
         return line
     try:
         row = json.loads(line)
-    except (ValueError, RecursionError):  # the buffer says what is wrong with it
+    except (ValueError, RecursionError):  # the buffer reports the error
         return line
     return row_to_json(row, where) if isinstance(row, dict) else line
 

@@ -82,7 +82,7 @@ def _use(record: query_pb2.ExperienceRecord) -> JsonObject:
 
 
 def content_row(sample: Experience) -> JsonObject:
-    """Returns what a sample consists of: texts, tokens, masks, log-probabilities, arrays."""
+    """Returns the contents of a sample: texts, tokens, masks, log-probabilities, arrays."""
     body = sample.body
     pair = body if isinstance(body, Pair) else None
     sequence = body.chosen if isinstance(body, Pair) else body

@@ -6,7 +6,7 @@
         experience = ExperienceModel.to_experience(row)
         print(experience.prompt_text, experience.response_text, experience.reward)
 
-Contents are protobuf (`trinity.api.v1.Experience`), which runs nothing when it is read.
+Contents are protobuf (`trinity.api.v1.Experience`): reading them executes no code.
 """
 
 from collections.abc import Mapping

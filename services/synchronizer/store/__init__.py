@@ -1,1 +1,1 @@
-"""The synchronizer's state in Postgres: every change is a transaction, nothing is cached."""
+"""The synchronizer's state in Postgres: every change is a transaction; there is no cache."""

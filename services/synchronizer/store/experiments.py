@@ -86,7 +86,7 @@ async def owner_of(
 
 
 async def save(connection: Connection, old: Experiment, new: Experiment) -> bool:
-    """Saves changes, under the lock of `locked`; False if there are none."""
+    """Saves changes, under the lock of `locked`; False if both are equal."""
     if new == old:
         return False
     await connection.execute(
@@ -106,7 +106,7 @@ async def save(connection: Connection, old: Experiment, new: Experiment) -> bool
 
 
 async def save_turn(connection: Connection, experiment: Experiment, turn: DeviceTurn) -> bool:
-    """Saves whose turn it is, under the lock of `locked`; False if nothing has changed."""
+    """Saves the turn, under the lock of `locked`; False if it has not changed."""
     if turn == experiment.turn:
         return False
     await connection.execute(

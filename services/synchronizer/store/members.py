@@ -85,7 +85,7 @@ _INSERT = _insert()
 
 
 def _trim(experiment_id: uuid.UUID | None) -> sa.ClauseElement:
-    """Deletes what is older than the newest of an experiment, or of a tenant's idle members."""
+    """Deletes all but the newest waits of an experiment, or of a tenant's idle members."""
     of_group: tuple[sa.ColumnElement[bool], ...] = (_wait.experiment_id == experiment_id,)
     if experiment_id is None:
         of_group = (_wait.experiment_id.is_(None), _wait.tenant == _TENANT)
@@ -148,9 +148,9 @@ class HeartbeatOutcome(StrEnum):
 
     RECORDED = "recorded"
     FOREIGN = "foreign"
-    """The id belongs to a member of another role or tenant; nothing changed."""
+    """The id belongs to a member of another role or tenant; the heartbeat is ignored."""
     TOO_MANY = "too many"
-    """The member is new, and its tenant has as many as it may have; nothing changed."""
+    """The member is new, and its tenant has reached its limit; the heartbeat is ignored."""
 
 
 async def record_heartbeat(
@@ -267,7 +267,7 @@ def _from_row(row: Row) -> Member:
 async def pinned_versions(
     connection: Connection, experiment_id: uuid.UUID, stage: str
 ) -> tuple[int, ...]:
-    """Returns the distinct versions of a stage that live members use, in order; skips -1 (none)."""
+    """Returns the distinct versions of a stage that live members use, in order, without -1."""
     query = sa.select(_member.version, _member.pinned_versions).where(
         _member.experiment_id == experiment_id,
         _member.stage == stage,

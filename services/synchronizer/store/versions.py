@@ -55,10 +55,10 @@ def from_row(row: Row) -> PublishedVersion:
 async def publish(connection: Connection, experiment: Experiment, new: PublishedVersion) -> bool:
     """Records weights, under the experiment's lock; False if they were recorded before.
 
-    A later copy takes the place of an earlier one, with nothing wrong known of it.
+    A later copy replaces an earlier one and has no reported damage.
 
     Raises: Superseded when a newer incarnation has published; PreconditionFailed when the new one
-    contradicts what is published.
+    contradicts the published one.
     """
     of_stage = _of_stage(experiment.id, new.stage)
     order = (_version.incarnation.desc(), _version.version.desc())
@@ -84,7 +84,7 @@ async def publish(connection: Connection, experiment: Experiment, new: Published
 
 
 async def _replace(connection: Connection, experiment: Experiment, new: PublishedVersion) -> bool:
-    """Replaces an earlier copy; False if there is none."""
+    """Replaces an earlier copy; False if there was no earlier one."""
     replaced = ("path", "manifest_sha256", "offer_address", "offer_group", "copy")
     changed = await connection.fetch(
         sa.update(tables.version)
@@ -98,7 +98,7 @@ async def _replace(connection: Connection, experiment: Experiment, new: Publishe
 async def report_damage(
     connection: Connection, experiment_id: uuid.UUID, key: VersionKey, reason: str
 ) -> bool:
-    """Records what is wrong with this copy of a version; False if a report is on record, or the
+    """Records the damage of this copy of a version; False if damage is already recorded, or the
     copy was replaced or retired.
     """
     is_copy = sa.and_(_version.copy == key.copy, _version.available, _version.damage == "")
