@@ -152,7 +152,7 @@ class DeviceLock:
         return True
 
     def release(self) -> None:
-        """Lets go; does nothing if this handle does not have it."""
+        """Releases the device, if this handle holds it."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
@@ -166,9 +166,9 @@ class DeviceLock:
 
 
 class WantedDevice:
-    """A wish for the device, which goes with the process that has it, however that ends.
+    """A wish for the device; it ends with its process, however that ends.
 
-    It decides nothing: it asks a holder that could go on to leave.
+    It is only advice: a holder that could continue should release the device.
     """
 
     def __init__(self, path: Path) -> None:
@@ -176,12 +176,12 @@ class WantedDevice:
         self._descriptor: int | None = None
 
     def show(self) -> None:
-        """Shows the wish; where a holder looks for it at this moment, the next call does."""
+        """Shows the wish; if a holder checks for it at this moment, the next call shows it."""
         if self._descriptor is None:
             self._descriptor = _try_lock(self._path, fcntl.LOCK_SH)
 
     def withdraw(self) -> None:
-        """Wishes no longer; does nothing without a wish."""
+        """Withdraws the wish, if there is one."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             _unlock(descriptor)

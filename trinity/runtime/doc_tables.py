@@ -18,14 +18,14 @@ def write_page(description: str, documented: Callable[[str], str]) -> None:
     """Writes the page named on the command line, or with --check exits on a difference."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
+    parser.add_argument("--check", action="store_true", help="do not write, fail on a difference")
     options = parser.parse_args()
     before = options.file.read_text(encoding="utf-8")
     after = documented(before)
     if not options.check:
         options.file.write_text(after, encoding="utf-8")
     elif before != after:
-        sys.exit(f"{options.file} is not what the code says: run make docs")
+        sys.exit(f"{options.file} differs from the code: run make docs")
 
 
 def fill_tables(text: str, lines_of: Callable[[str], Iterable[str]]) -> str:

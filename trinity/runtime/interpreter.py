@@ -1,6 +1,6 @@
-"""The Python that runs this: what it must be, and files that hide modules.
+"""The Python interpreter: requirements for it, and files that hide modules.
 
-It is read before anything else, so it imports only what the interpreter has loaded by itself.
+This module is imported first, so it imports only modules that the interpreter has loaded already.
 """
 
 import os
@@ -45,7 +45,7 @@ def check_interpreter(
 def hiding_files(path: "Sequence[str]" = sys.path) -> "Iterator[str]":
     """Yields a sentence for each file of PYTHONPATH or of the first folder that hides a module.
 
-    Folders of the environment are left out: libraries put some of theirs in front on purpose.
+    Folders of the environment are skipped: libraries put some folders in front on purpose.
     """
     installed = os.path.join(sys.prefix, "")
     for place, entry in enumerate(path):
@@ -76,7 +76,7 @@ def _foreign_package(entry: str) -> str:
 
 
 def _module_name(entry: "os.DirEntry[str]") -> str:
-    """Returns the module that a file or folder is, or nothing."""
+    """Returns the module name of a file or folder, or an empty text."""
     name, ending = os.path.splitext(entry.name)
     if ending == ".py":
         return name

@@ -19,9 +19,9 @@ SLOWEST_DISK = 10 * 2**20
 
 
 class LifeSigns:
-    """Shows that work goes on, to those that end what is silent for too long.
+    """Shows progress to a watchdog that ends silent work.
 
-    A disk that hangs is noticed: signs end with the time that its bytes may take at most.
+    A disk that hangs is noticed: signs stop after the longest time that its bytes may take.
     """
 
     def __init__(self, show: Callable[[], None], *, bytes_per_second: float = SLOWEST_DISK) -> None:
@@ -62,4 +62,4 @@ class LifeSigns:
 
 
 UNWATCHED = LifeSigns(lambda: None)
-"""Those of work that nothing waits for."""
+"""The signs of work without a watchdog."""

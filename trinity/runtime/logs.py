@@ -37,7 +37,7 @@ LogStyle: TypeAlias = Literal["text", "json"]
 
 
 def redact_passwords(text: str) -> str:
-    """Returns the text with `***` in place of the password of each address in it."""
+    """Returns the text with the password of each address replaced by `***`."""
     return _IN_ADDRESS.sub(rf"\g<user>:{HIDDEN}@", text) if "://" in text else text
 
 
@@ -73,7 +73,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line; fields of `extra` stand beside the standard ones."""
+    """One JSON object per line, with the standard fields and those of `extra`."""
 
     def __init__(self, service: str) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class RateLimitedLog:
 
     def _begin(self, burst: _Burst) -> None:
         self._bursts[burst.key] = burst
-        import asyncio  # a short command logs nothing and need not wait for it
+        import asyncio  # the import is slow, and short commands do not log
 
         asyncio.get_running_loop().call_later(self._interval_seconds, self._end, burst.key)
 

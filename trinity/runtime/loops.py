@@ -29,7 +29,7 @@ EXPERIMENT = "experiment "
 
 
 class LoopKind(StrEnum):
-    """Kinds of loops, by what a failure holds up; a wait for one is named so."""
+    """Kinds of loops, by the work that a failure blocks; waits for a loop use this name."""
 
     DATA_PATH = "data path"
     """A run, which stalls without it."""
@@ -38,7 +38,7 @@ class LoopKind(StrEnum):
 
 
 async def _report_nowhere(_: str, __: bool) -> None:
-    """Stands for health where a process has none."""
+    """Replaces the health report of a process without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,8 +38,8 @@ RECONNECT_OPTIONS: Mapping[str, float] = {
 def preserve_cancellation() -> Iterator[None]:
     """Raises a cancellation that the client's calls within the block may have swallowed.
 
-    The client waits with `asyncio.wait_for`, which in Python 3.11 may return the result in place of
-    a cancellation that comes at the same moment: a loop around the call would never end.
+    The client waits with `asyncio.wait_for`. In Python 3.11 it may return the result and drop a
+    cancellation that arrives at the same moment: a loop around the call would never end.
     """
     yield
     task = asyncio.current_task()
@@ -61,7 +61,7 @@ async def connect(
     `on_return` is called after every reconnect.
 
     Raises: UserError when the address is invalid or the broker refuses user or password;
-    Unavailable when nothing answers in time.
+    Unavailable when the broker does not answer in time.
     """
     attempt = _ConnectAttempt(FastReconnectClient(), name, on_return)
     connecting = asyncio.ensure_future(attempt.connect(url))
@@ -82,7 +82,7 @@ async def connect(
 
 
 def fault_of_broker(error: BaseException) -> str:
-    """Says what a failed call means: a refusal, with its reason, or no answer."""
+    """Describes the cause of a failed call: a refusal, with its reason, or no answer."""
     if isinstance(error, NoStreamResponseError):
         return "the broker has no stream of results: the buffer makes it when the broker has room"
     if not isinstance(error, APIError) or error.description is None:

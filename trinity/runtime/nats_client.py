@@ -1,4 +1,4 @@
-"""Clients of nats-py that change what the library has no setting for.
+"""Clients of nats-py with behaviour that the library has no setting for.
 
 This file alone uses the library's insides: `_process_op_err`, `_transport._io_writer`,
 `_process_msg`, `_ps` and the states of its parser. They hold for nats-py 2.16;

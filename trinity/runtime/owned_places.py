@@ -1,7 +1,7 @@
-"""Places that a user names and the program writes to: what is there and not ours stays as it is.
+"""Paths that a user names and the program writes to; contents of others are never changed.
 
-A folder of ours holds the file `.trinity`. A single file is made and never replaced, unless it
-carries a mark of its own, as lines of experiences and tokens do, or the user asks for it.
+A folder of ours has a file `.trinity`. A single file is created and never replaced, unless it has
+a mark in its content, as lines of experiences and tokens do, or the user asks for it.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ def mark_if_new(folder: Path) -> None:
 
 @contextlib.contextmanager
 def working_folder(target: Path) -> Iterator[Path]:
-    """Yields an empty folder beside a target, for its parts; what a killed process left is removed.
+    """Yields an empty folder next to a target, for its parts; removes that of a killed process.
 
     Raises: UserError when something else has its name.
     """
@@ -70,7 +70,7 @@ def working_folder(target: Path) -> Iterator[Path]:
 
 
 def move_to_new(made: Path, path: Path) -> None:
-    """Moves what is finished to its path. Raises: UserError when something is there by now."""
+    """Moves a finished file or folder to its path. Raises: UserError if the path exists by now."""
     if os.path.lexists(path):
         raise UserError(f"{path} exists by now: give another path, or remove it")
     made.rename(path)
@@ -98,7 +98,7 @@ def is_line_of_ours(line: bytes) -> bool:
 
 
 def is_begun_line_of_ours(line: bytes) -> bool:
-    """Returns true for what a killed writer has left of its last line."""
+    """Returns true for an incomplete last line, left by a killed writer."""
     return line.startswith(LINE_MARK.encode())
 
 
@@ -120,6 +120,6 @@ def check_lines(path: Path) -> None:
 def foreign_line_error(path: Path, number: int) -> UserError:
     """Returns the error for a file with a line that Trinity has not written."""
     return UserError(
-        f"{path}, line {number}, is not of Trinity's experiences, so nothing is written there and "
-        "nothing is changed: give another path, or move the file away"
+        f"{path}, line {number}, is not of Trinity's experiences, so the file is left unchanged: "
+        "give another path, or move the file away"
     )

@@ -58,8 +58,8 @@ class QuickConnection(psycopg.AsyncConnection[Any]):
     """A connection that polls its socket before it waits.
 
     The driver passes through the event loop for each part of an answer, some 16 KB: hundreds of
-    times for a batch of experiences. Polling saves 28 % of the time of an answer of 4 MiB, and
-    nothing of a small one.
+    times for a batch of experiences. Polling saves 28 % of the time of an answer of 4 MiB, but does
+    not speed up small ones.
 
     `wait` is not in the driver's manual. psycopg 3.2 and 3.3 have it; with another version
     tests/unit/runtime/test_library_internals.py fails. A connection works without this class, too.
@@ -278,7 +278,7 @@ async def ping(engine: AsyncEngine) -> None:
 
 
 class Probe:
-    """Checks repeatedly that the database answers; give it an engine of its own.
+    """Checks repeatedly that the database answers; needs a separate engine.
 
     A pool that is merely busy must not look like a database that is down. A frozen database does
     not release a query, not even a cancelled one, so an unanswered ping is not abandoned but

@@ -1,4 +1,4 @@
-"""Waits and heartbeats: what a process does and waits for, reported to the synchronizer."""
+"""Waits and heartbeats: the activity and waits of a process, reported to the synchronizer."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ Role = Literal["explorer", "trainer", "buffer"]
 _ROLES = {"explorer": pb.ROLE_EXPLORER, "trainer": pb.ROLE_TRAINER, "buffer": pb.ROLE_BUFFER}
 _GONE = "gone"
 _NONE = -1
-"""The version of a member that has none."""
+"""The version of a member without weights."""
 SERVING_AT = "serving at "
 """The activity of an explorer that serves a model starts so; its address follows."""
 MEMBER_TIMEOUT_SECONDS = 10.0
@@ -217,19 +217,19 @@ class WaitRegistry:
     def to_proto(self) -> list[pb.Wait]:
         """Describes every wait, the longest first."""
         with self._lock:
-            now = time.monotonic()  # under the lock: none of them began after it
+            now = time.monotonic()  # under the lock, so that no wait began after it
             waits = [*self._open, *self._named.values()]
         return [wait.to_proto(now) for wait in sorted(waits, key=lambda wait: wait.since)]
 
     def set_work(self, experiment_id: str, stage: str) -> None:
-        """Sets what waits that end from now on belong to; empty for nothing."""
+        """Sets the experiment and stage of waits that end from now on; both may be empty."""
         with self._lock:
             self._work = (experiment_id, stage)
 
     def closed_to_proto(self) -> list[pb.ClosedWait]:
         """Describes the waits that have ended and are not forgotten yet, the oldest first."""
         with self._lock:
-            now = time.monotonic()  # under the lock: none of them ended after it
+            now = time.monotonic()  # under the lock, so that no wait ended after it
             ended = tuple(self._closed)
         told = [closed.wait.to_closed_proto(now, closed.ended, closed.number) for closed in ended]
         for message, closed in zip(told, ended, strict=True):
@@ -237,7 +237,7 @@ class WaitRegistry:
         return told
 
     def forget_closed(self, last_number: int) -> None:
-        """Forgets the waits that have ended up to this one: they were told."""
+        """Forgets the closed waits up to this number: they were reported."""
         with self._lock:
             while self._closed and self._closed[0].number <= last_number:
                 self._closed.popleft()
@@ -298,7 +298,7 @@ class Heartbeats:
         self._change(address=address)
 
     def set_work(self, experiment_id: str, stage: str) -> None:
-        """Sets the experiment and stage that this process works on; empty for none."""
+        """Sets the experiment and stage that this process works on; both may be empty."""
         self.waits.set_work(experiment_id, stage)
         self._change(experiment_id=experiment_id, stage=stage)
 
@@ -307,7 +307,7 @@ class Heartbeats:
         self._change(activity=activity)
 
     def set_note(self, note: str) -> None:
-        """Sets what follows the description of what this process does; empty for nothing."""
+        """Sets a note that is shown after the activity; may be empty."""
         with self._lock:
             if self._note == note:
                 return

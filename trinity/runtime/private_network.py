@@ -12,15 +12,15 @@ from trinity.runtime.security.loopback import is_loopback
 
 GLOO = "GLOO_SOCKET_IFNAME"
 INTERFACES = (GLOO, "NCCL_SOCKET_IFNAME")
-"""Variables of gloo and NCCL; what the operator sets stays."""
+"""Variables of gloo and NCCL; values set by the operator are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateAddress:
     """An IP address of this host, and the setting that names it.
 
-    What is said there is neither encrypted nor authenticated, so it must be of loopback or of a
-    private network.
+    Traffic to it is neither encrypted nor authenticated, so it must be of loopback or of a private
+    network.
 
     address = PrivateAddress(address="10.0.0.1", variable="TRINITY_...", speakers="ranks")
     address.interface()   # "eth0"
@@ -84,7 +84,7 @@ class PrivateAddress:
 
 
 def _exist(variable: str, names: str, known: Collection[str]) -> bool:
-    """gloo takes names; NCCL takes beginnings, names after `=`, and after `^` what is left out."""
+    """gloo takes names; NCCL takes prefixes, names after `=`, and exclusions after `^`."""
     if variable == GLOO or names.startswith("="):
         return all(name in known for name in names.removeprefix("=").split(","))
     return names.startswith("^") or all(

@@ -14,8 +14,8 @@ _GRPC_EXCEPTIONS = "no_grpc_proxy"
 def reach_loopback_directly(environment: MutableMapping[str, str] = os.environ) -> None:
     """Adds the hosts of this machine to the exceptions, for libraries and child processes.
 
-    A proxy reaches its own loopback, not this machine's: a model's address, a collector of spans
-    and a judge beside the explorer would be asked somewhere else.
+    A proxy reaches its own loopback, not this machine's: requests to a model, a collector of spans
+    or a judge on this machine would go to the proxy's machine.
     """
     if not any(environment[name] for name in environment if name.lower() in _PROXIES):
         return

@@ -28,7 +28,7 @@ FIRST_PAUSE_SECONDS = 0.2
 MAX_PAUSE_SECONDS = 0.5
 """A killed service is back within seconds, and a retry costs it little."""
 ASK_AGAIN_SECONDS = 1.0
-"""Pause before a peer that was not ready is asked again."""
+"""Pause before the next call to a peer that was not ready."""
 
 
 class WaitReporter(Protocol):
@@ -181,7 +181,7 @@ class RetryPolicy:
 
     @property
     def deadline_seconds(self) -> float:
-        """The deadline as waits show it: 0 if there is none."""
+        """The deadline as waits show it: 0 for no deadline."""
         return self.seconds if math.isfinite(self.seconds) else 0.0
 
     def deadline_error(self, waits_for: str, what: str) -> RolloutStageFailed:
@@ -189,7 +189,7 @@ class RetryPolicy:
         return RolloutStageFailed(f"waited {self.seconds:g} s for the {waits_for} {what}")
 
     def new_retry(self, *, waits_for: str, purpose: str) -> Retry:
-        """Returns the retries of one operation, which report a wait of their own."""
+        """Returns the retries of one operation, with a separate wait."""
         prefix = f"to {purpose}: "
         return Retry(
             seconds=self.seconds,

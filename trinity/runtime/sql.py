@@ -99,7 +99,7 @@ def _look_up(statement: Statement) -> tuple[_Compiled, Params]:
 def _compile(statement: Statement, key: CacheKey) -> _Compiled:
     compiler = statement.compile(dialect=_DIALECT, cache_key=key)
     assert isinstance(compiler, SQLCompiler)
-    assert not compiler.post_compile_params, "use any_(array) in place of in_(list)"
+    assert not compiler.post_compile_params, "use any_(array) instead of in_(list)"
     names = compiler.bind_names
     places = {bound.key: place for place, bound in enumerate(key.bindparams)}
     literals = {name: places[bound.key] for bound, name in names.items() if not bound.required}
@@ -171,13 +171,13 @@ class Connection:
             await self.flush()
 
     async def flush(self) -> None:
-        """Runs what is queued and raises its errors."""
+        """Runs queued statements and raises their errors."""
         if self._queued:
             await self._run([])
 
     @contextlib.asynccontextmanager
     async def copy(self, statement: sql.SQL | sql.Composed) -> AsyncIterator[psycopg.AsyncCopy]:
-        """Opens a COPY, after what is queued; pipeline mode is left for it."""
+        """Opens a COPY, after queued statements; pipeline mode is left for it."""
         if not self._is_autocommit:
             await self._enter_pipeline()
             await self._send_queued()
@@ -201,14 +201,14 @@ class Connection:
         except Exception:
             self._queued.clear()
             pipeline = await self._enter_pipeline()
-            with contextlib.suppress(psycopg.Error):  # what the failed statement has left behind
+            with contextlib.suppress(psycopg.Error):  # left behind by the failed statement
                 await pipeline.sync()
             await self.execute(_ROLL_BACK_TO)
             await self.flush()
             raise
 
     async def commit(self) -> None:
-        """Runs what is queued, with the COMMIT; `transaction` calls it at the end of its block."""
+        """Runs queued statements and COMMIT; `transaction` calls it at the end of its block."""
         if self._is_autocommit or (self._begin is not None and not self._queued):
             return
         await self._enter_pipeline()
@@ -217,7 +217,7 @@ class Connection:
         await self._leave_pipeline()
 
     async def roll_back(self) -> None:
-        """Drops what is queued and ends the transaction; `transaction` calls it on an error."""
+        """Drops queued statements and ends the transaction; `transaction` calls it on an error."""
         self._queued.clear()
         try:
             await self._driver.rollback()

@@ -3,7 +3,7 @@
 RUNS_PREFIX = "trinity.runs"
 RUNS_STREAM = "TRINITY_RUNS"
 RUNS_CONSUMER = "buffer"
-"""The stream that keeps what is published there, and its consumer, which stores it."""
+"""The stream of messages with this prefix, and the consumer that stores them."""
 
 
 def runs_subject(tenant: str, experiment_id: str, stage: str) -> str:

@@ -24,7 +24,7 @@ class TooManyAbandonedThreads(RuntimeError):
 
 
 class DaemonThreads:
-    """Runs calls beside the event loop, at most `max_threads` at a time; the others queue up.
+    """Runs calls in threads, at most `max_threads` at a time; the others queue up.
 
     A thread cannot be stopped. When the awaiting task is cancelled, a queued call is dropped; a
     running one is abandoned: it continues, and another thread may take its place. There are never
@@ -101,7 +101,7 @@ class DaemonThreads:
                 self._queue.remove(call)
 
     def _work(self, first: "_Call[Any]") -> None:
-        """Runs calls one after the other, until there is none or the last one was abandoned."""
+        """Runs calls one by one until the queue is empty or the last one was abandoned."""
         call: _Call[Any] | None = first
         while call is not None:
             call.run_call()
@@ -118,8 +118,7 @@ class DaemonThreads:
     def _refusal(self) -> TooManyAbandonedThreads:
         return TooManyAbandonedThreads(
             f"{self._max_abandoned} threads still run a {self._name} whose caller has given up, "
-            f"and no further one is started: give what a {self._name} waits for a limit of "
-            "its own"
+            f"and no further one is started: set a time limit for every wait of a {self._name}"
         )
 
 

@@ -139,7 +139,7 @@ def test_a_file_of_others_is_refused_and_stays_as_it_is(tmp_path: Path, content:
     Path(sink.place).write_bytes(content)
     target = open_target(sink)
     for _ in range(2):
-        with pytest.raises(SinkForeign, match="nothing is changed"):
+        with pytest.raises(SinkForeign, match="the file is left unchanged"):
             target.position(KEY)
         with pytest.raises(SinkForeign, match="is not of Trinity's experiences"):
             target.write(KEY, [row(1)], after=0, until=1)

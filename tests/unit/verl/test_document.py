@@ -21,7 +21,7 @@ def test_a_page_that_differs_is_found(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "trinity.verl.document", str(page), "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "is not what the code says" in done.stderr
+    assert "differs from the code: run make docs" in done.stderr
 
 
 def test_every_row_is_in_a_table() -> None:

@@ -10,7 +10,7 @@ from trinity.runtime.security.authorization import Caller
 LOGGER_NAME = "audit"
 SHOWN_CHARACTERS = 120
 STEERED_FIELDS = ("experiment_id", "stage", "taskset", "reason", "dry_run")
-"""Request fields that say what is steered; all others stay out of the log."""
+"""Request fields that name the steered item; all others stay out of the log."""
 
 logger = logging.getLogger(LOGGER_NAME)
 _limited = RateLimitedLog(logger)
@@ -39,7 +39,7 @@ def log_refusal(
 
 
 def log_steering(*, method: str, peer: str, caller: Caller, request: Message) -> None:
-    """Logs a call that changes what others rely on, one line each."""
+    """Logs a steering call in one line."""
     extra = {"method": method, "peer": peer, "subject": truncated(caller.subject)}
     logger.info("steered", extra={**extra, "tenant": caller.tenant, **_what(request)})
 
@@ -58,7 +58,7 @@ def _host_and_port(peer: str) -> tuple[str, str]:
 
 
 def _what(request: Message) -> dict[str, object]:
-    """Returns the fields of the request, and of the key in it, that name what is steered."""
+    """Returns the fields of the request, and of its key, that name the steered item."""
     what: dict[str, object] = {}
     for field, value in request.ListFields():
         if field.name == "key":

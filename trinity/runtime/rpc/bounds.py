@@ -20,7 +20,7 @@ USUAL_BYTES = 16 * KIB
 LIST_BYTES = 256 * KIB
 """Lists and maps of small things: ids, numbers, notices."""
 SAMPLE_BYTES = 48 * MIB
-"""A sample goes into one message of at most 64 MiB, with what is known about it."""
+"""A sample goes into one message of at most 64 MiB, together with its metadata."""
 BOUNDS: Mapping[str, int] = {
     "CreateExperimentRequest.plan_json": 3 * MIB,
     "OpenStageRequest.plan_json": MAX_REQUEST_BYTES,
@@ -76,7 +76,7 @@ def bound_of(field: FieldDescriptor) -> int:
     if field.name in EXPLANATIONS:
         return EXPLANATION_BYTES
     if field.message_type is not None and not field.is_repeated:
-        return MAX_MESSAGE_BYTES  # the fields of the message have bounds of their own
+        return MAX_MESSAGE_BYTES  # the message's fields are bounded, too
     return LIST_BYTES if field.is_repeated else USUAL_BYTES
 
 

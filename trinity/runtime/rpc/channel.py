@@ -34,8 +34,8 @@ def _unary_methods() -> list[dict[str, str]]:
     ]
 
 
-# Only UNAVAILABLE is retried: every RPC of the contracts may be sent again, and the server has done
-# nothing when it answers so. Callers handle longer outages, under a named wait.
+# Only UNAVAILABLE is retried: every RPC of the contracts may be sent again, and a server with this
+# answer has not started the call. Callers handle longer outages, under a named wait.
 RETRY_CONFIG = json.dumps(
     {
         "methodConfig": [
@@ -95,7 +95,7 @@ def open_sync_channel(
     """Opens a channel for threads, otherwise like `open_channel`; close it when done.
 
     With `server_name` the server's certificate must have that name instead of the address. A client
-    that only checks health needs no token: a service that calls no other has none.
+    that only checks health needs no token: services that call no others do not have one.
 
     There are no retries: a stream that is retried after its server was killed hangs in grpcio 1.85
     beyond its deadline, forever. The caller waits and retries.

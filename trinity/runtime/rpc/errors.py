@@ -52,7 +52,7 @@ def error_of(error: grpc.RpcError) -> RpcError:
 
 @contextlib.contextmanager
 def translate_rpc_errors(service: str = "") -> Iterator[None]:
-    """Raises our error in place of gRPC's; a service's name is put before its text."""
+    """Raises our errors instead of gRPC's, prefixed with a service's name."""
     try:
         yield
     except grpc.aio.AioRpcError as error:
@@ -61,6 +61,6 @@ def translate_rpc_errors(service: str = "") -> Iterator[None]:
 
 
 async def answer_of(call: Awaitable[ValueT]) -> ValueT:
-    """Returns the answer of an RPC; raises our error in place of gRPC's."""
+    """Returns the answer of an RPC; raises our errors instead of gRPC's."""
     with translate_rpc_errors():
         return await call

@@ -51,7 +51,7 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """True if what the service needs is usable."""
+        """True if the dependencies of the service are usable."""
         return self._reason is None
 
     async def start(self) -> None:

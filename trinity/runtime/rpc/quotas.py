@@ -107,7 +107,7 @@ class QuotaUse:
         self._used[tenant] += more
 
     def give_back(self, tenant: str, num: int = 1) -> None:
-        """Gives back what was taken."""
+        """Gives back used quota."""
         self._used[tenant] -= num
         if self._used[tenant] <= 0:
             del self._used[tenant]

@@ -33,7 +33,7 @@ SERVER_OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.server_handshake_timeout_ms", 10_000),
     # ...and one that has made no call for this long; our clients reconnect transparently.
     ("grpc.max_connection_idle_ms", 300_000),
-    # No client of ours has more than a few dozen calls in flight.
+    # Our clients have at most a few dozen calls in flight.
     ("grpc.max_concurrent_streams", 256),
     # Calls that wait for the event loop: from 1,000 on, the default drops some of any client.
     ("grpc.server.max_pending_requests", 16_384),

@@ -37,7 +37,7 @@ class BrokerUser:
 
 
 def explorer_user(password: str, tenant: str = "") -> BrokerUser:
-    """Returns a user that may publish results, or only one tenant's, and read nothing."""
+    """Returns a user that may publish results, or only one tenant's, but not read."""
     name = f"explorer-{tenant}" if tenant else "explorer"
     subjects = f"{RUNS_PREFIX}.{tenant}.>" if tenant else f"{RUNS_PREFIX}.>"
     return BrokerUser(name=name, password=password, publish=[subjects])

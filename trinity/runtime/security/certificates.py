@@ -27,7 +27,7 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 STORES = ("nats", "postgres")
 """Parts that serve with a certificate and do not use our tokens."""
 DEFAULT_TENANT = "default"
-"""The tenant of an experiment that names none."""
+"""The tenant of an experiment that does not name one."""
 TENANT_CODE_ROLES = ("explorer", "trainer")
 """Parts that run a tenant's own code, and so get the token of one tenant."""
 PARTS = (*ROLE_SCOPES, *STORES)

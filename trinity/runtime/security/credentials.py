@@ -57,7 +57,7 @@ class Credentials:
 
     folder: Path | None = None
     bearer: str = field(default="", repr=False)
-    """A token that is shown in place of the folder's own; empty for that one."""
+    """A token that replaces the folder's token, if not empty."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Credentials":

@@ -80,7 +80,7 @@ class TokenKeys:
     def caller_of(self, token: str) -> Caller:
         """Returns the caller that a token identifies.
 
-        Raises: Unauthenticated, also for an expired token; the text repeats nothing of it.
+        Raises: Unauthenticated, also for an expired token; the text does not contain the token.
         """
         self._refresh()
         caller = self._known.get(token) or self._remember(token)
@@ -139,7 +139,7 @@ class TokenKeys:
 def read_public_keys(path: Path) -> tuple[Ed25519PublicKey, ...]:
     """Returns all keys of a PEM file.
 
-    Raises: UserError when it holds none, or anything else.
+    Raises: UserError when it has no keys, or other contents.
     """
     try:
         blocks = path.read_bytes().split(_END_OF_KEY)[:-1]

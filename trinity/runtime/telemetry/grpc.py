@@ -1,7 +1,7 @@
 """Calls between services: propagates the span context and measures durations.
 
 Methods are wrapped instead of using interceptors: with an interceptor, grpc.aio gives callers
-another kind of call, whose streams and cancellation behave differently. When off, nothing is
+another kind of call, whose streams and cancellation behave differently. When off, methods are not
 wrapped, except at log level DEBUG, at which the end of each call is logged.
 """
 

@@ -56,7 +56,7 @@ def _check(variable: str, value: str, known: tuple[str, ...]) -> None:
 
 
 def start(service: str, attributes: Mapping[str, str] | None = None) -> None:
-    """Starts the telemetry that the OTEL_* variables request; does nothing without them.
+    """Starts the telemetry that the OTEL_* variables request, if any.
 
     Raises: UserError when they request something that is not known or not installed.
     """

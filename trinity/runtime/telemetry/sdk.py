@@ -174,7 +174,7 @@ def set_up(
     )
     options = {} if any(name.startswith("OTEL_BSP_") for name in os.environ) else BATCH_OPTIONS
     if spans.exporters:
-        # Of the SDK's own metrics only the queue's are needed: its length, and what was dropped.
+        # Of the SDK's own metrics only the queue's are needed: its length, and the dropped spans.
         os.environ.setdefault("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "true")
     processors = [
         BatchSpanProcessor(exporter, meter_provider=meters, **options)

@@ -2,8 +2,7 @@
 
 The trace of a task and its first span have the same ids in every process and after every restart:
 both are hashes of the assignment's id. A train step's ids follow from its place in the experiment.
-Any process that holds the work knows the trace; a killed explorer leaves nothing that the next one
-needs.
+Any process that holds the work knows the trace; the next explorer needs no state of a killed one.
 """
 
 import hashlib
@@ -82,7 +81,7 @@ class Span:
         """Marks the span as failed."""
 
     def end(self) -> None:
-        """Ends the span; later calls do nothing."""
+        """Ends the span; later calls have no effect."""
 
     def attach(self) -> None:
         """Makes the span the current one until the running task ends."""
