@@ -123,7 +123,7 @@ class StageFailures:
 
     name: str
     otherwise: str
-    """What the log says."""
+    """The log message for a failure."""
     waits: WaitReporter
     _shown: set[StageKey] = field(default_factory=set)
 

@@ -224,7 +224,7 @@ class WorkerIsolation:
         )
 
     def environment(self, given: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """Returns its variables; a list of what may stay forgets no credential."""
+        """Returns its variables: those on a list of allowed names, so credentials are left out."""
         kept = {*KEPT_VARIABLES, *self.variables}
         rule = {} if self.has_all_modules else {PLUGINS_ONLY_VARIABLE: "1"}
         return {

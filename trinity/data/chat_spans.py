@@ -266,7 +266,7 @@ def _continued(before: str, whole: str) -> tuple[str, str] | None:
 
 
 def _closing_length(opening: str, length: int, written: str) -> int:
-    """Returns the length of a tag that closes, there in the text, what only the opening opened."""
+    """Returns the length of a closing tag at this place for a thought opened in the prompt."""
     opened = _opened_thought(opening)
     if opened is None or length > opened.start("tag"):
         return 0

@@ -122,7 +122,7 @@ def _rows_of_kind(stream: IO[bytes], name: str, batch_rows: int) -> Iterator[_Nu
 def rows_to_json(stream: IO[bytes], name: str) -> Iterator[str]:
     """Yields the rows as JSON texts; JSON lines are passed through unchecked.
 
-    Raises: UserError for a file that is not what its name says.
+    Raises: UserError for a file whose format does not match its name.
     """
     if file_kind(name) in JSON_LINES:
         with reading_errors(name):
@@ -145,7 +145,7 @@ def _finite_line(line: str, where: str) -> str:
 
 
 def row_to_json(row: object, where: str) -> str:
-    """Encodes a row as one line of JSON; what JSON cannot hold becomes null, see `to_json_value`.
+    """Encodes a row as one line of JSON; unsupported values become null, see `to_json_value`.
 
     Raises: UserError for a value of an unknown type.
     """

@@ -19,7 +19,7 @@ _STEERING = re.compile(f"({_OWN_SEQUENCES})|[{re.escape(_ESCAPED_HERE)}]")
 
 
 class TerminalStream(io.TextIOWrapper):
-    """Escapes what would reorder a line, set a title, or write to the clipboard."""
+    """Escapes characters that would reorder a line, set a title, or write to the clipboard."""
 
     def write(self, text: str) -> int:
         """Writes a text; returns its length, as any stream does."""
@@ -33,7 +33,7 @@ def escape_steering(text: str) -> str:
 
 
 def guard_terminal() -> None:
-    """Makes output replace what cannot be shown and, on a terminal, escape what would steer it."""
+    """Makes output replace unprintable characters and, on a terminal, escape control characters."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, io.TextIOWrapper):

@@ -1,4 +1,4 @@
-"""The lock of a device that several processes use by turns: the kernel's, held by a living process.
+"""The lock of a device that several processes share; the kernel releases it when they end.
 
     lock = DeviceLock(path)
     waiting = HolderWatch(path, silence_seconds=3600)
@@ -8,9 +8,10 @@
     lock.show_life()      # now and then, while working
     lock.release()
 
-The lock is `flock` on a file, so it goes with the process that holds it, however that ends. What
-the file holds says who that is; only the holder writes it. A process that waits may show that by a
-lock on a second file: a holder that could go on asks `is_wanted`, and leaves if so.
+The lock is `flock` on a file, so it ends with the process that holds it, however that ends. The
+file's content describes the holder; only the holder writes it. A process that waits may show that
+by a lock on a second file: a holder that could go on calls `is_wanted`, and releases the device if
+so.
 """
 
 import fcntl
@@ -44,7 +45,7 @@ def device_lock_path(job_dir: Path) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """The process that has the device, and what for."""
+    """The process that has the device, and its purpose."""
 
     role: str
     reason: str
@@ -138,7 +139,7 @@ class DeviceLock:
         return True
 
     def describe(self, holder: Holder) -> None:
-        """Writes what this process has the device for; call it only while this handle has it."""
+        """Writes the purpose of holding the device; call it only while this handle has it."""
         assert self._descriptor is not None, "another process may have the device"
         _write(self._descriptor, json.dumps(asdict(holder)).encode())
 
@@ -228,7 +229,7 @@ def _write(descriptor: int, text: bytes) -> None:
 class HolderWatch:
     """Watches a holder while another process waits, and ends one that shows no sign of life.
 
-    What counts is the time that this process has seen it silent, by this process' own clock.
+    Silence is measured by this process' clock, from the last sign that it saw.
     """
 
     def __init__(

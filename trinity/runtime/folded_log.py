@@ -36,7 +36,7 @@ class FoldingHandler(logging.Handler):
     # five seconds after the first: "a cold cache repeated=1"
 
     Two records are equal if their logger, level, text, fields and traceback are; only the time and
-    the trace may differ. What is counted when the process ends is written by `flush`.
+    the trace may differ. At the end of the process `flush` writes the counts.
     """
 
     def __init__(self, inner: logging.Handler, seconds: float = FOLD_SECONDS) -> None:

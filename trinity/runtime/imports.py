@@ -9,8 +9,8 @@ from contextlib import contextmanager
 def collection_paused() -> Iterator[None]:
     """Pauses the collection of garbage while large libraries are imported.
 
-    What they make stays, and walking it again and again takes up to a quarter of the import. For a
-    few seconds garbage in cycles stays too.
+    Their objects stay alive, and scanning them repeatedly takes up to a quarter of the import. For
+    a few seconds garbage in cycles stays too.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -23,7 +23,7 @@ _LIBRARY = os.path.dirname(os.path.abspath(os.__file__))
 def check_interpreter(
     version: tuple[int, int] = sys.version_info[:2], system: str = sys.platform
 ) -> None:
-    """Checks what this process runs on.
+    """Checks Python, the operating system and import paths.
 
     Raises: UserError for another Python or system, and when child processes would import the
     packages of another checkout.

@@ -107,7 +107,7 @@ def own_package(module: str) -> None:
 
 
 class LibraryFilter(logging.Filter):
-    """Drops what libraries log below WARNING; a user's files are not a library.
+    """Drops records of libraries below WARNING; a user's files are not a library.
 
     A line belongs to a user if the file that wrote it is neither of Python nor installed.
     """

@@ -20,9 +20,9 @@ LINE_MARK = '{"trinity": 1, '
 
 
 def check_folder(folder: Path, advice: str) -> None:
-    """Checks that a folder is ours, empty or not there. `advice` says what to do else.
+    """Checks that a folder is ours, empty or not there. `advice` ends the error.
 
-    Raises: UserError naming something that it holds.
+    Raises: UserError that names an entry of the folder.
     """
     if (folder / MARK).is_file() or not os.path.lexists(folder):
         return

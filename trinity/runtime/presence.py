@@ -303,7 +303,7 @@ class Heartbeats:
         self._change(experiment_id=experiment_id, stage=stage)
 
     def set_activity(self, activity: str) -> None:
-        """Sets a short description of what this process does."""
+        """Sets a short description of this process' activity."""
         self._change(activity=activity)
 
     def set_note(self, note: str) -> None:

@@ -85,7 +85,7 @@ class Retry:
     first_pause_seconds: float = FIRST_PAUSE_SECONDS
     max_pause_seconds: float = MAX_PAUSE_SECONDS
     cut_last_pause: bool = True
-    """Ends the last pause at the deadline; otherwise a pause that would pass it is not begun."""
+    """Ends the last pause at the deadline; otherwise a pause that would pass it is not started."""
     clock: Callable[[], float] = time.monotonic
     _started_at: float | None = None
     _reason: str = ""
@@ -135,7 +135,7 @@ class Retry:
     ) -> ValueT:
         """Returns the result of `attempt`, retrying for as long as it raises Unavailable.
 
-        Raises: the timeout error; what `sleep` raises, which may stop the retries.
+        Raises: the timeout error; errors of `sleep`, which may stop the retries.
         """
         try:
             while True:

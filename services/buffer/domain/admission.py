@@ -186,7 +186,7 @@ def num_tasks_to_draw(
 ) -> int:
     """Returns the number of tasks to draw for the next explore step.
 
-    Tasks that ended beyond what earlier steps needed are subtracted, so that rows do not pile up
+    Tasks that ended beyond the need of earlier steps are subtracted, so that rows do not pile up
     and become stale. Kept runs of tasks that were left behind are subtracted too, in units of a
     task. A step that is still running counts as if it ended with the minimum.
     """

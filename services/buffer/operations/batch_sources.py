@@ -177,7 +177,7 @@ def candidate_bounds(stage: Stage, step: int) -> Iterator[Place | None]:
     """Yields places up to which a batch may take samples, to be tried until there are enough.
 
     In a stage with fixed order these are the due explore steps, and later ones only if the due ones
-    have too few rows: the batch must not depend on what else has arrived.
+    have too few rows: the batch must not depend on the order of arrivals.
     """
     if not stage.is_ordered:
         yield None

@@ -54,7 +54,7 @@ class NeedsExclusiveStage(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _StageDecisions:
-    """Decisions on a stage's results, and what to store."""
+    """Decisions on a stage's results, and the results to store."""
 
     stage: Stage
     decisions: Sequence[CommitDecision]

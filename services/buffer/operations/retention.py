@@ -134,7 +134,7 @@ async def _trained_again(connection: Connection, stage: Stage) -> set[int]:
 async def _log_retention_started(connection: Connection, stage: Stage) -> None:
     kept = stage.plan.config.buffer.keep_steps
     text = (
-        f"contents of old samples are removed from now on (`buffer.keep_steps: {kept}`); what "
-        "they were, and the batches they were in, stays known"
+        f"contents of old samples are removed from now on (`buffer.keep_steps: {kept}`); their "
+        "metadata and batches are kept"
     )
     await log_event(connection, stage.key, NoticeEvent(text=text))

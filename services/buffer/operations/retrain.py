@@ -1,4 +1,4 @@
-"""Stages that use what another stage stored: its batches or its checkpoints."""
+"""Stages that use the batches or checkpoints of another stage."""
 
 from services.buffer.domain.batches import BatchEnd
 from services.buffer.domain.stage import Stage

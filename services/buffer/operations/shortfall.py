@@ -111,7 +111,7 @@ async def _describe_unfinished(connection: Connection, stage: Stage) -> str:
 
 
 def why_not_begun(stage: Stage, step: int) -> str:
-    """Returns why the next explore step has not begun, if steps before `step` suffice for it."""
+    """Returns why the next explore step has not started, if steps before `step` suffice for it."""
     if not can_open_after(stage, step - 1):
         return ""
     number = stage.explore_step + 1
@@ -132,7 +132,7 @@ async def _why_short(connection: Connection, stage: Stage) -> str:
 
 
 async def why_not_whole(connection: Connection, stage: Stage, step: int) -> str:
-    """Returns what explore step `step` waits for, or the one before it that is not done either."""
+    """Returns the reason why explore step `step`, or an earlier one, is unfinished."""
     unfinished = await _describe_unfinished(connection, stage)
     if unfinished or stage.explore_step >= step:
         return unfinished

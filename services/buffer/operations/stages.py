@@ -281,7 +281,7 @@ async def open_stage(
     """Creates the stage, or updates the plan of an existing one, whose tasksets stay the same.
 
     A stage that failed or was cancelled is reopened, and one that has finished if its plan has more
-    steps now. What changes results is recorded with the step from which it holds.
+    steps now. Changes that affect results are recorded with the step from which they apply.
 
     Raises: InvalidRequest when plan and data give more than `MAX_STEPS` steps;
     PreconditionFailed when they give no step.

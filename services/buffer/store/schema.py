@@ -165,7 +165,7 @@ sa.Index(
     postgresql_where=run_attempt.c.state == "won",
 )
 
-experience = sa.Table(  # What the buffer decides by of a sample; its body is in `payload`
+experience = sa.Table(  # Metadata of a sample, for decisions; its body is in `payload`
     "experience",
     metadata,
     *stage_key(),
@@ -217,7 +217,7 @@ sa.Index(
     "experience_assignment_ix", *(experience.c[name] for name in ("assignment_id", *STAGE_KEY))
 )
 
-sample_change = sa.Table(  # What people did to a sample, and why
+sample_change = sa.Table(  # Changes by people to a sample, with reasons
     "sample_change",
     metadata,
     *stage_key(),

@@ -1,4 +1,4 @@
-"""The tables of tasksets: their tasks, and what pipelines and selectors keep of them."""
+"""The tables of tasksets: their tasks, and the state of their pipelines and selectors."""
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB

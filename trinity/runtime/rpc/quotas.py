@@ -78,7 +78,7 @@ class TenantQuota:
     def check(self, tenant: str, *, used: int, more: int) -> None:
         """Checks that a tenant that has `used` may have `more` in addition.
 
-        Raises: QuotaExceeded that names what, how much there is, the limit and the setting.
+        Raises: QuotaExceeded that names the quota, its use, its limit and its setting.
         """
         limit = self.limit_of(tenant)
         if limit is None or used + more <= limit:
