@@ -94,10 +94,11 @@ def outcomes_of(key: StageKey, assignment: Assignment, num_tokens: int) -> Itera
         attempt = Attempt(key=key, assignment=assignment, run=run, number=assignment.first_attempt)
         eid = EID(
             stage=key.stage,
-            explore_step=assignment.explore_step,
-            position=assignment.position,
+            batch=assignment.explore_step,
+            task=assignment.position,
             run=run,
             attempt=attempt.number,
+            suffix="",
         )
         yield AttemptResult(
             attempt=attempt,
@@ -107,7 +108,7 @@ def outcomes_of(key: StageKey, assignment: Assignment, num_tokens: int) -> Itera
 
 
 def _experience(eid: EID, num_tokens: int, reward: float) -> Experience:
-    chance = np.random.default_rng([eid.explore_step, eid.position, eid.run])
+    chance = np.random.default_rng([int(eid.batch), int(eid.task), eid.run])
     return Experience(
         body=Sequence(
             tokens=chance.integers(0, 150_000, 1 + num_tokens, dtype=np.int32),
@@ -119,5 +120,5 @@ def _experience(eid: EID, num_tokens: int, reward: float) -> Experience:
         reward=reward,
         reward_parts={"accuracy": reward},
         version_spans=(VersionSpan(start=0, end=num_tokens, version=0, incarnation=1),),
-        sampling=SamplingParams(seed=eid.position),
+        sampling=SamplingParams(seed=int(eid.task)),
     )

@@ -9,7 +9,7 @@ from services.buffer.store.experiences import DerivedExperience
 from services.buffer.store.pipeline import Claim
 from trinity.config.training_rows import RowCheck
 from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline
-from trinity.types import name_uuid
+from trinity.runtime.uuids import name_uuid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,7 @@ def a_sequence() -> Sequence:
 def an_experience() -> Experience:
     return Experience(
         body=a_sequence(),
-        eid=EID(stage="rft", explore_step=3, position=1, run=2, attempt=4, step=0),
+        eid=EID(stage="rft", batch=3, task=1, run=2, attempt=4, step=0, suffix=""),
         reward=1.0,
         reward_parts={"accuracy": 1.0},
         finish_reason=FinishReason.STOP,
@@ -116,7 +116,7 @@ def test_the_round_trip_covers_every_field_of_the_contract() -> None:
 def test_the_same_sample_always_gets_the_same_id() -> None:
     first, again = (experience_to_proto(an_experience(), REF).id for _ in range(2))
     other = an_experience()
-    other.eid = EID(stage="rft", explore_step=3, position=1, run=3, attempt=4)
+    other.eid = EID(stage="rft", batch=3, task=1, run=3, attempt=4, suffix="")
     assert first == again != experience_to_proto(other, REF).id
 
 
@@ -337,7 +337,7 @@ def test_a_sample_that_contradicts_itself_is_refused_before_it_is_sent() -> None
     with pytest.raises(ValueError, match="finite"):
         check_experience(endless)
     unnamed = an_experience()
-    unnamed.eid = EID(stage="rft", explore_step=1, position=0, run=0, suffix="a\x00")
+    unnamed.eid = EID(stage="rft", batch=1, task=0, run=0, suffix="a\x00")
     with pytest.raises(ValueError, match="null character"):
         check_experience(unnamed)
     short = an_experience()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trinity.types import are_canonical, name_uuid
+from trinity.runtime.uuids import are_canonical, name_uuid
 
 ONE, OTHER = "7b0e5c8e-0000-4000-8000-000000000000", "7b0e5c8e-0000-4000-8000-00000000000f"
 

@@ -173,7 +173,7 @@ def check_metadata(experience: Experience) -> None:
     """
     if experience.reward is not None:
         check_reward(experience.reward)
-    if experience.eid is not None and "\x00" in experience.eid.suffix:
+    if "\x00" in experience.eid.suffix:
         raise ValueError("the suffix of the EID holds a null character")
     if isinstance(experience.body, Sequence) and experience.version_spans:
         check_spans(experience.version_spans, experience.body.response_length)
@@ -287,7 +287,7 @@ def set_experience(
     Raises: ValueError when the sample contradicts itself or has no EID.
     """
     eid = experience.eid
-    if eid is None:
+    if not eid.stage:
         raise ValueError("the experience has no EID")
     message.id = experience_id(ref.assignment_id, eid.run, eid.attempt, eid.step, eid.suffix)
     message.eid.CopyFrom(eid_to_proto(eid))
@@ -384,8 +384,8 @@ def eid_to_proto(eid: EID) -> experience_pb2.Eid:
     """Converts an EID to protobuf."""
     return experience_pb2.Eid(
         stage=eid.stage,
-        explore_step=eid.explore_step,
-        position=eid.position,
+        explore_step=int(eid.batch),
+        position=int(eid.task),
         run=eid.run,
         attempt=eid.attempt,
         step=eid.step,
@@ -397,8 +397,8 @@ def eid_from_proto(message: experience_pb2.Eid) -> EID:
     """Converts an EID from protobuf."""
     return EID(
         stage=message.stage,
-        explore_step=message.explore_step,
-        position=message.position,
+        batch=message.explore_step,
+        task=message.position,
         run=message.run,
         attempt=message.attempt,
         step=message.step,

@@ -40,7 +40,7 @@ MAX_TEXT_CHARACTERS = 2000
 MAX_SENTENCE_CHARACTERS = 400
 _TOKENS = "response_token"
 _FINISH = "finish_reason"
-_NOWHERE = EID(stage="", explore_step=0, position=0, run=0)
+_NOWHERE = EID(stage="nowhere", batch=0, task=0, suffix="")
 MAX_LOGGED_CHARACTERS = 64 * 1024
 """Longest message and longest traceback; the rest is left out."""
 Write = Callable[[Mapping[str, object]], None]
@@ -216,7 +216,7 @@ def _encoded(name: str, value: object, reward: str) -> Any:
 
 
 def experience_to_text(experience: Experience) -> str:
-    """Returns a sample as text, whether or not it has its place and its reward.
+    """Returns a sample as text, without its place.
 
     Raises: ValueError when the sample contradicts itself.
     """
@@ -224,7 +224,7 @@ def experience_to_text(experience: Experience) -> str:
     from trinity.data.codec import SampleRef, set_experience
 
     message = experience_pb2.Experience()
-    placed = replace(experience, eid=experience.eid or _NOWHERE)
+    placed = replace(experience, eid=_NOWHERE)
     ref = SampleRef(tenant="", experiment_id="", assignment_id="", taskset="", task_index=0)
     set_experience(message, placed, ref)
     return base64.b64encode(message.SerializeToString()).decode()
@@ -240,8 +240,7 @@ def experience_from_text(text: str) -> Experience:
 
     message = experience_pb2.Experience.FromString(base64.b64decode(text))
     experience = experience_from_proto(message)
-    if experience.eid == _NOWHERE:
-        experience.eid = None
+    experience.eid = EID()
     experience.body = _writable(experience.body)
     experience.arrays = {
         name: Array(array.data.copy(), array.alignment) for name, array in experience.arrays.items()

@@ -17,7 +17,8 @@ from trinity.data.codec_checks import check_experience_message
 from trinity.errors import InvalidRequest
 from trinity.runtime.rpc.bounds import check_bounds
 from trinity.runtime.subjects import runs_subject
-from trinity.types import CANONICAL_UUID, StageKey, experience_id
+from trinity.runtime.uuids import CANONICAL_UUID
+from trinity.types import StageKey, experience_id
 
 FIXED_BYTES = {1: 8, 5: 4}
 """Length of a fixed-size value by wire type, which is in the lowest bits of a field's tag."""

@@ -14,7 +14,8 @@ from trinity.errors import InvalidRequest, TooLarge
 from trinity.runtime.rpc.answers import first_within
 from trinity.runtime.rpc.bounds import clip_text
 from trinity.runtime.rpc.limits import MAX_WAIT_SECONDS
-from trinity.types import CANONICAL_UUID, StageKey, are_canonical
+from trinity.runtime.uuids import CANONICAL_UUID, are_canonical
+from trinity.types import StageKey
 
 ValueT = TypeVar("ValueT")
 

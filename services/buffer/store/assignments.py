@@ -19,7 +19,8 @@ from services.buffer.store.database import (
 )
 from services.buffer.store.schema import assignment, run
 from trinity.runtime.sql import Connection
-from trinity.types import StageKey, name_uuid
+from trinity.runtime.uuids import name_uuid
+from trinity.types import StageKey
 
 ASSIGNMENT_NAMESPACE = uuid.UUID("b1f0a1c2-54f7-5f2e-8a53-0c0f8f2a7e11")
 _RUN = (

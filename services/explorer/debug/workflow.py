@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -39,12 +39,14 @@ from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import first_rows
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.data.codec import eid_to_proto
 from trinity.data.samples import content_row
 from trinity.errors import UserError
 from trinity.rft.checks.parts import check_parts
 from trinity.runtime.control_characters import ESCAPED
 from trinity.runtime.threads import DaemonThreads, in_daemon_thread
-from trinity.types import EXPERIENCE_NAMESPACE, Experience, JsonObject, Pair, StageKey, name_uuid
+from trinity.runtime.uuids import name_uuid
+from trinity.types import EID, EXPERIENCE_NAMESPACE, Experience, JsonObject, Pair, StageKey
 from trinity.types import Sequence as TokenSequence
 
 MAX_TOKENS = 40
@@ -373,12 +375,18 @@ def _output_lines(result: AttemptResult) -> Iterator[str]:
         yield json.dumps(_output_row(result, experience)) + "\n"
 
 
+def _place(eid: EID) -> JsonObject:
+    """Returns an id as it is stored."""
+    stored = eid_to_proto(eid)
+    return {own.name: getattr(stored, own.name) for own in stored.DESCRIPTOR.fields}
+
+
 def _output_row(result: AttemptResult, experience: Experience) -> JsonObject:
     assignment = result.attempt.assignment
     return {
         "taskset": assignment.taskset,
         "task_index": assignment.task_index,
-        "eid": asdict(experience.eid) if experience.eid is not None else None,
+        "eid": _place(experience.eid),
         "reward": experience.reward,
         "metrics": dict(experience.metrics),
         "finish_reason": experience.finish_reason.value,

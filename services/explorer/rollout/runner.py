@@ -375,11 +375,12 @@ def _experience_id(attempt: Attempt, step: int) -> EID:
     assignment = attempt.assignment
     return EID(
         stage=attempt.key.stage,
-        explore_step=assignment.explore_step,
-        position=assignment.position,
+        batch=assignment.explore_step,
+        task=assignment.position,
         run=attempt.run,
         attempt=attempt.number,
         step=step,
+        suffix="",
     )
 
 

@@ -26,8 +26,13 @@ from trinity.config.plan.parts import AuxiliaryModel, ResolvedSampling, Resolved
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
-from trinity.rft.workflows.experience import preload_tensors
-from trinity.rft.workflows.hosting import HostedRuns, IdleWorkflows, ModelPaths, TaskInputs
+from trinity.rft.workflows.hosting import (
+    HostedRuns,
+    IdleWorkflows,
+    ModelPaths,
+    TaskInputs,
+    preload_tensors,
+)
 from trinity.rft.workflows.workflow import Workflow as HostedWorkflow
 from trinity.types import JsonObject, SamplingParams
 from trinity.user_code.columns import optional_column, row_reward

@@ -12,13 +12,13 @@ from trinity.config.schema.data import FormatConfig
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.rewards.reward import BoundReward
 from trinity.rewards.score import as_reward
-from trinity.rft.workflows.experience import preload_tensors
 from trinity.rft.workflows.hosting import (
     HostedRuns,
     IdleWorkflows,
     ModelPaths,
     NamedReward,
     TaskInputs,
+    preload_tensors,
 )
 from trinity.rft.workflows.workflow import Workflow as HostedWorkflow
 from trinity.types import Experience, JsonObject, SamplingParams

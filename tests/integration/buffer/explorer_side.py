@@ -67,11 +67,12 @@ class ExplorerSide(Calls):
         for step, one in enumerate(made or (Made(),)):
             eid = EID(
                 stage=self.key.stage,
-                explore_step=assignment.explore_step,
-                position=assignment.position,
+                batch=assignment.explore_step,
+                task=assignment.position,
                 run=run,
                 attempt=tried,
                 step=step,
+                suffix="",
             )
             samples.append(experience_to_proto(make_experience(one, assignment, eid), ref))
         return self._result(

@@ -33,7 +33,7 @@ def make_experience(made: Made, assignment: pb.Assignment, eid: EID) -> Experien
             action_mask=np.ones(length, dtype=np.bool_),
             rollout_logprobs=np.full(length, made.logprob, dtype=np.float32),
             prompt_text=assignment.task_json,
-            response_text=f"{eid.explore_step}/{eid.position}/{eid.run}",
+            response_text=f"{eid.batch}/{eid.task}/{eid.run}",
         ),
         eid=eid,
         reward=made.reward,

@@ -88,8 +88,8 @@ def result(
     """A complete run of an assignment."""
     eid = EID(
         stage=key.stage,
-        explore_step=one.explore_step,
-        position=one.position,
+        batch=one.explore_step,
+        task=one.position,
         run=run,
         attempt=one.first_attempt,
         suffix=suffix,

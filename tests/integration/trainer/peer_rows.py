@@ -38,7 +38,7 @@ def _experience(
     )
     experience = Experience(
         body=sequence,
-        eid=EID(stage="rft", explore_step=step, position=position, run=0),
+        eid=EID(stage="rft", batch=step, task=position, run=0, suffix=""),
         reward=float(position % 2),
         sampling=SamplingParams(),
     )

@@ -16,7 +16,7 @@ class Ranks(SimpleWorkflow):
         order = sorted(answers, key=lambda answer: answer.response_text)
         for i, answer in enumerate(answers):
             answer.reward = OFFSET + order.index(answer)
-            answer.eid.run = i + self.run_id_base  # type: ignore[union-attr,misc]
+            answer.eid.run = i + self.run_id_base
         first = answers[0]
         tokens = [*first.tokens.tolist(), first.tokens[-1].item()]
         answers[0] = Experience(

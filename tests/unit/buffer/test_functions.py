@@ -21,7 +21,7 @@ from trinity.operators.worker import READ_AT_ONCE
 from trinity.types import EID
 
 SLOW = "tests.integration.buffer.slow_advantage.slow"
-ORIGIN = EID(stage="rft", explore_step=1, position=0, run=0)
+ORIGIN = EID(stage="rft", batch=1, task=0, run=0, suffix="")
 PART = Samples.of_groups([0.0, 1.0])
 
 

@@ -50,7 +50,7 @@ def sample(step: int = 0) -> pb.Experience:
         VersionSpan(start=0, end=1, version=4, incarnation=1),
         VersionSpan(start=1, end=3, version=6, incarnation=1),
     )
-    eid = EID(stage=KEY.stage, explore_step=1, position=2, run=0, step=step)
+    eid = EID(stage=KEY.stage, batch=1, task=2, run=0, step=step, suffix="")
     experience = Experience(body=body, eid=eid, reward=1.0, version_spans=spans)
     return experience_to_proto(experience, REF)
 

@@ -95,7 +95,7 @@ class Numbered(Workflow):
     def run(self) -> list[Experience]:
         (answer,) = self.model.chat([{"role": "user", "content": "a"}])
         answer.reward = 1.0
-        answer.eid.run = self.run_id_base + 1  # type: ignore[union-attr,misc]
+        answer.eid.run = self.run_id_base + 1
         return [answer]
 
 

@@ -35,7 +35,7 @@ class Overridden(SimpleWorkflow):
         answers = self.model.chat(self.format_messages(), **self.rollout_args)
         for i, answer in enumerate(answers):
             answer.reward = 10.0 + i
-            answer.eid.run = i + self.run_id_base  # type: ignore[union-attr,misc]
+            answer.eid.run = i + self.run_id_base
         return answers
 
 
@@ -129,7 +129,7 @@ class Splits(Overridden):
 
     def run(self) -> list[Experience]:
         answers = super().run()
-        answers[0].eid.run = 7  # type: ignore[union-attr,misc]
+        answers[0].eid.run = 7
         return answers
 
 

@@ -121,7 +121,7 @@ class Repeated(Workflow):
         answers = await self.model.chat_async(messages, n=self.repeat_times)
         for number, answer in enumerate(answers):
             answer.reward = float(number)
-            answer.eid.run = self.run_id_base + number  # type: ignore[union-attr,misc]
+            answer.eid.run = self.run_id_base + number
         return answers
 
 

@@ -136,7 +136,7 @@ async def test_a_complete_run_says_where_it_came_from_and_with_which_weights(
 ) -> None:
     outcome = await outcome_of(tmp_path)
     (experience,) = outcome.experiences
-    assert experience.eid == EID(stage="main", explore_step=1, position=0, run=1, attempt=2)
+    assert experience.eid == EID(stage="main", batch=1, task=0, run=1, attempt=2, suffix="")
     assert experience.version_spans == (VersionSpan(start=0, end=3, version=4, incarnation=2),)
     message = attempt_result_to_proto(outcome)
     expected = experience_id(message.assignment_id, 1, 2, 0, "")

@@ -37,7 +37,7 @@ def content(
     """A sample with something in every field."""
     sample = Experience(
         body=body or sequence(),
-        eid=EID(stage="rft", explore_step=3, position=1, run=2),
+        eid=EID(stage="rft", batch=3, task=1, run=2, suffix=""),
         reward=0.75,
         reward_parts={"accuracy": 0.5, "format": 0.25},
         version_spans=(

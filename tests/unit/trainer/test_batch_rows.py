@@ -44,7 +44,7 @@ def message_of(
     )
     experience = Experience(
         body=sequence,
-        eid=EID(stage="rft", explore_step=1, position=position, run=2),
+        eid=EID(stage="rft", batch=1, task=position, run=2, suffix=""),
         reward=0.5,
         reward_parts={"accuracy": 0.25, "format": 0.25},
         finish_reason=finish_reason,

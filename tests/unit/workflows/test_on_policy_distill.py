@@ -69,7 +69,7 @@ async def test_the_trainer_gets_the_teachers_log_probabilities_of_the_answer() -
     assert engine.prompts == [f"<user>1+1=\n<assistant>{SAID}\n"]
     begin = experience.sequence.prompt_length
     expected = -np.arange(begin, begin + NUM_TOKENS, dtype=np.float32)
-    experience.eid = EID(stage="main", explore_step=1, position=0, run=0)
+    experience.eid = EID(stage="main", batch=1, task=0, run=0, suffix="")
     ref = SampleRef(tenant="t", experiment_id="e", assignment_id="a", taskset="s", task_index=0)
     message = buffer_pb2.BatchRow(experience=experience_to_proto(experience, ref), weight=1.0)
     [row] = RowReader(formatter=None, mixed_with_rollouts=False).read([message])

@@ -34,37 +34,6 @@ class FieldNotSet(UserError, AttributeError):
     """A field of Trinity-RFT's experience that cannot be set."""
 
 
-@dataclass(slots=True)
-class OperatedId:
-    """The id of an experience within one explore step."""
-
-    batch: int
-    task: int
-    run: int
-    step: int
-    suffix: str
-
-    @property
-    def uid(self) -> str:
-        """The experience."""
-        return f"{self.rid}/{self.step}/{self.suffix}"
-
-    @property
-    def rid(self) -> str:
-        """Its run."""
-        return f"{self.tid}/{self.run}"
-
-    @property
-    def sid(self) -> str:
-        """Its task and step: the same for all runs."""
-        return f"{self.tid}/{self.step}"
-
-    @property
-    def tid(self) -> str:
-        """Its task."""
-        return f"{self.batch}/{self.task}"
-
-
 class OperatedExperience:
     """One sample; users' code may change its reward, mask, info, metrics and advantages.
 
@@ -73,7 +42,7 @@ class OperatedExperience:
 
     def __init__(
         self,
-        eid: OperatedId,
+        eid: types.EID,
         reward: float | None,
         content: Content,
         record: Callable[[], types.Experience],
@@ -145,15 +114,13 @@ class OperatedExperience:
 
     def __getattr__(self, name: str) -> Any:
         """Returns another field of Trinity-RFT's experience, as it was recorded."""
-        from trinity.rft.workflows.experience import UNREAD, Experience
-
         if name in UNSET:
             return None
-        known = {*UNREAD, "custom_fields", *dir(Experience)}
+        known = {"custom_fields", *dir(types.Experience), *types.Experience.__dataclass_fields__}
         if name.startswith("_") or name not in known:
             raise AttributeError(f"an experience has no `{name}`")
         if self._whole is None:
-            self._whole = Experience.of(self._record())
+            self._whole = self._record().copied()
         return getattr(self._whole, name)
 
     @property
@@ -188,7 +155,7 @@ def experiences_of(samples: Samples) -> list[OperatedExperience]:
 
 def _experience(rollouts: Rollouts, i: int, content: Content) -> OperatedExperience:
     task = int(rollouts.groups[i])
-    eid = OperatedId(0, task, int(rollouts.runs[i]), int(rollouts.steps[i]), str(i))
+    eid = types.EID(0, task, int(rollouts.runs[i]), int(rollouts.steps[i]), str(i))
     reward = float(rollouts.rewards[i]) if rollouts.has_reward[i] else None
     read = rollouts.experience
     experience = OperatedExperience(eid, reward, copy.deepcopy(content), lambda: read(i))

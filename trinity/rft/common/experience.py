@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from trinity.rft.import_hook import resolve
-from trinity.rft.workflows.experience import EID, CustomField, Experience
+from trinity.types import EID, CustomField, Experience
 
 __all__ = ["EID", "CustomField", "Experience", "group_by"]
 

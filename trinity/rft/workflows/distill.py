@@ -3,10 +3,10 @@
 from typing import Any
 
 from trinity.errors import UserError
-from trinity.rft.workflows.experience import Experience
 from trinity.rft.workflows.math import verify_math_answer
 from trinity.rft.workflows.task import Task
 from trinity.rft.workflows.workflow import QuestionWorkflow
+from trinity.types import Experience
 from trinity.workflows.math_boxed_workflow import BOXED
 
 
@@ -50,8 +50,7 @@ class OnPolicyDistillWorkflow(QuestionWorkflow):
             answer.reward = self.compute_reward(answer)
             gaps = answer.sequence.rollout_logprobs - scores[answer.prompt_length - 1 :].numpy()
             answer.metrics["kl_divergence"] = float(gaps.sum())
-            place: Any = answer.eid
-            place.run = self.run_id_base + i
+            answer.eid.run = self.run_id_base + i
         return answers
 
 

@@ -6,24 +6,23 @@
 What the engine answered stays the engine's; what the workflow built itself is marked.
 """
 
+import contextlib
 import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from trinity import types
 from trinity.config.plan.parts import ResolvedSampling
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import BoundReward, RewardFn, RewardSource
 from trinity.rewards.score import as_reward
-from trinity.rft.workflows.experience import Experience, further_samples
 from trinity.rft.workflows.model import ModelWrapper, run_own_loop
-from trinity.rft.workflows.samples import taken_over
+from trinity.rft.workflows.samples import further_samples, taken_over
 from trinity.rft.workflows.task import FormatConfig, GenerationConfig, RewardParts, Task
 from trinity.rft.workflows.workflow import Workflow
-from trinity.types import JsonObject
+from trinity.types import Experience, JsonObject
 from trinity.workflows.model import ModelWrapper as OurModel
 from trinity.workflows.task import Task as OurTask
 from trinity.workflows.workflow import check_are_distinct
@@ -146,7 +145,7 @@ def _values(response: Any, known: dict[str, Any]) -> dict[str, Any]:
     """Returns all values that a reward may name; `truth` and `ground_truth` are the same."""
     truth = known.get("truth", known.get("ground_truth"))
     values = {"prompt": None, "messages": None, **known, "truth": truth, "ground_truth": truth}
-    if isinstance(response, types.Experience):
+    if isinstance(response, Experience):
         values["response_length"] = response.sequence.response_length
         values["finish_reason"] = response.finish_reason
         response = response.response_text
@@ -224,7 +223,7 @@ class HostedRuns:
     paths: ModelPaths
     idle: IdleWorkflows
 
-    def make(self) -> dict[int, list[types.Experience]]:
+    def make(self) -> dict[int, list[Experience]]:
         """Returns the experiences of each run; it blocks.
 
         Raises: UserError when they cannot be told apart by run, and the workflow's own errors.
@@ -275,8 +274,8 @@ class HostedRuns:
 
     def _by_run(
         self, name: str, made: list[Experience], model: ModelWrapper
-    ) -> dict[int, list[types.Experience]]:
-        taken: dict[int, list[types.Experience]] = {run: [] for run in self.runs}
+    ) -> dict[int, list[Experience]]:
+        taken: dict[int, list[Experience]] = {run: [] for run in self.runs}
         self._check_rewards(name, made)
         for experience, run in zip(made, self._places(name, made), strict=True):
             taken[run] += [taken_over(sample, model) for sample in further_samples([experience])]
@@ -296,7 +295,7 @@ class HostedRuns:
     def _places(self, name: str, made: list[Experience]) -> list[int]:
         """Returns the run of each experience: as it says, else in their order."""
         runs, size = self.runs, len(self.runs)
-        named = [int(_place(experience).run) for experience in made]
+        named = [int(experience.eid.run) for experience in made]
         if size == 1:
             return list(runs) * len(made)
         says_nothing = set(named) in ({0}, {runs[0]})
@@ -313,10 +312,6 @@ class HostedRuns:
         )
 
 
-def _place(experience: Experience) -> Any:
-    return experience.eid
-
-
 def _checked(made: object, name: str) -> list[Experience]:
     """Returns the workflow's experiences; raises UserError for anything else."""
     if not isinstance(made, list | tuple) or not made:
@@ -329,9 +324,18 @@ def _checked(made: object, name: str) -> list[Experience]:
             )
         experience.check_fields()
     check_are_distinct(made, name)
-    if len({str(_place(experience).task) for experience in made}) > 1:
+    if len({str(experience.eid.task) for experience in made}) > 1:
         raise UserError(
             f"{name} returned experiences with several values of `eid.task`: all samples of a "
             "task are one group here, so leave `eid.task` as it is"
         )
     return list(made)
+
+
+def preload_tensors() -> None:
+    """Imports torch, which takes seconds, before a run's time is measured; without it does nothing.
+
+    Only workflows that look at tensors need it.
+    """
+    with contextlib.suppress(ImportError):
+        import torch  # noqa: F401

@@ -6,10 +6,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trinity import types
 from trinity.errors import UserError
-from trinity.rft.workflows.experience import Experience
 from trinity.rft.workflows.samples import Transcript, transcript_samples
+from trinity.types import Experience, FloatArray
 from trinity.workflows.experience_builder import SamplingOverrides
 from trinity.workflows.model import ModelWrapper as OurModel
 
@@ -65,7 +64,7 @@ class ModelWrapper:
     def __init__(self, model: OurModel, *, model_path: str = "") -> None:
         self._model = model
         self._path = model_path
-        self._answers: dict[int, tuple[types.Experience, Experience]] = {}
+        self._answers: dict[int, tuple[Experience, Experience]] = {}
         """By the identity of the engine's answer, in the order in which they were seen."""
         self.logger = logger
         self.workflow_state: dict[str, Any] = {}
@@ -95,7 +94,7 @@ class ModelWrapper:
         return self._model
 
     @property
-    def answers(self) -> list[tuple[types.Experience, Experience]]:
+    def answers(self) -> list[tuple[Experience, Experience]]:
         """The engine's answers of this attempt, and what the workflow has of them."""
         self._known(self._model.extract_experience_from_history(clear_history=False))
         return list(self._answers.values())
@@ -253,16 +252,14 @@ class ModelWrapper:
         self.workflow_state = {}
         self._model.extract_experience_from_history()
 
-    def _known(self, made: Sequence[types.Experience]) -> list[Experience]:
+    def _known(self, made: Sequence[Experience]) -> list[Experience]:
         """Returns what the workflow has, or now gets, of answers of the engine."""
         for answer in made:
             if id(answer) not in self._answers:
-                self._answers[id(answer)] = (answer, Experience.of(answer))
+                self._answers[id(answer)] = (answer, _copied(answer))
         return [self._answers[id(answer)][1] for answer in made]
 
-    async def _chat(
-        self, messages: Sequence[Any], kwargs: dict[str, Any]
-    ) -> list[types.Experience]:
+    async def _chat(self, messages: Sequence[Any], kwargs: dict[str, Any]) -> list[Experience]:
         if isinstance(messages, str):
             raise UserError(
                 "`chat` was given a text: give it messages, `[{'role': 'user', 'content': text}]`, "
@@ -273,12 +270,12 @@ class ModelWrapper:
 
     async def _generate(
         self, prompts: str | Sequence[Any], kwargs: dict[str, Any]
-    ) -> list[types.Experience]:
+    ) -> list[Experience]:
         n, _, overrides = _split(kwargs)
         given = [prompts] if isinstance(prompts, str) else list(prompts)
         return await self._model.generate_async(given, n=n, **overrides)
 
-    async def _logprobs(self, tokens: Any, temperature: float | None) -> types.FloatArray:
+    async def _logprobs(self, tokens: Any, temperature: float | None) -> FloatArray:
         return await self._model.logprobs_async([int(token) for token in tokens], temperature)
 
     async def _convert(
@@ -288,11 +285,18 @@ class ModelWrapper:
         samples = await transcript_samples(
             self._model, [answer for answer, _ in self.answers], said
         )
-        first, *further = [Experience.of(sample) for sample in samples]
+        first, *further = [_copied(sample) for sample in samples]
         for sample in (first, *further):
             sample.messages = list(messages)
         first.further = further
         return first
+
+
+def _copied(made: Experience) -> Experience:
+    """Returns an answer that may be changed: the engine's own is kept."""
+    copied = made.copied()
+    copied.origin = made
+    return copied
 
 
 async def _value(value: ValueT) -> ValueT:

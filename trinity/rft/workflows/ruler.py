@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 from trinity.errors import UserError
 from trinity.rewards.awaiting import complete
 from trinity.rewards.score import as_parts
-from trinity.rft.workflows.experience import Experience
 from trinity.rft.workflows.task import Task
 from trinity.rft.workflows.workflow import SimpleWorkflow, prepare_math_task
-from trinity.types import JsonValue
+from trinity.types import Experience, JsonValue
 
 INSTRUCTIONS = """\
 You compare answers to one question and score each of them. You are given the question and the \
@@ -70,8 +69,7 @@ class MathRULERWorkflow(SimpleWorkflow):
             parts = as_parts(given, type(self.reward_fn).__name__, sums_all=True)
             rewards.append(sum(parts.values()))
             answer.metrics |= {**parts, "gold_reward": rewards[-1]}
-            place: Any = answer.eid
-            place.run = self.run_id_base + i
+            answer.eid.run = self.run_id_base + i
         return rewards
 
 
@@ -111,8 +109,7 @@ class MathTrainableRULERWorkflow(MathRULERWorkflow):
             scores = parse_scores(judgement.response_text, size)
             judgement.reward = 0.0 if scores is None else 1 - _distance(scores, gold)
             judgement.metrics["judge_success"] = float(scores is not None)
-            place: Any = judgement.eid
-            place.run = self.run_id_base + i
+            judgement.eid.run = self.run_id_base + i
         return judgements
 
     def _trains_judging(self) -> bool:

@@ -1,18 +1,18 @@
 """Samples of what a workflow made: the engine's where it answered, else marked or as text."""
 
+import dataclasses
 import logging
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trinity import types
 from trinity.data.codec import check_sequence
 from trinity.errors import UserError
-from trinity.rft.workflows.experience import OURS, Experience, numbers_of, plain_json
 from trinity.runtime.logs import RateLimitedLog
-from trinity.types import Alignment, Array, Pair, VersionSpan
+from trinity.types import Alignment, Array, Experience, Pair, VersionSpan
 from trinity.types import Sequence as TokenSequence
 from trinity.workflows.answers import ASSISTANT, match_answers
 from trinity.workflows.experience_builder import AUXILIARY_MODEL
@@ -48,8 +48,8 @@ class Transcript:
 
 
 async def transcript_samples(
-    model: OurModel, answers: Sequence[types.Experience], said: Transcript
-) -> list[types.Experience]:
+    model: OurModel, answers: Sequence[Experience], said: Transcript
+) -> list[Experience]:
     """Returns the samples of a transcript without rewards.
 
     An assistant's message is an answer if the engine gave it to exactly the messages before it.
@@ -72,7 +72,7 @@ def _assistant_places(messages: list[Any]) -> list[int]:
     return [i for i, message in enumerate(messages) if i and message["role"] == ASSISTANT]
 
 
-async def _encoded(model: OurModel, said: Transcript) -> types.Experience:
+async def _encoded(model: OurModel, said: Transcript) -> Experience:
     """Returns the transcript up to its last answer as one sample that the engine did not make.
 
     Raises: UserError when the template rewrites earlier messages, or it does not fit.
@@ -109,7 +109,7 @@ async def _encoded(model: OurModel, said: Transcript) -> types.Experience:
         response_text=model.text_of(tokens[first:]),
         role_spans=whole.role_spans,
     )
-    return types.Experience(body=body)
+    return Experience(body=body)
 
 
 def _behind(model: OurModel, said: Transcript, place: int) -> list[int]:
@@ -130,7 +130,7 @@ def _end_of(model: OurModel, behind: list[int]) -> list[int]:
     return behind[:1] if behind and not model.tokenizer.decode(behind[:1]) else []
 
 
-def taken_over(experience: Experience, model: "ModelWrapper") -> types.Experience:
+def taken_over(experience: Experience, model: "ModelWrapper") -> Experience:
     """Returns the sample as services take it: an answer of the engine, or one that was built."""
     experience.info, experience.metrics = (
         dict(experience.info or {}),
@@ -142,11 +142,11 @@ def taken_over(experience: Experience, model: "ModelWrapper") -> types.Experienc
         _mark_as_built(experience, model)
     else:
         _take_from_engine(experience, answer)
-    values = {name: getattr(experience, name) for name in OURS}
+    values = {own.name: getattr(experience, own.name) for own in dataclasses.fields(experience)}
     values["reward"] = None if experience.reward is None else float(experience.reward)
     values["info"] = plain_json(experience.info)
     values["metrics"] = {BUILT: 0.0, **numbers_of(experience.metrics)}
-    return types.Experience(**values)
+    return Experience(**values)
 
 
 def _set_custom_fields(experience: Experience) -> None:
@@ -155,7 +155,7 @@ def _set_custom_fields(experience: Experience) -> None:
         experience.arrays[own.destination_field] = Array(value, Alignment.SAMPLE)
 
 
-def _answer_of(experience: Experience, model: "ModelWrapper") -> types.Experience | None:
+def _answer_of(experience: Experience, model: "ModelWrapper") -> Experience | None:
     """Returns the engine's answer that an experience repeats; None if a workflow built it.
 
     One whose tokens or log-probabilities were changed afterwards is built, too.
@@ -171,7 +171,7 @@ def _answer_of(experience: Experience, model: "ModelWrapper") -> types.Experienc
     return next(found, None)
 
 
-def _take_from_engine(experience: Experience, answer: types.Experience) -> None:
+def _take_from_engine(experience: Experience, answer: Experience) -> None:
     """Fills an experience with what the engine recorded; a workflow may mask more of it."""
     body, own = experience.sequence, answer.sequence
     if experience.origin is not answer and experience.truncate_status is None:
@@ -188,7 +188,7 @@ def _take_from_engine(experience: Experience, answer: types.Experience) -> None:
     )
 
 
-def _repeats(built: types.Sequence, own: types.Sequence, *, with_logprobs: bool) -> bool:
+def _repeats(built: TokenSequence, own: TokenSequence, *, with_logprobs: bool) -> bool:
     """True for the same tokens, with the same log-probabilities wherever both train them.
 
     One that trains more tokens than the engine chose repeats nothing, unless there are none.
@@ -230,7 +230,7 @@ def _mark_as_built(experience: Experience, model: "ModelWrapper") -> None:
     )
 
 
-def _check_tokens(sequence: types.Sequence, ours: OurModel) -> None:
+def _check_tokens(sequence: TokenSequence, ours: OurModel) -> None:
     """Asks the engine, which refuses unknown tokens: a trainer would crash on them."""
     length, limit = len(sequence.tokens), ours.limits.max_model_len
     if length > limit:
@@ -243,10 +243,49 @@ def _check_tokens(sequence: types.Sequence, ours: OurModel) -> None:
         ours.wait_in_thread(ours.score_async(ends))
 
 
-def _fill_in(experience: Experience, body: types.Sequence, ours: OurModel) -> None:
+def _fill_in(experience: Experience, body: TokenSequence, ours: OurModel) -> None:
     tokens_L = body.tokens.tolist()
     if experience.lacks_logprobs:
         scores = ours.wait_in_thread(ours.score_async(tokens_L))
         experience.logprobs = scores.logprobs[body.prompt_length - 1 :]
     body.response_text = body.response_text or ours.text_of(tokens_L[body.prompt_length :])
     body.prompt_text = body.prompt_text or ours.text_of(tokens_L[: body.prompt_length])
+
+
+def plain_json(value: Any) -> Any:
+    """Returns what a workflow put into `info` as JSON; of other objects their text."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain_json(own) for key, own in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain_json(own) for own in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    torch = sys.modules.get("torch")
+    if isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor)):
+        return value.tolist()
+    return str(value)
+
+
+def numbers_of(metrics: Mapping[str, Any] | None) -> dict[str, float]:
+    """Returns the metrics that are numbers."""
+    found = {}
+    for name, value in (metrics or {}).items():
+        try:
+            found[str(name)] = float(value)
+        except (TypeError, ValueError):
+            continue
+    return found
+
+
+def further_samples(given: Iterable[Experience]) -> list[Experience]:
+    """Returns experiences, each followed by the further samples of its conversation."""
+    samples: list[Experience] = []
+    for experience in given:
+        samples.append(experience)
+        for other in experience.further:
+            other.reward = experience.reward
+            other.info = {**experience.info, **other.info}
+            samples.append(other)
+    return samples

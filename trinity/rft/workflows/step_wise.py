@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from trinity.rewards.score import as_reward
-from trinity.rft.workflows.experience import Experience
 from trinity.rft.workflows.model import ModelWrapper
 from trinity.rft.workflows.task import Task
 from trinity.rft.workflows.workflow import Workflow
+from trinity.types import Experience
 from trinity.workflows.step_wise import STEP_REWARD
 
 
@@ -34,8 +34,7 @@ class _StepWorkflow(Workflow):
         """Returns the answers of a step, with its number."""
         answers = self.model.extract_experience_from_history()
         for answer in answers:
-            place: Any = answer.eid
-            place.step = step
+            answer.eid.step = step
         return answers
 
 

@@ -22,10 +22,10 @@ from trinity.plugins import get_logger
 from trinity.rewards.awaiting import complete
 from trinity.rewards.reward import RewardFn
 from trinity.rewards.score import as_parts
-from trinity.rft.workflows.experience import Experience, numbers_of
 from trinity.rft.workflows.model import ModelWrapper
+from trinity.rft.workflows.samples import numbers_of
 from trinity.rft.workflows.task import RewardParts, Task
-from trinity.types import JsonValue
+from trinity.types import Experience, JsonValue
 from trinity.workflows.math_workflow import SYSTEM_PROMPT
 from trinity.workflows.simple_workflow import SYSTEM_ROLES
 
@@ -251,8 +251,7 @@ def set_reward(answer: Experience, parts: Any, run: int, reward: object) -> None
     if isinstance(parts, RewardParts):
         answer.metrics.update(parts.beside)
     answer.reward = sum(answer.reward_parts.values())
-    place: Any = answer.eid
-    place.run = run
+    answer.eid.run = run
 
 
 class SimpleWorkflow(BaseSimpleWorkflow):

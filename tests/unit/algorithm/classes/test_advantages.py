@@ -31,7 +31,7 @@ from trinity.rft.algorithm.advantage_fn.adapting import adapt_advantage, group_c
 from trinity.rft.buffer.experiences import experiences_of
 from trinity.rft.buffer.operators.adapting import adapt_operator
 from trinity.rft.buffer.storage import PRIORITY_FUNC, PriorityFunction
-from trinity.rft.workflows.experience import UNREAD, Experience
+from trinity.types import UNREAD, Experience
 
 SAMPLES = Samples.of_groups([0.0, 1.0, 2.0], [1.0, 1.0], [4.0, 0.0])
 
@@ -180,7 +180,7 @@ FIELDS = sorted({name for name in dir(Experience) if name[0] != "_"} | {*UNREAD,
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_field_of_an_experience_can_be_read(name: str) -> None:
     found = getattr(experiences_of(ROLLOUTS)[4], name)
-    expected = getattr(Experience.of(recorded(4)), name)
+    expected = getattr(recorded(4).copied(), name)
     if isinstance(expected, torch.Tensor):
         assert torch.equal(found, expected)
     elif not callable(expected) and name not in OWN and name not in ("body", "sequence", "arrays"):
