@@ -28,6 +28,7 @@ from trinity.config.schema.base import (
     choices_of,
     mark_of,
     status_of,
+    unread_rows,
 )
 from trinity.config.schema.experiment import Config, StageConfig
 
@@ -48,10 +49,9 @@ def field_doc(section: type[Section], name: str) -> str:
 
 @cache
 def _docs_of_section(section: type[Section]) -> dict[str, str]:
-    for node in _classes(inspect.getfile(section)):
-        if node.name == section.__name__:
-            return _field_docs(node)
-    return {}
+    unread = {row.name: row.meaning for row in unread_rows().get(section.__name__, ())}
+    nodes = (node for node in _classes(inspect.getfile(section)) if node.name == section.__name__)
+    return next((_field_docs(node) for node in nodes), {}) | unread
 
 
 @cache

@@ -9,7 +9,6 @@ from pydantic import Field
 from trinity.algorithm.rollout_correction.settings import PRESETS, CorrectionSettings, PresetName
 from trinity.config.schema.base import (
     Args,
-    PlannedKey,
     Positive,
     RenamedKey,
     Section,
@@ -91,10 +90,6 @@ class RolloutCorrectionConfig(Section):
     """Bounds of what is kept, as `0.5_2.0` for k1, one number for k2 and k3; one each, or one."""
     rollout_token_veto_threshold: float | None = None
     """Leave out whole sequences with a token whose ratio is below it, such as 1e-4."""
-    loss_type: Annotated[
-        Literal["ppo_clip", "reinforce"], PlannedKey("the loss is what `policy_loss_fn` says")
-    ] = "ppo_clip"
-    """verl's choice of the loss that goes with the correction."""
 
     @property
     def settings(self) -> CorrectionSettings:
@@ -184,11 +179,3 @@ class AlgorithmConfig(Section):
     """Factor of the loss that keeps the experts of each layer equally busy, row by row."""
     router_z_loss_coef: float = Field(default=0.0, ge=0)
     """Factor of the loss that keeps the logits of gates of experts small, of each layer."""
-    add_strategy: Annotated[
-        str | None, PlannedKey("`data_processor.experience_pipeline.operators` have its place")
-    ] = None
-    """How experiences were shaped before they were stored, in old releases."""
-    add_strategy_args: Annotated[
-        Args, PlannedKey("`data_processor.experience_pipeline.operators` have its place")
-    ] = Field(default_factory=dict)
-    """Its arguments."""

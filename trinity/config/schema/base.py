@@ -1,10 +1,14 @@
 """Base class of sections: marks and status of keys, shared types, secrets."""
 
+import inspect
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
+from pathlib import Path
+from types import GenericAlias
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import (
@@ -48,6 +52,20 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _SECRET_VARIABLE = re.compile(r"^[A-Z0-9_]*(KEY|TOKEN|SECRET|PASSWORD|PASS|PWD)[A-Z0-9_]*$")
+_UNREAD_KEYS = Path(__file__).with_name("unread_keys.txt")
+_UNREAD_TYPES: Mapping[str, Any] = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "str": str,
+    "positive": Positive,
+    "count": NonNegative,
+    "name": PathSegment,
+    "args": Args,
+    "args[]": tuple[Args, ...],
+}
+_SECTIONS: dict[str, Any] = {}
+"""All sections by the names of their classes."""
 OTHER_STRATEGIES: Mapping[str, str] = {
     name: f"FSDP2 trains in {shown}'s place: it shards the weights over all ranks, with the same "
     "results"
@@ -108,13 +126,57 @@ class RenamedKey:
 
 Mark = PlannedKey | IgnoredKey
 
-DERIVED = IgnoredKey("it follows from other keys, whatever is written here")
-MERGED = IgnoredKey("engines load whole weights, with the adapter merged into them")
-NO_RAY = IgnoredKey("there is no Ray here: services find one another by their addresses")
-UNREAD_THERE = IgnoredKey("nothing reads it in Trinity-RFT either")
-IN_DATABASE = IgnoredKey("rows are in the buffer's database, which has retries of its own")
-TINKER_ONLY = IgnoredKey("it belongs to `model.tinker.enable`, which is planned")
-MEGATRON_ONLY = IgnoredKey(OTHER_STRATEGIES["megatron"])
+
+@dataclass(frozen=True, slots=True)
+class UnreadKey:
+    """A key that is accepted and that nothing reads: a row of `unread_keys.txt`."""
+
+    name: str
+    type: str
+    default: str
+    """As JSON; empty for a section of defaults."""
+    meaning: str
+    mark: Mark
+
+    def annotation(self) -> Any:
+        """Returns the type of its values, with the mark."""
+        return Annotated[_annotation(self.type), self.mark]
+
+    def field(self) -> Any:
+        """Returns the field's default."""
+        if not self.default:
+            return default_section(_SECTIONS[self.type])
+        value = json.loads(self.default)
+        if value == {}:
+            return Field(default_factory=dict)
+        return Field(default=tuple(value) if isinstance(value, list) else value)
+
+
+@cache
+def unread_rows() -> Mapping[str, Sequence[UnreadKey]]:
+    """Returns the keys that are accepted and not read, by the class of their section."""
+    rows: dict[str, list[UnreadKey]] = {}
+    mark: Mark = IgnoredKey("")
+    for line in _UNREAD_KEYS.read_text(encoding="utf-8").splitlines():
+        match line.split(" | "):
+            case [place, kind, default, meaning]:
+                section, _, name = place.partition(".")
+                row = UnreadKey(name, kind, default, meaning, mark)
+                rows.setdefault(section, []).append(row)
+            case [head] if head:
+                status, _, reason = head.partition(": ")
+                mark = PlannedKey(reason) if status == "planned" else IgnoredKey(reason)
+    return rows
+
+
+def _annotation(name: str) -> Any:
+    if name.endswith("?"):
+        return _annotation(name[:-1]) | None
+    if name.startswith("{"):
+        return GenericAlias(dict, (str, _annotation(name.strip("{}"))))
+    if "/" in name:
+        return Literal[tuple(name.split("/"))]
+    return _SECTIONS.get(name) or _UNREAD_TYPES[name]
 
 
 def mark_of(field: FieldInfo) -> Mark | None:
@@ -151,6 +213,16 @@ class Section(BaseModel):
 
     old_names: ClassVar[Mapping[str, RenamedKey]] = {}
     """Keys of files for Trinity-RFT, to their current names."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Adds the keys that are only accepted."""
+        super().__init_subclass__(**kwargs)
+        _SECTIONS[cls.__name__] = cls
+        rows = unread_rows().get(cls.__name__, ())
+        own = inspect.get_annotations(cls)
+        cls.__annotations__ = {**own, **{row.name: row.annotation() for row in rows}}
+        for row in rows:
+            setattr(cls, row.name, row.field())
 
     @model_validator(mode="before")
     @classmethod

@@ -1,18 +1,13 @@
 """Sections `buffer` and `data_processor`: tasks, training data, and the pipelines over them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from trinity.config.schema.base import (
-    DERIVED,
-    IN_DATABASE,
-    UNREAD_THERE,
     Args,
-    IgnoredKey,
     NonNegative,
-    PlannedKey,
     Positive,
     RenamedKey,
     Section,
@@ -40,6 +35,18 @@ class ExplorerInput(Section):
     default_reward_fn_type: str | None = None
     """Reward of tasksets that name none."""
 
+    @property
+    def to_train_on(self) -> tuple[TasksetConfig, ...]:
+        """The tasksets that are not evaluated."""
+        return self.tasksets if self.taskset is None else (self.taskset, *self.tasksets)
+
+    def written(self) -> Iterator[tuple[str, TasksetConfig]]:
+        """Yields all tasksets with their places below the section."""
+        if self.taskset is not None:
+            yield "taskset", self.taskset
+        for name, listed in (("tasksets", self.tasksets), ("eval_tasksets", self.eval_tasksets)):
+            yield from ((f"{name}[{place}]", tasks) for place, tasks in enumerate(listed))
+
 
 class TrainerInput(Section):
     """The trainer's rows."""
@@ -49,11 +56,6 @@ class TrainerInput(Section):
     auxiliary_buffers: dict[str, ExperienceBufferConfig] = Field(default_factory=dict)
     """Rows of data beside them, by name. `sample_strategy: mix` takes those of
     `sample_strategy_args.sft_dataset_name`: `sft_dataset`, or the only one there is."""
-    sft_warmup_dataset: Annotated[
-        ExperienceBufferConfig | None,
-        PlannedKey("write a stage of `algorithm_type: sft` in front, see `stages`"),
-    ] = None
-    """Rows of imitation before the run, in old releases."""
 
 
 class BufferConfig(Section):
@@ -100,20 +102,6 @@ class BufferConfig(Section):
     the oldest kept checkpoint or unfinished work needs is kept in any case. None keeps all."""
     short_batch: Literal["train", "fail"] = "train"
     """What becomes of a batch that stays short after that."""
-    explorer_output: Annotated[ExperienceBufferConfig | None, UNREAD_THERE] = None
-    """Where experiences go."""
-    tokenizer_path: Annotated[str | None, DERIVED] = None
-    """The model whose tokenizer is used."""
-    cache_dir: Annotated[str | None, DERIVED] = None
-    """Where the buffer keeps its files."""
-    buffer_dir: Annotated[str | None, DERIVED] = None
-    """The same, in old releases."""
-    pad_token_id: Annotated[int | None, IgnoredKey("padding is the model's own")] = None
-    """Token that fills rows up, in old releases."""
-    max_retry_times: Annotated[int, IN_DATABASE] = 3
-    """Further attempts at reading a database, in old releases."""
-    max_retry_interval: Annotated[int, IN_DATABASE] = 1
-    """Seconds between them."""
 
 
 class OperatorConfig(Section):
@@ -130,16 +118,6 @@ class ExperiencePipelineConfig(Section):
 
     operators: tuple[OperatorConfig, ...] = ()
     """Experience operators in order, before the advantage function."""
-    save_input: Annotated[bool, IgnoredKey("the database keeps every experience as it came")] = True
-    """Keep experiences as they came."""
-    input_save_path: Annotated[
-        str | None, IgnoredKey("the database keeps every experience as it came")
-    ] = None
-    """Where they are kept."""
-    inputs: Annotated[dict[str, ExperienceBufferConfig], UNREAD_THERE] = Field(default_factory=dict)
-    """Further inputs."""
-    output: Annotated[ExperienceBufferConfig | None, UNREAD_THERE] = None
-    """Another output than the trainer's buffer."""
 
 
 class TaskPipelineConfig(Section):
@@ -153,11 +131,6 @@ class TaskPipelineConfig(Section):
     """A file of Data-Juicer's own, in place of the operators."""
     inputs: tuple[str, ...] = ()
     """Files to read, in place of the taskset's `path`."""
-    output: Annotated[
-        TasksetConfig | None,
-        IgnoredKey("the database keeps what is left, as the taskset that the stage draws from"),
-    ] = None
-    """Where the tasks go; else the training taskset."""
     target_fields: tuple[str, ...] = ()
     """Columns that are kept; without them all are."""
     priority_weights: dict[str, float] = Field(default_factory=dict)

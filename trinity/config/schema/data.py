@@ -6,15 +6,10 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, StringConstraints
 
 from trinity.config.schema.base import (
-    DERIVED,
-    IN_DATABASE,
     MAX_NAME,
-    NO_RAY,
     Args,
-    IgnoredKey,
     NonNegative,
     NumLogprobs,
-    PlannedKey,
     Positive,
     RenamedKey,
     Section,
@@ -63,10 +58,6 @@ class FormatConfig(Section):
     """Column that chooses a row's reward."""
     tools_key: str = "tools"
     """For training data: column of the tools that a prompt offers, if any: a list, or its JSON."""
-    image_key: Annotated[str | None, PlannedKey("prompts are text")] = None
-    """Column of images."""
-    video_key: Annotated[str | None, PlannedKey("prompts are text")] = None
-    """Column of videos."""
     enable_concatenated_multi_turn: bool = False
     """For sft: train all turns of the assistant in one row, not the last alone."""
     chat_template: str | None = None
@@ -103,8 +94,6 @@ class GenerationConfig(Section):
     """Longest response, unless `model.max_response_tokens`."""
     logprobs: NumLogprobs | None = None
     """How many of the likeliest tokens an experience has at each position."""
-    n: Annotated[Positive, IgnoredKey("`repeat_times` says how often a task is rolled out")] = 1
-    """Responses of one call."""
 
 
 class TasksetConfig(Section):
@@ -145,24 +134,6 @@ class TasksetConfig(Section):
     """Reward by name or dotted path; without one the workflow has its own."""
     data_selector: DataSelectorConfig = default_section(DataSelectorConfig)
     """The order in which tasks are drawn."""
-    max_retry_times: Annotated[int, IN_DATABASE] = 3
-    """Further attempts at reading a database."""
-    max_retry_interval: Annotated[int, IN_DATABASE] = 1
-    """Seconds between them."""
-    enable_progress_bar: Annotated[bool, IgnoredKey("a run shows its own progress")] = False
-    """Show how much of a file was read."""
-    index: Annotated[int, IgnoredKey("the buffer remembers how far a run came")] = 0
-    """Tasks to leave out at the beginning."""
-    is_eval: Annotated[bool, DERIVED] = False
-    """Whether it is one of `eval_tasksets`."""
-    batch_size: Annotated[int, DERIVED] = 0
-    """Tasks of a step."""
-    total_epochs: Annotated[int, DERIVED] = 1
-    """Passes over the tasks."""
-    total_steps: Annotated[int | None, DERIVED] = None
-    """Explore steps."""
-    ray_namespace: Annotated[str | None, NO_RAY] = None
-    """Ray's name for the run."""
 
 
 def _decay() -> Args:
@@ -237,25 +208,3 @@ class ExperienceBufferConfig(Section):
     """Its `priority_fn` with that function's arguments beside it, as old releases have them."""
     capacity: Positive = 10000
     """Most rows that a replay buffer holds; without one, credit limits the waiting rows."""
-    max_retry_times: Annotated[int, IN_DATABASE] = 3
-    """Further attempts at reading a database."""
-    max_retry_interval: Annotated[int, IN_DATABASE] = 1
-    """Seconds between them."""
-    enable_progress_bar: Annotated[bool, IgnoredKey("a run shows its own progress")] = False
-    """Show how much of a file was read."""
-    schema_type: Annotated[str | None, DERIVED] = None
-    """What the rows are."""
-    index: Annotated[int, IgnoredKey("the buffer remembers how far a run came")] = 0
-    """Rows to leave out at the beginning."""
-    batch_size: Annotated[int, DERIVED] = 0
-    """Rows of a step."""
-    tokenizer_path: Annotated[str | None, DERIVED] = None
-    """The model whose tokenizer is used."""
-    total_epochs: Annotated[int, DERIVED] = 1
-    """Passes over the rows."""
-    total_steps: Annotated[int | None, DERIVED] = None
-    """Train steps."""
-    ray_namespace: Annotated[str | None, NO_RAY] = None
-    """Ray's name for the run."""
-    wrap_in_ray: Annotated[bool, NO_RAY] = True
-    """Keep the rows in a process of Ray's."""

@@ -8,16 +8,11 @@ from pydantic import Field, StringConstraints, field_serializer
 
 from trinity.config.schema.algorithm import AlgorithmConfig
 from trinity.config.schema.base import (
-    DERIVED,
     MAX_NAME,
-    NO_RAY,
-    UNREAD_THERE,
     Args,
-    IgnoredKey,
     NonNegative,
     OptionalSegment,
     PathSegment,
-    PlannedKey,
     Positive,
     Section,
     ValueAliases,
@@ -44,22 +39,6 @@ class ClusterConfig(Section):
     `trinity deploy`."""
     gpu_per_node: NonNegative = 0
     """GPUs of each; 0 runs on the processor."""
-    ray_address: Annotated[str, NO_RAY] = "auto"
-    """Address of a Ray cluster."""
-    total_gpu_num: Annotated[int, DERIVED] = 0
-    """GPUs of all machines."""
-    rollout_gpu_num: Annotated[int, DERIVED] = 0
-    """GPUs of the rollout engines."""
-    auxiliary_model_gpu_num: Annotated[int, DERIVED] = 0
-    """GPUs of the auxiliary models."""
-    explorer_gpu_num: Annotated[int, DERIVED] = 0
-    """GPUs of both."""
-    trainer_gpu_num: Annotated[int, DERIVED] = 0
-    """GPUs that are left to training."""
-    trainer_node_num: Annotated[int, DERIVED] = 0
-    """Machines that are left to training."""
-    trainer_gpu_num_per_node: Annotated[int, DERIVED] = 0
-    """GPUs of each of them."""
 
 
 class MonitorConfig(Section):
@@ -75,10 +54,6 @@ class MonitorConfig(Section):
     variables that W&B and MLflow have for them."""
     detailed_stats: bool = False
     """Give of an evaluation's tasks the largest, the smallest and the deviation, too."""
-    enable_ray_timeline: Annotated[bool, NO_RAY] = False
-    """Write Ray's time line."""
-    cache_dir: Annotated[str, DERIVED] = ""
-    """Where the monitor keeps its files."""
 
     @field_serializer("monitor_args", when_used="json")
     def _without_secrets(self, arguments: Args) -> Args:
@@ -123,22 +98,8 @@ class SynchronizerConfig(Section):
     """Explore steps the explorer may be ahead of the trainer; 0 with interval 1 is on-policy."""
     sync_timeout: float = Field(default=3600.0, gt=0)
     """Seconds that either side waits for the other."""
-    explorer_sync_interval: Annotated[
-        Positive | None, PlannedKey("explorer and trainer share `sync_interval`")
-    ] = None
-    """Explore steps between two versions."""
-    trainer_sync_interval: Annotated[
-        Positive | None, PlannedKey("explorer and trainer share `sync_interval`")
-    ] = None
-    """Train steps between two versions."""
     group_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = "rollout_weight_sync"
     """How the names of the groups begin that `sync_method: nccl` sends weights in."""
-    wait_for_checkpoint: Annotated[bool, UNREAD_THERE] = False
-    """Wait for a checkpoint at the start."""
-    explorer_world_size: Annotated[int | None, DERIVED] = None
-    """GPUs of the rollout engines."""
-    ray_namespace: Annotated[str, NO_RAY] = ""
-    """Ray's name for the run."""
 
 
 class StageConfig(Section):
@@ -200,8 +161,6 @@ class LogConfig(Section):
     """Least level that is written."""
     group_by_node: bool = False
     """Keep the logs of a run in a folder named by the address of its machine, `log/<address>`."""
-    save_dir: Annotated[str, DERIVED] = ""
-    """Where logs are kept."""
 
 
 class Config(Section):
@@ -249,14 +208,6 @@ class Config(Section):
     """What happens to tasks before, and to experiences after, the rollout."""
     service: ServiceConfig = default_section(ServiceConfig)
     """External services that the run uses."""
-    checkpoint_job_dir: Annotated[str, DERIVED] = ""
-    """The run's directory."""
-    ray_namespace: Annotated[str, NO_RAY] = ""
-    """Ray's name for the run."""
-    ignore_validator_suggestions: Annotated[
-        bool, IgnoredKey("an estimate of memory never refuses a run")
-    ] = False
-    """Do not look whether a GPU's memory suffices."""
     stages: tuple[StageConfig, ...] = ()
     """Stages in order, each starting from the weights of the last; none is one called `main`."""
 

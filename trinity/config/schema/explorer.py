@@ -6,16 +6,10 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, JsonValue
 
 from trinity.config.schema.base import (
-    DERIVED,
-    MERGED,
-    NO_RAY,
     NO_SECRETS,
     Args,
-    IgnoredKey,
     NonNegative,
     NumLogprobs,
-    PathSegment,
-    PlannedKey,
     Port,
     Positive,
     RenamedKey,
@@ -23,7 +17,7 @@ from trinity.config.schema.base import (
     ValueAliases,
     default_section,
 )
-from trinity.config.schema.model import AuxiliaryExternalConfig, ExternalModelConfig
+from trinity.config.schema.model import AuxiliaryExternalConfig
 
 OF_MODEL = (
     "temperature",
@@ -42,12 +36,6 @@ OF_MODEL = (
     "trust_remote_code",
 )
 """Keys of `model` that Trinity-RFT copies into each engine."""
-OWN_POSITIONS = PlannedKey(
-    "position embeddings are those of the model's config.json: write it there"
-)
-
-
-ONE_BY_ONE = IgnoredKey("runs are asynchronous, each a unit of its own with its own retries")
 
 
 class EngineConfig(Section):
@@ -84,8 +72,6 @@ class EngineConfig(Section):
     """Arguments passed to the engine as they are, such as `max_num_seqs`."""
     ignore_eos: bool = False
     """Generate on after the end token, for tests of speed."""
-    enable_multimodal: Annotated[bool, PlannedKey("prompts are text")] = False
-    """Images in prompts."""
     enable_history: bool = False
     """Keep every call of the model as an experience until the run's workflow takes them, by
     `model.extract_experience_from_history()`."""
@@ -104,44 +90,6 @@ class EngineConfig(Section):
     """How calls of tools are found in a response: one of vLLM's parsers, such as `hermes`."""
     reasoning_parser: str | None = None
     """How thoughts are found in a response: one of vLLM's parsers, such as `qwen3`."""
-    use_v1: Annotated[bool, IgnoredKey("vLLM has one engine by now")] = True
-    """vLLM's newer engine."""
-    seed: Annotated[int, IgnoredKey("each rollout has a seed of its own, from the top `seed`")] = 42
-    """Seed of the engine."""
-    gpu_per_engine: Annotated[int, DERIVED] = 0
-    """GPUs of one engine."""
-    nnodes: Annotated[int, DERIVED] = 1
-    """Machines of one engine."""
-    node_rank: Annotated[int, DERIVED] = 0
-    """Which of them this is."""
-    enable_return_routed_experts: Annotated[bool, DERIVED] = False
-    """Whether the engine returns the experts it chose."""
-    weight_sync_buffer_size: Annotated[
-        NonNegative, IgnoredKey("it belongs to SGLang, which is planned")
-    ] = 1024
-    """Megabytes of weights that travel at a time."""
-    bundle_indices: Annotated[str, NO_RAY] = ""
-    """Ray's placement of the engine."""
-    engine_id: Annotated[int, DERIVED] = 0
-    """Which engine this is."""
-    ray_namespace: Annotated[str | None, NO_RAY] = None
-    """Ray's name for the run."""
-    ray_actor_name: Annotated[str | None, NO_RAY] = None
-    """Ray's name for the engine."""
-    sync_method: Annotated[str | None, DERIVED] = None
-    """How weights reach the engine."""
-    checkpoint_job_dir: Annotated[str | None, DERIVED] = None
-    """The run's directory."""
-    cuda_visible_devices: Annotated[str | None, DERIVED] = None
-    """GPUs that the engine sees."""
-    enable_lora: Annotated[bool, MERGED] = False
-    """Whether the engine takes adapters."""
-    enable_runtime_lora_updating: Annotated[bool, MERGED] = False
-    """Whether adapters change while it runs."""
-    lora_modules: Annotated[tuple[Args, ...], MERGED] = ()
-    """Adapters of the engine."""
-    lora_kwargs: Annotated[Args, MERGED] = Field(default_factory=dict)
-    """Their sizes."""
 
     @property
     def has_own_key(self) -> bool:
@@ -173,14 +121,6 @@ class RolloutModelConfig(EngineConfig):
     sleep_level: Annotated[int, Field(ge=1, le=2)] = 1
     """With `mode: colocate`: where its weights are while the trainer has the GPU. 1: in the host's
     memory; 2: nowhere, so that they are loaded from files at each turn."""
-    model_path: Annotated[str | None, IgnoredKey("the policy is `model.model_path`")] = None
-    """Which model is rolled out."""
-    external_model_config: Annotated[ExternalModelConfig, DERIVED] = default_section(
-        ExternalModelConfig
-    )
-    """A copy of `model.external_model`."""
-    name: Annotated[str | None, IgnoredKey("there is one rollout model")] = None
-    """How workflows call the model."""
 
 
 class AuxiliaryModelConfig(EngineConfig):
@@ -198,10 +138,6 @@ class AuxiliaryModelConfig(EngineConfig):
     """Access to it, for `engine_type: external`."""
     trust_remote_code: bool = False
     """Run the Python code that comes with it, as of `model.trust_remote_code`."""
-    enable_history: Annotated[bool, IgnoredKey("what is not the policy's is not trained")] = False
-    """Keep its answers as experiences."""
-    enable_openai_api: Annotated[bool, IgnoredKey("each attempt has an address of each")] = True
-    """An OpenAI-compatible address on this machine."""
     temperature: float | None = Field(default=None, ge=0)
     """Sampling temperature, unless as `model`."""
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -228,10 +164,6 @@ class AuxiliaryModelConfig(EngineConfig):
     """Further variables of the chat template, unless as `model`."""
     chat_template: str | None = None
     """Jinja text used in place of the tokenizer's chat template."""
-    rope_scaling: Annotated[dict[str, JsonValue] | None, OWN_POSITIONS] = None
-    """Longer sequences than the model was made for, unless as `model`."""
-    rope_theta: Annotated[float | None, OWN_POSITIONS] = None
-    """Base of the position embeddings, unless as `model`."""
 
 
 class OverRolloutConfig(Section):
@@ -260,10 +192,6 @@ class DynamicTimeoutConfig(Section):
 class ExplorerConfig(Section):
     """Rollout and evaluation."""
 
-    name: Annotated[
-        PathSegment, IgnoredKey("explorers come and go, and are told apart by their ids")
-    ] = "explorer"
-    """Its name in logs and metrics."""
     runner_per_model: Positive = 8
     """Runners of one engine."""
     runs_per_runner: Positive | None = None
@@ -299,28 +227,6 @@ class ExplorerConfig(Section):
     """A time limit that follows how long runs take."""
     env_vars: dict[str, str | bool | int | float] = Field(default_factory=dict)
     """Environment variables that workflows and rewards see, beside the explorer's own."""
-    concurrent_mode: Annotated[
-        Literal["sequential", "asynchronous", "multi-threading"], ONE_BY_ONE
-    ] = "sequential"
-    """How the runs of one task share a runner."""
-    max_repeat_times_per_runner: Annotated[Positive | None, ONE_BY_ONE] = None
-    """Runs of one task that share a runner."""
-    runner_num: Annotated[int | None, IgnoredKey("`runner_per_model` has its place")] = None
-    """Workflow runners, in old releases."""
-    runner_prepare_concurrency: Annotated[Positive, ONE_BY_ONE] = 8
-    """Runners that start at a time."""
-    runner_prepare_max_retries: Annotated[NonNegative, ONE_BY_ONE] = 2
-    """Further attempts at starting a runner."""
-    runner_state_report_interval: Annotated[
-        NonNegative, IgnoredKey("`trinity status` shows what runs, at any time")
-    ] = 0
-    """Seconds between two tables of runners in the log; 0 is off."""
-    max_inflight_batches: Annotated[
-        Positive, IgnoredKey("it belongs to `sync_style: fully_async`, which is planned")
-    ] = 2
-    """Batches on their way at a time."""
-    collect_experiences: Annotated[bool, IgnoredKey("experiences are always kept")] = False
-    """Keep the experiences of an evaluation, in old releases."""
     bench_on_latest_checkpoint: bool = False
     """In `mode: bench`: evaluate the newest checkpoint alone."""
     proxy_port: Port = 8010
@@ -333,7 +239,3 @@ class ExplorerConfig(Section):
     min_running_model_num: Positive = 1
     """In `mode: serve`: engines that go on answering while others load newer weights; with a single
     engine, requests wait."""
-    db_url: Annotated[
-        str | None, IgnoredKey("a served model keeps nothing of what it is asked")
-    ] = None
-    """In `mode: serve`: database that keeps the requests."""

@@ -1,19 +1,13 @@
 """Section `model`: the model, its adapters, and models that others serve."""
 
 import re
-from typing import Annotated
 
 from pydantic import Field
 
 from trinity.config.schema.base import (
-    DERIVED,
-    TINKER_ONLY,
-    UNREAD_THERE,
     Args,
-    IgnoredKey,
     NonNegative,
     NumLogprobs,
-    PlannedKey,
     Positive,
     Section,
     default_section,
@@ -35,8 +29,6 @@ def merge_template_kwargs(given: Args, enable_thinking: bool | None) -> Args:
 class LoRAConfig(Section):
     """An adapter of low rank."""
 
-    name: Annotated[str | None, IgnoredKey("there is one adapter")] = None
-    """Its name."""
     path: str | None = None
     """Directory of an adapter to start from, in peft's layout, whose rank, scale and layers it
     then has; else it starts at zero."""
@@ -46,15 +38,11 @@ class LoRAConfig(Section):
     """Rank."""
     lora_alpha: Positive = 32
     """Scale, over the rank."""
-    lora_dtype: Annotated[str, UNREAD_THERE] = "auto"
-    """Type of its weights."""
     target_modules: str = ALL_LINEAR
     """Layers that get one: `all-linear` for all but the last, names with commas in between such as
     `q_proj,v_proj`, or a regular expression of whole names."""
     exclude_modules: str | None = None
     """Layers that get none, as names or an expression."""
-    is_dummy: Annotated[bool, DERIVED] = False
-    """Whether it starts at zero."""
 
     @property
     def targets(self) -> Names:
@@ -75,21 +63,6 @@ def _names(text: str) -> Names:
 
 class TinkerConfig(Section):
     """The Tinker service in place of one's own engines and trainer."""
-
-    enable: Annotated[bool, PlannedKey("engines and trainer are one's own")] = False
-    """Roll out and train there."""
-    rank: Annotated[Positive, TINKER_ONLY] = 16
-    """Rank of the adapter."""
-    seed: Annotated[int | None, TINKER_ONLY] = None
-    """Seed of its first weights."""
-    train_mlp: Annotated[bool, TINKER_ONLY] = True
-    """Adapt the feed-forward layers."""
-    train_attn: Annotated[bool, TINKER_ONLY] = True
-    """Adapt the attention layers."""
-    train_unembed: Annotated[bool, TINKER_ONLY] = True
-    """Adapt the last layer."""
-    base_url: Annotated[str | None, TINKER_ONLY] = None
-    """Address of the service."""
 
 
 class ExternalAccessConfig(Section):
@@ -113,9 +86,6 @@ class ExternalModelConfig(ExternalAccessConfig):
 
 class AuxiliaryExternalConfig(ExternalAccessConfig):
     """A model served elsewhere beside the policy."""
-
-    enable: Annotated[bool, IgnoredKey("`engine_type: external` of the same model says so")] = False
-    """Whether it is served elsewhere."""
 
 
 class ModelConfig(Section):
@@ -161,10 +131,6 @@ class ModelConfig(Section):
     """Further variables of the chat template, such as `reasoning_effort: high`."""
     lora_configs: tuple[LoRAConfig, ...] = ()
     """The adapter that is trained in place of the weights; at most one."""
-    fully_sharded_loras: Annotated[bool, UNREAD_THERE] = False
-    """Shard adapters in the engine."""
-    max_cpu_loras: Annotated[int | None, UNREAD_THERE] = None
-    """Adapters that the engine keeps in memory."""
     rope_scaling: Args = Field(default_factory=dict)
     """Longer sequences than the model was made for: a `rope_type` with its keys, laid over the
     model's `rope_parameters` in engine and trainer."""

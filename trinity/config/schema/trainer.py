@@ -7,14 +7,9 @@ from pydantic import Field
 
 from trinity.config.schema.algorithm import LossAggMode, OptimizerConfig
 from trinity.config.schema.base import (
-    DERIVED,
-    MEGATRON_ONLY,
     OTHER_STRATEGIES,
     Args,
-    IgnoredKey,
     NonNegative,
-    PathSegment,
-    PlannedKey,
     Positive,
     RenamedKey,
     Section,
@@ -25,21 +20,6 @@ from trinity.config.schema.base import (
 
 class MegatronConfig(Section):
     """Megatron's parallel sizes."""
-
-    tensor_model_parallel_size: Annotated[Positive, MEGATRON_ONLY] = 1
-    """GPUs that share a layer."""
-    pipeline_model_parallel_size: Annotated[Positive, MEGATRON_ONLY] = 1
-    """Parts that the layers are split into."""
-    virtual_pipeline_model_parallel_size: Annotated[Positive | None, MEGATRON_ONLY] = None
-    """Turns that each part takes."""
-    expert_model_parallel_size: Annotated[Positive, MEGATRON_ONLY] = 1
-    """GPUs that share the experts."""
-    expert_tensor_parallel_size: Annotated[Positive | None, MEGATRON_ONLY] = None
-    """GPUs that share an expert."""
-    context_parallel_size: Annotated[Positive, MEGATRON_ONLY] = 1
-    """GPUs that share a sequence."""
-    sequence_parallel: Annotated[bool, MEGATRON_ONLY] = True
-    """Split what lies between the layers too."""
 
 
 CheckpointPart = Literal["model", "optimizer", "extra", "hf_model"]
@@ -96,10 +76,6 @@ class TrainerConfig(Section):
         "actor_grad_clip": RenamedKey("grad_clip"),
     }
 
-    name: Annotated[
-        PathSegment, IgnoredKey("each gang of ranks is told apart by its incarnation")
-    ] = "trainer"
-    """Its name in logs and metrics."""
     trainer_type: Annotated[
         Literal["verl"], ValueAliases(planned={"tinker": "the Tinker service"})
     ] = "verl"
@@ -174,11 +150,6 @@ class TrainerConfig(Section):
     """First train steps of the stage in which the critic alone learns."""
     critic: CriticConfig = default_section(CriticConfig)
     """The value model, for algorithms that have one."""
-    save_hf_checkpoint: Annotated[
-        Literal["last", "always", "never"],
-        IgnoredKey("every version of the weights is safetensors in Hugging Face's layout"),
-    ] = "last"
-    """Which checkpoints hold weights in Hugging Face's layout."""
     enable_preview: bool = False
     """Send the monitor a table with samples of each evaluation: their texts leave the buffer."""
     recorded_token_share: float = Field(default=0.02, ge=0, le=1)
@@ -189,34 +160,15 @@ class TrainerConfig(Section):
     ulysses_sequence_parallel_size: Positive = 1
     """Ranks that share each sequence, in actor, reference and critic: each has a part of its tokens
     and, for attention, a part of the heads. For sequences too long for one GPU."""
-    fix_actor_microbatch_loss_scale: Annotated[
-        bool, IgnoredKey("a loss is normalised over the whole batch, however it is cut")
-    ] = False
-    """Normalise losses over micro-batches of different sizes."""
     param_offload: bool = False
     """Weights and gradients in the host's memory while they are not used."""
     optimizer_offload: bool = False
     """Optimizer in the host's memory but for its steps."""
-    grad_offload: Annotated[
-        bool, IgnoredKey("gradients lie where the weights do: `param_offload`")
-    ] = False
-    """Gradients in the host's memory while they are not used."""
     offload_policy: bool = False
     """FSDP2's own way: all three in the host's memory, layers on the device as they compute."""
-    save_strategy: Annotated[
-        Literal["single_thread", "single_process", "single_node", "unrestricted"],
-        IgnoredKey("each rank writes its own files"),
-    ] = "unrestricted"
-    """Which processes may write a checkpoint at the same time."""
     megatron: MegatronConfig = default_section(MegatronConfig)
     """Megatron's parallel sizes."""
-    trust_remote_code: Annotated[bool, DERIVED] = False
-    """Run the Python code that comes with a model."""
     trainer_config: Args = Field(default_factory=dict)
     """verl's own keys: those with a counterpart here are used for it, others are reported."""
     trainer_config_path: str = ""
     """A YAML file of verl's keys, in place of `trainer_config`."""
-    sft_warmup_steps: Annotated[
-        NonNegative, PlannedKey("write a stage of `algorithm_type: sft` in front, see `stages`")
-    ] = 0
-    """Steps of imitation before the run, in old releases."""
