@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trinity.cli.overrides import parse_overrides
-from trinity.config.change_rules import ChangeKind
+from trinity.config.changes.plans import PlanChange
+from trinity.config.changes.rules import ChangeKind
 from trinity.config.check import CheckReport, check_file
 from trinity.config.docs.explain import (
     MAX_EXPLAINED_KEYS,
@@ -17,7 +18,6 @@ from trinity.config.docs.explain import (
 from trinity.config.docs.resolved import ResolvedConfig, resolve_config
 from trinity.config.loading.yaml import yaml_text
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.config.plan_changes import PlanChange
 from trinity.config.schema.base import KeyStatus, format_value, redact_secrets
 from trinity.errors import UserError
 from trinity.verl.key_table import verl_names

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 
-from trinity.config.change_rules import ENGINE_ARGUMENTS, RULES, ChangeKind, ChangeRule
+from trinity.config.changes.rules import ENGINE_ARGUMENTS, RULES, ChangeKind, ChangeRule
 from trinity.config.docs.catalog import ConfigKey, all_keys
 from trinity.config.docs.explain import readers_of
 from trinity.config.loading.verl_keys import (

@@ -5,6 +5,7 @@ modes_of("synchronizer.sync_offset")  # ("both", "explore")
 
 from collections.abc import Mapping
 
+from trinity.config.loading.keys import under
 from trinity.config.schema.choices import Mode
 
 ALL: tuple[Mode, ...] = ("both", "train", "explore", "bench", "serve")
@@ -17,79 +18,63 @@ WITH_STEPS: tuple[Mode, ...] = ("both", "train", "explore")
 WITH_RANKS: tuple[Mode, ...] = ("both", "train", "bench")
 
 _TASKS = "buffer.explorer_input"
-_ROWS = "buffer.trainer_input"
+_ROWS = "buffer.trainer_input.experience_buffer"
+_AUXILIARY = "buffer.trainer_input.auxiliary_buffers"
+
 
 MODES: Mapping[str, tuple[Mode, ...]] = {
     "": ALL,
     "algorithm": TRAINING,
+    "explorer": WITH_ENGINES,
+    "trainer": TRAINING,
     "algorithm.algorithm_type": ALL,
     "algorithm.repeat_times": ROLLING_OUT,
-    "algorithm.advantage_fn": WITH_STEPS,
-    "algorithm.advantage_fn_args": WITH_STEPS,
+    **dict.fromkeys(under("algorithm", "advantage_fn advantage_fn_args"), WITH_STEPS),
     "model.critic_model_path": TRAINING,
-    "model.min_response_tokens": WITH_ENGINES,
-    "model.temperature": WITH_ENGINES,
-    "model.top_p": WITH_ENGINES,
-    "model.top_k": WITH_ENGINES,
-    "model.repetition_penalty": WITH_ENGINES,
-    "model.logprobs": WITH_ENGINES,
+    **dict.fromkeys(
+        under("model", "min_response_tokens temperature top_p top_k repetition_penalty logprobs"),
+        WITH_ENGINES,
+    ),
     "model.external_model": ("explore", "bench"),
-    "buffer.batch_size": ROLLING_OUT,
+    **dict.fromkeys(under("buffer", "batch_size await_feedback feedback_timeout"), ROLLING_OUT),
     "buffer.train_batch_size": TRAINING,
-    "buffer.total_epochs": WITH_STEPS,
-    "buffer.total_steps": WITH_STEPS,
-    "buffer.max_refill_rounds": ("both",),
-    "buffer.short_batch": ("both",),
-    "buffer.await_feedback": ROLLING_OUT,
-    "buffer.feedback_timeout": ROLLING_OUT,
-    "buffer.keep_steps": WITH_STEPS,
+    **dict.fromkeys(under("buffer", "total_epochs total_steps keep_steps"), WITH_STEPS),
+    **dict.fromkeys(under("buffer", "max_refill_rounds short_batch"), ("both",)),
     _TASKS: WITH_TASKS,
-    f"{_TASKS}.taskset": ROLLING_OUT,
-    f"{_TASKS}.tasksets": ROLLING_OUT,
-    f"{_TASKS}.eval_tasksets": WITH_TASKS,
-    f"{_TASKS}.taskset.repeat_times": (),
-    f"{_TASKS}.tasksets.repeat_times": (),
-    _ROWS: TRAINING,
-    f"{_ROWS}.experience_buffer.path": WITH_STEPS,
-    f"{_ROWS}.experience_buffer.storage_type": WITH_STEPS,
-    f"{_ROWS}.experience_buffer.max_read_timeout": ("both",),
-    f"{_ROWS}.experience_buffer.replay_buffer": ("both",),
-    f"{_ROWS}.experience_buffer.capacity": ("both",),
-    f"{_ROWS}.experience_buffer.source_run": ("train",),
-    f"{_ROWS}.experience_buffer.source_stage": ("train",),
-    f"{_ROWS}.experience_buffer.table": ("train",),
-    f"{_ROWS}.experience_buffer.split": ("train",),
-    f"{_ROWS}.experience_buffer.subset_name": ("train",),
-    f"{_ROWS}.experience_buffer.format": ("train",),
-    f"{_ROWS}.experience_buffer.data_selector": ("train",),
-    f"{_ROWS}.auxiliary_buffers.max_read_timeout": (),
-    f"{_ROWS}.auxiliary_buffers.replay_buffer": (),
-    "explorer": WITH_ENGINES,
+    **dict.fromkeys(under(_TASKS, "taskset tasksets"), ROLLING_OUT),
+    **dict.fromkeys(under(_TASKS, "taskset.repeat_times tasksets.repeat_times"), ()),
+    "buffer.trainer_input": TRAINING,
+    **dict.fromkeys(under(_ROWS, "path storage_type"), WITH_STEPS),
+    **dict.fromkeys(under(_ROWS, "max_read_timeout replay_buffer capacity"), ("both",)),
+    **dict.fromkeys(
+        under(_ROWS, "source_run source_stage table split subset_name format data_selector"),
+        ("train",),
+    ),
+    **dict.fromkeys(under(_AUXILIARY, "max_read_timeout replay_buffer"), ()),
     "explorer.eval_interval": ("both",),
-    "explorer.eval_on_startup": WITH_TASKS,
-    "explorer.eval_failed_runs": WITH_TASKS,
-    "explorer.best_taskset": WITH_TASKS,
+    **dict.fromkeys(
+        under(
+            "explorer",
+            "eval_on_startup eval_failed_runs best_taskset runner_per_model runs_per_runner "
+            "max_timeout max_retry_times dynamic_timeout",
+        ),
+        WITH_TASKS,
+    ),
     "explorer.over_rollout": ROLLING_OUT,
     "explorer.bench_on_latest_checkpoint": ("bench",),
-    "explorer.proxy_port": ("serve",),
-    "explorer.listen_address": ("serve",),
-    "explorer.service_status_check_interval": ("serve",),
-    "explorer.min_running_model_num": ("serve",),
-    "explorer.runner_per_model": WITH_TASKS,
-    "explorer.runs_per_runner": WITH_TASKS,
-    "explorer.max_timeout": WITH_TASKS,
-    "explorer.max_retry_times": WITH_TASKS,
-    "explorer.dynamic_timeout": WITH_TASKS,
-    "trainer": TRAINING,
-    "trainer.rank_num": WITH_RANKS,
-    "trainer.dtype": WITH_RANKS,
-    "trainer.trainer_strategy": WITH_RANKS,
-    "trainer.fsdp_size": WITH_RANKS,
-    "trainer.megatron": WITH_RANKS,
-    "trainer.override_config": WITH_RANKS,
+    **dict.fromkeys(
+        under(
+            "explorer",
+            "proxy_port listen_address service_status_check_interval min_running_model_num",
+        ),
+        ("serve",),
+    ),
+    **dict.fromkeys(
+        under("trainer", "rank_num dtype trainer_strategy fsdp_size megatron override_config"),
+        WITH_RANKS,
+    ),
     "synchronizer": ("both", "train"),
-    "synchronizer.sync_method": ("both",),
-    "synchronizer.sync_style": ("both",),
+    **dict.fromkeys(under("synchronizer", "sync_method sync_style"), ("both",)),
     "synchronizer.sync_offset": ROLLING_OUT,
     "synchronizer.sync_timeout": ALL,
     "data_processor.experience_pipeline": ROLLING_OUT,

@@ -50,7 +50,8 @@ from services.buffer.store.tasksets import SKIPPED, hold_tasksets, stage_pipelin
 from services.buffer.store.training import kept_checkpoints
 from services.buffer.types import NeededTaskset
 from trinity.algorithm.algorithm_type import RowSchema
-from trinity.config.change_rules import ChangeKind
+from trinity.config.changes.plans import stage_changes
+from trinity.config.changes.rules import ChangeKind
 from trinity.config.plan.parts import (
     ResolvedExperienceBuffer,
     ResolvedSelector,
@@ -60,7 +61,6 @@ from trinity.config.plan.parts import (
 from trinity.config.plan.sizes import row_shortage_error
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.stored_rollouts import check_stored_advantages
-from trinity.config.plan_changes import stage_changes
 from trinity.config.training_rows import RowCheck
 from trinity.errors import InvalidRequest, PreconditionFailed, UserError
 from trinity.runtime.sql import Connection

@@ -6,9 +6,9 @@ import pytest
 
 from tests.unit.config.builders import GRPO, config, load, stage
 from trinity.algorithm.types import ALGORITHM_TYPES
+from trinity.config.changes.plans import stage_changes
 from trinity.config.check import check_file
 from trinity.config.loading.load import load_config
-from trinity.config.plan_changes import stage_changes
 from trinity.errors import UserError
 
 CAPITALS = {

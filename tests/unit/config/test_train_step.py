@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import GRPO, IMITATION, REINFORCEMENT, SFT, config, stage
+from trinity.config.changes.plans import stage_changes
 from trinity.config.checks.advice import advise
 from trinity.config.plan.sizes import SEVERAL_SAMPLES, gives_several_samples
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
-from trinity.config.plan_changes import stage_changes
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.plugins import PLUGIN_DIRS_VARIABLE, WORKFLOWS

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import GRPO, IMITATION, REINFORCEMENT, SFT, config, write_rows
-from trinity.config.change_rules import RULES, ChangeKind, plain_key, rule_of
+from trinity.config.changes.plans import ChangedRun, compare_plans
+from trinity.config.changes.rules import RULES, ChangeKind, plain_key, rule_of
 from trinity.config.docs.catalog import all_keys
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.config.schema.base import KeyStatus
 from trinity.config.schema.experiment import deep_merge
 from trinity.errors import UserError
-from trinity.run.launch.changed_run import ChangedRun, compare_plans
 from trinity.run.launch.resume import changed_run, check_resumable, store_plan
 
 FREE, EXPERIMENT, IMPOSSIBLE = ChangeKind
@@ -258,6 +258,7 @@ def test_other_bits_are_recorded(tmp_path: Path, key: str, value: object) -> Non
         ("buffer.train_batch_size", 32),
         ("algorithm.advantage_fn", "grpo"),
         ("algorithm.policy_loss_fn", "ppo"),
+        ("algorithm.policy_loss_fn_args.clip_range", 0.2),
         ("trainer.max_token_len_per_gpu", 16384),
         ("buffer.total_epochs", 7),
         ("trainer.rank_num", 1),

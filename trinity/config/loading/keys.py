@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from trinity.config.schema.base import RenamedKey
+
 Location = tuple[str | int, ...]
 
 _PART = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
@@ -18,6 +20,21 @@ def to_dotted(location: Location) -> str:
 def parse_key(key: str) -> Location:
     """Parses a dotted key into its location."""
     return tuple(int(number) if number else name for number, name in _PART.findall(key))
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Returns the names that a text lists, in a table of many."""
+    return tuple(text.split())
+
+
+def under(section: str, text: str) -> tuple[str, ...]:
+    """Returns the dotted keys of a section with the names that a text lists."""
+    return tuple(f"{section}.{name}" for name in text.split())
+
+
+def renamed_keys(section: str, ours: str, text: str) -> dict[str, RenamedKey]:
+    """Returns keys of a section of veRL that have the same names in a section of ours."""
+    return {f"{section}.{name}": RenamedKey(f"/{ours}.{name}") for name in names(text)}
 
 
 def stage_location(location: Location) -> Location:

@@ -7,7 +7,7 @@ import copy
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -60,12 +60,12 @@ class ParsedConfig:
 
 def read_config(path: Path, overrides: Mapping[str, JsonValue] | None = None) -> ParsedConfig:
     """Reads a file; raises UserError only if it is not a configuration at all."""
-    source = ConfigSource.read(path).with_overridden(frozenset(overrides or {}))
+    source = replace(ConfigSource.read(path), overridden=frozenset(overrides or {}))
     tree, unfilled = read_tree(source, overrides or {})
     source, unread = load_verl_files(tree, source)
     migration = KeyMigration(tree, source)
     migration.apply()
-    source = source.with_moved(migration.moved)
+    source = replace(source, moved=migration.moved)
     notices = [*migration.notices, *strip_planned_values(tree, source)]
     errors = [*unfilled, *unread, *migration.errors, *unquoted_bounds(source)]
     written = copy.deepcopy(tree)

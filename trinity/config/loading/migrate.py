@@ -4,7 +4,7 @@ A file of verl's keys (`trainer.trainer_config_path`) is read as if it were writ
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -280,7 +280,7 @@ def load_verl_files(tree: dict[str, Any], source: ConfigSource) -> tuple[ConfigS
             }
         else:
             overridden.add(to_dotted(place))
-    return source.with_verls(lines, frozenset(overridden)), errors
+    return replace(source, lines=lines, overridden=frozenset(overridden)), errors
 
 
 def _with_files(tree: dict[str, Any]) -> Iterator[tuple[Location, dict[str, Any]]]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -58,18 +58,6 @@ class ConfigSource:
                 f"{path}:{line} is not UTF-8 text: save the file as UTF-8, or give a YAML file"
             ) from error
         return cls(path, text, key_lines(text))
-
-    def with_moved(self, moved: Mapping[str, str]) -> "ConfigSource":
-        """The same source, with keys that were given under older names."""
-        return replace(self, moved=moved)
-
-    def with_overridden(self, overridden: frozenset[str]) -> "ConfigSource":
-        """The same source, with keys that the command line gives."""
-        return replace(self, overridden=overridden)
-
-    def with_verls(self, lines: Mapping[str, int], overridden: frozenset[str]) -> "ConfigSource":
-        """The same source, with keys of a verl file located at the line that names the file."""
-        return replace(self, lines=lines, overridden=overridden)
 
     def as_written(self, key: str) -> str:
         """The key as the user wrote it."""

@@ -10,25 +10,21 @@ from difflib import get_close_matches
 
 from pydantic import JsonValue
 
-from trinity.config.loading.back_end_keys import SHARED_SEQUENCES, SIZES, TIME_AND_MEMORY
+from trinity.config.loading.back_end_keys import (
+    SHARED_SEQUENCES,
+    SIZES,
+    TIME_AND_MEMORY,
+)
+from trinity.config.loading.keys import names, renamed_keys, under
 from trinity.config.schema.base import OTHER_STRATEGIES, IgnoredKey, PlannedKey, RenamedKey
 
 PREFIX = "actor_rollout_ref"
 _CLOSE = 0.88
 """Likeness above which a key is taken for a misspelt one."""
 _OPTIMIZER = (
-    "lr",
-    "lr_warmup_steps",
-    "lr_warmup_steps_ratio",
-    "lr_warmup_init",
-    "min_lr_ratio",
-    "lr_scheduler_type",
-    "weight_decay",
-    "betas",
-    "lr_wsd_decay_steps",
-    "lr_wsd_decay_style",
+    "lr lr_warmup_steps lr_warmup_steps_ratio lr_warmup_init min_lr_ratio lr_scheduler_type "
+    "weight_decay betas lr_wsd_decay_steps lr_wsd_decay_style"
 )
-_FSDP = ("param_offload", "optimizer_offload", "offload_policy", "fsdp_size", "forward_prefetch")
 _CRITIC_FSDP = ("fsdp", "fsdp_config", "model.fsdp_config")
 """The newest name first."""
 _OTHER_NAMES = {
@@ -42,80 +38,74 @@ _CORRECTION_KEYS = {
     "bypass_mode": "algorithm.bypass_old_logprobs",
     **{
         name: f"{_CORRECTION}.{name}"
-        for name in (
-            "rollout_is",
-            "rollout_is_threshold",
-            "rollout_is_batch_normalize",
-            "rollout_rs",
-            "rollout_rs_threshold",
-            "rollout_token_veto_threshold",
+        for name in names(
+            "rollout_is rollout_is_threshold rollout_is_batch_normalize rollout_rs "
+            "rollout_rs_threshold rollout_token_veto_threshold"
         )
     },
 }
-_OFFLOADS = ("param_offload", "grad_offload", "optimizer_offload")
 
 RENAMED_KEYS: Mapping[str, RenamedKey] = {
     **{f"{_CORRECTION}.{key}": RenamedKey(f"/{ours}") for key, ours in _CORRECTION_KEYS.items()},
-    **{f"actor.megatron.{key}": RenamedKey(f"/trainer.{key}") for key in _OFFLOADS},
-    **{f"actor.optim.{key}": RenamedKey(f"/algorithm.optimizer.{key}") for key in _OPTIMIZER},
-    **{f"critic.optim.{key}": RenamedKey(f"/trainer.critic.optimizer.{key}") for key in _OPTIMIZER},
+    **renamed_keys("actor.megatron", "trainer", "param_offload grad_offload optimizer_offload"),
+    **renamed_keys("actor.optim", "algorithm.optimizer", _OPTIMIZER),
+    **renamed_keys("critic.optim", "trainer.critic.optimizer", _OPTIMIZER),
     **{
-        f"actor.optim.{a}": RenamedKey(f"/algorithm.optimizer.{b}") for a, b in _OTHER_NAMES.items()
+        f"{section}.{theirs}": RenamedKey(f"/{ours}.{name}")
+        for section, ours in (
+            ("actor.optim", "algorithm.optimizer"),
+            ("critic.optim", "trainer.critic.optimizer"),
+        )
+        for theirs, name in _OTHER_NAMES.items()
     },
+    **renamed_keys(
+        "actor.fsdp_config",
+        "trainer",
+        "param_offload optimizer_offload offload_policy fsdp_size forward_prefetch",
+    ),
     **{
-        f"critic.optim.{a}": RenamedKey(f"/trainer.critic.optimizer.{b}")
-        for a, b in _OTHER_NAMES.items()
-    },
-    **{f"actor.fsdp_config.{key}": RenamedKey(f"/trainer.{key}") for key in _FSDP},
-    **{
-        f"critic.{section}.{key}": RenamedKey(f"/trainer.critic.{key}")
+        key: renamed
         for section in _CRITIC_FSDP
-        for key in ("param_offload", "optimizer_offload")
+        for key, renamed in renamed_keys(
+            f"critic.{section}", "trainer.critic", "param_offload optimizer_offload"
+        ).items()
     },
-    "actor.checkpoint.save_contents": RenamedKey("/trainer.save_contents"),
-    "actor.checkpoint.load_contents": RenamedKey("/trainer.load_contents"),
-    "actor.grad_clip": RenamedKey("/trainer.grad_clip"),
-    "actor.loss_agg_mode": RenamedKey("/algorithm.loss_agg_mode"),
-    "actor.loss_scale_factor": RenamedKey("/algorithm.loss_scale_factor"),
-    "actor.ppo_epochs": RenamedKey("/trainer.ppo_epochs"),
-    "actor.entropy_checkpointing": RenamedKey("/trainer.entropy_checkpointing"),
-    "actor.entropy_from_logits_with_chunking": RenamedKey(
-        "/trainer.entropy_from_logits_with_chunking"
+    **renamed_keys("actor.checkpoint", "trainer", "save_contents load_contents"),
+    **renamed_keys("actor", "algorithm", "loss_agg_mode loss_scale_factor"),
+    **renamed_keys(
+        "actor",
+        "trainer",
+        "grad_clip ppo_epochs entropy_checkpointing entropy_from_logits_with_chunking "
+        "ppo_micro_batch_size_per_gpu ulysses_sequence_parallel_size use_dynamic_bsz "
+        "use_prefix_grouper",
     ),
     "actor.ppo_max_token_len_per_gpu": RenamedKey("/trainer.max_token_len_per_gpu"),
-    "actor.ppo_micro_batch_size_per_gpu": RenamedKey("/trainer.ppo_micro_batch_size_per_gpu"),
-    "actor.ulysses_sequence_parallel_size": RenamedKey("/trainer.ulysses_sequence_parallel_size"),
-    "actor.use_dynamic_bsz": RenamedKey("/trainer.use_dynamic_bsz"),
-    "actor.use_prefix_grouper": RenamedKey("/trainer.use_prefix_grouper"),
-    "critic.cliprange_value": RenamedKey("/trainer.critic.cliprange_value"),
-    "critic.grad_clip": RenamedKey("/trainer.critic.grad_clip"),
-    "critic.loss_agg_mode": RenamedKey("/trainer.critic.loss_agg_mode"),
+    **renamed_keys(
+        "critic",
+        "trainer.critic",
+        "cliprange_value grad_clip loss_agg_mode ppo_micro_batch_size_per_gpu ppo_epochs",
+    ),
     "critic.ppo_max_token_len_per_gpu": RenamedKey("/trainer.critic.max_token_len_per_gpu"),
-    "critic.ppo_micro_batch_size_per_gpu": RenamedKey(
-        "/trainer.critic.ppo_micro_batch_size_per_gpu"
+    **renamed_keys(
+        "critic.model",
+        "trainer.critic",
+        "enable_gradient_checkpointing external_lib override_config",
     ),
-    "critic.ppo_epochs": RenamedKey("/trainer.critic.ppo_epochs"),
-    "critic.model.enable_gradient_checkpointing": RenamedKey(
-        "/trainer.critic.enable_gradient_checkpointing"
-    ),
-    "critic.model.external_lib": RenamedKey("/trainer.critic.external_lib"),
-    "critic.model.override_config": RenamedKey("/trainer.critic.override_config"),
     "critic.model.path": RenamedKey("/model.critic_model_path"),
-    "model.enable_gradient_checkpointing": RenamedKey("/trainer.enable_gradient_checkpointing"),
-    "model.external_lib": RenamedKey("/trainer.external_lib"),
-    "model.override_config": RenamedKey("/trainer.override_config"),
-    "model.path": RenamedKey("/model.model_path"),
-    "model.trust_remote_code": RenamedKey("/model.trust_remote_code"),
-    "model.use_fused_kernels": RenamedKey("/trainer.use_fused_kernels"),
-    "model.use_remove_padding": RenamedKey("/trainer.use_remove_padding"),
-    "ref.log_prob_max_token_len_per_gpu": RenamedKey("/trainer.log_prob_max_token_len_per_gpu"),
-    "ref.log_prob_micro_batch_size_per_gpu": RenamedKey(
-        "/trainer.log_prob_micro_batch_size_per_gpu"
+    **renamed_keys(
+        "model",
+        "trainer",
+        "enable_gradient_checkpointing external_lib override_config use_fused_kernels "
+        "use_remove_padding",
     ),
-    "trainer.balance_batch": RenamedKey("/trainer.balance_batch"),
-    "trainer.critic_warmup": RenamedKey("/trainer.critic_warmup"),
-    "trainer.resume_from_path": RenamedKey("/trainer.resume_from_path"),
-    "trainer.resume_mode": RenamedKey("/trainer.resume_mode"),
+    "model.path": RenamedKey("/model.model_path"),
+    **renamed_keys("model", "model", "trust_remote_code"),
+    **renamed_keys(
+        "ref", "trainer", "log_prob_max_token_len_per_gpu log_prob_micro_batch_size_per_gpu"
+    ),
+    **renamed_keys(
+        "trainer", "trainer", "balance_batch critic_warmup resume_from_path resume_mode"
+    ),
     "trainer.max_actor_ckpt_to_keep": RenamedKey("/trainer.max_checkpoints_to_keep"),
 }
 """Keys whose values are used under our names, or sections of such keys."""
@@ -123,80 +113,76 @@ RENAMED_KEYS: Mapping[str, RenamedKey] = {
 SECTIONS = ("model.override_config", "critic.model.override_config")
 """Those of them whose keys are a model's own."""
 
-_MICRO_BATCHES = IgnoredKey("`ppo_micro_batch_size_per_gpu` says it, for each rank")
-_NO_GRADIENTS = IgnoredKey("`trainer.log_prob_max_token_len_per_gpu` says it")
-_HEAD = IgnoredKey("the head is computed in chunks by PyTorch, on every device")
-_ENTROPY = IgnoredKey("the reference's head is computed as the actor's is")
-_WITH_CRITIC = IgnoredKey("all passes of the critic are cut as its training is")
-_WITH_ACTOR = IgnoredKey("critic and reference are cut into micro-batches as the actor is")
-_LAID_OUT = IgnoredKey("critic and reference are laid over the ranks as the actor is")
-_BY_LAYER = IgnoredKey("FSDP2 shards layer by layer: verl reads it for `fsdp` alone")
-_ON_HOST = IgnoredKey("verl keeps a reference's weights in the host's memory, whatever is written")
-_FSDP_ELSEWHERE: Mapping[str, IgnoredKey] = {
-    f"{section}.{key}": _LAID_OUT
-    for section in (*(f"critic.{name}" for name in _CRITIC_FSDP), "ref.fsdp_config")
-    for key in ("forward_prefetch", "fsdp_size", "offload_policy")
-}
-_ENGINE = IgnoredKey("rollout is `explorer.rollout_model` and `model`, in Trinity-RFT too")
-_MEGATRON = IgnoredKey(OTHER_STRATEGIES["megatron"])
 STRATEGIES = ("actor.strategy", "critic.strategy", "ref.strategy")
 """Keys that choose a back end, beside `trainer.trainer_strategy`."""
-_SHUFFLE = IgnoredKey("a pass takes the whole batch as one optimizer step: order changes nothing")
-_STEPS = IgnoredKey("the schedule knows the number of train steps")
-
-WITHOUT_EFFECT: Mapping[str, IgnoredKey] = {
-    **_FSDP_ELSEWHERE,
-    **{
-        f"actor.megatron.{name}": _MEGATRON
-        for name in (*SIZES, *SHARED_SEQUENCES, *TIME_AND_MEMORY)
-    },
-    "critic.megatron": _LAID_OUT,
-    "ref.megatron": _LAID_OUT,
-    "actor.fsdp_config.wrap_policy.min_num_params": _BY_LAYER,
-    **{f"critic.{name}.wrap_policy.min_num_params": _BY_LAYER for name in _CRITIC_FSDP},
-    "ref.fsdp_config.wrap_policy.min_num_params": _BY_LAYER,
-    "ref.fsdp_config.param_offload": _ON_HOST,
-    "ref.fsdp_config.optimizer_offload": IgnoredKey("a reference has no optimizer"),
-    "actor.checkpoint": IgnoredKey("checkpoints are written and read by `torch.distributed`"),
-    "critic.checkpoint": IgnoredKey("the critic is saved and loaded with the actor"),
-    "actor.optim.total_training_steps": _STEPS,
-    "actor.ppo_infer_max_token_len_per_gpu": _NO_GRADIENTS,
-    "actor.ppo_micro_batch_size": _MICRO_BATCHES,
-    "actor.ppo_mini_batch_size": IgnoredKey("`buffer.train_batch_size` is one optimizer step"),
-    "actor.rollout_n": IgnoredKey("`algorithm.repeat_times` says it"),
-    "actor.strategy": IgnoredKey("`trainer.trainer_strategy` says it"),
-    "actor.shuffle": _SHUFFLE,
-    "actor.use_kl_loss": IgnoredKey("`algorithm.kl_loss_fn` says it"),
-    "critic.enable": IgnoredKey("the algorithm says whether there is a critic"),
-    "critic.forward_max_token_len_per_gpu": _WITH_CRITIC,
-    "critic.forward_micro_batch_size_per_gpu": _WITH_CRITIC,
-    "critic.model.use_remove_padding": _WITH_ACTOR,
-    "critic.optim.total_training_steps": _STEPS,
-    "critic.ppo_infer_max_token_len_per_gpu": _WITH_CRITIC,
-    "critic.ppo_mini_batch_size": _WITH_ACTOR,
-    "critic.rollout_n": _WITH_ACTOR,
-    "critic.shuffle": _SHUFFLE,
-    "critic.strategy": _WITH_ACTOR,
-    "critic.ulysses_sequence_parallel_size": _WITH_ACTOR,
-    "critic.use_dynamic_bsz": _WITH_ACTOR,
-    "hybrid_engine": IgnoredKey(
-        "with one GPU `mode: colocate` lets engine and trainer take turns; else each has its own"
+_FSDP = (*(f"critic.{name}" for name in _CRITIC_FSDP), "ref.fsdp_config")
+_PLACED = ("forward_prefetch", "fsdp_size", "offload_policy")
+_REASONS: Mapping[str, tuple[str, ...]] = {
+    "critic and reference are laid over the ranks as the actor is": (
+        *(f"{fsdp}.{name}" for fsdp in _FSDP for name in _PLACED),
+        "critic.megatron",
+        "ref.megatron",
     ),
-    "model.fused_kernel_options": _HEAD,
-    "ref.entropy_checkpointing": _ENTROPY,
-    "ref.entropy_from_logits_with_chunking": _ENTROPY,
-    "ref.log_prob_micro_batch_size": _MICRO_BATCHES,
-    "ref.log_prob_use_dynamic_bsz": _WITH_ACTOR,
-    "ref.rollout_n": _WITH_ACTOR,
-    "ref.strategy": _WITH_ACTOR,
-    "ref.ulysses_sequence_parallel_size": _WITH_ACTOR,
-    "ref.use_prefix_grouper": _WITH_ACTOR,
-    "ref.use_remove_padding": _WITH_ACTOR,
-    "rollout": _ENGINE,
-    "trainer.del_local_ckpt_after_load": IgnoredKey("`trainer.max_checkpoints_to_keep` says it"),
-    "trainer.max_critic_ckpt_to_keep": IgnoredKey("the critic is saved and kept with the actor"),
-    "trainer.remove_previous_ckpt_in_save": IgnoredKey("`trainer.max_checkpoints_to_keep` says it"),
-    "trainer.total_training_steps": IgnoredKey("`trainer.total_steps` says it"),
+    OTHER_STRATEGIES["megatron"]: tuple(
+        f"actor.megatron.{name}" for name in (*SIZES, *SHARED_SEQUENCES, *TIME_AND_MEMORY)
+    ),
+    "FSDP2 shards layer by layer: verl reads it for `fsdp` alone": tuple(
+        f"{fsdp}.wrap_policy.min_num_params" for fsdp in ("actor.fsdp_config", *_FSDP)
+    ),
+    "verl keeps a reference's weights in the host's memory, whatever is written": (
+        "ref.fsdp_config.param_offload",
+    ),
+    "a reference has no optimizer": ("ref.fsdp_config.optimizer_offload",),
+    "checkpoints are written and read by `torch.distributed`": ("actor.checkpoint",),
+    "the critic is saved and loaded with the actor": ("critic.checkpoint",),
+    "the schedule knows the number of train steps": names(
+        "actor.optim.total_training_steps critic.optim.total_training_steps"
+    ),
+    "`trainer.log_prob_max_token_len_per_gpu` says it": ("actor.ppo_infer_max_token_len_per_gpu",),
+    "`ppo_micro_batch_size_per_gpu` says it, for each rank": names(
+        "actor.ppo_micro_batch_size ref.log_prob_micro_batch_size"
+    ),
+    "`buffer.train_batch_size` is one optimizer step": ("actor.ppo_mini_batch_size",),
+    "`algorithm.repeat_times` says it": ("actor.rollout_n",),
+    "`trainer.trainer_strategy` says it": ("actor.strategy",),
+    "a pass takes the whole batch as one optimizer step: order changes nothing": names(
+        "actor.shuffle critic.shuffle"
+    ),
+    "`algorithm.kl_loss_fn` says it": ("actor.use_kl_loss",),
+    "the algorithm says whether there is a critic": ("critic.enable",),
+    "all passes of the critic are cut as its training is": under(
+        "critic",
+        "forward_max_token_len_per_gpu forward_micro_batch_size_per_gpu "
+        "ppo_infer_max_token_len_per_gpu",
+    ),
+    "critic and reference are cut into micro-batches as the actor is": (
+        *under(
+            "critic",
+            "model.use_remove_padding ppo_mini_batch_size rollout_n strategy "
+            "ulysses_sequence_parallel_size use_dynamic_bsz",
+        ),
+        *under(
+            "ref",
+            "log_prob_use_dynamic_bsz rollout_n strategy ulysses_sequence_parallel_size "
+            "use_prefix_grouper use_remove_padding",
+        ),
+    ),
+    "with one GPU `mode: colocate` lets engine and trainer take turns; else each has its own": (
+        "hybrid_engine",
+    ),
+    "the head is computed in chunks by PyTorch, on every device": ("model.fused_kernel_options",),
+    "the reference's head is computed as the actor's is": under(
+        "ref", "entropy_checkpointing entropy_from_logits_with_chunking"
+    ),
+    "rollout is `explorer.rollout_model` and `model`, in Trinity-RFT too": ("rollout",),
+    "`trainer.max_checkpoints_to_keep` says it": under(
+        "trainer", "del_local_ckpt_after_load remove_previous_ckpt_in_save"
+    ),
+    "the critic is saved and kept with the actor": ("trainer.max_critic_ckpt_to_keep",),
+    "`trainer.total_steps` says it": ("trainer.total_training_steps",),
+}
+WITHOUT_EFFECT: Mapping[str, IgnoredKey] = {
+    key: IgnoredKey(reason) for reason, keys in _REASONS.items() for key in keys
 }
 """Keys, or sections of them, whose purpose is served in another way here."""
 

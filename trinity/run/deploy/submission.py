@@ -15,9 +15,9 @@ from trinity.api.v1 import (
 )
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.config.changes.plans import compare_plans
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import RunFailed, ServiceNotReady, TrinityError, UserError
-from trinity.run.launch.changed_run import compare_plans
 from trinity.run.launch.content import ContentRecord
 from trinity.run.launch.follow import FINISHED, ExperimentFollower, watched
 from trinity.run.launch.modes import is_bench, is_serve, started_data_juicer

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from trinity.config.changes.plans import ChangedRun
 from trinity.config.check import locate_errors, plan_config, raise_errors
 from trinity.config.checks.advice import advise
 from trinity.config.checks.runtime import check_inputs
@@ -21,7 +22,6 @@ from trinity.errors import UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.rft.checks.names import check_part_names
 from trinity.rft.checks.parts import check_parts
-from trinity.run.launch.changed_run import ChangedRun
 from trinity.run.launch.machine import take_turns
 from trinity.run.launch.modes import (
     bench_plan,

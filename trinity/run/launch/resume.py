@@ -7,10 +7,11 @@ from typing import Any
 
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.config.changes.plans import ChangedRun, compare_plans
+from trinity.config.loading.keys import under
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.schema.base import redact_secrets
 from trinity.errors import UserError
-from trinity.run.launch.changed_run import ChangedRun, compare_plans
 from trinity.run.launch.content import ContentRecord, paths_of
 from trinity.runtime.rpc.limits import CALL_SECONDS
 from trinity.types import JsonValue
@@ -18,29 +19,19 @@ from trinity.types import JsonValue
 PLAN_FILE = "config.json"
 
 DIGEST_LEAVES_OUT = (
-    "buffer.feedback_timeout",
-    "buffer.keep_steps",
-    "buffer.trainer_input.experience_buffer.on_bad_row",
-    "checkpoint_root_dir",
-    "continue_from_checkpoint",
-    "explorer.isolate_user_code",
-    "explorer.max_retry_times",
-    "explorer.max_timeout",
-    "explorer.on_bad_reward",
-    "explorer.rollout_model.api_key",
-    "explorer.rollout_model.base_port",
-    "explorer.rollout_model.enable_log_requests",
-    "explorer.rollout_model.engine_num",
-    "explorer.runner_per_model",
-    "explorer.runs_per_runner",
-    "log",
-    "monitor",
+    *under(
+        "buffer",
+        "feedback_timeout keep_steps trainer_input.experience_buffer.on_bad_row",
+    ),
+    *("checkpoint_root_dir", "continue_from_checkpoint", "log", "monitor"),
+    *under(
+        "explorer",
+        "isolate_user_code max_retry_times max_timeout on_bad_reward runner_per_model "
+        "runs_per_runner rollout_model.api_key rollout_model.base_port "
+        "rollout_model.enable_log_requests rollout_model.engine_num",
+    ),
     "synchronizer.sync_timeout",
-    "trainer.keep_best",
-    "trainer.max_checkpoints_to_keep",
-    "trainer.rank_num",
-    "trainer.resume_mode",
-    "trainer.save_interval",
+    *under("trainer", "keep_best max_checkpoints_to_keep rank_num resume_mode save_interval"),
 )
 """Keys that the names of benches do not depend on."""
 REASON = "its launcher ended without a word"
