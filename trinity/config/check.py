@@ -14,8 +14,6 @@ from trinity.config.loading.migrate import ConfigNotice
 from trinity.config.loading.source import ConfigSource, add_locations
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.planning import PlanErrors, plan_experiment
-from trinity.config.schema.buffer import ExplorerInput
-from trinity.config.schema.data import TasksetConfig
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 
@@ -131,7 +129,7 @@ def _wrong_keys(sentence: str, stage: StagePlan, name: str) -> Iterator[str]:
     """Yields keys that may hold what the sentence complains of, the likeliest first."""
     above = "buffer.explorer_input"
     own = stage.config.buffer.explorer_input
-    written = dict(_written_tasksets(own))
+    written = dict(own.written())
     places = [place for place, taskset in written.items() if taskset.name in ("", name)]
     for place in places:
         for key in _VALUES:
@@ -140,13 +138,6 @@ def _wrong_keys(sentence: str, stage: StagePlan, name: str) -> Iterator[str]:
                 yield f"{above}.{place}.{key}"
                 yield f"{above}.{key}"
     yield from (f"{above}.{place}" for place in places)
-
-
-def _written_tasksets(given: ExplorerInput) -> Iterator[tuple[str, TasksetConfig]]:
-    if given.taskset is not None:
-        yield "taskset", given.taskset
-    for place, listed in (("tasksets", given.tasksets), ("eval_tasksets", given.eval_tasksets)):
-        yield from ((f"{place}[{index}]", taskset) for index, taskset in enumerate(listed))
 
 
 def _without_consequences(errors: str, reading: ParsedConfig) -> list[str]:

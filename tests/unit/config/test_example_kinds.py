@@ -3,7 +3,6 @@
 import pytest
 
 from tests.unit.config.builders import GRPO, config
-from trinity.config.checks.advice import advise
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 
@@ -17,7 +16,6 @@ def test_an_evaluation_may_have_the_name_of_a_taskset_to_train_on() -> None:
     plan = plan_experiment(config(GRPO, buffer=with_evaluation(same)))
     (taskset,) = plan.stages[0].eval_tasksets
     assert taskset.name == "train_eval"
-    assert any("`train` is called `train_eval`" in text for text in advise(plan))
 
 
 def test_two_evaluations_and_what_clients_submit_keep_their_names() -> None:

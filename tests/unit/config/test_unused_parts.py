@@ -151,9 +151,9 @@ def test_mappers_of_data_juicer_change_nothing() -> None:
 
 
 def test_priorities_without_a_replay_are_told() -> None:
-    rows = {"experience_buffer": {"replay_buffer": {"priority_fn": "linear_decay"}}}
+    rows = {"experience_buffer": {"replay_buffer": {"priority_fn": "decay_limit_randomization"}}}
     (told,) = said(buffer={"trainer_input": rows})
-    assert "priority_fn has no effect without `replay_buffer.enable: true`" in told
+    assert "replay_buffer` has no effect: `replay_buffer.enable` is false" in told
 
 
 @pytest.mark.parametrize(

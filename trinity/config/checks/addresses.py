@@ -21,18 +21,11 @@ _OF_ROWS = (".path", "].path")
 
 def check_addresses(config: Config) -> None:
     """Raises UserError for each path that is an address which nothing here can read or write."""
+    given = config.buffer.explorer_input
     said = [_complaint(key, value) for key, value in _paths(config, "")]
-    said += [_not_a_file(key, tasks) for key, tasks in _tasksets(config)]
+    said += [_not_a_file(key, tasks) for key, tasks in given.written()]
     if wrong := [sentence for sentence in said if sentence]:
         raise UserError("\n".join(wrong))
-
-
-def _tasksets(config: Config) -> Iterator[tuple[str, TasksetConfig]]:
-    given = config.buffer.explorer_input
-    if given.taskset is not None:
-        yield "taskset", given.taskset
-    for name, listed in (("tasksets", given.tasksets), ("eval_tasksets", given.eval_tasksets)):
-        yield from ((f"{name}[{place}]", tasks) for place, tasks in enumerate(listed))
 
 
 def _not_a_file(key: str, tasks: TasksetConfig) -> str | None:

@@ -6,28 +6,17 @@ from pathlib import Path
 
 from trinity.algorithm.rollout_correction.settings import PRESETS
 from trinity.algorithm.types import ALGORITHM_TYPES
-from trinity.algorithm.units import COMPARES_NO_RUNS, UNIT_ARGUMENT
+from trinity.algorithm.units import COMPARES_NO_RUNS
 from trinity.config.checks.algorithm import staleness_cause
 from trinity.config.checks.data import placed_sample_rows, unread_beside_shards
 from trinity.config.checks.rows import single_bad_rows
 from trinity.config.checks.unread_keys import (
-    arguments_without_effect,
     auxiliary_buffers_unread,
-    critic_model_unread,
-    eval_interval_rounded,
-    eval_name_is_taken,
-    experience_format_unread,
-    files_by_turns,
+    cooldown_in_steps,
     format_of_training_data,
-    keep_steps_ignored,
-    keys_ignored_on_data,
-    loss_scale_factor_unread,
-    micro_batch_keys_ignored,
-    min_response_lowered,
     parts_start_fresh,
     repeat_times_ignored,
-    replay_keys_ignored,
-    storage_type_ignored,
+    unread_keys,
 )
 from trinity.config.checks.unused_parts import UNUSED_PARTS
 from trinity.config.plan.arithmetic import (
@@ -35,9 +24,6 @@ from trinity.config.plan.arithmetic import (
     head_settings,
     model_keys,
     model_keys_of,
-    noise_in_training,
-    packing_obstacle,
-    text_keys,
 )
 from trinity.config.plan.model import Rows, missing_from_cache
 from trinity.config.plan.model_code import model_code
@@ -46,17 +32,12 @@ from trinity.config.plan.rope import ROPE_KEYS
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.choices import EXPLORING
 from trinity.operators import OPERATORS
-from trinity.plugins import WORKFLOWS
 from trinity.runtime.json_values import JsonValue
-
-OFFLOADS = ("param_offload", "optimizer_offload", "offload_policy")
 
 _GUESSED_WORKFLOWS = {
     "math_workflow": "answers are graded as mathematics (`math_workflow`)",
     "simple_workflow": "one answer a task is given to the reward (`simple_workflow`)",
 }
-SEVERAL_TURNS = frozenset({"frozen_lake_workflow", "sudoku_workflow", "verl_agent_workflow"})
-"""Workflows that come with the system and may give several samples a run."""
 LOOKED_AT_STEPS = 100
 """Explore steps after which nothing new is expected."""
 
@@ -64,19 +45,7 @@ LEAST_TEMPERATURE = 0.01
 """vLLM takes this in the place of less, but for 0."""
 
 
-def offload_without_gpus(stage: StagePlan) -> Iterator[str]:
-    """Offloading without GPUs moves nothing: all memory is the host's."""
-    trainer = stage.config.trainer
-    keys = [f"trainer.{key}" for key in OFFLOADS if getattr(trainer, key)]
-    critic = trainer.critic
-    of_critic = {"param": critic.param_offload, "optimizer": critic.optimizer_offload}
-    if stage.needs_critic:
-        keys += [f"trainer.critic.{key}_offload" for key, value in of_critic.items() if value]
-    if keys and not stage.config.cluster.gpu_per_node:
-        yield f"`{'`, `'.join(keys)}`: nothing moves where there is no GPU"
-
-
-def override_config_differs_from_engine(stage: StagePlan) -> Iterator[str]:
+def _override_config_differs_from_engine(stage: StagePlan) -> Iterator[str]:
     """Ratios compare the trainer's log-probabilities with the engine's."""
     keys = model_keys_of(stage.config.trainer.override_config).keys() - {"attn_implementation"}
     if not (keys and stage.needs_rollout):
@@ -94,54 +63,12 @@ def _models_bring_code(stage: StagePlan) -> Iterator[str]:
     wanting = [(stage.model_path, stage.config.model.trust_remote_code)]
     wanting += [(m.model_path, m.engine.trust_remote_code) for m in stage.auxiliary_models]
     for path in sorted({path for path, wants in wanting if wants}):
-        code = model_code(path)
-        if not code:
-            yield f"`trust_remote_code: true` runs nothing: no code comes with the model {path}"
-            continue
-        yield (
-            f"`trust_remote_code: true` runs {code} of the model {path} with all rights of "
-            "explorer and trainer; where these have credentials, "
-            "`TRINITY_TRUST_REMOTE_CODE=true` in their environment must allow it"
-        )
-
-
-def _rows_are_padded(stage: StagePlan) -> Iterator[str]:
-    """Models that would not keep packed rows apart compute padding."""
-    trainer = stage.config.trainer
-    if not (stage.needs_training and trainer.use_remove_padding):
-        return
-    roles = [("model", stage.model_path, trainer.override_config)]
-    if stage.critic_model_path is not None:
-        override = trainer.critic.override_config
-        roles.append(("critic", stage.critic_model_path, override))
-    for role, path, override in roles:
-        keys = model_keys(Path(path), override)
-        obstacle = packing_obstacle(keys) if keys else None
-        if obstacle is not None:
+        if code := model_code(path):
             yield (
-                f"rows are padded for the {role} {path}: {obstacle}; "
-                "`trainer.use_remove_padding: false` says so in the file"
+                f"`trust_remote_code: true` runs {code} of the model {path} with all rights of "
+                "explorer and trainer; where these have credentials, "
+                "`TRINITY_TRUST_REMOTE_CODE=true` in their environment must allow it"
             )
-
-
-def _prompts_are_not_shared(stage: StagePlan) -> Iterator[str]:
-    """Prompts are computed once where rows are packed and our own attention sees them."""
-    trainer = stage.config.trainer
-    if not (stage.needs_training and trainer.use_prefix_grouper):
-        return
-    keys = model_keys(Path(stage.model_path), trainer.override_config) or {}
-    chosen = text_keys(keys).get("attn_implementation")
-    reason = packing_obstacle(keys) if keys else None
-    if not trainer.use_remove_padding:
-        reason = "rows are padded (`trainer.use_remove_padding: false`)"
-    elif stage.sequence_parallel_size > 1:
-        reason = "ranks share sequences (`trainer.ulysses_sequence_parallel_size`)"
-    elif chosen is not None:
-        reason = f"`override_config.attn_implementation: {chosen}` takes each row whole"
-    elif noise := noise_in_training(keys, trainer.override_config):
-        reason = f"each row has noise of its own in training (`{noise[0]}`)"
-    if reason is not None:
-        yield f"`trainer.use_prefix_grouper: true` has no effect on {stage.model_path}: {reason}"
 
 
 def _engines_over_machines(stage: StagePlan) -> Iterator[str]:
@@ -229,15 +156,6 @@ def _truncates(setting: str, off: str) -> str:
     )
 
 
-def _over_rollout_too_small(stage: StagePlan) -> Iterator[str]:
-    ratio, num_tasks = stage.config.explorer.over_rollout.ratio, stage.config.buffer.batch_size
-    if stage.needs_rollout and ratio and not stage.num_droppable_tasks:
-        yield (
-            f"`explorer.over_rollout.ratio: {ratio:g}` of {num_tasks} tasks is less than one: "
-            f"nothing is left behind below {1 / num_tasks:.2g}"
-        )
-
-
 def _calls_are_not_recorded(stage: StagePlan) -> Iterator[str]:
     rollout = stage.config.explorer.rollout_model
     if stage.needs_rollout and rollout.enable_openai_api and not rollout.enable_history:
@@ -288,16 +206,6 @@ def _staleness_below_usual(stage: StagePlan) -> Iterator[str]:
         )
 
 
-def _staleness_ignored_on_stored(stage: StagePlan) -> Iterator[str]:
-    """The versions of stored rows are their own stage's."""
-    most = stage.algorithm.sampling.max_staleness
-    if most is not None and stage.stored_rollouts is not None:
-        yield (
-            f"`max_staleness: {most}` leaves out no stored experience: the weights they were "
-            "made with are not this stage's"
-        )
-
-
 def _correction_rejects_stale(stage: StagePlan) -> Iterator[str]:
     """The engine's arithmetic moves a ratio far less than a train step does."""
     preset = stage.config.algorithm.rollout_correction.preset
@@ -325,12 +233,7 @@ def _workflow_is_guessed(stage: StagePlan) -> Iterator[str]:
     explorer_input = stage.config.buffer.explorer_input
     if stage.taskset is None or explorer_input.default_workflow_type is not None:
         return
-    tasksets = (
-        *((explorer_input.taskset,) if explorer_input.taskset else ()),
-        *explorer_input.tasksets,
-        *explorer_input.eval_tasksets,
-    )
-    if any(taskset.default_workflow_type is None for taskset in tasksets):
+    if any(taskset.default_workflow_type is None for _, taskset in explorer_input.written()):
         workflow = stage.taskset.workflow
         yield (
             f"no workflow is named, so {_GUESSED_WORKFLOWS.get(workflow, f'it is `{workflow}`')}: "
@@ -381,20 +284,6 @@ def _dicts(values: JsonValue) -> list[dict[str, JsonValue]]:
     return [value for value in listed if isinstance(value, dict)]
 
 
-def _samples_of_runs_are_counted(stage: StagePlan) -> Iterator[str]:
-    """Conversations that do not fit into one sample are several, and so are steps."""
-    algorithm = stage.algorithm
-    if not stage.needs_rollout or algorithm.advantage_fn_args.get(UNIT_ARGUMENT) != "sample":
-        return
-    splits = sorted({t.workflow for t in stage.tasksets if _may_split(t.workflow)})
-    if splits:
-        yield (
-            f"`algorithm.advantage_fn_args.unit: sample` compares samples, of which a run of "
-            f"`{'`, `'.join(splits)}` may give several: such a run weighs as often as it was "
-            "split; `run` counts each run once"
-        )
-
-
 def _steps_are_explore_steps(stage: StagePlan) -> Iterator[str]:
     """Sizes and intervals of files that were written for batches of rows mean something else."""
     buffer, sync = stage.config.buffer, stage.config.synchronizer
@@ -415,20 +304,12 @@ def _steps_are_explore_steps(stage: StagePlan) -> Iterator[str]:
         )
 
 
-def _may_split(workflow: str) -> bool:
-    """A workflow of several turns, or one of the user's own."""
-    return workflow in SEVERAL_TURNS or workflow not in WORKFLOWS.builtins
-
-
 def _batches_follow_the_clock(stage: StagePlan) -> Iterator[str]:
     buffer = stage.config.buffer.trainer_input.experience_buffer
     seconds = buffer.max_read_timeout
-    if seconds is None:
+    if seconds is None or stage.experience_buffer.incomplete_after is None:
         return
     key = f"`buffer.trainer_input.experience_buffer.max_read_timeout: {seconds:g}`"
-    if stage.experience_buffer.incomplete_after is None:
-        yield f"{key} has no effect in `mode: {stage.mode}`, where no trainer waits for rollouts"
-        return
     longest = stage.config.explorer.max_timeout
     late = f"; a run may take {longest:g} s (`explorer.max_timeout`)" if longest >= seconds else ""
     yield (
@@ -454,44 +335,27 @@ def _unread_files(stage: StagePlan) -> Iterator[str]:
 ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _truncated_sampling,
     _greedy_rollouts,
-    _over_rollout_too_small,
     _calls_are_not_recorded,
     _single_rollout_groups,
     _nothing_is_dropped,
-    loss_scale_factor_unread,
     _staleness_below_usual,
-    _staleness_ignored_on_stored,
     _correction_rejects_stale,
-    storage_type_ignored,
-    files_by_turns,
-    replay_keys_ignored,
+    cooldown_in_steps,
     repeat_times_ignored,
     format_of_training_data,
-    eval_interval_rounded,
     _workflow_is_guessed,
-    keep_steps_ignored,
     parts_start_fresh,
     *UNUSED_PARTS,
-    keys_ignored_on_data,
-    arguments_without_effect,
+    unread_keys,
     _rows_above_micro_batch,
     auxiliary_buffers_unread,
-    critic_model_unread,
     _bench_without_tasksets,
-    experience_format_unread,
     _shaped_by_nothing,
     _batches_follow_the_clock,
-    min_response_lowered,
     _rows_given_up,
     _unread_files,
-    eval_name_is_taken,
-    _samples_of_runs_are_counted,
     _steps_are_explore_steps,
-    micro_batch_keys_ignored,
-    offload_without_gpus,
-    override_config_differs_from_engine,
-    _rows_are_padded,
-    _prompts_are_not_shared,
+    _override_config_differs_from_engine,
     _head_is_whole,
     _engines_over_machines,
     _models_bring_code,

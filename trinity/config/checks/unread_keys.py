@@ -1,13 +1,17 @@
-"""Advice on keys that have no effect, or another than they seem to have."""
+"""Advice on keys that do nothing in a stage, or something else than they seem to do."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 
-from trinity.config.plan.algorithm import ARGUMENTS_WITHOUT_EFFECT
-from trinity.config.plan.experience_sink import experience_sink
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import KEY, find_start_checkpoint, has_optimizer
+from trinity.config.schema.base import format_value
 from trinity.config.schema.data import FormatConfig
+from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
+
+Reason = Callable[[StagePlan], str]
+"""Returns the reason for which a key does nothing in a stage; empty if it acts."""
 
 OF_TRAINING_DATA = (
     "tools_key",
@@ -21,49 +25,106 @@ FRESH = {
     "extra": "random states and the schedule",
 }
 """Parts of a checkpoint that a run can go on without, in words."""
+_ROWS = "buffer.trainer_input.experience_buffer"
+_NORM = "seq-mean-token-sum-norm"
+_OFF = (None, "none", "default")
 
 
-def storage_type_ignored(stage: StagePlan) -> Iterator[str]:
-    """Storage of experiences, which files written for Trinity-RFT have to name."""
-    if not stage.has_rollouts:
-        return
-    buffer = stage.config.buffer.trainer_input.experience_buffer
-    if (sink := experience_sink(stage)) is not None:
-        yield (
-            f"experiences are also written to {sink.shown} "
-            "(`buffer.trainer_input.experience_buffer.path`)"
-        )
-        return
-    for name, value in (("storage_type", buffer.storage_type), ("path", buffer.path)):
-        if value not in (None, "queue", ""):
-            yield (
-                f"`buffer.trainer_input.experience_buffer.{name}: {value}` has no effect in "
-                f"`mode: {stage.mode}`: the buffer's database keeps every experience"
-            )
+def _unless(acts: Callable[[StagePlan], object], why: str) -> Reason:
+    return lambda stage: "" if acts(stage) else why
 
 
-def files_by_turns(stage: StagePlan) -> Iterator[str]:
-    """Weights go from memory to memory only while both are awake."""
-    if stage.takes_turns and stage.config.synchronizer.sync_method == "nccl":
-        yield (
-            "`synchronizer.sync_method: nccl` has no effect with `mode: colocate`: while the "
-            "trainer has the GPU the engine sleeps, so it loads weights from files at its turn"
-        )
+def _on_data(stage: StagePlan) -> str:
+    return "" if stage.has_rollouts else f"`{stage.algorithm_type}` trains on data"
 
 
-def replay_keys_ignored(stage: StagePlan) -> Iterator[str]:
+def _without_replay(stage: StagePlan) -> str:
+    acts = stage.replay is not None or not stage.needs_rollout
+    return "" if acts else "`replay_buffer.enable` is false"
+
+
+def _divides(stage: StagePlan) -> bool:
+    of_critic = stage.needs_critic and stage.config.trainer.critic.loss_agg_mode == _NORM
+    return of_critic or stage.algorithm.loss_agg_mode == _NORM or not stage.needs_training
+
+
+def _by_rows(stage: StagePlan) -> str:
+    is_by_rows = stage.needs_training and not stage.config.trainer.use_dynamic_bsz
+    return "`trainer.use_dynamic_bsz: false` cuts micro-batches by rows" if is_by_rows else ""
+
+
+def _by_tokens(stage: StagePlan) -> str:
+    is_by_tokens = stage.needs_training and stage.config.trainer.use_dynamic_bsz
+    return "`trainer.use_dynamic_bsz: true` cuts micro-batches by tokens" if is_by_tokens else ""
+
+
+def _stored_staleness(stage: StagePlan) -> str:
+    has_bound = stage.algorithm.sampling.max_staleness is not None
+    if stage.stored_rollouts is None or not has_bound:
+        return ""
+    return "`max_staleness` leaves out no stored experience, made with another stage's weights"
+
+
+def _keeps_checkpoints(stage: StagePlan) -> bool:
+    trainer = stage.config.trainer
+    return bool(trainer.save_interval and not trainer.max_checkpoints_to_keep)
+
+
+UNREAD: Mapping[str, Reason] = {
+    "algorithm.sample_strategy": _on_data,
+    "algorithm.sample_strategy_args": _stored_staleness,
+    "algorithm.advantage_fn": _on_data,
+    "algorithm.kl_penalty_fn": _on_data,
+    "algorithm.bypass_old_logprobs": _on_data,
+    "algorithm.rollout_correction": _on_data,
+    "data_processor.experience_pipeline.operators": _on_data,
+    "algorithm.loss_scale_factor": _unless(_divides, f"only `loss_agg_mode: {_NORM}` divides"),
+    "model.critic_model_path": _unless(attrgetter("needs_critic"), "no critic is trained"),
+    f"{_ROWS}.format": _unless(
+        lambda stage: not stage.has_rollouts,
+        "experiences come from workflows; the columns of tasks are in their taskset's `format`",
+    ),
+    f"{_ROWS}.max_read_timeout": _unless(
+        lambda stage: stage.experience_buffer.incomplete_after is not None,
+        "no trainer waits for rollouts in this mode",
+    ),
+    f"{_ROWS}.replay_buffer": _without_replay,
+    f"{_ROWS}.capacity": _without_replay,
+    "buffer.keep_steps": _unless(
+        lambda stage: not _keeps_checkpoints(stage),
+        "all checkpoints are kept, and a resume from the first needs every batch since: see "
+        "`trainer.max_checkpoints_to_keep`",
+    ),
+    "explorer.over_rollout.ratio": _unless(
+        lambda stage: stage.num_droppable_tasks or not stage.needs_rollout,
+        "it is less than one of the tasks of `buffer.batch_size`",
+    ),
+    "trainer.max_token_len_per_gpu": _by_rows,
+    "trainer.log_prob_max_token_len_per_gpu": _by_rows,
+    "trainer.critic.max_token_len_per_gpu": _by_rows,
+    "trainer.ppo_micro_batch_size_per_gpu": _by_tokens,
+    "trainer.log_prob_micro_batch_size_per_gpu": _by_tokens,
+    "trainer.critic.ppo_micro_batch_size_per_gpu": _by_tokens,
+}
+"""Keys that a file may give in vain, each with the reason for which it may do nothing."""
+
+
+def unread_keys(stage: StagePlan) -> Iterator[str]:
+    """Yields a sentence for each key of the table that is given and does nothing."""
+    usual = Config()
+    for key, reason in UNREAD.items():
+        value = attrgetter(key)(stage.config)
+        if value not in _OFF and value != attrgetter(key)(usual) and (why := reason(stage)):
+            is_plain = isinstance(value, str | int | float)
+            shown = f"{key}: {format_value(key, value)}" if is_plain else key
+            yield f"`{shown}` has no effect: {why}"
+
+
+def cooldown_in_steps(stage: StagePlan) -> Iterator[str]:
     """A number in Trinity-RFT's files is seconds."""
-    buffer = stage.config.buffer.trainer_input.experience_buffer
-    cooldown = buffer.replay_buffer.reuse_cooldown_time
-    if stage.replay is None:
-        keys = buffer.replay_buffer.model_fields_set - {"enable"}
-        written = keys | ({"capacity"} & buffer.model_fields_set)
-        if stage.needs_rollout and written:
-            yield (
-                f"`buffer.trainer_input.experience_buffer`: {', '.join(sorted(written))} has no "
-                "effect without `replay_buffer.enable: true`"
-            )
-    elif isinstance(cooldown, float) and cooldown > 1:
+    replay = stage.config.buffer.trainer_input.experience_buffer.replay_buffer
+    cooldown = replay.reuse_cooldown_time
+    if stage.replay is not None and isinstance(cooldown, float) and cooldown > 1:
         yield (
             f"`replay_buffer.reuse_cooldown_time: {cooldown:g}` counts train steps, not seconds: "
             f"a sample is trained again {stage.replay.cooldown_steps} steps later at the earliest; "
@@ -71,61 +132,15 @@ def replay_keys_ignored(stage: StagePlan) -> Iterator[str]:
         )
 
 
-def eval_interval_rounded(stage: StagePlan) -> Iterator[str]:
-    configured, interval = stage.config.explorer.eval_interval, stage.eval_interval
-    if stage.eval_tasksets and configured != interval:
-        yield (
-            f"`explorer.eval_interval: {configured}` is taken for {interval}, as there are new "
-            f"weights every {stage.config.synchronizer.sync_interval} steps only "
-            "(`synchronizer.sync_interval`)"
-        )
-
-
 def repeat_times_ignored(stage: StagePlan) -> Iterator[str]:
     """A group is as large as the algorithm says, whatever taskset its task is from."""
-    explorer_input = stage.config.buffer.explorer_input
-    tasksets = (explorer_input.taskset, *explorer_input.tasksets) if stage.needs_rollout else ()
-    for own in sorted({taskset.repeat_times for taskset in tasksets if taskset is not None}):
+    tasksets = stage.config.buffer.explorer_input.to_train_on if stage.needs_rollout else ()
+    for own in sorted({taskset.repeat_times for taskset in tasksets}):
         if own not in (1, stage.algorithm.repeat_times):
             yield (
                 f"`repeat_times: {own}` of a taskset to train on has no effect: "
                 f"`algorithm.repeat_times: {stage.algorithm.repeat_times}` counts"
             )
-
-
-def micro_batch_keys_ignored(stage: StagePlan) -> Iterator[str]:
-    """Micro-batches are cut by tokens or by rows."""
-    trainer = stage.config.trainer
-    if not stage.needs_training:
-        return
-    critic, is_by_tokens = trainer.critic, trainer.use_dynamic_bsz
-    unread: dict[str, int | None] = {
-        "max_token_len_per_gpu": trainer.max_token_len_per_gpu,
-        "log_prob_max_token_len_per_gpu": trainer.log_prob_max_token_len_per_gpu,
-        "critic.max_token_len_per_gpu": critic.max_token_len_per_gpu,
-    }
-    if is_by_tokens:
-        unread = {
-            "ppo_micro_batch_size_per_gpu": trainer.ppo_micro_batch_size_per_gpu,
-            "log_prob_micro_batch_size_per_gpu": trainer.log_prob_micro_batch_size_per_gpu,
-            "critic.ppo_micro_batch_size_per_gpu": critic.ppo_micro_batch_size_per_gpu,
-        }
-    given = [f"`trainer.{key}: {value}`" for key, value in unread.items() if value is not None]
-    if given:
-        written = (
-            "true` cuts micro-batches by tokens" if is_by_tokens else "false` cuts them by rows"
-        )
-        yield f"{', '.join(given)}: no effect, as `trainer.use_dynamic_bsz: {written}"
-
-
-def keep_steps_ignored(stage: StagePlan) -> Iterator[str]:
-    """A resume from the oldest checkpoint needs every batch since."""
-    keep_steps, trainer = stage.config.buffer.keep_steps, stage.config.trainer
-    if keep_steps is not None and trainer.save_interval and not trainer.max_checkpoints_to_keep:
-        yield (
-            f"`buffer.keep_steps: {keep_steps}` removes nothing newer than the first checkpoint: "
-            "all checkpoints are kept, see `trainer.max_checkpoints_to_keep`"
-        )
 
 
 def parts_start_fresh(stage: StagePlan) -> Iterator[str]:
@@ -136,9 +151,10 @@ def parts_start_fresh(stage: StagePlan) -> Iterator[str]:
     wanted = [part for part in FRESH if part in trainer.load_contents]
     if unsaved := [part for part in wanted if part not in trainer.save_contents]:
         yield (
-            f"`trainer.save_contents` leaves out {_quoted(unsaved)}, which `trainer.load_contents` "
-            f"has: where the run goes on from its checkpoint, {_fresh(unsaved)} start fresh; add "
-            "that to `save_contents`, or leave it out of both"
+            f"`trainer.save_contents` leaves out {_joined(f'`{part}`' for part in unsaved)}, which "
+            "`trainer.load_contents` has: where the run goes on from its checkpoint, "
+            f"{_joined(FRESH[part] for part in unsaved)} start fresh; add that to `save_contents`, "
+            "or leave it out of both"
         )
     if "optimizer" in wanted and _begins_without_optimizer(stage):
         yield (
@@ -160,12 +176,8 @@ def _begins_without_optimizer(stage: StagePlan) -> bool:
     return not has_optimizer(found) and (is_written or not found.is_whole)
 
 
-def _quoted(parts: Sequence[str]) -> str:
-    return " and ".join(f"`{part}`" for part in parts)
-
-
-def _fresh(parts: Sequence[str]) -> str:
-    return " and ".join(FRESH[part] for part in parts)
+def _joined(parts: Iterator[str]) -> str:
+    return " and ".join(parts)
 
 
 def format_of_training_data(stage: StagePlan) -> Iterator[str]:
@@ -180,29 +192,6 @@ def format_of_training_data(stage: StagePlan) -> Iterator[str]:
                 )
 
 
-def arguments_without_effect(stage: StagePlan) -> Iterator[str]:
-    unread = ARGUMENTS_WITHOUT_EFFECT.get(stage.algorithm.policy_loss_fn, frozenset())
-    given = [key for key in stage.config.algorithm.policy_loss_fn_args if key in unread]
-    if given:
-        yield (
-            f"`algorithm.policy_loss_fn_args`: {', '.join(given)} has no effect: losses are means "
-            "over the whole batch, and `expert_data_ratio` says how many of its rows are data"
-        )
-
-
-def loss_scale_factor_unread(stage: StagePlan) -> Iterator[str]:
-    """Other modes divide by tokens or rows that there are."""
-    factor = stage.config.algorithm.loss_scale_factor
-    modes = {stage.algorithm.loss_agg_mode}
-    if stage.needs_critic:
-        modes.add(stage.config.trainer.critic.loss_agg_mode)
-    if factor is not None and stage.needs_training and "seq-mean-token-sum-norm" not in modes:
-        yield (
-            f"`algorithm.loss_scale_factor: {factor}` divides nothing with `loss_agg_mode: "
-            f"{stage.algorithm.loss_agg_mode}`: it is the divisor of `seq-mean-token-sum-norm`"
-        )
-
-
 def auxiliary_buffers_unread(stage: StagePlan) -> Iterator[str]:
     """Only `mix` takes rows from one of them."""
     read = stage.expert_buffer.name if stage.expert_buffer is not None else ""
@@ -215,63 +204,3 @@ def auxiliary_buffers_unread(stage: StagePlan) -> Iterator[str]:
                 f"`sample_strategy: {strategy}` {takes}; with `mix`, "
                 f"`sample_strategy_args.sft_dataset_name: {buffer.name}` takes it"
             )
-
-
-def critic_model_unread(stage: StagePlan) -> Iterator[str]:
-    if stage.config.model.critic_model_path and not stage.needs_critic:
-        yield (
-            f"`model.critic_model_path: {stage.config.model.critic_model_path}` is not read: "
-            f"`{stage.algorithm_type}` trains no critic"
-        )
-
-
-def experience_format_unread(stage: StagePlan) -> Iterator[str]:
-    """Experiences come from workflows, which have the format of their taskset."""
-    rows = stage.config.buffer.trainer_input.experience_buffer
-    if stage.has_rollouts and rows.format != FormatConfig():
-        yield (
-            "`buffer.trainer_input.experience_buffer.format` is not read: experiences come from "
-            "workflows; the columns of tasks are below their taskset's `format`"
-        )
-
-
-def min_response_lowered(stage: StagePlan) -> Iterator[str]:
-    asked = stage.config.model.min_response_tokens
-    if stage.needs_rollout and asked > max(stage.min_response_tokens, 1):
-        yield (
-            f"`model.min_response_tokens: {asked}` is taken for {stage.min_response_tokens}, as a "
-            f"response has at most {stage.max_response_tokens} (`model.max_response_tokens`)"
-        )
-
-
-def eval_name_is_taken(stage: StagePlan) -> Iterator[str]:
-    """The buffer knows tasks by the name of their taskset."""
-    written = stage.config.buffer.explorer_input.eval_tasksets
-    for own, taskset in zip(written, stage.eval_tasksets, strict=False):
-        if own.name and own.name != taskset.name:
-            yield (
-                f"the evaluation taskset `{own.name}` is called `{taskset.name}`, as a taskset to "
-                "train on has that name"
-            )
-
-
-def keys_ignored_on_data(stage: StagePlan) -> Iterator[str]:
-    """Keys that a stage on data sets or inherits and that nothing reads."""
-    if stage.has_rollouts:
-        return
-    algorithm = stage.config.algorithm
-    is_given = {
-        "sample_strategy": algorithm.sample_strategy not in (None, "default"),
-        "advantage_fn": algorithm.advantage_fn not in (None, "none"),
-        "kl_penalty_fn": algorithm.kl_penalty_fn not in (None, "none"),
-        "bypass_old_logprobs": not algorithm.bypass_old_logprobs,
-        "rollout_correction": algorithm.rollout_correction.settings.is_on,
-    }
-    for key in (key for key, is_there in is_given.items() if is_there):
-        yield _has_no_effect(f"algorithm.{key}", stage)
-    if stage.config.data_processor.experience_pipeline.operators:
-        yield _has_no_effect("data_processor.experience_pipeline.operators", stage)
-
-
-def _has_no_effect(key: str, stage: StagePlan) -> str:
-    return f"`{key}` has no effect on `{stage.algorithm_type}`, which trains on data"

@@ -68,8 +68,6 @@ SYNCHRONIZER = [
         "evaluations meet a synchronization",
         {"synchronizer": {"sync_interval": 3}, **evaluated()},
         lambda plan: plan.eval_interval == 99,
-        told=ADVICE,
-        said="is taken for 99",
     ),
     follows(
         "and no less than one",
@@ -94,7 +92,7 @@ EXPLORER = [
         {"buffer": {"batch_size": 4}, "explorer": {"over_rollout": {"ratio": 0.2}}},
         lambda plan: plan.num_droppable_tasks == 0,
         told=ADVICE,
-        said="nothing is left behind below 0.25",
+        said="has no effect: it is less than one of the tasks",
     ),
     follows(
         "an address whose calls are lost",

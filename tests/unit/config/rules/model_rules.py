@@ -78,8 +78,6 @@ MODEL = [
         "the shortest below the longest",
         lengths(10, 4, 6, 6),
         have(10, 4, 6, 5),
-        told=ADVICE,
-        said="`model.min_response_tokens: 6` is taken for 5",
     ),
     follows(
         "the rollout model inherits",
