@@ -29,8 +29,6 @@ from trinity.config.sizing.stage_sizes import (
     rank_memory,
     turn_memory,
     validator_bytes,
-    validator_limit,
-    validator_settings,
 )
 from trinity.config.sizing.volume import (
     RunVolume,
@@ -175,9 +173,8 @@ def _rank_lines(
             f"    DOES NOT FIT: {_gib(memory.total)} of {_gib(limit)}, {USABLE:.0%} of a GPU: "
             f"{advice}"
         )
-    settings = validator_settings(stage)
-    rule = validator_bytes(shape, count_parameters(shape), settings)
-    verdict = "fits" if rule <= validator_limit(gpu_bytes, settings) else "does not fit"
+    rule = validator_bytes(stage, shape, count_parameters(shape))
+    verdict = "fits" if rule <= limit else "does not fit"
     yield f"    by Trinity-RFT's rule for the actor: {_gib(rule)}, {verdict}"
 
 

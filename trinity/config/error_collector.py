@@ -44,12 +44,15 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
 class ErrorCollector:
     """Runs calls one after the other and collects the errors of users they raise.
 
+    A prefix goes before each line, such as the stage that it is about.
+
     errors = ErrorCollector()
-    lengths = errors.attempt(lambda: resolve_lengths(model, stage))    # None if it raised
+    lengths = errors.attempt(lambda: resolve_lengths(model))    # None if it raised
     errors.raise_all()
     """
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
         self._errors: list[str] = []
 
     def attempt(self, call: Callable[[], ValueT]) -> ValueT | None:
@@ -62,7 +65,7 @@ class ErrorCollector:
 
     def add(self, error: UserError) -> None:
         """Collects an error that was caught."""
-        self._errors += str(error).splitlines()
+        self._errors += [f"{self._prefix}{line}" for line in str(error).splitlines()]
 
     @property
     def text(self) -> str:

@@ -34,12 +34,10 @@ from trinity.config.plan.model import (
     chat_template_of,
     check_template_kwargs,
     is_external,
+    locate_model,
     resolve_auxiliary_models,
-    resolve_critic_path,
     resolve_external_model,
     resolve_model_path,
-    resolve_optional_model_path,
-    resolve_teacher_path,
 )
 from trinity.config.plan.parts import (
     AuxiliaryModel,
@@ -47,7 +45,6 @@ from trinity.config.plan.parts import (
     ResolvedExperienceBuffer,
     ResolvedOperator,
     ResolvedTaskset,
-    TrainStepUnit,
     fresh_rows,
     total_steps,
 )
@@ -87,7 +84,10 @@ ROLES: dict[Mode, tuple[Role, ...]] = {
     "bench": ("trainer", "explorer"),
     "serve": ("explorer",),
 }
-"""In bench the trainer reads the checkpoints and gives out their weights."""
+"""In bench the trainer reads the checkpoints and gives out their weights.
+
+A model served elsewhere has none, and so no trainer.
+"""
 SHORTEST = SequenceLengths(model=2, prompt=1, response=1, min_response=0)
 """Stands in for wrong lengths, so that tasksets can still be checked."""
 
@@ -131,26 +131,32 @@ def _resolve_stage(
     stage: MergedStage, rollout: RolloutGpus, *, takes_turns: bool = False
 ) -> StagePlan:
     config, name = stage.config, stage.name
-    errors = ErrorCollector()
+    errors = ErrorCollector(f"stage `{name}`: ")
     rows = config.buffer.trainer_input.experience_buffer
-    algorithm = errors.attempt(lambda: resolve_algorithm(config.algorithm, config.mode, name, rows))
-    lengths = errors.attempt(lambda: resolve_lengths(config.model, name))
-    model = errors.attempt(lambda: _model(config, algorithm, name))
+    algorithm = errors.attempt(lambda: resolve_algorithm(config.algorithm, config.mode, rows))
+    lengths = errors.attempt(lambda: resolve_lengths(config.model))
+    model = errors.attempt(lambda: _model(config, algorithm))
     sizes = None
     if algorithm:
         sizes = errors.attempt(lambda: resolve_sizes(config, algorithm, lengths, name, rollout))
-    data = errors.attempt(lambda: _data(config, lengths or SHORTEST, algorithm, name))
-    operators = errors.attempt(lambda: _operators(config, name))
-    auxiliary = errors.attempt(lambda: _auxiliary_models(config, lengths or SHORTEST, name))
-    external = errors.attempt(lambda: resolve_external_model(config, name))
-    usual = algorithm or _usual_algorithm(config, name)
+    data = errors.attempt(lambda: _data(config, lengths or SHORTEST, algorithm))
+    operators: tuple[ResolvedOperator, ...] | None = ()
+    if config.mode in EXPLORING:
+        given = config.data_processor.experience_pipeline.operators
+        operators = errors.attempt(lambda: resolve_operators(given, config.service))
+    auxiliary: tuple[AuxiliaryModel, ...] | None = ()
+    if config.mode != "train":
+        known = lengths or SHORTEST
+        auxiliary = errors.attempt(lambda: resolve_auxiliary_models(config, known))
+    external = errors.attempt(lambda: resolve_external_model(config))
+    usual = algorithm or _usual_algorithm(config)
     plan = _plan(
         stage,
         with_only_buffer(usual, config) if sizes else usual,
         lengths or SHORTEST,
         model or _Model(config.model.model_path, None, None, None, None),
         sizes or _smallest_sizes(config),
-        data or _correct_data(config, lengths or SHORTEST, name),
+        data or _correct_data(config, lengths or SHORTEST),
         operators or (),
     )
     plan = plan.model_copy(
@@ -161,10 +167,10 @@ def _resolve_stage(
         }
     )
     if sizes and data:
-        plan = plan.with_train_step(errors.attempt(lambda: _train_step(plan)) or "rows")
+        plan = plan.with_train_step(errors.attempt(lambda: resolve_train_step(plan)) or "rows")
     if algorithm and sizes and data:
         errors.attempt(lambda: check_algorithm(plan))
-        errors.attempt(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
+        errors.attempt(lambda: check_capacity(plan.replay, plan.num_rollout_rows))
     if sizes:
         errors.attempt(lambda: check_placement(plan))
         errors.attempt(lambda: check_attention(plan))
@@ -173,23 +179,16 @@ def _resolve_stage(
     if data:
         errors.attempt(lambda: check_best_taskset(plan))
     errors.attempt(lambda: check_tool_calls(plan))
-    errors.attempt(lambda: check_monitor_args(config.monitor, name))
+    errors.attempt(lambda: check_monitor_args(config.monitor))
     if errors.text:
         raise PlanErrors(errors.text, (plan,))
     return plan
 
 
-def _train_step(plan: StagePlan) -> TrainStepUnit:
-    workflows = [taskset.workflow for taskset in plan.tasksets]
-    return resolve_train_step(
-        plan.config, workflows, plan.replay, plan.num_expert_rows, stage=plan.name
-    )
-
-
-def _usual_algorithm(config: Config, stage: str) -> ResolvedAlgorithm:
+def _usual_algorithm(config: Config) -> ResolvedAlgorithm:
     """Stands in for an algorithm that is wrong."""
     usual = "sft" if config.mode == "train" else "grpo"
-    return resolve_algorithm(AlgorithmConfig(algorithm_type=usual), config.mode, stage)
+    return resolve_algorithm(AlgorithmConfig(algorithm_type=usual), config.mode)
 
 
 def _smallest_sizes(config: Config) -> BatchSizes:
@@ -203,43 +202,40 @@ def _smallest_sizes(config: Config) -> BatchSizes:
     )
 
 
-def _correct_data(config: Config, lengths: SequenceLengths, stage: str) -> _Data:
+def _correct_data(config: Config, lengths: SequenceLengths) -> _Data:
     """Stands in for data with errors: the tasksets that have none."""
     found = ErrorCollector()  # the errors are known
     own = config.buffer.explorer_input
-    listed = (own.taskset,) if own.taskset is not None else own.tasksets
     train = [
-        found.attempt(partial(_single_taskset, config, taskset, lengths, stage))
-        for taskset in (listed if config.mode in EXPLORING else ())
+        found.attempt(partial(_single_taskset, config, taskset, lengths))
+        for taskset in (own.to_train_on if config.mode in EXPLORING else ())
     ]
     held_out = [
-        found.attempt(partial(_single_evaluation, config, index, lengths, stage))
+        found.attempt(partial(_single_evaluation, config, index, lengths))
         for index in range(len(own.eval_tasksets))
     ]
     empty = config.model_copy(update={"buffer": BufferConfig()})
     return _Data(
         tuple(taskset for taskset in train if taskset),
         tuple(taskset for taskset in held_out if taskset),
-        resolve_experience_buffer(empty, "both", "experience", stage),
+        resolve_experience_buffer(empty, "both", "experience"),
         (),
     )
 
 
 def _single_taskset(
-    config: Config, taskset: TasksetConfig, lengths: SequenceLengths, stage: str
+    config: Config, taskset: TasksetConfig, lengths: SequenceLengths
 ) -> ResolvedTaskset:
     [resolved] = resolve_train_tasksets(
-        _with_input(config, taskset=taskset, tasksets=()), lengths, 1, stage
+        _with_input(config, taskset=taskset, tasksets=()), lengths, 1
     )
     return resolved
 
 
-def _single_evaluation(
-    config: Config, index: int, lengths: SequenceLengths, stage: str
-) -> ResolvedTaskset:
+def _single_evaluation(config: Config, index: int, lengths: SequenceLengths) -> ResolvedTaskset:
     taskset = config.buffer.explorer_input.eval_tasksets[index]
     named = taskset.model_copy(update={"name": taskset.name or f"eval_taskset_{index}"})
-    [resolved] = resolve_eval_tasksets(_with_input(config, eval_tasksets=(named,)), lengths, stage)
+    [resolved] = resolve_eval_tasksets(_with_input(config, eval_tasksets=(named,)), lengths)
     return resolved
 
 
@@ -273,7 +269,7 @@ def _plan(
         index=stage.index,
         name=stage.name,
         mode=config.mode,
-        roles=_roles(config),
+        roles=("explorer",) if is_external(config) else ROLES[config.mode],
         config=config,
         algorithm=algorithm,
         operators=operators,
@@ -306,79 +302,52 @@ def _plan(
     )
 
 
-def _model(config: Config, algorithm: ResolvedAlgorithm | None, stage: str) -> _Model:
-    errors = ErrorCollector()
-    path = errors.attempt(
-        lambda: (
-            resolve_optional_model_path(config.model)
-            if is_external(config)
-            else resolve_model_path(config.model, stage)
-        )
-    )
-    adapter = errors.attempt(lambda: resolve_adapter_path(config.model, stage))
-    template = errors.attempt(lambda: chat_template_of(config.model, stage))
-    variables, thinks = config.model.chat_template_kwargs, config.model.enable_thinking
-    errors.attempt(lambda: check_template_kwargs(variables, thinks, "model", stage))
+def _model(config: Config, algorithm: ResolvedAlgorithm | None) -> _Model:
+    errors, model = ErrorCollector(), config.model
+    resolve = locate_model if is_external(config) else resolve_model_path
+    path = errors.attempt(lambda: resolve(model.model_path))
+    adapter = errors.attempt(lambda: resolve_adapter_path(model))
+    template = errors.attempt(lambda: chat_template_of(model))
+    variables, thinks = model.chat_template_kwargs, model.enable_thinking
+    errors.attempt(lambda: check_template_kwargs(variables, thinks, "model"))
     errors.raise_all()
     assert path is not None
     has_critic = algorithm is not None and algorithm.needs_critic
-    critic = resolve_critic_path(config.model, stage) if has_critic else None
-    teacher = resolve_teacher_path(config.algorithm.distillation)
+    critic = (locate_model(model.critic_model_path) or path) if has_critic else None
+    teacher = locate_model(config.algorithm.distillation.model_path) or None
     return _Model(path, critic, teacher, adapter, template)
 
 
-def _data(
-    config: Config, lengths: SequenceLengths, algorithm: ResolvedAlgorithm | None, stage: str
-) -> _Data:
+def _data(config: Config, lengths: SequenceLengths, algorithm: ResolvedAlgorithm | None) -> _Data:
     errors = ErrorCollector()
     repeat_times = algorithm.repeat_times if algorithm else 1
-    tasksets = errors.attempt(lambda: _tasksets(config, lengths, repeat_times, stage))
+    tasksets = errors.attempt(lambda: _tasksets(config, lengths, repeat_times))
     schema = algorithm.row_schema if algorithm else "sft"
-    buffer = errors.attempt(lambda: resolve_experience_buffer(config, config.mode, schema, stage))
-    auxiliary = errors.attempt(lambda: resolve_auxiliary_buffers(config, stage))
+    buffer = errors.attempt(lambda: resolve_experience_buffer(config, config.mode, schema))
+    auxiliary = errors.attempt(lambda: resolve_auxiliary_buffers(config))
     errors.raise_all()
     assert tasksets is not None and buffer is not None and auxiliary is not None
     return _Data(*tasksets, buffer, auxiliary)
 
 
-def _roles(config: Config) -> tuple[Role, ...]:
-    """The stage's roles; a model served elsewhere has no checkpoints for a trainer to read."""
-    return ("explorer",) if is_external(config) else ROLES[config.mode]
-
-
-def _operators(config: Config, stage: str) -> tuple[ResolvedOperator, ...]:
-    """The experience operators; data that is not rolled out passes through none."""
-    if config.mode not in EXPLORING:
-        return ()
-    operators = config.data_processor.experience_pipeline.operators
-    return resolve_operators(operators, config.service, stage)
-
-
-def _auxiliary_models(
-    config: Config, lengths: SequenceLengths, stage: str
-) -> tuple[AuxiliaryModel, ...]:
-    """The auxiliary models; data that is not rolled out needs none."""
-    return () if config.mode == "train" else resolve_auxiliary_models(config, lengths, stage)
-
-
 def _tasksets(
-    config: Config, lengths: SequenceLengths, repeat_times: int, stage: str
+    config: Config, lengths: SequenceLengths, repeat_times: int
 ) -> tuple[tuple[ResolvedTaskset, ...], tuple[ResolvedTaskset, ...]]:
     if config.mode in WITHOUT_TASKS:
         return (), ()
     errors = ErrorCollector()
     tasksets: tuple[ResolvedTaskset, ...] | None = ()
     if config.mode in EXPLORING:
-        resolve = partial(resolve_train_tasksets, config, lengths, repeat_times, stage)
+        resolve = partial(resolve_train_tasksets, config, lengths, repeat_times)
         tasksets = errors.attempt(resolve)
-    eval_tasksets = errors.attempt(lambda: resolve_eval_tasksets(config, lengths, stage))
+    eval_tasksets = errors.attempt(lambda: resolve_eval_tasksets(config, lengths))
     if tasksets is not None and eval_tasksets is not None:
         eval_tasksets = with_free_names(tasksets, eval_tasksets)
         names = [taskset.name for taskset in (*tasksets, *eval_tasksets)]
     else:
         names = _written_names(config)
     names += config.buffer.trainer_input.auxiliary_buffers
-    errors.attempt(lambda: check_unique_names(names, stage))
+    errors.attempt(lambda: check_unique_names(names))
     errors.raise_all()
     assert tasksets is not None and eval_tasksets is not None
     return tasksets, eval_tasksets
@@ -387,8 +356,7 @@ def _tasksets(
 def _written_names(config: Config) -> list[str]:
     """Returns names that a file gives its tasksets; an evaluation may have one to train on."""
     own = config.buffer.explorer_input
-    train = [own.taskset] if own.taskset is not None else own.tasksets
-    names = [taskset.name for taskset in train if taskset.name]
+    names = [taskset.name for taskset in own.to_train_on if taskset.name]
     taken = set(names)
     held_out = [taskset.name for taskset in own.eval_tasksets if taskset.name]
     return [*names, *(f"{name}_eval" if name in taken else name for name in held_out)]

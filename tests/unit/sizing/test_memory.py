@@ -21,9 +21,6 @@ from trinity.config.sizing.memory import (
 from trinity.config.sizing.model_shape import Experts, ModelShape, count_adapter, count_parameters
 from trinity.config.sizing.stage_sizes import (
     RankMemory,
-    ValidatorSettings,
-    validator_bytes,
-    validator_limit,
 )
 
 # H 8, L 2, I 16, V 100, 2 heads of 4, 1 for keys: a layer has 2 x 8 x 8 + 2 x 8 x 4 = 192 of
@@ -188,30 +185,3 @@ def test_copies_of_the_weights_share_the_experts_alone() -> None:
     dense = count_parameters(mixture) - experts
     split = EngineSplit(tensor=2, data=4)
     assert engine_weights(mixture, split, "bfloat16") == 2 * (dense // 2 + experts // 8)
-
-
-def test_the_validators_rule() -> None:
-    settings = ValidatorSettings(fsdp_size=2, tokens=10)
-    running = 2 * P // 2 + 14 * P // 2
-    inner = max(10 * 10 * 100, 4 * 100 * 8 + 80 * 10 * 8)
-    activations = 2 * 10 * 8 * 6 + inner
-    assert validator_bytes(SHAPE, P, settings) == running + max(activations, 4 * P // 2)
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        (ValidatorSettings(fsdp_size=1, tokens=1, is_fsdp1=True, reshards=False), 18 * P),
-        (ValidatorSettings(fsdp_size=1, tokens=1, is_16_bit=False), 4 * P + 16 * P),
-    ],
-)
-def test_the_validators_state(settings: ValidatorSettings, expected: int) -> None:
-    c = 1 if settings.is_16_bit else 2
-    transient = max(c * (2 * 8 * 6 + max(1000, 4 * 800 + 640)), 4 * c * P)
-    assert validator_bytes(SHAPE, P, settings) == expected + transient
-
-
-def test_the_validator_allows_more_where_segments_expand() -> None:
-    assert validator_limit(100, ValidatorSettings(fsdp_size=1, tokens=1)) == 80
-    expanding = ValidatorSettings(fsdp_size=1, tokens=1, expands_segments=True)
-    assert validator_limit(100, expanding) == 90

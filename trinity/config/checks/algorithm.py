@@ -100,7 +100,7 @@ def _check_max_staleness(plan: StagePlan, max_staleness: int) -> Iterator[str]:
 
 def check_algorithm(plan: StagePlan) -> None:
     """Runs all checks of a stage; raises UserError with a sentence for each error."""
-    errors = [f"stage `{plan.name}`: {text}" for check in CHECKS for text in check(plan)]
+    errors = [text for check in CHECKS for text in check(plan)]
     if errors:
         raise UserError("\n".join(errors))
 

@@ -421,46 +421,44 @@ def _check_replay(architecture: _ModelConfigJson, path: str, stage: StagePlan) -
         raise UserError(f"{key} needs GPUs, as vLLM tells no experts without: leave it out")
 
 
-def resolve_adapter_path(model: ModelConfig, stage: str) -> str | None:
+def resolve_adapter_path(model: ModelConfig) -> str | None:
     """Returns the absolute directory of the adapter to start from; None if it starts at zero.
 
     Raises: UserError if there are several adapters, or one that cannot be trained.
     """
     if len(model.lora_configs) > 1:
         raise UserError(
-            f"stage `{stage}`: `{LORA_KEY}` has {len(model.lora_configs)} adapters, and one is "
+            f"`{LORA_KEY}` has {len(model.lora_configs)} adapters, and one is "
             "trained at a time: leave one, or train each in a stage of its own"
         )
     lora = model.lora
     if lora is None:
         return None
     for key, names_of in (("target_modules", lora.targets), ("exclude_modules", lora.excluded)):
-        _check_pattern(key, names_of, stage)
+        _check_pattern(key, names_of)
     if lora.path is None:
         return None
     directory = absolute(lora.path)
-    _check_files(Path(directory), lora, stage)
+    _check_files(Path(directory), lora)
     return directory
 
 
-def _check_pattern(key: str, names: Names, stage: str) -> None:
+def _check_pattern(key: str, names: Names) -> None:
     if not isinstance(names, str):
         return
     if not names.strip():
-        raise UserError(
-            f"stage `{stage}`: `{LORA_KEY}`: `{key}` is empty: name layers, or remove it"
-        )
+        raise UserError(f"`{LORA_KEY}`: `{key}` is empty: name layers, or remove it")
     try:
         re.compile(names)
     except re.error as error:
         raise UserError(
-            f"stage `{stage}`: `{LORA_KEY}`: `{key}: {names}` is not a regular expression "
+            f"`{LORA_KEY}`: `{key}: {names}` is not a regular expression "
             f"({error}): give names with commas in between, or fix it"
         ) from error
 
 
-def _check_files(directory: Path, lora: LoRAConfig, stage: str) -> None:
-    where = f"stage `{stage}`: `{LORA_KEY}`: `path: {directory}`"
+def _check_files(directory: Path, lora: LoRAConfig) -> None:
+    where = f"`{LORA_KEY}`: `path: {directory}`"
     for name in _ADAPTER_FILES:
         if not (directory / name).is_file():
             raise UserError(f"{where} has no {name}: give an adapter's directory in peft's layout")

@@ -52,7 +52,7 @@ def check_turns(plan: StagePlan) -> None:
     """Raises UserError with a line for each setting that does not go with turns."""
     if not plan.takes_turns:
         return
-    errors = [f"stage `{plan.name}`: `mode: colocate` {text}" for text in _conflicts(plan)]
+    errors = [f"`mode: colocate` {text}" for text in _conflicts(plan)]
     if errors:
         raise UserError("\n".join(errors))
 
@@ -91,12 +91,8 @@ def _conflicts(plan: StagePlan) -> Iterator[str]:
 
 def check_placement(plan: StagePlan) -> None:
     """Checks a stage's placement; raises UserError naming the setting."""
-    if not plan.config.cluster.gpu_per_node:
-        return
-    try:
+    if plan.config.cluster.gpu_per_node:
         check_demand(cluster_gpus_of(plan), gpu_demand_of(plan))
-    except UserError as error:
-        raise UserError(f"stage `{plan.name}`: {error}") from error
 
 
 def check_serve_is_single_stage(stages: Sequence[StagePlan]) -> None:
@@ -114,7 +110,7 @@ def check_tool_calls(stage: StagePlan) -> None:
     rollout = stage.config.explorer.rollout_model
     if rollout.enable_auto_tool_choice and rollout.tool_call_parser is None:
         raise UserError(
-            f"stage `{stage.name}`: `explorer.rollout_model.tool_call_parser` is missing: "
+            "`explorer.rollout_model.tool_call_parser` is missing: "
             "`enable_auto_tool_choice: true` needs it to find calls in responses, such as `hermes`"
         )
 
@@ -126,7 +122,7 @@ def check_best_taskset(stage: StagePlan) -> None:
     if not asked or not names or stage.headline_taskset in (asked, f"{asked}_eval"):
         return
     raise UserError(
-        f"stage `{stage.name}`: `explorer.best_taskset: {asked}` is none of the evaluation "
+        f"`explorer.best_taskset: {asked}` is none of the evaluation "
         f"tasksets: give one of {', '.join(names)}"
     )
 
@@ -139,12 +135,12 @@ def check_serving(stage: StagePlan) -> None:
     running, engines = explorer.min_running_model_num, explorer.rollout_model.engine_num
     if running > engines:
         raise UserError(
-            f"stage `{stage.name}`: `explorer.min_running_model_num: {running}` is more than there "
+            f"`explorer.min_running_model_num: {running}` is more than there "
             f"are engines (`explorer.rollout_model.engine_num: {engines}`): give {engines} or less"
         )
 
 
-def check_monitor_args(monitor: MonitorConfig, stage: str) -> None:
+def check_monitor_args(monitor: MonitorConfig) -> None:
     """Checks a monitor's arguments; raises UserError with a line for each wrong one.
 
     Those of a monitor that was switched off stay as they are.
@@ -153,7 +149,7 @@ def check_monitor_args(monitor: MonitorConfig, stage: str) -> None:
         return
     known = MONITOR_ARGUMENTS.get(monitor.monitor_type, ALL_MONITOR_ARGUMENTS)
     errors = [
-        f"stage `{stage}`: {wrong}"
+        wrong
         for name, value in monitor.monitor_args.items()
         if (wrong := _argument_error(monitor.monitor_type, name, value, known))
     ]

@@ -26,6 +26,7 @@ OF_EXPERIMENT = (
 )
 """Keys that a stage cannot override."""
 DEFAULT = "default"
+ABSOLUTE = "absolute path"
 
 
 class DerivedValue(NamedTuple):
@@ -73,20 +74,18 @@ def _algorithm(stage: StagePlan) -> Iterator[DerivedValue]:
 
 
 def _lengths(stage: StagePlan) -> Iterator[DerivedValue]:
-    yield DerivedValue("model.model_path", stage.model_path, "absolute path")
-    if stage.critic_model_path is not None:
-        yield DerivedValue("model.critic_model_path", stage.critic_model_path, "as `model_path`")
-    if stage.teacher_model_path is not None:
-        key = "algorithm.distillation.model_path"
-        yield DerivedValue(key, stage.teacher_model_path, "as `model_path`")
-    yield DerivedValue(
-        "model.max_model_len", stage.max_model_len, "max_prompt_tokens + max_response_tokens"
-    )
-    rest = "what max_model_len leaves"
-    yield DerivedValue("model.max_prompt_tokens", stage.max_prompt_tokens, rest)
-    yield DerivedValue("model.max_response_tokens", stage.max_response_tokens, rest)
-    below = "below max_response_tokens"
-    yield DerivedValue("model.min_response_tokens", stage.min_response_tokens, below)
+    rest, as_policy = "what max_model_len leaves", "as `model_path`"
+    for key, value, rule in (
+        ("model.model_path", stage.model_path, ABSOLUTE),
+        ("model.critic_model_path", stage.critic_model_path, as_policy),
+        ("algorithm.distillation.model_path", stage.teacher_model_path, as_policy),
+        ("model.max_model_len", stage.max_model_len, "max_prompt_tokens + max_response_tokens"),
+        ("model.max_prompt_tokens", stage.max_prompt_tokens, rest),
+        ("model.max_response_tokens", stage.max_response_tokens, rest),
+        ("model.min_response_tokens", stage.min_response_tokens, "below max_response_tokens"),
+    ):
+        if value is not None:
+            yield DerivedValue(key, value, rule)
 
 
 def _sizes(stage: StagePlan) -> Iterator[DerivedValue]:
@@ -114,21 +113,21 @@ def _sizes(stage: StagePlan) -> Iterator[DerivedValue]:
 
 
 def _rows(stage: StagePlan) -> Iterator[DerivedValue]:
-    at, buffer = "buffer.trainer_input.experience_buffer", stage.experience_buffer
-    yield DerivedValue(f"{at}.storage_type", buffer.storage_type, f"what mode {stage.mode} has")
-    yield DerivedValue(f"{at}.path", buffer.path, "absolute path")
-    yield DerivedValue(f"{at}.data_selector.seed", buffer.selector.seed, "the top `seed`")
-    for more in stage.auxiliary_buffers:
-        at = f"buffer.trainer_input.auxiliary_buffers.{more.name}"
-        yield DerivedValue(f"{at}.storage_type", more.storage_type, "rows of data")
-        yield DerivedValue(f"{at}.path", more.path, "absolute path")
-        yield DerivedValue(f"{at}.data_selector.seed", more.selector.seed, "the top `seed`")
+    above = "buffer.trainer_input"
+    of_mode = (f"{above}.experience_buffer", stage.experience_buffer, f"what mode {stage.mode} has")
+    more = (
+        (f"{above}.auxiliary_buffers.{b.name}", b, "rows of data") for b in stage.auxiliary_buffers
+    )
+    for at, buffer, rule in (of_mode, *more):
+        yield DerivedValue(f"{at}.storage_type", buffer.storage_type, rule)
+        yield DerivedValue(f"{at}.path", buffer.path, ABSOLUTE)
+        yield DerivedValue(f"{at}.data_selector.seed", buffer.selector.seed, "the top `seed`")
 
 
 def _taskset(at: str, taskset: ResolvedTaskset) -> Iterator[DerivedValue]:
     yield DerivedValue(f"{at}.name", taskset.name, "its key")
     if taskset.path is not None:
-        yield DerivedValue(f"{at}.path", taskset.path, "absolute path")
+        yield DerivedValue(f"{at}.path", taskset.path, ABSOLUTE)
     defaults = "explorer_input's default, else as the reward has it"
     yield DerivedValue(f"{at}.default_workflow_type", taskset.workflow, defaults)
     if taskset.reward is not None:
@@ -191,7 +190,7 @@ def _add_stage(
         written = keys.get(whole.tree, location) if keys.has(whole.tree, location) else None
         if written != value or origin is None:
             is_default = written == value and not isinstance(value, dict)
-            is_path = rule == "absolute path"
+            is_path = rule == ABSOLUTE
             text = origin if origin and is_path else f"{rule}" + (f", {origin}" if origin else "")
             whole.origins[keys.to_dotted(location)] = DEFAULT if is_default else text
         keys.put(whole.tree, location, value)

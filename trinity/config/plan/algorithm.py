@@ -258,22 +258,17 @@ def _function(part: Part, name: str) -> tuple[object, tuple[RequiredSignature, .
 def resolve_algorithm(
     config: AlgorithmConfig,
     mode: Mode,
-    stage: str,
     rows: ExperienceBufferConfig | None = None,
 ) -> ResolvedAlgorithm:
     """Returns all parts with all their arguments; `rows` may be data, on which some can train.
 
-    Raises: UserError naming the stage and each setting that cannot be used.
+    Raises: UserError naming each setting that cannot be used.
     """
-    try:
-        config = _in_their_case(config)
-        declared = _type_of(config.algorithm_type, mode)
-        if mode == "train" and rows is not None and rows.path and rows.source_run is None:
-            declared = ON_ROWS.get(declared.name, declared)
-        return _resolved(config, declared)
-    except UserError as error:
-        lines = str(error).splitlines()
-        raise UserError("\n".join(f"stage `{stage}`: {line}" for line in lines)) from error
+    config = _in_their_case(config)
+    declared = _type_of(config.algorithm_type, mode)
+    if mode == "train" and rows is not None and rows.path and rows.source_run is None:
+        declared = ON_ROWS.get(declared.name, declared)
+    return _resolved(config, declared)
 
 
 def _in_their_case(config: AlgorithmConfig) -> AlgorithmConfig:

@@ -134,11 +134,11 @@ def check_eval_storage(taskset: TasksetConfig, key: str, *, is_eval: bool) -> No
 
 
 def resolve_train_tasksets(
-    config: Config, lengths: SequenceLengths, repeat_times: int, stage: str
+    config: Config, lengths: SequenceLengths, repeat_times: int
 ) -> tuple[ResolvedTaskset, ...]:
     """The tasks to train on."""
     explorer_input = config.buffer.explorer_input
-    key = f"stage `{stage}`: `buffer.explorer_input.taskset"
+    key = "`buffer.explorer_input.taskset"
     if explorer_input.taskset is not None and explorer_input.tasksets:
         raise UserError(f"{key}` and `tasksets` are both given: list all of them in `tasksets`")
     if explorer_input.taskset is None and not explorer_input.tasksets:
@@ -159,16 +159,14 @@ def resolve_train_tasksets(
         for at, name, taskset in named
     ]
     if errors.text:
-        errors.attempt(partial(check_task_operators, config, stage))
+        errors.attempt(partial(check_task_operators, config))
     errors.raise_all()
     tasksets = [taskset for taskset in found if taskset is not None]
     check_queue(tasksets, config, f"{key}s")
-    return (attach_task_pipeline(config, tasksets[0], stage), *tasksets[1:])
+    return (attach_task_pipeline(config, tasksets[0]), *tasksets[1:])
 
 
-def resolve_eval_tasksets(
-    config: Config, lengths: SequenceLengths, stage: str
-) -> tuple[ResolvedTaskset, ...]:
+def resolve_eval_tasksets(config: Config, lengths: SequenceLengths) -> tuple[ResolvedTaskset, ...]:
     """The tasks to evaluate on."""
     resolve = partial(_resolve, config=config, lengths=lengths, is_eval=True)
     return all_of(
@@ -176,7 +174,7 @@ def resolve_eval_tasksets(
             partial(
                 resolve,
                 taskset,
-                key=f"stage `{stage}`: `buffer.explorer_input.eval_tasksets[{i}]",
+                key=f"`buffer.explorer_input.eval_tasksets[{i}]",
                 default_name=f"eval_taskset_{i}",
                 repeat_times=taskset.repeat_times,
             )
@@ -204,10 +202,10 @@ def with_free_names(
     )
 
 
-def check_unique_names(names: Sequence[str], stage: str) -> None:
+def check_unique_names(names: Sequence[str]) -> None:
     """Checks that names are unique: the name of tasks or rows is their key in the buffer."""
     errors = [
-        f"stage `{stage}`: two of the tasksets of `buffer.explorer_input` and the auxiliary "
+        f"two of the tasksets of `buffer.explorer_input` and the auxiliary "
         f"buffers are called `{name}`: give each its own name"
         for name in dict.fromkeys(names)
         if names.count(name) > 1
@@ -217,11 +215,11 @@ def check_unique_names(names: Sequence[str], stage: str) -> None:
 
 
 def resolve_experience_buffer(
-    config: Config, mode: Mode, schema: RowSchema, stage: str
+    config: Config, mode: Mode, schema: RowSchema
 ) -> ResolvedExperienceBuffer:
     """Resolves the trainer's rows: rollouts, or data in mode train."""
     buffer = config.buffer.trainer_input.experience_buffer
-    key = f"stage `{stage}`: `buffer.trainer_input.experience_buffer"
+    key = "`buffer.trainer_input.experience_buffer"
     if mode != "train" or schema == "experience":
         made = _resolve_buffer(buffer, buffer.name, "queue", config.seed, key)
         seconds = _max_read_timeout(config, buffer)
@@ -236,7 +234,7 @@ def resolve_experience_buffer(
         )
     buffer = use_pipeline_inputs(config, buffer)
     rows = _resolve_buffer(buffer, buffer.name, _rows_storage(buffer, key), config.seed, key)
-    return attach_task_pipeline(config, rows, stage)
+    return attach_task_pipeline(config, rows)
 
 
 def _max_read_timeout(config: Config, buffer: ExperienceBufferConfig) -> float:
@@ -246,12 +244,10 @@ def _max_read_timeout(config: Config, buffer: ExperienceBufferConfig) -> float:
     return seconds + (awaited if config.buffer.await_feedback else 0)
 
 
-def resolve_auxiliary_buffers(config: Config, stage: str) -> tuple[ResolvedExperienceBuffer, ...]:
+def resolve_auxiliary_buffers(config: Config) -> tuple[ResolvedExperienceBuffer, ...]:
     """Rows of data that go into batches beside the explorer's, called by their keys."""
     buffers = config.buffer.trainer_input.auxiliary_buffers
-    keys = {
-        name: f"stage `{stage}`: `buffer.trainer_input.auxiliary_buffers.{name}" for name in buffers
-    }
+    keys = {name: f"`buffer.trainer_input.auxiliary_buffers.{name}" for name in buffers}
     return all_of(
         [
             partial(_resolve_auxiliary, buffer, name, config.seed, keys[name])
@@ -415,7 +411,7 @@ def with_only_buffer(algorithm: ResolvedAlgorithm, config: Config) -> ResolvedAl
     return algorithm.model_copy(update={"sample_strategy_args": args})
 
 
-def count_expert_rows(algorithm: ResolvedAlgorithm, train_batch_size: int, stage: str) -> int:
+def count_expert_rows(algorithm: ResolvedAlgorithm, train_batch_size: int) -> int:
     """Rows of data in each batch, beside the rollouts.
 
     Raises: UserError if the strategy rejects its arguments, or if no row is left to rollouts.
@@ -423,12 +419,12 @@ def count_expert_rows(algorithm: ResolvedAlgorithm, train_batch_size: int, stage
     try:
         ratio = algorithm.sampling.expert_data_ratio
     except UserError as error:
-        raise UserError(f"stage `{stage}`: `algorithm.sample_strategy_args`: {error}") from error
+        raise UserError(f"`algorithm.sample_strategy_args`: {error}") from error
     # Decimal as written: 0.07 of 100 rows are 7; the binary fraction would make them 8.
     num_rows = math.ceil(Decimal(str(ratio)) * train_batch_size)
     if num_rows >= train_batch_size:
         raise UserError(
-            f"stage `{stage}`: `expert_data_ratio: {ratio}` of a batch of {train_batch_size} rows "
+            f"`expert_data_ratio: {ratio}` of a batch of {train_batch_size} rows "
             "leaves none to rollouts: lower it, or raise `buffer.train_batch_size`"
         )
     return num_rows

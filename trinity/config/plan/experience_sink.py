@@ -121,8 +121,7 @@ def _check_database(
 
 def task_backup(plan: StagePlan) -> TaskBackup | None:
     """Returns where the tasks of a stage's queue are written too, if anywhere."""
-    own = plan.config.buffer.explorer_input
-    listed = [own.taskset] if own.taskset is not None else own.tasksets
+    listed = plan.config.buffer.explorer_input.to_train_on
     if len(listed) != 1 or len(plan.tasksets) != 1 or not listed[0].path:
         return None
     [resolved] = plan.tasksets

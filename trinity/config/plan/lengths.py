@@ -16,13 +16,13 @@ class SequenceLengths(NamedTuple):
     min_response: int
 
 
-def resolve_lengths(model: ModelConfig, stage: str) -> SequenceLengths:
+def resolve_lengths(model: ModelConfig) -> SequenceLengths:
     """Prompt and response share the sequence; a missing length is what the others leave."""
-    return _resolve(model, model.min_response_tokens, "model", stage)
+    return _resolve(model, model.min_response_tokens, "model")
 
 
 def resolve_auxiliary_lengths(
-    model: AuxiliaryModelConfig, of_policy: SequenceLengths, at: str, stage: str
+    model: AuxiliaryModelConfig, of_policy: SequenceLengths, at: str
 ) -> SequenceLengths:
     """The policy's lengths under the model's own; without a total, the policy's parts fill in."""
     shortest = model.min_response_tokens
@@ -39,29 +39,26 @@ def resolve_auxiliary_lengths(
         # Each bounds its own part of a call, and the engine the two together.
         prompt, response = min(prompt, total - 1), min(response, total - 1)
         return SequenceLengths(total, prompt, response, min(shortest, response - 1))
-    return _resolve(merged, shortest, at, stage)
+    return _resolve(merged, shortest, at)
 
 
-def _resolve(
-    model: ModelConfig | AuxiliaryModelConfig, shortest: int, at: str, stage: str
-) -> SequenceLengths:
+def _resolve(model: ModelConfig | AuxiliaryModelConfig, shortest: int, at: str) -> SequenceLengths:
     prompt, response = model.max_prompt_tokens, model.max_response_tokens
     total = model.max_model_len
     if total is None:
         if prompt is None or response is None:
             raise UserError(
-                f"stage `{stage}`: `{at}.max_model_len` is missing: give it, "
+                f"`{at}.max_model_len` is missing: give it, "
                 f"or both `{at}.max_prompt_tokens` and `{at}.max_response_tokens`"
             )
         total = prompt + response
     if total < 2:
         raise UserError(
-            f"stage `{stage}`: `{at}.max_model_len: {total}` "
-            "holds no prompt and response: give 2 or more"
+            f"`{at}.max_model_len: {total}` holds no prompt and response: give 2 or more"
         )
     if prompt is not None and response is not None and prompt + response > total:
         raise UserError(
-            f"stage `{stage}`: `{at}.max_prompt_tokens: {prompt}` and `{at}.max_response_tokens: "
+            f"`{at}.max_prompt_tokens: {prompt}` and `{at}.max_response_tokens: "
             f"{response}` exceed `{at}.max_model_len: {total}`: "
             f"shorten them, or give {prompt + response}"
         )

@@ -19,7 +19,6 @@ from trinity.config.plan.parts import (
 )
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import expanded, is_hub_name
-from trinity.config.schema.algorithm import DistillationConfig
 from trinity.config.schema.base import Args
 from trinity.config.schema.experiment import Config
 from trinity.config.schema.explorer import AuxiliaryModelConfig
@@ -114,74 +113,47 @@ def _model(path: str, key: str) -> Iterator[HubReference]:
         yield HubReference("model", path, f"`{key}: {path}`")
 
 
-def resolve_model_path(model: ModelConfig, stage: str) -> str:
-    """Absolute directory of the model; a name such as `Qwen/Qwen2.5-0.5B` stays unchanged."""
-    path = model.model_path
+def resolve_model_path(path: str, key: str = "model.model_path") -> str:
+    """Returns `locate_model` of a path that must be given."""
     if not path:
         raise UserError(
-            f"stage `{stage}`: `model.model_path` is missing: "
-            "give the directory of a model in Hugging Face's layout"
+            f"`{key}` is missing: give the directory of a model in Hugging Face's layout"
         )
-    return _located(path)
+    return locate_model(path)
 
 
-def resolve_optional_model_path(model: ModelConfig) -> str:
-    """The same, but empty if there is none: for a policy that another model replaces."""
-    return _located(model.model_path) if model.model_path else ""
-
-
-def resolve_auxiliary_path(path: str, at: str, stage: str) -> str:
-    """The same for a model beside the policy."""
-    if not path:
-        raise UserError(
-            f"stage `{stage}`: `{at}.model_path` is missing: "
-            "give the directory of a model in Hugging Face's layout"
-        )
-    return _located(path)
-
-
-def resolve_critic_path(model: ModelConfig, stage: str) -> str:
-    """The same for the model that the critic starts from: the policy's unless it has its own."""
-    path = model.critic_model_path
-    return _located(path) if path else resolve_model_path(model, stage)
-
-
-def resolve_teacher_path(distillation: DistillationConfig) -> str | None:
-    """The same for a teacher in the trainer, if there is one."""
-    return _located(distillation.model_path) if distillation.model_path else None
-
-
-def _located(path: str) -> str:
+def locate_model(path: str) -> str:
+    """Absolute directory of a model; empty without one, and a hub name stays as it is."""
     directory = expanded(path)
     is_hub_name = _HUB_NAME.fullmatch(path) and not Path(path).parent.exists()
-    return path if is_hub_name and not directory.exists() else str(directory.absolute())
+    is_kept = not path or (is_hub_name and not directory.exists())
+    return path if is_kept else str(directory.absolute())
 
 
-def chat_template_of(model: ModelConfig, stage: str) -> str | None:
+def chat_template_of(model: ModelConfig) -> str | None:
     """The text of the user's chat template, None for the tokenizer's own."""
     if model.chat_template_path is None:
         return model.custom_chat_template
     if model.custom_chat_template is not None:
         raise UserError(
-            f"stage `{stage}`: `model.custom_chat_template` and `model.chat_template_path` "
-            "are both given: remove one"
+            "`model.custom_chat_template` and `model.chat_template_path` are both given: remove one"
         )
     try:
         return expanded(model.chat_template_path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UserError(
-            f"stage `{stage}`: `model.chat_template_path: {model.chat_template_path}` "
+            f"`model.chat_template_path: {model.chat_template_path}` "
             f"cannot be read ({why}): give a text file, from {Path.cwd()} on or by its whole path"
         ) from error
 
 
-def check_template_kwargs(given: Args, enable_thinking: bool | None, at: str, stage: str) -> None:
+def check_template_kwargs(given: Args, enable_thinking: bool | None, at: str) -> None:
     """Checks that no variable is one that the template gets anyway, or is set twice.
 
     Raises: UserError for the first one that is.
     """
-    key = f"stage `{stage}`: `{at}.chat_template_kwargs`"
+    key = f"`{at}.chat_template_kwargs`"
     if taken := sorted(TAKEN_TEMPLATE_KWARGS & given.keys()):
         raise UserError(
             f"{key} sets `{taken[0]}`, which follows from the messages and the model: leave it out"
@@ -205,42 +177,42 @@ def local_model_directory(model_path: str, key: str = "model.model_path") -> Pat
 
 
 def resolve_auxiliary_models(
-    config: Config, lengths: SequenceLengths, stage: str
+    config: Config, lengths: SequenceLengths
 ) -> tuple[AuxiliaryModel, ...]:
     """The auxiliary models in order, with every default filled in.
 
     Raises: UserError with a line for each error.
     """
     configs = config.explorer.auxiliary_models
-    found = all_of([partial(_resolve, config, i, lengths, stage) for i in range(len(configs))])
+    found = all_of([partial(_resolve, config, i, lengths) for i in range(len(configs))])
     names = [model.name for model in found]
     for name in names:
         if names.count(name) > 1:
             raise UserError(
-                f"stage `{stage}`: two of `explorer.auxiliary_models` are called `{name}`: "
+                f"two of `explorer.auxiliary_models` are called `{name}`: "
                 "give each a `name` of its own"
             )
     return tuple(found)
 
 
-def _resolve(config: Config, position: int, lengths: SequenceLengths, stage: str) -> AuxiliaryModel:
+def _resolve(config: Config, position: int, lengths: SequenceLengths) -> AuxiliaryModel:
     auxiliary = config.explorer.auxiliary_models[position]
     at = f"explorer.auxiliary_models[{position}]"
-    own = resolve_auxiliary_lengths(auxiliary, lengths, at, stage)
+    own = resolve_auxiliary_lengths(auxiliary, lengths, at)
     model = config.model
     external, path = None, ""
     if auxiliary.engine_type == "external":
         key = f"{at}.external_model_config"
-        external = external_access(auxiliary.external_model_config, key, stage)
+        external = external_access(auxiliary.external_model_config, key)
         path = external.model_name
     truncates, thinks = auxiliary.enable_prompt_truncation, auxiliary.enable_thinking
     variables = auxiliary.chat_template_kwargs
     if variables is None:
         variables = {} if external is not None else model.chat_template_kwargs
-    check_template_kwargs(variables, thinks, at, stage)
+    check_template_kwargs(variables, thinks, at)
     return AuxiliaryModel(
         name=auxiliary.name or f"auxiliary_models[{position}]",
-        model_path=path or resolve_auxiliary_path(auxiliary.model_path, at, stage),
+        model_path=path or resolve_model_path(auxiliary.model_path, f"{at}.model_path"),
         external=external,
         max_model_len=own.model,
         max_prompt_tokens=own.prompt,
@@ -275,7 +247,7 @@ def is_external(config: Config) -> bool:
     return config.model.external_model.enable or rollout.engine_type == "external"
 
 
-def resolve_external_model(config: Config, stage: str) -> ExternalAccess | None:
+def resolve_external_model(config: Config) -> ExternalAccess | None:
     """Returns the access to the external model, if there is one.
 
     Raises: UserError when it is to be trained, or has no name.
@@ -284,24 +256,23 @@ def resolve_external_model(config: Config, stage: str) -> ExternalAccess | None:
         return None
     if config.mode not in ("bench", "explore"):
         raise UserError(
-            f"stage `{stage}`: a model that others serve (`model.external_model.enable`) tells no "
+            f"a model that others serve (`model.external_model.enable`) tells no "
             f"log-probabilities that `mode: {config.mode}` could train on: give `mode: bench` or "
             "`explore`, or make it one of `explorer.auxiliary_models`"
         )
     if config.mode == "bench" and not config.buffer.explorer_input.eval_tasksets:
         raise UserError(
-            f"stage `{stage}`: `buffer.explorer_input.eval_tasksets` is missing: "
+            "`buffer.explorer_input.eval_tasksets` is missing: "
             "`mode: bench` evaluates the model on them"
         )
-    return external_access(config.model.external_model, "model.external_model", stage)
+    return external_access(config.model.external_model, "model.external_model")
 
 
-def external_access(given: ExternalAccessConfig, key: str, stage: str) -> ExternalAccess:
+def external_access(given: ExternalAccessConfig, key: str) -> ExternalAccess:
     """Returns the access to a model; raises UserError if the model has no name."""
     if not given.model_name:
         raise UserError(
-            f"stage `{stage}`: `{key}.model_name` is missing: "
-            "give the name that the model has where others serve it"
+            f"`{key}.model_name` is missing: give the name that the model has where others serve it"
         )
     return ExternalAccess(
         base_url_env=given.base_url_env,

@@ -1,7 +1,6 @@
 """Resolves experience operators and task pipelines."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -63,37 +62,35 @@ def use_pipeline_inputs(config: Config, rows: Given) -> Given:
     return rows.model_copy(update=changed)
 
 
-def attach_task_pipeline(config: Config, rows: Resolved, stage: str) -> Resolved:
+def attach_task_pipeline(config: Config, rows: Resolved) -> Resolved:
     """Attaches the pipeline to the taskset, or to the trainer's rows.
 
-    Raises: UserError naming the stage and each setting that cannot be used.
+    Raises: UserError naming each setting that cannot be used.
     """
     configured = config.data_processor.task_pipeline
     if configured is None:
         return rows
-    with errors_of_stage(stage):
-        _check_source(configured, rows)
-        pipeline = ResolvedTaskPipeline(
-            operators=_operators(configured, config.service),
-            target_fields=configured.target_fields,
-            added_scores=rows.selector.feature_keys,
-            ordering=Ordering(
-                method=configured.order_method,
-                priority_weights=configured.priority_weights,
-                top_k=configured.top_k,
-                folding_layers=configured.folding_layers,
-                seed=config.seed,
-            ),
-            further_paths=tuple(resolve_data_path(path) for path in configured.inputs[1:]),
-        )
+    _check_source(configured, rows)
+    pipeline = ResolvedTaskPipeline(
+        operators=_operators(configured, config.service),
+        target_fields=configured.target_fields,
+        added_scores=rows.selector.feature_keys,
+        ordering=Ordering(
+            method=configured.order_method,
+            priority_weights=configured.priority_weights,
+            top_k=configured.top_k,
+            folding_layers=configured.folding_layers,
+            seed=config.seed,
+        ),
+        further_paths=tuple(resolve_data_path(path) for path in configured.inputs[1:]),
+    )
     return rows.model_copy(update={"task_pipeline": pipeline})
 
 
-def check_task_operators(config: Config, stage: str) -> None:
+def check_task_operators(config: Config) -> None:
     """Raises UserError with a line for each operator that cannot be used on any rows."""
     if config.data_processor.task_pipeline is not None:
-        with errors_of_stage(stage):
-            _operators(config.data_processor.task_pipeline, config.service)
+        _operators(config.data_processor.task_pipeline, config.service)
 
 
 def _check_source(
@@ -147,13 +144,9 @@ def _merge_data_juicer(
     return merged
 
 
-def _known() -> str:
-    return ", ".join(TASK_OPERATORS.names())
-
-
 def _check_task_operator(name: str, key: str, service: ServiceConfig) -> None:
     if not name:
-        raise UserError(f"`{key}.name` is missing: give one of {_known()}")
+        raise UserError(f"`{key}.name` is missing: give one of {', '.join(TASK_OPERATORS.names())}")
     is_known = "." in name or name in TASK_OPERATORS.names()
     if not is_known and service.data_juicer is None:
         near = did_you_mean(name, TASK_OPERATORS.names())
@@ -203,30 +196,18 @@ def _user_task_operator_signature(name: str, key: str) -> Signature:
 
 
 def resolve_operators(
-    operators: tuple[OperatorConfig, ...], service: ServiceConfig, stage: str
+    operators: tuple[OperatorConfig, ...], service: ServiceConfig
 ) -> tuple[ResolvedOperator, ...]:
     """Returns all operators with all their arguments.
 
-    Raises: UserError naming the stage and each setting that cannot be used.
+    Raises: UserError naming each setting that cannot be used.
     """
-    resolve = _resolve_experience_operator
-    with errors_of_stage(stage):
-        return all_of(
-            [
-                partial(resolve, config, service, f"{EXPERIENCE_PIPELINE}[{i}]")
-                for i, config in enumerate(operators)
-            ]
-        )
-
-
-@contextmanager
-def errors_of_stage(stage: str) -> Iterator[None]:
-    """Puts the stage in front of each line of an error."""
-    try:
-        yield
-    except UserError as error:
-        lines = str(error).splitlines()
-        raise UserError("\n".join(f"stage `{stage}`: {line}" for line in lines)) from error
+    return all_of(
+        [
+            partial(_resolve_experience_operator, config, service, f"{EXPERIENCE_PIPELINE}[{i}]")
+            for i, config in enumerate(operators)
+        ]
+    )
 
 
 def _resolve_experience_operator(
@@ -239,7 +220,7 @@ def _resolve_experience_operator(
     args = merge_arguments(
         _user_operator_signature(config.name, key)
         if is_own
-        else read_signature(_path(config.name)),
+        else read_signature(OPERATORS.builtins[config.name]),
         _with_server(config, service, key),
         function=config.name,
         key=f"{key}.args",
@@ -258,10 +239,6 @@ def _with_server(config: OperatorConfig, service: ServiceConfig, key: str) -> Ar
     if not url:
         raise UserError(f"`{key}.name: data_juicer` needs a server: {_HOW_TO_HAVE_A_SERVER}")
     return {**config.args, "server_url": url}
-
-
-def _path(name: str) -> str:
-    return OPERATORS.builtins[name]
 
 
 def _user_operator_signature(name: str, key: str) -> Signature:

@@ -1,11 +1,12 @@
 """Assigns GPUs to engines and training ranks, or explains why that is impossible."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.choices import BY_TURNS
+from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError
 
 
@@ -223,26 +224,18 @@ def gpu_demand_of(stage: StagePlan) -> GpuDemand:
 
 def engine_groups_of(stage: StagePlan) -> tuple[EngineGroup, ...]:
     """Returns the engines of the policy, then of auxiliary models, without external ones."""
-    rollout = stage.config.explorer.model_dump().get("rollout_model")
-    keys = rollout if isinstance(rollout, Mapping) else {}  # some keys are optional
-    engines = [] if stage.external_model else [_engine("rollout engine", keys)]
-    for model in stage.auxiliary_models:
-        if model.external is None:
-            engines.append(_engine(f"{model.name} engine", model.engine.model_dump()))
-    return tuple(engines)
+    rollout = stage.config.explorer.rollout_model
+    engines = [] if stage.external_model else [_engine("rollout engine", rollout)]
+    own = (model for model in stage.auxiliary_models if model.external is None)
+    return (*engines, *(_engine(f"{model.name} engine", model.engine) for model in own))
 
 
-def _engine(name: str, keys: Mapping[str, object]) -> EngineGroup:
+def _engine(name: str, engine: EngineConfig) -> EngineGroup:
     return EngineGroup(
         name=name,
-        num=_number(keys, "engine_num", 1),
-        tensor_parallel=_number(keys, "tensor_parallel_size", 1),
-        data_parallel=_number(keys, "data_parallel_size", 1),
-        pipeline_parallel=_number(keys, "pipeline_parallel_size", 1),
-        kind=str(keys.get("engine_type", "vllm")),
+        num=engine.engine_num,
+        tensor_parallel=engine.tensor_parallel_size,
+        data_parallel=engine.data_parallel_size,
+        pipeline_parallel=engine.pipeline_parallel_size,
+        kind=engine.engine_type,
     )
-
-
-def _number(keys: Mapping[str, object], key: str, default: int) -> int:
-    value = keys.get(key)
-    return value if isinstance(value, int) else default

@@ -61,11 +61,11 @@ def _cooldown(time: float | str | None) -> tuple[int | None, float]:
             return max(1, math.ceil(time)), 0.0
 
 
-def check_capacity(replay: ResolvedReplay | None, num_rollout_rows: int, stage: str) -> None:
+def check_capacity(replay: ResolvedReplay | None, num_rollout_rows: int) -> None:
     """Raises UserError if a buffer cannot hold the rollouts of one batch."""
     if replay is not None and replay.capacity < num_rollout_rows:
         raise UserError(
-            f"stage `{stage}`: `buffer.trainer_input.experience_buffer.capacity: "
+            f"`buffer.trainer_input.experience_buffer.capacity: "
             f"{replay.capacity}` is less than the {num_rollout_rows} rollouts of a batch: raise it"
         )
 

@@ -10,7 +10,6 @@ from trinity.config.plan.lengths import SequenceLengths
 from trinity.config.plan.model import is_external
 from trinity.config.plan.parts import (
     ResolvedAlgorithm,
-    ResolvedReplay,
     TrainStepUnit,
     required_tasks,
 )
@@ -73,26 +72,26 @@ def resolve_rank_num(
         if left < max(wanted, 1):
             whose = "" if rollout.stage == stage else f" of stage `{rollout.stage}`"
             raise UserError(
-                f"stage `{stage}`: rollout{whose} takes {rollout.num_gpus} of {gpus} GPUs "
+                f"rollout{whose} takes {rollout.num_gpus} of {gpus} GPUs "
                 "(`cluster.node_num` x `cluster.gpu_per_node`), which leaves "
                 f"{_too_few(left, wanted, gpus)}"
             )
         ranks = wanted or left
-    _check_groups(config.trainer.fsdp_size, ranks, stage)
-    shares = _check_sharing(config.trainer, ranks, stage)
+    _check_groups(config.trainer.fsdp_size, ranks)
+    shares = _check_sharing(config.trainer, ranks)
     if train_batch_size < shares:
         fed = f"{ranks} ranks" if shares == ranks else f"{shares} groups of ranks"
         raise UserError(
-            f"stage `{stage}`: a train batch of {train_batch_size} rows cannot feed {fed}: "
+            f"a train batch of {train_batch_size} rows cannot feed {fed}: "
             "raise `buffer.train_batch_size` or lower `trainer.rank_num`"
         )
     return ranks
 
 
-def _check_sharing(trainer: TrainerConfig, ranks: int, stage: str) -> int:
+def _check_sharing(trainer: TrainerConfig, ranks: int) -> int:
     """Checks the ranks that share sequences; returns the number of shares of a batch."""
     size = trainer.ulysses_sequence_parallel_size
-    key = f"stage `{stage}`: `trainer.ulysses_sequence_parallel_size: {size}`"
+    key = f"`trainer.ulysses_sequence_parallel_size: {size}`"
     if ranks % size:
         raise UserError(
             f"{key} does not divide the {ranks} rank{'s' if ranks > 1 else ''} that train: give a "
@@ -105,11 +104,11 @@ def _check_sharing(trainer: TrainerConfig, ranks: int, stage: str) -> int:
     return ranks // size
 
 
-def _check_groups(fsdp_size: int, ranks: int, stage: str) -> None:
+def _check_groups(fsdp_size: int, ranks: int) -> None:
     """Checks the size of groups; verl makes one group of all ranks if it is no less than them."""
     if fsdp_size == 0 or (0 < fsdp_size < ranks and ranks % fsdp_size):
         raise UserError(
-            f"stage `{stage}`: `trainer.fsdp_size: {fsdp_size}` does not divide the {ranks} "
+            f"`trainer.fsdp_size: {fsdp_size}` does not divide the {ranks} "
             f"rank{'s' if ranks > 1 else ''} into groups: give a divisor of {ranks}, or -1 for all"
         )
 
@@ -164,9 +163,9 @@ def resolve_sizes(
     rows_of_tasks = required_tasks(config) * algorithm.repeat_times
     explore_rows = rows_of_tasks if config.mode in EXPLORING else 0
     has_rollouts = algorithm.row_schema == "experience"
-    batch = _train_batch_size(config, rows_of_tasks if has_rollouts else 0, stage)
+    batch = _train_batch_size(config, rows_of_tasks if has_rollouts else 0)
     errors = ErrorCollector()
-    expert_rows = errors.attempt(lambda: count_expert_rows(algorithm, batch, stage))
+    expert_rows = errors.attempt(lambda: count_expert_rows(algorithm, batch))
     ranks = errors.attempt(lambda: resolve_rank_num(config, batch, stage, rollout))
     errors.raise_all()
     tokens = config.trainer.max_token_len_per_gpu
@@ -175,48 +174,38 @@ def resolve_sizes(
     return BatchSizes(batch, expert_rows or 0, explore_rows, ranks or 1, tokens)
 
 
-def _train_batch_size(config: Config, rows_per_explore_step: int, stage: str) -> int:
+def _train_batch_size(config: Config, rows_per_explore_step: int) -> int:
     configured = config.buffer.train_batch_size
     if configured == 0 and not rows_per_explore_step and config.mode == "train":
         raise UserError(
-            f"stage `{stage}`: `buffer.train_batch_size` is missing: `mode: train` has no "
+            "`buffer.train_batch_size` is missing: `mode: train` has no "
             "explore step to derive it from, give the rows of one train step"
         )
     return configured or max(rows_per_explore_step, 1)
 
 
-def resolve_train_step(
-    config: Config,
-    workflows: Sequence[str],
-    replay: ResolvedReplay | None,
-    expert_rows: int,
-    stage: str,
-) -> TrainStepUnit:
+def resolve_train_step(plan: StagePlan) -> TrainStepUnit:
     """Returns what a train step is made of; stages that train no rollouts of theirs have rows.
 
     Raises: UserError where an explore step is asked for beside rows of another origin.
     """
-    chosen = config.buffer.train_step
-    if config.mode != "both" or chosen == "rows":
+    chosen = plan.config.buffer.train_step
+    if plan.mode != "both" or chosen == "rows":
         return "rows"
-    obstacle = _explore_step_obstacle(replay, expert_rows)
+    obstacle = ""
+    if plan.replay is not None:
+        obstacle = "`replay_buffer` orders and repeats those of many"
+    elif plan.num_expert_rows:
+        obstacle = "`sample_strategy: mix` adds rows of data"
     if chosen == "explore_step":
         if obstacle:
             raise UserError(
-                f"stage `{stage}`: `buffer.train_step: explore_step` trains the samples of one "
-                f"explore step, each once, and {obstacle}: write `rows`, or leave that out"
+                "`buffer.train_step: explore_step` trains the samples of one explore step, each "
+                f"once, and {obstacle}: write `rows`, or leave that out"
             )
         return "explore_step"
-    is_fitting = not obstacle and any(gives_several_samples(name) for name in workflows)
-    return "explore_step" if is_fitting else "rows"
-
-
-def _explore_step_obstacle(replay: ResolvedReplay | None, expert_rows: int) -> str:
-    if replay is not None:
-        return "`replay_buffer` orders and repeats those of many"
-    if expert_rows:
-        return "`sample_strategy: mix` adds rows of data"
-    return ""
+    gives_several = any(gives_several_samples(taskset.workflow) for taskset in plan.tasksets)
+    return "explore_step" if gives_several and not obstacle else "rows"
 
 
 def gives_several_samples(workflow: str) -> bool:

@@ -23,7 +23,7 @@ HERE = plugin.__name__
 
 
 def resolved(**algorithm: Any) -> ResolvedAlgorithm:
-    return resolve_algorithm(AlgorithmConfig(**algorithm), "both", "main")
+    return resolve_algorithm(AlgorithmConfig(**algorithm), "both")
 
 
 def refusal(**algorithm: Any) -> str:
@@ -177,7 +177,7 @@ from trinity.config.schema.algorithm import AlgorithmConfig
 from trinity.config.schema.data import DataSelectorConfig
 from trinity.errors import UserError
 from trinity.operators import OPERATORS
-algorithm = resolve_algorithm(AlgorithmConfig(), "both", "main")
+algorithm = resolve_algorithm(AlgorithmConfig(), "both")
 print(algorithm.advantage_fn, algorithm.policy_loss_fn, algorithm.loss_reads_reference)
 print(OPERATORS.plan_name("reward_filter"), OPERATORS.plan_name("reward_std_filter"))
 print(resolve_selector(DataSelectorConfig(), 1, "here").selector_type)
