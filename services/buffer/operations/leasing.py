@@ -274,7 +274,7 @@ async def _why_nothing(connection: Connection, stage: Stage, refused: AdmissionR
     if not refused.is_final:
         return refused.reason
     if not stage.plan.needs_training:
-        return f"{refused.reason}; the pipeline still processes their results"
+        return f"{refused.reason}; the pipeline still processes the last results"
     return (
         f"{refused.reason}; the trainer has trained step {stage.trained_step} of "
         f"{stage.total_train_steps}, its end opens the last evaluation"

@@ -221,7 +221,7 @@ class CurationRpcs:
     async def DeleteExperiences(
         self, request: pb.DeleteExperiencesRequest, _: Context
     ) -> pb.DeleteExperiencesResponse:
-        """Deletes the content of all matching samples, atomically."""
+        """Deletes the content of matching samples, after checking that all may be deleted."""
         key, wanted, why = _asked(request)
         found = DeletedCounts()
         async for part in self._parts(key, wanted):

@@ -267,7 +267,7 @@ def _from_row(row: Row) -> Member:
 async def pinned_versions(
     connection: Connection, experiment_id: uuid.UUID, stage: str
 ) -> tuple[int, ...]:
-    """Returns the distinct versions of a stage that live members use, in order, without -1."""
+    """Returns the distinct versions of a stage that live members use, in order, if not -1."""
     query = sa.select(_member.version, _member.pinned_versions).where(
         _member.experiment_id == experiment_id,
         _member.stage == stage,
