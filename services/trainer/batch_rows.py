@@ -42,7 +42,7 @@ class RowReader:
     """
 
     formatter: RowFormatter | None
-    """Formats training data; None where there is none."""
+    """Formats training data; None without training data."""
     mixed_with_rollouts: bool
     """True if training data is mixed with rollouts."""
     skips_bad_rows: bool = False

@@ -29,7 +29,7 @@ from trinity.types import StageKey
 POLL_SECONDS = 20.0
 EVALUATION_POLL_SECONDS = 5.0
 REPORT_STREAM_SECONDS = 60.0
-"""Time after which the stream of reports is opened again, so that none is missed for longer."""
+"""Time after which the stream of reports is reopened, which bounds how long one is missed."""
 OPEN_SECONDS = 120.0
 """Longer than the buffer takes to load users' files; a call cut off would load them again."""
 TRANSFER_SECONDS = 60.0
@@ -52,7 +52,7 @@ class NoBatchReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """A batch, or the reason that there is none."""
+    """A batch, or the reason for its absence."""
 
     batch: TrainBatch | None
     state: NoBatchReason | None = None
@@ -130,7 +130,7 @@ class TrainerBufferClient:
         *,
         takes_incomplete: bool = False,
     ) -> BatchResult:
-        """Returns the batch of a step, or the reason that there is none after a long poll."""
+        """Long-polls for the batch of a step; returns the reason if it is not available."""
         request = buffer_pb2.GetBatchRequest(
             key=self._key,
             incarnation=incarnation,
@@ -179,8 +179,9 @@ class TrainerBufferClient:
         return head, rows
 
     def interrupt_poll(self) -> None:
-        """Ends a poll for a batch under way, or the next one, as if there was none yet; called from
-        another thread. The batch itself never changes, so nothing is lost.
+        """Ends the current or next poll for a batch as if it timed out.
+
+        May be called from another thread. Batches never change, so polling again is safe.
         """
         self._interrupted.set()
         if (polling := self._polling) is not None:

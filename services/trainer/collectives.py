@@ -35,8 +35,8 @@ class Ranks:
     """The group that the collectives run in; None for the gang's own."""
 
     def with_own_group(self) -> "Ranks":
-        """Returns the same ranks with a group of their own, whose collectives may run in another
-        thread than the gang's. Collective.
+        """Returns the same ranks with a separate process group, for collectives in another thread.
+        Collective.
         """
         if self.num_ranks == 1:
             return self
@@ -116,7 +116,7 @@ class Ranks:
         return bytes(tensor.numpy())
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
-        """Returns all ranks' bytes on the first one, in their order; nothing on the others."""
+        """Returns the bytes of all ranks, in order, on the first rank; an empty list on others."""
         if self.num_ranks == 1:
             return [data]
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.num_ranks)]
@@ -175,12 +175,12 @@ def check_gpus_of(plan: StagePlan) -> None:
 
 
 def _ranks_here(num_ranks: int) -> int:
-    """Returns the ranks on this host; all where nothing says otherwise."""
+    """Returns the number of ranks on this host, by default all."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks))
 
 
 def check_gpus(num_ranks: int) -> None:
-    """Raises: UserError if ranks would have to share a GPU, or have none."""
+    """Raises: UserError if there are fewer GPUs than ranks."""
     found = torch.cuda.device_count()
     if found < num_ranks:
         fewer = f"`trainer.rank_num: {found}`" if found else "`cluster.gpu_per_node: 0`"
@@ -207,7 +207,7 @@ def consume(tensors: NamedTensors) -> None:
 
 
 class MetricSums:
-    """Sums by name, in double precision and without gradients.
+    """Sums by name, in double precision and detached.
 
     sums.add_share("loss", share)
     sums.all_reduce(ranks)            # the whole batch's
@@ -221,7 +221,10 @@ class MetricSums:
         self._sums[name] = self._sums.get(name, torch.zeros(())) + value.detach().double()
 
     def all_reduce(self, ranks: Ranks) -> dict[str, float]:
-        """Returns sums over all ranks, by the names of all: a user's loss has none without rows."""
+        """Returns the sums over all ranks, for every name on any rank.
+
+        A rank without rows may lack the metrics of a user-defined loss.
+        """
         told = ranks.gather_bytes(json.dumps(list(self._sums)).encode())
         every = sorted({name for names in told for name in json.loads(names)})
         names = json.loads(ranks.broadcast_bytes(json.dumps(every).encode()))

@@ -26,7 +26,7 @@ class EstimationFunctions:
     """True if ratios are taken to the rollout policy; otherwise to the proximal one."""
     correction: CorrectionSettings | None
     penalty: str
-    """Name of the divergence's estimator, or none."""
+    """Name of the divergence's estimator, or `none`."""
     advantage: Callable[[TokenBatch], TokenAdvantages] | None
     """None where the buffer has computed advantages."""
     follows_policy: bool = False
@@ -62,7 +62,7 @@ class EstimationFunctions:
 
 
 def actor_outputs(plan: StagePlan) -> tuple[str, ...]:
-    """Returns the names of the outputs to compute before the policy changes; empty if none."""
+    """Returns the names of the outputs to compute before the policy changes."""
     algorithm = plan.algorithm
     if not plan.has_rollouts:
         return ("logprobs",) if algorithm.policy_loss_fn in TOKEN_SELECTIONS.names() else ()

@@ -45,18 +45,18 @@ class StepWarning(StrEnum):
 
 
 EXPLANATIONS = {
-    StepWarning.NON_FINITE_GRADIENT: "the gradient is not finite: the step moved nothing",
-    StepWarning.ZERO_REWARD_VARIANCE: "all runs of each task got the same reward: nothing to learn",
+    StepWarning.NON_FINITE_GRADIENT: "the gradient is not finite: weights were not updated",
+    StepWarning.ZERO_REWARD_VARIANCE: "the rewards of each group are all equal: no learning signal",
     StepWarning.KL_SPIKE: "the policy moved away far faster than in the steps before",
     StepWarning.UNTRAINED_ROWS: "rows have no token to train on: they are bad, too long or masked",
 }
 
 
 def has_trained_tokens(batch: TrainBatch, *, may_lack: bool) -> bool:
-    """Returns true if a step has something to train on.
+    """Returns true if the batch has tokens to train on.
 
-    `may_lack` lets a step pass that has nothing: it is logged, and moves no weight.
-    Raises: RunFailed saying why its rows have nothing; else nothing would be learned in silence.
+    With `may_lack`, a step without such tokens is logged and skipped.
+    Raises: RunFailed with the reason that the rows have no tokens to train on.
     """
     if batch.num_trained_tokens:
         return True
@@ -145,7 +145,7 @@ def _has_equal_rewards(batch: TrainBatch) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTelemetry:
-    """Spans and metrics of one life of the trainer in a stage; other ranks send none."""
+    """Sends the spans and metrics of one trainer incarnation in a stage, from the first rank."""
 
     key: StageKey
     incarnation: int

@@ -53,7 +53,7 @@ class TrainRow:
     temperature: float = 1.0
     """The rollout's; log-probabilities are compared at the same one."""
     run_reward: RunReward | None = None
-    """None where there is none, as with training data."""
+    """None for rows of training data."""
     token_rewards: FloatArray | None = None
     """Set if the workflow rewards tokens; else the run's reward is the last token's."""
     teacher_logprobs: FloatArray | None = None
@@ -201,7 +201,7 @@ class WrittenCheckpoint:
 
 
 def mean_max_min(name: str, values: Sequence[float] | npt.NDArray[np.float64]) -> dict[str, float]:
-    """Returns the three metrics; none where there are no values."""
+    """Returns the mean, maximum and minimum; empty without values."""
     ordered = sorted(float(value) for value in values)
     if not ordered:
         return {}

@@ -78,7 +78,7 @@ def load_config(directory: Path, *, trusts_code: bool = False) -> PretrainedConf
 def check_override(
     override: Mapping[str, JsonValue], config: PretrainedConfig, section: str
 ) -> None:
-    """Checks that every key is the model's: verl accepts any, so a typo would change nothing.
+    """Checks that the model has every key: verl accepts any, so a typo would be ignored.
 
     Raises: UserError naming the key.
     """
@@ -168,7 +168,7 @@ def with_override(
     kernel: Mapping[str, JsonValue],
     override: Mapping[str, JsonValue],
 ) -> dict[str, JsonValue]:
-    """Returns the override for verl; what a user gives wins, so it asks for dropout."""
+    """Returns the override for verl; the user's values win, so that dropout can be enabled."""
     nested = override.get(NESTED_OVERRIDE)
     if isinstance(nested, dict):
         return {**kernel, **override, NESTED_OVERRIDE: _merged(dropout_off, nested)}

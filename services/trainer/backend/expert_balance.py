@@ -16,7 +16,7 @@ from trinity.errors import UserError
 BALANCE = "router_aux_loss"
 ROUTER_Z_LOSS = "router_z_loss"
 NO_ROW = -1
-"""The row of tokens that nothing is learned from: padding, and rows without a trained token."""
+"""The row number of padding tokens and of rows without a trained token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +48,8 @@ class ExpertBalance:
 
     For a row of L tokens, of whose choices a share f_i fell on expert i, with the mean probability
     P_i, the first is E sum_i f_i P_i: 1 where all experts are chosen alike. The second is the mean
-    square of logsumexp over a token's logits. Both are means over the tokens of a batch, so that
-    nothing depends on how it is cut; gates add up.
+    square of logsumexp over a token's logits. Both are means over the tokens of a batch, so they do
+    not depend on its split into micro-batches, and are summed over the gates.
 
         balance = ExpertBalance(model, aux_coef=0.01, z_coef=0.001)
         balance.share = BalanceShare(num_tokens=4096, scale=1)      # of a batch; None is off
@@ -69,14 +69,14 @@ class ExpertBalance:
         if not gates:
             raise UserError(
                 f"`algorithm.{BALANCE}_coef` and `algorithm.{ROUTER_Z_LOSS}_coef` are for mixtures "
-                "of experts whose gates give logits, weights and experts, and this model has none: "
-                "leave them out"
+                "of experts whose gates return logits, weights and experts; this model has no such "
+                "gates: leave them out"
             )
         for number, gate in enumerate(gates):
             gate.module.register_forward_hook(self._hook(number))
 
     def begin(self, rows: BalanceRows | None) -> None:
-        """Sets what the gates see next, in this pass and where layers are computed again."""
+        """Sets the rows of the next pass, and of the recomputation of its layers."""
         self.rows = rows
         self._shares_NE.clear()
         self._losses.clear()
@@ -103,7 +103,7 @@ class ExpertBalance:
         return balance
 
     def _term(self, number: int, logits_TE: torch.Tensor, experts_Tk: torch.Tensor) -> torch.Tensor:
-        """Returns what is added to the loss of the micro-batch; the value itself is not used."""
+        """Returns the term of the micro-batch's loss; only its gradient is used."""
         assert self.share is not None and self.rows is not None
         is_counted_T = self.rows.rows_T >= 0
         rows_T = self.rows.rows_T.clamp_min(0)
@@ -146,7 +146,7 @@ class ExpertBalance:
             return
         if not follows_softmax(module, output):
             raise UserError(
-                f"{type(module).__name__} weighs experts in a way of its own, so that their "
+                f"{type(module).__name__} weights experts in a way that is not supported, so their "
                 f"balance is not known: leave out `algorithm.{BALANCE}_coef` and "
                 f"`algorithm.{ROUTER_Z_LOSS}_coef`"
             )

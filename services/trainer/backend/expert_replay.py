@@ -28,11 +28,11 @@ class ExpertGate:
 
 
 class ExpertReplay:
-    """Hooks on a model's gates, which see the same tokens each time that they compute.
+    """Hooks that replace the experts chosen by a model's gates with the recorded ones.
 
-    A gate keeps its own choice for tokens without a record. Its weights are those of its own
-    logits for the recorded experts, so that gradients reach it. The record stays until the next
-    micro-batch, so layers that are computed again in the backward pass choose alike.
+    For tokens without a record the gate's choice stays. Weights are computed from the current
+    logits of the recorded experts, so that the gate gets gradients. The record is kept until the
+    next micro-batch, so that recomputed layers choose the same experts in the backward pass.
 
         replay = ExpertReplay(model)
         replay.routes_TLk = routes           # experts plus 1, 0 where there is no record; or None
@@ -96,8 +96,8 @@ class ExpertReplay:
             return
         if not follows_softmax(module, output):
             raise UserError(
-                f"experts cannot be replayed, as {type(module).__name__} weighs them in a way "
-                "of its own: leave out `algorithm.enable_router_replay`"
+                f"experts cannot be replayed, as {type(module).__name__} weights them in a way "
+                "that is not supported: leave out `algorithm.enable_router_replay`"
             )
         self._checked.add(number)
 

@@ -64,7 +64,7 @@ class LossScale:
         self.has_overflown = False
 
     def state_dict(self) -> dict[str, float]:
-        """Returns what a checkpoint keeps."""
+        """Returns the state for a checkpoint."""
         return {"factor": self.factor, "good_steps": self.good_steps}
 
     def load_state_dict(self, state: dict[str, float]) -> None:

@@ -81,7 +81,7 @@ def register() -> None:
 
 
 def _guarded(name: str, function: Callable[..., object]) -> Callable[..., object]:
-    """Returns the function, which then refuses what it would leave out."""
+    """Returns the function with a check that it supports the model's changes to scores."""
     dropped = [change for change in SCORE_CHANGES if change not in CARRIED.get(name, ())]
 
     def checked(module: nn.Module, *tensors: object, **options: object) -> object:
@@ -175,7 +175,7 @@ def _checked_runs(module: nn.Module, others: dict[str, object]) -> Runs:
 def _attend_by_runs(
     tensors: Sequence[torch.Tensor], runs: Runs, scores: ScoreChanges
 ) -> torch.Tensor:
-    """Computes all neighbours of one length at a time, so that nothing is padded.
+    """Computes all neighbours of one length at a time, without padding.
 
     `split` joins its gradients in one pass; each slice would have a gradient as long as the row.
     """
@@ -356,7 +356,7 @@ class PackedRows:
         )
 
     def padded_to_multiple(self, of: int) -> "PackedRows":
-        """Adds tokens that nothing sees or is learned from, as a sequence of their own."""
+        """Appends padding as a separate sequence, which no other attends to or trains on."""
         missing = -self.tokens_1T.shape[1] % of
         if not missing:
             return self

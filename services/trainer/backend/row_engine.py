@@ -61,7 +61,7 @@ def check_layers(model: PreTrainedModel, targets: Names, excluded: Names) -> Non
     chosen = sorted(adapted(layers, targets) - adapted(layers, excluded))
     if not chosen:
         raise UserError(
-            f"`{KEY}`: `exclude_modules` leaves nothing of `target_modules` to adapt: exclude less"
+            f"`{KEY}`: `exclude_modules` excludes all of `target_modules`: exclude fewer modules"
         )
     _check_kinds(model, chosen, linear)
 
@@ -172,7 +172,7 @@ class RowEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries no 
     shows_top_k: int | None = None
     """In a teacher's engine: the likeliest words of each token that it keeps, 0 for all."""
     shown: TeacherTokens | None = None
-    """In a teacher's engine: what it kept of the last micro-batch."""
+    """In a teacher's engine: its distributions for the last micro-batch."""
     lesson: Lesson | None = None
     """What the next micro-batch is compared with."""
     shares_prompts = False

@@ -113,7 +113,7 @@ class OwnPart:
 class _Join(torch.autograd.Function):  # type: ignore[misc]  # torch's own is not typed
     """Gathers parts of different lengths.
 
-    All ranks compute the same loss of the whole, so each takes the gradient of its own part.
+    All ranks compute the same loss of the whole sequence, so each keeps its part of the gradient.
     """
 
     @staticmethod

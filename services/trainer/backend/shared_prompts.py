@@ -108,7 +108,7 @@ class _Repeat(torch.autograd.Function):  # type: ignore[misc]  # torch's own is 
 
 
 class _Pick(torch.autograd.Function):  # type: ignore[misc]  # torch's own is not typed
-    """Gives the repetitions, which nothing reads, no gradient."""
+    """Selects the first copy of each shared token; the other copies get no gradient."""
 
     @staticmethod
     def forward(

@@ -114,7 +114,7 @@ class TokenHead:
         layer.forward = self._forward
 
     def take(self, output: torch.Tensor) -> dict[str, torch.Tensor] | None:
-        """Returns the outputs of the last task, [S]; None if the model changed what it was given.
+        """Returns the outputs of the last task, [S]; None if the model modified them.
 
         A model with a soft cap or a scale on its logits does so.
         """
@@ -131,7 +131,7 @@ class TokenHead:
         }
 
     def _forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Computes the chunks one after the other, or logits where nothing else is asked for."""
+        """Computes the task's outputs chunk by chunk; without a task, the logits."""
         if self.task is None:
             return self._project(hidden)
         task = self.task

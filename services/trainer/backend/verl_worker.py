@@ -116,9 +116,9 @@ class _RowKernel:
 
 
 def _row_kernel(plan: StagePlan, keys: Keys, *, has_sdpa: bool) -> _RowKernel:
-    """Packs rows where the model can.
+    """Chooses the attention kernel, and packed rows where the model supports them.
 
-    A kernel that would drop something of the model is not taken: `eager` and our own drop nothing.
+    A kernel that ignores a feature of the model is not used; `eager` and our own support them all.
     """
     has_flash = cpu.attention_kernel() == cpu.FLASH_ATTENTION
     suits_flash = has_flash and not dropped_by(cpu.FLASH_ATTENTION, keys)

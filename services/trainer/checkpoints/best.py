@@ -25,9 +25,9 @@ class BestVersion:
         self._source: Path | None = None
 
     def copy_first(self, versions: Sequence[int], published: Iterable[WeightsOnDisk]) -> None:
-        """Puts the first of the best versions in place of the former; it may be there already.
+        """Replaces the stored best version with the first of `versions`, unless it is the same.
 
-        Of several incarnations' copies the first is taken: it is the one that was evaluated.
+        If several incarnations wrote a copy, takes the earliest: it is the one that was evaluated.
         """
         copies = [weights for weights in published if weights.version in versions[:1]]
         found = min(copies, key=lambda copy: (copy.incarnation, -copy.copy), default=None)

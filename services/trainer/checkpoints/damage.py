@@ -42,15 +42,15 @@ class _Verdict:
 class ReportVerifier:
     """Decides whether reported weights are damaged; reports in a row cost one verification.
 
-    Files that were found intact are hashed again only if they changed, as their names, sizes, times
-    and inodes tell, or after `RECHECK_SECONDS`: a bad disk changes none of these.
+    Intact files are hashed again if their names, sizes, times or inodes changed, or after
+    `RECHECK_SECONDS`, as corruption on disk leaves these unchanged.
     """
 
     clock: Callable[[], float] = time.monotonic
     _intact: dict[Path, _Verdict] = field(default_factory=dict)
 
     def find_damage(self, weights: WeightsOnDisk) -> str:
-        """Returns what is wrong with the files; an empty text for intact ones."""
+        """Describes the damage of the files; empty if they are intact."""
         signature = file_signature(weights.path)
         if self._is_known_intact(weights.path, signature):
             return ""
@@ -113,7 +113,7 @@ class ReportStream(Protocol):
 
 
 class DamageWatch:
-    """Follows reports in a thread of the first rank, and keeps what it found damaged for itself.
+    """Follows reports in a thread of the first rank, and collects the damaged versions.
 
     watch = DamageWatch(synchronizer, on_damage=buffer.interrupt_poll)
     watch.start()

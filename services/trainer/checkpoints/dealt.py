@@ -1,8 +1,8 @@
-"""The files of a version's weights: each rank writes the tensors that are dealt to it.
+"""Writes the files of a version's weights: each rank writes its share of the tensors.
 
 part = DealtPart(directory, ranks, dtype=torch.bfloat16)
 part.write_tensors(learner.weights())              # on all ranks
-files = gather_files(part.finish_files(), ranks)   # on the first rank; others have none
+files = gather_files(part.finish_files(), ranks)   # on the first rank; empty on the others
 index = name_files(directory, files)
 """
 
@@ -149,7 +149,7 @@ class DealtPart:
         return tuple(self._finish(name, num_bytes) for name, num_bytes in self._written)
 
     def _finish(self, name: str, num_bytes: int) -> WeightsFile:
-        """Waits for the disk and hashes twice at the same time: none of them needs another."""
+        """Syncs the file and computes both of its hashes in parallel."""
         path = self._directory / name
         with self._life.on_disk(num_bytes), ThreadPoolExecutor(2, "hash") as threads:
             description = threads.submit(describe, path)
@@ -232,7 +232,7 @@ def root_of_learner(
 ) -> bytes:
     """Returns the identity of the learner's weights, in a type or in their own. Collective.
 
-    Each rank hashes what is dealt to it.
+    Each rank hashes its share of the tensors.
     """
     split = learner.split_weights()
     if split is not None:
@@ -247,7 +247,7 @@ def _in_type(tensors: NamedTensors, dtype: torch.dtype | None) -> NamedTensors:
 
 
 def root_on_all_ranks(tensors: NamedTensors, ranks: Ranks, life: LifeSigns = UNWATCHED) -> bytes:
-    """Returns the identity of the weights; each rank hashes what is dealt to it. Collective."""
+    """Returns the identity of the weights; each rank hashes its share. Collective."""
     return _root_of_dealt(dealt_to(ranks, tensors), ranks, life)
 
 

@@ -27,7 +27,7 @@ from trinity.errors import UserError
 ADAPTER_DIRECTORY = "lora_adapter"
 WEIGHTS_NAME = "adapter_model.safetensors"
 ADAPTER = "default"
-"""The name that peft gives an adapter that has none."""
+"""The name that peft gives an unnamed adapter."""
 _BASE = ".base_layer.weight"
 _INSIDE = "base_model.model."
 """The prefix of peft's names of the model's own weights."""
@@ -52,9 +52,9 @@ class LoraAdapter:
     def disabled(self) -> Iterator[None]:
         """Makes the model compute without the adapter.
 
-        peft's own switch also freezes adapters. FSDP checks once, before the first pass, the types
-        of what is trainable: with passes in bfloat16 it would then refuse the gradients. So this
-        sets the field behind peft's switch (peft 0.19 to 0.21, see
+        peft's own switch also freezes adapters. FSDP checks the dtypes of trainable parameters
+        once, before the first pass: with passes in bfloat16 it would then reject the gradients. So
+        this sets the field behind peft's switch (peft 0.19 to 0.21, see
         tests/unit/runtime/test_library_internals.py).
         """
         self._set_disabled(off=True)
@@ -106,9 +106,7 @@ class LoraAdapter:
         return self._layers.get(name.removesuffix(_BASE))
 
     def base_hash(self, ranks: Ranks) -> bytes:
-        """Hashes what the adapter was trained on, the same on all ranks; cached, as it never
-        changes.
-        """
+        """Hashes the adapter's base model, equal on all ranks; cached, as it never changes."""
         if self._base_hash is None:
             self._base_hash = hash_on_rank_0(self._base(ranks), base_hash, ranks)
         return self._base_hash

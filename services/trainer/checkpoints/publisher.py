@@ -37,7 +37,7 @@ CLOSE_SECONDS = 5.0
 class TransferServer:
     """Offers one version at a time; a newer one replaces the previous.
 
-    Invariant: what is offered does not change, so it is a copy of the weights in training.
+    Invariant: offered weights do not change, so they are a copy of the weights in training.
 
         server = TransferServer(host="127.0.0.1", name="weights", limits=limits)
         announced = server.offer_version(weights)
@@ -162,7 +162,7 @@ class WeightsPublisher:
             yield name, tensor
 
     def seal_and_announce(self, written: WrittenWeights) -> None:
-        """Makes this rank's files durable; the first rank adds what is missing and announces them.
+        """Makes this rank's files durable; the first rank completes and announces the checkpoint.
 
         Collective; may run in another thread, one call at a time.
         """
@@ -176,7 +176,9 @@ class WeightsPublisher:
         self._announce(weights)
 
     def republish(self, version: int) -> bool:
-        """Publishes an earlier life's copy of a version; False when none is intact. Collective."""
+        """Publishes an intact copy of a version by an earlier incarnation; False without one.
+        Collective.
+        """
         adopted = None
         if self._ranks.is_first:
             adopted = self._store.republish(version, self._incarnation)
@@ -190,7 +192,7 @@ class WeightsPublisher:
         return self._damage is not None and self._damage.has_damage
 
     def replace_damaged(self, learner: StageLearner, step: int) -> bool:
-        """Writes damaged versions again under other paths; declares lost what nothing can replace.
+        """Rewrites damaged versions under other paths, or declares them lost.
 
         `step` is that of the learner's weights. Returns true, on all ranks, if the newest version
         is lost, so that newer weights are needed. Collective.
@@ -207,7 +209,7 @@ class WeightsPublisher:
         return self._ranks.broadcast_ints([is_newest_lost]) == [1]
 
     def _files_again(self, learner: StageLearner, step: int, copy: int) -> tuple[WeightsFile, ...]:
-        """Writes the learner's weights once more; returns the files on the first rank."""
+        """Writes the learner's weights as a new copy; returns the files on the first rank."""
         written = self._write(learner, WeightsName(step, self._incarnation, copy))
         return gather_files(written.part.finish_files(), self._ranks)
 

@@ -90,7 +90,7 @@ class SplitTensor:
         return self.num_elements * int(self.dtype.itemsize)
 
     def part(self, start: int, shape: tuple[int, ...]) -> "SplitTensor":
-        """Returns the elements from `start` as a tensor of their own; they lie in one piece."""
+        """Returns the elements from `start` as a separate tensor; they must be contiguous."""
         stop = start + prod(shape)
         (piece,) = (piece for piece in self.pieces if piece.start <= start and stop <= piece.stop)
         return SplitTensor(
@@ -179,7 +179,7 @@ NamedSplits = Iterable[tuple[str, GatherableTensor]]
 def gathered_to(
     rank: int, tensors: NamedSplits, ranks: Ranks, dtype: torch.dtype | None = None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields whole tensors one by one on one rank, and nothing on the others. Collective."""
+    """Gathers tensors one by one and yields them on one rank only. Collective."""
     for name, tensor in tensors:
         whole = tensor.gather_to(rank, ranks, dtype)
         if whole is not None:

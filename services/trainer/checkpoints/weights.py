@@ -152,7 +152,7 @@ class WeightsName:
 
     @property
     def directory(self) -> str:
-        """The directory's name; the first copy has no number of its own."""
+        """The directory's name; the first copy has no number."""
         suffix = f"-{self.copy}" if self.copy else ""
         return f"v{self.version}-{self.incarnation}{suffix}"
 
@@ -374,7 +374,7 @@ def remove_leftovers(root: Path, *, kept: set[str], incarnation: int) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a directory, or whatever stands in its place: of a link never what it leads to."""
+    """Removes a directory, file or symbolic link; never the target of a link."""
     if path.is_symlink() or path.is_file():
         path.unlink(missing_ok=True)
     else:

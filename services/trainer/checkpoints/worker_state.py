@@ -128,7 +128,7 @@ def saved_contents(state: State) -> Contents:
 
 
 def read_state(directory: Path) -> State:
-    """Returns what is no tensor.
+    """Reads the part of the state that is not tensors.
 
     Raises: ValueError if it was written by a later release.
     """

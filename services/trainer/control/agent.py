@@ -82,7 +82,7 @@ class HostAgent:
         except grpc.aio.AioRpcError as error:
             return str(error.details() or error.code().name)
         except TimeoutError:
-            return f"nothing was heard from it for {LOST_SECONDS:.0f} s"
+            return f"no message from it for {LOST_SECONDS:.0f} s"
         finally:
             call.cancel()
             await self._kill_ranks()
@@ -142,7 +142,7 @@ class HostAgent:
         self._forwarding = asyncio.create_task(self._forward(self._ranks, gang))
 
     async def _forward(self, ranks: Gang, gang: int) -> None:
-        """Reports what the ranks say, in order."""
+        """Forwards the ranks' events to the leader, in order."""
         while True:
             received = await ranks.next_event()
             report = pb.RankReport(gang=gang, rank=received.rank)
@@ -163,7 +163,7 @@ class HostAgent:
 async def _first_of(
     *awaitables: Awaitable[object], seconds: float | None = None
 ) -> set[asyncio.Future[object]] | set[asyncio.Task[object]]:
-    """Waits for the first of them, and cancels what is no future of the caller's."""
+    """Waits for the first of them, and cancels the others."""
     tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
     done, open_ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     for task in open_:

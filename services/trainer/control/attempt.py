@@ -52,13 +52,13 @@ class Watchdog:
     def timeout_reason(self) -> str:
         """The reason to give for a gang whose time is over."""
         return (
-            f"no rank gave a sign of life for {self.silent_seconds:.0f} s, and none had said that "
-            "it waits (`synchronizer.sync_timeout`)"
+            f"no rank gave a sign of life for {self.silent_seconds:.0f} s or reported a wait "
+            "(`synchronizer.sync_timeout`)"
         )
 
     @property
     def has_open_wait(self) -> bool:
-        """True if a rank has reported what it waits for."""
+        """True if a rank has reported a wait."""
         return bool(self._waits)
 
     @property
@@ -198,7 +198,7 @@ class StageAttempt:
             self._state.clear_wait(SILENCE_WAIT, told_from=TOLD_SILENCE_SECONDS)
 
     def _show_silence_wait(self, watchdog: Watchdog) -> None:
-        """Shows a wait for ranks that have not said what they wait for themselves."""
+        """Shows a wait for silent ranks, unless a rank has reported its own wait."""
         if watchdog.has_open_wait:
             return
         self._state.set_wait(

@@ -62,7 +62,7 @@ class _Rank:
 
 
 class Gang:
-    """All ranks, or none: a caller that receives `RankDied` kills the others.
+    """The rank processes of a stage; a caller that receives `RankDied` kills the others.
 
     gang = await Gang.start(num_ranks=2, log_level="INFO", log_format="text")
     gang.send_stage(stage)
@@ -87,7 +87,7 @@ class Gang:
         log_format: str,
         command: Sequence[str] = RANK_COMMAND,
     ) -> "Gang":
-        """Starts the processes; each sends `RankReady` once it has imported what it needs."""
+        """Starts the processes; each sends `RankReady` after its imports."""
         alone = GangNetwork(address="127.0.0.1")
         return await cls.lead(
             num_ranks=num_ranks,
@@ -235,7 +235,7 @@ class Gang:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangNetwork:
-    """The hosts of a gang beside this one, and this one's address among them."""
+    """The other hosts of a gang, and the address of this one."""
 
     address: str
     hosts: tuple[HostLink, ...] = ()
@@ -245,7 +245,7 @@ class GangNetwork:
     """True on a host that does not lead."""
 
     def variables(self) -> dict[str, str]:
-        """Returns the variables that bind collectives to the address; none on loopback."""
+        """Returns the variables that bind collectives to the address, unless it is loopback."""
         if not (self.hosts or self.is_apart) or is_loopback(self.address):
             return {}
         return gang_address(self.address).interface_variables()

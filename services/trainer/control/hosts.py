@@ -1,7 +1,7 @@
-"""The other hosts of a gang, as its leader sees them: which are there, and what their ranks say.
+"""The leader's view of the other hosts: their connections and the reports of their ranks.
 
-Each host runs a trainer service too, which has ranks but no say: `HostAgent` opens a stream to the
-leader, and gives the host up, with its ranks, once it hears nothing any more.
+Each host runs a trainer service with a `HostAgent`, which opens a stream to the leader and starts
+ranks at its command. When either side no longer hears the other, the host's ranks are lost.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class HostLink:
         return f"host {self.number} ({self.address})"
 
     def send(self, message: pb.JoinGangResponse) -> None:
-        """Sends a message about the gang that the host has; a host that is gone is not told."""
+        """Queues a message about the host's current ranks, unless the host is lost."""
         message.gang = self.gang
         if self.outgoing.full():
             self.lose("does not take its orders")
@@ -68,12 +68,12 @@ class HostLink:
         self.send(pb.JoinGangResponse(start=start))
 
     def release_ranks(self) -> None:
-        """Has the host kill its ranks; what they say afterwards counts no more."""
+        """Has the host kill its ranks, and ignores their later reports."""
         self.on_report = self.on_loss = None
         self.send(pb.JoinGangResponse(kill=True))
 
     def hear(self, message: pb.JoinGangRequest) -> None:
-        """Records a sign of life, and passes on what a rank of the present gang said."""
+        """Records a sign of life, and forwards a report of the current ranks."""
         self.heard_at = time.monotonic()
         is_report = message.WhichOneof("part") == "report"
         if is_report and message.report.gang == self.gang and self.on_report is not None:
@@ -90,7 +90,7 @@ class HostLink:
 
 
 class Hosts:
-    """The hosts beside the leader.
+    """The hosts other than the leader.
 
     hosts = Hosts(num_hosts=4, tenant="", address="10.0.0.1")
     async for response in hosts.serve(requests): ...      # for each stream of a host
@@ -138,7 +138,7 @@ class Hosts:
             self._remove(link)
 
     async def _next_message(self, link: HostLink) -> pb.JoinGangResponse:
-        """Returns what the host is told next, a sign of life where there is nothing to tell."""
+        """Returns the next message to the host, after a while an empty one as a heartbeat."""
         left = link.heard_at + LOST_SECONDS - time.monotonic()
         try:
             async with asyncio.timeout(min(BEAT_SECONDS, left)):
@@ -184,7 +184,7 @@ class Hosts:
         if hello.host not in self.missing:
             raise PreconditionFailed(
                 f"there is a host {hello.host} already, {self._links[hello.host].address}: give "
-                "each host a TRINITY_TRAINER_HOST of its own"
+                "each host a different TRINITY_TRAINER_HOST"
             )
         link = HostLink(hello.host, hello.address)
         self._links[hello.host] = link

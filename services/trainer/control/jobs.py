@@ -231,7 +231,7 @@ WAITS_FOR = {
 
 
 class TrainerReadiness:
-    """Tracks unmet conditions; the trainer is ready while there are none.
+    """Tracks unmet conditions; the trainer is ready if all are met.
 
     At first both peers are missing. An unmet condition is shown as a wait.
     """
@@ -276,7 +276,7 @@ class TrainerReadiness:
             await self._changed.wait()
 
     def _show_wait(self, condition: ReadinessCondition, *, is_met: bool) -> None:
-        """Shows the condition as a wait; the ranks that need it have deadlines of their own."""
+        """Shows the condition as a wait without a deadline; the ranks have their own deadlines."""
         if self._waits is None:
             return
         if is_met:

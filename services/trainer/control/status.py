@@ -133,7 +133,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     ) -> AsyncIterator[trainer_pb2.JoinGangResponse]:
         """Serves the stream of another host of the gang.
 
-        Raises: PreconditionFailed if this trainer leads none.
+        Raises: PreconditionFailed if this trainer does not lead several hosts.
         """
         del context
         if self._hosts is None:

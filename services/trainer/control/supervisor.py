@@ -34,8 +34,8 @@ STAND_BY_SECONDS = 5.0
 class TrainingSupervisor:
     """Runs until told to stop; trains one stage at a time, the oldest first.
 
-    A stage is left alone once its end was reported to the synchronizer, and while another trainer
-    is seen to train it; a resumed experiment is another start, with stages of its own.
+    A stage is skipped once its end was reported to the synchronizer, and while another trainer
+    trains it; a resumed experiment counts as another start, with new stages.
     """
 
     def __init__(

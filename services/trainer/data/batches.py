@@ -32,9 +32,9 @@ STATES = {code: state for state, code in CODES.items()}
 class BatchSource:
     """Fetches batches, polling until there is an answer.
 
-    The first rank leads: the others ask once it has a batch. Only training data is fetched ahead:
-    asking early for a batch of rollouts would have it composed before the previous step is
-    published, which is not what a restarted trainer assumes.
+    The first rank leads: the others request the batch after it has one. Only training data is
+    prefetched: requesting a batch of rollouts early would compose it before the previous step is
+    published, while a restarted trainer assumes the opposite order.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class BatchSource:
         is_stopping: Callable[[], bool] = lambda: False,
         incomplete_after: float | None = None,
     ) -> None:
-        """Damaged weights (`has_damage`) come before a batch, and an order to stop before both; the
-        first rank decides.
+        """Damaged weights (`has_damage`) take precedence over a batch, and an order to stop over
+        both; the first rank decides.
 
-        After `incomplete_after` seconds a batch is made of what is ready.
+        After `incomplete_after` seconds an incomplete batch is requested.
         """
         self._buffer = buffer
         self._ranks = ranks
@@ -85,10 +85,10 @@ class BatchSource:
     def next_batch(
         self, step: int, *, is_last: bool, check: Callable[[], None] = lambda: None
     ) -> BatchResult:
-        """Returns the step's batch, or the reason that there will be none. Collective.
+        """Returns the step's batch, or the reason that it will not come. Collective.
 
-        Raises: RunFailed when none comes in time, StopRequested when the first rank is to stop, and
-        whatever `check` raises, which is called while waiting.
+        Raises: RunFailed if the batch does not come in time, StopRequested if the first rank is to
+        stop, and the errors of `check`, which is called while waiting.
         """
         answer, code = BatchResult(None), READY
         if self._ranks.is_first:
@@ -105,7 +105,7 @@ class BatchSource:
         return answer
 
     def cancel_prefetch(self) -> None:
-        """Drops what was fetched ahead; a call under way ends with its channel."""
+        """Drops the prefetched batch; a call in progress ends with its channel."""
         if self._executor is not None:
             self._executor.shutdown(wait=False)
 
@@ -136,7 +136,7 @@ class BatchSource:
                 answer = self._request_batch(step, max(until - now, 0.0), is_due=is_due)
                 if answer.state is not NoBatchReason.WAITING:
                     return answer
-                # One that is due no later than the run gives up is asked for once all the same.
+                # An incomplete batch that is due before the deadline is requested at least once.
                 if time.monotonic() >= deadline and (is_due or due > deadline):
                     raise RunFailed(
                         f"no batch for train step {step} came in {self._timeout_seconds:.0f} s"

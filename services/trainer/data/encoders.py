@@ -49,7 +49,7 @@ class SftEncoder:
         self._format = row_format
 
     def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]:
-        """Raises: UserError naming the row and what it lacks."""
+        """Raises: UserError naming the row and the missing part."""
         form = self._format
         read = read_sft_row(row, form, row_name(index))
         if form.prompt_type == "messages" and form.enable_concatenated_multi_turn:
@@ -66,7 +66,7 @@ class DpoEncoder:
         self._format = row_format
 
     def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]:
-        """Raises: UserError naming the row and what it lacks."""
+        """Raises: UserError naming the row and the missing part."""
         read = read_dpo_row(row, self._format, row_name(index))
         prompt = _conversation(read.prompt, read, index)
         return [self._chat.encode(prompt, _plain(answer)) for answer in read.answers]
@@ -80,7 +80,7 @@ class KtoEncoder:
         self._format = row_format
 
     def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]:
-        """Raises: UserError naming the row and what it lacks."""
+        """Raises: UserError naming the row and the missing part."""
         read = read_kto_row(row, self._format, row_name(index))
         prompt = _conversation(read.prompt, read, index)
         return [self._chat.encode(prompt, _plain(read.answers[0]))]
@@ -107,12 +107,12 @@ class CptEncoder:
         self._format = row_format
 
     def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]:
-        """Raises: UserError naming the row and what it lacks."""
+        """Raises: UserError naming the row and the missing part."""
         text = read_cpt_row(row, self._format, row_name(index))
         tokens: list[int] = self._tokenizer(text)["input_ids"]
         begin, end = self._tokenizer.bos_token_id, self._tokenizer.eos_token_id
         if begin is not None and begin != end and tokens[:2] == [begin, begin]:
-            tokens = tokens[1:]  # the text begins with what the tokenizer adds
+            tokens = tokens[1:]  # the text already begins with the tokenizer's first token
         if end is not None and tokens[-1:] != [end]:
             tokens = [*tokens, end]
         return [Encoded(tokens, min(1, len(tokens)))]
@@ -152,7 +152,7 @@ class Formatter:
     ) -> Sequence[TrainRow]:
         """Returns the row's tokens, cut to the maximum length.
 
-        Raises: UserError naming the data, the row and what it lacks.
+        Raises: UserError naming the data, the row and the missing part.
         """
         sequences = self._cache.get(index)
         if sequences is None:

@@ -107,11 +107,11 @@ class Actor:
     ) -> ActorUpdate:
         """Takes `num_updates` optimizer steps for each pass over the batch, at `learning_rate`.
 
-        Each is on rows of its own, by whose tokens and number its loss is divided; one without a
-        token to train on is left out. All compare the policy with the one before the step.
-        `before_update` makes what follows the policy, of an update's rows and its number from 0;
-        a single update has it from before the step. A gradient that is not finite changes no
-        weight; `actor/grad_norm` then shows it.
+        Each update has its share of the rows, and its loss is normalized over them; updates without
+        a token to train on are skipped. All compare the policy with the one before the step.
+        `before_update` recomputes the inputs that depend on the current policy, given the rows of
+        an update and its 0-based number; update 0 of all rows uses those from before the step. A
+        gradient that is not finite leaves the weights unchanged; `actor/grad_norm` shows it.
         """
         started = time.perf_counter()
         parts = with_tokens(prepared.cut(num_updates), lambda rows: rows.mask_BT)
@@ -205,7 +205,7 @@ class Actor:
 
     @contextmanager
     def _lessons(self) -> Iterator[Callable[[TensorDict], None] | None]:
-        """Yields what is to be done before a micro-batch: to ask the teacher, if there is one."""
+        """Yields a hook to run before each micro-batch, which queries the teacher, if any."""
         teacher = self.teacher
         if teacher is None:
             yield None
@@ -273,8 +273,7 @@ class Actor:
     def load(self, directory: Path) -> None:
         """Reads what `save` wrote.
 
-        Raises: UserError if the checkpoint is of an adapter and this model has none, or the
-        reverse.
+        Raises: UserError if only one of the checkpoint and this model has an adapter.
         """
         check_checkpoint_kind(directory, self.adapter)
         load_own_checkpoint(self.worker, directory, self._calls, self._contents.loaded)

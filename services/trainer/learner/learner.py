@@ -53,7 +53,7 @@ class Learner:
     ) -> None:
         """Loads the models; without its own model the critic starts from the actor's.
 
-        With `start_checkpoint`, policy and critic continue from what a former run saved.
+        With `start_checkpoint`, policy and critic continue from a checkpoint of a former run.
         """
         seed_everything(plan.config.seed)
         self._has_rollout = plan.has_rollouts
@@ -114,7 +114,7 @@ class Learner:
         return self._roles.actor.split_weights()
 
     def adapter_base(self) -> bytes | None:
-        """Hashes what the actor's adapter is trained on, on all ranks; None without an adapter."""
+        """Hashes the base model of the actor's adapter, on all ranks; None without an adapter."""
         adapter = self._roles.actor.adapter
         return adapter.base_hash(self._ranks) if adapter is not None else None
 
@@ -143,9 +143,9 @@ class Learner:
             enter_device(worker)
 
     def leave_device(self) -> None:
-        """Drops the gradients, which the step has used, and moves the rest to the host's memory.
+        """Drops the gradients and moves parameters and optimizer state to the host's memory.
 
-        The copies are over when it returns, and what they were made of is free for the engine.
+        When it returns, the copies are complete and the GPU memory is free for the engine.
         """
         for worker in self._roles.trained_workers:
             leave_device(worker)
@@ -167,10 +167,10 @@ class Learner:
     def _outcome(
         self, prepared: PreparedBatch, update: ActorUpdate | None, metrics: Metrics
     ) -> StepOutcome:
-        """Adds row statistics; without rollouts there is nothing to compare.
+        """Adds statistics of the rows, if they are rollouts.
 
-        Rows whose outputs are known only of a policy that the step itself had moved say nothing
-        about the rollouts.
+        Rows without outputs from before the first update are left out: a policy that this step
+        already changed cannot be compared with the rollouts.
         """
         of_update = update.outputs_before_update if update is not None else {}
         outputs = {**of_update, **prepared.policy}
@@ -256,7 +256,7 @@ def off_policy_gap_metrics(
 
 
 def seed_everything(seed: int) -> None:
-    """Seeds all generators: training itself draws nothing, but users' functions may."""
+    """Seeds all generators: training uses no random numbers, but user-defined functions may."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
@@ -265,7 +265,7 @@ def seed_everything(seed: int) -> None:
 def make_deterministic(num_threads: int) -> None:
     """Makes arithmetic reproducible, as far as the machine allows; call it once per process.
 
-    Memory is not filled before its use, which takes a twentieth of a step on a processor.
+    Uninitialized memory is not filled, which would take 5 % of a step on a CPU.
     """
     torch.set_num_threads(num_threads)
     torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())

@@ -193,9 +193,9 @@ def together(rows: Sequence[TrainRow], units: Sequence[RowUnit], max_tokens: int
 
 
 def shareable(row: TrainRow) -> bytes:
-    """Returns the tokens of a row's prompt but the last, which each row computes, to compare them.
+    """Returns the shareable prompt tokens as bytes: all but the last, which each row computes.
 
-    Empty for prompts of one token, which have nothing to share.
+    Empty for prompts of one token.
     """
     return row.tokens[: row.prompt_length - 1].tobytes()
 
@@ -241,7 +241,7 @@ def _fit(rows: Sequence[TrainRow], parts: Sequence[MicroBatch], max_tokens: int)
 def balanced_parts(
     rows: Sequence[TrainRow], units: Sequence[RowUnit], num_parts: int
 ) -> list[MicroBatch]:
-    """Groups units into so many micro-batches, of about the same number of tokens."""
+    """Groups units into `num_parts` micro-batches with similar numbers of tokens."""
     shares = deal_evenly(units, lambda unit: _num_tokens(rows, unit), num_parts)
     return [tuple(chain.from_iterable(share)) for share in shares if share]
 
@@ -261,7 +261,7 @@ def consecutive_parts(
 
 
 def parts_of_rows(units: Sequence[RowUnit], num_rows: int) -> list[MicroBatch]:
-    """Groups neighbours into micro-batches of so many rows; a pair is two."""
+    """Groups neighbours into micro-batches of `num_rows` rows; a pair counts as two."""
     parts: list[list[int]] = []
     for unit in units:
         if parts and len(parts[-1]) + len(unit) <= num_rows:

@@ -40,7 +40,7 @@ class ForwardOutputs:
     """The results of the forward passes, [B, ScalarT]."""
 
     policy: Mapping[str, FloatMatrix]
-    """Computed before the step: log-probabilities, and what the advantage needs."""
+    """Computed before the step: log-probabilities, and other inputs of the advantage."""
     reference_BT: FloatMatrix | None
     values_BT: FloatMatrix | None
     metrics: Mapping[str, float]
@@ -54,7 +54,7 @@ class BatchPreparation:
 
     def __init__(self, *, plan: StagePlan, roles: "Roles") -> None:
         self._has_rollout = plan.has_rollouts
-        # A class of a user's says what it needs once it is loaded.
+        # A user-defined class declares its inputs once it is loaded.
         self._functions = EstimationFunctions.from_plan(plan)
         self._actor_outputs = actor_outputs(plan)
         self._has_teacher = has_teacher(plan)

@@ -171,7 +171,7 @@ class AdvantageInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedBatch:
-    """B rows of T response tokens; what the algorithm does not need is None."""
+    """B rows of T response tokens; inputs that the algorithm does not need are None."""
 
     batch: TrainBatch
     layout: ResponseLayout
@@ -193,7 +193,7 @@ class PreparedBatch:
     """Tokens that the policy's loss treats differently."""
     critic: CriticTargets | None = None
     advantage_inputs: AdvantageInputs | None = None
-    """None for most advantages, which stay what they were before the step."""
+    """Inputs to recompute advantages for each update; None for most algorithms."""
     kl: float | None = None
     """The divergence that the rewards were penalised for."""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -284,15 +284,15 @@ class UpdateRows:
     numbers: IntVector
     """Their places in the batch."""
     prepared: PreparedBatch
-    """These rows alone, with counts of their own."""
+    """These rows alone, with their counts."""
 
 
 def with_tokens(
     parts: Sequence[UpdateRows], mask_of: Callable[[PreparedBatch], BoolMatrix]
 ) -> list[UpdateRows]:
-    """Leaves out updates of rows without a token to train on, unless none has any.
+    """Leaves out updates without a token to train on; keeps the first if all lack them.
 
-    An optimizer's momentum would move the weights without a gradient, too.
+    An optimizer's momentum would move the weights even without a gradient.
     """
     return [part for part in parts if mask_of(part.prepared).any()] or list(parts[:1])
 

@@ -102,7 +102,7 @@ class Critic:
     def update(
         self, prepared: PreparedBatch, learning_rate: float, num_updates: int = 1
     ) -> Metrics:
-        """Takes `num_updates` optimizer steps for each pass, each on rows of its own.
+        """Takes `num_updates` optimizer steps for each pass, each on its share of the rows.
 
         Returns metrics of the whole batch.
         """
@@ -217,7 +217,7 @@ class MovingReference(Reference):
             save_weights(module, folder, calls.ranks.rank, calls.life)
 
     def load(self, directory: Path) -> None:
-        """Reads what `save` wrote; a stage whose reference did not move until now has nothing."""
+        """Loads this rank's part of a checkpoint; absent if the reference did not move yet."""
         folder = directory / REFERENCE_DIRECTORY
         if not folder.is_dir():
             logger.warning(

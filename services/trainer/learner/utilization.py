@@ -38,6 +38,6 @@ class Utilization:
             return None
         try:
             done, peak = FlopsCounter(self.config).estimate_flops(list(lengths), seconds)
-        except (AttributeError, TypeError):  # a model of that kind with parts of its own
+        except (AttributeError, TypeError):  # a model type with custom parts
             return None
         return float(done * num_passes / (peak * self.num_ranks)) if math.isfinite(peak) else None

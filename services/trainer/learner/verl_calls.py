@@ -34,7 +34,7 @@ from trinity.runtime.life import LifeSigns
 PAD = 0
 """Any token does: it is never attended to."""
 SHORTEST_ROW = 2
-"""Tokens of a row from which nothing is learned: one of a prompt, and one of a response."""
+"""Tokens of a dummy row: one of a prompt, and one of a response."""
 
 Matrix = npt.NDArray[np.bool_] | npt.NDArray[np.float64]
 OUTPUT_NAMES = {
@@ -88,8 +88,7 @@ class MicroBatchBuilder:
     ) -> TensorDict:
         """Builds one micro-batch with these matrices of the batch, in single precision.
 
-        An empty micro-batch gets one dummy unit, from which nothing is learned: every rank must
-        take part in each call.
+        An empty micro-batch gets one masked dummy unit, as every rank must take part in each call.
         """
         tokens_NL = self._tokens(part)
         tensors = {"input_ids": torch.from_numpy(tokens_NL)}
@@ -107,7 +106,7 @@ class MicroBatchBuilder:
     def _settings(
         self, part: MicroBatch, outputs: EngineOutputs, num_rows: int
     ) -> dict[str, int | bool]:
-        """Returns what verl's engines read beside the tensors."""
+        """Returns the non-tensor inputs of verl's engines."""
         return {
             "first_token": self._layout.first_token(part),
             "entropy_gradient": outputs.entropy_gradient,
@@ -194,7 +193,7 @@ class WorkerCalls:
 
     splitter: MicroBatchSplitter
     inferring: MicroBatchLimits
-    """Limits of passes without gradients."""
+    """Limits of no-grad passes."""
     on_micro_batch: Callable[[], None]
 
     @property
@@ -342,7 +341,7 @@ class VocabularyTeacher:
             )
 
     def teach(self, data: TensorDict, student: TinkerTrainingWorker) -> None:
-        """Hands the student what it is to be compared with in its next pass over the same rows."""
+        """Sets the teacher's distributions as targets of the student's next pass over the rows."""
         self.worker.infer_batch(data)
         shown, self.worker.engine.shown = self.worker.engine.shown, None
         assert shown is not None

@@ -127,12 +127,12 @@ def test_padding_and_rows_of_which_nothing_is_trained_do_not_count() -> None:
 
 
 def test_a_dense_model_and_gates_of_their_own_way_are_refused() -> None:
-    with pytest.raises(UserError, match="this model has none"):
+    with pytest.raises(UserError, match="this model has no such gates"):
         ExpertBalance(torch.nn.Linear(2, 2), aux_coef=1.0, z_coef=0.0)
     model = model_of()
     for module in model.modules():
         if type(module).__name__.endswith("TopKRouter"):
             module.register_forward_hook(lambda _m, _i, out: (out[0], out[1] * 0.5, out[2]))
     balanced(model)
-    with pytest.raises(UserError, match="weighs experts in a way of its own"):
+    with pytest.raises(UserError, match="weights experts in a way that is not supported"):
         gradients(model)

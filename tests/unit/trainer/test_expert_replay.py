@@ -161,7 +161,7 @@ def test_a_gate_with_weights_of_its_own_is_refused() -> None:
             module.register_forward_hook(lambda _m, _i, out: (out[0], out[1] * 0.5, out[2]))
     replay = ExpertReplay(model)
     replay.routes_TLk = random_routes()
-    with pytest.raises(UserError, match="weighs them in a way of its own"):
+    with pytest.raises(UserError, match="weights them in a way that is not supported"):
         chosen_in(model)
 
 

@@ -258,5 +258,5 @@ def test_an_answer_of_one_token_between_two_ends_has_the_second(
 
 def test_a_template_that_marks_nothing_is_named(formatter_of: Load) -> None:
     template = "{% if false %}{% generation %}{% endgeneration %}{% endif %}" + TEMPLATE
-    with pytest.raises(UserError, match="the chat template marks nothing of it as generated"):
+    with pytest.raises(UserError, match="the chat template marks no part of it as generated"):
         only_row(turns_of(formatter_of, template), {"messages": TWO_ANSWERS})
