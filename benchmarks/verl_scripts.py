@@ -33,7 +33,7 @@ _KEY = re.compile(r"\s*(?:- )?([\w./@-]+)=(.*)")
 REASONS = (
     ("images", re.compile(r"image_key|video_key")),
     ("router replay", re.compile(r"router_replay")),
-    ("a program of its own", re.compile(r"\bprogram has no")),
+    ("a custom program", re.compile(r"\bprogram has no")),
     ("an agent's framework or a simulated user", re.compile(r"multi_turn|rollout\.agent")),
 )
 """Kinds of reasons, the first that a script has counts."""

@@ -1,6 +1,7 @@
-"""Reads the veRL that stands with a script: its configuration, version and code, never run.
+"""Reads the configuration, version and code of the veRL checkout around a script.
 
-Hydra's own composition imports what a configuration names, so files are composed as text here.
+Does not run any of it: Hydra's own composition imports modules that a configuration names, so files
+are composed as text here.
 """
 
 import re
@@ -40,7 +41,7 @@ class Checkout:
 
     @cached_property
     def release(self) -> Release | None:
-        """The release that its files name; None if they name none."""
+        """Returns the release that its files name, if any."""
         for file in ("verl/version/version", "setup.py", "pyproject.toml"):
             text = _text(self.folder / file).strip()
             found = _VERSION.search(text) if "=" in text else None
@@ -63,7 +64,7 @@ class Checkout:
         return word in text and re.search(rf"{re.escape(word)}\b", text) is not None
 
     def defaults(self, name: str) -> dict[str, YamlDefault]:
-        """The values of a configuration with what it includes, as Hydra composes them."""
+        """Returns the values of a configuration and its includes, composed as by Hydra."""
         return dict(_composed(self.folder / _CONFIG, f"{name.removesuffix('.yaml')}.yaml", ()))
 
 
@@ -82,7 +83,7 @@ def find_checkout(path: Path) -> Checkout | None:
 
 
 def _text(path: Path) -> str:
-    """The text of a file; empty if it is none, too large, or outside of what can be read."""
+    """Returns the text of a file; empty if it is missing, too large or unreadable."""
     try:
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:
             return ""

@@ -94,7 +94,7 @@ RULES: Rules = (
     convert_evaluation_alone,
 )
 NOT_TRAINING = ("main_generation", "main_eval", "model_merger")
-UNKNOWN_KEY = "this key of veRL's is not known here: see whether the run needs it"
+UNKNOWN_KEY = "this veRL key is not known here: check whether the run needs it"
 
 
 def convert_supervised(work: Conversion) -> None:
@@ -219,7 +219,7 @@ def _put_model(work: Conversion) -> None:
 
 
 def convert_defaults(work: Conversion) -> None:
-    """Writes the defaults of keys that nothing has set, after all keys that are set."""
+    """Writes the defaults of keys that are not set, after all keys that are set."""
     if work.settings.is_supervised:
         _put_all(work, _SFT_DEFAULTS)
         return
@@ -293,7 +293,7 @@ def _advise_on_unknown(work: Conversion) -> None:
     leaves = list(work.draft.leaves())
     empty = [f"`{key}`" for key, value in leaves if value == ""]
     if empty:
-        work.report.advice.append(f"{', '.join(empty)}: empty in what was given, write a value")
+        work.report.advice.append(f"{', '.join(empty)}: empty in the sources, write a value")
     keys = [f"`{key}`" for key, value in leaves if UNKNOWN in str(value)]
     if keys:
         work.report.advice.append(
@@ -303,7 +303,7 @@ def _advise_on_unknown(work: Conversion) -> None:
 
 
 def _read_together(settings: VerlSettings, text: str) -> list[str]:
-    """Lists the settings that the rules read without a line of their own."""
+    """Lists the settings that the rules read without a separate line."""
     lines = [
         f"  - {setting.key}={setting.value} ({setting.where})"
         for setting in settings.all()
@@ -351,7 +351,7 @@ def _convert_by_row(work: Conversion, setting: VerlSetting, row: KeyRow) -> None
 
 
 def _move(work: Conversion, setting: VerlSetting, ours: str, value: JsonValue) -> None:
-    """Writes a line, unless another key of veRL's has written it."""
+    """Writes a line, unless another veRL key has written it."""
     there = work.draft.get(ours)
     if there is None:
         work.put(ours, value, setting)

@@ -28,7 +28,7 @@ _OF_SOME_RELEASE = re.compile(
     r"|\.(load_weight|nccl_timeout|data_loader_seed|skip_dump_dir|audio_key|qat|loss_scale_factor"
     r"|max_inflight_gen_batches)$"
 )
-"""veRL's own keys that only some releases have, without effect on what is trained."""
+"""veRL keys that only some releases have and that do not affect training."""
 _NOT_SAID: tuple[JsonValue, ...] = (None, False, 0, "", [], {}, -1)
 _MOST_NAMED = 12
 
@@ -105,7 +105,7 @@ def _advise_on_own_keys(
         more = f" and {len(own) - _MOST_NAMED} more" if len(own) > _MOST_NAMED else ""
         settings.advice.append(
             f"the configuration in {checkout.folder} sets keys that veRL does not have: "
-            f"{', '.join(own[:_MOST_NAMED])}{more}: see whether they change what is trained"
+            f"{', '.join(own[:_MOST_NAMED])}{more}: check whether they affect training"
         )
 
 
@@ -168,7 +168,7 @@ def _advise(settings: VerlSettings, rows: tuple[Default, ...]) -> None:
 
 
 def _difference(settings: VerlSettings, row: Default, oldest: Release) -> str:
-    """Returns the other value of older releases with the last of them; empty if there is none."""
+    """Describes the default of older releases and the last of them; empty if it did not change."""
     given = settings.peek(row.key)
     if row.key in _CLIP_BOUNDS and settings.peek(_CLIP_RATIO) in (None, 0.2):
         return ""

@@ -66,7 +66,7 @@ def _ours(row: KeyRow) -> str:
         case KeyConversion.NOT_NEEDED:
             return "nothing to do"
         case KeyConversion.LEFT_OUT:
-            return "left out, without effect on what is trained"
+            return "left out, does not affect training"
         case KeyConversion.MISSING:
             return "none"
         case KeyConversion.PASSED:

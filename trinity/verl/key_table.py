@@ -1,4 +1,4 @@
-"""The treatment of every key of veRL's, collected from all tables."""
+"""The treatment of every veRL key, collected from all tables."""
 
 from difflib import get_close_matches
 from functools import cache
@@ -44,7 +44,7 @@ def find_row(key: str, *, supervised: bool = False) -> KeyRow | None:
 
 
 def near_key(key: str, *, supervised: bool = False) -> str:
-    """A known key of the same section whose last word is close; empty if there is none."""
+    """Returns a known key of the same section with a similar last word; empty if not found."""
     exact, _ = _index(SUPERVISED_ROWS if supervised else ROWS)
     section, _, name = key.rpartition(".")
     names = [known.rpartition(".") for known in exact]

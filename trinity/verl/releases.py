@@ -1,4 +1,4 @@
-"""veRL's defaults that decide what is trained, release by release.
+"""veRL's defaults that affect training, release by release.
 
 Read in veRL's repository: `verl/trainer/config` at each tag, and the code where a key had no line
 there yet.
@@ -35,7 +35,7 @@ class Default:
     values: dict[Release, JsonValue]
     """Release from which on a value is the default."""
     effect: str = ""
-    """For a default that changed: the difference in what is trained."""
+    """For a default that changed: the effect on training."""
     date: str = ""
     """Day on which veRL's main branch changed, between two releases."""
     unread: tuple[Release, Release] | None = None
@@ -162,7 +162,7 @@ trainer:
   {total_epochs: 30, total_training_steps: null, save_freq: -1, critic_warmup: 0,
    val_before_train: true, val_only: false}
 """
-"""Defaults that no release has changed, of keys that decide what is trained; `n_val`,
+"""Defaults that no release has changed, of keys that affect training; `n_val`,
 `val_temperature` and `val_top_p` are those of projects on veRL."""
 _SUPERVISED = """
 optim:

@@ -1,4 +1,4 @@
-"""Row of the conversion table: the treatment of a key of veRL's."""
+"""Rows of the conversion table: the treatment of each veRL key."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,18 +23,18 @@ class KeyConversion(StrEnum):
     COMBINED = "combined"
     """It is read together with others by one of the rules."""
     PASSED = "passed"
-    """It stays unchanged, below `trainer.trainer_config`, if nothing depends on it."""
+    """It is passed unchanged below `trainer.trainer_config`, as no other key depends on it."""
     NOT_NEEDED = "needless"
     """It has its effect here without a key, for a reason that the note gives."""
     LEFT_OUT = "left out"
-    """It has no effect here, and what is trained is the same without it."""
+    """It has no counterpart and does not affect training."""
     MISSING = "missing"
     """It has no counterpart; the note says what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRow:
-    """A key of veRL's; one that ends with `*` stands for all keys with that prefix."""
+    """A veRL key; one that ends with `*` stands for all keys with that prefix."""
 
     verl: str
     conversion: KeyConversion
@@ -42,7 +42,7 @@ class KeyRow:
     """Our key; several with commas."""
     note: str = ""
     neutral: tuple[JsonValue, ...] = ()
-    """Values that say what happens here in any case."""
+    """Values with which veRL behaves as we always do."""
     convert: Convert | None = None
     """None leaves the value unchanged."""
     inverse: Convert | None = None
@@ -83,12 +83,12 @@ def combined_row(verl: str, ours: str, note: str) -> KeyRow:
 
 
 def not_needed_rows(note: str, *keys: str) -> tuple[KeyRow, ...]:
-    """Rows of keys that need nothing."""
+    """Rows of keys that are not needed here."""
     return tuple(KeyRow(verl=key, conversion=KeyConversion.NOT_NEEDED, note=note) for key in keys)
 
 
 def left_out_rows(note: str, *keys: str) -> tuple[KeyRow, ...]:
-    """Rows of keys without counterpart that change nothing in what is trained."""
+    """Rows of keys without counterpart that do not affect training."""
     return tuple(KeyRow(verl=key, conversion=KeyConversion.LEFT_OUT, note=note) for key in keys)
 
 
@@ -101,7 +101,7 @@ def missing_rows(note: str, *keys: str, neutral: tuple[JsonValue, ...] = ()) -> 
 
 
 def trainer_config_rows(*keys: str) -> tuple[KeyRow, ...]:
-    """The rows of keys; a key ending with `*` includes keys below it with rows of their own."""
+    """Rows of passed keys; a key ending with `*` includes the known keys below it."""
     return tuple(row for key in keys for row in _rows(key))
 
 

@@ -22,7 +22,7 @@ _TOLD = "update"
 
 
 def main(request_file: Path, result_file: Path) -> None:
-    """Writes the rows of each split, and what came of it; what fails is told in one sentence."""
+    """Writes the rows of each split, and the result or a one-line error as JSON."""
     request = json.loads(request_file.read_text(encoding="utf-8"))
     sys.path.append(request["import_from"])
     try:
@@ -110,7 +110,7 @@ def _tokenizer(model: str | None, trusts_code: bool) -> Any:
         return AutoTokenizer.from_pretrained(name, trust_remote_code=trusts_code)
     except (OSError, ValueError) as error:
         text = str(error).splitlines()[0]
-        sys.stderr.write(f"the class of rows gets no tokenizer, as {name} has none: {text}\n")
+        sys.stderr.write(f"the dataset class gets no tokenizer, {name} cannot be loaded: {text}\n")
         return None
 
 
@@ -131,7 +131,7 @@ def _write(dataset: Any, order: list[int] | None, target: Path) -> int:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns a row without what a file cannot hold; its messages are the prompt."""
+    """Returns a row without values that a file cannot hold; its messages become the prompt."""
     plain = {key: value for key, value in row.items() if _is_data(value)}
     if "prompt" not in plain and "raw_prompt" in plain:
         plain["prompt"] = plain.pop("raw_prompt")

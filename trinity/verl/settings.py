@@ -48,7 +48,7 @@ _VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,([^}]*))?\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerlSetting:
-    """A key of veRL's."""
+    """A veRL key with its value and origin."""
 
     key: str
     value: JsonValue
@@ -58,7 +58,7 @@ class VerlSetting:
 
 @dataclass(slots=True)
 class VerlSettings:
-    """All of veRL's settings, later over earlier ones, and the keys that were already taken.
+    """All veRL settings, later over earlier ones, and the keys that were already taken.
 
     setting = settings.take("data.train_batch_size")
     """
@@ -140,7 +140,7 @@ class VerlSettings:
                 self._settings[key] = VerlSetting(key=key, value=value, where=setting.where)
 
     def _copy_section(self, setting: VerlSetting) -> bool:
-        """Copies the keys of a section that a value refers to; returns False if it is none."""
+        """Copies the keys of a section that a value refers to; returns False for other values."""
         found = _REFERENCE.fullmatch(str(setting.value))
         prefix = f"{found['key']}." if found else ""
         below = [held for held in self._settings if prefix and held.startswith(prefix)]
@@ -194,10 +194,10 @@ def config_options(words: Sequence[ExpandedField]) -> Iterator[tuple[str, str, i
 
 
 def user_config_file(words: Sequence[ExpandedField], script: Path) -> Path | None:
-    """The path of the configuration that is laid over veRL's defaults; None if there is none.
+    """Returns the path of the configuration that overrides veRL's defaults, if there is one.
 
-    It is the one that the command names, else the one that the started program names, relative to
-    the current folder or to one above the script.
+    The command or else the started program names it, relative to the current folder or to one
+    above the script.
     """
     roots = (Path(), *script.resolve().parents)
     usual = _options_of_program(words, roots)
@@ -235,7 +235,7 @@ def started_modules(words: Sequence[ExpandedField]) -> Iterator[str]:
 
 
 def _folders_of_modules(words: Sequence[ExpandedField], folder: str) -> Iterator[str]:
-    """Yields the folder beside the started module, where Hydra looks for a relative path."""
+    """Yields folders relative to the started modules, where Hydra looks for a relative path."""
     for module in started_modules(words):
         yield f"{module.replace('.', '/').rpartition('/')[0]}/{folder}".lstrip("/")
 
@@ -245,7 +245,8 @@ def read_sources(
 ) -> VerlSettings:
     """Reads all `arguments`, later over earlier ones; `line` selects one of a script's commands.
 
-    Raises: UserError for an argument that is none of the three, or a script that starts no veRL.
+    Raises: UserError for an argument that is not a script, YAML file or override, or for a script
+    that does not start veRL.
     """
     settings = VerlSettings()
     for argument in arguments:
@@ -306,8 +307,8 @@ def _read_yaml(settings: VerlSettings, path: str) -> None:
         raise UserError(f"{path} holds no `key: value` lines: give veRL's configuration")
     if ours := {"buffer", "explorer", "synchronizer"} & tree.keys():
         raise UserError(
-            f"{path} has the section `{min(ours)}` and is not a configuration of veRL's: to "
-            f"convert it back, use --to-verl {path}"
+            f"{path} has the section `{min(ours)}` and is not a veRL configuration: to convert it "
+            f"back, use --to-verl {path}"
         )
     lines, name = key_lines(text), Path(path).name
     for key, value in _flat(tree, ""):
@@ -319,7 +320,7 @@ def _read_yaml(settings: VerlSettings, path: str) -> None:
             continue
         if key == "defaults" or (key.startswith("hydra.") and key != "hydra.searchpath"):
             settings.remarks.append(
-                f"{where}: `{key}` is Hydra's: what it includes is not read, give those files too"
+                f"{where}: `{key}` is Hydra's: included files are not read, give those files too"
             )
         elif not key.endswith("_target_") and not key.startswith("hydra."):
             settings.put(VerlSetting(key=key, value=value, where=where))
@@ -457,7 +458,7 @@ def _stray_keys(settings: VerlSettings, script: Script, launch: Command, path: s
             keys = ", ".join(text.partition("=")[0] for text in texts)
             settings.remarks.append(
                 f"{path}:{command.line}: {keys} are outside of the command that begins on line "
-                f"{launch.line}, the shell passes none of them on: fix the continued lines if "
+                f"{launch.line}, the shell does not pass them on: fix the continued lines if "
                 "they are intended"
             )
 

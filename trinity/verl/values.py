@@ -65,7 +65,7 @@ def read_override(text: str) -> Override | None:
 
 
 def read_value(text: str) -> JsonValue:
-    """Parses a value; what is not a list, mapping, number, quote, boolean or null is text."""
+    """Parses a list, mapping, number, quoted text, boolean or null; anything else is text."""
     reader = _Reader(text.strip())
     value = reader.value("")
     return value if reader.is_at_end else text.strip()
@@ -80,7 +80,7 @@ class _Reader:
 
     @property
     def is_at_end(self) -> bool:
-        """True if nothing is left."""
+        """True at the end of the text."""
         return not self._text[self._at :].strip()
 
     def value(self, ends: str) -> JsonValue:
@@ -184,7 +184,7 @@ def as_resume_mode(value: JsonValue) -> JsonValue:
 
 
 def as_count(value: JsonValue, default: int) -> int:
-    """Returns a number above 0, or the default in place of anything else."""
+    """Returns a positive integer, or the default for any other value."""
     is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
     return int(value) if is_count and isinstance(value, int) else default
 

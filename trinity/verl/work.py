@@ -81,7 +81,7 @@ class Draft:
             branch.pop(last, None)
 
     def get(self, key: str) -> JsonValue:
-        """The value of a key; None if nothing is there, or more than a value."""
+        """Returns the value of a key; None if it is absent or a section."""
         found: Branch | Leaf | None = self._root
         for part in _parts(key):
             found = found.get(part) if isinstance(found, dict) else None
@@ -169,24 +169,24 @@ class ReportEntry:
 
 @dataclass(slots=True)
 class ConversionReport:
-    """Collects every setting that did not become a line of its own."""
+    """Collects every setting that did not become a line of the YAML."""
 
     missing: list[tuple[VerlSetting, str]] = field(default_factory=list)
-    """Settings without counterpart, with what to do."""
+    """Settings without counterpart, with advice."""
     left_out: list[tuple[VerlSetting, str]] = field(default_factory=list)
-    """Settings without counterpart that change nothing in what is trained."""
+    """Settings without counterpart that do not affect training."""
     not_needed: list[tuple[VerlSetting, str]] = field(default_factory=list)
     """Settings that have their effect here without a key, with the reason."""
     advice: list[str] = field(default_factory=list)
-    """What else to look at before the first run."""
+    """Further points to check before the first run."""
 
     def lines(self, remarks: list[str]) -> list[str]:
         """The whole report as plain text."""
         lines: list[str] = []
         for title, entries in (
             ("Without counterpart here", _grouped(self.missing)),
-            ("Left out, what is trained is the same", _grouped(self.left_out)),
-            ("Needs nothing here", _grouped(self.not_needed)),
+            ("Left out, does not affect training", _grouped(self.left_out)),
+            ("Not needed here", _grouped(self.not_needed)),
         ):
             lines += _titled(title, [line for entry in entries for line in _entry_lines(entry)])
         lines += _titled("Look at before the first run", [f"- {line}" for line in self.advice])
@@ -224,9 +224,9 @@ class ConversionOptions:
     engine_num: int | None = None
     """Rollout engines; None gives them about a quarter of the GPUs."""
     sync_offset: int | None = None
-    """Explore steps that rollout may be ahead; None is what the script says, or else 1."""
+    """Explore steps that rollout may be ahead; None takes the script's value, or else 1."""
     rows: WrittenRows | None = None
-    """Rows that the script's own class has made, if they were written."""
+    """Rows that were produced by the script's dataset class, if they were written."""
     verl_version: str | None = None
     """The version that the script was written for; None is that of the checkout around it."""
 
@@ -251,7 +251,7 @@ class Conversion:
         self.draft.put(ours, value, f"{origin}; {note}" if note else origin)
 
     def copy(self, verl: str, ours: str, default: JsonValue, note: str = "") -> JsonValue:
-        """Copies a key of veRL's, or its default, to one of ours; returns the value."""
+        """Copies the value of a veRL key, or its default, to our key; returns the value."""
         setting = self.settings.take(verl)
         if setting is None or setting.value is None:
             self.put(ours, default, f"veRL's default of {verl}", note)
@@ -278,7 +278,7 @@ class Conversion:
             ) from None
 
     def number(self, verl: str, default: int, ours: str) -> int:
-        """The same, but with advice and the default in place of a value that is not a number."""
+        """Like `integer`, but advises and uses the default if the value is not a number."""
         setting = self.settings.take(verl)
         text = default if setting is None or setting.value is None else str(setting.value)
         if isinstance(text, int) or text.isdigit():
@@ -303,11 +303,11 @@ class Conversion:
             self.report.missing.append((setting, answer))
 
     def report_left_out(self, verl: str, why: str) -> None:
-        """Reports a key, if it is set, as one that changes nothing in what is trained."""
+        """Reports a key, if it is set, as left out without affecting training."""
         if (setting := self.settings.take(verl)) is not None:
             self.report.left_out.append((setting, why))
 
     def report_not_needed(self, verl: str, why: str) -> None:
-        """Reports a key, if it is set, as one that needs nothing."""
+        """Reports a key, if it is set, as not needed."""
         if (setting := self.settings.take(verl)) is not None:
             self.report.not_needed.append((setting, why))

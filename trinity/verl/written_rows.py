@@ -1,7 +1,7 @@
-"""Rows that a class of a user's makes, and the order of a sampler's, written to files once.
+"""Writes the rows produced by a user-defined dataset class and sampler to files.
 
-The class runs in a process of its own (`trinity.verl.rows_process`), which ends with this one, on
-Ctrl-C and at a limit of time.
+The class runs in a separate process (`trinity.verl.rows_process`), which ends with this one, on
+Ctrl-C and at a time limit.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ class WrittenRows:
 
 
 def asks_for_rows(settings: VerlSettings) -> bool:
-    """Returns True if rows depend on code of a user's, or are cut in number."""
+    """Returns True if rows depend on user-defined code, or are limited in number."""
     keys = [f"{CLASS}.path", f"{SAMPLER}.class_path"]
     limits = [settings.peek(key) for key in MAX_SAMPLES]
     has_limit = any(isinstance(limit, int) and limit > 0 for limit in limits)
@@ -70,12 +70,13 @@ def asks_for_rows(settings: VerlSettings) -> bool:
 def write_rows(settings: VerlSettings, folder: Path, seconds: float) -> WrittenRows:
     """Makes the rows of a script's class, in the order of its sampler, and writes them.
 
-    Raises: UserError if there is nothing to make, or making it fails or takes too long.
+    Raises: UserError if the script has no such class or limit, or if writing fails or takes too
+    long.
     """
     if not asks_for_rows(settings):
         raise UserError(
-            f"--write-rows writes what `{CLASS}`, `{SAMPLER}` or `data.train_max_samples` makes, "
-            "and none is given: leave it out"
+            f"--write-rows is for `{CLASS}`, `{SAMPLER}` and `data.train_max_samples`, which the "
+            "script does not set: leave it out"
         )
     claim_folder(folder, "give a new or an empty folder to --write-rows")
     with tempfile.TemporaryDirectory() as scratch:
@@ -96,7 +97,7 @@ def write_rows(settings: VerlSettings, folder: Path, seconds: float) -> WrittenR
 
 
 def _request(settings: VerlSettings, folder: Path) -> dict[str, JsonValue]:
-    """Returns what the process reads: veRL's section `data`, the model and where to write."""
+    """Returns the input of the process: veRL's section `data`, the model and the target folder."""
     data: dict[str, JsonValue] = dict(_DEFAULTS)
     for name in _OF_AGENTS:
         data[name] = settings.peek(f"{_ROLLOUT}.{name}")

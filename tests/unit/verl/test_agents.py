@@ -122,7 +122,7 @@ def test_the_configuration_that_a_program_names_is_read_below_the_scripts_keys(
     found = converted(f"{START} data.max_response_length=9", folder)
     assert value(found, "model.max_prompt_tokens") == 77
     assert value(found, "model.max_response_tokens") == 9
-    assert not any("what it includes is not read" in line for line in found.report)
+    assert not any("included files are not read" in line for line in found.report)
 
 
 def test_a_name_on_the_command_line_is_looked_for_in_the_programs_folder(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_name_on_the_command_line_is_looked_for_in_the_programs_folder(tmp_pat
 def test_a_file_that_includes_others_says_so(tmp_path: Path) -> None:
     folder = _checkout(tmp_path, KEYS.replace("ppo_trainer, _self_", "_self_, my_part"))
     found = converted(f"{START} data.max_response_length=9", folder)
-    assert any("what it includes is not read" in line for line in found.report)
+    assert any("included files are not read" in line for line in found.report)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_megatrons_losses_of_gates_are_ours_where_they_act_in_verl() -> None:
     found = from_keys("model_engine=megatron", *both)
     assert value(found, "algorithm.router_z_loss_coef") == 0.001
     assert "algorithm.router_aux_loss_coef" not in flat(found.values)
-    assert any("`algorithm.router_aux_loss_coef: 0.01` to balance" in line for line in found.report)
+    assert any("give `algorithm.router_aux_loss_coef: 0.01`" in line for line in found.report)
     typed = from_keys(*both, f"{section}.moe_router_load_balancing_type=seq_aux_loss")
     assert value(typed, "algorithm.router_aux_loss_coef") == 0.01
     assert missing(found) == [] == missing(typed)

@@ -357,7 +357,7 @@ def test_a_fork_of_verls_names_are_read_and_its_own_rollout_is_named() -> None:
     assert value(found, selector) == "sequential"
     assert missing(found) == []
     searching = missing(from_keys("max_turns=2", "retriever.url=http://a", f"{rollout}.n_vote=64"))
-    assert any("write what it does as an agent loop" in line for line in searching)
+    assert any("port the rollout to an agent loop" in line for line in searching)
     unknown = from_keys("data.train_data_num=100")
     assert any("train_data_num" in line for line in missing(unknown))
 

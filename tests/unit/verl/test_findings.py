@@ -79,7 +79,7 @@ def test_keys_behind_a_comment_in_a_continued_command_are_pointed_out(tmp_path: 
     found = converted(text, tmp_path)
     assert value(found, "model.max_response_tokens") == 512
     assert any(
-        "data.max_response_length" in line and "passes none" in line for line in found.report
+        "data.max_response_length" in line and "not pass them on" in line for line in found.report
     )
 
 
@@ -386,7 +386,7 @@ def test_what_only_running_could_tell_is_named_where_it_was_written(tmp_path: Pa
 def test_what_is_empty_is_pointed_out(tmp_path: Path) -> None:
     text = f'MODEL=""\n{START} data.train_files=$ROWS actor_rollout_ref.model.path=$MODEL'
     found = converted(text.replace("$ROWS", ""), tmp_path)
-    assert any("`model.model_path`: empty in what was given" in line for line in found.report)
+    assert any("`model.model_path`: empty in the sources" in line for line in found.report)
     assert any("`data.train_files` is empty" in line for line in found.report)
 
 

@@ -56,7 +56,7 @@ def test_a_key_that_is_not_known_is_reported() -> None:
     found = from_keys("actor_rollout_ref.actor.brand_new=1", "data.max_prompt_length=5")
     (line,) = [one for one in found.report if "brand_new" in one]
     assert "command line" in line
-    assert "this key of veRL's is not known here" in line
+    assert "this veRL key is not known here" in line
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_key_that_is_not_known_is_reported() -> None:
 )
 def test_a_misspelt_key_is_told_with_the_one_that_is_near(written: str, meant: str) -> None:
     text = "\n".join(from_keys(f"{written}=1").report)
-    assert "this key of veRL's is not known here" in text
+    assert "this veRL key is not known here" in text
     assert ("did you mean" in text) == bool(meant) and f"`{meant}`" * bool(meant) in text
 
 

@@ -26,7 +26,7 @@ CRITIC = ("algorithm.adv_estimator=gae",)
 def test_what_is_counted_in_verls_steps_is_counted_in_ours(given: str, key: str) -> None:
     found = from_keys(f"{given}=10", *FOUR_OF_OURS, *CRITIC)
     assert value(found, key) == 40
-    assert "10 of veRL's steps, 4 of ours each" in found.body
+    assert "10 veRL steps of 4 steps each" in found.body
     assert value(from_keys(f"{given}=-1", *FOUR_OF_OURS, *CRITIC), key) == -1
     assert value(from_keys(f"{given}=10", "data.train_batch_size=256", *CRITIC), key) == 10
 
@@ -124,7 +124,7 @@ def test_one_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
     script = f"{START} --config-path=$PWD/conf --config-name=tools_megatron data.seed=3"
     found = converted(script, tmp_path)
     (line,) = [line for line in found.report if "hydra.config_name" in line]
-    assert "not veRL's own" in line and "in front of the script" in line
+    assert "was not read: give the file before the script" in line
     verls = converted(f"{START} --config-name=ppo_trainer data.seed=3", tmp_path)
     assert not any("in front of" in line for line in verls.report)
 

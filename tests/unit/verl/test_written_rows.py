@@ -104,7 +104,7 @@ def test_a_class_that_fails_or_never_ends_is_told_in_one_sentence(
 
 
 def test_there_must_be_something_to_write(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="none is given: leave it out"):
+    with pytest.raises(UserError, match="which the script does not set: leave it out"):
         write_rows(read_sources(["data.train_files=a.parquet"], {}, None), tmp_path, 1)
 
 

@@ -1,1 +1,1 @@
-"""Rules that convert several related keys of veRL's together, one topic per file."""
+"""Rules that convert several related veRL keys together, one topic per file."""

@@ -65,7 +65,7 @@ def _put_argument(work: Conversion, setting: VerlSetting) -> None:
 def _advise(work: Conversion) -> None:
     work.report.advice.append(
         f"`{AGENT_WORKFLOW}` runs veRL's own agent loops and tools: the package `verl`, the "
-        "files named in `workflow_args` and what they import must be there where explorers run"
+        "files named in `workflow_args` and their imports must be installed on explorer hosts"
     )
     named = work.settings.peek(f"{ROLLOUT}.agent.default_agent_loop")
     if named in (None, SINGLE_TURN):

@@ -34,7 +34,7 @@ _DISCOUNTS = {
     "pf_ppo": ("gamma", "lam"),
     "reinforce_plus_plus": ("gamma",),
 }
-"""Which of veRL's two discounts an advantage has."""
+"""The one of veRL's two discounts that an advantage has."""
 KL_NAMES = {
     "kl": "k1",
     "kl+": "k1+",
@@ -98,7 +98,7 @@ def _put_advantage(work: Conversion, has_penalty: bool) -> str:
 
 
 def _put_gvpo(work: Conversion) -> str:
-    """Converts GVPO of veRL's recipe, whose loss compares the answers of a group."""
+    """Converts veRL's GVPO recipe, whose loss compares the answers of a group."""
     mode = work.settings.take(LOSS_MODE)
     assert mode is not None
     work.put("algorithm.algorithm_type", GVPO, mode)
@@ -196,7 +196,7 @@ def _put_rounds(work: Conversion, key: str) -> None:
     rounds = work.settings.take(key)
     if rounds is not None and isinstance(rounds.value, int) and rounds.value > 0:
         work.put("buffer.max_refill_rounds", rounds.value, rounds)
-        work.put("buffer.short_batch", "fail", rounds, "as veRL does after so many")
+        work.put("buffer.short_batch", "fail", rounds, "as in veRL when the limit is reached")
     else:
         work.put("buffer.max_refill_rounds", NO_LIMIT, work.origin(key, 0), "no limit in veRL")
 
@@ -207,11 +207,9 @@ def _put_penalty(work: Conversion, has_penalty: bool) -> None:
     if not has_penalty:
         work.put("algorithm.kl_penalty_fn", "none", work.origin(key, False))
         for name in ("kl_penalty", "kl_ctrl.kl_coef", "kl_ctrl.type", "kl_ctrl.horizon"):
-            work.report_not_needed(
-                f"algorithm.{name}", "without `use_kl_in_reward` it does nothing"
-            )
+            work.report_not_needed(f"algorithm.{name}", "it is ignored without `use_kl_in_reward`")
         work.report_not_needed(
-            "algorithm.kl_ctrl.target_kl", "without `use_kl_in_reward` it does nothing"
+            "algorithm.kl_ctrl.target_kl", "it is ignored without `use_kl_in_reward`"
         )
         return
     kind = str(work.settings.value("algorithm.kl_penalty", "kl"))
@@ -233,7 +231,7 @@ def _put_kl_loss(work: Conversion) -> None:
     if work.settings.value(key, False) is not True:
         work.put("algorithm.kl_loss_fn", "none", work.origin(key, False))
         for name in ("kl_loss_coef", "kl_loss_type"):
-            work.report_not_needed(f"{ACTOR}.{name}", "without `use_kl_loss` it does nothing")
+            work.report_not_needed(f"{ACTOR}.{name}", "it is ignored without `use_kl_loss`")
         return
     kind = str(work.settings.value(f"{ACTOR}.kl_loss_type", "low_var_kl"))
     work.put(
@@ -300,7 +298,7 @@ def _put_replay(work: Conversion) -> None:
         if setting.value in ("R2", "R3", True):
             work.put("algorithm.enable_router_replay", True, setting)
         else:
-            work.report.not_needed.append((setting, "nothing is replayed by default"))
+            work.report.not_needed.append((setting, "router replay is off by default"))
         if setting.value == "R2":
             work.report.advice.append(
                 f"{key}=R2 ({setting.where}) repeats in each update the experts of the trainer's "

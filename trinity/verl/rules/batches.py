@@ -118,9 +118,9 @@ def _put_synchronizer(work: Conversion, tasks: int, batch: int, interval: int) -
 def _put_intervals(work: Conversion, interval: int) -> None:
     """Converts the steps between evaluations and between checkpoints, as the guide counts them.
 
-    It writes veRL's number, though its steps are `sync_interval` of ours: a script and the guide's
-    own file of the same job mean the same. The fully-async policy, of which the guide says
-    nothing, counts versions.
+    Like the guide, it writes veRL's number, though a veRL step is `sync_interval` of our steps: a
+    script and the guide's file for the same job then agree. The fully-async policy, which the guide
+    does not mention, counts versions.
     """
     factor = interval if is_fully_async(work) else 1
     older = "rollout.test_freq"  # of the fully-async policy, which counts versions by it
@@ -144,13 +144,13 @@ def _put_intervals(work: Conversion, interval: int) -> None:
 
 
 def _in_steps(count: int, interval: int) -> str:
-    return f"{count} of veRL's steps, {interval} of ours each" if interval > 1 else ""
+    return f"{count} veRL steps of {interval} steps each" if interval > 1 else ""
 
 
 def _as_guide(count: int, interval: int) -> str:
     if interval == 1:
         return ""
-    return f"steps of ours, as in the guide; {count * interval} for {count} of veRL's"
+    return f"our steps, as in the guide; {count * interval} would be {count} veRL steps"
 
 
 def put_min_lr(work: Conversion, section: str) -> None:
@@ -213,7 +213,7 @@ def _put_steps(work: Conversion, verl: str, ours: str, factor: int) -> None:
     if factor > 1 and isinstance(steps, int) and steps > 0:
         setting = work.settings.take(verl)
         assert setting is not None
-        work.put(ours, steps * factor, setting, f"{steps} of veRL's steps, {factor} of ours each")
+        work.put(ours, steps * factor, setting, f"{steps} veRL steps of {factor} steps each")
 
 
 def _put_end_of_cosine(work: Conversion, verl: str, ours: str) -> None:

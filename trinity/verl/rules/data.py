@@ -63,7 +63,7 @@ def convert_data(work: Conversion) -> None:
     if not evaluations:
         names = [f"{VAL}.{name}" for name in ("do_sample", *_SAMPLING)]
         for name in (*names, *OLDER_SAMPLING.values()):
-            work.report_not_needed(name, "there is nothing to evaluate")
+            work.report_not_needed(name, "there is no evaluation")
     _finish(work)
 
 
@@ -168,7 +168,7 @@ def _put_location(
 
 def _put_format(work: Conversion, key: str) -> None:
     _put_column(work, key, "prompt_key", "prompt", "veRL's default of data.prompt_key")
-    _put_column(work, key, "response_key", TRUTH, "the truth of veRL's rows")
+    _put_column(work, key, "response_key", TRUTH, "the ground truth in veRL rows")
     for name in _FORMAT_KEYS:
         if (setting := work.settings.take(f"data.{name}")) is not None:
             work.put(f"{key}.format.{name}", setting.value, setting)

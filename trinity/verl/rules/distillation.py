@@ -1,4 +1,4 @@
-"""Converts on-policy distillation: a teacher in place of rewards, or beside them."""
+"""Converts on-policy distillation: a teacher instead of rewards, or in addition to them."""
 
 from trinity.algorithm.units import SAMPLE_UNIT, UNIT_ARGUMENT
 from trinity.verl.rules.rewards import INPUT
@@ -16,7 +16,7 @@ _CLAMP = 10.0
 _UNREAD = "it is of losses over the teacher's likeliest tokens"
 _COMPARED = (
     "distillation here is by the policy gradient of `k1` (`loss_mode: k1`, "
-    "`use_policy_gradient: True`; beside task rewards, `use_task_rewards: True`, the advantage is "
+    "`use_policy_gradient: True`; with task rewards, `use_task_rewards: True`, the advantage is "
     "`adv_estimator: grpo`'s), or of whole distributions (`loss_mode: forward_kl_topk`, "
     "`use_policy_gradient: False`)"
 )
@@ -101,7 +101,7 @@ def _put_whole_distributions(work: Conversion, enabled: VerlSetting) -> None:
     if has_rewards:
         work.copy(f"{_LOSS}.distillation_loss_coef", f"{section}.coef", 1.0)
     else:
-        why = "veRL trains on nothing but the teacher without `use_task_rewards`"
+        why = "veRL trains on the teacher alone without `use_task_rewards`"
         work.put("algorithm.algorithm_type", "vocabulary_distill", enabled)
         for part, name in (("advantage", "none"), ("kl_loss", "none"), ("entropy_loss", "none")):
             work.put(f"algorithm.{part}_fn", name, enabled, why)
@@ -125,7 +125,7 @@ def _put_whole_distributions(work: Conversion, enabled: VerlSetting) -> None:
 
 
 def _has_task_rewards(work: Conversion) -> bool:
-    """True if GRPO's advantage of the rewards is trained beside the teacher's."""
+    """True if GRPO's advantage of the rewards is trained in addition to the teacher's."""
     uses = work.settings.peek(f"{_LOSS}.use_task_rewards")
     return uses in (None, True) and work.settings.peek("algorithm.adv_estimator") in _GRPO
 
@@ -140,7 +140,7 @@ def _put_loss(work: Conversion, has_rewards: bool) -> None:
         setting = work.settings.take(f"{_LOSS}.{name}")
         value = default if setting is None or setting.value is None else setting.value
         if value in known:
-            why = "it is what the advantage does"
+            why = "the advantage works like this"
             if setting is not None:
                 work.report.not_needed.append((setting, why))
         elif setting is not None:

@@ -11,7 +11,7 @@ LOSS_MODE = f"{ACTOR}.policy_loss.loss_mode"
 LOSS_NAMES = {"vanilla": "ppo"}
 BYPASS_LOSSES = {"ppo_clip": "ppo", "reinforce": "gpg"}
 """Losses by `rollout_correction.loss_type`, which decides in bypass mode; `reinforce` has no ratio
-of its own and is weighed by the correction, as `gpg` is."""
+and is weighted by the correction alone, like `gpg`."""
 _WEIGHTS = ("rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize")
 LOSS_ARGUMENTS = {
     "clip_ratio": "clip_range",
@@ -36,7 +36,7 @@ LOSS_ARGUMENTS = {
     "kl_cov_ratio": "kl_cov_ratio",
     "ppo_kl_coef": "ppo_kl_coef",
 }
-"""The longer names are today's, the shorter ones at the end those of veRL's older recipes."""
+"""The longer names are current, the shorter ones at the end come from older veRL recipes."""
 LOSS_DEFAULTS: Mapping[str, JsonValue] = {
     "clip_ratio_low": 0.2,
     "clip_ratio_high": 0.2,
@@ -77,8 +77,8 @@ _AGG_MODES = {
     "sapo": "seq-mean-token-mean",
     "geo_mean": "",
 }
-"""Losses of veRL's that add up in one way, whatever `loss_agg_mode` is; empty where ours does, too,
-by itself."""
+"""veRL losses that ignore `loss_agg_mode`, with the mode they use; empty if our loss ignores it,
+too."""
 _OF_TOKENS = (
     "ppo",
     "pf_ppo",
@@ -154,16 +154,16 @@ def _put_agg_mode(work: Conversion, loss: str) -> None:
     terms = list(_other_terms(work))
     if terms:
         work.report.advice.append(
-            f"`algorithm.loss_agg_mode: {fixed}` is that of veRL's `{loss}` loss, while veRL adds "
-            f"up {' and '.join(terms)} by {key}={given}; here all have one mode"
+            f"`algorithm.loss_agg_mode: {fixed}` is the mode of veRL's `{loss}` loss, while veRL "
+            f"aggregates {' and '.join(terms)} by {key}={given}; here all share one mode"
         )
     if setting is not None:
-        why = f"veRL's `{loss}` has a sum of its own, and so has ours"
+        why = f"`{loss}` ignores it, in veRL and here"
         work.report.not_needed.append((setting, why))
 
 
 def _other_terms(work: Conversion) -> Iterator[str]:
-    """Terms of the loss beside the policy's."""
+    """Names the terms of the loss other than the policy loss."""
     if work.settings.peek(f"{ACTOR}.use_kl_loss") is True:
         yield "the KL loss"
     if work.settings.peek(f"{ACTOR}.entropy_coeff"):

@@ -78,7 +78,7 @@ def _takes_turns(work: Conversion, machines: VerlMachines, apart: int) -> bool:
 
 
 def _put_turns(work: Conversion) -> None:
-    """Writes an engine and a rank that use the GPU by turns, as veRL's do."""
+    """Colocates an engine and a rank on the GPU, as veRL does."""
     work.put("mode", "colocate", "one GPU: engine and trainer take turns on it, as in veRL")
     work.put(f"{OURS}.engine_num", 1, "the GPU has one engine", "and one rank")
     for verl, ours, default in _SIZES:
@@ -103,11 +103,11 @@ def _put_shares(
 ) -> None:
     """Writes the engines of an explorer and the ranks, and says what several machines do."""
     rolling = shares.engines * demand.per_engine
-    beside = f" in each of {shares.explorers} explorers" if shares.explorers > 1 else ""
+    where = f" in each of {shares.explorers} explorers" if shares.explorers > 1 else ""
     work.put(
         f"{OURS}.engine_num",
         shares.engines,
-        f"{rolling} of {machines.total} GPUs roll out{beside}, {shares.ranks} train",
+        f"{rolling} of {machines.total} GPUs roll out{where}, {shares.ranks} train",
         "choose with --engine-num",
     )
     left = machines.total - demand.gpus(shares.engines)
@@ -144,13 +144,13 @@ def _put_cluster(work: Conversion) -> tuple[VerlMachines, int]:
         work.number("trainer.n_gpus_per_node", 8, "cluster.gpu_per_node"),
     )
     own = _rollout_gpus(work, trained)
-    beside = own + teacher_gpus(work)[0]
+    extra = own + teacher_gpus(work)[0]
     nodes, gpus = trained.nodes, trained.gpus
-    if beside and nodes == 1 and gpus + beside <= _GPUS_OF_A_MACHINE:
-        gpus += beside
-    elif beside and gpus:
-        nodes += -(-beside // gpus)
-    note = f"{beside} GPUs of their own for rollout or a teacher included" if beside else ""
+    if extra and nodes == 1 and gpus + extra <= _GPUS_OF_A_MACHINE:
+        gpus += extra
+    elif extra and gpus:
+        nodes += -(-extra // gpus)
+    note = f"including {extra} separate GPUs for rollout or a teacher" if extra else ""
     work.put("cluster.node_num", nodes, work.origin("trainer.nnodes", trained.nodes), note)
     origin = work.origin("trainer.n_gpus_per_node", trained.gpus)
     work.put("cluster.gpu_per_node", gpus, origin, note)
@@ -204,7 +204,7 @@ def _no_room(work: Conversion, machines: VerlMachines, sizes: list[int], taken: 
     if machines.nodes < 2 or not gpus or size + taken <= gpus:
         return ""
     if size <= gpus:
-        return f"leaves no GPU of a machine's {gpus} for the engines of other models beside it"
+        return f"leaves no GPU of a machine's {gpus} for the engines of other models"
     larger = f"makes an engine larger than a machine of {gpus} GPUs"
     if taken or work.choices.engine_num not in (None, 1):
         return f"{larger}, which would have to be the only one of its run"
@@ -228,7 +228,7 @@ def _put_smaller(
 
 
 def _advise_on_machines(work: Conversion, machines: VerlMachines, size: int) -> None:
-    """Says what it means that an engine is larger than a machine."""
+    """Explains how an engine that is larger than a machine runs."""
     work.report.advice.append(
         f"an engine of {size} GPUs is larger than a machine of {machines.gpus}: it lies over "
         f"{machines.filled_by(size)} machines, started by `trinity deploy render` and not by "
@@ -300,7 +300,7 @@ def _put_judge_kind(work: Conversion, key: str) -> None:
 
 
 def is_fully_async(work: Conversion) -> bool:
-    """True if rollout has GPUs and steps of its own, so that no step has a number of tasks."""
+    """True if rollout has separate GPUs and steps, so that steps have no fixed number of tasks."""
     tasks = work.settings.peek("data.train_batch_size")
     is_endless = isinstance(tasks, int) and tasks <= 0
     return is_endless or "fully_async" in work.settings.module
@@ -396,7 +396,7 @@ def _put_max_staleness(work: Conversion, interval: int) -> None:
     most = work.settings.take(f"{_SAMPLER}.max_off_policy_threshold")
     strategy = work.settings.take(f"{_SAMPLER}.max_off_policy_strategy")
     if strategy is not None and strategy.value != "drop":
-        answer = "what is too old is left out (`algorithm.sample_strategy: staleness_control`)"
+        answer = "stale samples are left out (`algorithm.sample_strategy: staleness_control`)"
         work.report.missing.append((strategy, answer))
     elif strategy is not None:
         work.report.not_needed.append((strategy, "`staleness_control` leaves old rows out"))

@@ -31,7 +31,7 @@ class VerlMachines:
         return -(-num_gpus // self.gpus) if self.gpus else 0
 
     def spans(self, num_gpus: int) -> bool:
-        """Returns True if an engine of so many GPUs lies over several machines."""
+        """Returns True if an engine of `num_gpus` GPUs spans several machines."""
         return self.nodes > 1 and num_gpus > self.gpus > 0
 
     def rank_counts(self, explorer_gpus: int, explorers: int) -> Iterator[int]:
@@ -86,7 +86,7 @@ class GpuShares:
     """Engines of the policy in an explorer."""
     explorers: int
     ranks: int
-    """0 if rollout leaves none."""
+    """0 if rollout takes all GPUs."""
     sequences: int
     """Ranks that share a sequence."""
 

@@ -92,7 +92,7 @@ def tasksets_of(work: Conversion) -> Iterator[str]:
 
 
 def _put_own_function(work: Conversion) -> bool:
-    """Converts a function of the user's own; returns False if there is none."""
+    """Converts a custom reward function; returns False if the script has none."""
     for section in _FUNCTIONS:
         path = work.settings.take(f"{section}.path")
         name = work.settings.take(f"{section}.name")

@@ -68,7 +68,7 @@ _EXACT_DTYPES = {
         for name, doing in KEPT_EXACT.items()
     },
 }
-"""Keys of number types that are always float32 here, with what the trainer does in it."""
+"""Keys of dtypes that are always float32 here, each with its use in the trainer."""
 _SHARDED = "FSDP2 shards over all ranks in its place"
 MONITORS = ("wandb", "mlflow", "tensorboard")
 LORA_RANKS = (
@@ -85,8 +85,8 @@ _SAME_PROGRAM = re.compile(
 _GVPO_PROGRAM = re.compile(r"(?:.*\.)?gvpo_main_ppo")
 """The recipe of GVPO, which is an advantage here."""
 _OWN_PROGRAM = (
-    "a program of its own, of which the keys alone are converted: write the loss, the advantage or "
-    "the workflow that it adds as a part of your own, see docs/algorithms.md and docs/workflows.md"
+    "a custom program, of which only the keys are converted: port the loss, the advantage or the "
+    "workflow that it adds to a plugin, see docs/algorithms.md and docs/workflows.md"
 )
 _ALPHA, _MEGATRON_ALPHA = 16, 32
 """veRL's defaults of an adapter's scale."""
@@ -158,7 +158,7 @@ def _take_size(work: Conversion, found: tuple[VerlSetting, str]) -> Iterator[str
 
 
 def _leave_out_padding(work: Conversion) -> None:
-    """Leaves out that rows keep their padding where ranks share sequences, which have none."""
+    """Leaves out keys that keep padding if ranks share sequences, which are never padded."""
     if sequence_parallel_size(work) == 1:
         return
     for setting in work.settings.all():
@@ -169,7 +169,7 @@ def _leave_out_padding(work: Conversion) -> None:
 def _leave_out_drafts(work: Conversion) -> None:
     """Leaves out layers that predict further tokens where veRL does not train them.
 
-    They make rollout faster: what it draws has the same distribution.
+    They make rollout faster without changing the distribution of its samples.
     """
     section = "model.mtp" if work.settings.is_supervised else "actor_rollout_ref.model.mtp"
     if work.settings.peek(f"{section}.enable_train") not in (None, False):
@@ -186,8 +186,8 @@ def _warn(work: Conversion, names: list[str], sizes: list[str]) -> None:
     work.report.advice.append(
         f"veRL trains this with {name}, here FSDP2 does: it shards weights, gradients and "
         f"optimizer over all ranks and gathers one layer at a time{left}. Steps mean the same, "
-        "memory and time differ: `trinity config plan` says what a GPU must hold, and "
-        f"`trainer.param_offload`, `trainer.optimizer_offload` and `{ULYSSES}` make it less"
+        "memory and time differ: `trinity config plan` shows the memory per GPU, which "
+        f"`trainer.param_offload`, `trainer.optimizer_offload` and `{ULYSSES}` reduce"
     )
 
 
@@ -240,12 +240,12 @@ def _put_aux_loss(work: Conversion, setting: VerlSetting, *, is_on: bool) -> Non
         work.put("algorithm.router_aux_loss_coef", setting.value, setting)
         work.report.advice.append(
             f"{setting.key}={setting.value} ({setting.where}): Megatron balances the experts of a "
-            "micro-batch, here those of each row are, so that nothing depends on how it is cut"
+            "micro-batch, here those of each row are, independently of the micro-batches"
         )
         return
     why = (
-        "veRL has `moe_router_load_balancing_type: none` unless another is given, so that it acts "
-        f"on nothing: give `algorithm.router_aux_loss_coef: {setting.value}` to balance experts"
+        "veRL ignores it with `moe_router_load_balancing_type: none`, the default: to balance "
+        f"experts, give `algorithm.router_aux_loss_coef: {setting.value}`"
     )
     work.report.not_needed.append((setting, why))
 
@@ -268,7 +268,7 @@ def convert_running(work: Conversion) -> None:
 
 
 def _advise_on_environment(work: Conversion) -> None:
-    """Points out environment variables that Ray would give to processes of its own."""
+    """Advises on environment variables that Ray would set in its processes."""
     settings = [each for each in work.settings.all() if _ENV_VARS.fullmatch(each.key)]
     found = {each.key.rpartition(".")[2]: each for each in settings}
     names = sorted(name for name in found if not is_of_a_library(name))
@@ -321,7 +321,7 @@ def _put_monitor(work: Conversion) -> None:
 
 
 def convert_evaluation_alone(work: Conversion) -> None:
-    """Converts a run that evaluates a model and trains nothing."""
+    """Converts a run that only evaluates a model."""
     setting = work.settings.take("trainer.val_only")
     if setting is None:
         return
@@ -335,7 +335,7 @@ def convert_evaluation_alone(work: Conversion) -> None:
 
 
 def convert_own_configuration(work: Conversion) -> None:
-    """Reports the configuration file that Hydra reads beside the command line."""
+    """Reports the configuration file that Hydra reads in addition to the command line."""
     name, file = work.settings.take("hydra.config_name"), work.settings.take(CONFIG_FILE)
     if file is not None:
         work.report.not_needed.append((file, "its keys are read, and the script's override them"))
@@ -347,14 +347,14 @@ def convert_own_configuration(work: Conversion) -> None:
         work.report.not_needed.append((name, "that is the file"))
     else:
         answer = (
-            "it is not veRL's own, and what it sets is not read: give the file "
-            "in front of the script, `trinity config from-verl FILE.yaml SCRIPT`"
+            "it is not one of veRL's configurations and was not read: give the file "
+            "before the script, `trinity config from-verl FILE.yaml SCRIPT`"
         )
         work.report.missing.append((name, answer))
 
 
 def convert_program(work: Conversion) -> None:
-    """Reports a program that is not veRL's, with what it adds to its keys."""
+    """Reports a program that is not part of veRL, which may do more than its keys say."""
     program = work.settings.program
     if program and _GVPO_PROGRAM.fullmatch(program) and work.settings.peek(LOSS_MODE) == GVPO:
         work.report.advice.append(
@@ -363,7 +363,7 @@ def convert_program(work: Conversion) -> None:
             "does not"
         )
     elif program and not _SAME_PROGRAM.fullmatch(program):
-        setting = VerlSetting(key="program", value=program, where="what the script starts")
+        setting = VerlSetting(key="program", value=program, where="started by the script")
         work.report.missing.append((setting, _OWN_PROGRAM))
 
 

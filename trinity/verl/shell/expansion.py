@@ -115,7 +115,7 @@ def parameter_value(
 
 
 def _meant(parameter: Parameter | None, variables: Variables) -> Parameter | None:
-    """The parameter that `${!name}` means, by the name that is its value; None if none is held."""
+    """Resolves `${!name}` to the parameter that the value of `name` names; None if unset."""
     if parameter is None or parameter.prefix != "!":
         return parameter
     held = variables.get(parameter.name)
@@ -322,7 +322,7 @@ class Expander:
         self._substitute = substitute
 
     def fields(self, token: Token) -> list[ExpandedField]:
-        """Expands a word to the fields of a command line: none, one or several."""
+        """Expands a word to zero or more fields of a command line."""
         growing = _FieldBuilder(token.line, [])
         self._grow(growing, token.text, splits=True, unset_is_empty=False)
         growing.close()

@@ -198,7 +198,7 @@ class Script:
     defaulted: tuple[str, ...]
     """Variables whose defaults were taken, which the environment could set."""
     exported: tuple[str, ...]
-    """Variables that are handed on to what the script starts."""
+    """Variables that the script exports."""
 
 
 def read_script(text: str, name: str, given: Mapping[str, str] | None = None) -> Script:
@@ -374,7 +374,7 @@ class _Interpreter:
         try:
             self._compute(written, line)
         except ValueError:
-            self.variables.note(line, f"`{written.strip()}` cannot be computed and sets nothing")
+            self.variables.note(line, f"`{written.strip()}` cannot be computed and is ignored")
 
     def _simple(self, words: tuple[Token, ...]) -> bool:
         position = 0
@@ -395,7 +395,7 @@ class _Interpreter:
         return True
 
     def _is_built_in(self, name: str, command: tuple[Token, ...]) -> bool:
-        """Does what a command of the shell itself does; returns False for any other."""
+        """Runs a shell built-in that affects variables; returns False for other commands."""
         arguments = command[1:]
         match name:
             case "export" | "readonly" | "local" | "declare" | "typeset":

@@ -63,7 +63,7 @@ def _end_of_double_quotes(text: str, start: int) -> int:
     while position < len(text):
         if text[position] == '"':
             return position + 1
-        # an apostrophe quotes nothing here
+        # an apostrophe does not quote here
         position = position + 1 if text[position] == "'" else scan_piece(text, position)
     raise Unterminated(start, '"')
 
@@ -110,7 +110,7 @@ class Lexer:
         self._newlines = [i for i, sign in enumerate(text) if sign == "\n"]
         self._position = 0
         self._documents: list[str] = []
-        """Delimiters of the here-documents begun on this line."""
+        """Delimiters of the here-documents that start on this line."""
 
     def tokens(self) -> list[Token]:
         """Returns all tokens.
@@ -165,7 +165,7 @@ class Lexer:
             elif text.startswith(CONTINUATIONS, self._position):
                 self._position = text.index("\n", self._position) + 1
             elif self._position == len(text) - 1 and text.endswith("\\"):
-                self._position = len(text)  # it continues nothing
+                self._position = len(text)  # there is no next line to continue
             elif text[self._position] == "#":
                 end = text.find("\n", self._position)
                 self._position = len(text) if end < 0 else end

@@ -19,7 +19,7 @@ _OF_LIBRARIES = re.compile(
     r"|(TORCH|PYTHON|CPU_AFFINITY|MASTER_|RANK|WORLD_SIZE).*"
     r"|PATH|HOME|TMP|TEMP|TMPDIR|TOKENIZERS_PARALLELISM|no_proxy|https?_proxy|HTTPS?_PROXY|NO_PROXY"
 )
-"""Environment variables that no code of a user's reads, as far as names tell."""
+"""Environment variables that are read by libraries, not by user code, judging by their names."""
 
 
 def is_of_a_library(name: str) -> bool:
@@ -53,7 +53,7 @@ class Variables:
     defaulted: set[str] = field(default_factory=set)
     """Names whose default was taken because they were not set."""
     exported: set[str] = field(default_factory=set)
-    """Names that the script hands on to what it starts."""
+    """Names that the script exports."""
     optional: set[str] = field(default_factory=set)
     """Unset names that the script itself treats so, as in `${NAME:+-}`: they are empty."""
     _held: dict[str, tuple[ExpandedField, ...]] = field(default_factory=dict)

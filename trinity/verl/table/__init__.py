@@ -1,1 +1,1 @@
-"""The table of keys, one file per section of veRL's configuration."""
+"""The table of keys, one file per section of the veRL configuration."""

@@ -38,8 +38,8 @@ MTP = (
     "`explorer.rollout_model.extra_engine_args`"
 )
 QAT = (
-    "training that rounds weights as a quantised model has them is not here: leave it out, and "
-    "quantise what was trained afterwards"
+    "quantisation-aware training is not supported: leave it out, and quantise the trained weights "
+    "afterwards"
 )
 _IN_BACK_END = ("entropy_checkpointing", "entropy_from_logits_with_chunking")
 _SAME_AS_ACTOR = "the reference is laid out as the actor is"
@@ -191,7 +191,7 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
     renamed_row(
         f"{_ACTOR}.ppo_epochs",
         "trainer.ppo_epochs",
-        "passes over a batch, which is one of veRL's mini-batches; the critic's default too",
+        "passes over a batch, which is a veRL mini-batch; the critic's default too",
     ),
     combined_row(
         f"{_ACTOR}.shuffle", "", "all rows of a step are summed up, so their order does not matter"
@@ -234,7 +234,7 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
         "else `model.max_response_tokens`, as veRL's is by default",
     ),
     *left_out_rows("entropy is a metric of every step here", f"{_ACTOR}.calculate_entropy"),
-    *not_needed_rows("the advantage says what it needs", f"{_ACTOR}.calculate_sum_pi_squared"),
+    *not_needed_rows("the advantage declares its inputs", f"{_ACTOR}.calculate_sum_pi_squared"),
     *left_out_rows(
         "it changes memory and time alone",
         *(

@@ -1,4 +1,4 @@
-"""Section `algorithm` of veRL's configuration, and the parts of the actor's that belong to it."""
+"""Section `algorithm` of the veRL configuration, and related keys of the actor's section."""
 
 from trinity.verl.row import KeyRow, combined_row, missing_rows, not_needed_rows, renamed_row
 

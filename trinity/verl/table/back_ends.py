@@ -1,7 +1,7 @@
-"""Sections of veRL's back ends other than FSDP: Megatron, VeOmni, TorchTitan.
+"""Sections of veRL back ends other than FSDP: Megatron, VeOmni, TorchTitan.
 
-FSDP2 trains in their place. Parallel sizes are read by `trinity.verl.rules.running`, which names
-them in one warning.
+FSDP2 replaces them. `trinity.verl.rules.running` reads the parallel sizes and names them in one
+warning.
 """
 
 from trinity.config.loading.back_end_keys import (
@@ -22,7 +22,7 @@ from trinity.verl.values import identity
 
 _ACTOR = "actor_rollout_ref.actor"
 BACK_ENDS = ("megatron", "veomni", "torchtitan", "engine")
-"""Sections below the actor's; `engine` is that of recipes with a back end of their own."""
+"""Sections below the actor's; `engine` is used by recipes with a custom back end."""
 FP8 = (
     "FP8 is not trained in here: leave it out, the passes compute in `trainer.dtype`; rollout "
     "alone in it is `explorer.rollout_model.extra_engine_args.quantization`"
@@ -31,7 +31,7 @@ _SPEED = "of another back end, where it changes memory and time"
 
 
 def _transformer_rows(transformer: str) -> tuple[KeyRow, ...]:
-    """Rows of what a section passes on to Megatron's transformer."""
+    """Rows of the keys that a section passes to Megatron's transformer."""
     return (
         combined_row(
             f"{transformer}.moe_aux_loss_coeff",
@@ -45,8 +45,8 @@ def _transformer_rows(transformer: str) -> tuple[KeyRow, ...]:
             "`none`, veRL's default, is 0",
         ),
         *missing_rows(
-            "Megatron moves the biases of the router beside the gradient, here they stay as the "
-            "model has them: give `router_aux_loss_coef` in their place",
+            "Megatron updates router biases without a gradient, here they stay as in the model: "
+            "give `router_aux_loss_coef` instead",
             f"{transformer}.moe_router_bias_update_rate",
             neutral=(0,),
         ),
@@ -55,7 +55,7 @@ def _transformer_rows(transformer: str) -> tuple[KeyRow, ...]:
             f"{transformer}.moe_router_enable_expert_bias",
         ),
         *missing_rows(
-            "FSDP2 trains the index of sparse attention by nothing but the policy's loss",
+            "FSDP2 trains the sparse attention indexer by the policy loss only",
             f"{transformer}.dsa_indexer_loss_coeff",
             f"{transformer}.dsa_indexer_use_sparse_loss",
         ),

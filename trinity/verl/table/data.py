@@ -1,4 +1,4 @@
-"""Section `data` of veRL's configuration."""
+"""Section `data` of the veRL configuration."""
 
 from trinity.verl.row import KeyRow, combined_row, missing_rows, not_needed_rows, renamed_row
 
@@ -48,7 +48,7 @@ ROWS: tuple[KeyRow, ...] = (
     combined_row(
         "data.truncation",
         "model.enable_prompt_truncation",
-        "which side is cut does not matter: what was cut is not trained on",
+        "the side does not matter: truncated rows are not trained on",
     ),
     combined_row(
         "data.shuffle",
@@ -78,7 +78,7 @@ ROWS: tuple[KeyRow, ...] = (
     *not_needed_rows("evaluation takes all rows in any order", "data.validation_shuffle"),
     renamed_row("data.min_response_length", "model.min_response_tokens"),
     *missing_rows(
-        "write so many rows once, with `--write-rows FOLDER`",
+        "write the limited rows once, with `--write-rows FOLDER`",
         "data.train_max_samples",
         "data.val_max_samples",
         neutral=(-1,),

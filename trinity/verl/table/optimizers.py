@@ -20,7 +20,7 @@ KEPT_EXACT = {
     "main_params_dtype": "keeps the weights",
     "main_grads_dtype": "sums up gradients",
 }
-"""Number types that are always float32 here, with what the optimizer does in it."""
+"""Dtypes that are always float32 here, each with its use in the optimizer."""
 
 
 def optimizer_rows(verl: str, ours: str) -> tuple[KeyRow, ...]:

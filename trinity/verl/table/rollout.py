@@ -29,7 +29,7 @@ MULTI_TURN = (
 """Keys of `multi_turn` that veRL's loops read."""
 AGENT = ("default_agent_loop", "agent_loop_config_path")
 _OF_FORK = (
-    "a fork of veRL's has this, with a rollout of its own: write what it does as an agent loop "
+    "it belongs to a fork of veRL with a custom rollout: port the rollout to an agent loop "
     "(`agent_loop_config_path`) or a workflow (`default_workflow_type`)"
 )
 
@@ -114,7 +114,7 @@ ROWS: tuple[KeyRow, ...] = (
         f"{_ROLLOUT}.response_length",
     ),
     *not_needed_rows(
-        "engines have GPUs of their own and load each version of the weights whole",
+        "engines have separate GPUs and load each version of the weights whole",
         f"{_ROLLOUT}.free_cache_engine",
         f"{_ROLLOUT}.load_format",
         f"{_ROLLOUT}.layered_summon",
@@ -183,8 +183,8 @@ ROWS: tuple[KeyRow, ...] = (
         f"{_ROLLOUT}.multi_turn.interaction_config_path",
     ),
     *missing_rows(
-        "a manager of agents is veRL's whole rollout: write what it does as a workflow "
-        "(`default_workflow_type`) that talks to the model's OpenAI-compatible address",
+        "an agent manager replaces veRL's whole rollout: port it to a workflow "
+        "(`default_workflow_type`) that calls the model's OpenAI-compatible endpoint",
         f"{_ROLLOUT}.agent.agent_loop_manager_class",
         f"{_ROLLOUT}.agent.custom_async_server.*",
     ),
@@ -194,7 +194,7 @@ ROWS: tuple[KeyRow, ...] = (
         f"{_ROLLOUT}.agent.*",
     ),
     *left_out_rows(
-        "memory and speed of an engine that does not run here: vLLM has options of its own in "
+        "memory and speed of an engine that does not run here: give vLLM's options in "
         "`explorer.rollout_model.extra_engine_args`",
         *(
             f"{_ROLLOUT}.engine_kwargs.{engine}.{name}"
@@ -242,7 +242,7 @@ ROWS: tuple[KeyRow, ...] = (
     *left_out_rows(
         "metrics are exported with OpenTelemetry (`OTEL_*` variables)", f"{_ROLLOUT}.prometheus.*"
     ),
-    *not_needed_rows("no rollout of veRL's reads it", f"{_ROLLOUT}.over_sample_rate"),
+    *not_needed_rows("veRL does not read it", f"{_ROLLOUT}.over_sample_rate"),
     *left_out_rows(
         "SGLang's server does not run here",
         f"{_ROLLOUT}.sglang_rollout_mode",

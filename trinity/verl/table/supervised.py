@@ -1,4 +1,4 @@
-"""The configuration of veRL's trainer for supervised fine-tuning."""
+"""The configuration of veRL's SFT trainer."""
 
 from trinity.verl.row import (
     KeyRow,
@@ -93,7 +93,7 @@ ROWS: tuple[KeyRow, ...] = (
     combined_row("engine.distributed_strategy", "trainer.trainer_strategy", "likewise"),
     combined_row("model.strategy", "trainer.trainer_strategy", "likewise"),
     combined_row("engine.model_dtype", "trainer.dtype", "weights are kept in float32"),
-    *not_needed_rows("nothing more to convert", "optim", "model", "trainer.device"),
+    *not_needed_rows("its values are converted", "optim", "model", "trainer.device"),
     *not_needed_rows(
         "rows are right-padded or packed, whatever is faster on the machine",
         "data.pad_mode",
@@ -113,7 +113,7 @@ ROWS: tuple[KeyRow, ...] = (
     renamed_row("trainer.seed", "seed"),
     combined_row("trainer.save_freq", "trainer.save_interval", "-1 is 0: the end is always saved"),
     *left_out_rows(
-        "`mode: train` evaluates nothing: evaluate checkpoints afterwards, in `mode: bench`",
+        "`mode: train` does not evaluate: evaluate checkpoints afterwards, in `mode: bench`",
         "data.val_files",
         "trainer.test_freq",
         "data.val_batch_size",

@@ -93,7 +93,7 @@ ROWS: tuple[KeyRow, ...] = (
         "transfer_queue.*",
     ),
     *left_out_rows(
-        "rollout has GPUs of its own here",
+        "rollout has separate GPUs here",
         "trainer.v1.separate_async.hybrid_rollout.*",
         "trainer.v1.separate_async.num_warmup_batches",
         "trainer.v1.colocate_async.num_warmup_batches",
@@ -218,7 +218,7 @@ ROWS: tuple[KeyRow, ...] = (
     ),
     combined_row("model_engine", "trainer.trainer_strategy", "FSDP2 trains, whatever it is"),
     combined_row("actor@actor_rollout_ref.actor", "trainer.trainer_strategy", "likewise"),
-    combined_row("program", "", "what a program outside of veRL adds is not converted"),
+    combined_row("program", "", "additions of a program outside of veRL are not converted"),
     *not_needed_rows(
         "it says where Hydra looks for files",
         "hydra.config_path",
