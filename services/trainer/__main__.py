@@ -91,7 +91,7 @@ async def run_trainer(settings: TrainerSettings, stop: asyncio.Event) -> None:
 
 
 def _hosts_of(settings: TrainerSettings, tenant: str) -> Hosts | None:
-    """Returns the hosts of a gang of several, on the one that leads it."""
+    """Returns the other hosts, if this host leads several."""
     if settings.num_hosts == 1 or settings.host:
         return None
     return Hosts(num_hosts=settings.num_hosts, tenant=tenant, address=settings.gang_address)

@@ -23,7 +23,7 @@ OWN_GROUP_TIMEOUT = timedelta(days=365)
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """One rank of a gang; all must call the collectives, in the same order."""
+    """One rank of a worker group; all must call the collectives, in the same order."""
 
     rank: int
     num_ranks: int
@@ -32,7 +32,7 @@ class Ranks:
     num_per_host: int | None = None
     """Neighbouring ranks on each host; None where all are on this one."""
     group: torch.distributed.ProcessGroup | None = field(default=None, compare=False)
-    """The group that the collectives run in; None for the gang's own."""
+    """The process group of the collectives; None for the default group."""
 
     def with_own_group(self) -> "Ranks":
         """Returns the same ranks with a separate process group, for collectives in another thread.
@@ -49,7 +49,7 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """True if this rank leads the gang."""
+        """True for rank 0."""
         return self.rank == 0
 
     @property
@@ -140,7 +140,7 @@ def join_gang(timeout: timedelta) -> Ranks:
     """Forms the process group that the environment describes.
 
     RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are torchrun's; rank 0 inherits the
-    listening socket, so that no port is bound twice, and it is bound to the gang's address alone.
+    listening socket, so that no port is bound twice; it is bound to the group's address only.
 
     Raises: UserError if there are GPUs, but fewer than ranks.
     """

@@ -55,7 +55,7 @@ Order = Annotated[StageOrder | StopOrder | SaveOrder, Field(discriminator="kind"
 
 
 class RankReady(_Message):
-    """Rank to service: imports done, gang joined, waiting for orders."""
+    """Rank to service: imports done, process group joined, waiting for orders."""
 
     kind: Literal["ready"] = "ready"
 

@@ -25,7 +25,7 @@ class TrainerSettings(ServiceSettings):
     The traffic is neither encrypted nor authenticated by a token: use a private network's
     address."""
     num_hosts: int = Field(default=1, ge=1)
-    """Hosts of the gang, each with a trainer service. The ranks are shared out evenly."""
+    """Hosts of the worker group, each with a trainer service. All have the same number of ranks."""
     host: int = Field(default=0, ge=0)
     """Number of this host; 0 leads, the others have ranks and do as it says."""
     leader: str = ""
@@ -35,10 +35,10 @@ class TrainerSettings(ServiceSettings):
     kernel chooses. The traffic is neither encrypted nor authenticated: it must be of loopback or of
     a private network."""
     host_wait_seconds: float = Field(default=600.0, gt=0)
-    """Time that the gang waits for a host that is not there before the attempt counts as failed."""
+    """Time to wait for a missing host before the attempt counts as failed."""
     preload_ranks: int = Field(default=1, ge=0)
     """Ranks started at once, before a stage asks: importing takes longer than anything else."""
     max_restarts: int = Field(default=3, ge=0)
-    """Restarts of the gang without a newly trained step before the stage fails."""
+    """Restarts of the worker group without a newly trained step before the stage fails."""
     stop_seconds: float = Field(default=8.0, ge=0)
     """Time that ranks may take to stop before they are killed."""

@@ -99,7 +99,7 @@ def _load(path: str, name: str) -> Any:
 
 
 def _tokenizer(model: str | None, trusts_code: bool) -> Any:
-    """Returns the model's tokenizer; None where it cannot be loaded, which few classes mind."""
+    """Returns the model's tokenizer; None if it cannot be loaded, as few classes need it."""
     if not model:
         return None
     from transformers import AutoTokenizer

@@ -32,7 +32,7 @@ _UNKNOWN_ROOT = re.compile(r"\$\{[^}]*\}/")
 COMMAND_LINE = "command line"
 _YAML = (".yaml", ".yml")
 _MODULE = re.compile(r"(?!-)(?!.*\.ya?ml$)(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
-"""veRL's modules and recipes' as one word, which neither an option nor a configuration is."""
+"""The words that name a module of veRL or a recipe; options and configurations do not match."""
 _SECTIONS = ("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "model.", "optim.", "critic.")
 _HYDRA_MAIN = re.compile(r"@hydra\.main\((?P<arguments>[^)]*)\)")
 _HYDRA_ARGUMENT = re.compile(r"(config_path|config_name)\s*=\s*[\"']([^\"']+)[\"']")

@@ -147,8 +147,8 @@ def name_key_value_heads(config: PretrainedConfig, directory: Path) -> None:
 def without_dropout(config: PretrainedConfig) -> dict[str, JsonValue]:
     """Returns the override that turns off each dropout of a model and of its parts.
 
-    Log-probabilities that ratios are taken of come from passes without dropout, so a policy that
-    trains with it is not the one that they are of.
+    The log-probabilities in ratios are computed without dropout, so training with dropout would
+    compare different policies.
     """
     return _off(config.to_dict())
 

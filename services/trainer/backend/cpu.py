@@ -44,7 +44,7 @@ def _peak_memory_bytes(*_: object) -> int:
 
 
 def _device_module() -> types.ModuleType:
-    """Returns a module that takes the place of `torch.cuda` in verl."""
+    """Returns a module that replaces `torch.cuda` in verl."""
     module = types.ModuleType("processor")
     memory = ("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved")
     for name in memory:

@@ -1,4 +1,4 @@
-"""The factor of losses with gradients in float16, whose smallest numbers are not small."""
+"""The loss scale for gradients in float16, where small values underflow."""
 
 from dataclasses import dataclass
 from typing import cast

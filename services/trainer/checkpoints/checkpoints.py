@@ -1,6 +1,6 @@
 """The checkpoints of a stage; those of an adapter hold a hash of the base it was trained on.
 
-Hashing the merged weights would not do: another processor may round their product differently.
+Hashing the merged weights would not do: another CPU may round their product differently.
 """
 
 from collections.abc import Iterable

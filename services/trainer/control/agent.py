@@ -27,7 +27,7 @@ StartPart = Callable[[RankPlaces], Awaitable[Gang]]
 
 
 class HostAgent:
-    """Joins the gang again and again until told to stop; no rank outlives the stream.
+    """Joins the leader's worker group, and rejoins until stopped; no rank outlives the stream.
 
     agent = HostAgent(settings=settings, tenant="", stub=stub, state=state, start=start, stop=stop)
     await agent.serve_leader()
@@ -54,7 +54,7 @@ class HostAgent:
         self._outgoing: asyncio.Queue[pb.JoinGangRequest] = asyncio.Queue(MAX_QUEUED)
 
     async def serve_leader(self) -> None:
-        """Obeys the leader until told to stop; then kills the ranks, as the gang cannot go on."""
+        """Runs the leader's orders until stopped; then kills the ranks, which ends the attempt."""
         last_reason = ""
         while not self._stop.is_set():
             reason = await self._serve_until_lost()

@@ -1,4 +1,4 @@
-"""One attempt of a gang to train a stage, and how long the gang may be silent."""
+"""One attempt to train a stage, and the watchdog of its ranks."""
 
 import asyncio
 import math
@@ -27,16 +27,16 @@ SHOWN_SILENCE_SECONDS = 2.0
 TOLD_SILENCE_SECONDS = 30.0
 """Shorter silences are micro-batches: after their end they would push all other waits out."""
 MIN_LISTEN_SECONDS = 0.1
-"""Least time to listen: what ranks sent while the service was held up counts, however late."""
+"""Least time to listen, so that events count that ranks sent while the service was blocked."""
 TRAINING = "training"
-"""What activities of the first rank begin with while it has a step in hand."""
+"""Prefix of the first rank's activities during a step."""
 
 
 class Watchdog:
-    """Measures how long a gang may still be silent.
+    """Detects ranks that have been silent for too long.
 
-    Any rank's event counts: ranks that wait for one another cannot go on for long without each. A
-    rank that reported a wait with a deadline may be silent until then.
+    An event of any rank counts, as ranks that wait for one another cannot go on alone. A rank that
+    reported a wait with a deadline may be silent until then.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -50,7 +50,7 @@ class Watchdog:
 
     @property
     def timeout_reason(self) -> str:
-        """The reason to give for a gang whose time is over."""
+        """The reason to report for ranks that were silent for too long."""
         return (
             f"no rank gave a sign of life for {self.silent_seconds:.0f} s or reported a wait "
             "(`synchronizer.sync_timeout`)"
@@ -87,7 +87,7 @@ class Watchdog:
             )
 
     def remaining_seconds(self) -> float:
-        """Returns the seconds until the gang counts as stuck."""
+        """Returns the seconds until the ranks count as stuck."""
         if self._last_event_at is None:
             return self._started + self._first_seconds - self._clock()
         excused = max([self._last_event_at, *self._waits.values()])
@@ -126,7 +126,7 @@ class StageResult:
 
 
 class StageAttempt:
-    """One attempt of a gang to train the stage; the first rank that does not finish ends it."""
+    """One attempt of the ranks to train the stage; the first that does not finish ends it."""
 
     def __init__(
         self,
@@ -242,7 +242,7 @@ class StageAttempt:
         return self._unneeded_since + self._stop_seconds - now
 
     async def _await_event(self, seen: int, seconds: float) -> RankEvent | RankDied | None:
-        """Returns the gang's next event; None when news, the stop or the time limit come first."""
+        """Returns the ranks' next event; None when news, the stop or the time limit come first."""
         receiving = asyncio.create_task(self._gang.next_event())
         others: list[asyncio.Task[object]] = [
             asyncio.create_task(self._stop.wait()),

@@ -1,4 +1,4 @@
-"""The gang: the rank processes of a stage, started together, given orders, stopped together."""
+"""The worker group: the rank processes of a stage, started, ordered and stopped together."""
 
 import asyncio
 import contextlib
@@ -62,7 +62,7 @@ class _Rank:
 
 
 class Gang:
-    """The rank processes of a stage; a caller that receives `RankDied` kills the others.
+    """A worker group: the ranks of a stage; a caller that receives `RankDied` kills the others.
 
     gang = await Gang.start(num_ranks=2, log_level="INFO", log_format="text")
     gang.send_stage(stage)
@@ -143,7 +143,7 @@ class Gang:
         return cls(await _start_ranks(places, command, shared, None))
 
     def _join(self, host: HostLink, places: RankPlaces, number: int) -> None:
-        """Makes the ranks of another host a part of this gang."""
+        """Adds the ranks of another host to this group."""
 
         def report(message: trainer_pb2.RankReport) -> None:
             if message.ended:
@@ -164,7 +164,7 @@ class Gang:
 
     @property
     def num_ranks(self) -> int:
-        """Number of processes in the gang, on all hosts."""
+        """Number of processes in the group, on all hosts."""
         return self._num_ranks
 
     @property
@@ -235,7 +235,7 @@ class Gang:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangNetwork:
-    """The other hosts of a gang, and the address of this one."""
+    """The other hosts of a worker group, and the address of this one."""
 
     address: str
     hosts: tuple[HostLink, ...] = ()
@@ -252,7 +252,7 @@ class GangNetwork:
 
 
 StartGang = Callable[[int], Awaitable[Gang]]
-"""Starts a gang with this number of ranks."""
+"""Starts a worker group with this number of ranks."""
 
 
 def _log_variables(level: str, style: str) -> dict[str, str]:
@@ -336,7 +336,7 @@ def _how_it_ended(rank: _Rank, code: int) -> str:
 
 
 class GangManager:
-    """Keeps a gang between stages: importing torch takes longer than building a small model."""
+    """Keeps the ranks between stages: importing torch takes longer than building a small model."""
 
     def __init__(self, *, start: StartGang, state: TrainerState, stop_seconds: float) -> None:
         self._start = start
@@ -350,7 +350,7 @@ class GangManager:
         return self._gang is not None
 
     async def gang_with(self, num_ranks: int) -> Gang:
-        """Returns the current gang if it has that many ranks, else a new one."""
+        """Returns the current group if it has `num_ranks` ranks, else a new one."""
         await self.stop_unfit(num_ranks)
         if self._gang is None:
             self._gang = await self._start(num_ranks)
@@ -358,7 +358,7 @@ class GangManager:
         return self._gang
 
     async def stop_unfit(self, num_ranks: int) -> None:
-        """Stops a gang that has another number of ranks, or lacks one of its hosts."""
+        """Stops a group that has another number of ranks, or lacks one of its hosts."""
         gang = self._gang
         if gang is not None and (gang.num_ranks != num_ranks or not gang.is_whole):
             await self.stop()

@@ -84,7 +84,9 @@ class HostLink:
         if self.is_lost:
             return
         self.is_lost = True
-        logger.error("a host of the gang is lost", extra={"host": self.name, "reason": reason})
+        logger.error(
+            "a host of the worker group is lost", extra={"host": self.name, "reason": reason}
+        )
         if self.on_loss is not None:
             self.on_loss(f"{self.name} {reason}")
 
@@ -158,10 +160,10 @@ class Hosts:
 
     def _admit(self, hello: pb.HostHello) -> HostLink:
         if hello.tenant != self._tenant:
-            raise Forbidden("the host is of another tenant than the gang")
+            raise Forbidden("the host is of another tenant than the leader")
         if not 0 < hello.host < self.num_hosts or hello.num_hosts != self.num_hosts:
             raise InvalidRequest(
-                f"host {hello.host} of {hello.num_hosts} wants to join a gang of "
+                f"host {hello.host} of {hello.num_hosts} wants to join a worker group of "
                 f"{self.num_hosts}: give all hosts the same TRINITY_TRAINER_NUM_HOSTS, and each "
                 "its own TRINITY_TRAINER_HOST below it"
             )
@@ -177,7 +179,7 @@ class Hosts:
             )
         if is_loopback(hello.address) != is_loopback(self.address):
             raise PreconditionFailed(
-                f"host {hello.host} has the address {hello.address} in the gang, and the leader "
+                f"host {hello.host} gives its ranks the address {hello.address}, and the leader "
                 f"{self.address}: give each its own in one private network as "
                 "TRINITY_TRAINER_GANG_ADDRESS"
             )

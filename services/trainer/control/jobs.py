@@ -44,7 +44,7 @@ class TrainingJob:
     order: StageOrder
     num_ranks: int
     silence_seconds: float
-    """Time limit for a gang without a sign of life."""
+    """Time limit for ranks without a sign of life."""
 
 
 class StageWatcher:
@@ -220,7 +220,7 @@ class ReadinessCondition(StrEnum):
 
     SYNCHRONIZER = "the synchronizer does not answer"
     BUFFER = "the buffer does not answer"
-    GANG = "a stage is wanted and there is no gang"
+    GANG = "a stage is wanted and its ranks are not started"
 
 
 WAITS_FOR = {

@@ -1,4 +1,4 @@
-"""The place of a host in a gang: its ranks and its address."""
+"""The ranks of a host, and its address."""
 
 from dataclasses import dataclass
 

@@ -120,7 +120,7 @@ class TrainerState:
 
 
 class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
-    """Answers from the state; hands streams of other hosts to the gang."""
+    """Answers from the state; passes the streams of other hosts to the leader's `Hosts`."""
 
     def __init__(self, state: TrainerState, hosts: Hosts | None = None) -> None:
         self._state = state
@@ -131,7 +131,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         request_iterator: AsyncIterator[trainer_pb2.JoinGangRequest],
         context: grpc.aio.ServicerContext,
     ) -> AsyncIterator[trainer_pb2.JoinGangResponse]:
-        """Serves the stream of another host of the gang.
+        """Serves the stream of another host.
 
         Raises: PreconditionFailed if this trainer does not lead several hosts.
         """
@@ -139,7 +139,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         if self._hosts is None:
             await anext(request_iterator, None)  # a token of another tenant is refused here
             raise PreconditionFailed(
-                "this trainer leads no gang of several hosts: give it TRINITY_TRAINER_NUM_HOSTS, "
+                "this trainer does not lead several hosts: give it TRINITY_TRAINER_NUM_HOSTS, "
                 "and no TRINITY_TRAINER_HOST"
             )
         async for response in self._hosts.serve(request_iterator):

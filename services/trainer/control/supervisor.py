@@ -155,14 +155,14 @@ class TrainingSupervisor:
                 continue
             if end.outcome is not StageOutcome.DIED:
                 return end
-            logger.error("the gang died", extra={"reason": end.reason})
+            logger.error("the ranks died", extra={"reason": end.reason})
             starts_without_progress = 1 if made_progress else starts_without_progress + 1
             if starts_without_progress > self._settings.max_restarts:
                 return StageResult(StageOutcome.RETRIES_EXHAUSTED, end.reason)
 
     async def _attempt(self, job: TrainingJob) -> tuple[StageResult, bool]:
         """Makes one attempt; returns its end, and whether a step was trained for the first time."""
-        # Stopping takes a while, in which a host may go: a gang is started of those there after it.
+        # A host may leave while ranks stop: the new ones start on the hosts that are there then.
         await self._gang_manager.stop_unfit(job.num_ranks)
         if (end := await self._await_hosts(job)) is not None:
             return end, False
@@ -203,7 +203,7 @@ class TrainingSupervisor:
         return await asyncio.shield(attempt.saved_step)
 
     async def _await_hosts(self, job: TrainingJob) -> StageResult | None:
-        """Waits until all hosts of the gang are there; returns the end if they do not come."""
+        """Waits until all hosts have joined; returns the end of the attempt if they do not."""
         limit, started = self._settings.host_wait_seconds, time.monotonic()
         while missing := self._hosts.missing:
             is_known = self._watcher.is_connected
@@ -219,7 +219,7 @@ class TrainingSupervisor:
                 return StageResult(StageOutcome.DIED, reason)
             self._state.set_wait(
                 HOSTS_WAIT,
-                waits_for="hosts of the gang",
+                waits_for="hosts of the worker group",
                 reason=f"host {numbers} of {self._hosts.num_hosts} is not there",
                 deadline_seconds=limit,
                 waited_seconds=waited,

@@ -40,7 +40,7 @@ PORT, PEERS_PORT = 50_050, 50_051
 OPERATOR = "198.18.0.2"
 """The address of this process, which all hosts reach."""
 HOSTS = ("leader", "other")
-LOST = "a host of the gang is lost"
+LOST = "a host of the worker group is lost"
 DIED = "on host 1 (198.18.2.2)"
 THERE, BACK = ("leader", "other"), ("other", "leader")
 

@@ -162,7 +162,10 @@ async def test_a_gang_says_for_which_host_it_waits_and_leaves_a_stage_that_is_ca
     async with supervised(peers, [BUSY], hosts=Hosts(num_hosts=2)) as trainer:
         await trainer.until(lambda: bool(peers.trainer.waits))
         (wait,) = peers.trainer.waits
-        assert (wait.waits_for, wait.reason) == ("hosts of the gang", "host 1 of 2 is not there")
+        assert (wait.waits_for, wait.reason) == (
+            "hosts of the worker group",
+            "host 1 of 2 is not there",
+        )
         await peers.cancel()
         await trainer.until(lambda: peers.trainer.activity == "waiting for a stage")
     assert (peers.failure, trainer.gangs.num_starts) == ("", 0)

@@ -65,7 +65,7 @@ def _report_orders(work: Conversion) -> None:
 
 
 def _report_critics_batch(work: Conversion, mini: int) -> None:
-    """Reports the critic's mini-batch, which matters where it is not the actor's."""
+    """Reports the critic's mini-batch; it matters only if it differs from the actor's."""
     critic = work.settings.take("critic.ppo_mini_batch_size") if work.has_critic else None
     if critic is not None and critic.value == mini:
         work.report.not_needed.append((critic, f"it is {MINI}"))
@@ -74,7 +74,7 @@ def _report_critics_batch(work: Conversion, mini: int) -> None:
 
 
 def _report_ends(work: Conversion) -> None:
-    """Reports the ends of schedules, which do not matter where the rate stays as it is."""
+    """Reports the ends of schedules; they do not matter if the rate is constant."""
     styles = [work.settings.peek(f"{ACTOR}.optim.{name}") for name in _KINDS]
     if any(style not in (None, "constant") for style in styles):
         return

@@ -194,7 +194,7 @@ def _put_column(work: Conversion, key: str, name: str, default: str, remark: str
 
 
 def _put_sampling(work: Conversion, key: str) -> None:
-    """Converts sampling in evaluations, which is at `val_kwargs.temperature`, 0 by default."""
+    """Converts sampling in evaluations; `val_kwargs.temperature` is 0 by default."""
     settings = work.settings
     if (n := _of_evaluation(work, "n")) is not None and n.value is not None:
         work.put(f"{key}.repeat_times", n.value, n)

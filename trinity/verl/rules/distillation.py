@@ -89,7 +89,7 @@ def convert_distillation(work: Conversion) -> None:
 
 
 def _put_whole_distributions(work: Conversion, enabled: VerlSetting) -> None:
-    """Converts a teacher whose distributions the loss compares, which is one in the trainer."""
+    """Converts a teacher in the trainer, with distributions that the loss compares."""
     section = "algorithm.distillation"
     has_rewards = work.settings.value(f"{_LOSS}.use_task_rewards", True) is True
     mode = work.settings.take(f"{_LOSS}.loss_mode")

@@ -89,7 +89,7 @@ def _put_turns(work: Conversion) -> None:
 
 
 def _judges(machines: VerlMachines, reserved: int, per_judge: int) -> int:
-    """Returns the engines of the other model in an explorer, which is on one machine."""
+    """Returns the engines of the other model in an explorer; it is on one machine."""
     if not per_judge:
         return 0
     most = (reserved or machines.gpus // _SHARE) // per_judge

@@ -129,7 +129,7 @@ def _put_choice(work: Conversion, key: str) -> str:
         if key.endswith("strategy") and key.startswith(ACTOR):
             work.put("trainer.trainer_strategy", "fsdp2", setting)
         else:
-            work.report.not_needed.append((setting, "FSDP2 trains, which is the default"))
+            work.report.not_needed.append((setting, "FSDP2 is the default"))
         return ""
     work.put("trainer.trainer_strategy", "fsdp2", setting, f"in the place of {value}")
     return value
@@ -235,7 +235,7 @@ def _put_balance(work: Conversion, section: str) -> None:
 
 
 def _put_aux_loss(work: Conversion, setting: VerlSetting, *, is_on: bool) -> None:
-    """Converts the factor of the balance, which acts in veRL where its type is given alone."""
+    """Converts the factor of the balance; veRL ignores it unless its type is given."""
     if is_on:
         work.put("algorithm.router_aux_loss_coef", setting.value, setting)
         work.report.advice.append(

@@ -33,7 +33,7 @@ _FAST = (
 )
 """Names below the actor, the reference and their back end; each changes memory and time alone."""
 MTP = (
-    "layers that predict further tokens are not trained here, which the others do not need: give "
+    "multi-token prediction layers are not trained here and the others do not need them: give "
     "`enable_train=False`; to draft with them in rollout, give vLLM's `speculative_config` in "
     "`explorer.rollout_model.extra_engine_args`"
 )

@@ -16,7 +16,7 @@ ROWS: tuple[KeyRow, ...] = (
     combined_row(
         "data.train_files",
         f"{_INPUT}.taskset.path, {_INPUT}.tasksets[i].path",
-        "each file is a taskset, which reads that file alone",
+        "each file becomes a separate taskset",
     ),
     combined_row("data.val_files", f"{_INPUT}.eval_tasksets[i].path", "likewise"),
     combined_row("data.prompt_key", f"{_INPUT}.taskset.format.prompt_key", "of every taskset"),
