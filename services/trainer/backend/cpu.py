@@ -144,7 +144,7 @@ def _register_engines() -> None:
 
 
 def _load_value_heads_as_configured() -> None:
-    """Replaces verl's loader, which requests flash attention whatever the configuration says."""
+    """Replaces verl's loader, which always requests flash attention."""
     import verl.utils.model
     from transformers import AutoModelForTokenClassification, PretrainedConfig
 

@@ -174,7 +174,7 @@ class RowEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries no 
     shown: TeacherTokens | None = None
     """In a teacher's engine: its distributions for the last micro-batch."""
     lesson: Lesson | None = None
-    """What the next micro-batch is compared with."""
+    """The teacher's distributions and the divergence for the next micro-batch."""
     shares_prompts = False
     """True if rows of one prompt may compute it once."""
     replays_experts = True

@@ -39,7 +39,7 @@ class BestVersion:
         self._source = found.path
 
     def _holds(self, weights: WeightsOnDisk) -> bool:
-        """Returns true for the copy that an earlier life has made of it."""
+        """Returns true if an earlier incarnation already copied this version."""
         here, there = self._root / MANIFEST_NAME, weights.path / MANIFEST_NAME
         try:
             return self._source is None and here.read_bytes() == there.read_bytes()

@@ -48,7 +48,7 @@ class CheckpointStore:
         self._ranks = ranks
 
     def remove_uncommitted(self, committed: Iterable[Path], incarnation: int) -> None:
-        """Removes what earlier incarnations wrote and never committed; called by the first rank."""
+        """Removes uncommitted files of earlier incarnations; called by the first rank."""
         kept = {path.name for path in committed}
         remove_leftovers(self._root, kept=kept, incarnation=incarnation)
 

@@ -49,7 +49,7 @@ _HASHES: TypeAdapter[tuple[TensorHash, ...]] = TypeAdapter(tuple[TensorHash, ...
 def dealt_to(ranks: Ranks, tensors: NamedTensors) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the tensors of this rank: each is dealt to the rank with the fewest bytes so far.
 
-    All ranks see all tensors in the same order, so they agree without a word.
+    All ranks see all tensors in the same order, so they agree without communication.
     """
     deal = Deal(ranks.num_ranks)
     for name, tensor in tensors:

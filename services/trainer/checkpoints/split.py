@@ -1,6 +1,6 @@
-"""Tensors that ranks hold in pieces, and their way to the rank that writes or hashes them.
+"""Sharded tensors, and their transfer to the rank that writes or hashes them.
 
-split = SplitTensor.of(parameter, ranks)           # no word between the ranks
+split = SplitTensor.of(parameter, ranks)           # without communication
 write_files(directory, planned, tensors, ranks, life)  # each rank its pieces, into writers' files
 whole = split.gather_to(2, ranks, torch.bfloat16)  # on rank 2; None on the others
 MergedTensor(base=split, ...).gather_to(2, ranks)  # with an adapter's change

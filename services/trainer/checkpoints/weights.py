@@ -184,7 +184,7 @@ class WeightsStore:
         self._published: list[WeightsOnDisk] = []
 
     def load_announced(self, published: Iterable[WeightsOnDisk], incarnation: int) -> None:
-        """Begins with the announced versions, and removes other leftovers of earlier lives."""
+        """Adopts the announced versions, and removes other leftovers of earlier incarnations."""
         self._published = sorted(p for p in published if p.path.parent == self._root)
         known = {weights.path.name for weights in self._published}
         remove_leftovers(self._root, kept=known, incarnation=incarnation)
@@ -366,7 +366,7 @@ def next_copy(damaged: WeightsOnDisk) -> WeightsName:
 
 
 def remove_leftovers(root: Path, *, kept: set[str], incarnation: int) -> None:
-    """Removes what earlier incarnations began and never announced; creates the root if missing."""
+    """Removes unannounced files of earlier incarnations; creates the root if missing."""
     root.mkdir(parents=True, exist_ok=True)
     for path in root.iterdir():
         if path.name not in kept and _is_leftover(path, incarnation):

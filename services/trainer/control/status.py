@@ -109,7 +109,7 @@ class TrainerState:
             )
 
     def clear_wait(self, name: str, *, told_from: float | None = None) -> None:
-        """Records that a wait is over, as `WaitRegistry.clear` does."""
+        """Clears a wait, as `WaitRegistry.clear` does."""
         if self.heartbeats is not None:
             self.heartbeats.waits.clear(name, told_from=told_from)
 

@@ -271,7 +271,7 @@ class Actor:
                 )
 
     def load(self, directory: Path) -> None:
-        """Reads what `save` wrote.
+        """Continues from the files that `save` wrote.
 
         Raises: UserError if only one of the checkpoint and this model has an adapter.
         """

@@ -295,7 +295,7 @@ def estimate_advantages(
 def estimate_anew(
     functions: EstimationFunctions, prepared: PreparedBatch
 ) -> tuple[RolloutRows, CorrectionResult, TokenAdvantages]:
-    """Makes what follows the policy from its outputs in `prepared`, for the rows of an update.
+    """Recomputes advantages for the rows of an update from the current policy's outputs.
 
     Rewards, values and old log-probabilities stay those from before the step. A token
     that was rejected before the step stays so.

@@ -129,7 +129,7 @@ class Learner:
             self._kl_coefficients.save(directory)
 
     def load(self, directory: Path) -> None:
-        """Reads what `save` wrote; call it only for a directory whose manifest was verified."""
+        """Continues from a checkpoint; its manifest must have been verified."""
         self._roles.actor.load(directory)
         if self._roles.critic is not None:
             self._roles.critic.load(directory)

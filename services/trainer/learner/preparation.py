@@ -63,7 +63,7 @@ class BatchPreparation:
         self._roles = roles
 
     def prepare_batch(self, batch: TrainBatch, *, kl_coef: float) -> PreparedBatch:
-        """Computes all that is known before a weight changes; `kl_coef` is the reward penalty's.
+        """Computes the inputs of the step before weights change; `kl_coef` is the reward penalty's.
 
         Raises: UserError when an advantage needs data that the batch does not have.
         """
@@ -99,10 +99,10 @@ class BatchPreparation:
         return replace(estimated, metrics={**prepared.metrics, **estimate.metrics, **seconds})
 
     def for_update(self, prepared: PreparedBatch, number: int) -> PreparedBatch:
-        """Returns the rows of an update with all that compares them made from the policy as it is.
+        """Returns an update's rows with advantages and selected tokens of the current policy.
 
-        `number` counts the updates of the step, from 0: the first begins with the policy that was
-        asked before the step, each other one asks it in one more pass.
+        `number` counts the updates of the step from 0. Update 0 uses the policy's outputs from
+        before the step, each later one runs another forward pass.
         """
         makes_anew = self._functions.follows_policy or self._functions.corrects_in_loss
         if not (makes_anew or self._select_tokens) or prepared.is_expert_B.all():
@@ -179,7 +179,7 @@ def _made_anew(
     correction: CorrectionResult,
     found: TokenAdvantages,
 ) -> PreparedBatch:
-    """Writes what an update computed again into its rollouts' rows."""
+    """Writes the recomputed values of an update into its rollouts' rows."""
     numbers, corrections_BT = rollouts.numbers, prepared.corrections_BT
     mask_NT = correction.mask_BT if found.mask_BT is None else found.mask_BT
     if corrections_BT is not None and correction.weights_BT is not None:

@@ -152,7 +152,7 @@ class CriticTargets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageInputs:
-    """The lasting inputs of an advantage that each update computes again."""
+    """The fixed inputs of an advantage that each update recomputes."""
 
     rewards_BT: FloatMatrix
     """With the KL penalty already subtracted."""
