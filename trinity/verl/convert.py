@@ -328,7 +328,7 @@ def _convert_setting(work: Conversion, setting: VerlSetting) -> None:
     elif setting.value == {}:
         work.report.not_needed.append((setting, "it is empty"))
     elif setting.value in row.neutral:
-        work.report.not_needed.append((setting, "that is so here in any case"))
+        work.report.not_needed.append((setting, "this is always the case here"))
     elif setting.key.startswith("critic.") and not work.has_critic:
         work.report.not_needed.append((setting, "the algorithm has no critic"))
     else:

@@ -60,7 +60,7 @@ def _report_orders(work: Conversion) -> None:
     """Reports the sizes and orders that have their effect without a key."""
     why = "refills are drawn as they are needed (`buffer.max_refill_rounds`)"
     work.report_not_needed("data.gen_batch_size", why)
-    why = "a pass sums up its rows in any order"
+    why = "the order of rows in a pass does not matter"
     work.report_not_needed("actor_rollout_ref.actor.shuffle", why)
 
 

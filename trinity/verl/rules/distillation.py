@@ -112,7 +112,7 @@ def _put_whole_distributions(work: Conversion, enabled: VerlSetting) -> None:
         why = "without `use_task_rewards` veRL's coefficient is 1"
         work.report_not_needed(f"{_LOSS}.distillation_loss_coef", why)
     for name in ("loss_max_clamp", "log_prob_min_clamp"):
-        why = "words that the teacher does not tell count as one, so that no term grows without end"
+        why = "words outside the top k count as one, so that no term is unbounded"
         work.report_left_out(f"{_LOSS}.{name}", why)
     for name in ("policy_loss_mode", "clip_ratio", "clip_ratio_low", "clip_ratio_high"):
         work.report_not_needed(f"{_LOSS}.{name}", _IN_LOSS)

@@ -262,7 +262,7 @@ def _put_kind(work: Conversion) -> None:
     if kind.value == KIND:
         work.put(f"{OURS}.engine_type", kind.value, kind)
     else:
-        why = "vLLM rolls out in its place, with the same model and sampling"
+        why = "vLLM rolls out instead, with the same model and sampling"
         work.report.left_out.append((kind, why))
 
 
@@ -296,7 +296,7 @@ def _put_judge_kind(work: Conversion, key: str) -> None:
     if kind == KIND:
         work.report_not_needed(key, "vLLM is the engine of the reward model, too")
     else:
-        work.report_left_out(key, "the reward model runs in vLLM in its place")
+        work.report_left_out(key, "the reward model runs in vLLM instead")
 
 
 def is_fully_async(work: Conversion) -> bool:

@@ -69,7 +69,7 @@ _EXACT_DTYPES = {
     },
 }
 """Keys of dtypes that are always float32 here, each with its use in the trainer."""
-_SHARDED = "FSDP2 shards over all ranks in its place"
+_SHARDED = "FSDP2 shards over all ranks instead"
 MONITORS = ("wandb", "mlflow", "tensorboard")
 LORA_RANKS = (
     "actor_rollout_ref.model.lora_rank",
@@ -208,7 +208,7 @@ def _put_types(work: Conversion) -> None:
         if setting is None or setting.value is None:
             continue
         if _DTYPES.get(_plain(setting.value)) == "float32":
-            work.report.not_needed.append((setting, "that is so here in any case"))
+            work.report.not_needed.append((setting, "this is always the case here"))
         else:
             work.report.advice.append(
                 f"{key}={setting.value} ({setting.where}): the trainer {doing} in float32, which "
@@ -326,7 +326,7 @@ def convert_evaluation_alone(work: Conversion) -> None:
     if setting is None:
         return
     if setting.value is not True:
-        work.report.not_needed.append((setting, "that is so here in any case"))
+        work.report.not_needed.append((setting, "this is always the case here"))
         return
     work.put("mode", "bench", setting, "evaluates the model, or a run's checkpoints")
     if work.settings.peek("trainer.total_training_steps") == 0:

@@ -42,7 +42,7 @@ QAT = (
     "afterwards"
 )
 _IN_BACK_END = ("entropy_checkpointing", "entropy_from_logits_with_chunking")
-_SAME_AS_ACTOR = "the reference is laid out as the actor is"
+_SAME_AS_ACTOR = "the reference is sharded like the actor"
 
 _MODEL_ROWS: tuple[KeyRow, ...] = (
     renamed_row(f"{_MODEL}.path", "model.model_path"),
@@ -71,7 +71,7 @@ _MODEL_ROWS: tuple[KeyRow, ...] = (
     ),
     *not_needed_rows("the model is read from its directory", f"{_MODEL}.use_shm"),
     *left_out_rows(
-        "it changes memory and time alone",
+        "it affects memory and time only",
         f"{_MODEL}.enable_activation_offload",
         f"{_MODEL}.use_liger",
         f"{_MODEL}.tiled_mlp.*",
@@ -91,12 +91,14 @@ _MODEL_ROWS: tuple[KeyRow, ...] = (
         "engines always load the adapter merged into the weights", f"{_MODEL}.lora.merge"
     ),
     *missing_rows(
-        "an adapter begins as peft's does",
+        "adapters are initialized as in peft",
         f"{_MODEL}.lora.lora_A_init_method",
         neutral=("kaiming",),
     ),
     *missing_rows(
-        "an adapter begins as peft's does", f"{_MODEL}.lora.lora_B_init_method", neutral=("zero",)
+        "adapters are initialized as in peft",
+        f"{_MODEL}.lora.lora_B_init_method",
+        neutral=("zero",),
     ),
     *missing_rows("an adapter's layers have no dropout", f"{_MODEL}.lora.dropout", neutral=(0,)),
     *missing_rows("there is no such option of LoRA", f"{_MODEL}.lora.*"),
@@ -158,7 +160,9 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
             neutral=("torch.optim",),
         )
     ),
-    *missing_rows("a schedule is half a cosine", f"{_ACTOR}.optim.num_cycles", neutral=(0.5,)),
+    *missing_rows(
+        "the cosine schedule is always half a period", f"{_ACTOR}.optim.num_cycles", neutral=(0.5,)
+    ),
     renamed_row(f"{_ACTOR}.optim.lr_warmup_init", "algorithm.optimizer.lr_warmup_init"),
     *missing_rows(
         "weight decay stays as it is",
@@ -236,7 +240,7 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
     *left_out_rows("entropy is a metric of every step here", f"{_ACTOR}.calculate_entropy"),
     *not_needed_rows("the advantage declares its inputs", f"{_ACTOR}.calculate_sum_pi_squared"),
     *left_out_rows(
-        "it changes memory and time alone",
+        "it affects memory and time only",
         *(
             f"{section}.{name}"
             for section in (f"{_ACTOR}.fsdp_config", f"{_REF}.fsdp_config", _ACTOR, _REF)
@@ -255,7 +259,7 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
         f"{_ACTOR}.fsdp_config.mixed_precision.reduce_dtype", "", "gradients are summed in float32"
     ),
     *missing_rows(
-        "what chance decides follows from `seed`, the experiment's",
+        "randomness follows the experiment's `seed`",
         f"{_ACTOR}.fsdp_config.seed",
         f"{_ACTOR}.data_loader_seed",
         neutral=(42,),

@@ -24,7 +24,7 @@ _ACTOR = "actor_rollout_ref.actor"
 BACK_ENDS = ("megatron", "veomni", "torchtitan", "engine")
 """Sections below the actor's; `engine` is used by recipes with a custom back end."""
 FP8 = (
-    "FP8 is not trained in here: leave it out, the passes compute in `trainer.dtype`; rollout "
+    "FP8 training is not supported: leave it out, the passes compute in `trainer.dtype`; rollout "
     "alone in it is `explorer.rollout_model.extra_engine_args.quantization`"
 )
 _SPEED = "of another back end, where it changes memory and time"
@@ -77,7 +77,7 @@ def _section_rows(section: str) -> tuple[KeyRow, ...]:
     """Rows of one section of the actor's."""
     return (
         *(
-            combined_row(f"{section}.{name}", "", "FSDP2 shards over all ranks in its place")
+            combined_row(f"{section}.{name}", "", "FSDP2 shards over all ranks instead")
             for name in SIZES
         ),
         *(
@@ -97,7 +97,7 @@ def _section_rows(section: str) -> tuple[KeyRow, ...]:
         *left_out_rows(_SPEED, f"{section}.override_ddp_config.*"),
         *_transformer_rows(f"{section}.{TRANSFORMER}"),
         *missing_rows(
-            "what chance decides follows from `seed`, the experiment's",
+            "randomness follows the experiment's `seed`",
             f"{section}.seed",
             neutral=(42,),
         ),
@@ -114,11 +114,11 @@ ROWS: tuple[KeyRow, ...] = (
     *(row for name in BACK_ENDS for row in _section_rows(f"{_ACTOR}.{name}")),
     combined_row(f"{_ACTOR}.model_engine", "trainer.trainer_strategy", "all are `fsdp2`"),
     *not_needed_rows(
-        "the reference is laid out as the actor is",
+        "the reference is sharded like the actor",
         *(f"actor_rollout_ref.ref.{name}.*" for name in BACK_ENDS),
     ),
     *not_needed_rows(
-        "the critic is laid out as the actor is", *(f"critic.{name}.*" for name in BACK_ENDS)
+        "the critic is sharded like the actor", *(f"critic.{name}.*" for name in BACK_ENDS)
     ),
 )
 

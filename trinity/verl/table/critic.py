@@ -73,13 +73,13 @@ ROWS: tuple[KeyRow, ...] = (
         "critic.model.fsdp_config.grad_offload",
     ),
     *left_out_rows(
-        "it changes memory and time alone: `critic.ppo_micro_batch_size_per_gpu` is for each rank",
+        "it affects memory and time only: `critic.ppo_micro_batch_size_per_gpu` is for each rank",
         "critic.ppo_micro_batch_size",
         "critic.forward_micro_batch_size",
     ),
     *not_needed_rows("`actor_rollout_ref.rollout.n` says it", "critic.rollout_n"),
     *not_needed_rows(
-        "the critic is laid out as the actor is",
+        "the critic is sharded like the actor",
         "critic.strategy",
         "critic.use_dynamic_bsz",
         "critic.ulysses_sequence_parallel_size",

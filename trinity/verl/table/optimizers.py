@@ -11,7 +11,7 @@ from trinity.verl.row import (
 from trinity.verl.values import identity
 
 _ON_HOST = (
-    "it changes memory and time alone: `trainer.optimizer_offload` keeps the optimizer in the "
+    "it affects memory and time only: `trainer.optimizer_offload` keeps the optimizer in the "
     "host's memory"
 )
 KEPT_EXACT = {
@@ -33,7 +33,7 @@ def optimizer_rows(verl: str, ours: str) -> tuple[KeyRow, ...]:
         renamed_row(f"{more}.weight_decay", f"{ours}.weight_decay", convert=identity),
         renamed_row(f"{more}.betas", f"{ours}.betas", convert=identity),
         *missing_rows(
-            "AdamW's weight decay is apart from the gradient: give `weight_decay` 0 in its place",
+            "AdamW's weight decay is decoupled from the gradient: give `weight_decay` 0 instead",
             f"{more}.decoupled_weight_decay",
             neutral=(True,),
         ),
@@ -64,7 +64,7 @@ def optimizer_rows(verl: str, ours: str) -> tuple[KeyRow, ...]:
             ),
         ),
         *left_out_rows(
-            "it changes memory and time alone",
+            "it affects memory and time only",
             *(f"{more}.{name}" for name in ("fused", "foreach", "capturable")),
         ),
     )

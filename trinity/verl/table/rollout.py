@@ -168,7 +168,7 @@ ROWS: tuple[KeyRow, ...] = (
         neutral=(False,),
     ),
     *missing_rows(
-        "fire sampling is not here: give `temperature` and `top_p`",
+        "fire sampling is not supported: give `temperature` and `top_p`",
         f"{_ROLLOUT}.use_fire_sampling",
         neutral=(False,),
     ),

@@ -133,7 +133,7 @@ ROWS: tuple[KeyRow, ...] = (
     ),
     *optimizer_rows("optim", _OPTIMIZER),
     *left_out_rows(
-        "it changes memory and time alone",
+        "it affects memory and time only",
         "engine.use_torch_compile",
         "engine.activation_checkpointing",
         "engine.reshard_after_forward",
