@@ -21,7 +21,6 @@ from trinity.config.sizing.memory import GIB, MemoryTerm
 from trinity.config.sizing.model_shape import ModelShape, count_adapter, count_parameters
 from trinity.config.sizing.stage_sizes import (
     USABLE,
-    auxiliary_memory,
     engine_advice,
     engine_memory,
     local_shape,
@@ -94,7 +93,7 @@ def memory_lines(
 
 
 def _engine_lines(stage: StagePlan, shape: ModelShape, gpu_bytes: int | None) -> Iterator[str]:
-    engine = engine_memory(stage, shape, gpu_bytes or 0)
+    engine = engine_memory(stage.config.explorer.rollout_model, shape, gpu_bytes or 0)
     yield "  rollout engine   on each of its GPUs"
     shown = engine.terms if gpu_bytes else engine.terms[:-1]
     yield from _term_lines(shown)
@@ -128,7 +127,7 @@ def _auxiliary_lines(
     if shape is None:
         yield f"    there is no config.json of {model.model_path} here"
         return
-    engine = auxiliary_memory(model, shape, gpu_bytes or 0)
+    engine = engine_memory(model.engine, shape, gpu_bytes or 0)
     yield from _term_lines(engine.terms if gpu_bytes else engine.terms[:-1])
     if gpu_bytes is None or not cluster_gpus_of(stage).total:
         return

@@ -391,7 +391,8 @@ def plan_experiment(config: Config, *, now: datetime | None = None) -> Experimen
         for stage in stages
     )
     name = config.name
-    if starts_new_run(config) and not uses_run and _is_used(directory):
+    is_used = directory.is_dir() and any(directory.iterdir())
+    if starts_new_run(config) and not uses_run and is_used:
         name = f"{name}_{now or datetime.now():%Y%m%d%H%M%S}"
     return ExperimentPlan(
         tenant=config.tenant,
@@ -451,7 +452,3 @@ def _folders(config: Config) -> list[str]:
 def starts_new_run(config: Config) -> bool:
     """True if a file never continues a run that is there."""
     return not config.continue_from_checkpoint or config.trainer.resume_mode == "disable"
-
-
-def _is_used(directory: Path) -> bool:
-    return directory.is_dir() and any(directory.iterdir())

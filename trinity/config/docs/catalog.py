@@ -23,7 +23,6 @@ from trinity.config.loading.yaml import scalar
 from trinity.config.schema.base import (
     MAX_COUNT,
     KeyStatus,
-    RenamedKey,
     Section,
     choices_of,
     mark_of,
@@ -179,7 +178,7 @@ class ConfigKey:
     @property
     def is_section(self) -> bool:
         """True if it has keys below it and no value of its own."""
-        return self.field is not None and _is_section(self.field)
+        return self.field is not None and _section(self.field.annotation)
 
     @property
     def planned_values(self) -> dict[str, str]:
@@ -235,22 +234,14 @@ def _older(section: type[Section], prefix: str) -> Iterator[ConfigKey]:
             section=section,
             name=name,
             status=KeyStatus.RENAMED,
-            reason=_new_name(prefix, renamed),
+            reason=renamed.to[1:] if renamed.to.startswith("/") else f"{prefix}{renamed.to}",
         )
-
-
-def _new_name(prefix: str, renamed: RenamedKey) -> str:
-    return renamed.to[1:] if renamed.to.startswith("/") else f"{prefix}{renamed.to}"
 
 
 def _below(field: FieldInfo) -> str:
     if is_by_name(field):
         return ".<name>"
     return "[]" if get_origin(field.annotation) is tuple else ""
-
-
-def _is_section(field: FieldInfo) -> bool:
-    return isinstance(field.annotation, type) and issubclass(field.annotation, Section)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -229,7 +229,8 @@ def _property(
     if values:
         choices = choices_of(field)
         known = [*values, *choices.aliases, *choices.planned, *choices.replaced]
-        folded = {"type": "string", "pattern": f"^(?i:{'|'.join(map(_escape_pattern, known))})$"}
+        escaped = (value.replace("+", r"\+").replace(".", r"\.") for value in known)
+        folded = {"type": "string", "pattern": f"^(?i:{'|'.join(escaped)})$"}
         return {**described, "anyOf": [{"enum": known}, *_others(schema), INTERPOLATION, folded]}
     nothing = [{"type": "null"}] if is_container(field.annotation) else []
     return {**described, "anyOf": [schema, *nothing, INTERPOLATION]}
@@ -242,7 +243,3 @@ def _others(schema: dict[str, Any]) -> list[dict[str, Any]]:
         for option in schema.get("anyOf", [])
         if "enum" not in option and "const" not in option
     ]
-
-
-def _escape_pattern(value: str) -> str:
-    return value.replace("+", r"\+").replace(".", r"\.")

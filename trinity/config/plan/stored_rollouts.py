@@ -25,7 +25,7 @@ def resolve_stored_rollouts(stages: Sequence[StagePlan]) -> tuple[StagePlan, ...
 
 def _resolve_source(stage: StagePlan, before: Sequence[StagePlan]) -> StagePlan:
     buffer = stage.config.buffer.trainer_input.experience_buffer
-    if not _takes_stored(stage):
+    if stage.mode != "train" or stage.algorithm.row_schema != "experience":
         if buffer.source_run or buffer.source_stage:
             raise UserError(
                 f"stage `{stage.name}`: `experience_buffer.source_run` goes with `mode: train` and "
@@ -40,10 +40,6 @@ def _resolve_source(stage: StagePlan, before: Sequence[StagePlan]) -> StagePlan:
     if buffer.source_run:
         return _of_another_run(stage, buffer.source_run)
     return _of_earlier_stage(stage, before)
-
-
-def _takes_stored(stage: StagePlan) -> bool:
-    return stage.mode == "train" and stage.algorithm.row_schema == "experience"
 
 
 def _of_earlier_stage(stage: StagePlan, before: Sequence[StagePlan]) -> StagePlan:

@@ -240,13 +240,13 @@ def stages_of(config: Config) -> tuple[MergedStage, ...]:
     written = config.model_dump(exclude_unset=True)
     above = written.pop("stages")
     return tuple(
-        MergedStage(index=index, name=stage.pop("stage_name"), config=_laid_over(written, stage))
+        MergedStage(
+            index=index,
+            name=stage.pop("stage_name"),
+            config=Config.model_validate(deep_merge(written, stage)),
+        )
         for index, stage in enumerate(above)
     )
-
-
-def _laid_over(below: Mapping[str, object], above: Mapping[str, object]) -> Config:
-    return Config.model_validate(deep_merge(below, above))
 
 
 def deep_merge(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from trinity.algorithm.token_advantage import needs_of
 from trinity.config.plan.arithmetic import HEAD_CHUNK_TOKENS, head_settings, is_eager
 from trinity.config.plan.model import local_model_directory
-from trinity.config.plan.parts import AuxiliaryModel
 from trinity.config.plan.sizes import critic_rows, inference_rows, policy_rows
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.explorer import EngineConfig
@@ -309,17 +308,8 @@ def turn_memory(stage: StagePlan, shape: ModelShape, critic: ModelShape | None) 
     return TurnMemory(trainer=trainer, engine=engine)
 
 
-def engine_memory(stage: StagePlan, shape: ModelShape, gpu_bytes: int) -> EngineMemory:
-    """Returns the memory of the rollout engine on GPUs of `gpu_bytes`."""
-    return _memory_of(stage.config.explorer.rollout_model, shape, gpu_bytes)
-
-
-def auxiliary_memory(model: AuxiliaryModel, shape: ModelShape, gpu_bytes: int) -> EngineMemory:
-    """Returns the same for an engine of an auxiliary model."""
-    return _memory_of(model.engine, shape, gpu_bytes)
-
-
-def _memory_of(engine: EngineConfig, shape: ModelShape, gpu_bytes: int) -> EngineMemory:
+def engine_memory(engine: EngineConfig, shape: ModelShape, gpu_bytes: int) -> EngineMemory:
+    """Returns the memory of an engine, of the policy or of another model, on such GPUs."""
     split = _split_of(engine)
     room = cache_room(
         shape,

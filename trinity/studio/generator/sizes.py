@@ -10,7 +10,6 @@ from trinity.config.sizing.model_shape import ModelShape
 from trinity.config.sizing.stage_sizes import (
     USABLE,
     EngineMemory,
-    auxiliary_memory,
     engine_advice,
     engine_memory,
     local_shape,
@@ -97,7 +96,7 @@ def _bars(stage: StagePlan, gpu_bytes: int) -> Iterator[MemoryBar]:
     for model in stage.auxiliary_models if stage.needs_rollout else ():
         own = None if model.external is not None else local_shape(model.model_path)
         if own is not None:
-            memory = auxiliary_memory(model, own, gpu_bytes)
+            memory = engine_memory(model.engine, own, gpu_bytes)
             share = model.engine.gpu_memory_utilization
             remedy = (
                 "raise the `gpu_memory_utilization` or `tensor_parallel_size` of this model under "
@@ -110,8 +109,8 @@ def _bars(stage: StagePlan, gpu_bytes: int) -> Iterator[MemoryBar]:
 
 
 def _engine_bar(stage: StagePlan, shape: ModelShape, gpu_bytes: int) -> MemoryBar:
-    memory = engine_memory(stage, shape, gpu_bytes)
-    share = stage.config.explorer.rollout_model.gpu_memory_utilization
+    engine = stage.config.explorer.rollout_model
+    memory, share = engine_memory(engine, shape, gpu_bytes), engine.gpu_memory_utilization
     fits = memory.cached_tokens >= stage.max_model_len
     wanted = (
         memory.room * stage.max_model_len // memory.cached_tokens if memory.cached_tokens else GIB
