@@ -71,7 +71,6 @@ from trinity.config.schema.choices import (
     LearningRateSchedule,
     Mode,
 )
-from trinity.config.schema.data import TasksetConfig
 from trinity.config.schema.experiment import Config, MergedStage, check_stage_names, stages_of
 from trinity.errors import UserError
 from trinity.plugins import stage_variables
@@ -139,7 +138,9 @@ def _resolve_stage(
     sizes = None
     if algorithm:
         sizes = errors.attempt(lambda: resolve_sizes(config, algorithm, lengths, name, rollout))
-    data = errors.attempt(lambda: _data(config, lengths or SHORTEST, algorithm))
+    of_data = ErrorCollector()
+    data = _data(config, lengths or SHORTEST, algorithm, of_data)
+    errors.attempt(of_data.raise_all)
     operators: tuple[ResolvedOperator, ...] | None = ()
     if config.mode in EXPLORING:
         given = config.data_processor.experience_pipeline.operators
@@ -156,7 +157,7 @@ def _resolve_stage(
         lengths or SHORTEST,
         model or _Model(config.model.model_path, None, None, None, None),
         sizes or _smallest_sizes(config),
-        data or _correct_data(config, lengths or SHORTEST),
+        data,
         operators or (),
     )
     plan = plan.model_copy(
@@ -166,9 +167,9 @@ def _resolve_stage(
             "takes_turns": takes_turns,
         }
     )
-    if sizes and data:
+    if sizes and not of_data.text:
         plan = plan.with_train_step(errors.attempt(lambda: resolve_train_step(plan)) or "rows")
-    if algorithm and sizes and data:
+    if algorithm and sizes and not of_data.text:
         errors.attempt(lambda: check_algorithm(plan))
         errors.attempt(lambda: check_capacity(plan.replay, plan.num_rollout_rows))
     if sizes:
@@ -176,7 +177,7 @@ def _resolve_stage(
         errors.attempt(lambda: check_attention(plan))
     errors.attempt(lambda: check_turns(plan))
     errors.attempt(lambda: check_serving(plan))
-    if data:
+    if not of_data.text:
         errors.attempt(lambda: check_best_taskset(plan))
     errors.attempt(lambda: check_tool_calls(plan))
     errors.attempt(lambda: check_monitor_args(config.monitor))
@@ -200,50 +201,6 @@ def _smallest_sizes(config: Config) -> BatchSizes:
         ranks=1,
         max_token_len=SHORTEST.model,
     )
-
-
-def _correct_data(config: Config, lengths: SequenceLengths) -> _Data:
-    """Stands in for data with errors: the tasksets that have none."""
-    found = ErrorCollector()  # the errors are known
-    own = config.buffer.explorer_input
-    train = [
-        found.attempt(partial(_single_taskset, config, taskset, lengths))
-        for taskset in (own.to_train_on if config.mode in EXPLORING else ())
-    ]
-    held_out = [
-        found.attempt(partial(_single_evaluation, config, index, lengths))
-        for index in range(len(own.eval_tasksets))
-    ]
-    empty = config.model_copy(update={"buffer": BufferConfig()})
-    return _Data(
-        tuple(taskset for taskset in train if taskset),
-        tuple(taskset for taskset in held_out if taskset),
-        resolve_experience_buffer(empty, "both", "experience"),
-        (),
-    )
-
-
-def _single_taskset(
-    config: Config, taskset: TasksetConfig, lengths: SequenceLengths
-) -> ResolvedTaskset:
-    [resolved] = resolve_train_tasksets(
-        _with_input(config, taskset=taskset, tasksets=()), lengths, 1
-    )
-    return resolved
-
-
-def _single_evaluation(config: Config, index: int, lengths: SequenceLengths) -> ResolvedTaskset:
-    taskset = config.buffer.explorer_input.eval_tasksets[index]
-    named = taskset.model_copy(update={"name": taskset.name or f"eval_taskset_{index}"})
-    [resolved] = resolve_eval_tasksets(_with_input(config, eval_tasksets=(named,)), lengths)
-    return resolved
-
-
-def _with_input(config: Config, **changes: object) -> Config:
-    """Returns the configuration with other tasksets."""
-    explorer_input = config.buffer.explorer_input.model_copy(update=changes)
-    buffer = config.buffer.model_copy(update={"explorer_input": explorer_input})
-    return config.model_copy(update={"buffer": buffer})
 
 
 def _plan(
@@ -318,38 +275,40 @@ def _model(config: Config, algorithm: ResolvedAlgorithm | None) -> _Model:
     return _Model(path, critic, teacher, adapter, template)
 
 
-def _data(config: Config, lengths: SequenceLengths, algorithm: ResolvedAlgorithm | None) -> _Data:
-    errors = ErrorCollector()
+def _data(
+    config: Config,
+    lengths: SequenceLengths,
+    algorithm: ResolvedAlgorithm | None,
+    errors: ErrorCollector,
+) -> _Data:
+    """Returns the data that have no errors, with a usual buffer in the place of a wrong one."""
     repeat_times = algorithm.repeat_times if algorithm else 1
-    tasksets = errors.attempt(lambda: _tasksets(config, lengths, repeat_times))
+    tasksets = _tasksets(config, lengths, repeat_times, errors)
     schema = algorithm.row_schema if algorithm else "sft"
     buffer = errors.attempt(lambda: resolve_experience_buffer(config, config.mode, schema))
     auxiliary = errors.attempt(lambda: resolve_auxiliary_buffers(config))
-    errors.raise_all()
-    assert tasksets is not None and buffer is not None and auxiliary is not None
-    return _Data(*tasksets, buffer, auxiliary)
+    if buffer is None:
+        empty = config.model_copy(update={"buffer": BufferConfig()})
+        buffer = resolve_experience_buffer(empty, "both", "experience")
+    return _Data(*tasksets, buffer, auxiliary or ())
 
 
 def _tasksets(
-    config: Config, lengths: SequenceLengths, repeat_times: int
+    config: Config, lengths: SequenceLengths, repeat_times: int, errors: ErrorCollector
 ) -> tuple[tuple[ResolvedTaskset, ...], tuple[ResolvedTaskset, ...]]:
     if config.mode in WITHOUT_TASKS:
         return (), ()
-    errors = ErrorCollector()
-    tasksets: tuple[ResolvedTaskset, ...] | None = ()
+    tasksets: tuple[ResolvedTaskset, ...] = ()
     if config.mode in EXPLORING:
-        resolve = partial(resolve_train_tasksets, config, lengths, repeat_times)
-        tasksets = errors.attempt(resolve)
-    eval_tasksets = errors.attempt(lambda: resolve_eval_tasksets(config, lengths))
-    if tasksets is not None and eval_tasksets is not None:
+        tasksets = resolve_train_tasksets(config, lengths, repeat_times, errors)
+    eval_tasksets = resolve_eval_tasksets(config, lengths, errors)
+    if errors.text:
+        names = _written_names(config)
+    else:
         eval_tasksets = with_free_names(tasksets, eval_tasksets)
         names = [taskset.name for taskset in (*tasksets, *eval_tasksets)]
-    else:
-        names = _written_names(config)
     names += config.buffer.trainer_input.auxiliary_buffers
     errors.attempt(lambda: check_unique_names(names))
-    errors.raise_all()
-    assert tasksets is not None and eval_tasksets is not None
     return tasksets, eval_tasksets
 
 

@@ -1,7 +1,7 @@
 """Resolves tasksets and experience buffers: paths, selectors, sampling, defaults."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import Literal
@@ -134,15 +134,19 @@ def check_eval_storage(taskset: TasksetConfig, key: str, *, is_eval: bool) -> No
 
 
 def resolve_train_tasksets(
-    config: Config, lengths: SequenceLengths, repeat_times: int
+    config: Config, lengths: SequenceLengths, repeat_times: int, errors: ErrorCollector
 ) -> tuple[ResolvedTaskset, ...]:
-    """The tasks to train on."""
+    """The tasks to train on that have no errors."""
     explorer_input = config.buffer.explorer_input
     key = "`buffer.explorer_input.taskset"
     if explorer_input.taskset is not None and explorer_input.tasksets:
-        raise UserError(f"{key}` and `tasksets` are both given: list all of them in `tasksets`")
-    if explorer_input.taskset is None and not explorer_input.tasksets:
-        raise UserError(f"{key}` is missing: `mode: {config.mode}` needs tasks to explore")
+        said = f"{key}` and `tasksets` are both given: list all of them in `tasksets`"
+        errors.add(UserError(said))
+        return ()
+    if not explorer_input.to_train_on:
+        said = f"{key}` is missing: `mode: {config.mode}` needs tasks to explore"
+        errors.add(UserError(said))
+        return ()
     named = [
         (f"{key}s[{i}]", f"taskset_{i}", taskset)
         for i, taskset in enumerate(explorer_input.tasksets)
@@ -153,34 +157,43 @@ def resolve_train_tasksets(
     resolve = partial(
         _resolve, config=config, lengths=lengths, repeat_times=repeat_times, is_eval=False
     )
-    errors = ErrorCollector()
-    found = [
-        errors.attempt(partial(resolve, taskset, key=at, default_name=name))
-        for at, name, taskset in named
-    ]
-    if errors.text:
-        errors.attempt(partial(check_task_operators, config))
-    errors.raise_all()
-    tasksets = [taskset for taskset in found if taskset is not None]
-    check_queue(tasksets, config, f"{key}s")
-    return (attach_task_pipeline(config, tasksets[0]), *tasksets[1:])
-
-
-def resolve_eval_tasksets(config: Config, lengths: SequenceLengths) -> tuple[ResolvedTaskset, ...]:
-    """The tasks to evaluate on."""
-    resolve = partial(_resolve, config=config, lengths=lengths, is_eval=True)
-    return all_of(
-        [
-            partial(
-                resolve,
-                taskset,
-                key=f"`buffer.explorer_input.eval_tasksets[{i}]",
-                default_name=f"eval_taskset_{i}",
-                repeat_times=taskset.repeat_times,
-            )
-            for i, taskset in enumerate(config.buffer.explorer_input.eval_tasksets)
-        ]
+    tasksets = _without_errors(
+        [partial(resolve, taskset, key=at, default_name=name) for at, name, taskset in named],
+        errors,
     )
+    if len(tasksets) < len(named):
+        errors.attempt(partial(check_task_operators, config))
+        return tasksets
+    try:
+        check_queue(tasksets, config, f"{key}s")
+        return (attach_task_pipeline(config, tasksets[0]), *tasksets[1:])
+    except UserError as error:
+        errors.add(error)
+        return tasksets[1:]
+
+
+def resolve_eval_tasksets(
+    config: Config, lengths: SequenceLengths, errors: ErrorCollector
+) -> tuple[ResolvedTaskset, ...]:
+    """The tasks to evaluate on that have no errors."""
+    resolve = partial(_resolve, config=config, lengths=lengths, is_eval=True)
+    calls = [
+        partial(
+            resolve,
+            taskset,
+            key=f"`buffer.explorer_input.eval_tasksets[{i}]",
+            default_name=f"eval_taskset_{i}",
+            repeat_times=taskset.repeat_times,
+        )
+        for i, taskset in enumerate(config.buffer.explorer_input.eval_tasksets)
+    ]
+    return _without_errors(calls, errors)
+
+
+def _without_errors(
+    calls: Sequence[Callable[[], ResolvedTaskset]], errors: ErrorCollector
+) -> tuple[ResolvedTaskset, ...]:
+    return tuple(found for call in calls if (found := errors.attempt(call)) is not None)
 
 
 def with_free_names(
