@@ -116,12 +116,10 @@ EQUIVALENT: Mapping[str, str] = {
     "+ c) % size] for c in columns] for r in rows] [Add to Sub]": "another board that is valid",
     "trinity.workflows.sudoku_workflow.read_board: is_square = size * size == len(numbers) and "
     "isqrt(size) ** 2 == size and size > 1 [1 to 2]": "2 is no square",
-    "trinity.rft.workflows.hosting._by_run: for experience, run in zip(made, "
+    "trinity.workflows.hosting._by_run: for experience, run in zip(made, "
     "self._places(name, made), strict=True): [True to False]": "there is a run for each sample",
-    "trinity.rft.workflows.hosting._hosted: for wrapper, model in zip(found.auxiliary, "
+    "trinity.workflows.hosting._hosted: for wrapper, model in zip(found.auxiliary, "
     "self.auxiliary_models, strict=True): [True to False]": _AS_MANY,
-    "trinity.rft.workflows.hosting._new: for model, path in zip(self.auxiliary_models, "
-    "self.paths.auxiliary, strict=True) [True to False]": _AS_MANY,
     "trinity.rft.workflows.ruler._trains_judging: return "
     'random.Random(f"{self.task.batch_id}/{self.task.task_id}").random() < share [Lt to LtE]': (
         _EQUAL_DRAW

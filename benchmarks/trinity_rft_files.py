@@ -37,7 +37,7 @@ from trinity.rft.buffer.operators import ExperienceOperator, ExperienceOperatorV
 from trinity.rft.buffer.operators.adapting import adapt_operator
 from trinity.rft.buffer.selector import BaseSelector
 from trinity.rft.checks.workflow import check_workflow
-from trinity.rft.workflows.workflow import Workflow
+from trinity.workflows.workflow import Workflow
 
 WORKFLOWS = "trinity/common/workflows"
 FOLDERS = (

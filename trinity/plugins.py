@@ -140,7 +140,7 @@ class Registry(Generic[ValueT]):
     @property
     def absent(self) -> Mapping[str, Absent]:
         """Known parts that do not exist here, by name."""
-        return _at(self._absent) if self._absent else {}
+        return value_at(self._absent) if self._absent else {}
 
     def register(self, name: str, part: ValueT, *, force: bool = False) -> None:
         """Registers `part` under a name; a file that runs again, by another path, changes nothing.
@@ -215,7 +215,7 @@ class Registry(Generic[ValueT]):
     def _adapted(self, name: str, part: ValueT) -> ValueT:
         if not self._needs_adapter(part):
             return part
-        adapted: ValueT = _at(self._adapter)(name, part)
+        adapted: ValueT = value_at(self._adapter)(name, part)
         return adapted
 
     @property
@@ -330,7 +330,7 @@ REWARDS: "Registry[RewardSource]" = Registry(
 )
 
 
-def _at(path: str) -> Any:
+def value_at(path: str) -> Any:
     """Returns what stands at a dotted path of ours, imported when it is first needed."""
     module, _, name = path.rpartition(".")
     return vars(importlib.import_module(module))[name]

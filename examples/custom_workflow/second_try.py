@@ -11,6 +11,8 @@ class SecondTry(MultiTurnWorkflow):
     """Reward 1 for the right answer at once, a half for it at the second try, else 0."""
 
     is_async = True
+    shares_loop = True  # it never blocks
+    gives_several_samples = True
 
     async def run_async(self) -> list[Experience]:
         messages: list[Message] = [{"role": "user", "content": self.task.task_desc}]

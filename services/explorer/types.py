@@ -12,8 +12,8 @@ from trinity.types import Experience, JsonObject, StageKey
 from trinity.weights.offer import OfferAddress
 
 if TYPE_CHECKING:
-    from trinity.workflows.generation import ApiAccess
     from trinity.workflows.model import ModelWrapper
+    from trinity.workflows.model_access import ApiAccess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ UPSTREAM = (
     "trinity/rft/common/",
     "trinity/rft/utils/",
     "trinity/rft/workflows/",
+    "trinity/workflows/task.py",
 )
 """Classes here carry the names of Trinity-RFT, since files written for it import them."""
 

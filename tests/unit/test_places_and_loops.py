@@ -211,7 +211,7 @@ LOOPS: dict[str, dict[str, str]] = {
         "trinity/weights/process_group.py": "run_with_deadline",
         "trinity/weights/sending.py": "WeightsSender.__init__",
         "trinity/workflows/generation.py": "AttemptCalls._submitted",
-        "trinity/rft/workflows/hosting.py": "HostedRuns._hosted",
+        "trinity/workflows/hosting.py": "HostedRuns._hosted",
         "trinity/workflows/verl_agents.py": "_event_loop run_agent",
         "services/buffer/ingest/ingest.py": "_extend_ack_deadline _extend_ack_deadline.hold",
         "services/buffer/ingest/stream.py": "RunStream._ensure_stream _connect_once",

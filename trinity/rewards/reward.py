@@ -1,7 +1,7 @@
 """Rewards: each names the parts of a response's score, whose sum is the reward.
 
-A part named `score` is the reward alone, as in veRL, and what stands beside it are metrics. Classes
-that were written for Trinity-RFT (`sums_all`) give the sum of all parts, as they do there.
+A class gives the sum of all parts, unless it says `sums_all = False`. Of a function, and of such a
+class, a part named `score` is the reward alone, as in veRL, and what stands beside it are metrics.
 """
 
 import inspect
@@ -67,18 +67,21 @@ class RewardFn:
             def __call__(self, *, response: str) -> dict[str, float]:
                 return {"short": float(len(response) <= self._limit)}
 
-    `__call__` receives only the parameters that it names. Available are `response`, `truth` (or
-    `ground_truth`), `prompt`, `messages` (the whole chat), `task` (the whole row),
-    `response_length` in tokens, `response_token` (the ids) and `finish_reason`. A truth without a
-    default is required: a row that has none is not scored. A function of veRL's gets its own
-    arguments, too: `solution_str` is the response, `data_source` and `extra_info` are columns of
-    the row. `__call__` may be `async`: it is awaited.
+    By its name in a taskset, `__call__` receives only the parameters that it names. Available are
+    `response`, `truth` (or `ground_truth`), `prompt`, `messages` (the whole chat), `task` (the
+    whole row), `response_length` in tokens, `response_token` (the ids) and `finish_reason`. A truth
+    without a default is required: a row that has none is not scored. A function of veRL's gets its
+    own arguments, too: `solution_str` is the response, `data_source` and `extra_info` are columns
+    of the row. `__call__` may be `async`: it is awaited.
     """
 
     in_thread: ClassVar[bool] = True
     """False for a reward that never waits and takes well under a millisecond."""
-    sums_all: ClassVar[bool] = False
-    """True where a part named `score` is one of several that are added up, as in Trinity-RFT."""
+    sums_all: ClassVar[bool] = True
+    """False where a part named `score` is the reward alone, and the other parts are metrics."""
+
+    def __init__(self, /, **kwargs: object) -> None:
+        """Takes any arguments, which a class with a constructor of its own may pass on."""
 
     __call__: Callable[..., RewardParts | Awaitable[RewardParts]]
     """Returns the named parts of a score; a plain number is one part, named after the reward."""
@@ -96,7 +99,7 @@ class ScoredTask(Protocol):
     def raw_task(self) -> JsonObject: ...
 
     @property
-    def task_desc(self) -> str: ...
+    def question(self) -> str: ...
 
     @property
     def truth(self) -> JsonValue: ...
@@ -214,7 +217,7 @@ class BoundReward:
         if TRUTHS.isdisjoint(known):
             found |= {"truth": task.truth, "ground_truth": task.truth}
         if "prompt" not in known and (self._wanted is None or "prompt" in self._wanted):
-            found["prompt"] = task.task_desc
+            found["prompt"] = task.question
         return found
 
     def _failed(self, error: Exception) -> dict[str, float]:

@@ -58,7 +58,8 @@ def _rewards() -> Iterator[str]:
         reward = REWARDS.get(name)
         assert isinstance(reward, type)
         parameters = inspect.signature(reward).parameters.values()
-        arguments = ", ".join(_argument(p.name, json.dumps(p.default)) for p in parameters)
+        named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
+        arguments = ", ".join(_argument(p.name, json.dumps(p.default)) for p in named)
         yield f"| `{name}` | {_description(reward)} | {arguments} |"
 
 

@@ -167,17 +167,22 @@ class CallHistory:
 
     def __init__(self) -> None:
         self._by_call: dict[int, Experience] = {}
+        self._taken: set[int] = set()
 
     def record(self, made: Iterable[tuple[int, Experience]]) -> None:
         """Records answers by their calls' numbers."""
         self._by_call.update(made)
 
     def collect(self, *, clear: bool) -> list[Experience]:
-        """Returns all recorded answers, and with `clear` removes them."""
-        found = [self._by_call[number] for number in sorted(self._by_call)]
+        """Returns the recorded answers, and with `clear` removes them."""
+        left = sorted(self._by_call.keys() - self._taken)
         if clear:
-            self._by_call.clear()
-        return found
+            self._taken.update(left)
+        return [self._by_call[number] for number in left]
+
+    def all(self) -> list[Experience]:
+        """Returns all answers, also those that were removed."""
+        return [self._by_call[number] for number in sorted(self._by_call)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

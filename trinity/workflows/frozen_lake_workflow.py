@@ -140,6 +140,8 @@ class FrozenLakeWorkflow(MultiTurnWorkflow):
     """
 
     is_async = True
+    shares_loop = True
+    gives_several_samples = True
     usual_args: ClassVar[Mapping[str, JsonValue]] = {
         "env_max_steps": 8,
         "agent_max_steps": 10,
@@ -182,7 +184,7 @@ class FrozenLakeWorkflow(MultiTurnWorkflow):
         ]
 
     def _lake(self, arguments: Arguments, max_steps: int) -> FrozenLake:
-        seed = int(self._number("seed", self.task.index))
+        seed = int(self._number("seed", self.task.row))
         chance = random.Random(f"ice {seed}") if arguments.boolean("is_slippery") else None
         desc = arguments.value("desc")
         if desc is not None:
@@ -209,7 +211,7 @@ class FrozenLakeWorkflow(MultiTurnWorkflow):
         value = self.task.raw_task.get(column, usual)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise UserError(
-                f"taskset {self.task.taskset!r}, {row_name(self.task.index)}: "
+                f"taskset {self.task.taskset!r}, {row_name(self.task.row)}: "
                 f"its column `{column}` is "
                 f"{value!r}, which is no number"
             )

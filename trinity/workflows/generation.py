@@ -1,4 +1,4 @@
-"""Parts of the model wrapper: generator, tokenizer, limits, calls of an attempt, OpenAI clients."""
+"""Parts of the model wrapper: generator, tokenizer, limits, calls of an attempt."""
 
 import asyncio
 import concurrent.futures
@@ -6,23 +6,18 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
-from trinity.errors import UserError
 from trinity.runtime.telemetry import metrics, names, tracing
 from trinity.runtime.telemetry.tracing import SpanContextRef
 from trinity.types import ArrayData, FinishReason, JsonObject, RoleSpan, SamplingParams
 from trinity.workflows.messages import Message
-
-if TYPE_CHECKING:
-    import openai
 
 ANY_OBJECT = '{"type": "object"}'
 """A JSON Schema that any JSON object satisfies."""
 Likeliest = list[list[tuple[int, float]]]
 """The likeliest tokens at each position, with their log-probabilities."""
 ValueT = TypeVar("ValueT")
-OPENAI_MISSING = "the package `openai` is missing: install it beside the explorer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,8 +259,10 @@ class AttemptCalls:
         if pending:
             await asyncio.wait(pending)
 
-    async def await_elsewhere(self, call: Coroutine[object, object, ValueT]) -> ValueT:
-        """Awaits a call from another event loop, that of a workflow in a thread."""
+    async def awaited(self, call: Coroutine[object, object, ValueT]) -> ValueT:
+        """Awaits a call from any event loop, such as that of a workflow in a thread."""
+        if asyncio.get_running_loop() is self._loop:
+            return await call
         future = self._submitted(call)
         try:
             return await asyncio.wrap_future(future)
@@ -290,97 +287,3 @@ class AttemptCalls:
             call.close()
             raise AttemptOver
         return asyncio.run_coroutine_threadsafe(call, self._loop)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiAccess:
-    """The address at which one attempt reaches the model, and the key."""
-
-    address: str
-    """Begins with http:// and ends with /v1."""
-    key: str
-    model_path: str
-
-
-def client(access: ApiAccess) -> "openai.OpenAI":
-    """Returns a blocking client, for workflows in a thread; failed calls are not retried.
-
-    Raises: UserError when the package is missing.
-    """
-    try:
-        from openai import OpenAI
-    except ImportError as error:
-        raise UserError(OPENAI_MISSING) from error
-    openai_client = OpenAI(base_url=access.address, api_key=access.key, max_retries=0, timeout=None)
-    openai_client.model_path = access.model_path  # type: ignore[attr-defined]
-    return openai_client
-
-
-def async_client(access: ApiAccess) -> "openai.AsyncOpenAI":
-    """Returns an asynchronous client, for workflows with `is_async`; see `client`."""
-    try:
-        from openai import AsyncOpenAI
-    except ImportError as error:
-        raise UserError(OPENAI_MISSING) from error
-    openai_client = AsyncOpenAI(
-        base_url=access.address, api_key=access.key, max_retries=0, timeout=None
-    )
-    openai_client.model_path = access.model_path  # type: ignore[attr-defined]
-    return openai_client
-
-
-class HttpModelAccess:
-    """A part of `ModelWrapper`; the model has no address until `enable_api` is called."""
-
-    _api: ApiAccess | None = None
-    _calls: AttemptCalls
-
-    @property
-    def num_engine_calls(self) -> int:
-        """Calls of the engine so far, by the workflow or over HTTP."""
-        return self._calls.num_begun
-
-    def enable_api(self, access: ApiAccess) -> None:
-        """Makes the model available over HTTP too."""
-        self._api = access
-
-    @property
-    def has_api(self) -> bool:
-        """True if the model has an OpenAI-compatible address."""
-        return self._api is not None
-
-    @property
-    def api_access(self) -> ApiAccess:
-        """Address and key of this attempt, for agents that use their own client.
-
-        Raises: UserError when the model has no address.
-        """
-        if self._api is None:
-            raise UserError(
-                "the model has no OpenAI-compatible address: set "
-                "`explorer.rollout_model.enable_openai_api: true`"
-            )
-        return self._api
-
-    @property
-    def api_address(self) -> str:
-        """The base address of the API, up to /v1."""
-        return self.api_access.address
-
-    @property
-    def api_key(self) -> str:
-        """The bearer token that requests must carry."""
-        return self.api_access.key
-
-    @property
-    def model_path(self) -> str:
-        """The model's name in requests."""
-        return self.api_access.model_path
-
-    def get_openai_client(self) -> "openai.OpenAI":
-        """Returns a blocking OpenAI client whose calls belong to this run."""
-        return client(self.api_access)
-
-    def get_openai_async_client(self) -> "openai.AsyncOpenAI":
-        """Returns an asynchronous OpenAI client whose calls belong to this run."""
-        return async_client(self.api_access)

@@ -53,7 +53,7 @@ class MathBoxedWorkflow(SimpleWorkflow):
         if not use_base:
             return await self.model.chat_async(self.messages(), tools=self.task.tools)
         system = self.task.system_prompt or self.default_system
-        text = f"{system}\n\nQuestion: {self.task.task_desc}\nAnswer: {self.reply_prefix}"
+        text = f"{system}\n\nQuestion: {self.task.question}\nAnswer: {self.reply_prefix}"
         return await self.model.generate_async([text])
 
     def _reward(self) -> BoundReward:

@@ -22,6 +22,7 @@ class MathEvalWorkflow(Workflow):
     """
 
     is_async = True
+    shares_loop = True
     known_args: ClassVar[frozenset[str] | None] = frozenset()
 
     async def run_async(self) -> list[Experience]:

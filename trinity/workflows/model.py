@@ -2,17 +2,19 @@
 
 import asyncio
 import hashlib
+import itertools
 import json
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Unpack, cast
+from typing import Any, cast
 
 import numpy as np
 
 from trinity.errors import UserError
 from trinity.runtime.telemetry import tracing
+from trinity.runtime.tensors import tensor_of
 from trinity.types import Experience, FloatArray, JsonObject, SamplingParams
 from trinity.workflows.experience_builder import (
     CallHistory,
@@ -27,28 +29,53 @@ from trinity.workflows.generation import (
     Generation,
     GenerationDelta,
     Generator,
-    HttpModelAccess,
     ModelLimits,
     OnDelta,
     Prompt,
     Scores,
-    ValueT,
     trace_generation,
 )
 from trinity.workflows.generation import AttemptOver as AttemptOver  # workflows may catch it
 from trinity.workflows.messages import Message, as_mapping, for_template
+from trinity.workflows.model_access import ModelAccess, checked_messages, sampling_of
+from trinity.workflows.samples import Transcript, transcript_samples
 
 logger = logging.getLogger(__name__)
 
 OnIndexedDelta = Callable[[int, GenerationDelta], None]
 """Receives the index of an answer and its next tokens."""
+Prompts = str | Sequence[str | Sequence[int]]
 LOGGED_CHARACTERS = 400
 """Text of a prompt's end and of a response in a line at level DEBUG."""
 
 
-class ModelWrapper(HttpModelAccess):
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """The number of answers that a call wants, their sampling, and who listens to them."""
+
+    n: int
+    sampling: SamplingOverrides
+    on_delta: OnIndexedDelta | None = None
+
+    @classmethod
+    def of(
+        cls, n: int | None, on_delta: OnIndexedDelta | None, given: Mapping[str, Any]
+    ) -> "CallOptions":
+        """Returns the options of a call by its arguments; raises UserError for unknown ones."""
+        return cls(1 if n is None else int(n), sampling_of(given), on_delta)
+
+    def listener(self, index: int) -> OnDelta | None:
+        """Returns who listens to the answer with this number."""
+        return self.on_delta and partial(self.on_delta, index)
+
+
+class ModelWrapper(ModelAccess):
     """The model for one attempt at a run: fixed weights, and a separate seed for each call.
 
+        answers = self.model.chat([{"role": "user", "content": "2+2?"}], n=2, temperature=0.5)
+        answers[0].response_text
+
+    Each call has two forms: one for code in a thread, and one with `_async`, for any event loop.
     Calls are numbered in the order in which they are made. The number determines the seed, so a
     run that makes its calls in the same order gets the same tokens again. After `close` the engine
     may hold other weights, so calls are refused with AttemptOver.
@@ -66,19 +93,22 @@ class ModelWrapper(HttpModelAccess):
         keeps_history: bool = False,
         auxiliary_name: str = "",
         ratio_warnings: RatioWarnings | None = None,
+        model_path: str = "",
     ) -> None:
-        self._generator = generator
-        self._tokenizer = tokenizer
+        self._generator, self._tokenizer = generator, tokenizer
         self._limits = limits
         self._sampling = sampling
         self._version, self._incarnation = weights
         self._seed_of_call = seed_of_call
-        self._num_calls = 0
+        self._numbers = itertools.count()
         self._tools: dict[bytes, tuple[JsonObject, ...]] = {}
         self._calls = AttemptCalls()
         self._span_context = tracing.current()
         self._history = CallHistory() if keeps_history else None
         self._ratio_warnings = ratio_warnings
+        self._name = auxiliary_name
+        self._model_path = model_path
+        self._state = {}
         self._builder = ExperienceBuilder(
             tokenizer=tokenizer,
             limits=limits,
@@ -87,16 +117,6 @@ class ModelWrapper(HttpModelAccess):
             auxiliary_name=auxiliary_name,
         )
 
-    @property
-    def model_version(self) -> int:
-        """Version of the weights that this run uses."""
-        return self._version
-
-    @property
-    def limits(self) -> ModelLimits:
-        """Limits of calls."""
-        return self._limits
-
     def stop_texts(self, sampling: SamplingOverrides) -> tuple[str, ...]:
         """Returns the texts at which a response to such a call ends.
 
@@ -104,27 +124,114 @@ class ModelWrapper(HttpModelAccess):
         """
         return apply_overrides(self._sampling, sampling).stop
 
+    def chat(self, messages: Sequence[Any], **kwargs: Any) -> list[Experience]:
+        """Returns `n` answers to a chat; see `chat_async`."""
+        return self.wait_in_thread(self.chat_async(messages, **kwargs))
+
     async def chat_async(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[Any],
         *,
-        n: int = 1,
-        tools: Sequence[JsonObject] = (),
+        n: int | None = 1,
+        tools: Sequence[JsonObject] | None = None,
         on_delta: OnIndexedDelta | None = None,
-        **sampling: Unpack[SamplingOverrides],
+        **sampling: Any,
     ) -> list[Experience]:
         """Returns `n` answers to a chat; a last message of the assistant is continued.
 
         `tools` are for the chat template; `on_delta` receives the answers as they are made.
         """
+        given, options = checked_messages(messages), CallOptions.of(n, on_delta, sampling)
+        return await self._calls.awaited(self.answer_chat(given, list(tools or ()), options))
+
+    def generate(self, prompts: Prompts, **kwargs: Any) -> list[Experience]:
+        """Returns `n` continuations of each prompt; see `generate_async`."""
+        return self.wait_in_thread(self.generate_async(prompts, **kwargs))
+
+    async def generate_async(
+        self,
+        prompts: Prompts,
+        *,
+        n: int | None = 1,
+        on_delta: OnIndexedDelta | None = None,
+        **sampling: Any,
+    ) -> list[Experience]:
+        """Returns `n` continuations of each prompt (a text or tokens), in the prompts' order."""
+        given = [prompts] if isinstance(prompts, str) else list(prompts)
+        options = CallOptions.of(n, on_delta, sampling)
+        return await self._calls.awaited(self.answer_prompts(given, options))
+
+    def logprobs(self, tokens: Any, temperature: float | None = None) -> Any:
+        """Returns log-probabilities of all tokens but the first, as a tensor."""
+        return tensor_of(self.wait_in_thread(self.token_logprobs(tokens, temperature)))
+
+    async def logprobs_async(self, tokens: Any, temperature: float | None = None) -> Any:
+        """Returns log-probabilities of all tokens but the first, as a tensor."""
+        return tensor_of(await self._calls.awaited(self.token_logprobs(tokens, temperature)))
+
+    async def token_logprobs(
+        self, tokens: Sequence[int], temperature: float | None = None
+    ) -> FloatArray:
+        """Returns log-probabilities as an array, on the loop of the model; see `score_async`."""
+        if temperature not in (None, 1.0):
+            raise UserError(
+                f"log-probabilities of given tokens are those at temperature 1, not {temperature}"
+            )
+        return np.array((await self.score_async(tokens)).logprobs, dtype=np.float32)
+
+    def convert_messages_to_experience(
+        self,
+        messages: Sequence[Any],
+        tools: Sequence[Any] | None = None,
+        temperature: float | None = None,
+    ) -> Experience:
+        """Returns the sample of a transcript: the engine's tokens wherever it answered.
+
+        Where the template does not repeat them, `further` has the rest as samples of their own. A
+        temperature is that of a transcript that the model did not answer: only 1 is given.
+        """
+        return self.wait_in_thread(
+            self.convert_messages_to_experience_async(messages, tools, temperature)
+        )
+
+    async def convert_messages_to_experience_async(
+        self,
+        messages: Sequence[Any],
+        tools: Sequence[Any] | None = None,
+        temperature: float | None = None,
+    ) -> Experience:
+        """Returns the sample of a transcript; see `convert_messages_to_experience`."""
+        said = Transcript(list(messages), list(tools or []), temperature)
+        answers = [answer.origin or answer for answer in self.answers]
+        samples = await self._calls.awaited(transcript_samples(self, answers, said))
+        for sample in samples:
+            sample.origin = sample.copied()
+            sample.messages = list(messages)
+        samples[0].further = samples[1:]
+        return samples[0]
+
+    async def answer_chat(
+        self, messages: Sequence[Any], tools: Sequence[JsonObject], options: "CallOptions"
+    ) -> list[Experience]:
+        """Answers a chat, on the loop of the model."""
         prompt = self._tokenizer.encode_chat(_as_mappings(messages), tools)
-        answers = await self._sample(prompt, n, sampling, on_delta)
+        answers = await self._sample(prompt, options)
         if tools:
             sha256 = _tools_hash(tools)
             self._tools[sha256] = tuple(tools)
             for answer in answers:
-                answer.tools_sha256 = sha256
+                _set_tools(answer, sha256)
         return answers
+
+    async def answer_prompts(
+        self, prompts: Sequence[str | Sequence[int]], options: "CallOptions"
+    ) -> list[Experience]:
+        """Continues prompts, on the loop of the model."""
+        encoded = [self.encode(prompt) for prompt in prompts]
+        samples = await asyncio.gather(
+            *(self._sample(prompt, options, i * options.n) for i, prompt in enumerate(encoded))
+        )
+        return [experience for group in samples for experience in group]
 
     def was_asked(self, messages: Sequence[Message], answer: Experience) -> bool:
         """Returns true if an answer is the answer to exactly these messages, with its call's tools.
@@ -151,24 +258,6 @@ class ModelWrapper(HttpModelAccess):
                 return True
         return False
 
-    async def generate_async(
-        self,
-        prompts: Sequence[str | Sequence[int]],
-        *,
-        n: int = 1,
-        on_delta: OnIndexedDelta | None = None,
-        **sampling: Unpack[SamplingOverrides],
-    ) -> list[Experience]:
-        """Returns `n` continuations of each prompt (a text or tokens), in the prompts' order."""
-        encoded = [self.encode(prompt) for prompt in prompts]
-        samples = await asyncio.gather(
-            *(
-                self._sample(prompt, n, sampling, _offset_index(on_delta, index * n))
-                for index, prompt in enumerate(encoded)
-            )
-        )
-        return [experience for group in samples for experience in group]
-
     async def score_async(self, tokens: Sequence[int], *, num_likeliest: int = 0) -> Scores:
         """Scores each of the tokens but the first, after those before it.
 
@@ -184,82 +273,19 @@ class ModelWrapper(HttpModelAccess):
         self._calls.require_open()
         return await asyncio.gather(*(self._score(tokens, num_likeliest) for tokens in sequences))
 
-    async def logprobs_async(
-        self, tokens: Sequence[int], temperature: float | None = None
-    ) -> FloatArray:
-        """Returns log-probabilities of all tokens but the first; see `score_async`."""
-        if temperature not in (None, 1.0):
-            raise UserError(
-                f"log-probabilities of given tokens are those at temperature 1, not {temperature}"
-            )
-        return np.array((await self.score_async(tokens)).logprobs, dtype=np.float32)
-
-    def chat(
-        self, messages: Sequence[Message], *, n: int = 1, **sampling: Unpack[SamplingOverrides]
-    ) -> list[Experience]:
-        """Does the same as `chat_async`, for workflows that run in a thread."""
-        return self.wait_in_thread(self.chat_async(messages, n=n, **sampling))
-
-    def logprobs(self, tokens: Sequence[int], temperature: float | None = None) -> FloatArray:
-        """Does the same as `logprobs_async`, for workflows that run in a thread."""
-        return self.wait_in_thread(self.logprobs_async(tokens, temperature))
-
-    def generate(
-        self,
-        prompts: Sequence[str | Sequence[int]],
-        *,
-        n: int = 1,
-        **sampling: Unpack[SamplingOverrides],
-    ) -> list[Experience]:
-        """Does the same as `generate_async`, for workflows that run in a thread."""
-        return self.wait_in_thread(self.generate_async(prompts, n=n, **sampling))
-
-    @property
-    def weights(self) -> tuple[int, int]:
-        """Version and incarnation of the weights."""
-        return self._version, self._incarnation
-
-    @property
-    def is_closed(self) -> bool:
-        """True if the attempt is over."""
-        return self._calls.is_closed
-
-    @property
-    def sampling(self) -> SamplingParams:
-        """Sampling of calls that override nothing."""
-        return self._sampling
-
-    @property
-    def tokenizer(self) -> ChatTokenizer:
-        """The model's tokenizer."""
-        return self._tokenizer
-
-    @property
-    def name(self) -> str:
-        """Name of an auxiliary model; empty for the policy."""
-        return self._builder.auxiliary_name
-
     def keep_history(self) -> None:
         """Records answers from now on, whether or not the configuration says so."""
         self._history = self._history or CallHistory()
 
-    def encode(self, prompt: str | Sequence[int]) -> Prompt:
-        """Encodes a text; tokens stay as they are."""
-        if isinstance(prompt, str):
-            encoded = self._tokenizer.encode(prompt)
-        else:
-            encoded = Prompt(text=self.text_of(prompt), token_ids=[int(token) for token in prompt])
-        if not encoded.token_ids:
-            raise UserError("a prompt has no tokens: give at least one")
-        return encoded
+    @property
+    def history(self) -> list[Experience]:
+        """The answers since the history was cleared."""
+        return self.extract_experience_from_history(clear_history=False)
 
-    def text_of(self, tokens: Sequence[int]) -> str:
-        """Decodes tokens with the model's tokenizer, without special tokens."""
-        return self._tokenizer.decode([int(token) for token in tokens])
-
-    def get_message_token_len(self, messages: Sequence[Message]) -> int:
-        """Returns the number of tokens of a chat as a prompt."""
-        return len(self._tokenizer.encode_chat(messages).token_ids)
+    @property
+    def answers(self) -> list[Experience]:
+        """All answers of this attempt, also those that were taken out of the history."""
+        return [] if self._history is None else self._history.all()
 
     def extract_experience_from_history(self, clear_history: bool = True) -> list[Experience]:
         """Returns the answers to all calls of this run so far, over HTTP or not, in call order.
@@ -273,46 +299,40 @@ class ModelWrapper(HttpModelAccess):
             )
         return self._history.collect(clear=clear_history)
 
+    async def clean_workflow_state(self) -> None:
+        """Forgets the state and the history."""
+        self._state.clear()
+        self.extract_experience_from_history()
+
     async def close(self) -> None:
         """Ends the attempt: cancels calls in progress and refuses new ones."""
         await self._calls.close()
 
-    async def await_elsewhere(self, call: Coroutine[object, object, ValueT]) -> ValueT:
-        """Awaits a call of this model from another event loop, that of a workflow in a thread."""
-        return await self._calls.await_elsewhere(call)
-
-    def wait_in_thread(self, call: Coroutine[object, object, ValueT]) -> ValueT:
-        """Waits for a call of this model, in a thread that is not the event loop's."""
-        return self._calls.wait_in_thread(call)
-
     async def _sample(
-        self,
-        prompt: Prompt,
-        n: int,
-        overrides: SamplingOverrides,
-        on_delta: OnIndexedDelta | None = None,
+        self, prompt: Prompt, options: "CallOptions", begin: int = 0
     ) -> list[Experience]:
+        """Answers a prompt; `begin` is the number of answers to earlier prompts of the call."""
         self._calls.require_open()
+        overrides, limit = options.sampling, self._limits.max_prompt_tokens
         merged = apply_overrides(self._sampling, overrides)
         if self._ratio_warnings is not None:
             self._ratio_warnings.check(overrides)
-        numbers = range(self._num_calls, self._num_calls + n)
         # Before any await, so that calls are numbered in the order in which they are made.
-        self._num_calls += n
+        numbers = list(itertools.islice(self._numbers, options.n))
         calls = [replace(merged, seed=self._seed_of_call(number)) for number in numbers]
-        if len(prompt.token_ids) > overrides.get(
-            "max_prompt_tokens", self._limits.max_prompt_tokens
-        ):
+        if len(prompt.token_ids) > overrides.get("max_prompt_tokens", limit):
             answers = [self._builder.from_long_prompt(prompt, sampling) for sampling in calls]
         else:
             least = overrides.get("min_tokens", self._limits.min_tokens)
-            listeners = [on_delta and partial(on_delta, index) for index in range(n)]
+            listeners = [options.listener(begin + index) for index in range(options.n)]
             answers = await asyncio.gather(
                 *(
                     self._sample_one(prompt, sampling, least, on_delta)
                     for sampling, on_delta in zip(calls, listeners, strict=True)
                 )
             )
+        for answer in answers:
+            answer.origin = answer.copied()
         if self._history is not None:
             self._history.record(zip(numbers, answers, strict=True))
         return answers
@@ -359,11 +379,10 @@ class ModelWrapper(HttpModelAccess):
             return await self._generator.score(token_ids, num_likeliest=num_likeliest)
 
 
-def _offset_index(on_delta: OnIndexedDelta | None, begin: int) -> OnIndexedDelta | None:
-    """Offsets the index of answers by those of earlier prompts."""
-    if on_delta is None:
-        return None
-    return lambda index, delta: on_delta(begin + index, delta)
+def _set_tools(answer: Experience, sha256: bytes) -> None:
+    for made in (answer, answer.origin):
+        if made is not None:
+            made.tools_sha256 = sha256
 
 
 def _as_mappings(messages: Sequence[Message]) -> list[Message]:

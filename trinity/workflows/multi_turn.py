@@ -1,16 +1,17 @@
 """The base of workflows with several turns."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from trinity.errors import UserError
 from trinity.types import Experience, FinishReason, JsonObject
 from trinity.workflows.answers import MatchedAnswers, match_answers
 from trinity.workflows.messages import Message
 from trinity.workflows.model import ModelWrapper
+from trinity.workflows.samples import numbers_of
 from trinity.workflows.turns import merge_turns
 from trinity.workflows.workflow import Workflow
 
-RESPONSE_TRUNCATED = "response_truncated"
 UNUSED_ANSWERS = "unused_answers"
 """Key of a sample's info and metrics: answers of the run that are no message of its transcript."""
 
@@ -20,9 +21,10 @@ class MultiTurnWorkflow(Workflow):
 
         class Guess(MultiTurnWorkflow):
             is_async = True
+            shares_loop = True
 
             async def run_async(self) -> list[Experience]:
-                messages: list[Message] = [{"role": "user", "content": self.task.task_desc}]
+                messages: list[Message] = [{"role": "user", "content": self.task.question}]
                 for _ in range(5):
                     (turn,) = await self.model.chat_async(messages)
                     messages.append({"role": "assistant", "content": turn.response_text})
@@ -35,9 +37,11 @@ class MultiTurnWorkflow(Workflow):
     no message are counted in `info["unused_answers"]`.
     All turns form one sample if each prompt continues the tokens before it and all were sampled
     alike, else several (see `turns`), each with the reward.
+
+    `process_messages_to_experience` gives one experience, which the others of the conversation
+    follow by themselves; of a transcript that the model never answered it is the whole as text.
     """
 
-    gives_several_samples = True
     keeps_history = True
 
     def experiences(
@@ -56,6 +60,7 @@ class MultiTurnWorkflow(Workflow):
             )
         samples = merge_turns(matched.turns)
         for sample in samples:
+            sample.origin = sample.copied()
             sample.reward = reward
             sample.info = dict(info or {})
             if matched.unused:
@@ -67,38 +72,43 @@ class MultiTurnWorkflow(Workflow):
             }
         return samples
 
+    def set_repeat_times(self, repeat_times: int, run_id_base: int) -> None:
+        """Takes the number of runs of the next call."""
+        self.repeat_times, self.run_id_base = repeat_times, run_id_base
+
     def process_messages_to_experience(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[Any],
         reward: float,
-        info: JsonObject | None = None,
+        info: Mapping[str, Any] | None = None,
         truncate_status: str | None = None,
     ) -> Experience:
-        """Returns the only sample of a transcript; the reward of a truncated conversation is 0.
-
-        Raises: UserError when its turns are several samples.
-        """
-        if truncate_status == RESPONSE_TRUNCATED:
-            reward = 0.0
-        samples = self.experiences(messages, reward, info)
-        if len(samples) > 1:
-            raise UserError(
-                f"{type(self).__name__}: the transcript is {len(samples)} samples, as the chat "
-                "template does not repeat the model's earlier tokens as they were, or as turns "
-                "were sampled differently: return the list of `self.experiences(messages, reward)` "
-                "in place of one experience"
-            )
-        return samples[0]
+        """Returns the sample of a transcript; numbers in `info` become metrics too."""
+        made = self.model.convert_messages_to_experience(messages)
+        return _with_reward(made, reward, info or {}, truncate_status)
 
     async def process_messages_to_experience_async(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[Any],
         reward: float,
-        info: JsonObject | None = None,
+        info: Mapping[str, Any] | None = None,
         truncate_status: str | None = None,
     ) -> Experience:
-        """Does the same as `process_messages_to_experience`; it does not call the engine."""
-        return self.process_messages_to_experience(messages, reward, info, truncate_status)
+        """Returns the sample of a transcript; numbers in `info` become metrics too."""
+        made = await self.model.convert_messages_to_experience_async(messages)
+        return _with_reward(made, reward, info or {}, truncate_status)
+
+
+def _with_reward(
+    made: Experience, reward: float, info: Mapping[str, Any], truncate_status: str | None
+) -> Experience:
+    """Sets what a transcript's end decides."""
+    made.reward = reward
+    made.info = dict(info)
+    made.metrics = numbers_of({k: v for k, v in info.items() if isinstance(v, int | float)})
+    if truncate_status is not None:
+        made.truncate_status = truncate_status
+    return made
 
 
 def _matched(

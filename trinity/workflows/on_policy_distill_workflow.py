@@ -60,7 +60,7 @@ class OnPolicyDistillWorkflow(SimpleWorkflow):
                 f"{teacher.text_of(response)[:80]!r} in tokens that the policy means as "
                 f"{self.model.text_of(response)[:80]!r}: it needs the same tokenizer"
             )
-        logprobs = await teacher.logprobs_async(sequence.tokens.tolist(), temperature)
+        logprobs = await teacher.token_logprobs(sequence.tokens.tolist(), temperature)
         return logprobs[sequence.prompt_length - 1 :]
 
     async def _score_or_zero(self, experience: Experience) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from trinity.errors import UserError
 from trinity.types import Experience, FinishReason
-from trinity.workflows.generation import OPENAI_MISSING
+from trinity.workflows.model_access import OPENAI_MISSING
 from trinity.workflows.rubric_judge_workflow import (
     RubricJudgeWorkflow,
     judge_messages,
@@ -46,7 +46,7 @@ class RubricJudgeOpenAIWorkflow(RubricJudgeWorkflow):
         self, client: "AsyncOpenAI", name: str, criteria: str, experience: Experience
     ) -> int | None:
         answer = self.reply_prefix + experience.response_text
-        asked = judge_messages(self.task.task_desc, answer, criteria)
+        asked = judge_messages(self.task.question, answer, criteria)
         messages: list[ChatCompletionMessageParam] = [
             {"role": "system", "content": asked[0]["content"]},
             {"role": "user", "content": asked[1]["content"]},

@@ -61,7 +61,7 @@ class RubricJudgeWorkflow(SimpleWorkflow):
         rubric = self.task.raw_task.get(RUBRIC)
         if not isinstance(rubric, list) or not rubric:
             raise UserError(
-                f"taskset {self.task.taskset!r}, {row_name(self.task.index)}: "
+                f"taskset {self.task.taskset!r}, {row_name(self.task.row)}: "
                 f"its column `{RUBRIC}` is "
                 "no list of criteria, each with `description` and `weight`: give one"
             )
@@ -74,7 +74,7 @@ class RubricJudgeWorkflow(SimpleWorkflow):
         if experience.finish_reason is FinishReason.PROMPT_TRUNCATED:
             return None
         answer = self.reply_prefix + experience.response_text
-        [judgement] = await judge.chat_async(judge_messages(self.task.task_desc, answer, criteria))
+        [judgement] = await judge.chat_async(judge_messages(self.task.question, answer, criteria))
         return parse_grade(judgement.response_text)
 
 

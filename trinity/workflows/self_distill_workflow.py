@@ -88,7 +88,7 @@ class SelfDistillWorkflow(SimpleWorkflow):
             return sequence.rollout_logprobs.copy()
         prompt = self.model.tokenizer.encode_chat(hinted, self.task.tools).token_ids
         answer = sequence.tokens[sequence.prompt_length :].tolist()
-        logprobs = await self.model.logprobs_async([*prompt, *answer])
+        logprobs = await self.model.token_logprobs([*prompt, *answer])
         return logprobs[len(prompt) - 1 :]
 
 

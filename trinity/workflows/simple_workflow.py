@@ -21,6 +21,7 @@ class SimpleWorkflow(Workflow):
     """
 
     is_async = True
+    shares_loop = True
     known_args: ClassVar[frozenset[str] | None] = frozenset({"reply_prefix"})
     default_system_prompt: ClassVar[str | None] = None
     default_reward: ClassVar[str | None] = None
@@ -39,7 +40,7 @@ class SimpleWorkflow(Workflow):
         Messages of the prompt column stay as they are, with their own system prompt.
         """
         question = [cast(Message, message) for message in self.task.prompt_messages]
-        question = question or [Message(role="user", content=self.task.task_desc)]
+        question = question or [Message(role="user", content=self.task.question)]
         system = self.task.system_prompt or self.default_system
         has_own = question[0]["role"] in SYSTEM_ROLES
         messages = [Message(role="system", content=system)] if system and not has_own else []
@@ -56,13 +57,14 @@ class SimpleWorkflow(Workflow):
     @cached_property
     def scored_row(self) -> JsonObject:
         """The row as the reward sees it."""
-        return self.task.raw_task
+        row: JsonObject = self.task.raw_task
+        return row
 
     @property
     def reply_prefix(self) -> str:
         """The text with which the answer begins."""
         own = self.task.workflow_args.get("reply_prefix")
-        return str(own or self.task.format.reply_prefix or "")
+        return str(own or self.task.format_args.reply_prefix or "")
 
     async def _score(self, experience: Experience, reward: BoundReward) -> None:
         """Scores an answer; all parts are 0 for a prompt that was too long to be answered."""
@@ -85,7 +87,7 @@ class SimpleWorkflow(Workflow):
             "truth": self.task.truth,
             "ground_truth": self.task.truth,
             "messages": self.messages(),
-            "prompt": self.task.task_desc,
+            "prompt": self.task.question,
             "task": self.scored_row,
             "response_length": experience.sequence.response_length,
             "response_token": experience.sequence.tokens[experience.sequence.prompt_length :],

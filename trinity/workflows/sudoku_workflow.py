@@ -132,6 +132,8 @@ class SudokuWorkflow(MultiTurnWorkflow):
     """
 
     is_async = True
+    shares_loop = True
+    gives_several_samples = True
     usual_args: ClassVar[Mapping[str, JsonValue]] = {"max_steps": 20, "max_moves": 5}
     known_args: ClassVar[frozenset[str] | None] = frozenset(usual_args)
 
@@ -171,14 +173,14 @@ class SudokuWorkflow(MultiTurnWorkflow):
         return random_board(
             size=self._whole("size", SIZE),
             num_empty=self._whole("num_empty", NUM_EMPTY),
-            seed=self._whole("seed", self.task.index),
+            seed=self._whole("seed", self.task.row),
         )
 
     def _whole(self, column: str, usual: int) -> int:
         value = self.task.raw_task.get(column, usual)
         if isinstance(value, bool) or not isinstance(value, int):
             raise UserError(
-                f"taskset {self.task.taskset!r}, {row_name(self.task.index)}: "
+                f"taskset {self.task.taskset!r}, {row_name(self.task.row)}: "
                 f"its column `{column}` is "
                 f"{value!r}, which is no whole number"
             )

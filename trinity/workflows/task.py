@@ -1,7 +1,9 @@
-"""The input of a workflow: one row of a taskset with its settings."""
+"""The input of a workflow: one row of a taskset with settings that the workflow may change."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from trinity.config.schema.data import FormatConfig
 from trinity.data.conversations import (
@@ -18,48 +20,111 @@ from trinity.rewards.reward import BoundReward
 from trinity.types import JsonObject, JsonValue
 from trinity.user_code.columns import column_names, column_value, has_column, optional_column
 
+if TYPE_CHECKING:
+    from trinity.workflows.model import ModelWrapper
+
 EXACT_INTEGERS = float(1 << 53)
 """Larger floating-point numbers are not exact."""
 
 
-def truth_of(row: JsonObject, key: str) -> JsonValue:
-    """Returns the truth at a column or path, None if there is none; a whole number is an integer.
+@dataclass
+class GenerationConfig:
+    """Sampling of one taskset; `n` is the number of runs that the workflow makes."""
 
-    Columns of numbers are read as 117.0 as soon as one of their rows is null.
-    """
-    value = optional_column(row, key)
-    if isinstance(value, float) and value.is_integer() and abs(value) < EXACT_INTEGERS:
-        return int(value)
-    return value
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int = -1
+    logprobs: int | None = None
+    max_tokens: int | None = None
+    n: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """One row of a taskset."""
+class RewardParts(dict[str, float]):
+    """The parts of a reward, which a workflow may add up; `beside` are numbers that are no part."""
 
-    raw_task: JsonObject
-    """The row as it was read."""
-    format: FormatConfig = field(default_factory=FormatConfig)
+    beside: Mapping[str, float] = {}
+
+
+@dataclass(eq=False)
+class Task(dict):  # type: ignore[type-arg]  # a dict, as Trinity-RFT's is
+    """One row of a taskset with its settings."""
+
+    workflow: Any = None
+    repeat_times: int | None = None
+    format_args: FormatConfig = field(default_factory=FormatConfig)
     """Meaning of the columns."""
-    taskset: str = ""
-    index: int = 0
-    """Row of the task in its taskset, from 0."""
+    rollout_args: GenerationConfig = field(default_factory=GenerationConfig)
+    workflow_args: dict[str, Any] = field(default_factory=dict)
+    reward_fn_args: dict[str, Any] = field(default_factory=dict)
     is_eval: bool = False
-    workflow_args: JsonObject = field(default_factory=dict)
-    reward: BoundReward | None = None
-    """None leaves the reward to the workflow."""
+    reward_fn: Any = None
+    """The class of the taskset's reward, called with `reward_fn_args`; None without one."""
+    raw_task: Any = field(default_factory=dict)
+    """The row as it was read."""
+    batch_id: int | str = ""
+    """The explore step."""
+    task_id: int | str = ""
+    index: dict[str, Any] = field(default_factory=dict)
+    """The `taskset`, and the `index` of the row in it, from 0."""
+    make_reward: Callable[[], BoundReward] | None = field(default=None, repr=False)
+    """Makes the taskset's reward; None leaves the reward to the workflow."""
 
-    def __post_init__(self) -> None:
-        """Lets the reward take from this task what its calls leave out."""
-        if self.reward is not None:
-            self.reward.for_task(self)
+    @cached_property
+    def reward(self) -> BoundReward | None:
+        """The taskset's reward, which takes from this task what its calls leave out.
+
+        numbers = await self.task.reward.score(response=answer.response_text)
+        """
+        reward = self.make_reward() if self.make_reward is not None else None
+        if reward is not None:
+            reward.for_task(self)
+        return reward
 
     @property
-    def task_desc(self) -> str:
-        """The prompt column; of a list of messages, what the user says last."""
+    def taskset(self) -> str:
+        """Name of the taskset."""
+        return str(self.index.get("taskset", ""))
+
+    @property
+    def row(self) -> int:
+        """Number of the row in its taskset, from 0."""
+        return int(self.index.get("index", 0))
+
+    @property
+    def task_desc(self) -> Any:
+        """The prompt, a text or a list of messages; None if the row has none."""
+        return optional_column(self.raw_task or {}, self.format_args.prompt_key)
+
+    @property
+    def truth(self) -> Any:
+        """The response column, None if the row has none; a whole number is an integer.
+
+        Columns of numbers are read as 117.0 as soon as one of their rows is null.
+        """
+        value = optional_column(self.raw_task or {}, self.format_args.response_key)
+        if isinstance(value, float) and value.is_integer() and abs(value) < EXACT_INTEGERS:
+            return int(value)
+        return value
+
+    def to_dict(self) -> Any:
+        """Returns the row."""
+        return self.raw_task
+
+    def to_workflow(
+        self, model: "ModelWrapper", auxiliary_models: "list[ModelWrapper] | None" = None
+    ) -> Any:
+        """Returns the task's workflow over these models."""
+        return self.workflow(task=self, model=model, auxiliary_models=auxiliary_models)
+
+    @property
+    def question(self) -> str:
+        """The prompt as text; of a list of messages, what the user says last.
+
+        Raises: UserError for a row without a prompt.
+        """
         if self._has_messages:
             return last_user_text(self.prompt_messages)
-        key = self.format.prompt_key
+        key = self.format_args.prompt_key
         text = self._text(key, self.column(key))
         self._refuse_media(text)
         return text
@@ -72,7 +137,7 @@ class Task:
         """
         if not self._has_messages:
             return []
-        key = self.format.prompt_key
+        key = self.format_args.prompt_key
         try:
             messages = parse_messages(self.column(key))
         except BadConversation as error:
@@ -84,7 +149,7 @@ class Task:
     @property
     def tools(self) -> Sequence[JsonObject]:
         """The tools that a prompt of messages offers; most have none."""
-        key = self.format.tools_key
+        key = self.format_args.tools_key
         try:
             tools = optional_column(self.raw_task, key) if self._has_messages else None
             return parse_tools(tools)
@@ -92,24 +157,19 @@ class Task:
             raise UserError(f"{self._row}: column {key!r}: {error}") from error
 
     @property
-    def truth(self) -> JsonValue:
-        """The response column, None if the row has none; a whole number is an integer."""
-        return truth_of(self.raw_task, self.format.response_key)
-
-    @property
     def system_prompt(self) -> str | None:
         """The row's own system prompt, else the taskset's."""
-        key = self.format.system_prompt_key
+        key = self.format_args.system_prompt_key
         own = self.column(key) if key else None
-        return self.format.system_prompt if own in (None, "") else self._text(key, own)
+        return self.format_args.system_prompt if own in (None, "") else self._text(key, own)
 
     def demand_truth(self) -> None:
         """Checks that there is a truth, unless the format says that tasks have none.
 
         Raises: UserError when the row's truth is missing or null.
         """
-        if self.format.response_key:
-            self.filled(self.format.response_key)
+        if self.format_args.response_key:
+            self.filled(self.format_args.response_key)
 
     def column(self, key: str) -> JsonValue:
         """Returns the value of a required column.
@@ -121,7 +181,8 @@ class Task:
                 f"{self._row}: there is no column {key!r}; {self._columns}; "
                 f"{self._setting_of(key) or 'add it to the rows'}"
             )
-        return column_value(self.raw_task, key)
+        value: JsonValue = column_value(self.raw_task, key)
+        return value
 
     def filled(self, key: str) -> JsonValue:
         """Returns the value of a required column that must not be null.
@@ -136,7 +197,7 @@ class Task:
 
     @property
     def _has_messages(self) -> bool:
-        return holds_messages(optional_column(self.raw_task, self.format.prompt_key))
+        return holds_messages(optional_column(self.raw_task, self.format_args.prompt_key))
 
     def _refuse_media(self, text: str) -> None:
         """Raises: UserError for a prompt about pictures of the row."""
@@ -154,7 +215,7 @@ class Task:
 
     def _setting_of(self, column: str) -> str:
         """Returns advice on the setting that selects this column; empty if there is none."""
-        form = self.format
+        form = self.format_args
         named = {
             "prompt_key": form.prompt_key,
             "response_key": form.response_key,
@@ -164,8 +225,45 @@ class Task:
 
     @property
     def _row(self) -> str:
-        return f"taskset {self.taskset!r}, {row_name(self.index)}"
+        return f"taskset {self.taskset!r}, {row_name(self.row)}"
 
     @property
     def _columns(self) -> str:
         return f"its columns are {', '.join(column_names(self.raw_task))}"
+
+    def copied(self) -> "Task":
+        """Returns a task that a workflow may change without a change to this one."""
+        return replace(
+            self,
+            format_args=self.format_args.model_copy(),
+            rollout_args=replace(self.rollout_args),
+            workflow_args=dict(self.workflow_args),
+            reward_fn_args=dict(self.reward_fn_args),
+            index=dict(self.index),
+        )
+
+
+def task_to_json(task: Task) -> dict[str, Any]:
+    """Returns a task that no workflow has, for another process: without workflow and reward."""
+    return {
+        "repeat_times": task.repeat_times,
+        "format_args": task.format_args.model_dump(mode="json"),
+        "rollout_args": asdict(task.rollout_args),
+        "workflow_args": task.workflow_args,
+        "is_eval": task.is_eval,
+        "raw_task": task.raw_task,
+        "batch_id": task.batch_id,
+        "task_id": task.task_id,
+        "index": task.index,
+    }
+
+
+def task_from_json(values: Mapping[str, Any]) -> Task:
+    """Returns the task of `task_to_json`."""
+    return Task(
+        **{
+            **values,
+            "format_args": FormatConfig.model_validate(values["format_args"]),
+            "rollout_args": GenerationConfig(**values["rollout_args"]),
+        }
+    )

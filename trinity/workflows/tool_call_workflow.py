@@ -47,6 +47,7 @@ class ToolCallWorkflow(Workflow):
     """
 
     is_async = True
+    shares_loop = True
     known_args: ClassVar[frozenset[str] | None] = frozenset()
 
     async def run_async(self) -> list[Experience]:
@@ -98,7 +99,7 @@ class ToolCallWorkflow(Workflow):
 
     @property
     def _row(self) -> str:
-        return f"taskset {self.task.taskset!r}, {row_name(self.task.index)}"
+        return f"taskset {self.task.taskset!r}, {row_name(self.task.row)}"
 
 
 def parse_calls(reply: str) -> Counter[str] | None:

@@ -74,7 +74,7 @@ class VerlAgentWorkflow(SimpleWorkflow):
             client=client,
             multi_turn=self._section("multi_turn", MULTI_TURN),
             agent=agent,
-            row=_row_of_verl(row, self.messages(), self.task.index),
+            row=_row_of_verl(row, self.messages(), self.task.row),
         )
 
     def _section(self, name: str, usual: JsonObject) -> JsonObject:

@@ -1,8 +1,8 @@
 """The base of workflows."""
 
+import inspect
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
 from trinity.errors import UserError
 from trinity.plugins import get_logger
@@ -10,38 +10,51 @@ from trinity.types import Experience, JsonValue
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task
 
-if TYPE_CHECKING:
-    import openai
-
 
 class Workflow:
-    """One run of one task: calls the model and returns experiences with their rewards.
+    """Runs of a task: calls the model and returns experiences with their rewards.
 
         class TwoTries(Workflow):
-            is_async = True
-
-            async def run_async(self) -> list[Experience]:
-                tries = await self.model.chat_async(self.messages(), n=2)
+            def run(self) -> list[Experience]:
+                tries = self.model.chat([{"role": "user", "content": self.task.question}], n=2)
                 ...
 
-    A workflow with `is_async` runs on the service's event loop and must not block; any other
-    defines `run` and gets a thread. A thread cannot be stopped: once the attempt is over, its calls
-    of the model raise AttemptOver. An instance serves one run and is never reused.
+    A subclass defines `run`, or `run_async`, with `is_async` if it has both. Each call has a
+    process or a thread, and may block; `run_async` has an event loop of its own there, unless the
+    class says `shares_loop`.
+
+    `can_repeat`: one call makes all runs of a task. `set_repeat_times` says how many, and the
+    number of the first; `eid.run` of an experience says which run it is of. `can_reset`: an
+    instance serves one task after another, each begun with `reset`.
 
     `auxiliary_model_wrappers` are the auxiliary models in their order: they are called like
     `model`, and never trained.
     """
 
-    is_async: ClassVar[bool] = False
+    can_reset: bool = False
+    can_repeat: bool = False
+    is_async: bool = False
+    shares_loop: ClassVar[bool] = False
+    """True for a class whose `run_async` never blocks: thousands of runs share the explorer's event
+    loop. Subclasses inherit it."""
     known_args: ClassVar[frozenset[str] | None] = None
     """Names that `workflow_args` may have; None leaves them unchecked."""
     usual_args: ClassVar[Mapping[str, JsonValue]] = {}
     """Defaults of `workflow_args`; see `Arguments`."""
+    awaits_feedback: ClassVar[bool] = False
+    """True for a class that leaves rewards to `trinity feedback`."""
+    keeps_history: ClassVar[bool] = False
+    """True to record calls of the model, whatever the configuration says."""
     gives_several_samples: ClassVar[bool] = False
     """True if the number of a run's samples is not known before it; a train step is then an explore
     step, unless `buffer.train_step` says otherwise."""
-    keeps_history: ClassVar[bool] = False
-    """True to record calls of the model, whatever the configuration says."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Sets `is_async` where a class says nothing of it and `run_async` is all that it has."""
+        super().__init_subclass__(**kwargs)
+        says = any("is_async" in vars(base) for base in cls.__mro__ if base is not Workflow)
+        if not says and cls.run is Workflow.run and cls.run_async is not Workflow.run_async:
+            cls.is_async = inspect.iscoroutinefunction(cls.run_async)
 
     def __init__(
         self,
@@ -52,31 +65,67 @@ class Workflow:
     ) -> None:
         self.task = task
         self.model = model
+        self.auxiliary_model_wrappers = list(auxiliary_models or [])
+        self.repeat_times = 1
+        self.run_id_base = 0
         self.logger = get_logger(type(self).__module__)
         """Its lines are in the log of the runner, `explorer_runner_<n>.log`."""
-        self.auxiliary_model_wrappers = list(auxiliary_models or [])
         self._check_args()
         if self.keeps_history:
             model.keep_history()
 
-    @cached_property
-    def auxiliary_models(self) -> "list[openai.OpenAI] | list[openai.AsyncOpenAI]":
-        """OpenAI clients of `explorer.auxiliary_models`; asynchronous with `is_async`.
+    @classmethod
+    def is_on_loop(cls) -> bool:
+        """True if its runs share the explorer's event loop; `is_async` as a property may not."""
+        return cls.shares_loop and inspect.getattr_static(cls, "is_async") is True
 
-        Raises: UserError when the package `openai` is missing.
-        """
-        wrappers = self.auxiliary_model_wrappers
-        if self.is_async:
-            return [wrapper.get_openai_async_client() for wrapper in wrappers]
-        return [wrapper.get_openai_client() for wrapper in wrappers]
+    @property
+    def auxiliary_models(self) -> Any:
+        """OpenAI clients of `explorer.auxiliary_models`, asynchronous with `is_async`, or None."""
+        own = vars(self).get("_auxiliary_models")
+        if own is not None or not self.auxiliary_model_wrappers:
+            return own
+        is_async = self.is_async
+        self._auxiliary_models = [
+            wrapper.get_openai_async_client() if is_async else wrapper.get_openai_client()
+            for wrapper in self.auxiliary_model_wrappers
+        ]
+        return self._auxiliary_models
+
+    @auxiliary_models.setter
+    def auxiliary_models(self, models: Any) -> None:
+        self._auxiliary_models = models
+
+    @property
+    def resettable(self) -> bool:
+        """The same as `can_reset`."""
+        return type(self).can_reset
+
+    @property
+    def repeatable(self) -> bool:
+        """The same as `can_repeat`."""
+        return type(self).can_repeat
+
+    @property
+    def asynchronous(self) -> bool:
+        """The same as `is_async`."""
+        return self.is_async
+
+    def reset(self, task: Task) -> None:
+        """Prepares the instance for another task; needed with `can_reset`."""
+        raise NotImplementedError(f"{type(self).__name__} has can_reset but no reset")
+
+    def set_repeat_times(self, repeat_times: int, run_id_base: int) -> None:
+        """Takes the number of runs of the next call; needed with `can_repeat`."""
+        raise NotImplementedError(f"{type(self).__name__} has can_repeat but no set_repeat_times")
 
     # Subclasses define one of the two.
     def run(self) -> list[Experience]:
-        """Makes the experiences of this run; called in a thread."""
+        """Makes the experiences."""
         raise NotImplementedError(f"{type(self).__name__} has neither run nor run_async")
 
     async def run_async(self) -> list[Experience]:
-        """Makes the experiences of this run; called on the event loop."""
+        """Makes the experiences."""
         raise NotImplementedError(f"{type(self).__name__} has is_async but no run_async")
 
     def _check_args(self) -> None:

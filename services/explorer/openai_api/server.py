@@ -24,8 +24,9 @@ from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError
 from trinity.runtime.http_connections import BACKLOG, ConnectionTable, HttpLimits
 from trinity.runtime.json_values import JsonValue
-from trinity.workflows.generation import ApiAccess, ChatTokenizer
+from trinity.workflows.generation import ChatTokenizer
 from trinity.workflows.model import ModelWrapper
+from trinity.workflows.model_access import ApiAccess
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -23,7 +23,7 @@ from trinity.user_code.values import (
 )
 from trinity.workflows.generation import GenerationDelta
 from trinity.workflows.model import ModelWrapper, OnIndexedDelta
-from trinity.workflows.task import Task
+from trinity.workflows.task import Task, task_to_json
 
 USERS_PATTERN = "pattern"
 """An argument of built-in rewards with which a user's regular expression runs."""
@@ -113,14 +113,7 @@ def workflow_request(workflow: PartRef[Any], task: Task, runs: Sequence[int]) ->
         "kind": "workflow",
         "workflow": workflow.to_json(),
         "runs": list(runs),
-        "task": {
-            "raw_task": task.raw_task,
-            "format": task.format.model_dump(mode="json"),
-            "taskset": task.taskset,
-            "index": task.index,
-            "is_eval": task.is_eval,
-            "workflow_args": dict(task.workflow_args),
-        },
+        "task": task_to_json(task),
     }
 
 
@@ -267,6 +260,7 @@ def _facts_of(model: ModelWrapper) -> Message:
         "sampling": asdict(model.sampling),
         "weights": list(model.weights),
         "name": model.name,
+        "model_path": model.model_config.model_path,
         "template_sha256": model.tokenizer.template_sha256.hex(),
         "api": asdict(model.api_access) if model.has_api else None,
     }

@@ -314,7 +314,7 @@ class AttemptRunner:
             if spec.needs_thread:
                 return await self._run_in_thread(spec, seconds)
             return await self._tasks.run_with_deadline(
-                lambda: spec.run_on_loop(self._threads),
+                spec.run_on_loop,
                 seconds=seconds,
                 before_cancel=lambda: _close(spec.models),
                 clock=self._clock,

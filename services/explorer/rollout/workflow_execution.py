@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import importlib
-import inspect
 import logging
 import signal
 import sys
@@ -27,10 +26,9 @@ from trinity.rewards.reward import (
     RewardFn,
     RewardSource,
 )
-from trinity.rft.workflows.hosting import HostedRuns, NamedReward
-from trinity.runtime.threads import DaemonThreads
 from trinity.types import Experience, JsonObject
 from trinity.user_code.values import PartRef
+from trinity.workflows.hosting import HostedRuns, NamedReward
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task
 from trinity.workflows.workflow import Workflow
@@ -177,8 +175,8 @@ class LoopWatchdog:
         self._beat()
         run.blocked = (
             f"it blocked the explorer's event loop for {held_seconds:.1f} s at "
-            f"{place_of_frame(frame)}: await what waits, or write `run` in place of `run_async`, "
-            "which has a process"
+            f"{place_of_frame(frame)}: await what waits, or leave out `shares_loop`: "
+            "then it has a process"
         )
         raise LoopBlocked(run.blocked)
 
@@ -219,7 +217,9 @@ class RewardSpec:
     @property
     def named(self) -> NamedReward:
         """The reward for a workflow that makes it by itself."""
-        return NamedReward(source=self.source, args=self.args, name=self.name)
+        return NamedReward(
+            source=self.source, args=self.args, name=self.name, on_failure=self.on_failure
+        )
 
     def to_json(self) -> JsonObject:
         """Returns the reward for a workflow in another process."""
@@ -277,14 +277,14 @@ class WorkflowSpec(Protocol):
         """Constructs and runs the workflow here; it may block."""
         ...
 
-    async def run_on_loop(self, threads: DaemonThreads) -> Made:
-        """Makes and runs it on the event loop, or in a thread if it turns out to block."""
+    async def run_on_loop(self) -> Made:
+        """Makes and runs it on the event loop."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NativeSpec:
-    """A workflow of ours; constructors of users may take as long as a run."""
+class LoopSpec:
+    """A workflow that shares the event loop; constructors of users may take as long as a run."""
 
     workflow_class: type[Workflow]
     task: Task
@@ -294,6 +294,7 @@ class NativeSpec:
     auxiliary_models: Sequence[ModelWrapper]
     run: int
     made_rewards: list[BoundReward] = field(default_factory=list)
+    needs_thread: ClassVar[bool] = False
 
     @property
     def called_reward(self) -> bool | None:
@@ -316,36 +317,25 @@ class NativeSpec:
         isolated = self.reward.isolated if self.reward is not None else None
         return isolated.stuck_at if isolated is not None else ""
 
-    @property
-    def needs_thread(self) -> bool:
-        """True if it needs a thread; `is_async` as a property is read later, on the instance."""
-        return inspect.getattr_static(self.workflow_class, "is_async") is False
-
     def run_in_thread(self) -> Made:
-        """Constructs and runs the workflow here; it may block."""
-        return {self.run: self.create_workflow().run()}
+        """Is not called: the event loop has it."""
+        raise NotImplementedError
 
-    async def run_on_loop(self, threads: DaemonThreads) -> Made:
-        """Makes it on the event loop and runs it as the instance says."""
+    async def run_on_loop(self) -> Made:
+        """Makes it on the event loop and runs it there."""
         workflow = await self.create_on_loop()
-        if not workflow.is_async:  # a property may decide this per instance
-            return {self.run: await threads.run_in_thread(workflow.run)}
         return {self.run: await workflow.run_async()}
-
-    def create_workflow(self) -> Workflow:
-        """Constructs reward and workflow here, in a thread that may block."""
-        return self._workflow(self.reward.create_reward() if self.reward is not None else None)
 
     async def create_on_loop(self) -> Workflow:
         """Constructs the workflow here, and a reward that may take long in a reward thread."""
         if self.reward is None or not self.reward.may_block:
-            return self.create_workflow()
+            return self._workflow(self.reward.create_reward() if self.reward is not None else None)
         return self._workflow(await REWARD_POOL.run_in_thread(self.reward.create_reward))
 
     def _workflow(self, reward: BoundReward | None) -> Workflow:
         if reward is not None:
             self.made_rewards.append(reward)
-        task = replace(self.task, reward=reward)
+        task = replace(self.task, make_reward=None if reward is None else lambda: reward)
         if not self.auxiliary_models:  # workflows may leave the argument out
             return self.workflow_class(task=task, model=self.model)
         return self.workflow_class(
@@ -355,7 +345,7 @@ class NativeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostedSpec:
-    """A workflow that was written for Trinity-RFT; it always has a thread, and may block."""
+    """A workflow that may block, in a thread."""
 
     hosted: HostedRuns
     needs_thread: ClassVar[bool] = True
@@ -381,6 +371,6 @@ class HostedSpec:
         """Constructs and runs the workflow here; it may block."""
         return self.hosted.make()
 
-    async def run_on_loop(self, threads: DaemonThreads) -> Made:
-        """Makes and runs it in a thread."""
-        return await threads.run_in_thread(self.hosted.make)
+    async def run_on_loop(self) -> Made:
+        """Is not called: a thread has it."""
+        raise NotImplementedError

@@ -1,7 +1,6 @@
 """Constructs the workflow, the reward and the models of an attempt."""
 
 import hashlib
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +16,7 @@ from services.explorer.rollout.part_use import PartUse
 from services.explorer.rollout.user_process_pool import UserProcessPool
 from services.explorer.rollout.workflow_execution import (
     HostedSpec,
-    NativeSpec,
+    LoopSpec,
     RewardSpec,
     WorkflowSpec,
 )
@@ -26,41 +25,36 @@ from trinity.config.plan.parts import AuxiliaryModel, ResolvedSampling, Resolved
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
-from trinity.rft.workflows.hosting import (
-    HostedRuns,
-    IdleWorkflows,
-    ModelPaths,
-    TaskInputs,
-    preload_tensors,
-)
-from trinity.rft.workflows.workflow import Workflow as HostedWorkflow
 from trinity.types import JsonObject, SamplingParams
 from trinity.user_code.columns import optional_column, row_reward
 from trinity.user_code.values import PartRef, is_of_user
 from trinity.workflows.experience_builder import RatioWarnings
 from trinity.workflows.generation import ChatTokenizer, Generator, ModelLimits
+from trinity.workflows.hosting import (
+    HostedRuns,
+    IdleWorkflows,
+    TaskInputs,
+    preload_tensors,
+)
 from trinity.workflows.model import ModelWrapper
-from trinity.workflows.task import Task
+from trinity.workflows.task import GenerationConfig, Task
 from trinity.workflows.workflow import Workflow
 
 SEED_BITS = 63
 """Limits of a model that others serve, which refuses what is too long for it."""
 
 
-def as_workflow_class(name: str, kind: object) -> type[Workflow] | type[HostedWorkflow]:
+def as_workflow_class(name: str, kind: object) -> type[Workflow]:
     """Returns `kind` as a workflow class; raises UserError if it is not one."""
-    if not (isinstance(kind, type) and issubclass(kind, Workflow | HostedWorkflow)):
+    if not (isinstance(kind, type) and issubclass(kind, Workflow)):
         raise UserError(f"the workflow {name!r} is not a subclass of trinity's Workflow")
     return kind
 
 
-def needs_isolation(kind: type[Workflow] | type[HostedWorkflow], reward: RewardSpec | None) -> bool:
+def needs_isolation(kind: type[Workflow], reward: RewardSpec | None) -> bool:
     """Returns true for a workflow that may block and runs a user's code, its reward's included."""
-    may_block = issubclass(kind, HostedWorkflow) or (
-        inspect.getattr_static(kind, "is_async") is not True
-    )
     has_users_reward = reward is not None and reward.isolated is not None
-    return may_block and (has_users_reward or is_of_user(kind))
+    return not kind.is_on_loop() and (has_users_reward or is_of_user(kind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,17 +118,13 @@ class WorkflowFactory:
         self._ratio_warnings = RatioWarnings()
         self._auxiliary = list(zip(plan.auxiliary_models, auxiliary, strict=True))
         self._idle = IdleWorkflows()
-        self._paths = ModelPaths(
-            policy=plan.model_path,
-            auxiliary=tuple(model.model_path for model in plan.auxiliary_models),
-        )
         self._tasksets = {
             taskset.name: taskset for taskset in (*plan.tasksets, *plan.eval_tasksets)
         }
         for taskset in self._tasksets.values():
-            kind = WORKFLOWS.get(taskset.workflow)
-            if isinstance(kind, type) and issubclass(kind, HostedWorkflow):
-                preload_tensors()
+            workflow = as_workflow_class(taskset.workflow, WORKFLOWS.get(taskset.workflow))
+            if processes is None and not workflow.is_on_loop():
+                preload_tensors(workflow)
             if (reward := self._reward(taskset, {})) is not None and reward.isolated is None:
                 reward.create_reward()
 
@@ -161,7 +151,7 @@ class WorkflowFactory:
             kind = as_workflow_class("", WORKFLOWS.get(name or taskset.workflow))
         except UserError:
             return False
-        return issubclass(kind, HostedWorkflow) and kind.can_repeat
+        return kind.can_repeat and not kind.is_on_loop()
 
     def workflow_spec(
         self,
@@ -178,7 +168,7 @@ class WorkflowFactory:
         row = assignment.new_task()
         name = _name_from_row(row, taskset.format.workflow_key) or taskset.workflow
         kind = as_workflow_class(name, WORKFLOWS.get(name))
-        task = _task(taskset, row, assignment.task_index)
+        task = _task(taskset, assignment, row)
         reward = self._reward(taskset, row)
         if self._processes is not None and needs_isolation(kind, reward):
             return IsolatedSpec(
@@ -187,8 +177,8 @@ class WorkflowFactory:
                 models=(model, *auxiliary_models),
                 request=self._request(kind, name, task, reward, attempts),
             )
-        if not issubclass(kind, HostedWorkflow):
-            return NativeSpec(
+        if kind.is_on_loop():
+            return LoopSpec(
                 workflow_class=kind,
                 task=task,
                 reward=reward,
@@ -199,10 +189,7 @@ class WorkflowFactory:
         inputs = TaskInputs(
             workflow=kind,
             task=task,
-            sampling=taskset.sampling,
             reward=reward.named if reward is not None else None,
-            explore_step=assignment.explore_step,
-            repeat_times=taskset.repeat_times,
             num_runs=len(attempts),
             needs_reward=self._plan.algorithm.advantage_fn != "none",
         )
@@ -210,25 +197,17 @@ class WorkflowFactory:
 
     def _request(
         self,
-        kind: type[Workflow] | type[HostedWorkflow],
+        kind: type[Workflow],
         name: str,
         task: Task,
         reward: RewardSpec | None,
         attempts: Sequence[Attempt],
     ) -> Message:
         """Returns what a process must know to run a workflow, but for its models."""
-        taskset = self._tasksets[task.taskset]
         return {
             **workflow_request(PartRef.of(name, kind), task, [a.run for a in attempts]),
             "reward": None if reward is None else reward.to_json(),
-            "hosted": {
-                "sampling": taskset.sampling.model_dump(mode="json"),
-                "explore_step": attempts[0].assignment.explore_step,
-                "repeat_times": taskset.repeat_times,
-                "needs_reward": self._plan.algorithm.advantage_fn != "none",
-                "policy_path": self._paths.policy,
-                "auxiliary_paths": list(self._paths.auxiliary),
-            },
+            "needs_reward": self._plan.algorithm.advantage_fn != "none",
         }
 
     def _hosted_runs(
@@ -243,7 +222,6 @@ class WorkflowFactory:
             model=model,
             auxiliary_models=auxiliary_models,
             runs=tuple(attempt.run for attempt in attempts),
-            paths=self._paths,
             idle=self._idle,
         )
 
@@ -266,6 +244,7 @@ class WorkflowFactory:
             seed_of_call=self._seeds(attempt).seed_of_call,
             keeps_history=plan.config.explorer.rollout_model.enable_history,
             ratio_warnings=None if taskset.is_eval else self._ratio_warnings,
+            model_path=plan.model_path,
         )
         if self._api is not None:
             model.enable_api(self._api.register_attempt(model))
@@ -295,6 +274,7 @@ class WorkflowFactory:
             weights=(0, 0),
             seed_of_call=replace(self._seeds(attempt), model=place).seed_of_call,
             auxiliary_name=plan.name,
+            model_path=plan.model_path,
         )
         if running.api is not None:
             model.enable_api(running.api.register_attempt(model))
@@ -330,15 +310,27 @@ class WorkflowFactory:
         )
 
 
-def _task(taskset: ResolvedTaskset, row: JsonObject, index: int) -> Task:
-    return Task(
-        raw_task=row,
-        format=taskset.format,
-        taskset=taskset.name,
-        index=index,
+def _task(taskset: ResolvedTaskset, assignment: Assignment, row: JsonObject) -> Task:
+    sampling = taskset.sampling
+    task = Task(
+        repeat_times=taskset.repeat_times,
+        format_args=taskset.format.model_copy(),
+        rollout_args=GenerationConfig(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            logprobs=sampling.logprobs,
+            max_tokens=sampling.max_tokens,
+        ),
+        workflow_args=dict(taskset.workflow_args),
         is_eval=taskset.is_eval,
-        workflow_args=taskset.workflow_args,
+        raw_task=row,
+        batch_id=assignment.explore_step,
+        task_id=assignment.task_index,
+        index={"taskset": taskset.name, "index": assignment.task_index},
     )
+    task.format_args.system_prompt = task.system_prompt
+    return task
 
 
 def _limits(

@@ -2,30 +2,15 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Unpack
+from typing import Any
 
 from services.explorer.user_process.calls import CallChannel, Json, OnDelta, Reply
-from trinity.config.plan.parts import ResolvedSampling
-from trinity.config.schema.data import FormatConfig
 from trinity.plugins import REWARDS, WORKFLOWS
-from trinity.rewards.reward import BoundReward
-from trinity.rewards.score import as_reward
-from trinity.rft.workflows.hosting import (
-    HostedRuns,
-    IdleWorkflows,
-    ModelPaths,
-    NamedReward,
-    TaskInputs,
-    preload_tensors,
-)
-from trinity.rft.workflows.workflow import Workflow as HostedWorkflow
 from trinity.types import Experience, JsonObject, SamplingParams
 from trinity.user_code.values import PartRef, experience_from_text, experience_to_text
-from trinity.workflows.experience_builder import SamplingOverrides
 from trinity.workflows.generation import (
-    ApiAccess,
     AttemptCalls,
     GenerationDelta,
     Likeliest,
@@ -33,10 +18,18 @@ from trinity.workflows.generation import (
     Prompt,
     Scores,
 )
+from trinity.workflows.hosting import (
+    HostedRuns,
+    IdleWorkflows,
+    NamedReward,
+    TaskInputs,
+    preload_tensors,
+)
 from trinity.workflows.messages import Message
-from trinity.workflows.model import ModelWrapper, OnIndexedDelta
-from trinity.workflows.task import Task
-from trinity.workflows.workflow import Workflow, check_are_distinct
+from trinity.workflows.model import CallOptions, ModelWrapper, OnIndexedDelta
+from trinity.workflows.model_access import ApiAccess
+from trinity.workflows.task import task_from_json
+from trinity.workflows.workflow import Workflow
 
 _IDLE = IdleWorkflows()
 """Workflows of this process that serve one task after another."""
@@ -86,7 +79,8 @@ class RemoteModel(ModelWrapper):
         sampling = facts["sampling"]
         self._sampling = SamplingParams(**{**sampling, "stop": tuple(sampling["stop"])})
         self._version, self._incarnation = facts["weights"]
-        self._name = facts["name"]
+        self._name, self._model_path = facts["name"], facts["model_path"]
+        self._state = {}
         self._tokenizer = RemoteTokenizer(
             self._ask_explorer, bytes.fromhex(facts["template_sha256"])
         )
@@ -95,37 +89,18 @@ class RemoteModel(ModelWrapper):
         if facts["api"] is not None:
             self.enable_api(ApiAccess(**facts["api"]))
 
-    @property
-    def name(self) -> str:
-        """Name of an auxiliary model; empty for the policy."""
-        return str(self._name)
-
-    async def chat_async(
-        self,
-        messages: Sequence[Message],
-        *,
-        n: int = 1,
-        tools: Sequence[JsonObject] = (),
-        on_delta: OnIndexedDelta | None = None,
-        **sampling: Unpack[SamplingOverrides],
+    async def answer_chat(
+        self, messages: Sequence[Any], tools: Sequence[JsonObject], options: CallOptions
     ) -> list[Experience]:
-        """Returns `n` answers to a chat; see `ModelWrapper.chat_async`."""
-        given = {"messages": list(messages), "n": n, "tools": list(tools), "sampling": sampling}
-        return await self._ask("chat", on_delta, given)
+        """Answers a chat."""
+        return await self._ask("chat", options, messages=list(messages), tools=list(tools))
 
-    async def generate_async(
-        self,
-        prompts: Sequence[str | Sequence[int]],
-        *,
-        n: int = 1,
-        on_delta: OnIndexedDelta | None = None,
-        **sampling: Unpack[SamplingOverrides],
+    async def answer_prompts(
+        self, prompts: Sequence[str | Sequence[int]], options: CallOptions
     ) -> list[Experience]:
-        """Returns `n` continuations of each prompt, in the prompts' order."""
+        """Continues prompts."""
         plain = [p if isinstance(p, str) else [int(token) for token in p] for p in prompts]
-        return await self._ask(
-            "generate", on_delta, {"prompts": plain, "n": n, "sampling": sampling}
-        )
+        return await self._ask("generate", options, prompts=plain)
 
     def encodes_to(
         self, messages: Sequence[Message], prompt: list[int], tools_sha256: bytes
@@ -157,17 +132,24 @@ class RemoteModel(ModelWrapper):
         """Ends the run: threads that it left behind get no more answers."""
         self._calls.refuse()
 
-    async def _ask(
-        self, function: str, on_delta: OnIndexedDelta | None, given: Mapping[str, object]
-    ) -> list[Experience]:
-        made = await asyncio.wrap_future(self._ask_explorer(function, on_delta, **given))
-        return [self._answer(each) for each in made]
+    @property
+    def answers(self) -> list[Experience]:
+        """All answers of this attempt that were seen here or are in the history."""
+        self.extract_experience_from_history(clear_history=False)
+        return list(self._known.values())
+
+    async def _ask(self, function: str, options: CallOptions, **given: object) -> list[Experience]:
+        asked = self._ask_explorer(
+            function, options.on_delta, n=options.n, sampling=options.sampling, **given
+        )
+        return [self._answer(each) for each in await asyncio.wrap_future(asked)]
 
     def _answer(self, each: Json) -> Experience:
         """Returns an answer: the object that the workflow has of it, if it has one."""
         key = each["key"]
         if key not in self._known:
-            self._known[key] = experience_from_text(each["experience"])
+            answer = self._known[key] = experience_from_text(each["experience"])
+            answer.origin = answer.copied()
         return self._known[key]
 
     def _ask_explorer(
@@ -199,23 +181,16 @@ def _likeliest(values: list[list[list[float]]]) -> Likeliest:
 
 def load_workflow(reference: Json) -> None:
     """Imports a workflow with what it needs, before a run's time begins."""
-    if issubclass(_workflow(reference), HostedWorkflow):
-        preload_tensors()
+    preload_tensors(_workflow(reference))
 
 
 def run_workflow(channel: CallChannel, request: Json) -> JsonObject:
     """Makes the runs of a request; returns their experiences by run."""
-    kind = _workflow(request["workflow"])
     models = [RemoteModel(channel, place, facts) for place, facts in enumerate(request["models"])]
-    reward: BoundReward | NamedReward | None
+    hosted = _hosted(_workflow(request["workflow"]), models, request)
+    reward = hosted.inputs.reward
     try:
-        if issubclass(kind, HostedWorkflow):
-            hosted = _hosted(kind, models, request)
-            made, reward = hosted.make(), hosted.inputs.reward
-        else:
-            reward = _bound(request)
-            returned = _native(kind, models, _task(request, reward))
-            made = {request["runs"][0]: _checked(returned, kind.__name__)}
+        made = hosted.make()
     finally:
         for model in models:
             model.refuse_calls()
@@ -230,61 +205,21 @@ def _workflow(reference: Json) -> Any:
     return ref.resolve(WORKFLOWS)
 
 
-def _native(kind: type[Workflow], models: Sequence[RemoteModel], task: Task) -> object:
-    policy, auxiliary = models[0], models[1:]
-    workflow = (
-        kind(task=task, model=policy, auxiliary_models=auxiliary)
-        if auxiliary  # workflows may leave the argument out
-        else kind(task=task, model=policy)
-    )
-    return asyncio.run(workflow.run_async()) if workflow.is_async else workflow.run()
-
-
-def _checked(made: object, name: str) -> list[Experience]:
-    if not isinstance(made, list) or not made:
-        raise ValueError(f"{name} returned no list of experiences")
-    for experience in made:
-        if not isinstance(experience, Experience):
-            raise TypeError(f"{name} returned {type(experience).__name__}, not an Experience")
-        experience.reward = as_reward(experience.reward, name)
-    check_are_distinct(made, name)
-    return made
-
-
 def _hosted(kind: type, models: Sequence[RemoteModel], request: Json) -> HostedRuns:
-    hosted = request["hosted"]
     inputs = TaskInputs(
         workflow=kind,
-        task=_task(request, None),
-        sampling=ResolvedSampling.model_validate(hosted["sampling"]),
+        task=task_from_json(request["task"]),
         reward=_named(request),
-        explore_step=hosted["explore_step"],
-        repeat_times=hosted["repeat_times"],
         num_runs=len(request["runs"]),
-        needs_reward=hosted["needs_reward"],
+        needs_reward=request["needs_reward"],
     )
     return HostedRuns(
         inputs=inputs,
         model=models[0],
         auxiliary_models=models[1:],
         runs=tuple(request["runs"]),
-        paths=ModelPaths(hosted["policy_path"], tuple(hosted["auxiliary_paths"])),
         idle=_IDLE,
     )
-
-
-def _task(request: Json, reward: BoundReward | None) -> Task:
-    values = request["task"]
-    form = FormatConfig.model_validate(values["format"])
-    return Task(**{**values, "format": form}, reward=reward)
-
-
-def _bound(request: Json) -> BoundReward | None:
-    reward = request["reward"]
-    named = _named(request)
-    if named is None:
-        return None
-    return BoundReward(named.source, named.args, named.name, on_failure=reward["on_failure"])
 
 
 def _named(request: Json) -> NamedReward | None:
@@ -292,4 +227,9 @@ def _named(request: Json) -> NamedReward | None:
     if reward is None:
         return None
     ref: PartRef[Any] = PartRef(**reward["part"])
-    return NamedReward(source=ref.resolve(REWARDS), args=reward["args"], name=ref.name)
+    return NamedReward(
+        source=ref.resolve(REWARDS),
+        args=reward["args"],
+        name=ref.name,
+        on_failure=reward["on_failure"],
+    )

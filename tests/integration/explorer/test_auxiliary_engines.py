@@ -113,9 +113,7 @@ async def test_a_teacher_tells_how_likely_it_finds_what_the_policy_said(
         )
         for one in (running.policy, teacher)
     ]
-    task = Task(
-        raw_task={"question": "1+1="}, format=FormatConfig(prompt_key="question"), taskset="sums"
-    )
+    task = Task(raw_task={"question": "1+1="}, format_args=FormatConfig(prompt_key="question"))
     kind = WORKFLOWS.get("on_policy_distill_workflow")
     [experience] = await kind(task=task, model=made[0], auxiliary_models=made[1:]).run_async()
     sequence = experience.sequence

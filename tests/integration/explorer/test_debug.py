@@ -37,12 +37,13 @@ class Tried(Workflow):
     """One answer; the second task has none."""
 
     is_async = True
+    shares_loop = True
 
     async def run_async(self) -> list[Experience]:
         (made,) = await self.model.chat_async([{"role": "user", "content": self.task.task_desc}])
         made.reward = 0.25
         made.metrics["letters"] = float(len(made.response_text))
-        if self.task.index == 1:
+        if self.task.row == 1:
             raise RuntimeError("no second answer")
         return [made]
 
@@ -60,6 +61,7 @@ class NeverEnds(Workflow):
     """Waits until the engine is gone."""
 
     is_async = True
+    shares_loop = True
 
     async def run_async(self) -> list[Experience]:
         await self.model.chat_async([{"role": "user", "content": "a"}])

@@ -219,6 +219,7 @@ class TwoTurns(Workflow):
     """Two answers with a question between them, of which the second is handed in."""
 
     is_async = True
+    shares_loop = True
 
     async def run_async(self) -> list[Experience]:
         messages: list[Message] = [{"role": "user", "content": "a"}]

@@ -50,7 +50,7 @@ class Filtered(SimpleWorkflow):
     async def run_async(self) -> list[Experience]:
         """One experience."""
         experiences = await super().run_async()
-        if self.task.index % 10 >= KEPT_OF_TEN:
+        if self.task.row % 10 >= KEPT_OF_TEN:
             for experience in experiences:
                 experience.reward = None
         return experiences
@@ -63,7 +63,7 @@ class Failing(SimpleWorkflow):
 
     async def run_async(self) -> list[Experience]:
         """One experience, or none."""
-        if self.task.index % 10 >= KEPT_OF_TEN:
+        if self.task.row % 10 >= KEPT_OF_TEN:
             raise LookupError("the tool that this task needs is away")
         return await super().run_async()
 

@@ -10,10 +10,11 @@ class OneInFourNeverEnds(Workflow):
     """Answers, but for every fourth task."""
 
     is_async = True
+    shares_loop = True
 
     async def run_async(self) -> list[Experience]:
         """One experience, rewarded by its first letter."""
-        if self.task.index % 4 == 3:
+        if self.task.row % 4 == 3:
             await asyncio.Event().wait()
         experiences = await self.model.chat_async([{"role": "user", "content": "a"}])
         return _rewarded(experiences)
@@ -24,13 +25,14 @@ class AlwaysRaises(Workflow):
 
     def run(self) -> list[Experience]:
         """Never an experience."""
-        raise ZeroDivisionError(f"the workflow is broken at task {self.task.index}")
+        raise ZeroDivisionError(f"the workflow is broken at task {self.task.row}")
 
 
 class Agent(Workflow):
     """Two turns over OpenAI's client."""
 
     is_async = True
+    shares_loop = True
 
     async def run_async(self) -> list[Experience]:
         """What the calls gave."""
@@ -46,6 +48,7 @@ class Judged(Workflow):
     """Rewarded by what the first of the models beside the policy says of the answer."""
 
     is_async = True
+    shares_loop = True
 
     async def run_async(self) -> list[Experience]:
         """One experience."""

@@ -36,6 +36,7 @@ class Asks(Workflow):
     """Puts what the judge says into the policy's experience."""
 
     is_async = True
+    shares_loop = True
 
     async def run_async(self) -> list[Experience]:
         [own] = await self.model.chat_async([{"role": "user", "content": "question"}])
@@ -55,7 +56,7 @@ class AsksOverHttp(Workflow):
         answer = client.chat.completions.create(
             model="judge", messages=[{"role": "user", "content": own.response_text}]
         )
-        own.info["said"] = answer.choices[0].message.content  # type: ignore[union-attr]
+        own.info["said"] = answer.choices[0].message.content
         own.reward = 1.0
         return [own]
 
@@ -90,6 +91,7 @@ class GivesTheJudgesAnswer(Workflow):
     """Takes the judge for the policy."""
 
     is_async = True
+    shares_loop = True
 
     async def run_async(self) -> list[Experience]:
         [judge] = self.auxiliary_model_wrappers
@@ -100,6 +102,7 @@ class ForgivesTheJudge(Workflow):
     """Is content with a judge that does not answer."""
 
     is_async = True
+    shares_loop = True
 
     async def run_async(self) -> list[Experience]:
         [own] = await self.model.chat_async([{"role": "user", "content": "question"}])
@@ -115,7 +118,7 @@ def registered() -> None:
     WORKFLOWS.register("test_asks", Asks)
     WORKFLOWS.register("test_forgives_the_judge", ForgivesTheJudge)
     WORKFLOWS.register("test_asks_over_http", AsksOverHttp)
-    WORKFLOWS.register("test_judged", Judged)  # type: ignore[arg-type]
+    WORKFLOWS.register("test_judged", Judged)
     WORKFLOWS.register("test_gives_the_judges_answer", GivesTheJudgesAnswer)
 
 

@@ -138,6 +138,7 @@ class Endless(Workflow):
     """Takes being cancelled for a mistake."""
 
     is_async = True
+    shares_loop = True
     may_end = False
 
     async def run_async(self) -> list[Experience]:

@@ -14,9 +14,9 @@ from tests.unit.explorer.hosting import made_by, runner_of
 from trinity.errors import UserError
 from trinity.rft.common.experience import Experience
 from trinity.rft.common.workflows import WORKFLOWS, Workflow
-from trinity.rft.workflows.samples import BUILT
 from trinity.types import FinishReason, VersionSpan
 from trinity.workflows.generation import Scores
+from trinity.workflows.samples import BUILT
 
 Change = Callable[[Any], Any]
 
@@ -76,7 +76,7 @@ class Changes(Workflow):
 
     def run(self) -> list[Experience]:
         (answer,) = self.model.chat([{"role": "user", "content": "a"}])
-        said = self.model.own.extract_experience_from_history(clear_history=False)
+        said = [own.origin for own in self.model.answers if own.origin is not None]
         before = said[0].sequence.tokens.tolist()
         answer.reward = 1.0
         made = CHANGES[str(self.task.workflow_args["change"])](answer) or answer
@@ -127,7 +127,7 @@ class SmallVocabulary(ArithmeticEngine):
 @pytest.fixture(autouse=True, scope="module")
 def registered() -> None:
     for kind in (Changes, Numbered, Writes, Unrewarded):
-        WORKFLOWS.register(f"test_built_{kind.__name__}", kind)  # type: ignore[arg-type]
+        WORKFLOWS.register(f"test_built_{kind.__name__}", kind)
 
 
 async def changed(change: str, folder: Path) -> AttemptResult:

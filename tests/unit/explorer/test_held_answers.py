@@ -158,11 +158,11 @@ async def test_a_workflow_gives_the_text_of_a_schema() -> None:
     async with saying("{}") as answers:
         with pytest.raises(UserError, match=r"json\.dumps"):
             await answers.model.chat_async(
-                QUESTION,  # type: ignore[arg-type]
-                json_schema=GRADE,  # type: ignore[arg-type]
+                QUESTION,
+                json_schema=GRADE,
             )
         await answers.model.chat_async(
-            QUESTION,  # type: ignore[arg-type]
+            QUESTION,
             json_schema=json.dumps(GRADE),
         )
     assert answers.schemas == [GRADE]

@@ -24,8 +24,8 @@ from trinity.rft.common.workflows.workflow import (
     MultiTurnWorkflow,
     SimpleWorkflow,
 )
-from trinity.rft.workflows.samples import BUILT
 from trinity.types import VersionSpan
+from trinity.workflows.samples import BUILT
 
 
 class Overridden(SimpleWorkflow):
@@ -196,7 +196,7 @@ KINDS = (
 @pytest.fixture(autouse=True, scope="module")
 def registered() -> None:
     for kind in KINDS:
-        WORKFLOWS.register(f"test_rft_{kind.__name__}", kind)  # type: ignore[arg-type]
+        WORKFLOWS.register(f"test_rft_{kind.__name__}", kind)
 
 
 def rewards(results: list[AttemptResult]) -> list[list[float | None]]:

@@ -177,7 +177,7 @@ KINDS = (Whole, OverHttp, Awaits, Repeated, Scores, Named, Long)
 @pytest.fixture(autouse=True, scope="module")
 def registered() -> Iterator[None]:
     for kind in KINDS:
-        WORKFLOWS.register(f"test_style_{kind.__name__}", kind)  # type: ignore[arg-type]
+        WORKFLOWS.register(f"test_style_{kind.__name__}", kind)
     yield
 
 

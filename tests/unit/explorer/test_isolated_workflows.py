@@ -13,6 +13,7 @@ from tests.unit.explorer.builders import ArithmeticEngine
 from tests.unit.explorer.runs import outcome_of
 from tests.unit.explorer.users import plugin_folder, user_processes
 from trinity.types import Experience
+from trinity.workflows.samples import BUILT
 
 FILE = '''
 import asyncio, os, re, threading, time
@@ -81,7 +82,7 @@ class Scored(Workflow):
 class Moody(SimpleWorkflow):
     @property
     def is_async(self):
-        return self.task.index % 2 == 0
+        return self.task.row % 2 == 0
     async def run_async(self):
         [made] = await self.model.chat_async(self.messages())
         made.reward = 3.0
@@ -238,6 +239,8 @@ async def test_a_process_makes_what_a_thread_makes(tmp_path: Path, workflow: str
     assert (inside.failure, outside.failure) == ("", "")
     assert list(map(plain, outside.experiences)) == list(map(plain, inside.experiences))
     assert outside.experiences
+    is_built = any(own.info.get(BUILT) for own in outside.experiences)
+    assert is_built is (workflow == "isolated_rft.Built")
 
 
 async def longer(response: str, truth: str) -> float:

@@ -20,6 +20,7 @@ class Blocking(Workflow):
     """Blocks the loop in one of several ways, and goes on after any Exception."""
 
     is_async = True
+    shares_loop = True
     known_args: ClassVar[frozenset[str] | None] = frozenset({"way"})
 
     async def run_async(self) -> list[Experience]:

@@ -28,8 +28,9 @@ from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
 from trinity.runtime.threads import DaemonThreads
 from trinity.types import Experience, JsonObject, SamplingParams
-from trinity.workflows.generation import ApiAccess, ModelLimits
+from trinity.workflows.generation import ModelLimits
 from trinity.workflows.model import ModelWrapper
+from trinity.workflows.model_access import ApiAccess
 from trinity.workflows.workflow import Workflow
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
@@ -82,7 +83,7 @@ async def test_a_call_over_http_is_a_call_of_the_run(offered: Offered) -> None:
     extra = answer.choices[0].model_extra
     assert extra is not None
     assert extra["token_ids"] == first.sequence.tokens[first.sequence.prompt_length :].tolist()
-    (direct,) = await offered.model.chat_async(QUESTION)  # type: ignore[arg-type]
+    (direct,) = await offered.model.chat_async(QUESTION)
     assert offered.model.extract_experience_from_history() == [first, second, direct]
     assert offered.model.extract_experience_from_history() == []
 
@@ -428,4 +429,4 @@ async def test_without_the_keys_the_sentence_names_them() -> None:
     with pytest.raises(UserError, match=r"rollout_model\.enable_history: true"):
         model.extract_experience_from_history()
     model.enable_api(ApiAccess(address="http://127.0.0.1:9/v1", key="k", model_path="m"))
-    assert (model.api_address, model.api_key) == ("http://127.0.0.1:9/v1", "k")
+    assert (model.api_address, model.api_key) == ("http://127.0.0.1:9", "k")

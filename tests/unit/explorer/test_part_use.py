@@ -27,6 +27,7 @@ class Alone(Workflow):
 
 class AloneAsync(Workflow):
     is_async = True
+    shares_loop = True
     async def run_async(self):
         made = await self.model.chat_async([{"role": "user", "content": "1+1="}])
         made[0].reward = 1.0

@@ -10,7 +10,7 @@ from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
 from trinity.types import Experience, JsonObject
-from trinity.workflows.generation import ApiAccess
+from trinity.workflows.model_access import ApiAccess
 
 ROW: JsonObject = {"question": "1+1=", "rubric": [{"description": "names the sum", "weight": 2}]}
 

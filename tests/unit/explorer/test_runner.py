@@ -63,6 +63,7 @@ class Leaving(Workflow):
     """Cancels itself."""
 
     is_async = True
+    shares_loop = True
 
     async def run_async(self) -> list[Experience]:
         raise asyncio.CancelledError
@@ -72,6 +73,7 @@ class Gap(Workflow):
     """Says that other weights made a part of the response than any."""
 
     is_async = True
+    shares_loop = True
 
     async def run_async(self) -> list[Experience]:
         (experience,) = await self.model.chat_async([{"role": "user", "content": "a"}])
@@ -88,6 +90,7 @@ class Emptying(Workflow):
     """Takes what it needs out of its task."""
 
     is_async = True
+    shares_loop = True
 
     async def run_async(self) -> list[Experience]:
         question = str(self.task.raw_task.pop("question"))
@@ -99,6 +102,7 @@ class Enormous(Workflow):
     """A workflow whose reward is larger than float32 holds."""
 
     is_async = True
+    shares_loop = True
 
     async def run_async(self) -> list[Experience]:
         (experience,) = await self.model.chat_async([{"role": "user", "content": "a"}])
@@ -109,6 +113,7 @@ class Nothing(Workflow):
     """A workflow that forgets to answer."""
 
     is_async = True
+    shares_loop = True
 
     async def run_async(self) -> list[Experience]:
         return []

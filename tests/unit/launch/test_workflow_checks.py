@@ -37,13 +37,7 @@ def checked(folder: Path, base: str, body: str) -> None:
             "`run_async`, which is never called",
         ),
         ("simple_workflow.SimpleWorkflow", "def format_messages(self): ...", "define `messages`"),
-        ("simple_workflow.SimpleWorkflow", "def reset(self, task): ...", "`reset`, which is never"),
         ("simple_workflow.SimpleWorkflow", "can_repeat = True", "`can_repeat`, which has no"),
-        (
-            "step_wise.AsyncStepWiseRewardWorkflow",
-            "async def step_async(self, step_num): ...",
-            "`step_async`, which is never called",
-        ),
         ("theirs.AsyncSimpleWorkflow", "def run(self): ...", "set `is_async = False`"),
         ("theirs.SimpleWorkflow", "async def run_async(self): ...", "set `is_async = True`"),
         ("theirs.SimpleWorkflow", "async def run(self): ...", "run is a coroutine"),

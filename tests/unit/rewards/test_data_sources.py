@@ -4,8 +4,7 @@ import pytest
 
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
-from trinity.rewards.reward import BoundReward
-from trinity.rft.common.rewards import RewardFn as TheirRewardFn
+from trinity.rewards.reward import BoundReward, RewardFn
 from trinity.types import JsonValue
 from trinity.user_code.columns import REWARD_BY_SOURCE, row_reward
 
@@ -80,7 +79,7 @@ def test_without_a_score_the_sum_of_all_parts_is_the_reward() -> None:
     assert reward.parts_of(reward()) == {"accuracy": 1.0, "format": 0.5}
 
 
-class OfTrinityRft(TheirRewardFn):
+class OfTrinityRft(RewardFn):
     def __call__(self, response: str, **kwargs: object) -> dict[str, float]:
         return {"score": 1.0, "format": 0.5}
 

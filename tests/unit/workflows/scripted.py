@@ -9,6 +9,7 @@ from typing import Any
 from tests.support.said import assert_as_said, said_logprobs
 from trinity.config.schema.data import FormatConfig
 from trinity.plugins import WORKFLOWS
+from trinity.rewards.reward import BoundReward
 from trinity.types import Experience, FinishReason, JsonObject, SamplingParams
 from trinity.workflows.generation import Generation, ModelLimits, OnDelta, Prompt, Scores
 from trinity.workflows.messages import Message
@@ -85,6 +86,7 @@ def scripted_model(
     auxiliary_name: str = "",
     tokenizer: TurnTokenizer | None = None,
     temperature: float = 1.0,
+    model_path: str = "",
 ) -> ModelWrapper:
     """A model for one run: the policy, or with a name one beside it."""
     return ModelWrapper(
@@ -95,13 +97,28 @@ def scripted_model(
         weights=(4, 1),
         seed_of_call=lambda call: 100 + call,
         auxiliary_name=auxiliary_name,
+        model_path=model_path,
     )
 
 
-def task_of(row: JsonObject, **changes: Any) -> Task:
-    """A task with the columns `question` and `answer`."""
-    columns = FormatConfig(prompt_key="question", response_key="answer")
-    return Task(**{"raw_task": row, "format": columns, "taskset": "rows", **changes})
+def task_of(
+    row: JsonObject,
+    *,
+    columns: FormatConfig | None = None,
+    taskset: str = "rows",
+    index: int = 0,
+    reward: BoundReward | None = None,
+    **changes: Any,
+) -> Task:
+    """A task, usually with the columns `question` and `answer`."""
+    usual = FormatConfig(prompt_key="question", response_key="answer")
+    return Task(
+        raw_task=row,
+        format_args=(columns or usual).model_copy(),
+        index={"taskset": taskset, "index": index},
+        make_reward=None if reward is None else lambda: reward,
+        **changes,
+    )
 
 
 async def play(

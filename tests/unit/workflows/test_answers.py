@@ -145,7 +145,7 @@ async def test_thoughts_may_be_dropped_or_stand_apart(message: dict[str, Any]) -
 async def test_of_two_tries_at_one_prompt_the_one_that_was_kept_is_trained() -> None:
     model = scripted_model(ScriptedEngine(["five", "four", "six"]))
     for _ in range(3):
-        await model.chat_async([ASKED])  # type: ignore[list-item]
+        await model.chat_async([ASKED])
     workflow = Workflow(task=task_of({"question": "", "answer": ""}), model=model)
     kept: list[Any] = [ASKED, {"role": "assistant", "content": "four"}]
     (sample,) = workflow.experiences(kept, reward=1.0)
@@ -158,7 +158,7 @@ FEW_SHOT = [{"role": "user", "content": "1+3?"}, {"role": "assistant", "content"
 async def test_an_example_that_says_what_was_tried_is_none_of_the_answers() -> None:
     model = scripted_model(ScriptedEngine(["four", "four"]))
     for _ in range(2):
-        await model.chat_async(FEW_SHOT)  # type: ignore[arg-type]
+        await model.chat_async(FEW_SHOT)
     workflow = Workflow(task=task_of({"question": "", "answer": ""}), model=model)
     kept: list[Any] = [*FEW_SHOT, {"role": "assistant", "content": "four"}]
     (sample,) = workflow.experiences(kept, reward=1.0)

@@ -30,12 +30,12 @@ def reward(name: str) -> BoundReward:
 
 
 def task(row: JsonObject, form: FormatConfig = VERL) -> Task:
-    return task_of(row, format=form)
+    return task_of(row, columns=form)
 
 
 async def test_a_prompt_of_messages_is_asked_and_scored() -> None:
     played = await play(
-        "simple_workflow", ROW, ["#### 2"], format=VERL, reward=reward("gsm8k_reward")
+        "simple_workflow", ROW, ["#### 2"], columns=VERL, reward=reward("gsm8k_reward")
     )
     assert played.experiences[0].reward == 1.0
     assert "1+1? After ####." in played.engine.prompts[0]
@@ -49,7 +49,7 @@ async def test_earlier_turns_and_the_system_prompt_of_a_row_stay_as_they_are() -
         {"role": "assistant", "content": "Yes?"},
         ASKED,
     )
-    played = await play("math_workflow", row, ["2"], format=VERL)
+    played = await play("math_workflow", row, ["2"], columns=VERL)
     [prompt] = played.engine.prompts
     places = [prompt.index(text) for text in ("Be brief.", "Hello", "Yes?", "1+1?")]
     assert places == sorted(places)
@@ -57,7 +57,7 @@ async def test_earlier_turns_and_the_system_prompt_of_a_row_stay_as_they_are() -
 
 
 async def test_messages_without_a_system_prompt_get_that_of_the_workflow() -> None:
-    played = await play("math_workflow", ROW, ["2"], format=VERL)
+    played = await play("math_workflow", ROW, ["2"], columns=VERL)
     assert "<think>" in played.engine.prompts[0]
 
 
@@ -65,8 +65,8 @@ def test_a_task_is_described_by_what_the_user_says_last() -> None:
     row = row_with(
         {"role": "user", "content": "first"}, {"role": "assistant", "content": "x"}, ASKED
     )
-    assert task(row).task_desc == ASKED["content"]
-    assert task({"prompt": "a text"}).task_desc == "a text"
+    assert task(row).question == ASKED["content"]
+    assert task({"prompt": "a text"}).question == "a text"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_the_json_text_of_messages_is_messages_and_other_texts_are_texts(
 ) -> None:
     found = task({"prompt": prompt})
     assert len(found.prompt_messages) == num
-    assert found.task_desc == ("1+1?" if num else prompt)
+    assert found.question == ("1+1?" if num else prompt)
 
 
 PICTURE: JsonValue = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What?"}]
@@ -181,11 +181,11 @@ PICTURE: JsonValue = [{"type": "image", "image": "a.png"}, {"type": "text", "tex
 )
 def test_a_prompt_that_cannot_be_asked_says_why(row: JsonObject, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        _ = task(row).task_desc
+        _ = task(row).question
 
 
 def test_a_mark_of_an_image_without_one_is_a_text() -> None:
-    assert task({"prompt": "the tag <image> in HTML", "images": []}).task_desc.startswith("the tag")
+    assert task({"prompt": "the tag <image> in HTML", "images": []}).question.startswith("the tag")
 
 
 async def test_a_function_of_verl_gets_what_it_names() -> None:
@@ -197,7 +197,7 @@ async def test_a_function_of_verl_gets_what_it_names() -> None:
 
     score = BoundReward(compute_score, {}, "compute_score")
     [experience] = (
-        await play("simple_workflow", ROW, ["2"], format=VERL, reward=score)
+        await play("simple_workflow", ROW, ["2"], columns=VERL, reward=score)
     ).experiences
     assert (experience.reward, experience.reward_parts) == (1.0, {"score": 1.0})
     assert experience.metrics["acc"] == 0.25

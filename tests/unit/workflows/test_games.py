@@ -122,7 +122,7 @@ def test_the_share_of_ice_and_the_number_of_steps_bound_what_is_drawn() -> None:
 async def test_the_rules_of_a_lake_tell_of_its_ice_unless_the_taskset_has_its_own(
     args: JsonObject, own: str | None
 ) -> None:
-    changes: dict[str, Any] = {"format": FormatConfig(system_prompt=own), "workflow_args": args}
+    changes: dict[str, Any] = {"columns": FormatConfig(system_prompt=own), "workflow_args": args}
     found = await play("frozen_lake_workflow", {}, lambda _: "no", **changes)
     system = found.engine.prompts[0].partition("<user>")[0]
     assert system.startswith("<system>Go." if own else "<system>You cross a frozen lake")
@@ -294,6 +294,6 @@ async def test_the_rules_of_a_sudoku_are_told_unless_the_taskset_has_its_own(
     own: str | None,
 ) -> None:
     form = FormatConfig(system_prompt=own)
-    found = await play("sudoku_workflow", {"size": 4}, ["x"], format=form)
+    found = await play("sudoku_workflow", {"size": 4}, ["x"], columns=form)
     rules = "You solve a sudoku of 4 rows and columns"
     assert found.engine.prompts[0].startswith(f"<system>{own or rules}")

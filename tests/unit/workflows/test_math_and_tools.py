@@ -39,7 +39,7 @@ async def test_a_base_model_is_given_plain_text() -> None:
     assert found.experiences[0].reward == 1.0
     own = FormatConfig(prompt_key="question", response_key="answer", system_prompt="Add.")
     args: JsonObject = {"use_base": True}
-    found = await play("math_boxed_workflow", ROW, [BOX], workflow_args=args, format=own)
+    found = await play("math_boxed_workflow", ROW, [BOX], workflow_args=args, columns=own)
     assert found.engine.prompts == ["Add.\n\nQuestion: 1+1?\nAnswer: "]
 
 
@@ -73,7 +73,7 @@ async def test_an_evaluation_compares_the_box_with_the_truth(
     row: JsonObject, form: dict[str, str], answer: str, accuracy: float
 ) -> None:
     own = FormatConfig.model_validate({"response_key": "", **form})
-    found = await play("math_eval_workflow", {"question": "1+1?", **row}, [answer], format=own)
+    found = await play("math_eval_workflow", {"question": "1+1?", **row}, [answer], columns=own)
     assert found.experiences[0].reward == accuracy
     instructed = "<system>Add." if "system_prompt" in form else "<system>Please reason"
     assert found.engine.prompts[0].startswith(instructed)

@@ -92,8 +92,8 @@ async def test_turns_whose_template_forgets_answers_are_samples_of_their_own() -
     assert [one.reward for one in samples] == [0.5] * 3
     for num_turns in (3, 2):
         told = workflow.messages[: 2 * num_turns]
-        with pytest.raises(UserError, match=f"the transcript is {num_turns} samples"):
-            workflow.process_messages_to_experience(told, 1.0)
+        sample = await workflow.process_messages_to_experience_async(told, 1.0)
+        assert len(sample.further) == num_turns - 1
 
 
 class Tries(MultiTurnWorkflow):
@@ -157,7 +157,7 @@ async def test_turns_that_differ_in_what_leaves_the_distribution_are_one_sample(
     assert trained(sample) == "5\n6\n7\n"
 
 
-@pytest.mark.parametrize("value", [None, "0.5", float("nan"), float("inf"), -1.0])
+@pytest.mark.parametrize("value", ["0.5", float("nan"), float("inf"), -1.0])
 async def test_a_temperature_that_nothing_can_be_drawn_at_is_refused(value: float) -> None:
     with pytest.raises(UserError, match="`temperature` takes a number from 0 on"):
         await tried({}, {"temperature": value}, {})
@@ -181,7 +181,7 @@ async def test_only_what_the_model_answered_is_trained() -> None:
     sample = await workflow.process_messages_to_experience_async(quoted, 1.0)
     assert (sample.response_text, sample.reward) == ("5", 1.0)
     with pytest.raises(UserError, match="none of the assistant's messages"):
-        workflow.process_messages_to_experience(quoted[:2], 1.0)
+        workflow.experiences(quoted[:2], 1.0)
 
 
 @pytest.mark.parametrize("said", ["5", "6", "77"])
@@ -209,13 +209,13 @@ async def test_of_equal_answers_the_one_to_these_very_messages_is_taken() -> Non
     assert (sample.prompt_text.count("<user>"), trained(sample)) == (3, "5\n")
 
 
-async def test_a_conversation_that_was_cut_short_is_worth_nothing() -> None:
+async def test_a_conversation_that_was_cut_short_says_so() -> None:
     workflow = guesses()
     await workflow.run_async()
-    sample = workflow.process_messages_to_experience(
+    sample = await workflow.process_messages_to_experience_async(
         workflow.messages, 1.0, truncate_status="response_truncated"
     )
-    assert sample.reward == 0.0
+    assert (sample.reward, sample.truncate_status) == (1.0, "response_truncated")
 
 
 async def test_arrays_go_along_with_the_tokens_they_belong_to() -> None:

@@ -9,15 +9,15 @@ import pytest
 from tests.unit.workflows.test_rft_experience import built
 from trinity.plugins import REWARDS
 from trinity.rewards.math_reward import MathReward
-from trinity.rewards.reward import BoundReward
+from trinity.rewards.reward import BoundReward, RewardFn
 from trinity.rewards.score import BadReward, as_reward
 from trinity.rft.common.config import FormatConfig
-from trinity.rft.common.rewards import CLASSES, MathBoxedRewardFn, RewardFn
+from trinity.rft.common.rewards import CLASSES, MathBoxedRewardFn
 from trinity.rft.common.workflows import Task
 from trinity.rft.common.workflows.workflow import SimpleWorkflow
-from trinity.rft.workflows.hosting import NamedReward, reward_class
 from trinity.rft.workflows.math import MathBoxedWorkflow, verify_math_answer
 from trinity.rft.workflows.workflow import set_reward
+from trinity.workflows.hosting import NamedReward, reward_class
 
 ROW: dict[str, Any] = {
     "prompt": [{"role": "user", "content": "1+1="}],

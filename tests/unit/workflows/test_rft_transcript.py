@@ -26,7 +26,8 @@ async def converted(
 ) -> Experience:
     """What `use` makes of a model, in a thread as every workflow."""
     engine = ScriptedEngine(answers)
-    model = ModelWrapper(scripted_model(engine, forgets=forgets), model_path="m")
+    model = scripted_model(engine, forgets=forgets, model_path="m")
+    model.keep_history()
     return await asyncio.to_thread(use, model)
 
 
@@ -81,8 +82,8 @@ async def test_the_end_of_what_the_model_never_said_is_trained_with_it() -> None
     def use(model: ModelWrapper) -> Experience:
         return model.convert_messages_to_experience(messages)
 
-    own = scripted_model(ScriptedEngine([]), tokenizer=ContinuingTokenizer())
-    made = await asyncio.to_thread(use, ModelWrapper(own, model_path="m"))
+    model = scripted_model(ScriptedEngine([]), tokenizer=ContinuingTokenizer())
+    made = await asyncio.to_thread(use, model)
     trained = made.tokens[made.prompt_length :][made.action_mask].tolist()
     assert bytes(trained).decode() == "left\nright\n"
     assert len(made.logprobs) == len(made.action_mask)

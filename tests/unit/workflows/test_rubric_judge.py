@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.workflows.scripted import ScriptedEngine, scripted_model
+from tests.unit.workflows.scripted import ScriptedEngine, scripted_model, task_of
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
 from trinity.types import Experience, JsonObject, JsonValue
 from trinity.workflows.rubric_judge_workflow import parse_grade
-from trinity.workflows.task import Task
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "rubric_judge" / "advice.jsonl"
 RUBRIC: JsonObject = {
@@ -28,7 +27,7 @@ def judge_that(says: str) -> ScriptedEngine:
 async def judged(
     *judges: ScriptedEngine, row: JsonObject = RUBRIC, longest: int = 4000
 ) -> Experience:
-    task = Task(raw_task=row, format=FormatConfig(prompt_key="question"), taskset="sums")
+    task = task_of(row, columns=FormatConfig(prompt_key="question"), taskset="sums")
     kind = WORKFLOWS.get("rubric_judge_workflow")
     policy = scripted_model(judge_that("2"), max_prompt_tokens=longest)
     models = [scripted_model(one, auxiliary_name="judge") for one in judges]

@@ -5,16 +5,14 @@ import asyncio
 import pytest
 
 from tests.unit.workflows.scripted import ScriptedEngine, scripted_model, task_of
-from trinity.config.plan.parts import ResolvedSampling
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
-from trinity.rft.workflows.hosting import HostedRuns, IdleWorkflows, ModelPaths, TaskInputs
 from trinity.rft.workflows.ruler import parse_scores
 from trinity.types import Experience, JsonObject
+from trinity.workflows.hosting import HostedRuns, IdleWorkflows, TaskInputs
 
 ROW: JsonObject = {"question": "1+1=", "answer": "2"}
 RIGHT, WRONG = "<think>\na\n</think>\n<answer>2</answer>", "<answer>3</answer>"
-SAMPLING = ResolvedSampling(temperature=1.0, top_p=1.0, top_k=-1, max_tokens=900, min_tokens=0)
 
 
 async def judged(
@@ -25,7 +23,6 @@ async def judged(
     inputs = TaskInputs(
         workflow=WORKFLOWS.get(name),
         task=task_of(ROW, workflow_args=args or {}),
-        sampling=SAMPLING,
         reward=None,
         num_runs=2,
     )
@@ -35,7 +32,6 @@ async def judged(
         model=scripted_model(ScriptedEngine(answers)),
         auxiliary_models=auxiliary,
         runs=(0, 1),
-        paths=ModelPaths("m", ("j",) if judges else ()),
         idle=IdleWorkflows(),
     )
     made = await asyncio.to_thread(runs.make)

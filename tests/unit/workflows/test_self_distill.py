@@ -1,5 +1,7 @@
 """The policy with a hint judges the tokens of its own answer without one."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -31,7 +33,7 @@ async def answered(
     *,
     max_prompt_tokens: int = 9000,
     temperature: float = 1.0,
-    **task: object,
+    **task: Any,
 ) -> Experience:
     model = scripted_model(engine, max_prompt_tokens=max_prompt_tokens, temperature=temperature)
     kind = WORKFLOWS.get("self_distill_workflow")

@@ -4,11 +4,12 @@ import asyncio
 
 from tests.unit.workflows.scripted import ScriptedEngine, scripted_model, task_of
 from trinity.types import Experience, JsonObject
-from trinity.workflows.reward_propagation import (
+from trinity.workflows.step_wise import (
     AsyncRewardPropagationWorkflow,
+    AsyncStepWiseRewardWorkflow,
     RewardPropagationWorkflow,
+    StepWiseRewardWorkflow,
 )
-from trinity.workflows.step_wise import AsyncStepWiseRewardWorkflow, StepWiseRewardWorkflow
 
 ROW: JsonObject = {"question": "q", "answer": "a"}
 
@@ -31,14 +32,14 @@ class AsyncWalk(AsyncStepWiseRewardWorkflow):
     """As many steps as there may be."""
 
     @property
-    def max_step_num(self) -> int:  # type: ignore[override]
+    def max_step_num(self) -> int:
         return 2
 
-    async def step(self, step_num: int) -> bool:
+    async def step_async(self, step_num: int) -> bool:
         await self.model.chat_async([{"role": "user", "content": str(step_num)}])
         return True
 
-    async def reward(self, exps: list[Experience], step_num: int) -> float:
+    async def reward_async(self, exps: list[Experience], step_num: int) -> float:
         return float(step_num)
 
 
@@ -60,11 +61,11 @@ class AsyncGame(AsyncRewardPropagationWorkflow):
 
     max_step_num = 3
 
-    async def step(self, step_num: int) -> bool:
+    async def step_async(self, step_num: int) -> bool:
         await self.model.chat_async([{"role": "user", "content": str(step_num)}])
         return step_num == 0
 
-    async def reward(self, exps: list[Experience]) -> float:
+    async def reward_async(self, exps: list[Experience]) -> float:
         return float(len(exps))
 
 

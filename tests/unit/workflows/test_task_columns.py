@@ -73,7 +73,7 @@ async def test_a_reward_that_needs_no_truth_goes_without(source: type[RewardFn])
 async def test_tasks_that_are_said_to_have_no_truth_go_without() -> None:
     columns = FormatConfig(prompt_key="question", response_key="")
     reward = named("exact_match_reward")
-    found = await play("simple_workflow", {**QUESTION}, ["2"], reward=reward, format=columns)
+    found = await play("simple_workflow", {**QUESTION}, ["2"], reward=reward, columns=columns)
     assert found.experiences[0].reward == 0.0
 
 
@@ -96,7 +96,7 @@ async def test_a_truth_that_is_false_or_empty_is_there() -> None:
 )
 def test_a_column_that_is_not_there_says_what_names_it(column: str, remedy: str) -> None:
     form = FormatConfig(prompt_key="q", response_key="a", system_prompt_key="rules")
-    task = task_of({"other": 1}, format=form)
+    task = task_of({"other": 1}, columns=form)
     with pytest.raises(UserError, match=f"no column '{column}'; its columns are other; {remedy}"):
         task.column(column)
 
@@ -110,12 +110,12 @@ SYSTEM = FormatConfig(prompt_key="question", system_prompt_key="rules", system_p
 def test_a_row_without_a_system_prompt_of_its_own_has_the_tasksets(
     given: JsonValue, system: str
 ) -> None:
-    assert task_of({**QUESTION, "rules": given}, format=SYSTEM).system_prompt == system
+    assert task_of({**QUESTION, "rules": given}, columns=SYSTEM).system_prompt == system
 
 
 @pytest.mark.parametrize(("given", "kind"), [(["a"], "a list"), ({}, "a dict")])
 def test_a_system_prompt_that_is_no_text_is_refused(given: JsonValue, kind: str) -> None:
-    task = task_of({**QUESTION, "rules": given}, format=SYSTEM, index=7)
+    task = task_of({**QUESTION, "rules": given}, columns=SYSTEM, index=7)
     with pytest.raises(
         UserError, match=rf"'rows', row 7 \(from 0\): column 'rules' is {kind}, no text"
     ):

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from services.explorer.engine.tokenizer import HuggingFaceTokenizer
 from tests.support.said import assert_as_said, said_logprobs
+from tests.unit.workflows.scripted import task_of
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
@@ -25,7 +26,6 @@ from trinity.types import Experience, FinishReason, JsonObject, SamplingParams, 
 from trinity.workflows import verl_agents
 from trinity.workflows.generation import Generation, ModelLimits, OnDelta, Scores
 from trinity.workflows.model import ModelWrapper
-from trinity.workflows.task import Task
 
 pytestmark = [
     # veRL imports it by its older path.
@@ -165,10 +165,9 @@ async def _play(
         seed_of_call=lambda call: call,
     )
     prompt: list[JsonObject] = [{"role": "user", "content": question}]
-    task = Task(
-        raw_task={"prompt": list(prompt), **(row or {})},
-        format=FormatConfig(prompt_key="prompt", response_key=""),
-        taskset="rows",
+    task = task_of(
+        {"prompt": list(prompt), **(row or {})},
+        columns=FormatConfig(prompt_key="prompt", response_key=""),
         workflow_args=args,
         reward=_reward(seen),
     )

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
+from tests.unit.workflows.scripted import task_of
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.rewards.reward import BoundReward
 from trinity.types import Experience, FinishReason, JsonObject, SamplingParams
 from trinity.workflows.generation import (
-    ApiAccess,
     AttemptOver,
     Generation,
     GenerationDelta,
@@ -22,6 +22,7 @@ from trinity.workflows.generation import (
     Scores,
 )
 from trinity.workflows.model import ModelWrapper
+from trinity.workflows.model_access import ApiAccess
 from trinity.workflows.task import Task
 
 LIMITS = ModelLimits(max_model_len=200, max_prompt_tokens=120)
@@ -46,13 +47,8 @@ def seen_by(reward_name: str = "exact_match_reward") -> BoundReward:
 
 
 def task(row: JsonObject | None = None, **changes: object) -> Task:
-    base = Task(
-        raw_task=row or {"question": "1+1=", "answer": "2"},
-        format=FORMAT,
-        taskset="sums",
-        reward=seen_by(),
-    )
-    return replace(base, **changes)  # type: ignore[arg-type]
+    usual = {"columns": FORMAT, "taskset": "sums", "reward": seen_by()}
+    return task_of(row or {"question": "1+1=", "answer": "2"}, **{**usual, **changes})  # type: ignore[arg-type]
 
 
 async def run(name: str, one: Task, on: ModelWrapper | None = None) -> list[Experience]:
@@ -95,7 +91,7 @@ async def test_a_reward_sees_truth_prompt_row_and_finish_reason() -> None:
 async def test_a_rows_system_prompt_goes_before_the_tasksets() -> None:
     own = FORMAT.model_copy(update={"system_prompt_key": "rules", "system_prompt": "be brief"})
     row: JsonObject = {"question": "1+1=", "answer": "2", "rules": "be polite"}
-    (experience,) = await run("simple_workflow", task(row, format=own))
+    (experience,) = await run("simple_workflow", task(row, columns=own))
     assert experience.prompt_text == "system:be polite\nuser:1+1=\n"
 
 
@@ -107,7 +103,7 @@ async def test_a_reply_prefix_is_continued_and_scored_with_the_answer() -> None:
     reward = BoundReward(note, {}, "note")
     for one in (
         task(workflow_args={"reply_prefix": "It is "}, reward=reward),
-        task(format=own, reward=reward),
+        task(columns=own, reward=reward),
     ):
         (experience,) = await run("simple_workflow", one)
         assert "assistant:It is " in experience.prompt_text
@@ -199,8 +195,8 @@ async def test_a_call_may_penalise_and_stop_and_ask_for_the_likeliest_tokens() -
     assert not whole.arrays
 
 
-@pytest.mark.parametrize("stop", ["a", ["a", ""]])
-async def test_what_to_stop_at_is_a_list_of_texts(stop: list[str]) -> None:
+@pytest.mark.parametrize("stop", ["", ["a", ""]])
+async def test_what_to_stop_at_is_no_empty_text(stop: str | list[str]) -> None:
     with pytest.raises(UserError, match="`stop` takes a list of texts that are not empty"):
         await model().chat_async([{"role": "user", "content": "a"}], stop=stop)
 
@@ -242,8 +238,8 @@ async def test_a_model_whose_attempt_is_over_ends_what_goes_on_and_refuses_the_r
 def test_a_row_whose_question_is_no_text_is_not_asked(value: JsonObject, said: str) -> None:
     odd = task({"question": value, "answer": "2"}, index=7)
     with pytest.raises(UserError, match=rf"'sums', row 7 \(from 0\): column 'question'{said}"):
-        _ = odd.task_desc
-    assert task({"question": 5, "answer": "5"}).task_desc == "5"
+        _ = odd.question
+    assert task({"question": 5, "answer": "5"}).question == "5"
 
 
 async def test_answers_to_several_prompts_are_numbered_in_their_order() -> None:

@@ -29,8 +29,8 @@ Cooldown = (
 """Train steps, or a time with its unit."""
 
 
-class FormatConfig(Section):
-    """Columns of a row, by their meaning."""
+class FormatConfig(Section, frozen=False):
+    """Columns of a row, by their meaning; a workflow may change those of its task."""
 
     prompt_type: Literal["messages", "plaintext"] = "messages"
     """For sft, dpo and kto: a row holds lists of messages, or texts; cpt reads texts only."""

@@ -7,24 +7,23 @@ from collections.abc import Mapping
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.errors import UserError
 from trinity.rft.workflows.ruler import MathRULERWorkflow
-from trinity.rft.workflows.step_wise import (
+from trinity.rft.workflows.workflow import BaseSimpleWorkflow, reward_of
+from trinity.workflows.hosting import takes_auxiliary_models
+from trinity.workflows.simple_workflow import SimpleWorkflow as OnLoop
+from trinity.workflows.step_wise import (
     RewardPropagationWorkflow,
     StepWiseRewardWorkflow,
 )
-from trinity.rft.workflows.workflow import BaseSimpleWorkflow, reward_of
-from trinity.rft.workflows.workflow import Workflow as HostedWorkflow
 from trinity.workflows.workflow import Workflow
 
 _STEPS = (StepWiseRewardWorkflow, RewardPropagationWorkflow)
-NOT_CALLED: Mapping[str, str] = {
-    "reset": "an instance serves one run: prepare it in `__init__`",
-    "set_repeat_times": "an instance serves one run, and `algorithm.repeat_times` makes more",
-    "format_messages": "define `messages`",
-    "format_prompt": "define `messages`",
-    "step_async": "define `step` as a coroutine, on AsyncStepWiseRewardWorkflow",
-    "reward_async": "define `reward` as a coroutine, on AsyncStepWiseRewardWorkflow",
+NOT_CALLED: Mapping[type[Workflow], Mapping[str, str]] = {
+    OnLoop: {
+        "format_messages": "define `messages`",
+        "format_prompt": "define `messages`",
+    },
 }
-"""Methods of Trinity-RFT that nothing calls in a workflow on a base of ours."""
+"""Methods that nothing calls in a workflow on one of these bases."""
 NOT_CALLED_BY_RULER: Mapping[str, str] = {
     "get_ruler_scores": "define `judge_messages`, or `run` with what `get_ruler_scores` does",
     "get_ruler_responses": "define `judge_messages`, or `run` with what it does",
@@ -40,14 +39,22 @@ def check_workflow(part: object, name: str) -> None:
 
     A class that runs is one whose `run`, or with `is_async` `run_async`, is its own.
     """
-    if not isinstance(part, type) or not issubclass(part, Workflow | HostedWorkflow):
+    if not isinstance(part, type) or not issubclass(part, Workflow):
         raise UserError(f"{name} is not a subclass of trinity.workflows.Workflow")
     if isinstance(part, ABCMeta) and (abstract := sorted(part.__abstractmethods__)):
         raise UserError(f"{name} leaves {', '.join(abstract)} abstract: define it")
-    if issubclass(part, HostedWorkflow):
-        _check_hosted(part, name)
-    else:
-        _check_native(part, name)
+    if _definer(part, "asynchronous") is Workflow:
+        _check_run(part, Workflow, name)
+    others = {"auxiliary_models": None} if takes_auxiliary_models(part) else {}
+    _check_made(part, name, task=None, model=None, **others)
+    _check_flags(part, name)
+    for base, methods in NOT_CALLED.items():
+        if issubclass(part, base):
+            _check_is_called(part, name, methods)
+    if issubclass(part, _STEPS):
+        _check_steps(part, name)
+    if issubclass(part, MathRULERWorkflow):
+        _check_ruler(part, name)
 
 
 def require_reward(taskset: ResolvedTaskset, *, needs_one: bool) -> None:
@@ -67,40 +74,33 @@ def has_no_reward(part: type) -> bool:
     )
 
 
-def _check_native(part: type[Workflow], name: str) -> None:
-    _check_run(part, Workflow, name)
-    _check_made(part, name, task=None, model=None)
-    for method, advice in NOT_CALLED.items():
-        if (own := _definer(part, method)) is not None and _is_of_user(own):
+def _check_is_called(part: type[Workflow], name: str, methods: Mapping[str, str]) -> None:
+    for method, advice in methods.items():
+        if _is_of_user(_definer(part, method)):
             raise UserError(f"{name} defines `{method}`, which is never called: {advice}, {_ELSE}")
-    for flag in ("can_repeat", "can_reset"):
-        if inspect.getattr_static(part, flag, False) is True:
-            raise UserError(f"{name} sets `{flag}`, which has no effect: leave it out, {_ELSE}")
 
 
-def _check_hosted(part: type[HostedWorkflow], name: str) -> None:
-    if _definer(part, "asynchronous") is HostedWorkflow:
-        _check_run(part, HostedWorkflow, name)
-    _check_made(part, name, task=None, model=None, auxiliary_models=None)
-    flags = {"can_repeat": "set_repeat_times", "can_reset": "reset"}
-    for flag, method in flags.items():
-        own = _definer(part, method)
-        if getattr(part, flag) is True and own is HostedWorkflow:
+def _check_flags(part: type[Workflow], name: str) -> None:
+    """Checks that a flag and its method come together, where it is read."""
+    for flag, method in {"can_repeat": "set_repeat_times", "can_reset": "reset"}.items():
+        own, is_set = _definer(part, method), getattr(part, flag) is True
+        if is_set and part.is_on_loop() and _is_of_user(_definer(part, flag)):
+            raise UserError(
+                f"{name} sets `{flag}`, which has no effect with `shares_loop`: leave one of them "
+                "out"
+            )
+        if is_set and own is Workflow:
             raise UserError(f"{name} has `{flag}` but no `{method}`: define it")
-        if method == "set_repeat_times" and getattr(part, flag) is not True and _is_of_user(own):
+        if method == "set_repeat_times" and not is_set and _is_of_user(own):
             raise UserError(
                 f"{name} defines `{method}`, which is never called: set `{flag} = True`"
             )
         _check_is_plain(part, method, name)
-    if _definer(part, "repeatable") is not HostedWorkflow and not part.can_repeat:
+    if _definer(part, "repeatable") is not Workflow and not part.can_repeat:
         raise UserError(f"{name} defines `repeatable`, which is not read: set `can_repeat = True`")
-    if issubclass(part, _STEPS):
-        _check_steps(part, name)
-    if issubclass(part, MathRULERWorkflow):
-        _check_ruler(part, name)
 
 
-def _check_ruler(part: type[HostedWorkflow], name: str) -> None:
+def _check_ruler(part: type[Workflow], name: str) -> None:
     """A method that only a `run` of the user's own could call needs one."""
     if _is_of_user(_definer(part, "run_async" if part.is_async else "run")):
         return
@@ -109,7 +109,7 @@ def _check_ruler(part: type[HostedWorkflow], name: str) -> None:
             raise UserError(f"{name} defines `{method}`, which is never called: {advice}")
 
 
-def _check_steps(part: type[HostedWorkflow], name: str) -> None:
+def _check_steps(part: type[Workflow], name: str) -> None:
     """A step that is awaited must be a coroutine, and one that is called must not be."""
     called, unused = ("_async", "") if part.is_async else ("", "_async")
     for method in ("step", "reward"):

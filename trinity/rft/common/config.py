@@ -6,9 +6,10 @@ Sections are those of a file here, for annotations: no part of a user is given o
 import importlib
 from collections.abc import Mapping
 
+from trinity.config.schema.data import FormatConfig
 from trinity.rft.import_hook import resolve
-from trinity.rft.workflows.model import ModelConfig as InferenceModelConfig
-from trinity.rft.workflows.task import FormatConfig, GenerationConfig
+from trinity.workflows.model_access import InferenceModelConfig
+from trinity.workflows.task import GenerationConfig
 
 __all__ = ["FormatConfig", "GenerationConfig", "InferenceModelConfig"]
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from trinity.errors import UserError
 from trinity.rft.workflows.math import verify_math_answer
-from trinity.rft.workflows.task import Task
 from trinity.rft.workflows.workflow import QuestionWorkflow
 from trinity.types import Experience
 from trinity.workflows.math_boxed_workflow import BOXED
+from trinity.workflows.task import Task
 
 
 class OnPolicyDistillWorkflow(QuestionWorkflow):

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from trinity.rewards.math_grading import is_right_answer, last_boxed
-from trinity.rft.workflows.task import GenerationConfig, Task
-from trinity.rft.workflows.workflow import SimpleWorkflow, Workflow, set_reward
+from trinity.rft.workflows.workflow import SimpleWorkflow, set_reward
 from trinity.types import RESPONSE_TRUNCATED, Experience
 from trinity.workflows.math_boxed_workflow import BOXED, THINKING
+from trinity.workflows.task import GenerationConfig, Task
+from trinity.workflows.workflow import Workflow
 
 EVALUATION = GenerationConfig(temperature=0.6, top_p=0.8, logprobs=0, n=1)
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 from trinity.errors import UserError
 from trinity.rewards.awaiting import complete
 from trinity.rewards.score import as_parts
-from trinity.rft.workflows.task import Task
 from trinity.rft.workflows.workflow import SimpleWorkflow, prepare_math_task
 from trinity.types import Experience, JsonValue
+from trinity.workflows.task import Task
 
 INSTRUCTIONS = """\
 You compare answers to one question and score each of them. You are given the question and the \

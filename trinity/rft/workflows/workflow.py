@@ -13,149 +13,20 @@ says with `eid.run` which run an experience is of; others are called once for ea
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar
+from typing import Any
 
 from trinity.errors import UserError
-from trinity.plugins import get_logger
 from trinity.rewards.awaiting import complete
 from trinity.rewards.reward import RewardFn
 from trinity.rewards.score import as_parts
-from trinity.rft.workflows.model import ModelWrapper
-from trinity.rft.workflows.samples import numbers_of
-from trinity.rft.workflows.task import RewardParts, Task
-from trinity.types import Experience, JsonValue
+from trinity.types import Experience
 from trinity.workflows.math_workflow import SYSTEM_PROMPT
+from trinity.workflows.model import ModelWrapper
 from trinity.workflows.simple_workflow import SYSTEM_ROLES
-
-
-class Workflow:
-    """The base of all; a subclass defines `run`, or `run_async`, with `is_async` if it has both.
-
-    `can_reset`: an instance serves one task after another, each begun with `reset`. `can_repeat`:
-    `set_repeat_times` says how many runs the next call makes, and the number of the first.
-    """
-
-    can_reset: bool = False
-    can_repeat: bool = False
-    is_async: bool = False
-    gives_several_samples: ClassVar[bool] = False
-    """True if the number of a run's samples is not known before it, see `buffer.train_step`."""
-    known_args: ClassVar[frozenset[str] | None] = None
-    """Names in `workflow_args`, for the documentation; they are not checked."""
-    usual_args: ClassVar[Mapping[str, JsonValue]] = {}
-    """Defaults of `workflow_args`, for the documentation."""
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Sets `is_async` where a class says nothing of it and `run_async` is all that it has."""
-        super().__init_subclass__(**kwargs)
-        says = any("is_async" in vars(base) for base in cls.__mro__ if base is not Workflow)
-        if not says and cls.run is Workflow.run and cls.run_async is not Workflow.run_async:
-            cls.is_async = inspect.iscoroutinefunction(cls.run_async)
-
-    def __init__(
-        self,
-        *,
-        task: Task,
-        model: ModelWrapper,
-        auxiliary_models: Sequence[ModelWrapper] | None = None,
-    ) -> None:
-        self.task = task
-        self.model = model
-        self.auxiliary_model_wrappers = auxiliary_models
-        self.repeat_times = 1
-        self.run_id_base = 0
-        self.logger = get_logger(type(self).__module__)
-
-    @property
-    def auxiliary_models(self) -> Any:
-        """OpenAI clients of the auxiliary models, asynchronous with `is_async`, or None."""
-        own = vars(self).get("_auxiliary_models")
-        if own is not None or not self.auxiliary_model_wrappers:
-            return own
-        wrappers = self.auxiliary_model_wrappers
-        if type(self).is_async:
-            return [wrapper.get_openai_async_client() for wrapper in wrappers]
-        return [wrapper.get_openai_client() for wrapper in wrappers]
-
-    @auxiliary_models.setter
-    def auxiliary_models(self, models: Any) -> None:
-        self._auxiliary_models = models
-
-    @property
-    def resettable(self) -> bool:
-        """The same as `can_reset`."""
-        return type(self).can_reset
-
-    @property
-    def repeatable(self) -> bool:
-        """The same as `can_repeat`."""
-        return type(self).can_repeat
-
-    @property
-    def asynchronous(self) -> bool:
-        """The same as `is_async`."""
-        return type(self).is_async
-
-    def reset(self, task: Task) -> None:
-        """Prepares the instance for another task; needed with `can_reset`."""
-        raise NotImplementedError(f"{type(self).__name__} has can_reset but no reset")
-
-    def set_repeat_times(self, repeat_times: int, run_id_base: int) -> None:
-        """Takes the number of runs of the next call; needed with `can_repeat`."""
-        raise NotImplementedError(f"{type(self).__name__} has can_repeat but no set_repeat_times")
-
-    # Subclasses define one of the two.
-    def run(self) -> list[Experience]:
-        """Makes the experiences."""
-        raise NotImplementedError(f"{type(self).__name__} has no run")
-
-    async def run_async(self) -> list[Experience]:
-        """Makes the experiences, on a loop of its own."""
-        raise NotImplementedError(f"{type(self).__name__} has is_async but no run_async")
-
-
-class MultiTurnWorkflow(Workflow):
-    """The base of workflows that make one experience of a transcript."""
-
-    def set_repeat_times(self, repeat_times: int, run_id_base: int) -> None:
-        """Takes the number of runs of the next call."""
-        self.repeat_times, self.run_id_base = repeat_times, run_id_base
-
-    def process_messages_to_experience(
-        self,
-        messages: Sequence[Any],
-        reward: float,
-        info: Mapping[str, Any] | None = None,
-        truncate_status: str | None = None,
-    ) -> Experience:
-        """Returns the sample of a transcript; numbers in `info` become metrics too."""
-        made = self.model.convert_messages_to_experience(messages)
-        return _with_reward(made, reward, info or {}, truncate_status)
-
-    async def process_messages_to_experience_async(
-        self,
-        messages: Sequence[Any],
-        reward: float,
-        info: Mapping[str, Any] | None = None,
-        truncate_status: str | None = None,
-    ) -> Experience:
-        """Returns the sample of a transcript; numbers in `info` become metrics too."""
-        made = await self.model.convert_messages_to_experience_async(messages)
-        return _with_reward(made, reward, info or {}, truncate_status)
-
-
-def _with_reward(
-    made: Experience, reward: float, info: Mapping[str, Any], truncate_status: str | None
-) -> Experience:
-    """Sets what a transcript's end decides."""
-    made.reward = reward
-    made.info = dict(info)
-    made.metrics = numbers_of({k: v for k, v in info.items() if isinstance(v, int | float)})
-    if truncate_status is not None:
-        made.truncate_status = truncate_status
-    return made
+from trinity.workflows.task import RewardParts, Task
+from trinity.workflows.workflow import Workflow
 
 
 class QuestionWorkflow(Workflow):

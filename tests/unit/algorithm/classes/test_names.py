@@ -41,8 +41,8 @@ from trinity.rft.buffer.experiences import experiences_of
 from trinity.rft.buffer.operators import ExperienceOperator
 from trinity.rft.buffer.operators.adapting import adapt_operator, operator_class
 from trinity.rft.buffer.storage import PriorityFunction, adapt_priority
-from trinity.rft.workflows.hosting import NamedReward, reward_class
 from trinity.user_code.adapted_part import set_attributes
+from trinity.workflows.hosting import NamedReward, reward_class
 
 PLACES = (
     *("trinity/algorithm", "trinity/operators", "trinity/rewards", "trinity/workflows"),

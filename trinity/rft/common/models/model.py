@@ -1,7 +1,7 @@
 """The model that a workflow calls."""
 
 from trinity.rft.import_hook import resolve
-from trinity.rft.workflows.model import ModelWrapper
+from trinity.workflows.model import ModelWrapper
 
 __all__ = ["ModelWrapper"]
 

@@ -16,7 +16,7 @@ from trinity.plugins import REWARDS
 from trinity.rewards.countdown_reward import CountdownReward
 from trinity.rewards.math_dapo_reward import MathDapoReward
 from trinity.rewards.math_grading import is_equivalent
-from trinity.rewards.reward import RewardFn as OurRewardFn
+from trinity.rewards.reward import RewardFn
 from trinity.rewards.tags import EARLY_LAYOUTS, STRICT
 from trinity.rft.common.rewards import eval_utils
 from trinity.rft.common.rewards.eval_utils import (
@@ -27,15 +27,6 @@ from trinity.rft.common.rewards.eval_utils import (
 
 REWARD_FUNCTIONS = REWARDS
 _SCORE = 0.1
-
-
-class RewardFn(OurRewardFn):
-    """Base of rewards that were written for Trinity-RFT; the reward is the sum of all parts."""
-
-    sums_all = True
-
-    def __init__(self, /, **kwargs: Any) -> None:
-        """Takes any arguments, as Trinity-RFT's base does."""
 
 
 class AccuracyReward(RewardFn):

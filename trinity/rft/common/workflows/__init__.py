@@ -2,8 +2,8 @@
 
 from trinity.plugins import WORKFLOWS
 from trinity.rft.import_hook import resolve
-from trinity.rft.workflows.task import Task
-from trinity.rft.workflows.workflow import Workflow
+from trinity.workflows.task import Task
+from trinity.workflows.workflow import Workflow
 
 __all__ = ["WORKFLOWS", "Task", "Workflow"]
 

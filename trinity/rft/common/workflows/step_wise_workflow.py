@@ -1,7 +1,7 @@
 """The bases of workflows with one call a step."""
 
 from trinity.rft.import_hook import resolve
-from trinity.rft.workflows.step_wise import (
+from trinity.workflows.step_wise import (
     AsyncRewardPropagationWorkflow,
     AsyncStepWiseRewardWorkflow,
     RewardPropagationWorkflow,

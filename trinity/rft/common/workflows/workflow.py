@@ -2,16 +2,16 @@
 
 from trinity.plugins import WORKFLOWS
 from trinity.rft.import_hook import resolve
-from trinity.rft.workflows.task import Task
 from trinity.rft.workflows.workflow import (
     AsyncMathWorkflow,
     AsyncSimpleWorkflow,
     BaseSimpleWorkflow,
     MathWorkflow,
-    MultiTurnWorkflow,
     SimpleWorkflow,
-    Workflow,
 )
+from trinity.workflows.multi_turn import MultiTurnWorkflow
+from trinity.workflows.task import Task
+from trinity.workflows.workflow import Workflow
 
 __all__ = [
     "WORKFLOWS",

@@ -1,4 +1,4 @@
-"""Runs a workflow that was written for Trinity-RFT, and takes over what it returns.
+"""Runs a workflow that may block, and takes over what it returns.
 
     made = HostedRuns(inputs, model, auxiliary, runs=(0, 1)).make()   # blocks: call it in a thread
     made[0], made[1]                                                  # experiences by run
@@ -6,28 +6,29 @@
 What the engine answered stays the engine's; what the workflow built itself is marked.
 """
 
+import asyncio
 import contextlib
+import inspect
 import logging
+import re
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from trinity.config.plan.parts import ResolvedSampling
 from trinity.errors import UserError
-from trinity.plugins import REWARDS
-from trinity.rewards.reward import BoundReward, RewardFn, RewardSource
+from trinity.plugins import REWARDS, value_at
+from trinity.rewards.reward import BoundReward, OnBadReward, RewardFn, RewardSource
 from trinity.rewards.score import as_reward
-from trinity.rft.workflows.model import ModelWrapper, run_own_loop
-from trinity.rft.workflows.samples import further_samples, taken_over
-from trinity.rft.workflows.task import FormatConfig, GenerationConfig, RewardParts, Task
-from trinity.rft.workflows.workflow import Workflow
 from trinity.types import Experience, JsonObject
-from trinity.workflows.model import ModelWrapper as OurModel
-from trinity.workflows.task import Task as OurTask
-from trinity.workflows.workflow import check_are_distinct
+from trinity.user_code.values import is_of_user
+from trinity.workflows.model import ModelWrapper
+from trinity.workflows.samples import further_samples, taken_over
+from trinity.workflows.task import RewardParts, Task
+from trinity.workflows.workflow import Workflow, check_are_distinct
 
 logger = logging.getLogger(__name__)
+_TENSORS = re.compile(r"\b(?:tokens|logprobs|action_mask|tensor|torch)\b")
 MAX_IDLE = 64
 """Instances of a class that wait for a next task; upstream keeps one a runner."""
 
@@ -39,8 +40,14 @@ class NamedReward:
     source: RewardSource
     args: JsonObject
     name: str
+    on_failure: OnBadReward = "fail"
     made: list[BoundReward] = field(default_factory=list, compare=False)
     """What the workflow made of it."""
+
+    def create(self) -> BoundReward:
+        """Makes the reward."""
+        self.made.append(BoundReward(self.source, self.args, self.name, on_failure=self.on_failure))
+        return self.made[-1]
 
     @property
     def was_called(self) -> bool | None:
@@ -57,13 +64,9 @@ class NamedReward:
 class TaskInputs:
     """Everything that a task is made of."""
 
-    workflow: type
-    task: OurTask
-    sampling: ResolvedSampling
+    workflow: type[Workflow]
+    task: Task
     reward: NamedReward | None
-    explore_step: int = 0
-    repeat_times: int = 1
-    """Runs of the task in all; a workflow without `can_repeat` makes one of them."""
     num_runs: int = 1
     needs_reward: bool = True
     """False if the algorithm makes nothing of rewards: one that is missing is 0."""
@@ -71,30 +74,12 @@ class TaskInputs:
 
 def create_task(inputs: TaskInputs) -> Task:
     """Returns a task that the workflow may change without a change to any other."""
-    task, sampling, reward = inputs.task, inputs.sampling, inputs.reward
-    known = {own.name for own in fields(FormatConfig)}
-    form = {k: v for k, v in task.format.model_dump().items() if k in known}
-    return Task(
-        workflow=inputs.workflow,
-        repeat_times=inputs.repeat_times,
-        format_args=FormatConfig(**{**form, "system_prompt": task.system_prompt}),
-        rollout_args=GenerationConfig(
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            logprobs=sampling.logprobs,
-            max_tokens=sampling.max_tokens,
-            n=inputs.num_runs,
-        ),
-        workflow_args=dict(task.workflow_args),
-        reward_fn_args=dict(reward.args) if reward is not None else {},
-        is_eval=task.is_eval,
-        reward_fn=reward_class(reward, task.raw_task),
-        raw_task=task.raw_task,
-        batch_id=inputs.explore_step,
-        task_id=task.index,
-        index={"taskset": task.taskset, "index": task.index},
-    )
+    task, reward = inputs.task.copied(), inputs.reward
+    task.workflow, task.rollout_args.n = inputs.workflow, inputs.num_runs
+    if reward is not None:
+        task.reward_fn_args, task.make_reward = dict(reward.args), reward.create
+        task.reward_fn = reward_class(reward, task.raw_task)
+    return task
 
 
 def reward_class(reward: NamedReward | None, row: JsonObject) -> type | None:
@@ -110,15 +95,23 @@ def reward_class(reward: NamedReward | None, row: JsonObject) -> type | None:
 
 def _class_as_it_is(reward: NamedReward) -> type | None:
     """Returns the class of a reward that was written for Trinity-RFT; None for others."""
-    from trinity.rft.common.rewards import CLASSES  # has all graders
-    from trinity.rft.common.rewards import RewardFn as TheirRewardFn
-
-    if reward.name in CLASSES and not REWARDS.is_own(reward.name):
-        return CLASSES[reward.name]
+    classes = value_at("trinity.rft.common.rewards.CLASSES")  # has all graders
+    if reward.name in classes and not REWARDS.is_own(reward.name):
+        known: type = classes[reward.name]
+        return known
     source = reward.source
-    if isinstance(source, type) and issubclass(source, TheirRewardFn):
-        return source
-    return None
+    if not (isinstance(source, type) and issubclass(source, RewardFn) and is_of_user(source)):
+        return None
+    return source if _takes_what_workflows_pass(source) else None
+
+
+def _takes_what_workflows_pass(source: type[RewardFn]) -> bool:
+    """True for a class that is called as workflows call rewards, and not by what it names."""
+    parameters = list(inspect.signature(source.__call__).parameters.values())
+    if any(own.kind is own.VAR_KEYWORD for own in parameters):
+        return True
+    names = [own.name for own in parameters[1:] if own.kind is not own.KEYWORD_ONLY]
+    return names[:1] == ["response"] and not {"truth", "ground_truth"}.isdisjoint(names)
 
 
 def _adapted(reward: NamedReward, row: JsonObject) -> type:
@@ -150,14 +143,6 @@ def _values(response: Any, known: dict[str, Any]) -> dict[str, Any]:
         values["finish_reason"] = response.finish_reason
         response = response.response_text
     return {**values, "response": response}
-
-
-@dataclass(frozen=True, slots=True)
-class ModelPaths:
-    """Names of the models in requests, the policy's first."""
-
-    policy: str
-    auxiliary: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,10 +202,9 @@ class HostedRuns:
     """The runs of one task that one call of a workflow makes."""
 
     inputs: TaskInputs
-    model: OurModel
-    auxiliary_models: Sequence[OurModel]
+    model: ModelWrapper
+    auxiliary_models: Sequence[ModelWrapper]
     runs: tuple[int, ...]
-    paths: ModelPaths
     idle: IdleWorkflows
 
     def make(self) -> dict[int, list[Experience]]:
@@ -235,7 +219,7 @@ class HostedRuns:
         first, own = hosted.reward, self.inputs.reward
         if first is not None and own is not None and first is not own:
             own.made.extend(first.made)
-        made = run_own_loop(workflow.run_async) if workflow.asynchronous else workflow.run()
+        made = asyncio.run(workflow.run_async()) if workflow.asynchronous else workflow.run()
         name = type(workflow).__name__
         by_run = self._by_run(name, _checked(made, name), hosted.model)
         if hosted.is_reusable:
@@ -245,6 +229,8 @@ class HostedRuns:
     def _hosted(self) -> Hosted:
         """Returns a workflow with the task: one that is idle, or a new one."""
         task = create_task(self.inputs)
+        for model in (self.model, *self.auxiliary_models):
+            model.keep_history()
         found = self.idle.take(self.inputs)
         if found is None:
             return self._new(self.inputs.workflow, task)
@@ -260,12 +246,9 @@ class HostedRuns:
         return found
 
     def _new(self, kind: Any, task: Task) -> Hosted:
-        auxiliary = [
-            ModelWrapper(model, model_path=path)
-            for model, path in zip(self.auxiliary_models, self.paths.auxiliary, strict=True)
-        ]
-        policy = ModelWrapper(self.model, model_path=self.paths.policy)
-        workflow: Workflow = kind(task=task, model=policy, auxiliary_models=auxiliary)
+        policy, auxiliary = self.model, list(self.auxiliary_models)
+        given = {"auxiliary_models": auxiliary} if auxiliary or takes_auxiliary_models(kind) else {}
+        workflow: Workflow = kind(task=task, model=policy, **given)
         if "model" not in vars(workflow):  # its constructor leaves that of the base out
             Workflow.__init__(workflow, task=task, model=policy, auxiliary_models=auxiliary)
         return Hosted(
@@ -286,9 +269,12 @@ class HostedRuns:
             experience.reward = as_reward(experience.reward, name)
             if self.inputs.task.is_eval:
                 continue
+            if self.inputs.workflow.awaits_feedback:
+                continue
             if experience.reward is None and self.inputs.needs_reward:
                 raise UserError(
-                    f"{name} returned an experience without a reward: set `experience.reward`"
+                    f"{name} returned an experience without a reward: set `experience.reward`, or "
+                    "`awaits_feedback = True` for one that comes later"
                 )
             experience.reward = experience.reward or 0.0
 
@@ -332,10 +318,25 @@ def _checked(made: object, name: str) -> list[Experience]:
     return list(made)
 
 
-def preload_tensors() -> None:
-    """Imports torch, which takes seconds, before a run's time is measured; without it does nothing.
+def preload_tensors(kind: type) -> None:
+    """Imports torch, which takes seconds, before a run's time is measured.
 
-    Only workflows that look at tensors need it.
+    Only for a class of a user's that names what gives tensors.
     """
-    with contextlib.suppress(ImportError):
-        import torch  # noqa: F401
+    try:
+        texts = [inspect.getsource(base) for base in kind.__mro__[:-1] if is_of_user(base)]
+    except (OSError, TypeError):  # there is no file
+        return
+    if any(map(_TENSORS.search, texts)):
+        with contextlib.suppress(ImportError):
+            import torch  # noqa: F401
+
+
+def takes_auxiliary_models(kind: type) -> bool:
+    """True for a constructor that has the argument; one may leave it out."""
+    try:
+        parameters = inspect.signature(kind).parameters
+    except ValueError:  # a class written in C
+        return False
+    kinds = {own.kind for own in parameters.values()}
+    return "auxiliary_models" in parameters or inspect.Parameter.VAR_KEYWORD in kinds

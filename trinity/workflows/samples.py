@@ -16,11 +16,10 @@ from trinity.types import Alignment, Array, Experience, Pair, VersionSpan
 from trinity.types import Sequence as TokenSequence
 from trinity.workflows.answers import ASSISTANT, match_answers
 from trinity.workflows.experience_builder import AUXILIARY_MODEL
-from trinity.workflows.model import ModelWrapper as OurModel
 from trinity.workflows.turns import merge_turns
 
 if TYPE_CHECKING:  # that module imports this one
-    from trinity.rft.workflows.model import ModelWrapper
+    from trinity.workflows.model import ModelWrapper
 
 NOT_ANSWERED = (
     "messages of the assistant in a transcript are not what the model answered to the messages "
@@ -48,7 +47,7 @@ class Transcript:
 
 
 async def transcript_samples(
-    model: OurModel, answers: Sequence[Experience], said: Transcript
+    model: "ModelWrapper", answers: Sequence[Experience], said: Transcript
 ) -> list[Experience]:
     """Returns the samples of a transcript without rewards.
 
@@ -72,7 +71,7 @@ def _assistant_places(messages: list[Any]) -> list[int]:
     return [i for i, message in enumerate(messages) if i and message["role"] == ASSISTANT]
 
 
-async def _encoded(model: OurModel, said: Transcript) -> Experience:
+async def _encoded(model: "ModelWrapper", said: Transcript) -> Experience:
     """Returns the transcript up to its last answer as one sample that the engine did not make.
 
     Raises: UserError when the template rewrites earlier messages, or it does not fit.
@@ -99,7 +98,7 @@ async def _encoded(model: OurModel, said: Transcript) -> Experience:
     end = _end_of(model, _behind(model, said, places[-1])[len(whole.token_ids) :])
     end = end[: model.limits.max_model_len - len(whole.token_ids)]
     tokens, mask = [*whole.token_ids, *end], np.append(mask, np.ones(len(end), np.bool_))
-    logprobs = await model.logprobs_async(tokens, said.temperature)
+    logprobs = await model.token_logprobs(tokens, said.temperature)
     body = TokenSequence(
         tokens=np.array(tokens, dtype=np.int32),
         prompt_length=first,
@@ -112,7 +111,7 @@ async def _encoded(model: OurModel, said: Transcript) -> Experience:
     return Experience(body=body)
 
 
-def _behind(model: OurModel, said: Transcript, place: int) -> list[int]:
+def _behind(model: "ModelWrapper", said: Transcript, place: int) -> list[int]:
     """Returns the tokens of the transcript up to an answer and of what may follow it."""
     follows = {"role": "user", "content": "."}
     messages = [*said.messages[: place + 1], follows]
@@ -122,7 +121,7 @@ def _behind(model: OurModel, said: Transcript, place: int) -> list[int]:
         return []
 
 
-def _end_of(model: OurModel, behind: list[int]) -> list[int]:
+def _end_of(model: "ModelWrapper", behind: list[int]) -> list[int]:
     """Returns the end token that a template writes behind an answer, if it writes one.
 
     It is special, so that it is no text; a model that never sees it never stops.
@@ -165,7 +164,7 @@ def _answer_of(experience: Experience, model: "ModelWrapper") -> Experience | No
         return None
     is_known = origin is not None and origin.version_spans
     known = [origin] if origin is not None and is_known else []
-    known += [answer for answer, _ in model.answers]
+    known += [answer.origin for answer in model.answers if answer.origin is not None]
     has_logprobs = not experience.lacks_logprobs
     found = (own for own in known if _repeats(body, own.sequence, with_logprobs=has_logprobs))
     return next(found, None)
@@ -220,36 +219,36 @@ def _mark_as_built(experience: Experience, model: "ModelWrapper") -> None:
     body = experience.body
     for side in (body.chosen, body.rejected) if isinstance(body, Pair) else (body,):
         check_sequence(side)
-        _check_tokens(side, model.own)
+        _check_tokens(side, model)
     if isinstance(body, Pair):
         return
-    _fill_in(experience, body, model.own)
-    version, incarnation = model.own.weights
+    _fill_in(experience, body, model)
+    version, incarnation = model.weights
     experience.version_spans = (
         VersionSpan(start=0, end=body.response_length, version=version, incarnation=incarnation),
     )
 
 
-def _check_tokens(sequence: TokenSequence, ours: OurModel) -> None:
+def _check_tokens(sequence: TokenSequence, model: "ModelWrapper") -> None:
     """Asks the engine, which refuses unknown tokens: a trainer would crash on them."""
-    length, limit = len(sequence.tokens), ours.limits.max_model_len
+    length, limit = len(sequence.tokens), model.limits.max_model_len
     if length > limit:
         raise UserError(
             f"a workflow built an experience of {length} tokens, `model.max_model_len` is {limit}: "
             "cut it"
         )
-    if ours.limits.is_known:
+    if model.limits.is_known:
         ends = [int(sequence.tokens.min()), int(sequence.tokens.max())]
-        ours.wait_in_thread(ours.score_async(ends))
+        model.wait_in_thread(model.score_async(ends))
 
 
-def _fill_in(experience: Experience, body: TokenSequence, ours: OurModel) -> None:
+def _fill_in(experience: Experience, body: TokenSequence, model: "ModelWrapper") -> None:
     tokens_L = body.tokens.tolist()
     if experience.lacks_logprobs:
-        scores = ours.wait_in_thread(ours.score_async(tokens_L))
+        scores = model.wait_in_thread(model.score_async(tokens_L))
         experience.logprobs = scores.logprobs[body.prompt_length - 1 :]
-    body.response_text = body.response_text or ours.text_of(tokens_L[body.prompt_length :])
-    body.prompt_text = body.prompt_text or ours.text_of(tokens_L[: body.prompt_length])
+    body.response_text = body.response_text or model.text_of(tokens_L[body.prompt_length :])
+    body.prompt_text = body.prompt_text or model.text_of(tokens_L[: body.prompt_length])
 
 
 def plain_json(value: Any) -> Any:
