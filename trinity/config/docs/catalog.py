@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from trinity.config.loading.keys import parse_key
 from trinity.config.loading.source import is_by_name, section_at, section_of
-from trinity.config.loading.yaml import scalar
+from trinity.config.loading.yaml import yaml_text
 from trinity.config.schema.base import (
     MAX_COUNT,
     KeyStatus,
@@ -277,7 +277,7 @@ def draft_config(options: DraftOptions) -> str:
         "# `trinity config explain KEY` explains a key, `trinity config check` checks the file,",
         "# `trinity run --dry-run` also checks that the model and the data exist.",
     ]
-    return "\n".join([*head, *_lines(_tree(options), "", "")]) + "\n"
+    return "\n".join([*head, yaml_text(_tree(options), _meaning)]) + "\n"
 
 
 def _tree(options: DraftOptions) -> dict[str, Any]:
@@ -346,25 +346,6 @@ def _tree_of_data(options: DraftOptions, columns: Mapping[str, str]) -> dict[str
         },
         "trainer": TRAINER,
     }
-
-
-def _lines(tree: dict[str, Any], key: str, indent: str) -> Iterator[str]:
-    for name, value in tree.items():
-        inner = f"{key}.{name}" if key else name
-        if isinstance(value, dict):
-            yield f"{indent}{name}:"
-            yield from _lines(value, inner, f"{indent}  ")
-        elif isinstance(value, list):
-            yield f"{indent}{name}:"
-            for position, item in enumerate(value):
-                yield from _item(item, f"{inner}[{position}]", f"{indent}  ")
-        else:
-            yield f"{indent}{name}: {scalar(value)}  # {_meaning(inner)}"
-
-
-def _item(item: dict[str, Any], key: str, indent: str) -> Iterator[str]:
-    for position, line in enumerate(_lines(item, key, f"{indent}  ")):
-        yield f"{indent}- {line[len(indent) + 2 :]}" if position == 0 else line
 
 
 def _meaning(key: str) -> str:
