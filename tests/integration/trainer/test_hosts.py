@@ -259,7 +259,7 @@ def a_hello(**changes: object) -> pb.HostHello:
     [
         ({"host": 0}, grpc.StatusCode.INVALID_ARGUMENT, "host 0 of 2"),
         ({"host": 2}, grpc.StatusCode.INVALID_ARGUMENT, "host 2 of 2"),
-        ({"num_hosts": 4}, grpc.StatusCode.INVALID_ARGUMENT, "gang of 2"),
+        ({"num_hosts": 4}, grpc.StatusCode.INVALID_ARGUMENT, "worker group of 2"),
         ({"release": "0.0.1"}, grpc.StatusCode.FAILED_PRECONDITION, "release 0.0.1"),
         ({"unix_millis": 1000}, grpc.StatusCode.FAILED_PRECONDITION, "clock of host 1"),
         ({"address": "10.0.0.7"}, grpc.StatusCode.FAILED_PRECONDITION, "the address 10.0.0.7"),

@@ -109,7 +109,7 @@ def test_gspo_keeps_advantages_of_tokens_where_there_are_some() -> None:
 
 def test_terms_that_add_up_in_another_way_are_pointed_out() -> None:
     given = [f"{LOSS}=gspo", f"{ACTOR}.loss_agg_mode=token-mean"]
-    assert not any("all have one mode" in line for line in from_keys(*given).report)
+    assert not any("all share one mode" in line for line in from_keys(*given).report)
     found = from_keys(*given, f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.entropy_coeff=0.1")
     assert any("the KL loss and the entropy" in line for line in found.report)
 
