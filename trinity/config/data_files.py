@@ -162,24 +162,6 @@ def _of_one_place(directory: Path, files: tuple[Path, ...], split: str) -> tuple
     return files
 
 
-def files_beside_shards(
-    found: tuple[Path, ...],
-    path: str,
-    split: str,
-    subset_name: str | None = None,
-    tree: FileTree = OWN_FILES,
-) -> tuple[Path, ...]:
-    """Returns the files of a split that are not read, as `found` are its shards in `data`."""
-    directory = Path(path, subset_name or "")
-    if not found or any(file.parent != directory / "data" for file in found):
-        return ()
-    return tuple(
-        file
-        for file in _data_files_below(directory, tree)
-        if file.parent == directory and split.lower() in _words(file.stem)
-    )
-
-
 def unread_sentence(
     found: tuple[Path, ...],
     path: str,
@@ -187,8 +169,15 @@ def unread_sentence(
     subset_name: str | None = None,
     tree: FileTree = OWN_FILES,
 ) -> str:
-    """Returns a sentence about files beside shards that are not read; empty without any."""
-    unread = files_beside_shards(found, path, split, subset_name, tree)
+    """Returns a sentence about files beside shards in `data` that are not read, if any."""
+    directory = Path(path, subset_name or "")
+    if not found or any(file.parent != directory / "data" for file in found):
+        return ""
+    unread = [
+        file
+        for file in _data_files_below(directory, tree)
+        if file.parent == directory and split.lower() in _words(file.stem)
+    ]
     if not unread:
         return ""
     names = ", ".join(file.name for file in unread[:MOST_NAMED])

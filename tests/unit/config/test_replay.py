@@ -114,8 +114,9 @@ def test_seconds_are_not_counted_and_that_is_said() -> None:
 
 
 def test_what_has_no_effect_without_it_is_said() -> None:
-    [text] = said({"reuse_cooldown_time": 1}, capacity=5)
-    assert "capacity, reuse_cooldown_time has no effect without" in text
+    replay, capacity = said({"reuse_cooldown_time": 1}, capacity=5)
+    assert "replay_buffer` has no effect: `replay_buffer.enable` is false" in replay
+    assert "capacity: 5` has no effect: `replay_buffer.enable` is false" in capacity
     assert not said({})
 
 

@@ -167,12 +167,6 @@ def noise_of(values: Mapping[str, object]) -> list[str]:
     return found
 
 
-def noise_in_training(keys: Keys, override: Mapping[str, JsonValue]) -> list[str]:
-    """Returns those of a model that stay: dropout is off in training unless it is asked for."""
-    asked = noise_of(model_keys_of(override))
-    return [key for key in noise_of(keys) if key in asked or not is_dropout(key)]
-
-
 def _is_below(window: JsonValue, longest: JsonValue) -> bool:
     return isinstance(window, int) and not (isinstance(longest, int) and longest <= window)
 

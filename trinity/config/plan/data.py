@@ -55,18 +55,6 @@ def resolve_selector(selector: DataSelectorConfig, seed: int, key: str) -> Resol
     )
 
 
-def check_difficulty_feedback(selector: DataSelectorConfig, mode: Mode, key: str) -> None:
-    """Requires a trainer for a selector that learns from its batches.
-
-    Raises: UserError if the selector would learn nothing.
-    """
-    if selector.selector_type == "difficulty_based" and mode == "explore":
-        raise UserError(
-            f"{key}.data_selector.selector_type`: difficulty_based learns from the batches of a "
-            "trainer, which `mode: explore` has none of: choose another"
-        )
-
-
 def _check_features(selector: DataSelectorConfig, key: str) -> None:
     num_keys, kind = len(selector.feature_keys), selector.selector_type
     if kind == "difficulty_based" and num_keys != ANCHORS:
@@ -122,15 +110,6 @@ def check_queue(tasksets: Sequence[ResolvedTaskset], config: Config, key: str) -
                 f"{key}`: `{taskset.name}` is a queue, which has no epochs: give "
                 "`buffer.total_steps`"
             )
-
-
-def check_eval_storage(taskset: TasksetConfig, key: str, *, is_eval: bool) -> None:
-    """Rejects a queue for evaluation, which needs the same tasks every time."""
-    if is_eval and taskset.storage_type == "queue":
-        raise UserError(
-            f"{key}.storage_type`: an evaluation takes the same tasks each time, which a queue "
-            "does not have: give client"
-        )
 
 
 def resolve_train_tasksets(
@@ -350,9 +329,19 @@ def _resolve(
     is_eval: bool,
 ) -> ResolvedTaskset:
     errors = ErrorCollector()
-    errors.attempt(partial(check_eval_storage, taskset, key, is_eval=is_eval))
-    if not is_eval:
-        errors.attempt(partial(check_difficulty_feedback, taskset.data_selector, config.mode, key))
+    if is_eval and taskset.storage_type == "queue":
+        said = (
+            f"{key}.storage_type`: an evaluation takes the same tasks each time, which a queue "
+            "does not have: give client"
+        )
+        errors.add(UserError(said))
+    kind = taskset.data_selector.selector_type
+    if kind == "difficulty_based" and config.mode == "explore" and not is_eval:
+        said = (
+            f"{key}.data_selector.selector_type`: difficulty_based learns from the batches of a "
+            "trainer, which `mode: explore` has none of: choose another"
+        )
+        errors.add(UserError(said))
     path = errors.attempt(partial(resolve_path, taskset, key))
     selector = errors.attempt(partial(resolve_selector, taskset.data_selector, config.seed, key))
     errors.raise_all()
