@@ -108,7 +108,7 @@ class Absent(NamedTuple):
 
 
 class Registry(Generic[ValueT]):
-    """Parts of one kind by name; those in `builtins` are imported on first use.
+    """Parts of one kind by name; those in `default_mapping` are imported on first use.
 
     `absent` is the dotted path of a table of Absent by name; a plugin may take such a name.
     `adapter` is the dotted path of a function that makes a part of a class that was
@@ -118,19 +118,24 @@ class Registry(Generic[ValueT]):
 
     def __init__(
         self,
-        kind: str,
-        builtins: Mapping[str, str] | None = None,
+        name: str,
+        default_mapping: Mapping[str, str] | None = None,
         absent: str = "",
         adapter: str = "",
     ) -> None:
-        self._kind = kind
-        self._builtins = dict(builtins or {})
+        self.name = name
+        self._builtins = dict(default_mapping or {})
         self._absent = absent
         self._adapter = adapter
         self._sources: dict[str, ValueT] = {}
         self._made: dict[str, ValueT] = {}
         """Registered parts as they are called, once they were asked for."""
         self._resolved: dict[str, ValueT] = {}
+
+    @property
+    def logger(self) -> logging.Logger:
+        """The logger of all registries."""
+        return get_logger("registry")
 
     @property
     def builtins(self) -> Mapping[str, str]:
@@ -152,7 +157,7 @@ class Registry(Generic[ValueT]):
             return
         is_taken = taken is not None and taken is not part and not force
         if is_taken or (name in self._builtins and not may_replace):
-            raise UserError(f"the {self._kind} {name!r} is registered already; choose another name")
+            raise UserError(f"the {self.name} {name!r} is registered already; choose another name")
         if taken is not part:
             self._sources[name] = part
             self._made.pop(name, None)
@@ -243,10 +248,10 @@ class Registry(Generic[ValueT]):
         if (absent := self.absent.get(key)) is not None:
             if absent.is_in_plugin_folder:
                 return self._resolve(absent.path)
-            raise UserError(f"the {self._kind} {key!r} does not come with Trinity: {absent.why}")
+            raise UserError(f"the {self.name} {key!r} does not come with Trinity: {absent.why}")
         if _SEPARATOR.search(key) or ("." in key and not _PATH.fullmatch(key)):
             raise UserError(
-                f"{key!r} cannot be the name of a {self._kind}: give a registered name, or "
+                f"{key!r} cannot be the name of a {self.name}: give a registered name, or "
                 "module.Name, with letters, digits, `_`, `-` and single dots alone"
             )
         if "." in key:
@@ -261,7 +266,7 @@ class Registry(Generic[ValueT]):
             f"close to it: {', '.join(close)}" if close else f"there are {', '.join(self.names())}"
         )
         raise UserError(
-            f"there is no {self._kind} {key!r}; {named}; one of your own "
+            f"there is no {self.name} {key!r}; {named}; one of your own "
             "is given as module.Name, or by its name once its folder is given as a plugin folder"
         )
 
@@ -275,7 +280,7 @@ class Registry(Generic[ValueT]):
             try:
                 self._made[name] = self._adapted(name, self._sources[name])
             except UserError as error:
-                raise UserError(f"{self._kind} {name!r}: {error}") from error
+                raise UserError(f"{self.name} {name!r}: {error}") from error
         return self._made[name]
 
     def _resolve(self, path: str) -> ValueT:
@@ -287,7 +292,7 @@ class Registry(Generic[ValueT]):
     def _of_plugin(self, path: str) -> ValueT:
         """Returns what a file of a plugin folder defines itself."""
         module_name, _, name = path.rpartition(".")
-        wanted = f"{self._kind} {path!r}"
+        wanted = f"{self.name} {path!r}"
         if (file := plugin_file(module_name)) is not None:
             found = vars(load_file(file))
         elif _is_below_plugin_folder(module_name):
@@ -303,7 +308,7 @@ class Registry(Generic[ValueT]):
 
     def _import(self, path: str) -> ValueT:
         module_name, _, name = path.rpartition(".")
-        wanted = f"{self._kind} {path!r}"
+        wanted = f"{self.name} {path!r}"
         module = import_module(module_name, wanted=wanted)
         if type(module) is not ModuleType:  # of the import hook: it says what to use instead
             try:
@@ -315,11 +320,11 @@ class Registry(Generic[ValueT]):
             close = difflib.get_close_matches(name, vars(module), n=3)
             hint = f"; close to it: {', '.join(close)}" if close else ""
             file = module.__file__ or module.__name__
-            raise UserError(f"{self._kind} {path!r}: {file} defines no {name!r}{hint}")
+            raise UserError(f"{self.name} {path!r}: {file} defines no {name!r}{hint}")
         try:
             return self._adapted(name, vars(module)[name])
         except UserError as error:
-            raise UserError(f"{self._kind} {path!r}: {error}") from error
+            raise UserError(f"{self.name} {path!r}: {error}") from error
 
 
 WORKFLOWS: "Registry[type[Workflow]]" = Registry(

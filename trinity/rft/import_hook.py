@@ -61,7 +61,7 @@ RENAMED: Mapping[str, str] = {
     "OnPolicyDistillMathWorkflow": f"{_RFT}.distill.OnPolicyDistillMathWorkflow",
     "OnPolicyDistillWorkflow": f"{_RFT}.distill.OnPolicyDistillWorkflow",
     "REWARD_FUNCTIONS": "trinity.plugins.REWARDS",
-    "Registry": "trinity.rft.utils.registry.Registry",
+    "Registry": "trinity.plugins.Registry",
     "RewardFn": "trinity.rewards.reward.RewardFn",
     "RewardPropagationWorkflow": "trinity.workflows.step_wise.RewardPropagationWorkflow",
     "SimpleWorkflow": f"{_RFT}.workflow.SimpleWorkflow",

@@ -164,7 +164,7 @@ async def test_a_workflow_is_tried_on_an_engine_that_stays(
     assert await try_workflow(of_workflow(plan, "tried_in_thread"), chosen, 7, "start it") == 0
     out = capsys.readouterr().out
     assert "(row 2 of train), run 0" in out
-    assert "reward 3\n" in out
+    assert "reward 3 (built_by_workflow 0)\n" in out
 
 
 async def test_without_an_engine_the_command_to_start_one_is_named(

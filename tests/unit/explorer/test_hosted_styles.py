@@ -22,7 +22,7 @@ from trinity.rft.common.workflows import WORKFLOWS, Task, Workflow
 from trinity.rft.common.workflows.workflow import MathWorkflow, SimpleWorkflow
 from trinity.rft.utils.registry import Registry
 
-registry = Registry("workflows", default_mapping={"whole": f"{__name__}.Whole"})
+registry: Registry[object] = Registry("workflows", default_mapping={"whole": f"{__name__}.Whole"})
 """As the guide has workflows listed."""
 
 

@@ -178,7 +178,7 @@ async def test_only_what_the_model_answered_is_trained() -> None:
         {"role": "assistant", "content": "8"},
         *workflow.messages[:2],
     ]
-    sample = await workflow.process_messages_to_experience_async(quoted, 1.0)
+    (sample,) = workflow.experiences(quoted, 1.0)
     assert (sample.response_text, sample.reward) == ("5", 1.0)
     with pytest.raises(UserError, match="none of the assistant's messages"):
         workflow.experiences(quoted[:2], 1.0)
