@@ -58,9 +58,14 @@ def _rewards() -> Iterator[str]:
         reward = REWARDS.get(name)
         assert isinstance(reward, type)
         parameters = inspect.signature(reward).parameters.values()
-        named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
+        named = [p for p in parameters if p.kind is not p.VAR_KEYWORD and _is_of_file(p)]
         arguments = ", ".join(_argument(p.name, json.dumps(p.default)) for p in named)
         yield f"| `{name}` | {_description(reward)} | {arguments} |"
+
+
+def _is_of_file(parameter: inspect.Parameter) -> bool:
+    """True for an argument that a file can give, which a function is not."""
+    return "Callable" not in str(parameter.annotation)
 
 
 def _absent() -> Iterator[str]:

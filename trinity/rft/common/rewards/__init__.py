@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trinity.plugins import REWARDS
+from trinity.rewards.accuracy_reward import AccuracyReward
 from trinity.rewards.countdown_reward import CountdownReward
 from trinity.rewards.math_dapo_reward import MathDapoReward
-from trinity.rewards.math_grading import is_equivalent
 from trinity.rewards.reward import RewardFn
 from trinity.rewards.tags import EARLY_LAYOUTS, STRICT
 from trinity.rft.common.rewards import eval_utils
@@ -27,32 +27,6 @@ from trinity.rft.common.rewards.eval_utils import (
 
 REWARD_FUNCTIONS = REWARDS
 _SCORE = 0.1
-
-
-class AccuracyReward(RewardFn):
-    """1 for an answer that equals the truth mathematically, else 0; `answer_parser` cuts both."""
-
-    def __init__(self, answer_parser: Callable[[str], Any] | None = None) -> None:
-        super().__init__()
-        self.answer_parser = answer_parser
-
-    def __call__(
-        self, response: str, prompt: str | None = None, truth: Any = None, **kwargs: Any
-    ) -> dict[str, float]:
-        """Returns part `accuracy`."""
-        del prompt, kwargs
-        answer, expected = response, truth
-        if self.answer_parser is not None:
-            answer, expected = self.answer_parser(response), self.answer_parser(str(truth))
-        right = is_equivalent(_text(answer), _text(expected))
-        return {"accuracy": float(right)}
-
-
-def _text(answer: Any) -> str:
-    """Returns the answer; of a list of readings, the first."""
-    if isinstance(answer, list | tuple):
-        return str(answer[0]) if answer else ""
-    return "" if answer is None else str(answer)
 
 
 class FormatReward(RewardFn):
@@ -93,7 +67,8 @@ class MathRewardFn(RewardFn):
     ) -> dict[str, float]:
         """Returns parts `accuracy` and `format_score`."""
         del kwargs
-        return {**self.accuracy_reward(response, prompt, truth), **self.format_reward(response)}
+        accuracy = self.accuracy_reward(response, prompt, truth=truth)
+        return {**accuracy, **self.format_reward(response)}
 
 
 class MathBoxedRewardFn(RewardFn):
