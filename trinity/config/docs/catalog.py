@@ -22,12 +22,13 @@ from trinity.config.loading.source import is_by_name, section_at, section_of
 from trinity.config.loading.yaml import yaml_text
 from trinity.config.schema.base import (
     MAX_COUNT,
+    AcceptedKeys,
     KeyStatus,
     Section,
+    accepted_keys,
     choices_of,
     mark_of,
     status_of,
-    unread_rows,
 )
 from trinity.config.schema.experiment import Config, StageConfig
 
@@ -48,7 +49,8 @@ def field_doc(section: type[Section], name: str) -> str:
 
 @cache
 def _docs_of_section(section: type[Section]) -> dict[str, str]:
-    unread = {row.name: row.meaning for row in unread_rows().get(section.__name__, ())}
+    accepted = accepted_keys().get(section.__name__, AcceptedKeys())
+    unread = {row.name: row.meaning for row in accepted.unread}
     nodes = (node for node in _classes(inspect.getfile(section)) if node.name == section.__name__)
     return next((_field_docs(node) for node in nodes), {}) | unread
 

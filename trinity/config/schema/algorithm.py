@@ -1,8 +1,7 @@
 """Section `algorithm`, with its optimizer."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -10,7 +9,6 @@ from trinity.algorithm.rollout_correction.settings import PRESETS, CorrectionSet
 from trinity.config.schema.base import (
     Args,
     Positive,
-    RenamedKey,
     Section,
     ValueAliases,
     default_section,
@@ -33,11 +31,6 @@ EntropyLossFn = Literal["none", "default", "mix"]
 
 class OptimizerConfig(Section):
     """The optimizer and the learning rate's schedule over the steps."""
-
-    old_names: ClassVar[Mapping[str, RenamedKey]] = {
-        "warmup_style": RenamedKey("lr_scheduler_type"),
-        "clip_grad": RenamedKey("/trainer.grad_clip"),
-    }
 
     lr: float = Field(default=1e-6, gt=0)
     """Learning rate after the warm-up."""
@@ -71,10 +64,6 @@ class OptimizerConfig(Section):
 
 class RolloutCorrectionConfig(Section):
     """Factors and masks from the trainer's log-probabilities over the engine's; verl's names."""
-
-    old_names: ClassVar[Mapping[str, RenamedKey]] = {
-        "bypass_mode": RenamedKey("/algorithm.bypass_old_logprobs"),
-    }
 
     preset: Literal["none", PresetName] = "none"
     """A usual choice: docs/algorithms.md; the keys beside it are laid over its own."""
@@ -116,11 +105,6 @@ class DistillationConfig(Section):
 
 class AlgorithmConfig(Section):
     """The algorithm, its parts and the optimizer."""
-
-    old_names: ClassVar[Mapping[str, RenamedKey]] = {
-        "policy_loss_fn_args.grpo_loss_agg_mode": RenamedKey("/algorithm.loss_agg_mode"),
-        "policy_loss_fn_args.loss_agg_mode": RenamedKey("/algorithm.loss_agg_mode"),
-    }
 
     algorithm_type: str = "grpo"
     """`ppo`, `grpo`, `rloo`... (mode both), `sft`, `cpt`, `dpo` (train): docs/algorithms.md."""

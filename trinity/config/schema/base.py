@@ -3,7 +3,8 @@
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -52,7 +53,7 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _SECRET_VARIABLE = re.compile(r"^[A-Z0-9_]*(KEY|TOKEN|SECRET|PASSWORD|PASS|PWD)[A-Z0-9_]*$")
-_UNREAD_KEYS = Path(__file__).with_name("unread_keys.txt")
+_ACCEPTED_KEYS = Path(__file__).with_name("accepted_keys.txt")
 _UNREAD_TYPES: Mapping[str, Any] = {
     "bool": bool,
     "int": int,
@@ -129,7 +130,7 @@ Mark = PlannedKey | IgnoredKey
 
 @dataclass(frozen=True, slots=True)
 class UnreadKey:
-    """A key that is accepted and that nothing reads: a row of `unread_keys.txt`."""
+    """A key that is accepted and that nothing reads: a row of `accepted_keys.txt`."""
 
     name: str
     type: str
@@ -152,21 +153,31 @@ class UnreadKey:
         return Field(default=tuple(value) if isinstance(value, list) else value)
 
 
+@dataclass(frozen=True, slots=True)
+class AcceptedKeys:
+    """The keys of a section that are no fields of its class."""
+
+    unread: list[UnreadKey] = field(default_factory=list)
+    renamed: dict[str, RenamedKey] = field(default_factory=dict)
+
+
 @cache
-def unread_rows() -> Mapping[str, Sequence[UnreadKey]]:
-    """Returns the keys that are accepted and not read, by the class of their section."""
-    rows: dict[str, list[UnreadKey]] = {}
+def accepted_keys() -> Mapping[str, AcceptedKeys]:
+    """Returns the keys that are accepted and not read under their names, by the section's class."""
+    found: defaultdict[str, AcceptedKeys] = defaultdict(AcceptedKeys)
     mark: Mark = IgnoredKey("")
-    for line in _UNREAD_KEYS.read_text(encoding="utf-8").splitlines():
-        match line.split(" | "):
-            case [place, kind, default, meaning]:
-                section, _, name = place.partition(".")
-                row = UnreadKey(name, kind, default, meaning, mark)
-                rows.setdefault(section, []).append(row)
-            case [head] if head:
-                status, _, reason = head.partition(": ")
+    for line in _ACCEPTED_KEYS.read_text(encoding="utf-8").splitlines():
+        place, *cells = line.split(" | ")
+        section, _, name = place.partition(".")
+        match cells:
+            case [to]:
+                found[section].renamed[name] = RenamedKey(to)
+            case [kind, default, meaning]:
+                found[section].unread.append(UnreadKey(name, kind, default, meaning, mark))
+            case [] if line:
+                status, _, reason = line.partition(": ")
                 mark = PlannedKey(reason) if status == "planned" else IgnoredKey(reason)
-    return rows
+    return found
 
 
 def _annotation(name: str) -> Any:
@@ -218,8 +229,9 @@ class Section(BaseModel):
         """Adds the keys that are only accepted."""
         super().__init_subclass__(**kwargs)
         _SECTIONS[cls.__name__] = cls
-        rows = unread_rows().get(cls.__name__, ())
-        own = inspect.get_annotations(cls)
+        accepted = accepted_keys().get(cls.__name__, AcceptedKeys())
+        rows, own = accepted.unread, inspect.get_annotations(cls)
+        cls.old_names = {**cls.old_names, **accepted.renamed}
         cls.__annotations__ = {**own, **{row.name: row.annotation() for row in rows}}
         for row in rows:
             setattr(cls, row.name, row.field())

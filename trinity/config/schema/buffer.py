@@ -1,7 +1,7 @@
 """Sections `buffer` and `data_processor`: tasks, training data, and the pipelines over them."""
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -9,7 +9,6 @@ from trinity.config.schema.base import (
     Args,
     NonNegative,
     Positive,
-    RenamedKey,
     Section,
     default_section,
 )
@@ -60,16 +59,6 @@ class TrainerInput(Section):
 
 class BufferConfig(Section):
     """Sizes, ends and data."""
-
-    old_names: ClassVar[Mapping[str, RenamedKey]] = {
-        "default_workflow_type": RenamedKey("explorer_input.default_workflow_type"),
-        "default_eval_workflow_type": RenamedKey("explorer_input.default_eval_workflow_type"),
-        "default_reward_fn_type": RenamedKey("explorer_input.default_reward_fn_type"),
-        "read_batch_size": RenamedKey("train_batch_size"),
-        "max_prompt_tokens": RenamedKey("/model.max_prompt_tokens"),
-        "max_response_tokens": RenamedKey("/model.max_response_tokens"),
-        "enable_prompt_truncation": RenamedKey("/model.enable_prompt_truncation"),
-    }
 
     batch_size: Positive = 1
     """Tasks of one explore step, not multiplied by `algorithm.repeat_times`."""

@@ -1,7 +1,6 @@
 """Sections of rows: tasksets, experience buffers, formats, selectors, sampling."""
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -11,7 +10,6 @@ from trinity.config.schema.base import (
     NonNegative,
     NumLogprobs,
     Positive,
-    RenamedKey,
     Section,
     default_section,
 )
@@ -99,8 +97,6 @@ class GenerationConfig(Section):
 class TasksetConfig(Section):
     """Tasks, and the workflow and reward that go with them."""
 
-    old_names: ClassVar[Mapping[str, RenamedKey]] = {"task_selector": RenamedKey("data_selector")}
-
     name: DataName = ""
     """Unique in its stage; `taskset` or `eval_taskset_<i>` if left out."""
     storage_type: Literal["file", "sql", "client", "queue"] = "file"
@@ -161,11 +157,6 @@ class ReplayBufferConfig(Section):
 
 class ExperienceBufferConfig(Section):
     """The explorer's experiences, or rows of a file."""
-
-    old_names: ClassVar[Mapping[str, RenamedKey]] = {
-        "use_priority_queue": RenamedKey("replay_buffer.enable"),
-        "reuse_cooldown_time": RenamedKey("replay_buffer.reuse_cooldown_time"),
-    }
 
     name: DataName = "experience_buffer"
     """Its name in logs and metrics."""

@@ -1,7 +1,6 @@
 """Section `explorer`: engines, auxiliary models, over-rollout and timeouts."""
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
@@ -12,30 +11,11 @@ from trinity.config.schema.base import (
     NumLogprobs,
     Port,
     Positive,
-    RenamedKey,
     Section,
     ValueAliases,
     default_section,
 )
 from trinity.config.schema.model import AuxiliaryExternalConfig
-
-OF_MODEL = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "logprobs",
-    "max_model_len",
-    "max_prompt_tokens",
-    "max_response_tokens",
-    "min_response_tokens",
-    "enable_prompt_truncation",
-    "repetition_penalty",
-    "enable_thinking",
-    "rope_scaling",
-    "rope_theta",
-    "trust_remote_code",
-)
-"""Keys of `model` that Trinity-RFT copies into each engine."""
 
 
 class EngineConfig(Section):
@@ -112,12 +92,6 @@ class EngineConfig(Section):
 class RolloutModelConfig(EngineConfig):
     """The engine that rolls the policy out."""
 
-    old_names: ClassVar[Mapping[str, RenamedKey]] = {
-        **{name: RenamedKey(f"/model.{name}") for name in OF_MODEL},
-        "chat_template": RenamedKey("/model.custom_chat_template"),
-        "enable_chunked_prefill": RenamedKey("extra_engine_args.enable_chunked_prefill"),
-    }
-
     sleep_level: Annotated[int, Field(ge=1, le=2)] = 1
     """With `mode: colocate`: where its weights are while the trainer has the GPU. 1: in the host's
     memory; 2: nowhere, so that they are loaded from files at each turn."""
@@ -125,10 +99,6 @@ class RolloutModelConfig(EngineConfig):
 
 class AuxiliaryModelConfig(EngineConfig):
     """An engine beside the policy's: a judge or a teacher."""
-
-    old_names: ClassVar[Mapping[str, RenamedKey]] = {
-        "enable_chunked_prefill": RenamedKey("extra_engine_args.enable_chunked_prefill"),
-    }
 
     model_path: str = ""
     """Directory of the model in Hugging Face's layout, or its name on the hub."""

@@ -1,7 +1,6 @@
 """Section `trainer`, with its critic and the keys of Megatron, which is planned."""
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -11,7 +10,6 @@ from trinity.config.schema.base import (
     Args,
     NonNegative,
     Positive,
-    RenamedKey,
     Section,
     ValueAliases,
     default_section,
@@ -28,11 +26,6 @@ WHOLE_STATE: tuple[CheckpointPart, ...] = ("model", "optimizer", "extra")
 
 class CriticOptimizerConfig(OptimizerConfig):
     """The policy's keys; a critic usually learns faster."""
-
-    old_names: ClassVar[Mapping[str, RenamedKey]] = {
-        "warmup_style": RenamedKey("lr_scheduler_type"),
-        "clip_grad": RenamedKey("/trainer.critic.grad_clip"),
-    }
 
     lr: float = Field(default=1e-5, gt=0)
     """Learning rate after the warm-up."""
@@ -69,12 +62,6 @@ class CriticConfig(Section):
 
 class TrainerConfig(Section):
     """Training of the policy."""
-
-    old_names: ClassVar[Mapping[str, RenamedKey]] = {
-        "ppo_max_token_len_per_gpu": RenamedKey("max_token_len_per_gpu"),
-        "eval_interval": RenamedKey("/explorer.eval_interval"),
-        "actor_grad_clip": RenamedKey("grad_clip"),
-    }
 
     trainer_type: Annotated[
         Literal["verl"], ValueAliases(planned={"tinker": "the Tinker service"})
