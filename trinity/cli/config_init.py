@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from trinity.algorithm.types import ALGORITHM_TYPES
@@ -80,18 +80,7 @@ def look_into(given: GivenOptions) -> tuple[DraftOptions, tuple[str, ...]]:
 
     Raises: UserError when rows lack the given columns, or columns cannot be told.
     """
-    options = DraftOptions(
-        name=given.name,
-        model=given.model,
-        taskset=given.taskset,
-        algorithm=given.algorithm,
-        workflow=given.workflow or IS_MATHS,
-        reward=given.reward,
-        prompt_key=given.prompt_key or "question",
-        response_key=given.response_key or "answer",
-        eval_split=given.eval_split,
-        gpus=given.gpus,
-    )
+    options = _draft(given)
     found: list[str] = []
     rows: Sequence[Row] = ()
     if Path(given.taskset).exists():
@@ -110,6 +99,12 @@ def look_into(given: GivenOptions) -> tuple[DraftOptions, tuple[str, ...]]:
     else:
         found.append(f"{given.taskset} is not here: columns, reward and lengths are the usual ones")
     return _with_lengths(options, given, rows, found), tuple(found)
+
+
+def _draft(given: GivenOptions) -> DraftOptions:
+    """Returns the options, with usual values for those that are to be found out."""
+    named = {name: value for name, value in asdict(given).items() if value is not None}
+    return DraftOptions(**named)
 
 
 def _with_columns(options: DraftOptions, given: GivenOptions, rows: Sequence[Row]) -> DraftOptions:
@@ -309,14 +304,7 @@ def _looked_into(given: GivenOptions) -> tuple[DraftOptions, tuple[str, ...]]:
                 f"`{given.algorithm}` trains on rows as they are, without rollouts: leave "
                 f"--{option.replace('_', '-')} out, or give another --algorithm"
             )
-    options = DraftOptions(
-        name=given.name,
-        model=given.model,
-        taskset=given.taskset,
-        algorithm=given.algorithm,
-        gpus=given.gpus,
-    )
-    return look_into_data(options, declared.schema, given.prompt_key, given.response_key)
+    return look_into_data(_draft(given), declared.schema, given.prompt_key, given.response_key)
 
 
 def write_draft(output: Path, given: GivenOptions, plugin_dir: Path | None = None) -> None:
