@@ -23,7 +23,7 @@ PLACES: dict[str, dict[str, str]] = {
         "trinity/run/launch/modes.py": "BenchSource.complete_plan",
         "trinity/run/launch/resume.py": "store_plan",
         "trinity/run/launch/retrain.py": "retraining_plan",
-        "trinity/run/launch/run.py": "CumulativePhases.save LocalRun._create LocalRun._stack",
+        "trinity/run/launch/run.py": "PhaseTimer.save LocalRun._create LocalRun._stack",
         "trinity/run/local/addresses.py": "write_stack_directory",
         "trinity/run/local/data_juicer.py": "_only_trinity",
         "trinity/run/local/given_run.py": "register_database",
@@ -261,8 +261,8 @@ LOOPS: dict[str, dict[str, str]] = {
         ),
         "trinity/run/launch/messages.py": "report_stalls report_startup",
         "trinity/run/launch/run.py": (
-            "CumulativePhases.save_periodically GracefulShutdown.guard "
-            "GracefulShutdown.unless_pressed_again LocalRun._beside.keep LocalRun._first_completed"
+            "GracefulShutdown.guard GracefulShutdown.unless_pressed_again LocalRun._beside.keep "
+            "LocalRun._first_completed PhaseTimer.save_periodically"
         ),
         "trinity/run/local/infrastructure.py": "Infrastructure.start_embedded",
         "trinity/run/local/postgres.py": (

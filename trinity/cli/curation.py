@@ -1,18 +1,26 @@
 """`trinity exclude`, `include` and `delete`: manual curation of samples."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
 from trinity.api.v1 import query_pb2
+from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.cli.view import StageOption
 from trinity.inspect.conditions import HELP, parse_conditions
 from trinity.inspect.open import open_stored_experiment
 from trinity.run.runs import ConfigOption, JobDirOption, find_job_dir
 
 SECONDS = 3600.0
+AnswerT = TypeVar("AnswerT")
+Request = (
+    query_pb2.ExcludeExperiencesRequest
+    | query_pb2.IncludeExperiencesRequest
+    | query_pb2.DeleteExperiencesRequest
+)
 ConditionsArgument = Annotated[list[str], typer.Argument(help=HELP, show_default=False)]
 ReasonOption = Annotated[
     str, typer.Option("--reason", "-r", help="Why; kept with the samples.", show_default=False)
@@ -29,20 +37,12 @@ def exclude(
     yes: YesOption = False,
 ) -> None:
     """Keep samples from being trained on; they are still stored and shown."""
-    wanted = parse_conditions(conditions)
-    asyncio.run(_exclude(find_job_dir(config, job_dir), stage, wanted, reason, yes))
-
-
-async def _exclude(
-    directory: Path, stage: str | None, wanted: query_pb2.ExperienceFilter, reason: str, yes: bool
-) -> None:
-    async with open_stored_experiment(directory, to_change=True) as stored:
-        request = query_pb2.ExcludeExperiencesRequest(
-            key=stored.key(stage), filter=wanted, reason=reason, dry_run=not yes
-        )
-        answer: query_pb2.ExcludeExperiencesResponse = await stored.queries.ExcludeExperiences(
-            request, timeout=SECONDS
-        )
+    request = query_pb2.ExcludeExperiencesRequest(
+        filter=parse_conditions(conditions), reason=reason, dry_run=not yes
+    )
+    answer: query_pb2.ExcludeExperiencesResponse = _apply(
+        lambda queries: queries.ExcludeExperiences, request, config, job_dir, stage
+    )
     done = "are excluded" if yes else "would be excluded: add --yes to do it"
     print(f"{answer.num_excluded:,} samples {done}")
     if answer.num_batched:
@@ -61,24 +61,12 @@ def include(
     ] = "",
 ) -> None:
     """Allow excluded samples to be trained on again."""
-    wanted = parse_conditions(conditions)
-    asyncio.run(_include(find_job_dir(config, job_dir), stage, wanted, reason, yes))
-
-
-async def _include(
-    directory: Path,
-    stage: str | None,
-    wanted: query_pb2.ExperienceFilter,
-    reason: str,
-    yes: bool,
-) -> None:
-    async with open_stored_experiment(directory, to_change=True) as stored:
-        request = query_pb2.IncludeExperiencesRequest(
-            key=stored.key(stage), filter=wanted, dry_run=not yes, reason=reason
-        )
-        answer: query_pb2.IncludeExperiencesResponse = await stored.queries.IncludeExperiences(
-            request, timeout=SECONDS
-        )
+    request = query_pb2.IncludeExperiencesRequest(
+        filter=parse_conditions(conditions), reason=reason, dry_run=not yes
+    )
+    answer: query_pb2.IncludeExperiencesResponse = _apply(
+        lambda queries: queries.IncludeExperiences, request, config, job_dir, stage
+    )
     done = "are included again" if yes else "would be included again: add --yes to do it"
     print(f"{answer.num_included:,} samples {done}")
     if answer.num_too_late:
@@ -97,25 +85,30 @@ def delete(
     yes: YesOption = False,
 ) -> None:
     """Delete the content of samples; their records and the reason are kept."""
-    wanted = parse_conditions(conditions)
-    asyncio.run(_delete(find_job_dir(config, job_dir), stage, wanted, reason, yes))
-
-
-async def _delete(
-    directory: Path,
-    stage: str | None,
-    wanted: query_pb2.ExperienceFilter,
-    reason: str,
-    yes: bool,
-) -> None:
-    async with open_stored_experiment(directory, to_change=True) as stored:
-        request = query_pb2.DeleteExperiencesRequest(
-            key=stored.key(stage), filter=wanted, reason=reason, dry_run=not yes
-        )
-        answer: query_pb2.DeleteExperiencesResponse = await stored.queries.DeleteExperiences(
-            request, timeout=SECONDS
-        )
+    request = query_pb2.DeleteExperiencesRequest(
+        filter=parse_conditions(conditions), reason=reason, dry_run=not yes
+    )
+    answer: query_pb2.DeleteExperiencesResponse = _apply(
+        lambda queries: queries.DeleteExperiences, request, config, job_dir, stage
+    )
     if yes:
         print(f"{answer.num_deleted:,} samples with {answer.num_bytes:,} bytes are deleted")
     else:
         print(f"{answer.num_deleted:,} samples would be deleted: add --yes to do it")
+
+
+def _apply(
+    call: Callable[[QueryServiceStub], Callable[..., Awaitable[AnswerT]]],
+    request: Request,
+    config: Path | None,
+    job_dir: Path | None,
+    stage: str | None,
+) -> AnswerT:
+    """Sends a request about a stage to the buffer of a run, which is started if necessary."""
+
+    async def ask() -> AnswerT:
+        async with open_stored_experiment(find_job_dir(config, job_dir), to_change=True) as stored:
+            request.key.CopyFrom(stored.key(stage))
+            return await call(stored.queries)(request, timeout=SECONDS)
+
+    return asyncio.run(ask())

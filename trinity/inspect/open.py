@@ -11,11 +11,12 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TypeVar
 
-from trinity.api.v1 import buffer_pb2, query_pb2, synchronizer_pb2
+from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.error_collector import did_you_mean
 from trinity.errors import RunFailed, Unauthenticated, Unavailable, UserError
+from trinity.run.launch import stored_runs
 from trinity.run.launch.resume import PLAN_FILE
 from trinity.run.local.addresses import ServiceAddresses, stack_directory_of
 from trinity.run.local.given_run import (
@@ -155,13 +156,11 @@ async def find_experiment(addresses: ServiceAddresses, tenant: str, label: str) 
     Raises: UserError if it is not known there.
     """
     async with open_channel(addresses.synchronizer, addresses.security) as channel:
-        status: synchronizer_pb2.GetStatusResponse = await SynchronizerServiceStub(
-            channel
-        ).GetStatus(synchronizer_pb2.GetStatusRequest(label=label), timeout=CALL_SECONDS)
-    for experiment in status.experiments:
-        if (experiment.tenant, experiment.label) == (tenant, label):
-            return experiment.id
-    raise UserError(f"{label} was prepared and never started: nothing is stored")
+        synchronizer: SynchronizerServiceStub = SynchronizerServiceStub(channel)
+        experiment = await stored_runs.find_experiment(synchronizer, tenant, label)
+    if experiment is None:
+        raise UserError(f"{label} was prepared and never started: nothing is stored")
+    return experiment.id
 
 
 async def _stored(queries: QueryServiceStub, label: str, experiment_id: str) -> StoredExperiment:

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from tests.support.infra_fixtures import running
-from trinity.run.deploy.render import manifests
+from trinity.run.deploy.deployment import manifests
 from trinity.run.deploy.secret_folder import ServerAddresses, write_secrets
 from trinity.run.local import binaries
 from trinity.run.local.addresses import free_port

@@ -9,9 +9,9 @@ import yaml
 
 from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
-from trinity.run.deploy.deployment import ContainerImages, ExperimentDeployment
+from trinity.run.deploy.deployment import ContainerImages, ExperimentDeployment, manifests
 from trinity.run.deploy.kubernetes import Overlay
-from trinity.run.deploy.render import ManifestRenderer, Target, manifests
+from trinity.run.deploy.render import ManifestRenderer, Target
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SHIPPED = manifests()

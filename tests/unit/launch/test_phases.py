@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trinity.run.launch.run import SECONDS_FILE, CumulativePhases, PhaseTimer
+from trinity.run.launch.run import SECONDS_FILE, PhaseTimer
 
 
 class Clock:
@@ -36,11 +36,11 @@ def test_phases_follow_one_another_and_come_again() -> None:
 def test_a_resumed_run_counts_the_seconds_of_all_its_starts(tmp_path: Path) -> None:
     for _ in range(2):
         clock = Clock()
-        starts = CumulativePhases(phases := PhaseTimer("start", clock))
+        starts = PhaseTimer("start", clock)
         starts.load_earlier(tmp_path)
-        spend(phases, clock, start=4.001, rft=10.004, stop=1.0)
+        spend(starts, clock, start=4.001, rft=10.004, stop=1.0)
         starts.save(tmp_path)
-    seconds = starts.seconds()
+    seconds = starts.of_all_starts()
     total = seconds.pop("total")
     assert seconds == {"start": 8.0, "rft": 20.01, "stop": 2.0}
     assert total == pytest.approx(sum(seconds.values()), abs=1e-9)
@@ -48,23 +48,23 @@ def test_a_resumed_run_counts_the_seconds_of_all_its_starts(tmp_path: Path) -> N
 
 def test_kept_again_and_again_a_start_counts_once(tmp_path: Path) -> None:
     clock = Clock()
-    starts = CumulativePhases(phases := PhaseTimer("start", clock))
+    starts = PhaseTimer("start", clock)
     starts.load_earlier(tmp_path)
     for _ in range(3):
-        spend(phases, clock, rft=1.0)
+        spend(starts, clock, rft=1.0)
         starts.save(tmp_path)
-    assert starts.seconds() == {"start": 0.0, "rft": 3.0, "total": 3.0}
+    assert starts.of_all_starts() == {"start": 0.0, "rft": 3.0, "total": 3.0}
 
 
 def test_a_start_that_never_had_the_directory_leaves_its_seconds_alone(tmp_path: Path) -> None:
     (tmp_path / SECONDS_FILE).write_text('{"rft": 9.0}')
-    CumulativePhases(PhaseTimer("start", Clock())).save(tmp_path)
+    PhaseTimer("start", Clock()).save(tmp_path)
     assert (tmp_path / SECONDS_FILE).read_text() == '{"rft": 9.0}'
 
 
 @pytest.mark.parametrize("damaged", ["", "[1]", '{"rft": "long"}', '{"rft": null}'])
 def test_a_damaged_file_of_seconds_keeps_no_run_from_starting(tmp_path: Path, damaged: str) -> None:
     (tmp_path / SECONDS_FILE).write_text(damaged)
-    starts = CumulativePhases(PhaseTimer("start", Clock()))
+    starts = PhaseTimer("start", Clock())
     starts.load_earlier(tmp_path)
-    assert starts.seconds()["total"] == 0.0
+    assert starts.of_all_starts()["total"] == 0.0

@@ -5,8 +5,10 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import Template
 from typing import Literal
 
+import trinity
 from trinity.config.data_files import SUFFIXES
 from trinity.config.plan.experience_sink import experience_sink, task_backup
 from trinity.config.plan.parts import ExternalAccess, ResolvedExperienceBuffer, ResolvedTaskset
@@ -15,6 +17,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import DATABASES
 from trinity.config.schema.base import redact_secrets
 from trinity.errors import UserError
+from trinity.run.launch.modes import server_urls
 
 Variant = Literal["cpu", "gpu"]
 SQLITE = "sqlite:///"
@@ -360,10 +363,7 @@ def _addresses(stage: StagePlan) -> Iterator[str]:
     for sink in (experience_sink(stage), backup.sink if backup else None):
         if sink is not None and not sink.is_file:
             yield sink.place.partition("?")[0]
-    pipelines = [rows.task_pipeline for rows in _row_sources(stage) if rows.task_pipeline]
-    arguments = [operator.args for operator in stage.operators]
-    arguments += [op.args for pipeline in pipelines for op in pipeline.operators]
-    yield from (str(args["server_url"]) for args in arguments if "server_url" in args)
+    yield from server_urls(stage)
 
 
 def _row_sources(stage: StagePlan) -> tuple[ResolvedTaskset | ResolvedExperienceBuffer, ...]:
@@ -392,3 +392,20 @@ def _secret_in(value: object, key: str = "") -> str:
     if isinstance(value, list | tuple):
         return next((k for v in value if (k := _secret_in(v, key))), "")
     return key if redact_secrets(key, value) != value else ""
+
+
+def manifests() -> Path:
+    """Returns the folder of the manifests that come with the project.
+
+    Raises: UserError where only the package is installed.
+    """
+    folder = Path(trinity.__file__).parents[1] / "deploy"
+    if not (folder / "compose.yaml").is_file():
+        raise UserError(f"there are no manifests in {folder}: render in a checkout of the project")
+    return folder
+
+
+def template(file: str, /, **values: str | int) -> str:
+    """Returns a manifest of `deploy/templates` with values in place of its `$names`."""
+    text = (manifests() / "templates" / f"{file}.yaml").read_text(encoding="utf-8")
+    return Template(text).substitute(values)

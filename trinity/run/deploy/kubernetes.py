@@ -6,15 +6,15 @@ from typing import Literal
 import yaml
 from pydantic import JsonValue
 
-from trinity.run.deploy.deployment import MODELS, ExperimentDeployment, MountedFolder
+from trinity.run.deploy.deployment import MODELS, ExperimentDeployment, MountedFolder, template
 
 Overlay = Literal["one-node", "cluster"]
 Files = dict[str, str]
 """File contents by relative path."""
 IMAGES = ("synchronizer", "buffer", "trainer", "explorer")
-NAME_LABEL = "app.kubernetes.io/name"
 POD_INDEX = "apps.kubernetes.io/pod-index"
 """The label with the number of a pod in its set; of Kubernetes 1.28 on."""
+HTTPS = 443
 PORTS = {"trainer": 50053, "explorer": 50054}
 KINDS: Mapping[str, tuple[str, str]] = {
     "buffer": ("apps/v1", "Deployment"),
@@ -28,25 +28,19 @@ def kubernetes_files(deployment: ExperimentDeployment, overlay: Overlay) -> File
     """Returns the files beside `k8s/`; kubectl applies them together."""
     patches = {name: _text(_patch(deployment, name, overlay)) for name in KINDS}
     files = {f"{name}.yaml": deployment.explained(text) for name, text in patches.items()}
-    resources = [f"k8s/overlays/{overlay}", "experiment.yaml"]
-    files["experiment.yaml"] = _text(_experiment(deployment))
+    patched = set(files)
+    files["experiment.yaml"] = template("experiment", name=deployment.name)
     if deployment.uses_hub:
-        files["hub.yaml"] = _text(_hub_policy())
-        resources.append("hub.yaml")
+        files["hub.yaml"] = _egress("hub", "buffer, explorer, trainer", HTTPS)
     if deployment.model_variables:
-        files["models.yaml"] = _text(_egress_policy(MODELS, ["explorer"], 443))
-        resources.append("models.yaml")
+        files["models.yaml"] = _egress(MODELS, "explorer", HTTPS)
     if deployment.otlp_endpoint:
-        files["telemetry.yaml"] = _text(_telemetry_policy(deployment.otlp_port))
-        resources.append("telemetry.yaml")
+        files["telemetry.yaml"] = _egress("telemetry", ", ".join(KINDS), deployment.otlp_port)
     if deployment.trainer_hosts > 1:
-        files["gang.yaml"] = _texts(_leader_service("trainer"), _gang_policy("trainer", "gang"))
-        resources.append("gang.yaml")
+        files["gang.yaml"] = _hosts("trainer", "gang")
     if deployment.explorer_hosts > 1:
-        files["engine.yaml"] = _texts(
-            _leader_service("explorer"), _gang_policy("explorer", "engine")
-        )
-        resources.append("engine.yaml")
+        files["engine.yaml"] = _hosts("explorer", "engine")
+    resources = [f"k8s/overlays/{overlay}", *(name for name in files if name not in patched)]
     files["kustomization.yaml"] = _text(_kustomization(deployment, resources))
     return files
 
@@ -157,144 +151,15 @@ def _of_pod(variable: str, field: str) -> JsonValue:
     return {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": field}}}
 
 
-def _leader_service(service: str) -> JsonValue:
-    """Returns the service by whose name hosts find the first one; its certificate has the name."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": service},
-        "spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": {NAME_LABEL: service, POD_INDEX: "0"},
-            "ports": [{"name": "grpc", "port": PORTS[service]}],
-        },
-    }
+def _egress(name: str, services: str, port: int) -> str:
+    """Returns the policy by which services reach any host on a port."""
+    return template("egress", name=name, services=services, port=port)
 
 
-def _gang_policy(service: str, name: str) -> JsonValue:
-    """Lets the hosts of a gang or an engine reach every port of one another, and no other pod."""
-    hosts: JsonValue = {"podSelector": {"matchLabels": {NAME_LABEL: service}}}
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": name},
-        "spec": {
-            "podSelector": {"matchLabels": {NAME_LABEL: service}},
-            "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"from": [hosts]}],
-            "egress": [{"to": [hosts]}],
-        },
-    }
-
-
-def _hub_policy() -> JsonValue:
-    """Lets the services that fetch models or data from the hub reach the internet over HTTPS."""
-    return _egress_policy("hub", ["buffer", "explorer", "trainer"], 443)
-
-
-def _telemetry_policy(port: int) -> JsonValue:
-    """Lets the services reach any host on the collector's port: its location is unknown here."""
-    return _egress_policy("telemetry", [*KINDS], port)
-
-
-def _egress_policy(name: str, services: list[JsonValue], port: int) -> JsonValue:
-    selected: JsonValue = {"key": NAME_LABEL, "operator": "In", "values": services}
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": name},
-        "spec": {
-            "podSelector": {"matchExpressions": [selected]},
-            "policyTypes": ["Egress"],
-            "egress": [{"ports": [{"protocol": "TCP", "port": port}]}],
-        },
-    }
-
-
-def _submit_container() -> JsonValue:
-    """Returns the container that starts the experiment and follows it to its end."""
-    return {
-        "name": "experiment",
-        "image": "trinity-synchronizer",
-        "command": ["trinity", "deploy", "submit"],
-        "args": [
-            "--plan=/etc/trinity/plan/plan.json",
-            "--synchronizer=synchronizer:50051",
-            "--buffer=buffer:50052",
-        ],
-        "envFrom": [{"configMapRef": {"name": "security"}}],
-        "resources": {
-            "requests": {"cpu": "100m", "memory": "128Mi"},
-            "limits": {"memory": "512Mi"},
-        },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [
-            {"name": "tmp", "mountPath": "/tmp"},
-            {"name": "tls", "mountPath": "/etc/trinity/tls", "readOnly": True},
-            {"name": "plan", "mountPath": "/etc/trinity/plan", "readOnly": True},
-        ],
-    }
-
-
-def _pod_security() -> JsonValue:
-    return {
-        "runAsNonRoot": True,
-        "runAsUser": 10001,
-        "runAsGroup": 10001,
-        "fsGroup": 10001,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-
-
-def _submit_pod() -> JsonValue:
-    return {
-        "restartPolicy": "Never",
-        "serviceAccountName": "trinity",
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": _pod_security(),
-        "containers": [_submit_container()],
-        "volumes": [
-            {"name": "tmp", "emptyDir": {}},
-            {"name": "tls", "secret": {"secretName": "operator-tls", "defaultMode": 0o440}},
-            {"name": "plan", "configMap": {"name": "experiment-plan"}},
-        ],
-    }
-
-
-def _failure_rules() -> JsonValue:
-    errors: JsonValue = {"containerName": "experiment", "operator": "In", "values": [1, 2]}
-    return [
-        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        {"action": "FailJob", "onExitCodes": errors},
-    ]
-
-
-def _experiment(deployment: ExperimentDeployment) -> JsonValue:
-    """Returns a Job that ends with the experiment: a failed one stays failed.
-
-    A lost pod is replaced. So is one whose services did not answer, after a growing pause.
-    """
-    labels: JsonValue = {NAME_LABEL: "experiment", "app.kubernetes.io/part-of": "trinity"}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": f"experiment-{deployment.name}", "labels": labels},
-        "spec": {
-            "backoffLimit": 10,
-            "podFailurePolicy": {"rules": _failure_rules()},
-            "template": {"metadata": {"labels": labels}, "spec": _submit_pod()},
-        },
-    }
-
-
-def _texts(*contents: JsonValue) -> str:
-    return str(yaml.safe_dump_all(contents, sort_keys=False))
+def _hosts(service: str, name: str) -> str:
+    """Returns the service and the policy by which the hosts of a gang or an engine speak."""
+    port = PORTS[service]
+    return template("hosts", service=service, name=name, port=port, pod_index=POD_INDEX)
 
 
 def _text(content: JsonValue) -> str:

@@ -10,7 +10,6 @@ from typing import Literal
 import yaml
 from pydantic import JsonValue
 
-import trinity
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.rft.checks.names import check_part_names
@@ -20,6 +19,8 @@ from trinity.run.deploy.deployment import (
     TRUST_COMMENT,
     ExperimentDeployment,
     MountedFolder,
+    manifests,
+    template,
 )
 from trinity.run.deploy.kubernetes import Overlay, kubernetes_files
 from trinity.runtime.owned_places import claim_folder
@@ -56,7 +57,8 @@ def compose_override(deployment: ExperimentDeployment) -> dict[str, JsonValue]:
         ("migrate-buffer", "buffer"),
     ):
         services[job] = {"image": deployment.images.full(service, deployment.variant)}
-    services["experiment"] = _experiment(deployment)
+    image = deployment.images.full("synchronizer", deployment.variant)
+    services["experiment"] = {"image": image, **yaml.safe_load(template("compose-experiment"))}
     return {"services": services, "configs": {"plan": {"file": "./plan.json"}}}
 
 
@@ -93,31 +95,6 @@ def _devices(deployment: ExperimentDeployment, name: str) -> list[JsonValue]:
     """Returns GPU ids: rollout takes the first GPUs, training the next ones."""
     first = deployment.gpus("explorer") if name == "trainer" else 0
     return [str(first + i) for i in range(deployment.gpus(name))]
-
-
-def _experiment(deployment: ExperimentDeployment) -> JsonValue:
-    """Returns a container that ends with the experiment."""
-    return {
-        "image": deployment.images.full("synchronizer", deployment.variant),
-        "entrypoint": ["trinity", "deploy", "submit"],
-        "command": [
-            "--plan=/etc/trinity/plan.json",
-            "--synchronizer=127.0.0.1:50051",
-            "--buffer=127.0.0.1:50052",
-        ],
-        "configs": [{"source": "plan", "target": "/etc/trinity/plan.json"}],
-        "network_mode": "service:network",
-        "depends_on": {
-            name: {"condition": "service_healthy"} for name in ("synchronizer", "buffer")
-        },
-        "user": "${TRINITY_UID:-10001}:${TRINITY_GID:-10001}",
-        "init": True,
-        "read_only": True,
-        "tmpfs": ["/tmp"],
-        "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges:true"],
-        "restart": "no",
-    }
 
 
 def nomad_variables(deployment: ExperimentDeployment) -> str:
@@ -236,17 +213,6 @@ class ManifestRenderer:
             case "nomad":
                 job = self.output / "nomad" / f"{self.overlay}.nomad.hcl"
                 return f"nomad job run -var-file={self.output / VARIABLES} {job}"
-
-
-def manifests() -> Path:
-    """Returns the folder of the manifests that come with the project.
-
-    Raises: UserError where only the package is installed.
-    """
-    folder = Path(trinity.__file__).parents[1] / "deploy"
-    if not (folder / "compose.yaml").is_file():
-        raise UserError(f"there are no manifests in {folder}: render in a checkout of the project")
-    return folder
 
 
 def _copy(source: Path, target: Path) -> None:

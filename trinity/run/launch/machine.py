@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from trinity.config.checks.packages import missing_packages
 from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan, keeps_best
-from trinity.config.schema.base import Args
 from trinity.config.sizing.model_shape import count_parameters, read_shape
 from trinity.errors import UserError
+from trinity.run.launch.modes import server_urls
 from trinity.run.local.gpu_claims import GpuClaims
 
 MEBIBYTE = 2**20
@@ -197,34 +197,15 @@ def what_is_missing(plan: ExperimentPlan) -> Iterator[str]:
     except UserError as error:
         yield str(error)
     yield from missing_packages(plan)
-    for url in dict.fromkeys(url for stage in plan.stages for url in _data_juicer_urls(stage)):
+    services = ((stage, stage.config.service.data_juicer) for stage in plan.stages)
+    asked = (stage for stage, started in services if not (started and started.auto_start))
+    for url in dict.fromkeys(url for stage in asked for url in server_urls(stage, "data_juicer")):
         if why := _why_no_answer(url):
             yield (
                 f"Data-Juicer's server at {url} does not answer ({why}): start "
                 "`python -m trinity.user_code.data_juicer.server`, or correct "
                 "`service.data_juicer.server_url`"
             )
-
-
-def _data_juicer_urls(stage: StagePlan) -> Iterator[str]:
-    """Yields the addresses of Data-Juicer that operators of a stage send rows to.
-
-    None of a server that the run starts itself.
-    """
-    service = stage.config.service.data_juicer
-    if service is not None and service.auto_start:
-        return
-    named: list[tuple[str, Args]] = [(operator.name, operator.args) for operator in stage.operators]
-    for pipeline in (
-        stage.experience_buffer.task_pipeline,
-        *(taskset.task_pipeline for taskset in stage.tasksets),
-    ):
-        if pipeline is not None:
-            named += [(operator.name, operator.args) for operator in pipeline.operators]
-    for name, args in named:
-        url = args.get("server_url")
-        if name == "data_juicer" and isinstance(url, str):
-            yield url
 
 
 def _why_no_answer(url: str) -> str:

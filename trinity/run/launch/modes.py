@@ -72,21 +72,26 @@ def started_data_juicer(plan: ExperimentPlan) -> int | None:
     """Returns the port of the Data-Juicer server that the plan wants started and asks."""
     for stage in plan.stages:
         juicer = stage.config.service.data_juicer
-        if juicer is not None and juicer.started_port and _asks(stage, juicer.address):
+        if juicer is not None and juicer.started_port and juicer.address in server_urls(stage):
             return juicer.started_port
     return None
 
 
-def _asks(stage: StagePlan, address: str | None) -> bool:
+def server_urls(stage: StagePlan, only: str = "") -> list[str]:
+    """Returns the servers that operators of a stage, or those of one name, send rows to."""
     buffers = (stage.experience_buffer, *stage.auxiliary_buffers)
-    pipelines = [
-        *(taskset.task_pipeline for taskset in (*stage.tasksets, *stage.eval_tasksets)),
-        *(buffer.task_pipeline for buffer in buffers),
-    ]
-    asked = [operator.args for operator in stage.operators]
+    pipelines = [taskset.task_pipeline for taskset in (*stage.tasksets, *stage.eval_tasksets)]
+    pipelines += [rows.task_pipeline for rows in buffers]
+    used = [(operator.name, operator.args) for operator in stage.operators]
     for pipeline in pipelines:
-        asked += [operator.args for operator in pipeline.operators] if pipeline else []
-    return any(args.get("server_url") == address for args in asked)
+        used += (
+            [(operator.name, operator.args) for operator in pipeline.operators] if pipeline else []
+        )
+    return [
+        str(args["server_url"])
+        for name, args in used
+        if only in ("", name) and "server_url" in args
+    ]
 
 
 def bench_plan(plan: ExperimentPlan) -> ExperimentPlan:

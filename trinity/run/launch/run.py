@@ -63,11 +63,11 @@ SAVING = "the trainer ends its step and saves a checkpoint; Ctrl-C again skips t
 
 
 class PhaseTimer:
-    """Seconds by phase; a repeated phase adds up.
+    """Seconds by phase, of this start and of earlier ones in the run's directory.
 
     phases = PhaseTimer("start")
     phases.begin("rft")
-    phases.seconds()  # {"start": 4.1, "rft": 0.2}
+    phases.seconds()  # {"start": 4.1, "rft": 0.2}; a repeated phase adds up
     """
 
     def __init__(self, first: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -75,6 +75,7 @@ class PhaseTimer:
         self._current = first
         self._since = clock()
         self._passed: dict[str, float] = {}
+        self._before: dict[str, float] | None = None
 
     def begin(self, name: str) -> None:
         """Ends the current phase and starts another."""
@@ -83,17 +84,9 @@ class PhaseTimer:
         self._current, self._since = name, now
 
     def seconds(self) -> dict[str, float]:
-        """Returns the seconds of all phases so far."""
+        """Returns the seconds of all phases of this start so far."""
         self.begin(self._current)
         return dict(self._passed)
-
-
-class CumulativePhases:
-    """The phases of this start and of earlier starts, kept in the run's directory."""
-
-    def __init__(self, phases: PhaseTimer) -> None:
-        self._phases = phases
-        self._before: dict[str, float] | None = None
 
     def load_earlier(self, job_dir: Path) -> None:
         """Reads the earlier starts; call it when no other launcher works in the directory."""
@@ -111,7 +104,7 @@ class CumulativePhases:
         temporary = path.with_suffix(".tmp")
         with contextlib.suppress(OSError):  # a full disk is reported where it matters
             job_dir.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(added(self._before, self._phases.seconds())))
+            temporary.write_text(json.dumps(added(self._before, self.seconds())))
             temporary.replace(path)
 
     async def save_periodically(self, job_dir: Path) -> NoReturn:
@@ -120,9 +113,9 @@ class CumulativePhases:
             self.save(job_dir)
             await asyncio.sleep(SAVE_SECONDS)
 
-    def seconds(self) -> dict[str, float]:
+    def of_all_starts(self) -> dict[str, float]:
         """Returns the rounded phases of all starts, and their `total`."""
-        summed = added(self._before or {}, self._phases.seconds())
+        summed = added(self._before or {}, self.seconds())
         rounded = {name: round(value, 2) for name, value in summed.items()}
         return {**rounded, TOTAL: round(sum(rounded.values()), 2)}
 
@@ -219,11 +212,9 @@ class LocalRun:
     """Use certificates and tokens on loopback too."""
     _started_millis: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     _phases: PhaseTimer = field(default_factory=lambda: PhaseTimer("start"))
-    _starts: CumulativePhases = field(init=False)
     _stop: GracefulShutdown = field(init=False)
 
     def __post_init__(self) -> None:
-        self._starts = CumulativePhases(self._phases)
         self._stop = GracefulShutdown(self.reporter)
 
     async def run_to_end(self) -> RunSummary:
@@ -242,7 +233,7 @@ class LocalRun:
             async with self._stack() as stack:
                 return await self._run_on_stack(stack, view)
         finally:
-            self._starts.save(self.plan.job_path)
+            self._phases.save(self.plan.job_path)
 
     @property
     def _log(self) -> LogConfig:
@@ -263,7 +254,7 @@ class LocalRun:
             tenant=self.plan.tenant,
             gpus=claimed_gpus(self.plan),
         ) as stack:
-            self._starts.load_earlier(self.plan.job_path)
+            self._phases.load_earlier(self.plan.job_path)
             seconds = self._phases.seconds()["start"]
             self.reporter.print_line(f"all services answer after {seconds:.1f} s")
             try:
@@ -319,7 +310,7 @@ class LocalRun:
         loops: dict[str, Callable[[], Awaitable[None]]] = {
             "startup": lambda: report_startup(synchronizer, self.reporter),
             "stalls": lambda: report_stalls(self._home, view, self.reporter, self._sync_timeout()),
-            "seconds": lambda: self._starts.save_periodically(self.plan.job_path),
+            "seconds": lambda: self._phases.save_periodically(self.plan.job_path),
         }
 
         async def keep(name: str) -> NoReturn:
@@ -435,9 +426,9 @@ class LocalRun:
             state="finished" if finished else "failed",
             reason=ended.reason,
             starts=ended.start_count,
-            seconds=self._starts.seconds(),
+            seconds=self._phases.of_all_starts(),
         )
-        self._starts.save(self.plan.job_path)
+        self._phases.save(self.plan.job_path)
         write_summary(summary, self.plan.job_path / SUMMARY_FILE)
         if not finished:
             raise RunFailed(f"{ended.reason}; the logs are in {self._home / 'log'}")
