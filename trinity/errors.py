@@ -15,6 +15,7 @@ TrinityError
     ├── Superseded            a newer process has taken the caller's place; it must stop
     ├── Forbidden             the caller's token does not allow it; another token must be given
     ├── Unavailable           something the service needs does not answer; retry after a pause
+    │   └── NotReady              it answers, and cannot do it yet
     └── Unauthenticated       the token is missing, expired or unknown; a kind of Unavailable, since
                               waiting callers continue with the token that replaces it
 """
@@ -82,6 +83,10 @@ class Forbidden(RpcError):
 
 class Unavailable(RpcError):
     """A database or broker the service needs does not answer; retry after a pause."""
+
+
+class NotReady(Unavailable):
+    """It answers, and cannot do it yet; retry after a pause."""
 
 
 class Unauthenticated(Unavailable):

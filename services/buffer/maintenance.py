@@ -135,7 +135,12 @@ class StageFailures:
             return
         metrics.LOOP_FAILURES.add(1, {names.LOOP_NAME: self.name})
         reason = of_stage(self.name, key.experiment_id, key.stage, error)
-        self.waits.set(f"{self.name} {key}", waits_for=LoopKind.DATA_PATH, reason=reason)
+        self.waits.set(
+            f"{self.name} {key}",
+            waits_for=LoopKind.DATA_PATH,
+            reason=reason,
+            experiment_id=key.experiment_id,
+        )
         self._shown.add(key)
 
     def clear(self, keys: Iterable[StageKey]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from services.buffer.ingest.ingest import Ingest
 from services.buffer.ingest.stream import RunStream
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.runtime.members import WaitKind
 from trinity.runtime.presence import Heartbeats, WaitRegistry
 from trinity.runtime.rpc.channel import open_channel
 from trinity.runtime.rpc.health import Health
@@ -46,7 +47,8 @@ class BufferReadiness:
         if reason is None:
             self._waits.clear(name)
         else:
-            self._waits.set(name, waits_for=name, reason=reason)
+            kind = WaitKind.NO_ANSWER
+            self._waits.set(name, waits_for=name, reason=reason, kind=kind)
 
 
 SERVING = "serving"

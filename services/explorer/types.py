@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from trinity.api.v1 import experience_pb2
 from trinity.data.codec import SampleRef, set_experience
+from trinity.runtime.members import WaitKind
 from trinity.types import Experience, JsonObject, StageKey
 from trinity.weights.offer import OfferAddress
 
@@ -136,6 +137,7 @@ class NoWorkYet:
     """There is no work now."""
 
     reason: str
+    waits_for: WaitKind = WaitKind.STATE
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,13 @@ import uuid
 from dataclasses import dataclass, replace
 
 from services.synchronizer.domain import Role
+from trinity.runtime.members import MemberPhase
 
 HEARTBEAT_SECONDS = 2.0
 LIVE_SECONDS = 10.0
 """A member that has been silent for longer pins no versions."""
 EXPIRY_SECONDS = 600.0
 """A member that has been silent for longer is deleted."""
-GONE = "gone"
-"""Activity of a member that shuts down."""
 _SHORTEST_DEADLINE_SECONDS = 0.001
 
 
@@ -24,6 +23,9 @@ class MemberWait:
     reason: str
     waited_seconds: float
     deadline_seconds: float
+    kind: int
+    """A number of the contract, which is passed on."""
+    experiment_id: str
 
     def aged(self, seconds: float) -> "MemberWait":
         """Returns the wait as it is so many seconds after it was reported."""
@@ -51,6 +53,7 @@ class Member:
     silent_seconds: float = 0.0
     tenant: str = ""
     """The tenant of the token that reported it; empty for all tenants."""
+    phase: MemberPhase = MemberPhase.WORKING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

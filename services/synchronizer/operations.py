@@ -16,7 +16,7 @@ from services.synchronizer.domain import (
     TurnReport,
     VersionKey,
 )
-from services.synchronizer.members import GONE, ClosedWait, Member
+from services.synchronizer.members import ClosedWait, Member
 from services.synchronizer.plan import (
     check_owner,
     directory_of,
@@ -26,6 +26,7 @@ from services.synchronizer.plan import (
 )
 from services.synchronizer.store import experiments, members, versions
 from services.synchronizer.store.database import SynchronizerDatabase, notify
+from trinity.runtime.members import MemberPhase
 from trinity.runtime.rpc.quotas import TenantQuota
 
 MAX_EXPERIMENTS_LISTED = 100
@@ -242,7 +243,7 @@ class Operations:
         Raises: QuotaExceeded when it is new and its tenant has as many members as it may have.
         """
         async with self._database.autocommit() as connection:
-            if member.activity == GONE:
+            if member.phase is MemberPhase.GONE:
                 is_own = await members.delete_member(connection, member, tenant)
                 if is_own and closed:  # they are known by the member's id
                     await members.add_closed_waits(connection, closed, tenant)

@@ -102,6 +102,7 @@ member = sa.Table(
     sa.Column("experiment_id", sa.Uuid, index=True),
     sa.Column("stage", sa.Text, nullable=False),
     sa.Column("activity", sa.Text, nullable=False),
+    sa.Column("phase", sa.Text, nullable=False),
     sa.Column("version", sa.BigInteger, nullable=False),
     sa.Column("pinned_versions", pg.ARRAY(sa.BigInteger), nullable=False),
     sa.Column("waits", pg.JSONB, nullable=False),

@@ -2,7 +2,7 @@
 
 import time
 from enum import StrEnum
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from services.synchronizer import validation as check
 from services.synchronizer.domain import (
@@ -21,11 +21,14 @@ from services.synchronizer.domain import (
 from services.synchronizer.members import ClosedWait, Member, MemberWait
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.errors import InvalidRequest
+from trinity.runtime.members import MemberPhase
+from trinity.runtime.presence import MEMBER_PHASES
 
 MAX_WAITS = 1_000
 MAX_PINNED_VERSIONS = 2_000
 MAX_WAIT_BYTES = 32 * 1024
 """Limit for all waits of a member; the longest ones are kept."""
+_PHASES = {number: phase for phase, number in MEMBER_PHASES.items()}
 MAX_CLOSED_WAITS_TOLD = 200
 """In one heartbeat."""
 MAX_CLOSED_REASON_LENGTH = 500
@@ -202,6 +205,7 @@ def member_from_proto(message: pb.Member) -> Member:
         experiment_id=check.optional_identifier(message.experiment_id, "member.experiment_id"),
         stage=check.text(message.stage, "member.stage", check.MAX_NAME_LENGTH, may_be_empty=True),
         activity=check.sentence(message.activity),
+        phase=_PHASES.get(message.phase, MemberPhase.WORKING),
         version=message.version,
         pinned_versions=tuple(message.pinned_versions),
         waits=_longest_waits(message),
@@ -228,6 +232,8 @@ def _wait_from_proto(message: pb.Wait) -> MemberWait:
         reason=check.sentence(message.reason),
         waited_seconds=check.seconds(message.waited_seconds, "member.waits.waited_seconds"),
         deadline_seconds=check.seconds(message.deadline_seconds, "member.waits.deadline_seconds"),
+        kind=message.kind,
+        experiment_id=check.sentence(message.experiment_id),
     )
 
 
@@ -285,6 +291,7 @@ def member_to_proto(member: Member) -> pb.Member:
         experiment_id=str(member.experiment_id or ""),
         stage=member.stage,
         activity=member.activity,
+        phase=MEMBER_PHASES[member.phase],
         version=member.version,
         pinned_versions=member.pinned_versions,
         waits=[_wait_to_proto(wait) for wait in member.waits],
@@ -299,4 +306,6 @@ def _wait_to_proto(wait: MemberWait) -> pb.Wait:
         reason=wait.reason,
         waited_seconds=wait.waited_seconds,
         deadline_seconds=wait.deadline_seconds,
+        kind=cast(pb.WaitKind, wait.kind),
+        experiment_id=wait.experiment_id,
     )

@@ -22,6 +22,8 @@ from services.trainer.types import (
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.data.codec import stage_key_to_proto
 from trinity.runtime.device_lock import ReportCounter
+from trinity.runtime.members import WaitKind
+from trinity.runtime.presence import wait_kind_from_proto
 from trinity.runtime.retry import RpcRetry
 from trinity.runtime.rpc.limits import CALL_SECONDS
 from trinity.types import StageKey
@@ -61,6 +63,7 @@ class BatchResult:
     """Rollouts already available for the batch that is waited for."""
     num_wanted: int = 0
     """Rollouts that the batch needs; 0 where that is not known."""
+    waits_for: WaitKind = WaitKind.STATE
 
 
 _TURN_STATES = {
@@ -272,6 +275,7 @@ def _no_batch(head: buffer_pb2.BatchHead) -> BatchResult:
         head.reason,
         num_available=head.num_rows,
         num_wanted=head.num_wanted,
+        waits_for=wait_kind_from_proto(head.waits_for),
     )
 
 

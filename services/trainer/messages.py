@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from trinity.runtime.members import MemberPhase, WaitKind
+
 EVENTS_VARIABLE = "TRINITY_RANK_EVENTS_FD"
 """Descriptor number of the inherited pipe that takes a rank's events."""
 LISTENER_VARIABLE = "TRINITY_RANK_STORE_FD"
@@ -70,6 +72,7 @@ class RankActivity(_Message):
     """The newest step trained and reported."""
     version: int = 0
     """The newest version published."""
+    phase: MemberPhase = MemberPhase.WORKING
 
 
 class RankAlive(_Message):
@@ -88,6 +91,7 @@ class RankWaiting(_Message):
     reason: str = ""
     deadline_seconds: float = 0.0
     """Seconds from its beginning until it gives up; 0 if it never does."""
+    wait_kind: WaitKind = WaitKind.STATE
 
 
 class RankStageEnded(_Message):

@@ -1,4 +1,4 @@
-"""Helpers for what commands print and write: plurals, labels of notices, errors of files."""
+"""Helpers for what commands print and write: plurals, durations, labels, errors of files."""
 
 import contextlib
 import errno
@@ -19,6 +19,15 @@ STATUS_LABELS = {
 def pluralize(number: int, noun: str) -> str:
     """`1 rank`, `2 ranks`, `1,000 ranks`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def format_duration(seconds: float) -> str:
+    """Returns `12 s`, `3 min 20 s`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
 @contextlib.contextmanager

@@ -18,13 +18,8 @@ from trinity.run.launch.resume import PLAN_FILE, has_run
 from trinity.run.local.addresses import stack_directory_of
 from trinity.run.local.reaper import LOCK_FILE, lock_owner_pid, viewer_pid
 from trinity.run.local.run_file import RunningStack, read_running
-from trinity.run.progress.summary import (
-    FINISHED,
-    EvaluationSummary,
-    RunSummary,
-    read_summary,
-)
-from trinity.run.progress.view import failed_runs_text, shown_order
+from trinity.run.progress.summary import FINISHED, RunSummary, read_summary
+from trinity.run.progress.view import Evaluation, failed_runs_text, shown_order
 from trinity.weights.stored import model_lines
 
 _CHECKPOINT = re.compile(r"step-(\d+)-\d+")
@@ -70,7 +65,7 @@ def result_lines(summary: RunSummary) -> Iterator[str]:
     )
 
 
-def _evaluation(done: EvaluationSummary) -> str:
+def _evaluation(done: Evaluation) -> str:
     failed = failed_runs_text(done)
     figures = "  ".join(
         f"{name} {value.mean:.3f} ± {value.standard_error:.3f} (n={value.n}{failed})"

@@ -24,9 +24,6 @@ MAX_PAUSE_SECONDS = 60.0
 STEADY_SECONDS = 60.0
 """A loop that has run for so long works again."""
 
-EXPERIMENT = "experiment "
-"""Before the id of the only experiment that a failure concerns."""
-
 
 class LoopKind(StrEnum):
     """Kinds of loops, by the work that a failure blocks; waits for a loop use this name."""
@@ -110,5 +107,5 @@ def describe_failure(error: BaseException) -> str:
 
 def of_stage(name: str, experiment_id: str, stage: str, error: BaseException) -> str:
     """Describes the failure of a loop for one stage, so that other runs are not told of it."""
-    about = f"{EXPERIMENT}{experiment_id}, stage {stage}"
+    about = f"experiment {experiment_id}, stage {stage}"
     return f"{name} ({about}): {describe_failure(error)}"

@@ -9,7 +9,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js.errors import APIError, NoStreamResponseError
 
-from trinity.errors import Unavailable, UserError
+from trinity.errors import NotReady, Unavailable, UserError
 from trinity.runtime.nats_client import FastReconnectClient
 from trinity.runtime.security.broker import client_options
 
@@ -81,14 +81,16 @@ async def connect(
     return attempt.client
 
 
-def fault_of_broker(error: BaseException) -> str:
+def fault_of_broker(error: BaseException) -> Unavailable:
     """Describes the cause of a failed call: a refusal, with its reason, or no answer."""
     if isinstance(error, NoStreamResponseError):
-        return "the broker has no stream of results: the buffer makes it when the broker has room"
+        return NotReady(
+            "the broker has no stream of results: the buffer makes it when the broker has room"
+        )
     if not isinstance(error, APIError) or error.description is None:
-        return f"the broker does not answer: {error!r}"
+        return Unavailable(f"the broker does not answer: {error!r}")
     advice = "make room on its disk, or raise its limits" if is_full(error) else "see its log"
-    return f"the broker refuses: {error.description}; {advice}"
+    return NotReady(f"the broker refuses: {error.description}; {advice}")
 
 
 def is_full(error: BaseException) -> bool:

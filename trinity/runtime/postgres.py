@@ -17,7 +17,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from trinity.errors import Unavailable, UserError
+from trinity.errors import NotReady, Unavailable, UserError
 from trinity.runtime.security.plaintext_policy import refuse_plain_database
 
 ValueT = TypeVar("ValueT")
@@ -243,7 +243,7 @@ def map_database_errors() -> Iterator[None]:
     except (sa.exc.DBAPIError, sa.exc.TimeoutError, psycopg.Error) as error:
         if not _may_pass(error):
             raise
-        raise Unavailable(_unavailable_text(error)) from error
+        raise _unavailable(error) from error
 
 
 def _may_pass(error: Exception) -> bool:
@@ -256,11 +256,12 @@ def _may_pass(error: Exception) -> bool:
     return isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated
 
 
-def _unavailable_text(error: Exception) -> str:
+def _unavailable(error: Exception) -> Unavailable:
     cause = _cause_of(error)
-    reason = str(cause).strip().splitlines()
-    state = "takes no changes" if isinstance(cause, _ReadOnly) else "does not answer"
-    return f"The database {state}: {reason[0] if reason else type(cause).__name__}"
+    reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+    if isinstance(cause, _ReadOnly):
+        return NotReady(f"The database takes no changes: {reason}")
+    return Unavailable(f"The database does not answer: {reason}")
 
 
 def _cause_of(error: Exception) -> BaseException | None:

@@ -16,6 +16,7 @@ import grpc
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.runtime.loops import LoopKeeper
+from trinity.runtime.members import MemberPhase, WaitKind
 from trinity.runtime.telemetry.metrics import observe_waits
 
 logger = logging.getLogger(__name__)
@@ -24,11 +25,21 @@ logger = logging.getLogger(__name__)
 _SHORTEST_DEADLINE_SECONDS = 0.001
 Role = Literal["explorer", "trainer", "buffer"]
 _ROLES = {"explorer": pb.ROLE_EXPLORER, "trainer": pb.ROLE_TRAINER, "buffer": pb.ROLE_BUFFER}
-_GONE = "gone"
+MEMBER_PHASES = {
+    MemberPhase.PREPARING: pb.MEMBER_PHASE_PREPARING,
+    MemberPhase.WORKING: pb.MEMBER_PHASE_WORKING,
+    MemberPhase.SERVING: pb.MEMBER_PHASE_SERVING,
+    MemberPhase.GONE: pb.MEMBER_PHASE_GONE,
+}
+WAIT_KINDS = {
+    WaitKind.STATE: pb.WAIT_KIND_STATE,
+    WaitKind.NO_ANSWER: pb.WAIT_KIND_NO_ANSWER,
+    WaitKind.COMMIT: pb.WAIT_KIND_COMMIT,
+    WaitKind.REWARDS: pb.WAIT_KIND_REWARDS,
+    WaitKind.TASKS: pb.WAIT_KIND_TASKS,
+}
 _NONE = -1
 """The version of a member without weights."""
-SERVING_AT = "serving at "
-"""The activity of an explorer that serves a model starts so; its address follows."""
 MEMBER_TIMEOUT_SECONDS = 10.0
 """A member that is silent for longer counts as gone."""
 _CALL_SECONDS = 5.0
@@ -37,6 +48,18 @@ _FIRST_INTERVAL_SECONDS = 2.0
 _SHORTEST_INTERVAL_SECONDS = 0.5
 """Lower bound, however fast steps are: most of a synchronizer's load is heartbeats."""
 _RETRY_SECONDS = 0.5
+MAX_REPORTED_WAITS = 100
+"""The longest ones; nobody reads more."""
+CLOSED_WAIT_SECONDS = 1.0
+"""Waits that ended sooner are not told."""
+MAX_CLOSED_WAITS = 100
+"""Kept until a heartbeat with them is answered; the oldest is forgotten first."""
+_MAX_CLOSED_REASON_LENGTH = 500
+
+
+def wait_kind_from_proto(value: int) -> WaitKind:
+    """Converts a kind of wait; a value that this version does not know is a state."""
+    return next((kind for kind, number in WAIT_KINDS.items() if number == value), WaitKind.STATE)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -50,14 +73,14 @@ class ActiveWait:
     """By `time.monotonic`."""
     deadline_seconds: float
     """Counted from `since`; 0 when it never times out."""
+    kind: WaitKind = WaitKind.STATE
+    experiment_id: str = ""
+    """The only experiment that is held up; empty when it may be any."""
 
-    def has_same_text(self, other: "ActiveWait") -> bool:
-        """Returns true when the two read the same, apart from the time."""
-        return (self.waits_for, self.reason, self.deadline_seconds) == (
-            other.waits_for,
-            other.reason,
-            other.deadline_seconds,
-        )
+    @property
+    def told(self) -> tuple[object, ...]:
+        """Its contents, apart from the time."""
+        return (self.waits_for, self.reason, self.deadline_seconds, self.kind, self.experiment_id)
 
     def to_proto(self, now: float) -> pb.Wait:
         """Describes the wait as of `now`."""
@@ -69,6 +92,8 @@ class ActiveWait:
             reason=self.reason,
             waited_seconds=waited,
             deadline_seconds=left if self.deadline_seconds > 0 else 0.0,
+            kind=WAIT_KINDS[self.kind],
+            experiment_id=self.experiment_id,
         )
 
     def to_closed_proto(self, now: float, ended: float, number: int) -> pb.ClosedWait:
@@ -81,15 +106,6 @@ class ActiveWait:
             waited_seconds=ended - self.since,
             ended_seconds_ago=now - ended,
         )
-
-
-MAX_REPORTED_WAITS = 100
-"""The longest ones; nobody reads more."""
-CLOSED_WAIT_SECONDS = 1.0
-"""Waits that ended sooner are not told."""
-MAX_CLOSED_WAITS = 100
-"""Kept until a heartbeat with them is answered; the oldest is forgotten first."""
-_MAX_CLOSED_REASON_LENGTH = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +177,13 @@ class WaitRegistry:
 
     @contextlib.contextmanager
     def waiting_if_longer(
-        self, seconds: float, *, for_: str, reason: str, deadline_seconds: float = 0.0
+        self,
+        seconds: float,
+        *,
+        for_: str,
+        reason: str,
+        deadline_seconds: float = 0.0,
+        kind: WaitKind = WaitKind.STATE,
     ) -> Iterator[None]:
         """Shows a wait, from its start, once the block exceeds `seconds`; on an event loop."""
         wait = ActiveWait(
@@ -170,6 +192,7 @@ class WaitRegistry:
             reason=reason,
             since=time.monotonic(),
             deadline_seconds=deadline_seconds,
+            kind=kind,
         )
         timer = asyncio.get_running_loop().call_later(seconds, self._show, wait)
         try:
@@ -186,6 +209,8 @@ class WaitRegistry:
         reason: str,
         deadline_seconds: float = 0.0,
         waited_seconds: float = 0.0,
+        kind: WaitKind = WaitKind.STATE,
+        experiment_id: str = "",
     ) -> None:
         """Starts or updates the wait of this name.
 
@@ -199,8 +224,10 @@ class WaitRegistry:
                 reason=reason,
                 since=before.since if before else time.monotonic() - waited_seconds,
                 deadline_seconds=deadline_seconds,
+                kind=kind,
+                experiment_id=experiment_id,
             )
-            if before is not None and before.has_same_text(wait):
+            if before is not None and before.told == wait.told:
                 return
             self._named[name] = wait
         self._on_change()
@@ -274,7 +301,12 @@ class Heartbeats:
         self._stub = stub
         self._lock = threading.Lock()
         self._member = pb.Member(
-            id=member_id, role=_ROLES[role], address=address, activity="starting", version=_NONE
+            id=member_id,
+            role=_ROLES[role],
+            address=address,
+            activity="starting",
+            version=_NONE,
+            phase=MEMBER_PHASES[MemberPhase.WORKING],
         )
         self._note = ""
         self._interval_seconds = _FIRST_INTERVAL_SECONDS
@@ -302,9 +334,9 @@ class Heartbeats:
         self.waits.set_work(experiment_id, stage)
         self._change(experiment_id=experiment_id, stage=stage)
 
-    def set_activity(self, activity: str) -> None:
-        """Sets a short description of this process' activity."""
-        self._change(activity=activity)
+    def set_activity(self, activity: str, phase: MemberPhase = MemberPhase.WORKING) -> None:
+        """Sets a short description of this process' activity, and its phase."""
+        self._change(activity=activity, phase=MEMBER_PHASES[phase])
 
     def set_note(self, note: str) -> None:
         """Sets a note that is shown after the activity; may be empty."""
@@ -343,7 +375,7 @@ class Heartbeats:
         self._task.cancel()
         await self._tasks.__aexit__(kind, error, traceback)
         self.set_note("")
-        self._change(activity=_GONE)
+        self.set_activity("gone", MemberPhase.GONE)
         await self._beat(_GOODBYE_SECONDS)
 
     def _change(self, **fields: str | int) -> None:

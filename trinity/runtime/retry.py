@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import grpc
 
-from trinity.errors import RolloutStageFailed, RunFailed, Superseded, Unavailable
+from trinity.errors import NotReady, RolloutStageFailed, RunFailed, Superseded, Unavailable
+from trinity.runtime.members import WaitKind
 from trinity.runtime.rpc.errors import error_of
 
 if TYPE_CHECKING:
@@ -35,10 +36,23 @@ class WaitReporter(Protocol):
     """Accepts waits by name; `trinity.runtime.presence.WaitRegistry` is one."""
 
     def set(
-        self, name: str, *, waits_for: str, reason: str, deadline_seconds: float = 0.0
+        self,
+        name: str,
+        *,
+        waits_for: str,
+        reason: str,
+        deadline_seconds: float = 0.0,
+        kind: WaitKind = WaitKind.STATE,
+        experiment_id: str = "",
     ) -> None: ...
 
     def clear(self, name: str) -> None: ...
+
+
+def wait_kind_of(error: BaseException) -> WaitKind:
+    """Returns what has to happen before a failed call succeeds."""
+    is_silent = isinstance(error, Unavailable) and not isinstance(error, NotReady)
+    return WaitKind.NO_ANSWER if is_silent else WaitKind.STATE
 
 
 class StopRequested(Exception):
@@ -116,7 +130,11 @@ class Retry:
         if self.waits is not None:
             limit = self.seconds if math.isfinite(self.seconds) else 0.0
             self.waits.set(
-                self.name, waits_for=self.waits_for, reason=shown, deadline_seconds=limit
+                self.name,
+                waits_for=self.waits_for,
+                reason=shown,
+                deadline_seconds=limit,
+                kind=wait_kind_of(error),
             )
 
     def next_pause(self) -> float:
@@ -246,7 +264,7 @@ class RpcRetry:
         def attempt_if_ready() -> ValueT:
             answer = self.call(attempt)
             if (reason := not_ready_reason(answer)) is not None:
-                raise Unavailable(reason)
+                raise NotReady(reason)
             return answer
 
         limit = self.seconds if seconds is None else seconds

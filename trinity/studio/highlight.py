@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from trinity.run.progress.summary import RunSummary, SummaryMetric
+from trinity.run.progress.summary import RunSummary
 from trinity.run.progress.view import MeanWithError, failed_runs_text
 from trinity.studio.history import RunHistory
 
@@ -126,7 +126,7 @@ def _highlight(
     stage: str,
     taskset: str,
     score: str,
-    measured: Mapping[int, MeanWithError | SummaryMetric],
+    measured: Mapping[int, MeanWithError],
     rewards: dict[int, float],
 ) -> Highlight | None:
     evaluations = tuple(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.buffer.domain.stage import Stage
+from trinity.runtime.members import WaitKind
 
 STRAGGLER_REASON = (
     "left behind: enough tasks of its explore step had ended (`explorer.over_rollout`)"
@@ -32,6 +33,7 @@ class AdmissionRefusal:
     is_final: bool = False
     wants_version: bool = False
     """True if the trainer should publish the weights it has."""
+    waits_for: WaitKind = WaitKind.STATE
 
 
 def credit_rows(stage: Stage) -> int:

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from services.buffer.domain.stage import Stage, planned_rows
+from trinity.runtime.members import WaitKind
 from trinity.types import FinishReason
 
 NUM_LONG_PROMPTS = "sample/num_long_prompts"
@@ -33,8 +34,8 @@ class BatchSupply:
     """
 
     num_rows: int
-    unfinished: str
-    """Description of the open work that may still give rows, or an empty text."""
+    unfinished: "BatchWait | None"
+    """The wait for the work that may still give rows; None if none is open."""
     next_step_wait: str
     """The reason why an explore step that may open has given no rows; empty if no step may open."""
     refill_rounds: int
@@ -58,6 +59,7 @@ class BatchWait:
     """Rollouts that the batch needs; 0 if not known."""
     look_again_seconds: float | None = None
     """Delay after which to ask again even without a change."""
+    waits_for: WaitKind = WaitKind.STATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +127,10 @@ def decide_batch(stage: Stage, step: int, supply: BatchSupply) -> BatchDecision:
 
 def decide_short_batch(stage: Stage, step: int, supply: BatchSupply) -> BatchDecision:
     """Decides about a batch that is not full."""
-    if supply.unfinished or supply.next_step_wait:
-        return BatchWait(supply.unfinished or supply.next_step_wait)
+    if supply.unfinished is not None:
+        return supply.unfinished
+    if supply.next_step_wait:
+        return BatchWait(supply.next_step_wait)
     planned = planned_rows(stage, step)
     if supply.num_rows >= planned:
         return ComposeNow() if supply.num_rows else BatchEnd("drained", "every task is used up")

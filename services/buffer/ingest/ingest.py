@@ -41,6 +41,7 @@ from trinity.errors import Unavailable
 from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.nats import preserve_cancellation
 from trinity.runtime.presence import WaitRegistry
+from trinity.runtime.retry import wait_kind_of
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
@@ -209,7 +210,10 @@ class Ingest:
                 self.bound.clear()
                 logger.warning("lost the stream of results", extra={"why": str(error)})
                 self.waits.set(
-                    STREAM, waits_for="broker", reason=f"to take results from the stream: {error}"
+                    STREAM,
+                    waits_for="broker",
+                    reason=f"to take results from the stream: {error}",
+                    kind=wait_kind_of(error),
                 )
                 await asyncio.sleep(RETRY_SECONDS)
 
@@ -249,7 +253,8 @@ class Ingest:
             refused = await self._commit(messages)
         except Unavailable as error:
             logger.warning("the database is unavailable", extra={"why": str(error)})
-            self.waits.set(STORE, waits_for="database", reason=f"to store results: {error}")
+            reason, kind = f"to store results: {error}", wait_kind_of(error)
+            self.waits.set(STORE, waits_for="database", reason=reason, kind=kind)
             for message in messages:
                 await message.nak(delay=NAK_SECONDS)
         except Exception as error:  # edge of the loop: one message must not stop all others

@@ -21,7 +21,7 @@ from nats.js.api import (
 from nats.js.errors import APIError, BadRequestError, ServerError
 from nats.js.errors import Error as JetStreamError
 
-from trinity.errors import Unavailable, UserError
+from trinity.errors import NotReady, Unavailable, UserError
 from trinity.runtime.nats import RECONNECT_OPTIONS, fault_of_broker, is_full
 from trinity.runtime.nats_client import REPLACEMENT_CHARACTER
 from trinity.runtime.security.broker import client_options
@@ -116,7 +116,7 @@ class RunStream:
             await self._ensure_consumer()
             return await self._jetstream.pull_subscribe_bind(RUNS_CONSUMER, RUNS_STREAM)
         except (NatsError, JetStreamError, OSError, TimeoutError) as error:
-            raise Unavailable(fault_of_broker(error)) from error
+            raise fault_of_broker(error) from error
 
     async def _ensure_stream(self) -> None:
         """Creates or changes the stream; it gets less room where the broker has less."""
@@ -179,9 +179,9 @@ class RunStream:
         try:
             is_lost = await self._skips_messages()
         except (NatsError, JetStreamError, OSError, TimeoutError) as error:
-            raise Unavailable(fault_of_broker(error)) from error
+            raise fault_of_broker(error) from error
         if is_lost:
-            raise Unavailable("the broker has lost messages")
+            raise NotReady("the broker has lost messages")
 
     async def num_pending(self) -> int:
         """Returns the number of messages that are not stored yet.
@@ -193,7 +193,7 @@ class RunStream:
         try:
             info = await self._jetstream.consumer_info(RUNS_STREAM, RUNS_CONSUMER)
         except (NatsError, JetStreamError, OSError, TimeoutError) as error:
-            raise Unavailable(fault_of_broker(error)) from error
+            raise fault_of_broker(error) from error
         return (info.num_pending or 0) + (info.num_ack_pending or 0)
 
     @property

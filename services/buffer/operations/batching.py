@@ -42,8 +42,8 @@ from services.buffer.operations.retrain import compose_stored
 from services.buffer.operations.shortfall import (
     handle_shortfall,
     load_supply,
+    wait_until_whole,
     why_not_begun,
-    why_not_whole,
 )
 from services.buffer.store.assignments import count_refills
 from services.buffer.store.batches import BatchHead, BatchItem, load_tasks
@@ -194,7 +194,7 @@ class BatchComposer:
             incomplete = None
             if is_due:
                 incomplete = await self._compose_incomplete(connection, stage, step, before=end)
-            return incomplete or BatchWait(await why_not_whole(connection, stage, step))
+            return incomplete or await wait_until_whole(connection, stage, step)
         stage = await filter_stale_rows(connection, stage, step, end)
         rows = await rows_before(connection, stage.key, end)
         runs = {

@@ -61,6 +61,7 @@ from services.buffer.store.tasksets import Taskset, get_taskset
 from services.buffer.store.training import RecordedVersion, insert_version, open_versions
 from trinity.config.plan.parts import ResolvedSelector, ResolvedTaskset, train_steps_from
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.runtime.members import WaitKind
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
@@ -222,7 +223,8 @@ async def check_queue(
     if not queue.is_complete:
         return stage, AdmissionRefusal(
             f"explore step {stage.explore_step + 1} waits until the queue "
-            f"{stage.plan.tasksets[0].name} has {batch_size} tasks, it has {num_left}"
+            f"{stage.plan.tasksets[0].name} has {batch_size} tasks, it has {num_left}",
+            waits_for=WaitKind.TASKS,
         )
     return await _end_queue(connection, stage, num_left), AdmissionRefusal(
         "the queue is used up", is_final=True

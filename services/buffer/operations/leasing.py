@@ -14,6 +14,7 @@ from services.buffer.domain.admission import (
     check_step_order,
     version_to_open,
 )
+from services.buffer.domain.batches import BatchWait
 from services.buffer.domain.stage import AssignmentKind, Stage, StageState
 from services.buffer.operations.explore_steps import (
     check_queue,
@@ -36,6 +37,7 @@ from services.buffer.store.leases import (
 from services.buffer.store.ready_rows import current_load
 from services.buffer.store.runs import OpenWork, oldest_open_work
 from services.buffer.store.stages import lock_stage, update_stage
+from trinity.runtime.members import WaitKind
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
@@ -60,16 +62,19 @@ def describe_needed_version(work: OpenWork, published: int) -> str:
     )
 
 
-def describe_scopes(explore_step: int, num_groups: int, num_awaiting: int) -> str:
-    """Describes groups that are complete but not in batches yet."""
+def wait_for_scopes(explore_step: int, num_groups: int, num_awaiting: int) -> BatchWait:
+    """Returns the wait for groups that are complete but not in batches yet."""
     if num_awaiting == num_groups:
-        return (
+        return BatchWait(
             f"explore step {explore_step}: {num_groups} groups wait for rewards that come later "
-            "(`trinity feedback` gives them)"
+            "(`trinity feedback` gives them)",
+            waits_for=WaitKind.REWARDS,
         )
     awaiting = f", {num_awaiting} further ones wait for their rewards" if num_awaiting else ""
     working = num_groups - num_awaiting
-    return f"explore step {explore_step}: the pipeline works on {working} groups{awaiting}"
+    return BatchWait(
+        f"explore step {explore_step}: the pipeline works on {working} groups{awaiting}"
+    )
 
 
 def _describe(work: OpenWork) -> str:
@@ -104,6 +109,7 @@ class LeasesDelayed:
 
     reason: str
     look_again_seconds: float | None = None
+    waits_for: WaitKind = WaitKind.STATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +146,8 @@ async def lease(connection: Connection, request: LeaseRequest) -> LeaseResult:
     if may_end and await finish_if_explored(connection, stage):
         return LeasingEnded("drained", "")
     reason = await _why_nothing(connection, stage, refused)
-    return LeasesDelayed(reason, await seconds_until_expiry(connection, stage.key))
+    kind = refused.waits_for if reason == refused.reason else WaitKind.STATE
+    return LeasesDelayed(reason, await seconds_until_expiry(connection, stage.key), kind)
 
 
 async def _release_undelivered(connection: Connection, request: LeaseRequest) -> None:

@@ -23,7 +23,7 @@ from services.buffer.domain.stage import (
 from services.buffer.domain.tasks import NoticeEvent
 from services.buffer.operations.batch_sources import version_for_refill
 from services.buffer.operations.evaluation import end_stage, open_evaluations
-from services.buffer.operations.leasing import describe_rollouts, describe_scopes, draw_assignments
+from services.buffer.operations.leasing import describe_rollouts, draw_assignments, wait_for_scopes
 from services.buffer.store.assignments import count_refills
 from services.buffer.store.database import notify, stage_topics, work_topic
 from services.buffer.store.experiences import has_batched
@@ -51,8 +51,8 @@ async def handle_shortfall(
             reason += await _why_short(connection, stage)
             await end_stage(connection, stage, StageState.FAILED, reason)
             return BatchEnd("failed", reason)
-        case BatchWait(reason):
-            return BatchWait(reason, num_rows, planned_rows(stage, step))
+        case BatchWait():
+            return replace(decision, num_rows=num_rows, num_wanted=planned_rows(stage, step))
         case BatchEnd():
             return decision
         case ComposeNow():
@@ -67,7 +67,7 @@ async def load_supply(
     is_refilled = num_rounds >= stage.plan.config.buffer.max_refill_rounds
     return BatchSupply(
         num_rows=num_rows,
-        unfinished=await _describe_unfinished(connection, stage),
+        unfinished=await _wait_for_unfinished(connection, stage),
         next_step_wait=why_not_begun(stage, step),
         refill_rounds=num_rounds,
         has_trained=is_refilled and await has_batched(connection, stage.key, stage.explore_step),
@@ -99,15 +99,15 @@ async def _close_explore_step(connection: Connection, stage: Stage) -> BatchWait
     return BatchWait(reason, look_again_seconds=0.0)
 
 
-async def _describe_unfinished(connection: Connection, stage: Stage) -> str:
-    """Describes the oldest work that may still give rows, or returns an empty text."""
+async def _wait_for_unfinished(connection: Connection, stage: Stage) -> BatchWait | None:
+    """Returns the wait for the oldest work that may still give rows; None if there is none."""
     [work] = await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN)
     if work:
-        return describe_rollouts(work)
+        return BatchWait(describe_rollouts(work))
     if scopes := await count_unfinished_scopes(connection, stage.key):
         num_awaited = await count_held(connection, stage.key)
-        return describe_scopes(*scopes, num_awaited)
-    return ""
+        return wait_for_scopes(*scopes, num_awaited)
+    return None
 
 
 def why_not_begun(stage: Stage, step: int) -> str:
@@ -131,12 +131,14 @@ async def _why_short(connection: Connection, stage: Stage) -> str:
     return why
 
 
-async def why_not_whole(connection: Connection, stage: Stage, step: int) -> str:
-    """Returns the reason why explore step `step`, or an earlier one, is unfinished."""
-    unfinished = await _describe_unfinished(connection, stage)
-    if unfinished or stage.explore_step >= step:
+async def wait_until_whole(connection: Connection, stage: Stage, step: int) -> BatchWait:
+    """Returns what explore step `step` waits for, or the one before it that is not done either."""
+    unfinished = await _wait_for_unfinished(connection, stage)
+    if unfinished is not None:
         return unfinished
-    return why_not_begun(stage, step) or f"explore step {step} has not begun"
+    if stage.explore_step >= step:
+        return BatchWait("")
+    return BatchWait(why_not_begun(stage, step) or f"explore step {step} has not begun")
 
 
 async def _refill(

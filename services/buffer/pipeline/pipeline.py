@@ -36,6 +36,7 @@ from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.loops import LoopKind, of_stage
 from trinity.runtime.notifications import Listener, Subscription
 from trinity.runtime.presence import WaitRegistry
+from trinity.runtime.retry import wait_kind_of
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
@@ -251,7 +252,8 @@ class ExperiencePipeline:
                     except Unavailable as error:
                         logger.warning("the pipeline waits", extra={"why": str(error)})
                         why = f"to shape groups: {error}"
-                        self._waits.set(WAIT, waits_for="database", reason=why)
+                        kind = wait_kind_of(error)
+                        self._waits.set(WAIT, waits_for="database", reason=why, kind=kind)
                         await asyncio.sleep(RETRY_SECONDS)
                         continue
                     self._waits.clear(WAIT)
@@ -291,7 +293,12 @@ class ExperiencePipeline:
             logger.warning("groups of a stage wait", extra=about, exc_info=is_unexpected)
             if is_unexpected:
                 why = of_stage("pipeline", key.experiment_id, key.stage, error)
-                self._waits.set(f"{WAIT} {key}", waits_for=LoopKind.DATA_PATH, reason=why)
+                self._waits.set(
+                    f"{WAIT} {key}",
+                    waits_for=LoopKind.DATA_PATH,
+                    reason=why,
+                    experiment_id=key.experiment_id,
+                )
             changes.notify()
             await asyncio.sleep(RETRY_SECONDS)
             pause_seconds = 0.0

@@ -38,6 +38,7 @@ from services.buffer.store.stages import get_stage, lock_stage
 from services.buffer.telemetry import record_lease
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest, TooLarge
+from trinity.runtime.presence import WAIT_KINDS
 
 Response = pb.LeaseAssignmentsResponse
 KINDS = {
@@ -151,8 +152,9 @@ def _response(
             for grant in grants:
                 _add(response, grant, leased(grant))
             return response
-        case LeasesDelayed(reason, _):
-            return Response(state=Response.STATE_WAITING, reason=reason)
+        case LeasesDelayed(reason, _, kind):
+            waits_for = WAIT_KINDS[kind]
+            return Response(state=Response.STATE_WAITING, reason=reason, waits_for=waits_for)
         case LeasingEnded(state, reason):
             return Response(state=ENDED_STATES[state], reason=reason)
 

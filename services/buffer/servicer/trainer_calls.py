@@ -41,6 +41,7 @@ from services.buffer.store.database import batch_topic, decode_numbers, progress
 from services.buffer.store.reports import LoggedEvent, load_events
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest, TooLarge
+from trinity.runtime.presence import WAIT_KINDS
 from trinity.runtime.rpc.answers import first_within
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
@@ -301,6 +302,7 @@ def _head(answer: BatchAnswer, incarnation: int) -> pb.BatchHead:
                 reason=answer.reason,
                 num_rows=answer.num_rows,
                 num_wanted=answer.num_wanted,
+                waits_for=WAIT_KINDS[answer.waits_for],
             )
         case VersionRequested(reason):
             return pb.BatchHead(state=pb.BatchHead.STATE_VERSION_WANTED, reason=reason)

@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import JSONB, Insert, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.buffer.store.columns import NOW, STAGE_KEY
-from trinity.errors import Unavailable
+from trinity.errors import NotReady
 from trinity.runtime.postgres import map_database_errors
 from trinity.runtime.sql import Connection, Row, transaction
 from trinity.types import StageKey
@@ -100,7 +100,7 @@ class BufferDatabase:
     async def transaction(self) -> AsyncIterator[Connection]:
         """Opens a transaction that commits when the block ends and rolls back on an error."""
         if not self._is_open:
-            raise Unavailable("the buffer is starting: the database is not ready yet")
+            raise NotReady("the buffer is starting: the database is not ready yet")
         with map_database_errors():
             async with transaction(self._engine) as connection:
                 yield connection
@@ -113,7 +113,7 @@ class BufferDatabase:
         earlier commits. And its COMMIT takes a round trip.
         """
         if not self._is_open:
-            raise Unavailable("the buffer is starting: the database is not ready yet")
+            raise NotReady("the buffer is starting: the database is not ready yet")
         with map_database_errors():
             async with transaction(self._engine, None) as connection:
                 yield connection

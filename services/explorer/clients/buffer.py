@@ -24,7 +24,8 @@ from services.explorer.types import (
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.data.codec import stage_key_to_proto
-from trinity.errors import Unavailable
+from trinity.errors import NotReady
+from trinity.runtime.presence import wait_kind_from_proto
 from trinity.runtime.retry import RetryPolicy
 from trinity.runtime.rpc.errors import translate_rpc_errors
 from trinity.runtime.rpc.limits import CALL_SECONDS, CHUNK_BYTES
@@ -72,7 +73,7 @@ class ExplorerBufferClient:
         with translate_rpc_errors("buffer"):
             response = await self._stub.OpenStage(request, timeout=OPEN_SECONDS)
         if response.state == pb.OpenStageResponse.STATE_READING:
-            raise Unavailable(response.reason or "its tasksets are being read")
+            raise NotReady(response.reason or "its tasksets are being read")
 
     async def lease(
         self,
@@ -170,7 +171,7 @@ def _lease_response(
         case states.STATE_CANCELLED:
             return StageCancelled(response.reason)
         case _:
-            return NoWorkYet(response.reason)
+            return NoWorkYet(response.reason, wait_kind_from_proto(response.waits_for))
 
 
 def _assignment(message: pb.Assignment, requires_exact_version: bool) -> Assignment:

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 import grpc
 
 from trinity.errors import Unavailable
+from trinity.runtime.members import WaitKind
 from trinity.runtime.retry import RetryPolicy, deadline
 from trinity.runtime.rpc.errors import translate_rpc_errors
 
@@ -91,6 +92,7 @@ class WatchFeed(Generic[ValueT]):
             for_=self._waits_for,
             reason=f"to {self._purpose}: {NO_RESPONSE}",
             deadline_seconds=FIRST_RESPONSE_SECONDS,
+            kind=WaitKind.NO_ANSWER,
         )
         async with deadline(FIRST_RESPONSE_SECONDS, Unavailable(NO_RESPONSE)):
             with waiting:

@@ -31,6 +31,7 @@ from services.explorer.types import (
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import NotFound, RolloutStageFailed, RpcError
 from trinity.runtime.device_lock import ReportCounter, device_lock_path
+from trinity.runtime.members import MemberPhase
 from trinity.runtime.presence import Heartbeats
 from trinity.runtime.retry import RetryPolicy
 from trinity.types import StageKey
@@ -144,7 +145,7 @@ class ExperimentRunner:
         known = await feed.wait_for(lambda _: True)
         if _stage_of(known.experiment, stage.name).is_finished:
             return StageDrained()
-        self._heartbeats.set_activity("starting the engine")
+        self._heartbeats.set_activity("starting the engine", MemberPhase.PREPARING)
         turns = self._turns_of(plan, stage, feed)
         models = await self._engines.ensure(stage, turns)
         if await self._is_over_before_start(stage, feed):

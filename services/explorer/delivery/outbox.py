@@ -10,7 +10,8 @@ from services.explorer.telemetry import begin_result_span, end_result_span
 from services.explorer.types import ResultReport
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.errors import RpcError
-from trinity.runtime.retry import RetryPolicy
+from trinity.runtime.members import WaitKind
+from trinity.runtime.retry import RetryPolicy, wait_kind_of
 from trinity.runtime.telemetry.tracing import NO_SPAN, Span
 from trinity.types import StageKey
 
@@ -42,6 +43,15 @@ class PendingResult:
     span: Span = field(default=NO_SPAN, repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class BlockedBy:
+    """A peer that keeps results from being committed."""
+
+    waits_for: str
+    reason: str
+    kind: WaitKind = WaitKind.COMMIT
+
+
 class Outbox:
     """Holds this process's unreported results by sequence, and the queue of those to send next.
 
@@ -59,7 +69,7 @@ class Outbox:
         self._unsent: set[int] = set()
         self._all_sent = asyncio.Event()
         self._all_sent.set()
-        self._blocked: dict[str, str] = {}
+        self._blocked: dict[str, BlockedBy] = {}
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -90,17 +100,19 @@ class Outbox:
         return self._clock() - oldest.added_at if oldest is not None else 0.0
 
     @property
-    def blocked_by(self) -> tuple[str, str]:
+    def blocked_by(self) -> "BlockedBy":
         """The peer that keeps the oldest result from being committed, and why, as far as known."""
         if self._blocked:
-            return next(iter(self._blocked.items()))
+            return next(iter(self._blocked.values()))
         if next(iter(self._pending), None) in self._unsent:
-            return "broker", "it has not stored them"
-        return "buffer", "it does not report on them"
+            return BlockedBy("broker", "it has not stored them")
+        return BlockedBy("buffer", "it does not report on them")
 
-    def mark_blocked(self, by: str, reason: str) -> None:
+    def mark_blocked(self, by: str, error: Exception, prefix: str = "") -> None:
         """Records that `by` keeps results from being committed."""
-        self._blocked[by] = reason
+        kind = wait_kind_of(error)
+        kind = WaitKind.COMMIT if kind is WaitKind.STATE else kind
+        self._blocked[by] = BlockedBy(by, f"{prefix}{error}", kind)
 
     def clear_blocked(self, by: str) -> None:
         """Records that `by` works."""
@@ -253,7 +265,7 @@ class CommitReportWatcher:
             try:
                 await self._follow()
             except RpcError as error:
-                self._outbox.mark_blocked("buffer", f"its reports cannot be followed: {error}")
+                self._outbox.mark_blocked("buffer", error, "its reports cannot be followed: ")
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _follow(self) -> None:
@@ -286,15 +298,17 @@ class CommitDeadline:
 
     def _check(self) -> None:
         waited = self._outbox.oldest_seconds
-        waits_for, why = self._outbox.blocked_by
+        by = self._outbox.blocked_by
         if waited and waited >= self._retry_policy.seconds:
-            raise self._retry_policy.deadline_error(waits_for, f"to have results committed: {why}")
+            what = f"to have results committed: {by.reason}"
+            raise self._retry_policy.deadline_error(by.waits_for, what)
         if waited < SHOWN_AFTER_SECONDS:
             self._retry_policy.waits.clear(WAIT)
             return
         self._retry_policy.waits.set(
             WAIT,
-            waits_for=waits_for,
-            reason=f"{len(self._outbox)} results to be committed: {why}",
+            waits_for=by.waits_for,
+            reason=f"{len(self._outbox)} results to be committed: {by.reason}",
             deadline_seconds=self._retry_policy.deadline_seconds,
+            kind=by.kind,
         )

@@ -139,7 +139,7 @@ class ResultPublisher:
         pause = max(FIRST_PAUSE_SECONDS, 2 * self._pause_seconds)
         self._pause_seconds = min(pause, MAX_PAUSE_SECONDS)
         logger.warning("results could not be published", extra={"reason": str(error)})
-        self._outbox.mark_blocked(needs, str(error))
+        self._outbox.mark_blocked(needs, error)
         self._outbox.requeue(results)
 
     def _reject(self, results: list[PendingResult], error: RpcError) -> None:
@@ -211,7 +211,7 @@ class NatsBroker:
         except (MaxPayloadError, BadSubjectError) as error:
             raise InvalidRequest(f"the broker rejects the message: {error}") from error
         except (OSError, NatsError, TimeoutError) as error:
-            raise Unavailable(fault_of_broker(error)) from error
+            raise fault_of_broker(error) from error
 
     async def __aenter__(self) -> Self:
         return self

@@ -282,12 +282,12 @@ class IdleTimeout:
             deadline_seconds=self._retry_policy.deadline_seconds,
         )
 
-    def record_reason(self, reason: str, *, is_idle: bool) -> None:
+    def record_reason(self, answer: NoWorkYet, *, is_idle: bool) -> None:
         """Records the buffer's newest reason; there is no deadline while this process has runs.
 
         Raises: RolloutStageFailed when nothing has changed for too long.
         """
-        now = time.monotonic()
+        reason, now = answer.reason, time.monotonic()
         if reason != self._reason or not is_idle:
             self.reset()
             self._reason, self._since = reason, now
@@ -298,6 +298,7 @@ class IdleTimeout:
             waits_for="buffer",
             reason=reason,
             deadline_seconds=self._retry_policy.deadline_seconds if is_idle else 0.0,
+            kind=answer.waits_for,
         )
 
     def reset(self) -> None:
@@ -391,10 +392,10 @@ class StageScheduler:
                         for assignment in assignments:
                             self._start_assignment(assignment, tasks)
                             await asyncio.sleep(0)  # results are sent while other runs begin
-                    case NoWorkYet(reason):
+                    case NoWorkYet():
                         self._steps.end_all_but()
-                        logger.debug("no work yet", extra={"reason": reason})
-                        self._idle_timeout.record_reason(reason, is_idle=not self._num_open_runs)
+                        logger.debug("no work yet", extra={"reason": answer.reason})
+                        self._idle_timeout.record_reason(answer, is_idle=not self._num_open_runs)
                     case ending:
                         return ending
         finally:

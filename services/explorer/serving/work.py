@@ -19,7 +19,8 @@ from services.explorer.types import ExplorerStopped, WeightsId, WeightsVersion, 
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import ManifestError, RolloutStageFailed, UserError
 from trinity.runtime.http_connections import ConnectionTable, HttpLimits
-from trinity.runtime.presence import SERVING_AT, Heartbeats
+from trinity.runtime.members import MemberPhase
+from trinity.runtime.presence import Heartbeats
 from trinity.runtime.security.credentials import Credentials
 from trinity.weights.ledger import LEDGER_FILE, LedgerError, LedgerKey, WeightsLedger
 from trinity.weights.manifest import FileSignature, file_signature, read_regular_file
@@ -159,7 +160,8 @@ class ServingRunner:
                 f" (the best is version {best.version}: another `name` and "
                 f"`model.model_path={best.path}` serve it)"
             )
-        self._heartbeats.set_activity(f"{SERVING_AT}{self._server.address}{key}, {what}")
+        served = f"serving at {self._server.address}{key}, {what}"
+        self._heartbeats.set_activity(served, MemberPhase.SERVING)
 
     async def _poll_engines(self) -> None:
         while True:

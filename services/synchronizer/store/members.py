@@ -20,6 +20,7 @@ from services.synchronizer.members import (
     Member,
     MemberWait,
 )
+from trinity.runtime.members import MemberPhase
 from trinity.runtime.rpc.quotas import MOST
 from trinity.runtime.sql import Connection, Row
 
@@ -33,7 +34,7 @@ _silent_seconds = sa.cast(
     sa.func.greatest(sa.extract("epoch", _now - _member.last_heard), 0), sa.Double
 )
 MAX_LISTED = 10_000
-_DESCRIBED = ("role", "address", "experiment_id", "stage", "activity", "version")
+_DESCRIBED = ("role", "address", "experiment_id", "stage", "activity", "phase", "version")
 _REPORTED = (*_DESCRIBED, "pinned_versions", "waits")
 
 
@@ -256,6 +257,7 @@ def _from_row(row: Row) -> Member:
         experiment_id=None if row.experiment_id is None else uuid.UUID(row.experiment_id),
         stage=row.stage,
         activity=row.activity,
+        phase=MemberPhase(row.phase),
         version=row.version,
         pinned_versions=tuple(row.pinned_versions),
         waits=tuple(MemberWait(**wait).aged(row.silent_seconds) for wait in row.waits),

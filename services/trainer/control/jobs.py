@@ -15,6 +15,7 @@ from trinity.api.v1 import synchronizer_pb2
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
+from trinity.runtime.members import WaitKind
 from trinity.runtime.presence import MEMBER_TIMEOUT_SECONDS, WaitRegistry
 from trinity.runtime.rpc.health import Health
 from trinity.runtime.rpc.limits import CALL_SECONDS
@@ -282,7 +283,13 @@ class TrainerReadiness:
         if is_met:
             self._waits.clear(condition.name)
         else:
-            self._waits.set(condition.name, waits_for=WAITS_FOR[condition], reason=condition.value)
+            silent = condition is not ReadinessCondition.GANG
+            self._waits.set(
+                condition.name,
+                waits_for=WAITS_FOR[condition],
+                reason=condition.value,
+                kind=WaitKind.NO_ANSWER if silent else WaitKind.STATE,
+            )
 
     async def track_synchronizer(self, watcher: StageWatcher) -> None:
         """Tracks whether the synchronizer answers, until cancelled."""

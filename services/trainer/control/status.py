@@ -10,6 +10,7 @@ from services.trainer import messages
 from services.trainer.control.hosts import Hosts
 from trinity.api.v1 import trainer_pb2, trainer_pb2_grpc
 from trinity.errors import PreconditionFailed
+from trinity.runtime.members import MemberPhase, WaitKind
 from trinity.runtime.presence import Heartbeats
 
 STAND_BY = "stand by"
@@ -43,7 +44,7 @@ class TrainerState:
         if self.heartbeats is not None:
             self.heartbeats.set_work(experiment_id, stage)
         if experiment_id:
-            self._set_activity("starting the ranks")
+            self._set_activity("starting the ranks", MemberPhase.PREPARING)
 
     def set_idle(self) -> None:
         """Records that there is no stage to train."""
@@ -63,7 +64,7 @@ class TrainerState:
         is_progress = report.step > self.step
         self.incarnation = report.incarnation
         self.step = max(self.step, report.step)
-        self._set_activity(report.activity)
+        self._set_activity(report.activity, report.phase)
         if self.heartbeats is not None:
             self.heartbeats.set_version(report.version)
         return is_progress
@@ -77,6 +78,7 @@ class TrainerState:
                 waits_for=wait.waits_for,
                 reason=wait.reason,
                 deadline_seconds=wait.deadline_seconds,
+                kind=wait.wait_kind,
             )
         else:
             self.clear_wait(name)
@@ -96,6 +98,7 @@ class TrainerState:
         reason: str,
         deadline_seconds: float = 0.0,
         waited_seconds: float = 0.0,
+        kind: WaitKind = WaitKind.STATE,
     ) -> None:
         """Records a wait, as `WaitRegistry.set` does; it ends with the ranks at the latest."""
         self._waits.add(name)
@@ -106,6 +109,7 @@ class TrainerState:
                 reason=reason,
                 deadline_seconds=deadline_seconds,
                 waited_seconds=waited_seconds,
+                kind=kind,
             )
 
     def clear_wait(self, name: str, *, told_from: float | None = None) -> None:
@@ -113,10 +117,10 @@ class TrainerState:
         if self.heartbeats is not None:
             self.heartbeats.waits.clear(name, told_from=told_from)
 
-    def _set_activity(self, activity: str) -> None:
+    def _set_activity(self, activity: str, phase: MemberPhase = MemberPhase.WORKING) -> None:
         self.activity = activity
         if self.heartbeats is not None:
-            self.heartbeats.set_activity(activity)
+            self.heartbeats.set_activity(activity, phase)
 
 
 class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):

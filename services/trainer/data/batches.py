@@ -120,7 +120,7 @@ class BatchSource:
     def _wait_for(self, step: int, check: Callable[[], None]) -> BatchResult:
         begun = time.monotonic()
         due, deadline = begun + self._incomplete_after, begun + self._timeout_seconds
-        self._report_wait(f"the batch of train step {step}")
+        self._report_wait(BatchResult(None, reason=f"the batch of train step {step}"))
         try:
             while True:
                 if self._stop.is_set():
@@ -142,14 +142,18 @@ class BatchSource:
                         f"no batch for train step {step} came in {self._timeout_seconds:.0f} s"
                         f"{_missing_rollouts(answer)}: {answer.reason}"
                     )
-                self._report_wait(answer.reason)
+                self._report_wait(answer)
         finally:
             self._waits.clear(WAIT_NAME)
 
-    def _report_wait(self, reason: str) -> None:
-        logger.debug("waiting for a batch", extra={"reason": reason})
+    def _report_wait(self, answer: BatchResult) -> None:
+        logger.debug("waiting for a batch", extra={"reason": answer.reason})
         self._waits.set(
-            WAIT_NAME, waits_for="buffer", reason=reason, deadline_seconds=self._timeout_seconds
+            WAIT_NAME,
+            waits_for="buffer",
+            reason=answer.reason,
+            deadline_seconds=self._timeout_seconds,
+            kind=answer.waits_for,
         )
 
     def _request_batch(self, step: int, wait_seconds: float, *, is_due: bool) -> BatchResult:

@@ -23,6 +23,7 @@ from services.trainer.messages import (
     StopOrder,
     encode,
 )
+from trinity.runtime.members import MemberPhase, WaitKind
 from trinity.user_code.worker_process import reserve_stdin
 
 logger = logging.getLogger(__name__)
@@ -44,13 +45,27 @@ class RankWaitReporter:
         self._lock = threading.Lock()
         self._open: set[str] = set()
 
-    def set(self, name: str, *, waits_for: str, reason: str, deadline_seconds: float = 0.0) -> None:
-        """Reports that the wait of this name continues."""
+    def set(
+        self,
+        name: str,
+        *,
+        waits_for: str,
+        reason: str,
+        deadline_seconds: float = 0.0,
+        kind: WaitKind = WaitKind.STATE,
+        experiment_id: str = "",
+    ) -> None:
+        """Reports that the wait of this name continues; it is of the rank's own experiment."""
+        del experiment_id
         with self._lock:
             self._open.add(name)
         self._send(
             RankWaiting(
-                name=name, waits_for=waits_for, reason=reason, deadline_seconds=deadline_seconds
+                name=name,
+                waits_for=waits_for,
+                reason=reason,
+                deadline_seconds=deadline_seconds,
+                wait_kind=kind,
             )
         )
 
@@ -112,11 +127,21 @@ class RankLink:
         """Sets the incarnation that later activities belong to."""
         self._incarnation = incarnation
 
-    def report_activity(self, activity: str, step: int, version: int) -> None:
+    def report_activity(
+        self,
+        activity: str,
+        step: int,
+        version: int,
+        phase: MemberPhase = MemberPhase.WORKING,
+    ) -> None:
         """Reports this rank's activity."""
         self.send_event(
             RankActivity(
-                activity=activity, incarnation=self._incarnation, step=step, version=version
+                activity=activity,
+                incarnation=self._incarnation,
+                step=step,
+                version=version,
+                phase=phase,
             )
         )
 

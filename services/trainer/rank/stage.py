@@ -45,6 +45,7 @@ from trinity.errors import ManifestError, RunFailed, Superseded
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.runtime.device_lock import device_lock_path
 from trinity.runtime.life import LifeSigns
+from trinity.runtime.members import MemberPhase
 from trinity.runtime.retry import RpcRetry
 from trinity.runtime.rpc.channel import open_sync_channel
 from trinity.types import StageKey
@@ -113,7 +114,7 @@ class RankStageSetup:
         """Resumes and trains, unless an earlier life had only to report that it was done."""
         load_plugins(plugin_dirs_from_environment())
         self._parts.make_deterministic(self._plan.num_threads or default_num_threads())
-        self._link.report_activity("opening the stage", 0, 0)
+        self._link.report_activity("opening the stage", 0, 0, MemberPhase.PREPARING)
         total_steps = self._total_steps()
         is_bench = self._plan.benched is not None
         life = begin_incarnation(
@@ -127,7 +128,7 @@ class RankStageSetup:
         if self._was_finished(life):
             return RankStageEnded(outcome="finished", reason="an earlier life had finished it")
         start = self._starting_directory(self._order.start_path, self._order.start_manifest_sha256)
-        self._link.report_activity("loading the model", life.step, 0)
+        self._link.report_activity("loading the model", life.step, 0, MemberPhase.PREPARING)
         learner = self._learner(life, start)
         if is_bench:
             return self._evaluate_checkpoints(life, start, learner)

@@ -19,6 +19,7 @@ from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import query_pb2
 from trinity.cli.status import replay_lines
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.run.state import state_of
 from trinity.runtime.rpc.channel import open_channel
 
 NUM_STEPS = 4
@@ -158,8 +159,8 @@ async def test_the_status_says_what_was_trained_again(buffer: Buffer, tmp_path: 
     for step in range(1, NUM_STEPS + 1):
         await explore(buffer)
         await train(buffer, step)
-    stages = await buffer.stages()
-    assert list(replay_lines(stages)) == [
+    status = pb.GetBufferStatusResponse(stages=await buffer.stages())
+    assert list(replay_lines(state_of("", status).work or ())) == [
         "rft: 24 samples trained, 9 rows of batches were trained before, one sample at most 2 "
         "times; 24 may come again, 0 were dropped untrained\n"
     ]
@@ -282,7 +283,8 @@ async def test_what_is_deleted_waits_no_longer(process: BufferProcess, tmp_path:
         await looking.exclude(query_pb2.ExperienceFilter(task_index=0, train_step=1), "why")
         assert (await looking.delete(first, "private data")).num_deleted == ROWS
         assert await looking.include(first) == query_pb2.IncludeExperiencesResponse()
-        [line] = replay_lines(await buffer.stages())
+        status = pb.GetBufferStatusResponse(stages=await buffer.stages())
+        [line] = replay_lines(state_of("", status).work or ())
         assert "; 0 may come again" in line
 
 

@@ -22,7 +22,11 @@ OTHERS = [(mine, other) for mine in ROLES for other in ROLES if mine is not othe
 
 
 def beat(
-    role: pb.Role, *, member: str = "", experiment: str = "", activity: str = "testing"
+    role: pb.Role,
+    *,
+    member: str = "",
+    experiment: str = "",
+    phase: pb.MemberPhase = pb.MEMBER_PHASE_WORKING,
 ) -> bytes:
     """A heartbeat of whoever it says it is of."""
     return pb.HeartbeatRequest(
@@ -31,7 +35,8 @@ def beat(
             role=role,
             experiment_id=experiment,
             stage="rft" if experiment else "",
-            activity=activity,
+            activity="testing",
+            phase=phase,
             version=-1,
         )
     ).SerializeToString()
@@ -118,11 +123,11 @@ async def test_nobody_takes_anothers_name(secured: Secured) -> None:
     ):
         idle = beat(role, member=own)
         assert await heartbeat(secured, idle, scope, tenant) == Refusal(code=DENIED, details=words)
-        await heartbeat(secured, beat(role, member=own, activity="gone"), scope, tenant)
+        await heartbeat(secured, beat(role, member=own, phase=pb.MEMBER_PHASE_GONE), scope, tenant)
     assert own in await secured.logged("synchronizer", "refused: member")
     known = (await members(secured))[own]
     assert (known.role, known.activity) == (pb.ROLE_EXPLORER, "testing")
-    gone = beat(pb.ROLE_EXPLORER, member=own, activity="gone")
+    gone = beat(pb.ROLE_EXPLORER, member=own, phase=pb.MEMBER_PHASE_GONE)
     assert isinstance(await heartbeat(secured, gone, Scope.EXPLORER), bytes)
     assert own not in await members(secured)
 

@@ -68,5 +68,6 @@ def explorer(experiment_id: str = "", stage: str = "", version: int = 0) -> pb.M
         experiment_id=experiment_id,
         stage=stage,
         activity="rolling out",
+        phase=pb.MEMBER_PHASE_WORKING,
         version=version,
     )

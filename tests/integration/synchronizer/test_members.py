@@ -75,7 +75,7 @@ async def test_a_silent_member_is_remembered_for_ten_minutes(
 async def test_a_member_that_says_goodbye_is_removed_at_once(synchronizer: Running) -> None:
     member = explorer()
     await beat(synchronizer, member)
-    member.activity = "gone"
+    member.phase = pb.MEMBER_PHASE_GONE
     for _ in range(2):
         await beat(synchronizer, member)
     assert not await members(synchronizer)
@@ -150,7 +150,7 @@ async def test_waits_that_ended_are_kept_once_each_newest_first(synchronizer: Ru
 async def test_a_member_that_says_goodbye_leaves_its_waits(synchronizer: Running) -> None:
     experiment_id = (await synchronizer.created()).experiment.id
     member = explorer(experiment_id)
-    member.activity = "gone"
+    member.phase = pb.MEMBER_PHASE_GONE
     await tell(synchronizer, member, closed(1, experiment_id))
     assert not await members(synchronizer)
     assert [wait.number for wait in await closed_waits(synchronizer, experiment_id)] == [1]

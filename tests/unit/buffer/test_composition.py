@@ -24,7 +24,7 @@ def supply(
 ) -> BatchSupply:
     return BatchSupply(
         num_rows=num_rows,
-        unfinished=unfinished,
+        unfinished=BatchWait(unfinished) if unfinished else None,
         next_step_wait=next_step_wait,
         refill_rounds=refill_rounds,
         has_trained=has_trained,

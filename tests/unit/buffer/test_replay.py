@@ -190,13 +190,13 @@ def test_a_batch_that_fills_up_waits_for_one_explore_step_alone() -> None:
             own,
             2,
             BatchSupply(
-                num_rows=8, unfinished="", next_step_wait="", refill_rounds=0, has_trained=False
+                num_rows=8, unfinished=None, next_step_wait="", refill_rounds=0, has_trained=False
             ),
         )
         == ComposeNow()
     )
     short = BatchSupply(
-        num_rows=5, unfinished="", next_step_wait="", refill_rounds=0, has_trained=False
+        num_rows=5, unfinished=None, next_step_wait="", refill_rounds=0, has_trained=False
     )
     assert decide_short_batch(own, 2, short) == RefillTasks(2, 1)
 
@@ -215,7 +215,11 @@ def test_an_order_alone_changes_no_number_of_steps() -> None:
             own,
             1,
             BatchSupply(
-                num_rows=8, unfinished="x", next_step_wait="", refill_rounds=0, has_trained=False
+                num_rows=8,
+                unfinished=BatchWait("x"),
+                next_step_wait="",
+                refill_rounds=0,
+                has_trained=False,
             ),
         ),
         BatchWait,

@@ -11,9 +11,9 @@ from trinity.api.v1 import synchronizer_pb2
 from trinity.cli.reports import REPORTS, StatusReport, schema_text, why_report
 from trinity.cli.status import status
 from trinity.errors import UserError
-from trinity.run.diagnosis.gather import build_snapshot
 from trinity.run.diagnosis.rules import Diagnosis, DiagnosisState
 from trinity.run.progress.summary import summarize, write_summary
+from trinity.run.state import state_of
 
 
 def stopped_run(job_dir: Path) -> None:
@@ -123,7 +123,7 @@ def test_why_is_told_as_json() -> None:
     status = synchronizer_pb2.GetStatusResponse(
         experiments=[running], closed_waits=[wait, elsewhere]
     )
-    found = build_snapshot((), status, "the buffer does not answer")
+    found = state_of(status, "the buffer does not answer")
     told = json.loads(why_report(verdict, found).model_dump_json())
     assert told == {
         "state": "held",
@@ -141,6 +141,7 @@ def test_why_is_told_as_json() -> None:
                 "waited_seconds": 4.0,
                 "ended_seconds_ago": 9.0,
                 "stage": "rft",
+                "experiment_id": "e1",
             }
         ],
     }

@@ -14,6 +14,7 @@ from trinity.cli.status import (
     member_table,
     refused_lines,
 )
+from trinity.run.state import state_of
 
 
 def test_addresses_are_whole_on_a_narrow_terminal() -> None:
@@ -27,7 +28,8 @@ def test_addresses_are_whole_on_a_narrow_terminal() -> None:
     )
     console = Console(width=80)
     with console.capture() as shown:
-        console.print(member_table(synchronizer_pb2.GetStatusResponse(members=[member])))
+        status_now = synchronizer_pb2.GetStatusResponse(members=[member])
+        console.print(member_table(state_of(status_now, "")))
     assert member.address in shown.get()
 
 
@@ -40,10 +42,11 @@ def test_stages_of_several_experiments_are_told_apart() -> None:
     work = buffer_pb2.GetBufferStatusResponse(
         stages=[buffer_pb2.StageStatus(key=key) for key in keys]
     )
-    named = [one.key.stage for one in label_stages(work, experiments).stages]
-    assert named == ["sums/first rft", "sums/second rft"]
+    now = synchronizer_pb2.GetStatusResponse(experiments=experiments)
+    named = label_stages(state_of(now, work)).work or ()
+    assert [one.stage for one in named] == ["sums/first rft", "sums/second rft"]
     alone = buffer_pb2.GetBufferStatusResponse(stages=work.stages[:1])
-    assert [one.key.stage for one in label_stages(alone, experiments).stages] == ["rft"]
+    assert [one.stage for one in label_stages(state_of(now, alone)).work or ()] == ["rft"]
 
 
 def test_what_did_not_fit_and_what_was_refused_is_told() -> None:
@@ -54,20 +57,22 @@ def test_what_did_not_fit_and_what_was_refused_is_told() -> None:
     )
     work = buffer_pb2.GetBufferStatusResponse(stages=[stage], num_stages_left_out=2)
     now = synchronizer_pb2.GetStatusResponse(num_members_left_out=30, num_experiments_left_out=1)
-    assert list(left_out_lines(now, work)) == [
+    state = state_of(now, work)
+    assert list(left_out_lines(state)) == [
         "1 more experiments are not shown\n",
         "30 more members are not shown\n",
         "2 more stages are not shown\n",
     ]
-    [line] = refused_lines(work.stages)
+    [line] = refused_lines(state.work or ())
     assert line.startswith("rft: 1,200 results were refused") and "Experience.info: has" in line
 
 
 def test_nothing_is_told_where_all_fits() -> None:
     """The control."""
     work = buffer_pb2.GetBufferStatusResponse(stages=[buffer_pb2.StageStatus()])
-    assert not list(left_out_lines(synchronizer_pb2.GetStatusResponse(), work))
-    assert not list(refused_lines(work.stages))
+    state = state_of(synchronizer_pb2.GetStatusResponse(), work)
+    assert not list(left_out_lines(state))
+    assert not list(refused_lines(state.work or ()))
 
 
 HOSTILE = "[/b] [link=file:///etc/passwd]here[/link] [on red]"
@@ -97,14 +102,14 @@ def test_texts_of_members_are_shown_as_they_are(
         num_recent_runs=1,
     )
     monkeypatch.setenv("COLUMNS", "1000")
-    status._show(
+    state = state_of(
         synchronizer_pb2.GetStatusResponse(experiments=[experiment], members=[member]),
         buffer_pb2.GetBufferStatusResponse(stages=[stage]),
-        [query_pb2.GetPopulationResponse(last_explore_step=1)],
-        [wait],
     )
+    populations = [query_pb2.GetPopulationResponse(last_explore_step=1)]
+    status._show(state, populations, [*state.waits])
     shown = capsys.readouterr().out
-    assert shown.count(HOSTILE) == 18 and "\x1b" not in shown
+    assert shown.count(HOSTILE) == 15 and "\x1b" not in shown
 
 
 def test_markup_that_is_not_escaped_ends_a_program() -> None:
@@ -116,6 +121,7 @@ def test_markup_that_is_not_escaped_ends_a_program() -> None:
 def test_changed_settings_are_lines_of_their_stage() -> None:
     event = changed(1, "rft", 4).changed
     stage = buffer_pb2.StageStatus(key=buffer_pb2.StageKey(stage="rft"), changes=event.changes)
-    first, second = changed_lines([stage])
+    work = buffer_pb2.GetBufferStatusResponse(stages=[stage])
+    first, second = changed_lines(state_of("", work).work or ())
     assert first == "rft: changed algorithm.optimizer.lr: 1e-06 -> 0.5 from step 4\n"
     assert second.endswith("which may round differently\n")

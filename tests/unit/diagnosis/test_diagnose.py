@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.diagnosis.builders import (
     EXPERIMENT,
+    STAGE,
     WORK,
     member,
     part,
@@ -15,8 +16,10 @@ from tests.unit.diagnosis.builders import (
 )
 from trinity.api.v1 import synchronizer_pb2
 from trinity.run.diagnosis.diagnose import diagnose
-from trinity.run.diagnosis.rules import DiagnosisState, turn_text
+from trinity.run.diagnosis.rules import DiagnosisState
 from trinity.run.diagnosis.snapshot import ProbeState, ProcessState, RecentExit
+from trinity.run.state import DeviceTurnReport, DeviceWishReport, ExperimentReport, state_of
+from trinity.runtime.members import WaitKind
 
 BATCH = wait("trainer", "buffer", 30, "the batch of train step 13")
 STRAGGLER = wait("explorer", "workflow", 29, "to end run 0 of row 3 of train", 171)
@@ -60,48 +63,46 @@ def test_the_buffers_own_wait_comes_before_the_work_that_is_open() -> None:
 
 
 def test_results_that_are_not_committed_wait_for_the_buffer() -> None:
-    held = wait("explorer", "buffer", 8, "4 results to be committed: it does not report on them")
+    held = wait("explorer", "buffer", 8, "4 results", kind=WaitKind.COMMIT)
     verdict = diagnose(snapshot(member("trainer", BATCH), member("explorer", held)))
     assert verdict.text.startswith("The run waits for the buffer: the explorer has waited 8 s")
     assert "/run/log/buffer.log" in verdict.text
 
 
-REWARDS = (
-    "explore step 13: 3 groups wait for rewards that come later (`trinity feedback` gives them)"
-)
-QUEUE = "explore step 14 waits until the queue train has 32 tasks, it has 3"
-WEIGHTS = "explore step 14 needs weights version 13, the trainer has published version 12"
-
-
 @pytest.mark.parametrize(
     ("of_trainer", "of_explorer", "said"),
     [
-        (REWARDS, WEIGHTS, "The run waits for rewards from outside: the trainer has waited 30 s"),
-        ("the batch of train step 13", QUEUE, "The run waits for tasks from outside: the explorer"),
+        (
+            WaitKind.REWARDS,
+            WaitKind.STATE,
+            "The run waits for rewards from outside: the trainer has waited 30 s",
+        ),
+        (WaitKind.STATE, WaitKind.TASKS, "The run waits for tasks from outside: the explorer"),
     ],
 )
 def test_what_comes_from_outside_is_what_the_run_waits_for(
-    of_trainer: str, of_explorer: str, said: str
+    of_trainer: WaitKind, of_explorer: WaitKind, said: str
 ) -> None:
-    waiting = member("trainer", wait("trainer", "buffer", 30, of_trainer))
-    without_work = member("explorer", wait("explorer", "buffer", 20, of_explorer))
+    waiting = member("trainer", wait("trainer", "buffer", 30, kind=of_trainer))
+    without_work = member("explorer", wait("explorer", "buffer", 20, kind=of_explorer))
     verdict = diagnose(snapshot(waiting, without_work))
     assert verdict.state is DiagnosisState.HELD
     assert verdict.text.startswith(said)
     assert "`trinity view state=awaiting`" in verdict.text or "--queue" in verdict.text
-    usual = member("trainer", wait("trainer", "buffer", 4, of_trainer))
-    meanwhile = member("explorer", wait("explorer", "buffer", 4, of_explorer))
+    usual = member("trainer", wait("trainer", "buffer", 4, kind=of_trainer))
+    meanwhile = member("explorer", wait("explorer", "buffer", 4, kind=of_explorer))
     assert diagnose(snapshot(usual, meanwhile)).state is DiagnosisState.WORKING
 
 
 def test_a_stage_without_rollouts_waits_for_no_explorer() -> None:
-    trains = replace(EXPERIMENT, roles=("trainer",))
+    stage = STAGE.model_copy(update={"roles": ("trainer",)})
+    trains = EXPERIMENT.model_copy(update={"stages": (stage,)})
     verdict = diagnose(snapshot(member("trainer", BATCH), experiments=(trains,)))
     assert verdict.text.startswith("The run waits for the buffer: the trainer has waited 30 s")
 
 
 def test_someone_at_work_who_says_nothing_is_not_believed_for_ever() -> None:
-    old = replace(WORK, step_age_seconds=300.0)
+    old = WORK.model_copy(update={"step_age_seconds": 300.0})
     verdict = diagnose(snapshot(work=(old,)))
     assert verdict.state is DiagnosisState.HELD and "reports no wait" in verdict.text
 
@@ -180,17 +181,17 @@ def test_waits_of_a_process_that_was_started_anew_count_no_more() -> None:
 
 
 def test_runs_that_come_to_nothing_are_noted_with_their_commonest_reason() -> None:
-    lossy = replace(
-        WORK, num_recent_runs=40, num_recent_lost=36, recent_loss="no reward", refill_round=2
-    )
+    lost = {"num_recent_runs": 40, "recent_loss": "no reward", "refill_round": 2}
+    lossy = WORK.model_copy(update={**lost, "num_recent_lost": 36})
     verdict = diagnose(snapshot(work=(lossy,)))
     (note,) = verdict.notes
     assert verdict.is_healthy and "36 of the last 40 runs" in note and "no reward" in note
-    assert diagnose(snapshot(work=(replace(lossy, num_recent_lost=4),))).notes == ()
+    assert diagnose(snapshot(work=(WORK.model_copy(update=lost),))).notes == ()
 
 
 def test_refused_results_are_noted_with_their_number_and_the_newest_reason() -> None:
-    refused = replace(WORK, num_refused=3, refusal="Experience.info: has 5,000,000 bytes")
+    why = {"num_dead_letters": 3, "dead_letter_reason": "Experience.info: has 5,000,000 bytes"}
+    refused = WORK.model_copy(update=why)
     verdict = diagnose(snapshot(work=(refused,)))
     (note,) = verdict.notes
     assert verdict.is_healthy and "refused 3 results of stage" in note
@@ -202,14 +203,14 @@ def test_refused_results_are_noted_with_their_number_and_the_newest_reason() -> 
     ("state", "healthy"), [("finished", True), ("failed", False), ("cancelled", False)]
 )
 def test_an_experiment_that_has_ended_is_told_with_its_reason(state: str, healthy: bool) -> None:
-    ended = replace(EXPERIMENT, state=state, stage="", roles=(), reason="the model is gone")
+    ended = ExperimentReport(label="p/run", state=state, reason="the model is gone")
     verdict = diagnose(snapshot(experiments=(ended,), work=()))
     assert verdict.is_healthy is healthy
     assert verdict.text == f"p/run is {state}: the model is gone."
 
 
 def test_a_buffer_that_answers_here_and_not_the_trainer_is_cut_off_from_it() -> None:
-    away = wait("trainer", "buffer", 8, "the buffer does not answer: ping timeout")
+    away = wait("trainer", "buffer", 8, "ping timeout", kind=WaitKind.NO_ANSWER)
     idle = wait("explorer", "buffer", 400, "explore step 13 needs weights version 12")
     verdict = diagnose(snapshot(member("trainer", BATCH, away), member("explorer", idle)))
     assert verdict.state is DiagnosisState.HELD
@@ -218,7 +219,7 @@ def test_a_buffer_that_answers_here_and_not_the_trainer_is_cut_off_from_it() -> 
 
 
 def test_an_explorer_that_gets_no_answer_from_the_buffer_is_cut_off_from_it() -> None:
-    away = wait("explorer", "buffer", 8, "to lease work: buffer: ping timeout")
+    away = wait("explorer", "buffer", 8, "ping timeout", kind=WaitKind.NO_ANSWER)
     verdict = diagnose(snapshot(member("trainer", BATCH), member("explorer", away)))
     assert verdict.text.startswith("The run waits for the buffer: the explorer has waited 8 s")
     assert "answers here: look at the network" in verdict.text
@@ -247,7 +248,7 @@ def test_a_synchronizer_that_was_away_itself_accuses_nobody() -> None:
 
 
 def test_a_buffer_that_cannot_say_how_things_stand_is_told_of_with_what_it_waits_for() -> None:
-    away = wait("buffer", "database", 4, "The database has not answered for 2 s")
+    away = wait("buffer", "database", 4, "ping timeout", kind=WaitKind.NO_ANSWER)
     verdict = diagnose(snapshot(member("buffer", away), work=None, unanswered="Deadline Exceeded"))
     assert verdict.text.startswith("The run waits for the buffer, which is alive but cannot report")
     assert "the buffer has waited 4 s for Postgres" in verdict.text
@@ -255,25 +256,18 @@ def test_a_buffer_that_cannot_say_how_things_stand_is_told_of_with_what_it_waits
 
 
 def test_whose_turn_it_is_on_a_shared_device_is_told() -> None:
-    experiment = synchronizer_pb2.Experiment(
-        turn=synchronizer_pb2.DeviceTurn(
-            holder=synchronizer_pb2.ROLE_EXPLORER,
-            process="process 7 of the engine on box",
-            reason="to roll out",
-            held_seconds=12.0,
-            wishes=[
-                synchronizer_pb2.DeviceWish(
-                    role=synchronizer_pb2.ROLE_TRAINER, reason="to train step 3", waited_seconds=4.0
-                )
-            ],
-        )
+    turn = DeviceTurnReport(
+        holder="explorer",
+        process="process 7 of the engine on box",
+        reason="to roll out",
+        held_seconds=12.0,
+        wishes=(DeviceWishReport(role="trainer", reason="to train step 3", waited_seconds=4.0),),
     )
-    said = turn_text(experiment)
-    assert said == (
+    assert turn.text == (
         "the shared GPU is the explorer's turn since 12 s, to roll out (process 7 of the engine on "
         "box); the trainer has wanted it for 4 s, to train step 3"
     )
-    running = replace(EXPERIMENT, turn=said)
+    running = EXPERIMENT.model_copy(update={"turn": turn})
     waiting = wait("trainer", "explorer", 4.0), wait("explorer", "workflow", 100.0)
     found = diagnose(
         snapshot(
@@ -281,10 +275,8 @@ def test_whose_turn_it_is_on_a_shared_device_is_told() -> None:
         )
     )
     assert found.owner == "explorer", "the trainer waits for a run, in the end"
-    assert said[1:] in found.notes[0]
-    assert turn_text(synchronizer_pb2.Experiment()) == ""
-    free = synchronizer_pb2.Experiment(turn=synchronizer_pb2.DeviceTurn(held_seconds=3.0))
-    assert turn_text(free) == "the shared GPU is free since 3 s"
+    assert turn.text[1:] in found.notes[0]
+    assert DeviceTurnReport(held_seconds=3.0).text == "the shared GPU is free since 3 s"
 
 
 def test_a_failing_loop_of_upkeep_is_noted_and_holds_up_nothing() -> None:
@@ -297,17 +289,25 @@ def test_a_failing_loop_of_upkeep_is_noted_and_holds_up_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "is_broken"),
-    [
-        ("ingest: KeyError: 'a'", True),
-        ("straggler cutoff (experiment e, stage rft): KeyError: 'a'", True),
-        ("straggler cutoff (experiment other, stage rft): KeyError: 'a'", False),
-    ],
+    ("experiment_id", "is_broken"), [("", True), ("e", True), ("other", False)]
 )
 def test_a_failing_loop_of_the_data_path_is_what_the_run_waits_for(
-    reason: str, is_broken: bool
+    experiment_id: str, is_broken: bool
 ) -> None:
-    failing = wait("buffer", "data path", 1.0, reason)
+    failing = wait("buffer", "data path", 1.0, "loop: KeyError: 'a'", experiment_id=experiment_id)
     verdict = diagnose(snapshot(member("trainer", BATCH), member("buffer", failing)))
     assert (verdict.state is DiagnosisState.BROKEN) is is_broken
     assert ("a loop of its data path fails" in verdict.text) is is_broken
+
+
+def test_a_kind_of_a_newer_version_is_shown_as_its_part_gave_it() -> None:
+    new = synchronizer_pb2.Wait(owner="trainer", waits_for="buffer", waited_seconds=9)
+    new.MergeFromString(b"\x30\x4d")  # field 6: 77
+    status = synchronizer_pb2.GetStatusResponse(
+        members=[synchronizer_pb2.Member(role=synchronizer_pb2.ROLE_TRAINER, waits=[new])]
+    )
+    [told] = state_of(status, "").waits
+    assert told.kind == "77 of a newer version"
+    long = told.model_copy(update={"waited_seconds": 90.0})
+    verdict = diagnose(snapshot(member("trainer", long), member("explorer", STRAGGLER)))
+    assert "for the buffer (kind 77 of a newer version)" in verdict.text

@@ -7,10 +7,12 @@ import pytest
 from services.explorer.rollout import scheduler
 from services.explorer.rollout.runner import RunTimeLimit
 from services.explorer.rollout.scheduler import IdleTimeout, LongRunReporter
-from services.explorer.types import Attempt
+from services.explorer.types import Attempt, NoWorkYet
 from tests.unit.explorer.builders import build_assignment
+from trinity.api.v1 import synchronizer_pb2
 from trinity.config.schema.explorer import ExplorerConfig
 from trinity.errors import RolloutStageFailed
+from trinity.runtime.members import WaitKind
 from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.retry import RetryPolicy
 from trinity.types import StageKey
@@ -47,13 +49,15 @@ async def test_the_longest_run_is_shown_with_the_time_that_is_left(
 def test_an_idle_buffer_is_tolerated_while_its_reason_changes() -> None:
     waits = WaitRegistry(owner="explorer", on_change=lambda: None)
     with pytest.raises(RolloutStageFailed, match="for the buffer to have work: version 3"):
-        IdleTimeout(RetryPolicy(waits, 0.0)).record_reason("version 3 is missing", is_idle=True)
+        missing = NoWorkYet("version 3 is missing")
+        IdleTimeout(RetryPolicy(waits, 0.0)).record_reason(missing, is_idle=True)
     idle = IdleTimeout(RetryPolicy(waits, 60.0))
     assert idle.seconds_left == 60.0
     for reason, is_idle in (("version 3", False), ("version 3", True), ("version 4", True)):
-        idle.record_reason(reason, is_idle=is_idle)
+        idle.record_reason(NoWorkYet(reason, WaitKind.TASKS), is_idle=is_idle)
     (wait,) = waits.to_proto()
     assert wait.reason == "version 4" and wait.deadline_seconds > 0
+    assert wait.kind == synchronizer_pb2.WAIT_KIND_TASKS
     assert 59.0 < idle.seconds_left < 60.0
     idle.reset()
     assert idle.seconds_left == 60.0

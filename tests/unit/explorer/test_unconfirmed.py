@@ -2,9 +2,16 @@
 
 import asyncio
 
-from services.explorer.delivery.outbox import EXPEDITED_SECONDS, FIRST_RESEND_SECONDS, Outbox
+from services.explorer.delivery.outbox import (
+    EXPEDITED_SECONDS,
+    FIRST_RESEND_SECONDS,
+    BlockedBy,
+    Outbox,
+)
 from services.explorer.types import CommitOutcome, ResultReport
 from trinity.api.v1.experience_pb2 import RunResult
+from trinity.errors import Unavailable
+from trinity.runtime.members import WaitKind
 from trinity.types import StageKey
 
 
@@ -129,11 +136,12 @@ async def test_there_is_room_again_when_enough_is_reported_on() -> None:
 async def test_who_has_not_done_its_part_keeps_the_oldest_result_from_being_committed() -> None:
     outbox = Outbox(Clock())
     outbox.enqueue_result(result())
-    assert outbox.blocked_by == ("broker", "it has not stored them")
+    assert outbox.blocked_by == BlockedBy("broker", "it has not stored them")
     outbox.mark_sent(outbox.take_batch(64, 1000))
-    assert outbox.blocked_by == ("buffer", "it does not report on them")
-    outbox.mark_blocked("broker", "there is no connection to it")
-    assert outbox.blocked_by == ("broker", "there is no connection to it")
+    assert outbox.blocked_by == BlockedBy("buffer", "it does not report on them")
+    outbox.mark_blocked("broker", Unavailable("there is no connection to it"))
+    silent = WaitKind.NO_ANSWER
+    assert outbox.blocked_by == BlockedBy("broker", "there is no connection to it", silent)
 
 
 async def test_what_is_sent_while_reports_are_asked_for_is_meant_as_well() -> None:

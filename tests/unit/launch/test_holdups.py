@@ -8,6 +8,7 @@ from trinity.run.diagnosis.diagnose import diagnose
 from trinity.run.diagnosis.rules import Diagnosis, DiagnosisState
 from trinity.run.launch.messages import WORKING as WORKING_ALL_ALONG
 from trinity.run.launch.messages import StallNotifier, without_startup
+from trinity.runtime.members import MemberPhase
 
 HELD = Diagnosis(state=DiagnosisState.HELD, cause="workflow", text="The run waits for a workflow.")
 BROKEN = Diagnosis(
@@ -47,7 +48,7 @@ def test_a_cause_is_said_once_when_it_has_lasted_and_once_when_it_is_over(
 
 def test_a_model_that_is_loaded_is_told_of_elsewhere() -> None:
     loads = wait("trainer", "ranks", 90, "a sign of life; the last one: starting the ranks")
-    loading = snapshot(member("trainer", loads, activity="starting the ranks"))
+    loading = snapshot(member("trainer", loads, phase=MemberPhase.PREPARING))
     assert diagnose(loading).state is DiagnosisState.HELD
     assert without_startup(diagnose(loading), loading) is WORKING_ALL_ALONG
     silent = snapshot(member("trainer", loads, activity="training"))

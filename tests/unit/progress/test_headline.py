@@ -1,6 +1,5 @@
 """Several evaluation tasksets: each has its own results, and one of them is the headline."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,8 +34,11 @@ def measured(headline: str) -> RunView:
     both = []
     for done in stage.evaluations:
         accuracy = done.metrics["accuracy"]
-        lower = {"accuracy": replace(accuracy, mean=accuracy.mean / 2)}
-        both += [replace(done, taskset="easy"), replace(done, taskset="hard", metrics=lower)]
+        lower = {"accuracy": accuracy.model_copy(update={"mean": accuracy.mean / 2})}
+        both += [
+            done.model_copy(update={"taskset": "easy"}),
+            done.model_copy(update={"taskset": "hard", "metrics": lower}),
+        ]
     stage.evaluations[:] = both
     return view
 
@@ -104,5 +106,5 @@ def test_accuracy_and_reward_come_first() -> None:
     done = finished_view().evaluations[0]
     value = MeanWithError(mean=1.0, standard_error=0.0, n=2)
     metrics = {"built_by_workflow": value, **done.metrics}
-    line = evaluation_line(replace(done, metrics=metrics))
+    line = evaluation_line(done.model_copy(update={"metrics": metrics}))
     assert line.index("accuracy") < line.index("built_by_workflow")

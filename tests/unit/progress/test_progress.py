@@ -1,7 +1,6 @@
 """What a run shows follows from its events, however often they are replayed."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +154,8 @@ def test_the_summary_names_first_best_and_final(tmp_path: Path) -> None:
 def test_an_evaluation_whose_runs_all_failed_is_not_the_best() -> None:
     view = finished_view()
     stage = view.stages["rft"]
-    stage.evaluations.insert(0, replace(stage.evaluations[0], metrics={}, num_failed=1000))
+    failed = {"metrics": {}, "num_failed": 1000}
+    stage.evaluations.insert(0, stage.evaluations[0].model_copy(update=failed))
     summary = summarize(view, label="a/b", state="finished", reason="", starts=1, seconds={})
     assert summary.best_evaluation is not None
     assert summary.best_evaluation.metrics["accuracy"].mean == 0.9
@@ -206,7 +206,7 @@ def test_failed_runs_are_shown_beside_the_figure() -> None:
     view = finished_view()
     [stage] = [stage for stage in view.stages.values() if stage.evaluations]
     failed: dict[str, Any] = {"num_failed": 3, "num_runs": 1000, "failed_count_zero": True}
-    stage.evaluations[:] = [replace(done, **failed) for done in stage.evaluations]
+    stage.evaluations[:] = [done.model_copy(update=failed) for done in stage.evaluations]
     expected = "3 of 1,000 runs failed and count 0)"
     assert evaluation_line(stage.evaluations[0]).endswith(f"(n=1000, {expected}")
     summary = summarize(
@@ -216,7 +216,7 @@ def test_failed_runs_are_shown_beside_the_figure() -> None:
     assert [line.partition(", ")[2] for line in lines] == [expected] * 3
     assert summary.best_evaluation is not None
     assert summary.best_evaluation.model_dump().items() >= failed.items()
-    left_out = replace(stage.evaluations[0], failed_count_zero=False)
+    left_out = stage.evaluations[0].model_copy(update={"failed_count_zero": False})
     assert "3 of 1,000 runs failed and are left out)" in evaluation_line(left_out)
 
 

@@ -1,30 +1,25 @@
 """The result at a glance: which version is best, and how it came there."""
 
-from trinity.run.progress.summary import (
-    EvaluationSummary,
-    RunSummary,
-    StageSummary,
-    SummaryMetric,
-)
-from trinity.run.progress.view import MeanWithError
+from trinity.run.progress.summary import RunSummary, StageSummary
+from trinity.run.progress.view import Evaluation, MeanWithError
 from trinity.studio.highlight import of_history, of_summary
 from trinity.studio.history import MeasuredVersion, RunHistory, StageHistory
 
 
-def evaluation(version: int, mean: float, *, num_failed: int = 0) -> EvaluationSummary:
-    return EvaluationSummary(
+def evaluation(version: int, mean: float, *, num_failed: int = 0) -> Evaluation:
+    return Evaluation(
         stage="rft",
         version=version,
         taskset="held_out",
         num_failed=num_failed,
         num_runs=100,
         failed_count_zero=True,
-        metrics={"accuracy": SummaryMetric(mean=mean, standard_error=0.01, n=100)},
+        metrics={"accuracy": MeanWithError(mean=mean, standard_error=0.01, n=100)},
         seconds=1.0,
     )
 
 
-def summary(*evaluations: EvaluationSummary) -> RunSummary:
+def summary(*evaluations: Evaluation) -> RunSummary:
     best = max(evaluations, key=lambda done: done.metrics["accuracy"].mean, default=None)
     stage = StageSummary(
         name="rft",

@@ -28,6 +28,8 @@ def member(tenant: str = "", num_waits: int = 1, num_pinned: int = 0) -> Member:
         reason="r" * 1_200,
         waited_seconds=1.0,
         deadline_seconds=0.0,
+        kind=0,
+        experiment_id="",
     )
     return Member(
         id=uuid.uuid4(),

@@ -9,9 +9,10 @@ import pytest
 import sqlalchemy as sa
 
 from services.synchronizer.domain import Role
-from services.synchronizer.members import GONE, ClosedWait, Member
+from services.synchronizer.members import ClosedWait, Member
 from services.synchronizer.operations import Operations
 from services.synchronizer.store.database import SynchronizerDatabase
+from trinity.runtime.members import MemberPhase
 from trinity.runtime.rpc.quotas import TenantQuota
 
 
@@ -59,7 +60,8 @@ async def test_only_a_member_itself_leaves_waits_under_its_id(is_own: bool) -> N
         address="",
         experiment_id=None,
         stage="",
-        activity=GONE,
+        activity="gone",
+        phase=MemberPhase.GONE,
         version=-1,
         pinned_versions=(),
         waits=(),

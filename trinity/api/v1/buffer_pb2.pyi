@@ -1,4 +1,5 @@
 from trinity.api.v1 import experience_pb2 as _experience_pb2
+from trinity.api.v1 import synchronizer_pb2 as _synchronizer_pb2
 from trinity.api.v1 import taskset_pb2 as _taskset_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -145,7 +146,7 @@ class HeldLeases(_message.Message):
     def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
 
 class LeaseAssignmentsResponse(_message.Message):
-    __slots__ = ("state", "reason", "assignments", "remaining_seconds")
+    __slots__ = ("state", "reason", "assignments", "remaining_seconds", "waits_for")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[LeaseAssignmentsResponse.State]
@@ -162,11 +163,13 @@ class LeaseAssignmentsResponse(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
     REMAINING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     state: LeaseAssignmentsResponse.State
     reason: str
     assignments: _containers.RepeatedCompositeFieldContainer[Assignment]
     remaining_seconds: float
-    def __init__(self, state: _Optional[_Union[LeaseAssignmentsResponse.State, str]] = ..., reason: _Optional[str] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., remaining_seconds: _Optional[float] = ...) -> None: ...
+    waits_for: _synchronizer_pb2.WaitKind
+    def __init__(self, state: _Optional[_Union[LeaseAssignmentsResponse.State, str]] = ..., reason: _Optional[str] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., remaining_seconds: _Optional[float] = ..., waits_for: _Optional[_Union[_synchronizer_pb2.WaitKind, str]] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("id", "kind", "explore_step", "position", "taskset", "task_index", "task_json", "runs", "first_attempt", "lease_token", "required_version", "required_incarnation", "repeat_times", "traceparent")
@@ -383,7 +386,7 @@ class GetBatchResponse(_message.Message):
     def __init__(self, head: _Optional[_Union[BatchHead, _Mapping]] = ..., rows: _Optional[_Union[BatchRows, _Mapping]] = ...) -> None: ...
 
 class BatchHead(_message.Message):
-    __slots__ = ("state", "reason", "num_rows", "replayed", "metrics", "num_wanted")
+    __slots__ = ("state", "reason", "num_rows", "replayed", "metrics", "num_wanted", "waits_for")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[BatchHead.State]
@@ -411,13 +414,15 @@ class BatchHead(_message.Message):
     REPLAYED_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     NUM_WANTED_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     state: BatchHead.State
     reason: str
     num_rows: int
     replayed: bool
     metrics: _containers.ScalarMap[str, float]
     num_wanted: int
-    def __init__(self, state: _Optional[_Union[BatchHead.State, str]] = ..., reason: _Optional[str] = ..., num_rows: _Optional[int] = ..., replayed: _Optional[bool] = ..., metrics: _Optional[_Mapping[str, float]] = ..., num_wanted: _Optional[int] = ...) -> None: ...
+    waits_for: _synchronizer_pb2.WaitKind
+    def __init__(self, state: _Optional[_Union[BatchHead.State, str]] = ..., reason: _Optional[str] = ..., num_rows: _Optional[int] = ..., replayed: _Optional[bool] = ..., metrics: _Optional[_Mapping[str, float]] = ..., num_wanted: _Optional[int] = ..., waits_for: _Optional[_Union[_synchronizer_pb2.WaitKind, str]] = ...) -> None: ...
 
 class BatchRows(_message.Message):
     __slots__ = ("rows",)

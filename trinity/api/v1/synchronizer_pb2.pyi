@@ -29,6 +29,23 @@ class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROLE_EXPLORER: _ClassVar[Role]
     ROLE_TRAINER: _ClassVar[Role]
     ROLE_BUFFER: _ClassVar[Role]
+
+class MemberPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MEMBER_PHASE_UNSPECIFIED: _ClassVar[MemberPhase]
+    MEMBER_PHASE_PREPARING: _ClassVar[MemberPhase]
+    MEMBER_PHASE_WORKING: _ClassVar[MemberPhase]
+    MEMBER_PHASE_SERVING: _ClassVar[MemberPhase]
+    MEMBER_PHASE_GONE: _ClassVar[MemberPhase]
+
+class WaitKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    WAIT_KIND_UNSPECIFIED: _ClassVar[WaitKind]
+    WAIT_KIND_STATE: _ClassVar[WaitKind]
+    WAIT_KIND_NO_ANSWER: _ClassVar[WaitKind]
+    WAIT_KIND_COMMIT: _ClassVar[WaitKind]
+    WAIT_KIND_REWARDS: _ClassVar[WaitKind]
+    WAIT_KIND_TASKS: _ClassVar[WaitKind]
 EXPERIMENT_STATE_UNSPECIFIED: ExperimentState
 EXPERIMENT_STATE_RUNNING: ExperimentState
 EXPERIMENT_STATE_FINISHED: ExperimentState
@@ -43,6 +60,17 @@ ROLE_UNSPECIFIED: Role
 ROLE_EXPLORER: Role
 ROLE_TRAINER: Role
 ROLE_BUFFER: Role
+MEMBER_PHASE_UNSPECIFIED: MemberPhase
+MEMBER_PHASE_PREPARING: MemberPhase
+MEMBER_PHASE_WORKING: MemberPhase
+MEMBER_PHASE_SERVING: MemberPhase
+MEMBER_PHASE_GONE: MemberPhase
+WAIT_KIND_UNSPECIFIED: WaitKind
+WAIT_KIND_STATE: WaitKind
+WAIT_KIND_NO_ANSWER: WaitKind
+WAIT_KIND_COMMIT: WaitKind
+WAIT_KIND_REWARDS: WaitKind
+WAIT_KIND_TASKS: WaitKind
 
 class Stage(_message.Message):
     __slots__ = ("name", "state", "roles", "finished_roles", "final_version")
@@ -257,18 +285,22 @@ class ReportDamageResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class Wait(_message.Message):
-    __slots__ = ("owner", "waits_for", "reason", "waited_seconds", "deadline_seconds")
+    __slots__ = ("owner", "waits_for", "reason", "waited_seconds", "deadline_seconds", "kind", "experiment_id")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     WAITED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
     owner: str
     waits_for: str
     reason: str
     waited_seconds: float
     deadline_seconds: float
-    def __init__(self, owner: _Optional[str] = ..., waits_for: _Optional[str] = ..., reason: _Optional[str] = ..., waited_seconds: _Optional[float] = ..., deadline_seconds: _Optional[float] = ...) -> None: ...
+    kind: WaitKind
+    experiment_id: str
+    def __init__(self, owner: _Optional[str] = ..., waits_for: _Optional[str] = ..., reason: _Optional[str] = ..., waited_seconds: _Optional[float] = ..., deadline_seconds: _Optional[float] = ..., kind: _Optional[_Union[WaitKind, str]] = ..., experiment_id: _Optional[str] = ...) -> None: ...
 
 class ClosedWait(_message.Message):
     __slots__ = ("number", "owner", "waits_for", "reason", "waited_seconds", "ended_seconds_ago", "experiment_id", "stage", "member_id", "role", "address")
@@ -297,7 +329,7 @@ class ClosedWait(_message.Message):
     def __init__(self, number: _Optional[int] = ..., owner: _Optional[str] = ..., waits_for: _Optional[str] = ..., reason: _Optional[str] = ..., waited_seconds: _Optional[float] = ..., ended_seconds_ago: _Optional[float] = ..., experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., member_id: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("id", "role", "address", "experiment_id", "stage", "activity", "version", "pinned_versions", "waits", "silent_seconds", "is_shortened")
+    __slots__ = ("id", "role", "address", "experiment_id", "stage", "activity", "version", "pinned_versions", "waits", "silent_seconds", "is_shortened", "phase")
     ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -309,6 +341,7 @@ class Member(_message.Message):
     WAITS_FIELD_NUMBER: _ClassVar[int]
     SILENT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     IS_SHORTENED_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
     id: str
     role: Role
     address: str
@@ -320,7 +353,8 @@ class Member(_message.Message):
     waits: _containers.RepeatedCompositeFieldContainer[Wait]
     silent_seconds: float
     is_shortened: bool
-    def __init__(self, id: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., address: _Optional[str] = ..., experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., activity: _Optional[str] = ..., version: _Optional[int] = ..., pinned_versions: _Optional[_Iterable[int]] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., silent_seconds: _Optional[float] = ..., is_shortened: _Optional[bool] = ...) -> None: ...
+    phase: MemberPhase
+    def __init__(self, id: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., address: _Optional[str] = ..., experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., activity: _Optional[str] = ..., version: _Optional[int] = ..., pinned_versions: _Optional[_Iterable[int]] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., silent_seconds: _Optional[float] = ..., is_shortened: _Optional[bool] = ..., phase: _Optional[_Union[MemberPhase, str]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("member", "closed_waits")

@@ -16,7 +16,6 @@ from trinity.run.diagnosis.rules import (
     find_busy,
     find_failing_loop,
     find_unreachable,
-    format_duration,
     link_hint,
     live_members,
     log_of,
@@ -24,12 +23,9 @@ from trinity.run.diagnosis.rules import (
     unreachable_notes,
     wait_chain_of,
 )
-from trinity.run.diagnosis.snapshot import (
-    ExperimentSnapshot,
-    StageProgress,
-    SystemSnapshot,
-    WaitSnapshot,
-)
+from trinity.run.diagnosis.snapshot import SystemSnapshot
+from trinity.run.output import format_duration
+from trinity.run.state import NEWER, ExperimentReport, WaitReport, WorkReport
 
 SLOW_TARGETS = ("workflow", "ranks", "engine", "external model", "reader", "advantage function")
 """Targets of waits for work that may simply be slow."""
@@ -98,7 +94,7 @@ def _first_found(snapshot: SystemSnapshot) -> Diagnosis:
     )
 
 
-def _not_running(experiments: tuple[ExperimentSnapshot, ...]) -> Diagnosis:
+def _not_running(experiments: tuple[ExperimentReport, ...]) -> Diagnosis:
     if not experiments:
         return Diagnosis(
             state=DiagnosisState.IDLE, cause="", text="No experiment has been started."
@@ -138,7 +134,7 @@ def _own_wait(snapshot: SystemSnapshot, part: str) -> str:
 def _missing(snapshot: SystemSnapshot) -> Diagnosis | None:
     """Finds a role that the stage needs and that no live member has."""
     running = snapshot.running
-    for role in running.roles if running is not None else ():
+    for role in running.open_roles if running is not None else ():
         if role in ("trainer", "explorer") and not live_members(snapshot, role):
             if (busy := find_busy(snapshot, role)) is not None:
                 return busy
@@ -156,11 +152,11 @@ def _missing(snapshot: SystemSnapshot) -> Diagnosis | None:
 
 
 def _waits(snapshot: SystemSnapshot) -> Diagnosis:
-    chain, work = wait_chain_of(snapshot), snapshot.stage_progress
+    chain, work = wait_chain_of(snapshot), snapshot.running_work
     root = chain.root
-    turn = snapshot.running.turn if snapshot.running is not None else ""
+    turn = snapshot.running.turn if snapshot.running is not None else None
     notes = (
-        *((as_sentence(turn),) if turn else ()),
+        *((as_sentence(turn.text),) if turn is not None else ()),
         *_notes(work),
         *_refusals(work),
         *restart_notes(snapshot),
@@ -192,23 +188,23 @@ def _waits(snapshot: SystemSnapshot) -> Diagnosis:
     )
 
 
-def _is_unexplained(work: StageProgress | None) -> bool:
+def _is_unexplained(work: WorkReport | None) -> bool:
     if work is None or not work.step_seconds:
         return False
     limit = max(UNEXPLAINED_SECONDS, UNEXPLAINED_FACTOR * work.step_seconds)
     return work.step_age_seconds > limit
 
 
-def _normal_wait_seconds(chain: WaitChain, root: WaitSnapshot, work: StageProgress | None) -> float:
+def _normal_wait_seconds(chain: WaitChain, root: WaitReport, work: WorkReport | None) -> float:
     """Returns the duration for which a wait of this kind is normal."""
-    if root.waits_for not in SLOW_TARGETS and chain.end not in OUTSIDE.values():
+    if root.waits_for not in SLOW_TARGETS and chain.end not in OUTSIDE:
         return OUTAGE_SECONDS
     if work is None or not work.step_seconds:
         return FIRST_STEP_SECONDS
     return max(SLOW_SECONDS, SLOW_FACTOR * work.step_seconds)
 
 
-def _held(snapshot: SystemSnapshot, chain: WaitChain, root: WaitSnapshot) -> str:
+def _held(snapshot: SystemSnapshot, chain: WaitChain, root: WaitReport) -> str:
     if root.waits_for in OWN_TARGETS:
         since = format_duration(root.waited_seconds)
         whose = f"{display_name(root.waits_for)} of {display_name(root.owner)}"
@@ -228,12 +224,14 @@ def _held(snapshot: SystemSnapshot, chain: WaitChain, root: WaitSnapshot) -> str
     return as_sentence(text + log)
 
 
-def _describe(wait: WaitSnapshot) -> str:
+def _describe(wait: WaitReport) -> str:
     owner, target = display_name(wait.owner), display_name(wait.waits_for)
-    return f"{owner} has waited {format_duration(wait.waited_seconds)} for {target}: {wait.reason}"
+    waited = format_duration(wait.waited_seconds)
+    unknown = f" (kind {wait.kind})" if wait.kind.endswith(NEWER) else ""
+    return f"{owner} has waited {waited} for {target}{unknown}: {wait.reason}"
 
 
-def _working(snapshot: SystemSnapshot, chain: WaitChain, work: StageProgress | None) -> str:
+def _working(snapshot: SystemSnapshot, chain: WaitChain, work: WorkReport | None) -> str:
     now = chain.root
     if now is not None and chain.end not in WORKER_ROLES:
         doing = _describe(now)
@@ -244,15 +242,15 @@ def _working(snapshot: SystemSnapshot, chain: WaitChain, work: StageProgress | N
     return f"{text} {as_sentence(f'now {doing}')}" if doing else text
 
 
-def _progress(work: StageProgress | None) -> str:
+def _progress(work: WorkReport | None) -> str:
     if work is None or work.step_age_seconds < 0:
         return "no step is trained yet"
-    total = f" of {work.total_steps}" if work.total_steps else ""
+    total = f" of {work.total_train_steps}" if work.total_train_steps else ""
     age = format_duration(work.step_age_seconds)
     return f"step {work.trained_step}{total} was trained {age} ago"
 
 
-def _notes(work: StageProgress | None) -> tuple[str, ...]:
+def _notes(work: WorkReport | None) -> tuple[str, ...]:
     """Reports that many runs fail, which makes every step costlier though no wait is longer."""
     if work is None or work.num_recent_runs < MIN_RUNS:
         return ()
@@ -266,13 +264,13 @@ def _notes(work: StageProgress | None) -> tuple[str, ...]:
     )
 
 
-def _refusals(work: StageProgress | None) -> tuple[str, ...]:
+def _refusals(work: WorkReport | None) -> tuple[str, ...]:
     """Reports results that the buffer did not take, which no later delivery changes."""
-    if work is None or not work.num_refused:
+    if work is None or not work.num_dead_letters:
         return ()
     return (
         as_sentence(
-            f"the buffer refused {work.num_refused:,} results of stage {work.stage} and keeps them "
-            f"in its table dead_letter, the newest because: {work.refusal}"
+            f"the buffer refused {work.num_dead_letters:,} results of stage {work.stage} and keeps "
+            f"them in its table dead_letter, the newest because: {work.dead_letter_reason}"
         ),
     )

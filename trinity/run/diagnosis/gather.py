@@ -6,41 +6,29 @@ import shutil
 import struct
 import urllib.parse
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
 
 import grpc
 import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from trinity.api.v1 import (
-    buffer_pb2,
-    buffer_pb2_grpc,
-    synchronizer_pb2,
-    synchronizer_pb2_grpc,
-)
-from trinity.run.diagnosis.rules import turn_text
 from trinity.run.diagnosis.snapshot import (
     NEVER_ANSWERS,
     ComponentSnapshot,
     CpuDemand,
-    EndedWaitSnapshot,
-    ExperimentSnapshot,
-    MemberSnapshot,
     ProbeState,
     ProcessState,
     RecentExit,
-    StageProgress,
     SystemSnapshot,
-    WaitSnapshot,
     demand_of,
 )
 from trinity.run.local.run_file import ProcessExit, RunningStack
 from trinity.run.log_files import log_file_of
+from trinity.run.state import RunReport, ask_state
 from trinity.runtime.host_port import join_address
 from trinity.runtime.rpc.channel import open_channel
 
@@ -57,7 +45,6 @@ TAIL_BYTES = 8192
 MAX_LINE_LENGTH = 300
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-ValueT = TypeVar("ValueT")
 CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 FOREIGN = ProcessState.FOREIGN
@@ -221,105 +208,6 @@ def last_log_line(log_file: Path) -> str:
     return nonempty_lines[-1][:MAX_LINE_LENGTH] if nonempty_lines else ""
 
 
-def build_snapshot(
-    parts: tuple[ComponentSnapshot, ...],
-    status: synchronizer_pb2.GetStatusResponse | str,
-    work: buffer_pb2.GetBufferStatusResponse | str,
-) -> SystemSnapshot:
-    """Builds the snapshot; a text in place of an answer is the reason why it is missing."""
-    unanswered = [answer for answer in (status, work) if isinstance(answer, str)]
-    if isinstance(status, str):
-        return SystemSnapshot(parts=parts, unanswered=unanswered[0])
-    return SystemSnapshot(
-        parts=parts,
-        members=tuple(map(_member, status.members)),
-        experiments=tuple(map(_experiment, status.experiments)),
-        work=None if isinstance(work, str) else tuple(map(_work, work.stages)),
-        unanswered=unanswered[0] if unanswered else "",
-        ended_waits=tuple(map(_ended_wait, status.closed_waits)),
-    )
-
-
-def _member(message: synchronizer_pb2.Member) -> MemberSnapshot:
-    return MemberSnapshot(
-        role=_short_name(synchronizer_pb2.Role.Name(message.role)),
-        activity=message.activity,
-        address=message.address,
-        experiment_id=message.experiment_id,
-        stage=message.stage,
-        silent_seconds=message.silent_seconds,
-        waits=tuple(map(_wait, message.waits)),
-    )
-
-
-def _wait(message: synchronizer_pb2.Wait) -> WaitSnapshot:
-    return WaitSnapshot(
-        owner=message.owner,
-        waits_for=message.waits_for,
-        reason=message.reason,
-        waited_seconds=message.waited_seconds,
-        deadline_seconds=message.deadline_seconds,
-    )
-
-
-def _ended_wait(message: synchronizer_pb2.ClosedWait) -> EndedWaitSnapshot:
-    return EndedWaitSnapshot(
-        role=_short_name(synchronizer_pb2.Role.Name(message.role)),
-        owner=message.owner,
-        waits_for=message.waits_for,
-        reason=message.reason,
-        waited_seconds=message.waited_seconds,
-        ended_seconds_ago=message.ended_seconds_ago,
-        stage=message.stage,
-        experiment_id=message.experiment_id,
-    )
-
-
-def _experiment(message: synchronizer_pb2.Experiment) -> ExperimentSnapshot:
-    running = [
-        stage for stage in message.stages if stage.state == synchronizer_pb2.STAGE_STATE_RUNNING
-    ]
-    roles = [
-        _short_name(synchronizer_pb2.Role.Name(role))
-        for stage in running[:1]
-        for role in stage.roles
-        if role not in stage.finished_roles
-    ]
-    return ExperimentSnapshot(
-        id=message.id,
-        label=message.label,
-        state=_short_name(synchronizer_pb2.ExperimentState.Name(message.state)),
-        reason=message.reason,
-        stage=running[0].name if running else "",
-        roles=tuple(roles),
-        turn=turn_text(message),
-    )
-
-
-def _work(message: buffer_pb2.StageStatus) -> StageProgress:
-    return StageProgress(
-        experiment_id=message.key.experiment_id,
-        stage=message.key.stage,
-        num_pending=message.num_pending,
-        num_leased=message.num_leased,
-        trained_step=message.trained_step,
-        total_steps=message.total_train_steps,
-        step_age_seconds=message.step_age_seconds,
-        step_seconds=message.step_seconds,
-        num_recent_runs=message.num_recent_runs,
-        num_recent_lost=message.num_recent_lost,
-        recent_loss=message.recent_loss,
-        refill_round=message.refill_round,
-        num_refused=message.num_dead_letters,
-        refusal=message.dead_letter_reason,
-    )
-
-
-def _short_name(constant: str) -> str:
-    """Converts `EXPERIMENT_STATE_RUNNING` to `running`."""
-    return constant.rpartition("_")[2].lower()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ProbeAnswers:
     seconds: float
@@ -327,8 +215,7 @@ class _ProbeAnswers:
     demands: dict[str, CpuDemand]
     """CPU demand meanwhile of the parts whose processes are ours."""
     results: dict[str, ProbeResult]
-    status: synchronizer_pb2.GetStatusResponse | str
-    work: buffer_pb2.GetBufferStatusResponse | str
+    state: RunReport
 
     @property
     def has_busy_silent_part(self) -> bool:
@@ -336,8 +223,8 @@ class _ProbeAnswers:
         unanswered = {
             name for name, result in self.results.items() if result.reply is ProbeState.SILENT
         }
-        answers = {"synchronizer": self.status, "buffer": self.work}
-        unanswered |= {name for name, answer in answers.items() if isinstance(answer, str)}
+        answers = {"synchronizer": self.state.members, "buffer": self.state.work}
+        unanswered |= {name for name, answer in answers.items() if answer is None}
         return any(
             self.demands[name].is_busy(self.seconds) for name in unanswered & self.demands.keys()
         )
@@ -379,8 +266,8 @@ async def gather(running: RunningStack, job_dir: Path) -> SystemSnapshot:
                 demand=answers.demands.get(name, CpuDemand()),
             )
         )
-    snapshot = build_snapshot(tuple(parts), answers.status, answers.work)
-    return replace(snapshot, full_disk=str(job_dir) if is_disk_full(job_dir) else "")
+    full_disk = str(job_dir) if is_disk_full(job_dir) else ""
+    return SystemSnapshot.with_parts(answers.state, parts, full_disk)
 
 
 def is_disk_full(folder: Path) -> bool:
@@ -424,10 +311,10 @@ async def _ask_services(
     before = {name: demand_of(pid) for name, pid in running.pids.items()}
     try:
         async with asyncio.TaskGroup() as tasks:
-            status = tasks.create_task(
-                _answer_or_reason(_ask_synchronizer(channels["synchronizer"], seconds))
+            asked = channels["synchronizer"], channels["buffer"]
+            state = tasks.create_task(
+                ask_state(*asked, max_ended_waits=MAX_ENDED_WAITS, seconds=seconds)
             )
-            work = tasks.create_task(_answer_or_reason(_ask_buffer(channels["buffer"], seconds)))
             probes = {
                 "postgres": tasks.create_task(probe_postgres(addresses["postgres"], seconds)),
                 "nats": tasks.create_task(probe_nats(addresses["nats"], seconds)),
@@ -442,34 +329,5 @@ async def _ask_services(
         seconds=seconds,
         demands={name: demand_of(running.pids[name]) - demand for name, demand in before.items()},
         results={name: probe.result() for name, probe in probes.items()},
-        status=status.result(),
-        work=work.result(),
+        state=state.result(),
     )
-
-
-async def _answer_or_reason(call: Coroutine[object, object, ValueT]) -> ValueT | str:
-    """Returns the answer, or the reason why there is none."""
-    try:
-        return await call
-    except grpc.aio.AioRpcError as error:
-        return str(error.details() or error.code().name)
-
-
-async def _ask_synchronizer(
-    channel: grpc.aio.Channel, seconds: float
-) -> synchronizer_pb2.GetStatusResponse:
-    answer: synchronizer_pb2.GetStatusResponse = await (
-        synchronizer_pb2_grpc.SynchronizerServiceStub(channel).GetStatus(
-            synchronizer_pb2.GetStatusRequest(max_closed_waits=MAX_ENDED_WAITS), timeout=seconds
-        )
-    )
-    return answer
-
-
-async def _ask_buffer(
-    channel: grpc.aio.Channel, seconds: float
-) -> buffer_pb2.GetBufferStatusResponse:
-    answer: buffer_pb2.GetBufferStatusResponse = await buffer_pb2_grpc.BufferServiceStub(
-        channel
-    ).GetBufferStatus(buffer_pb2.GetBufferStatusRequest(), timeout=seconds)
-    return answer

@@ -2,13 +2,10 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable
-from typing import TypeVar
 
 import grpc
 
-from trinity.api.v1 import buffer_pb2, synchronizer_pb2
-from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
+from trinity.api.v1 import synchronizer_pb2
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.errors import UserError
 from trinity.run.diagnosis.gather import (
@@ -16,16 +13,15 @@ from trinity.run.diagnosis.gather import (
     CHANNEL_OPTIONS,
     MAX_ENDED_WAITS,
     ProbeResult,
-    build_snapshot,
     probe_service,
 )
 from trinity.run.diagnosis.snapshot import ComponentSnapshot, ProcessState, SystemSnapshot
+from trinity.run.state import ask_state
 from trinity.runtime.host_port import split_address
 from trinity.runtime.rpc.channel import open_channel
 from trinity.runtime.security.credentials import VARIABLE, Credentials
 from trinity.runtime.security.plaintext_policy import refuse_plain_service
 
-ValueT = TypeVar("ValueT")
 REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 RUNNING = synchronizer_pb2.EXPERIMENT_STATE_RUNNING
 MAX_NAMED = 5
@@ -41,20 +37,14 @@ async def gather_by_address(
         open_channel(synchronizer, security, CHANNEL_OPTIONS) as to_synchronizer,
         open_channel(buffer, security, CHANNEL_OPTIONS) as to_buffer,
     ):
-        status, work, synchronizer_answers, buffer_answers = await asyncio.gather(
-            _answer_or_reason(
-                SynchronizerServiceStub(to_synchronizer).GetStatus(
-                    synchronizer_pb2.GetStatusRequest(
-                        experiment_id=experiment_id, max_closed_waits=MAX_ENDED_WAITS
-                    ),
-                    timeout=ANSWER_SECONDS,
-                )
-            ),
-            _answer_or_reason(
-                BufferServiceStub(to_buffer).GetBufferStatus(
-                    buffer_pb2.GetBufferStatusRequest(tenant=tenant, experiment_id=experiment_id),
-                    timeout=ANSWER_SECONDS,
-                )
+        state, synchronizer_answers, buffer_answers = await asyncio.gather(
+            ask_state(
+                to_synchronizer,
+                to_buffer,
+                experiment_id=experiment_id,
+                tenant=tenant,
+                max_ended_waits=MAX_ENDED_WAITS,
+                seconds=ANSWER_SECONDS,
             ),
             probe_service(to_synchronizer),
             probe_service(to_buffer),
@@ -63,7 +53,7 @@ async def gather_by_address(
         _part("synchronizer", synchronizer, synchronizer_answers),
         _part("buffer", buffer, buffer_answers),
     )
-    return build_snapshot(parts, _of_experiment(status, experiment_id), work)
+    return SystemSnapshot.with_parts(state.of_experiment(experiment_id), parts)
 
 
 def _part(name: str, address: str, probed: ProbeResult) -> ComponentSnapshot:
@@ -75,29 +65,6 @@ def _part(name: str, address: str, probed: ProbeResult) -> ComponentSnapshot:
         detail=probed.detail,
         asked_seconds=ANSWER_SECONDS,
     )
-
-
-def _of_experiment(
-    status: synchronizer_pb2.GetStatusResponse | str, experiment_id: str
-) -> synchronizer_pb2.GetStatusResponse | str:
-    """Leaves out what works on other experiments."""
-    if isinstance(status, str):
-        return status
-    return synchronizer_pb2.GetStatusResponse(
-        experiments=[found for found in status.experiments if found.id == experiment_id],
-        members=[
-            member for member in status.members if member.experiment_id in ("", experiment_id)
-        ],
-        closed_waits=status.closed_waits,
-    )
-
-
-async def _answer_or_reason(call: Awaitable[ValueT]) -> ValueT | str:
-    """Returns the answer, or the reason why there is none."""
-    try:
-        return await call
-    except grpc.aio.AioRpcError as error:
-        return str(error.details() or error.code().name)
 
 
 async def gather_from_services(

@@ -3,17 +3,17 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trinity.api.v1 import synchronizer_pb2
 from trinity.run.diagnosis.snapshot import (
     NEVER_ANSWERS,
     ComponentSnapshot,
-    MemberSnapshot,
     ProbeState,
     ProcessState,
     SystemSnapshot,
-    WaitSnapshot,
 )
-from trinity.runtime.loops import EXPERIMENT, LoopKind
+from trinity.run.output import format_duration
+from trinity.run.state import MemberReport, WaitReport
+from trinity.runtime.loops import LoopKind
+from trinity.runtime.members import WaitKind
 
 TITLES = {
     "postgres": "Postgres",
@@ -43,10 +43,6 @@ WHAT_HELPS = {
     "explorer": "what it held goes to the next one when its leases run out",
 }
 RANK_RESTART = "after `synchronizer.sync_timeout` the trainer restarts its ranks"
-SILENT = ("does not answer", "has not answered", "it says nothing", "cannot be followed")
-"""Wording of waits for a part that gives no answer at all."""
-CALLED = "{}: "
-"""Prefix of call errors: the called part's name."""
 UNREACHABLE_SECONDS = 6.0
 """Three missed heartbeats."""
 ADVICE = "look at the network between the two"
@@ -54,8 +50,8 @@ LIVE_SECONDS = 10.0
 """A member silent for longer says nothing about the current state."""
 LOOPS = tuple(LoopKind)
 ROLES = ("trainer", "buffer", "explorer")
-OUTSIDE = {"wait for rewards that come later": "rewards", "waits until the queue": "tasks"}
-"""Causes outside of the run (people or programs), by the buffer's wording."""
+OUTSIDE = (WaitKind.REWARDS, WaitKind.TASKS)
+"""What people or programs outside of the run have to give."""
 
 
 class DiagnosisState(StrEnum):
@@ -97,35 +93,6 @@ class Diagnosis:
 def display_name(name: str) -> str:
     """Returns `the buffer`, `Postgres`."""
     return TITLES.get(PART_OF.get(name, name), f"the {name}")
-
-
-def format_duration(seconds: float) -> str:
-    """Returns `12 s`, `3 min 20 s`."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
-
-
-def turn_text(experiment: synchronizer_pb2.Experiment) -> str:
-    """Describes whose turn it is on a shared device; empty where none is shared."""
-    if not experiment.HasField("turn"):
-        return ""
-    turn = experiment.turn
-    since = format_duration(turn.held_seconds)
-    text = f"the shared GPU is free since {since}"
-    if turn.holder:
-        text = f"the shared GPU is {_role_name(turn.holder)}'s turn since {since}, {turn.reason}"
-        text += f" ({turn.process})" if turn.process else ""
-    for wish in turn.wishes:
-        waited = format_duration(wish.waited_seconds)
-        text += f"; {_role_name(wish.role)} has wanted it for {waited}, {wish.reason}"
-    return text
-
-
-def _role_name(role: synchronizer_pb2.Role) -> str:
-    return f"the {synchronizer_pb2.Role.Name(role).removeprefix('ROLE_').lower()}"
 
 
 def log_of(part: ComponentSnapshot | None) -> str:
@@ -206,7 +173,7 @@ def _sufferer(part: ComponentSnapshot, snapshot: SystemSnapshot) -> str:
         for wait in member.waits
         if PART_OF.get(wait.waits_for, wait.waits_for) == part.name
     ]
-    longest: WaitSnapshot | None = max(waits, key=lambda wait: wait.waited_seconds, default=None)
+    longest: WaitReport | None = max(waits, key=lambda wait: wait.waited_seconds, default=None)
     if longest is None:
         return ""
     waited = format_duration(longest.waited_seconds)
@@ -271,16 +238,10 @@ def _advice_for_busy(part: ComponentSnapshot) -> str:
     return f"ask again in a moment; if this lasts, `kill -KILL {part.pid}` has it restarted"
 
 
-def is_for_an_answer(wait: WaitSnapshot) -> bool:
-    """Returns true if the wait is for any answer at all, not for a certain state."""
-    called = CALLED.format(wait.waits_for)
-    return called in wait.reason or any(word in wait.reason for word in SILENT)
-
-
-def link_hint(snapshot: SystemSnapshot, wait: WaitSnapshot) -> str:
+def link_hint(snapshot: SystemSnapshot, wait: WaitReport) -> str:
     """Returns a hint for a wait for a part that answers others; empty if it does not."""
     part = snapshot.part(PART_OF.get(wait.waits_for, wait.waits_for))
-    if part is None or part.reply is not ProbeState.ANSWERS or not is_for_an_answer(wait):
+    if part is None or part.reply is not ProbeState.ANSWERS or wait.kind != WaitKind.NO_ANSWER:
         return ""
     return f"; {display_name(part.name)} answers here: {ADVICE}"
 
@@ -289,7 +250,7 @@ def find_unreachable(snapshot: SystemSnapshot) -> Diagnosis | None:
     """Finds a part that the stage needs and the synchronizer does not hear, though both are up."""
     running = snapshot.running
     for part in _unreachable(snapshot):
-        if running is not None and part.name in running.roles:
+        if running is not None and part.name in running.open_roles:
             return Diagnosis(
                 state=DiagnosisState.BROKEN,
                 cause=f"{part.name} unheard",
@@ -329,7 +290,7 @@ def _silence(part: ComponentSnapshot, snapshot: SystemSnapshot) -> float:
     return min((member.silent_seconds for member in there), default=0.0)
 
 
-def _is_at(member: MemberSnapshot, part: ComponentSnapshot) -> bool:
+def _is_at(member: MemberReport, part: ComponentSnapshot) -> bool:
     return member.role == part.name and member.address == part.address
 
 
@@ -337,19 +298,19 @@ def _is_at(member: MemberSnapshot, part: ComponentSnapshot) -> bool:
 class WaitChain:
     """Waits, each for the owner of the next; the target of the last one does not wait."""
 
-    links: tuple[WaitSnapshot, ...]
+    links: tuple[WaitReport, ...]
     end: str
     """The target of the last wait."""
 
     @property
-    def root(self) -> WaitSnapshot | None:
+    def root(self) -> WaitReport | None:
         """The wait that all others depend on."""
         return self.links[-1] if self.links else None
 
 
 def wait_chain_of(snapshot: SystemSnapshot) -> WaitChain:
     """Follows the waits from the trainer, or from the explorer if no trainer is at work."""
-    links: list[WaitSnapshot] = []
+    links: list[WaitReport] = []
     seen: set[str] = set()
     owner = "trainer" if _at_work(snapshot, "trainer") else "explorer"
     while owner in ROLES and owner not in seen:
@@ -377,8 +338,7 @@ def find_failing_loop(snapshot: SystemSnapshot) -> Diagnosis | None:
     """Finds a loop of the data path that fails; the run stalls as long as it does."""
     running = snapshot.running
     for wait in _loop_waits(snapshot, LoopKind.DATA_PATH):
-        is_of_one = f"({EXPERIMENT}" in wait.reason
-        if is_of_one and (running is None or f"({EXPERIMENT}{running.id}," not in wait.reason):
+        if wait.experiment_id and (running is None or wait.experiment_id != running.id):
             continue  # another run waits for it
         return Diagnosis(
             state=DiagnosisState.BROKEN,
@@ -392,16 +352,16 @@ def find_failing_loop(snapshot: SystemSnapshot) -> Diagnosis | None:
     return None
 
 
-def _loop_waits(snapshot: SystemSnapshot, kind: LoopKind) -> list[WaitSnapshot]:
+def _loop_waits(snapshot: SystemSnapshot, kind: LoopKind) -> list[WaitReport]:
     members = [member for role in ROLES for member in live_members(snapshot, role)]
     return [wait for member in members for wait in member.waits if wait.waits_for == kind]
 
 
-def live_members(snapshot: SystemSnapshot, role: str) -> list[MemberSnapshot]:
+def live_members(snapshot: SystemSnapshot, role: str) -> list[MemberReport]:
     """Returns the role's live members on the running experiment or on none, one per address."""
     running = snapshot.running
     own = (running.id if running else "", "")
-    newest: dict[str, MemberSnapshot] = {}
+    newest: dict[str, MemberReport] = {}
     for member in snapshot.members or ():
         if member.role != role or member.silent_seconds > LIVE_SECONDS:
             continue
@@ -415,28 +375,26 @@ def _at_work(snapshot: SystemSnapshot, role: str) -> bool:
     return any(member.experiment_id for member in live_members(snapshot, role))
 
 
-def _decisive(members: list[MemberSnapshot]) -> WaitSnapshot | None:
+def _decisive(members: list[MemberReport]) -> WaitReport | None:
     """Returns the longest wait; waits for work or for a batch count only if there is no other."""
     waits = [wait for member in members for wait in member.waits if wait.waits_for not in LOOPS]
-    others = [wait for wait in waits if wait.waits_for != "buffer" or is_for_an_answer(wait)]
+    others = [
+        wait for wait in waits if wait.waits_for != "buffer" or wait.kind == WaitKind.NO_ANSWER
+    ]
     return max(others or waits, key=lambda wait: wait.waited_seconds, default=None)
 
 
-def _next(snapshot: SystemSnapshot, wait: WaitSnapshot) -> str:
+def _next(snapshot: SystemSnapshot, wait: WaitReport) -> str:
     """Returns the part that must act so that this wait ends."""
-    for words, what in OUTSIDE.items():
-        if words in wait.reason:
-            return what
-    if wait.waits_for != "buffer" or is_for_an_answer(wait):
+    if wait.kind in OUTSIDE:
+        return wait.kind
+    if wait.waits_for != "buffer" or wait.kind == WaitKind.NO_ANSWER:
         return wait.waits_for
     if _decisive(live_members(snapshot, "buffer")) is not None:
         return "buffer"
     running = snapshot.running
     if wait.owner == "trainer":
-        return "explorer" if running is not None and "explorer" in running.roles else "buffer"
-    return "trainer" if _at_work(snapshot, "trainer") and _is_idle(wait) else "buffer"
-
-
-def _is_idle(wait: WaitSnapshot) -> bool:
-    """Returns false for an explorer with uncommitted results: it waits for the buffer itself."""
-    return "to be committed" not in wait.reason
+        return "explorer" if running is not None and "explorer" in running.open_roles else "buffer"
+    # An explorer with uncommitted results waits for the buffer itself.
+    is_idle = wait.kind != WaitKind.COMMIT
+    return "trainer" if _at_work(snapshot, "trainer") and is_idle else "buffer"

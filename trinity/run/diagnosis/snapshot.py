@@ -1,15 +1,16 @@
-"""The snapshot that a diagnosis is made from: components, members, waits, CPU time."""
+"""The snapshot that a diagnosis is made from: a run's state, its processes, their CPU time."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
+from trinity.run.state import RunReport
+
 NANO = 1e-9
 BUSY_SHARE = 0.2
 """A process that uses or wants a smaller share of the time is not slowed by the processors."""
-NEVER = -1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,127 +112,21 @@ class RecentExit:
     seconds_ago: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitSnapshot:
-    """Something that a member waits for."""
+class SystemSnapshot(RunReport):
+    """A run at one moment, with the parts that run it."""
 
-    owner: str
-    waits_for: str
-    reason: str
-    waited_seconds: float
-    deadline_seconds: float = 0.0
-    """Time until it gives up; 0 when it never does."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndedWaitSnapshot:
-    """A wait that has ended."""
-
-    role: str
-    """Of the process that waited."""
-    owner: str
-    waits_for: str
-    reason: str
-    waited_seconds: float
-    ended_seconds_ago: float
-    stage: str = ""
-    experiment_id: str = ""
-    """Empty if its process worked on none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberSnapshot:
-    """A service as it described itself `silent_seconds` ago."""
-
-    role: str
-    activity: str
-    address: str = ""
-    experiment_id: str = ""
-    stage: str = ""
-    silent_seconds: float = 0.0
-    waits: tuple[WaitSnapshot, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExperimentSnapshot:
-    """One experiment."""
-
-    id: str
-    label: str
-    state: str
-    reason: str = ""
-    stage: str = ""
-    """The running stage."""
-    roles: tuple[str, ...] = ()
-    """Roles that have not finished that stage."""
-    turn: str = ""
-    """The turn on a device that engine and trainer share, in words; empty without one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageProgress:
-    """The open work of one stage, and its progress."""
-
-    experiment_id: str
-    stage: str
-    num_pending: int = 0
-    num_leased: int = 0
-    trained_step: int = 0
-    total_steps: int = 0
-    step_age_seconds: float = NEVER
-    step_seconds: float = 0.0
-    num_recent_runs: int = 0
-    num_recent_lost: int = 0
-    recent_loss: str = ""
-    refill_round: int = 0
-    num_refused: int = 0
-    """Results in the dead-letter table."""
-    refusal: str = ""
-    """The reason for the newest of them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemSnapshot:
-    """A run at one moment; parts that could not be queried are None."""
-
-    parts: tuple[ComponentSnapshot, ...]
+    parts: tuple[ComponentSnapshot, ...] = ()
     """Each after those that it depends on."""
-    members: tuple[MemberSnapshot, ...] | None = None
-    experiments: tuple[ExperimentSnapshot, ...] | None = None
-    """Newest first."""
-    work: tuple[StageProgress, ...] | None = None
-    unanswered: str = ""
-    """The reason why something could not be queried."""
     full_disk: str = ""
     """The run's directory, if its disk is full."""
-    ended_waits: tuple[EndedWaitSnapshot, ...] = ()
-    """The newest first; empty where the synchronizer stores none."""
+
+    @classmethod
+    def with_parts(
+        cls, state: RunReport, parts: Iterable[ComponentSnapshot], full_disk: str = ""
+    ) -> Self:
+        """Adds the parts to a state."""
+        return cls(**dict(state), parts=tuple(parts), full_disk=full_disk)
 
     def part(self, name: str) -> ComponentSnapshot | None:
         """Returns the part with that name."""
         return next((part for part in self.parts if part.name == name), None)
-
-    @property
-    def running(self) -> ExperimentSnapshot | None:
-        """The experiment that is worked on: the oldest running one."""
-        running = [
-            experiment for experiment in self.experiments or () if experiment.state == "running"
-        ]
-        return running[-1] if running else None
-
-    @property
-    def own_ended_waits(self) -> tuple[EndedWaitSnapshot, ...]:
-        """The waits that ended in the experiment that is worked on, and those of idle processes."""
-        mine = ("", self.running.id) if self.running is not None else None
-        return tuple(
-            wait for wait in self.ended_waits if mine is None or wait.experiment_id in mine
-        )
-
-    @property
-    def stage_progress(self) -> StageProgress | None:
-        """The open work of the running stage."""
-        running = self.running
-        if running is None:
-            return None
-        mine = [work for work in self.work or () if work.experiment_id == running.id]
-        return next((work for work in mine if work.stage == running.stage), None)

@@ -12,17 +12,16 @@ from trinity.api.v1 import synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.errors import RunFailed
 from trinity.run.diagnosis.diagnose import diagnose
 from trinity.run.diagnosis.gather import gather
-from trinity.run.diagnosis.rules import Diagnosis, DiagnosisState, format_duration
+from trinity.run.diagnosis.rules import Diagnosis, DiagnosisState
 from trinity.run.diagnosis.snapshot import SystemSnapshot
 from trinity.run.local.run_file import read_running
+from trinity.run.output import format_duration
 from trinity.run.progress.lines import LineSink
 from trinity.run.progress.view import RunView
-from trinity.runtime.presence import SERVING_AT
+from trinity.runtime.members import MemberPhase
 from trinity.runtime.rpc.limits import CALL_SECONDS
 
 POLL_SECONDS = 0.5
-PREPARING = ("starting the engine", "starting the ranks", "opening the stage", "loading the model")
-"""Prefix of the activity that gives a served model's address."""
 ROLES = {synchronizer_pb2.ROLE_EXPLORER: "explorer", synchronizer_pb2.ROLE_TRAINER: "trainer"}
 REPEAT_SECONDS = 5.0
 """Time until the first repeated report; each later one takes twice as long."""
@@ -55,7 +54,7 @@ class StartupReporter:
         role = ROLES.get(member.role)
         if role is None:
             return
-        if member.activity not in PREPARING:
+        if member.phase != synchronizer_pb2.MEMBER_PHASE_PREPARING:
             if (over := self._by_member.pop(member.id, None)) is not None:
                 self.reporter.print_line(f"{role}: ready after {format_duration(now - over.since)}")
             self._report_served(role, member)
@@ -76,7 +75,7 @@ class StartupReporter:
 
     def _report_served(self, role: str, member: synchronizer_pb2.Member) -> None:
         """Reports the address of a served model whenever it changes."""
-        if not member.activity.startswith(SERVING_AT):
+        if member.phase != synchronizer_pb2.MEMBER_PHASE_SERVING:
             return
         if self._served.get(member.id) != member.activity:
             self._served[member.id] = member.activity
@@ -139,7 +138,8 @@ class StallNotifier:
 
 def without_startup(verdict: Diagnosis, snapshot: SystemSnapshot) -> Diagnosis:
     """Leaves out what `report_startup` reports itself: a model that takes long to load."""
-    preparing = (member.role for member in snapshot.members or () if member.activity in PREPARING)
+    members = snapshot.members or ()
+    preparing = (member.role for member in members if member.phase == MemberPhase.PREPARING)
     if verdict.state is DiagnosisState.HELD and verdict.owner in preparing:
         return WORKING
     return verdict

@@ -78,22 +78,11 @@ class LineReporter:
         stage = view.stages.get(event.stage)
         if stage is None:
             return
-        match event.WhichOneof("event"):
-            case "opened":
-                self._write(f"[{stage.name}] {_extent(stage, event.opened)}")
-            case "samples":
-                for line in sample_lines(stage):
-                    self._write(line)
-            case "step":
-                self._write_all(self._notices.counts())
-                self._step(stage, event.step)
-            case "evaluation":
-                self._write(evaluation_line(stage.evaluations[-1]))
-            case "notice":
-                self._write_all(self._notices.shown(stage.name, event.notice.text))
-            case "changed":
-                for change in event.changed.changes:
-                    self._write(f"[{stage.name}] changed {change_text(change)}")
+        if event.WhichOneof("event") == "opened":
+            self._write(f"[{stage.name}] {_extent(stage, event.opened)}")
+        self._write_all(event_lines(stage, event, self._notices))
+        if event.WhichOneof("event") == "step":
+            self._step(stage, event.step)
 
     def refresh(self, view: RunView) -> None:
         """Does nothing: there is nothing to redraw."""
@@ -107,13 +96,31 @@ class LineReporter:
             self._write(line)
 
     def _step(self, stage: StageProgressView, step: buffer_pb2.StepTrained) -> None:
-        for line in warning_lines(stage):
-            self._write(line)
         now = time.monotonic()
         if now < self._next_step_line and step.step != stage.total_steps:
             return
         self._next_step_line = now + MIN_SECONDS_BETWEEN_STEP_LINES
         self._write(step_line(stage, step.replayed))
+
+
+def event_lines(
+    stage: StageProgressView, event: buffer_pb2.ProgressEvent, notices: RepeatedNotices
+) -> list[str]:
+    """Returns the lines for an event that every reporter shows; `stage` has applied it."""
+    match event.WhichOneof("event"):
+        case "samples":
+            return sample_lines(stage)
+        case "step":
+            return [*notices.counts(), *warning_lines(stage)]
+        case "evaluation":
+            return [evaluation_line(stage.evaluations[-1])]
+        case "notice":
+            return notices.shown(stage.name, event.notice.text)
+        case "changed":
+            changes = event.changed.changes
+            return [f"[{stage.name}] changed {change_text(change)}" for change in changes]
+        case _:
+            return []
 
 
 def step_line(stage: StageProgressView, replayed: bool) -> str:

@@ -21,11 +21,9 @@ from trinity.run.progress.lines import (
     LineReporter,
     LineSink,
     RepeatedNotices,
-    evaluation_line,
-    sample_lines,
-    warning_lines,
+    event_lines,
 )
-from trinity.run.progress.view import RunView, StageProgressView, change_text, failed_runs_text
+from trinity.run.progress.view import RunView, StageProgressView, failed_runs_text
 
 BAR_WIDTH = 40
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -56,19 +54,7 @@ class ScreenReporter:
         stage = view.stages.get(event.stage)
         if stage is None:
             return
-        match event.WhichOneof("event"):
-            case "samples":
-                for line in sample_lines(stage):
-                    self.print_line(line)
-            case "step":
-                self._print_all([*self._notices.counts(), *warning_lines(stage)])
-            case "evaluation":
-                self.print_line(evaluation_line(stage.evaluations[-1]))
-            case "notice":
-                self._print_all(self._notices.shown(stage.name, event.notice.text))
-            case "changed":
-                for change in event.changed.changes:
-                    self.print_line(f"[{stage.name}] changed {change_text(change)}")
+        self._print_all(event_lines(stage, event, self._notices))
 
     def _print_all(self, lines: Iterable[str]) -> None:
         for line in lines:

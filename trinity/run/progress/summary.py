@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 import trinity
 from trinity.run.progress.view import Evaluation, RunView, StageProgressView, change_text
@@ -35,37 +35,13 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class SummaryMetric(_Part):
-    """A metric's mean with its standard error over n tasks."""
-
-    mean: float
-    standard_error: float
-    n: int
-    of_runs: dict[str, float] = Field(default_factory=dict)
-    """If a task has several runs: `std@4`, `best@2`, `worst@2`, `pass@2`, as means over tasks."""
-
-
-class EvaluationSummary(_Part):
-    """One evaluation."""
-
-    stage: str
-    version: int
-    taskset: str
-    num_failed: int
-    num_runs: int
-    failed_count_zero: bool
-    """True if failed runs have 0 in every score; else they are in no figure."""
-    metrics: dict[str, SummaryMetric]
-    seconds: float
-
-
 class TasksetSummary(_Part):
     """The evaluations of one taskset that had at least one successful run."""
 
     taskset: str
-    first: EvaluationSummary
-    best: EvaluationSummary
-    final: EvaluationSummary
+    first: Evaluation
+    best: Evaluation
+    final: Evaluation
 
 
 class StageSummary(_Part):
@@ -79,7 +55,7 @@ class StageSummary(_Part):
     seconds: float
     """Time from its opening to its last event, over all starts and the time between them."""
     seconds_to_first_batch: float
-    evaluations: tuple[EvaluationSummary, ...]
+    evaluations: tuple[Evaluation, ...]
     rewards: tuple[float, ...]
     """Mean reward of each batch in order of its step; empty without rollout."""
     changes: tuple[str, ...] = ()
@@ -92,9 +68,9 @@ class RunSummary(_Part):
     label: str
     state: str
     reason: str
-    first_evaluation: EvaluationSummary | None
-    final_evaluation: EvaluationSummary | None
-    best_evaluation: EvaluationSummary | None
+    first_evaluation: Evaluation | None
+    final_evaluation: Evaluation | None
+    best_evaluation: Evaluation | None
     """These three are of the headline's taskset."""
     tasksets: tuple[TasksetSummary, ...] = ()
     """The same for each taskset; the headline's comes first."""
@@ -172,9 +148,9 @@ def _tasksets(view: RunView) -> Iterator[TasksetSummary]:
         if measured:
             yield TasksetSummary(
                 taskset=taskset,
-                first=_evaluation(measured[0]),
-                best=_evaluation(max(measured, key=lambda done: done.headline().mean)),
-                final=_evaluation(measured[-1]),
+                first=measured[0],
+                best=max(measured, key=lambda done: done.headline().mean),
+                final=measured[-1],
             )
 
 
@@ -189,28 +165,7 @@ def _stage(stage: StageProgressView) -> StageSummary:
         tokens=stage.num_tokens,
         seconds=stage.seconds,
         seconds_to_first_batch=waited,
-        evaluations=tuple(_evaluation(done) for done in stage.evaluations),
+        evaluations=tuple(stage.evaluations),
         rewards=tuple(reward for reward in rewards if reward is not None),
         changes=tuple(change_text(change) for change in stage.changes),
-    )
-
-
-def _evaluation(done: Evaluation) -> EvaluationSummary:
-    return EvaluationSummary(
-        stage=done.stage,
-        version=done.version,
-        taskset=done.taskset,
-        num_failed=done.num_failed,
-        num_runs=done.num_runs,
-        failed_count_zero=done.failed_count_zero,
-        metrics={
-            name: SummaryMetric(
-                mean=value.mean,
-                standard_error=value.standard_error,
-                n=value.n,
-                of_runs=dict(value.of_runs),
-            )
-            for name, value in done.metrics.items()
-        },
-        seconds=done.seconds,
     )

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from trinity.api.v1 import buffer_pb2
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 
@@ -39,15 +41,16 @@ def _kept(metrics: Mapping[str, float], names: tuple[str, ...]) -> Metrics:
     return {name: metrics[name] for name in names if name in metrics}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeanWithError:
+class MeanWithError(BaseModel):
     """A mean with its standard error over n tasks."""
+
+    model_config = ConfigDict(frozen=True)
 
     mean: float
     standard_error: float
     n: int
-    of_runs: Mapping[str, float] = field(default_factory=dict)
-    """`std@4`, `best@2`, `pass@2`..., if a task has several runs."""
+    of_runs: dict[str, float] = Field(default_factory=dict)
+    """If a task has several runs: `std@4`, `best@2`, `worst@2`, `pass@2`, as means over tasks."""
 
 
 class FailedRuns(Protocol):
@@ -77,17 +80,19 @@ def failed_runs_text(done: FailedRuns) -> str:
 NOTHING_MEASURED = MeanWithError(mean=float("nan"), standard_error=float("nan"), n=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
+class Evaluation(BaseModel):
     """One measured version."""
+
+    model_config = ConfigDict(frozen=True)
 
     stage: str
     version: int
     taskset: str
-    num_tasks: int
+    num_tasks: int = 0
     num_failed: int
     num_runs: int
     failed_count_zero: bool
+    """True if failed runs have 0 in every score; else they are in no figure."""
     metrics: dict[str, MeanWithError]
     seconds: float
 

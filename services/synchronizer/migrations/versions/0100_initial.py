@@ -48,6 +48,7 @@ CREATE TABLE member (
     experiment_id uuid,
     stage text NOT NULL,
     activity text NOT NULL,
+    phase text NOT NULL,
     version bigint NOT NULL,
     pinned_versions bigint[] NOT NULL,
     waits jsonb NOT NULL,
