@@ -24,9 +24,10 @@ class _FirstImport:
     def find_spec(name: str, *_: object) -> "ModuleSpec | None":
         if not name.startswith((*ROOTS_OF_TRINITY_RFT, *_IN_BOTH)):
             return None
-        from trinity.rft.import_hook import FINDER
+        from importlib import import_module
 
-        return FINDER.find_spec(name)
+        spec: ModuleSpec | None = import_module("trinity.rft.import_hook").FINDER.find_spec(name)
+        return spec
 
 
 sys.meta_path.insert(0, _FirstImport)
