@@ -166,7 +166,7 @@ def find_run(config: Path | None, job_dir: Path | None) -> tuple[Path, RunningSt
 
     Raises: UserError if nothing runs there.
     """
-    directory = _job_dir(config, job_dir)
+    directory = find_job_dir(config, job_dir)
     running = _running(directory)
     if running is None:
         raise UserError(f"no run is going on in {directory}{_why_not(directory)}")
@@ -184,11 +184,6 @@ def running_stack(directory: Path) -> RunningStack | None:
     return running
 
 
-def find_job_dir(config: Path | None, job_dir: Path | None) -> Path:
-    """Returns the directory of the run, running or stopped."""
-    return _job_dir(config, job_dir)
-
-
 def _why_not(directory: Path) -> str:
     """Explains why no run is going on, as the end of a sentence."""
     if (process := _launcher_pid(directory)) is not None:
@@ -203,7 +198,8 @@ def _why_not(directory: Path) -> str:
     return f": it has failed ({summary.reason}); `trinity run` goes on with it"
 
 
-def _job_dir(config: Path | None, job_dir: Path | None) -> Path:
+def find_job_dir(config: Path | None, job_dir: Path | None) -> Path:
+    """Returns the directory of the run, running or stopped."""
     if config is not None and job_dir is not None:
         raise UserError(f"--config {config} and --job-dir {job_dir} both name a run: leave one out")
     if job_dir is not None:

@@ -130,7 +130,7 @@ def test_who_renders_is_told_where_weights_cannot_go_from_memory() -> None:
     stage = deployment_of("addition").plan.stages[-1]
     sync = stage.config.synchronizer.model_copy(update={"sync_method": "nccl"})
     deployment = with_stage(config=stage.config.model_copy(update={"synchronizer": sync}))
-    assert not render_notes(deployment, "compose", "one-node")
+    assert not [*render_notes(deployment, "compose", "one-node")]
     places: tuple[tuple[Target, Overlay], ...] = (
         ("k8s", "one-node"),
         ("k8s", "cluster"),

@@ -224,12 +224,8 @@ def _copy(source: Path, target: Path) -> None:
 
 def render_notes(
     deployment: ExperimentDeployment, target: Target, overlay: Overlay
-) -> tuple[str, ...]:
-    """Returns the notes as sentences; there may be none."""
-    return tuple(_notes(deployment, target, overlay))
-
-
-def _notes(deployment: ExperimentDeployment, target: Target, overlay: Overlay) -> Iterator[str]:
+) -> Iterator[str]:
+    """Yields the notes as sentences; there may be none."""
     if names := deployment.model_variables:
         yield _of_models(" and ".join(names), target)
     if FUNCTION_TRUST in deployment.environment("buffer"):

@@ -125,11 +125,10 @@ def _suspects(snapshot: SystemSnapshot) -> list[ComponentSnapshot]:
     """Returns the parts in order; if a process is gone or stopped, silent ones come last."""
     if not any(part.condition in NEVER_ANSWERS for part in snapshot.parts):
         return list(snapshot.parts)
-    return sorted(snapshot.parts, key=_is_slow_at_most)
-
-
-def _is_slow_at_most(part: ComponentSnapshot) -> bool:
-    return part.condition not in NEVER_ANSWERS and part.reply is ProbeState.SILENT
+    return sorted(
+        snapshot.parts,
+        key=lambda part: part.condition not in NEVER_ANSWERS and part.reply is ProbeState.SILENT,
+    )
 
 
 def fault_of(part: ComponentSnapshot) -> str:
@@ -284,14 +283,11 @@ def _describe_cut(part: ComponentSnapshot, snapshot: SystemSnapshot) -> str:
 
 def _silence(part: ComponentSnapshot, snapshot: SystemSnapshot) -> float:
     """Returns the silence of the newest member at this part's address; 0 if there is none."""
-    there = [member for member in snapshot.members or () if _is_at(member, part)]
+    alike = [member for member in snapshot.members or () if member.role == part.name]
+    there = [member for member in alike if member.address == part.address]
     if part.reply is not ProbeState.ANSWERS:
         return 0.0
     return min((member.silent_seconds for member in there), default=0.0)
-
-
-def _is_at(member: MemberReport, part: ComponentSnapshot) -> bool:
-    return member.role == part.name and member.address == part.address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

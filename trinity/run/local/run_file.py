@@ -4,7 +4,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from trinity.run.local.addresses import ServiceAddresses
 from trinity.run.local.reaper import lock_owner_pid
@@ -50,18 +51,7 @@ def read_running(job_dir: Path) -> RunningStack | None:
         return None
     if fields["launcher_pid"] != lock_owner_pid(job_dir):
         return None
-    return RunningStack(
-        addresses=ServiceAddresses(**fields["addresses"]),
-        launcher_pid=fields["launcher_pid"],
-        supervisor_pid=fields["supervisor_pid"],
-        pids=fields["pids"],
-        started_at=datetime.fromisoformat(fields["started_at"]),
-        deaths={name: _death(death) for name, death in fields["deaths"].items()},
-    )
-
-
-def _death(fields: dict[str, Any]) -> ProcessExit:
-    return ProcessExit(**{**fields, "at": datetime.fromisoformat(fields["at"])})
+    return TypeAdapter(RunningStack).validate_python(fields)
 
 
 def remove_run_file(job_dir: Path) -> None:

@@ -77,18 +77,12 @@ def render(view: RunView, title: str) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for stage in stages:
         name, clock = escape(stage.name), figures.format_clock(stage.seconds)
-        table.add_row(name, _bar(stage), _steps(stage), clock)
+        total, steps = stage.total_steps or 1, f"{stage.last_step}/{stage.total_steps or '?'}"
+        bar = ProgressBar(total=total, completed=stage.last_step, width=BAR_WIDTH)
+        table.add_row(name, bar, steps, clock)
     started = [stage for stage in stages if stage.opened_millis]
     details = _details(started[-1]) if started else Text("starting")
     return Panel(Group(table, Text(), details), title=escape(title), title_align="left")
-
-
-def _bar(stage: StageProgressView) -> RenderableType:
-    return ProgressBar(total=stage.total_steps or 1, completed=stage.last_step, width=BAR_WIDTH)
-
-
-def _steps(stage: StageProgressView) -> str:
-    return f"{stage.last_step}/{stage.total_steps or '?'}"
 
 
 def _details(stage: StageProgressView) -> RenderableType:

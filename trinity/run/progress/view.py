@@ -32,11 +32,6 @@ def shown_step_metrics(metrics: Mapping[str, float]) -> Metrics:
     return _kept(metrics, STEP_METRICS) | warnings
 
 
-def shown_batch_metrics(metrics: Mapping[str, float]) -> Metrics:
-    """Returns a batch's metrics that are shown."""
-    return _kept(metrics, BATCH_METRICS)
-
-
 def _kept(metrics: Mapping[str, float], names: tuple[str, ...]) -> Metrics:
     return {name: metrics[name] for name in names if name in metrics}
 
@@ -208,7 +203,7 @@ class RunView:
                 stage.opened_millis = stage.opened_millis or event.unix_millis
             case "batch":
                 stage.first_batch_millis = stage.first_batch_millis or event.unix_millis
-                stage.batches[event.batch.step] = shown_batch_metrics(event.batch.metrics)
+                stage.batches[event.batch.step] = _kept(event.batch.metrics, BATCH_METRICS)
                 stage.batch_rows[event.batch.step] = event.batch.num_rows
             case "step":
                 stage.steps[event.step.step] = shown_step_metrics(event.step.metrics)
