@@ -39,7 +39,7 @@ from trinity.config.schema.explorer import EngineConfig
 from trinity.config.schema.model import ModelConfig
 from trinity.config.sizing.stage_sizes import engine_remedies, is_out_of_memory
 from trinity.errors import UserError
-from trinity.runtime.http_connections import ConnectionTable, HttpLimits
+from trinity.runtime.http.connections import ConnectionTable, HttpLimits
 from trinity.runtime.json_values import JsonObject
 from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.retry import RetryPolicy, deadline

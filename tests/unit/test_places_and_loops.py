@@ -155,10 +155,11 @@ LOOPS: dict[str, dict[str, str]] = {
         ),
     },
     "its process": {
-        "trinity/runtime/bounded_listener.py": (
+        "trinity/runtime/http/listener.py": (
             "BoundedListener._accept_all BoundedListener._admit BoundedListener._sweep "
             "BoundedListener.start"
         ),
+        "trinity/runtime/http/server.py": "HttpServer._keep_date HttpServer.start",
         "trinity/runtime/life.py": "LifeSigns.on_disk",
         "services/explorer/clients/buffer.py": "LeaseKeeper.renew_until_cancelled",
         "services/explorer/clients/watch_feed.py": "WatchFeed.follow_stream",
@@ -236,7 +237,7 @@ LOOPS: dict[str, dict[str, str]] = {
         ),
         "services/explorer/engine/vllm.py": "VllmEngine._stream",
         "services/explorer/engine/weight_transfer.py": "WeightLoader._await_with_health_checks",
-        "services/explorer/openai_api/handler.py": "EventStream.stream_response",
+        "services/explorer/openai_api/handler.py": "EventStream.send_answer",
         "services/explorer/rollout/isolated_workflows.py": "IsolatedSpec._run",
         "services/explorer/rollout/runner.py": (
             "AttemptRunner._once_begun DeadlineTasks.run_with_deadline"

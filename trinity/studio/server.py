@@ -1,23 +1,25 @@
 """Serves Studio's pages: Streamlit under uvicorn, behind the gate."""
 
+import asyncio
 import importlib
 import logging
+import signal
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import streamlit as st
-import uvicorn
 from starlette.middleware import Middleware
 from streamlit.components.v2.component_manager import BidiComponentManager
 from streamlit.starlette import App
 from streamlit.web import bootstrap
 
 from trinity.runtime.host_port import join_address
-from trinity.runtime.http_connections import HttpLimits
+from trinity.runtime.http.connections import ConnectionTable, HttpLimits
+from trinity.runtime.http.server import HttpServer
 from trinity.runtime.security.credentials import Credentials
-from trinity.studio.bounded_http import BoundedServer
 from trinity.studio.context import StudioContext, StudioOptions, set_context
 from trinity.studio.frames import MAX_FRAME_BYTES, VALUE_LOGGERS, OneLineOfValues
 from trinity.studio.gate import TOKEN_PARAMETER, Admission, Gate, Site
@@ -111,29 +113,26 @@ def serve(
         allows_changes=options.allows_changes,
     )
     preloads = Middleware(Preloads, header=preload_header())
-    server = BoundedServer(
-        uvicorn.Config(
-            App(SCRIPT, middleware=[gate, preloads, Middleware(StaticFiles)]),
-            http="h11",  # as BoundedProtocol
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            ws_max_size=MAX_FRAME_BYTES,
-            timeout_graceful_shutdown=GRACE_SECONDS,
-            ssl_context_factory=listening.context_factory(),
-        ),
-        HttpLimits.from_open_files(),
-        listener,
-    )
+    app = App(SCRIPT, middleware=[gate, preloads, Middleware(StaticFiles)])
     for line in _greeting(served):
         say(line)
     # Meanwhile the browser loads its own scripts.
     threading.Thread(target=importlib.import_module, args=(FIRST_PAGE,), daemon=True).start()
     try:
-        server.serve_forever()
+        asyncio.run(_serve_until_interrupted(app, listening, listener))
     finally:
         context.close()
+
+
+async def _serve_until_interrupted(app: App, listening: Listening, listener: socket.socket) -> None:
+    table = ConnectionTable(HttpLimits.from_open_files())
+    server = HttpServer(app, table=table, max_frame_bytes=MAX_FRAME_BYTES)
+    interrupted = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, interrupted.set)
+    await server.start(listener, listening.tls_context())
+    await interrupted.wait()
+    await server.stop(GRACE_SECONDS)
 
 
 def skip_foreign_components() -> None:

@@ -4,28 +4,18 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
-from typing import TYPE_CHECKING
+from email.message import Message
+
+from starlette.requests import Request
 
 from services.explorer.openai_api.errors import InvalidApiRequest
 from trinity.runtime.json_values import parse_untrusted
-
-if TYPE_CHECKING:
-    from aiohttp import web
 
 BODY_SECONDS = 30.0
 MAX_BODY_BYTES = 16 << 20
 MAX_BODIES_BYTES = 256 << 20
 """Limit of all bodies of an address that are being read at the same time."""
 UTF_8 = ("utf-8", "utf8")
-
-
-@cache
-def body_arrived_key() -> "web.RequestKey[partial[None]]":
-    """Returns the key of a request for what is called when its body has arrived."""
-    from aiohttp import web
-
-    return web.RequestKey("body_arrived", partial)
 
 
 @dataclass(eq=False, slots=True)
@@ -50,21 +40,16 @@ class BodyReader:
         self._max_bytes = max_bytes
         self._uploads: set[_Upload] = set()
 
-    async def read_json(self, request: "web.Request") -> object:
+    async def read_json(self, request: Request) -> object:
         """Returns the parsed body; raises InvalidApiRequest."""
         _check_headers(request)
-        content = await self._read(request)
-        if (body_arrived := request.get(body_arrived_key())) is not None:
-            body_arrived()
-        return parse_json(content)
+        return parse_json(await self._read(request))
 
-    async def _read(self, request: "web.Request") -> bytes:
-        from aiohttp import web
-
+    async def _read(self, request: Request) -> bytes:
         try:
             async with asyncio.timeout(self._seconds) as limit:
                 with self._upload(limit) as upload:
-                    async for chunk in request.content.iter_any():
+                    async for chunk in request.stream():
                         upload.content += chunk
                         self._check_sizes(upload)
                     return bytes(upload.content)
@@ -75,8 +60,6 @@ class BodyReader:
                 code="request_timeout",
                 status=408,
             ) from error
-        except web.RequestPayloadError as error:
-            raise InvalidApiRequest("the body is not encoded as its headers say") from error
 
     @contextmanager
     def _upload(self, limit: asyncio.Timeout) -> Iterator[_Upload]:
@@ -98,12 +81,13 @@ class BodyReader:
             largest.limit.reschedule(asyncio.get_running_loop().time())
 
 
-def _check_headers(request: "web.Request") -> None:
+def _check_headers(request: Request) -> None:
     """Refuses other encodings than UTF-8: decoding some of them takes quadratic time."""
-    charset = (request.charset or UTF_8[0]).lower()
-    if charset not in UTF_8:
+    content_type = Message()
+    content_type["content-type"] = request.headers.get("content-type", "")
+    if content_type.get_content_charset(UTF_8[0]) not in UTF_8:
         raise InvalidApiRequest("a body is JSON in UTF-8: leave out `charset`")
-    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise InvalidApiRequest("a body is not compressed here: leave out `Content-Encoding`")
 
 

@@ -1,21 +1,28 @@
 """JSON responses and errors in the format of OpenAI's API, and the application that sends them."""
 
+import json
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from trinity.errors import UserError
 from trinity.runtime.logs import RateLimitedLog
 from trinity.types import JsonObject
 
-if TYPE_CHECKING:
-    from aiohttp import web
-
 _limited = RateLimitedLog(logging.getLogger(__name__))
 
 INVALID = "invalid_request_error"
 MAX_SHOWN_CHARACTERS = 200
-Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
+Answer: TypeAlias = Callable[[Request, Send], Awaitable[Response | None]]
+"""Answers a request; returns None if it has sent the answer itself."""
 
 
 class InvalidApiRequest(ValueError):
@@ -37,28 +44,23 @@ class InvalidApiRequest(ValueError):
         self.status = status
 
 
-def bearer_token(request: "web.Request") -> str:
+def bearer_token(request: Request) -> str:
     """Returns the key or token of a request; empty if it has none.
 
-    The scheme may be written in any case (RFC 9110, 11.1); characters that are not text are
-    replaced.
+    The scheme may be written in any case (RFC 9110, 11.1).
     """
-    scheme, _, bearer = request.headers.get("Authorization", "").strip().partition(" ")
-    if scheme.lower() != "bearer":
-        return ""
-    return bearer.strip().encode(errors="replace").decode()
+    scheme, _, bearer = request.headers.get("authorization", "").strip().partition(" ")
+    return bearer.strip() if scheme.lower() == "bearer" else ""
 
 
-def json_response(body: JsonObject, status: int = 200) -> "web.Response":
-    """Returns a JSON response."""
-    from aiohttp import web
-
-    return web.json_response(body, status=status)
+def json_response(body: JsonObject, status: int = 200) -> Response:
+    """Returns a JSON response; Starlette's own fails at half of a surrogate pair."""
+    return Response(json.dumps(body), status, media_type="application/json")
 
 
 def error_response(
     status: int, kind: str, message: str, *, param: str | None = None, code: str | None = None
-) -> "web.Response":
+) -> Response:
     """Returns an error response, from which clients raise their own exceptions."""
     return json_response(error_body(kind, message, param=param, code=code), status)
 
@@ -70,7 +72,7 @@ def error_body(
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def response_for_error(error: Exception) -> "web.Response":
+def response_for_error(error: Exception) -> Response:
     """Returns the response to a failed request; unexpected errors are only logged, not shown."""
     match error:
         case InvalidApiRequest():
@@ -85,22 +87,44 @@ def response_for_error(error: Exception) -> "web.Response":
     return error_response(500, "server_error", "the engine did not answer: see explorer's log")
 
 
-def new_application() -> "web.Application":
-    """Returns an application without routes; errors of the HTTP server itself are JSON as well."""
-    from aiohttp import web
+@dataclass(frozen=True, slots=True)
+class _Endpoint:
+    """Answers the requests of one route; what fails is an error of OpenAI's, too."""
 
-    return web.Application(middlewares=[web.middleware(_json_errors_middleware)])
+    answer: Answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        try:
+            response = await self.answer(Request(scope, receive), send)
+        except ConnectionError:  # the client has gone
+            raise
+        except Exception as error:  # the edge: without it, uvicorn answers in words
+            response = response_for_error(error)
+        if response is not None:
+            await response(scope, receive, send)
 
 
-async def _json_errors_middleware(request: "web.Request", handler: Handler) -> "web.StreamResponse":
-    from aiohttp import web
+def new_application(routes: Mapping[str, Answer]) -> Starlette:
+    """Returns an application with routes such as `GET /health`; other requests get JSON as well."""
+    app = Starlette(
+        routes=[
+            Route(route.partition(" ")[2], _Endpoint(answer), methods=[route.partition(" ")[0]])
+            for route, answer in routes.items()
+        ],
+        exception_handlers={HTTPException: _refused},
+    )
+    app.router.redirect_slashes = False
+    return app
 
-    try:
-        return await handler(request)
-    except web.HTTPException as error:
-        text = f"{request.method} {request.path[:MAX_SHOWN_CHARACTERS]}: {error.reason}"
-        return error_response(error.status, INVALID, text)
-    except ConnectionError:
-        raise
-    except Exception as error:  # the edge: without it, aiohttp answers in words
-        return response_for_error(error)
+
+def not_http(text: str) -> Response:
+    """Returns the answer to what is not a request of HTTP/1.1."""
+    return error_response(400, INVALID, f"this is not a request of HTTP/1.1: {text}")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.scope["path"][:MAX_SHOWN_CHARACTERS]
+    text = f"{request.method} {path}: {error.detail}"
+    return error_response(error.status_code, INVALID, text)

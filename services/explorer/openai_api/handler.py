@@ -2,10 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Send
 
 from services.explorer.openai_api.bodies import BodyReader
 from services.explorer.openai_api.chat import ResponseWriter, read_request
@@ -15,6 +19,7 @@ from services.explorer.openai_api.errors import (
     INVALID,
     error_body,
     error_response,
+    json_response,
     response_for_error,
 )
 from services.explorer.openai_api.schemas import SchemaChecker
@@ -23,15 +28,13 @@ from trinity.types import Experience, JsonObject
 from trinity.workflows.generation import GenerationDelta
 from trinity.workflows.model import ModelWrapper, OnIndexedDelta
 
-if TYPE_CHECKING:
-    from aiohttp import web
-
 LONG_PROMPT_CHARACTERS = 50_000
 """Longer prompts, which take more than some 50 ms, are encoded in threads."""
 MAX_LARGE_REQUESTS = 2
 """Number of threads for those, and for answers with log-probabilities."""
 SEND_SECONDS = 60.0
 """Time for a client to take an event, before which nothing more is sent."""
+EVENT_HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
 WriteBody = Callable[[], JsonObject]
 StreamItem = tuple[int, GenerationDelta] | None
 """The index of an answer and its next delta; None when all answers are complete."""
@@ -64,80 +67,66 @@ class StreamWriter(Protocol):
 class EventStream:
     """One streamed answer to one request; errors before its first token are raised."""
 
-    def __init__(self, writer: StreamWriter) -> None:
+    def __init__(self, writer: StreamWriter, send: Send) -> None:
         self._writer = writer
+        self._send = send
         # Bounded by the length of the answers.
         self._items: asyncio.Queue[StreamItem] = asyncio.Queue()
-        self._response: web.StreamResponse | None = None
+        self.has_begun = False
 
-    async def stream_response(self, request: "web.Request") -> "web.StreamResponse":
-        """Sends the whole answer; a client's disconnect ends the generation for it."""
+    async def send_answer(self) -> None:
+        """Sends the whole answer; being cancelled ends the generation for it."""
         generation = asyncio.ensure_future(
             self._writer.generate(lambda index, delta: self._items.put_nowait((index, delta)))
         )
         generation.add_done_callback(lambda _: self._items.put_nowait(None))
         try:
-            first = await self._items.get()
-            if first is None:
+            item = await self._items.get()
+            if item is None:
                 generation.result()
-            response = await self._begin(request)
-            await self._send(response, first, generation)
-            await response.write_eof()
-            return response
+            await self._begin()
+            while item is not None:
+                await self._write(self._writer.delta_events(*item))
+                item = await self._items.get()
+            await self._end(generation)
         finally:
             generation.cancel()
             await asyncio.gather(generation, return_exceptions=True)
 
-    async def send_error(self, failure: "web.Response") -> "web.StreamResponse":
-        """Returns the response to a failure, or sends it as an event if the response has begun."""
-        if self._response is None:
-            return failure
-        await _send(self._response, f"data: {failure.text}\n\n".encode())
-        await self._response.write_eof()
-        return self._response
+    async def send_error(self, failure: Response) -> None:
+        """Sends a failure as the last event."""
+        await send_event(self._send, bytes(failure.body))
+        await send_event(self._send)
 
-    async def _begin(self, request: "web.Request") -> "web.StreamResponse":
-        from aiohttp import web
+    async def _begin(self) -> None:
+        await self._send({"type": "http.response.start", "status": 200, "headers": EVENT_HEADERS})
+        self.has_begun = True
+        await self._write(self._writer.opening_events())
 
-        headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
-        response = web.StreamResponse(headers=headers)
-        await response.prepare(request)
-        self._response = response
-        await _write(response, self._writer.opening_events())
-        return response
-
-    async def _send(
-        self,
-        response: "web.StreamResponse",
-        first: StreamItem,
-        generation: "asyncio.Future[list[Experience]]",
-    ) -> None:
-        item = first
-        while item is not None:
-            await _write(response, self._writer.delta_events(*item))
-            item = await self._items.get()
+    async def _end(self, generation: "asyncio.Future[list[Experience]]") -> None:
         try:
             answers = generation.result()
         except (Exception, asyncio.CancelledError) as error:  # the status is already sent
             text = str(error) or "the answer was cut short"
-            await _write(response, iter([error_body("server_error", text)]))
-            return
-        for index, answer in enumerate(answers):
-            await _write(response, self._writer.answer_end_events(index, answer))
-        await _write(response, self._writer.closing_events(answers))
-        await _send(response, b"data: [DONE]\n\n")
+            await self._write(iter([error_body("server_error", text)]))
+        else:
+            for index, answer in enumerate(answers):
+                await self._write(self._writer.answer_end_events(index, answer))
+            await self._write(self._writer.closing_events(answers))
+            await send_event(self._send, b"[DONE]")
+        await send_event(self._send)
+
+    async def _write(self, bodies: Iterator[JsonObject]) -> None:
+        for body in bodies:
+            await send_event(self._send, json.dumps(body).encode())
 
 
-async def _write(response: "web.StreamResponse", bodies: Iterator[JsonObject]) -> None:
-    for body in bodies:
-        await _send(response, f"data: {json.dumps(body)}\n\n".encode())
-
-
-async def _send(response: "web.StreamResponse", event: bytes) -> None:
-    """Sends an event; raises ConnectionError when the client has not read for too long."""
+async def send_event(send: Send, data: bytes | None = None) -> None:
+    """Sends an event, or the end; raises ConnectionError if the client does not read."""
+    body = b"" if data is None else b"data: %s\n\n" % data
     try:
         async with asyncio.timeout(SEND_SECONDS):
-            await response.write(event)
+            await send({"type": "http.response.body", "body": body, "more_body": data is not None})
     except TimeoutError as error:
         raise ConnectionAbortedError("the client does not read the answer") from error
 
@@ -173,15 +162,25 @@ class ApiCall(Protocol):
         ...
 
 
+def _chat(body: object, writer: ResponseWriter) -> ApiCall:
+    return ChatCall(request=read_request(body), writer=writer)
+
+
+def _completion(body: object, writer: ResponseWriter) -> ApiCall:
+    return CompletionCall(request=read_completion(body), writer=writer)
+
+
+ReadCall = Callable[[object, ResponseWriter], ApiCall]
+"""Reads a body; raises InvalidApiRequest."""
+ROUTES: dict[str, ReadCall] = {"/chat/completions": _chat, "/completions": _completion}
+"""The kinds of requests, by their paths below the address."""
 BorrowModel = Callable[[ApiCall], AbstractAsyncContextManager[ModelWrapper]]
 """Provides the model for one request, with one set of weights until the block ends."""
-AnswerFn = Callable[["web.Request", BorrowModel], Awaitable["web.StreamResponse"]]
-"""A method of `ApiHandler` for requests of one kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiHandler:
-    """Answers requests, independently of the server that received them.
+    """Answers requests, independently of the address that received them.
 
     A model is borrowed when a body has arrived: slow bodies keep no other request from it.
     """
@@ -194,54 +193,23 @@ class ApiHandler:
         default_factory=lambda: DaemonThreads(name="large request", max_threads=MAX_LARGE_REQUESTS)
     )
 
-    async def chat(self, request: "web.Request", borrow: BorrowModel) -> "web.StreamResponse":
-        """Answers a chat completion, or refuses a request that cannot be answered."""
-        return await self._answer(
-            request, borrow, lambda body: ChatCall(request=read_request(body), writer=self.writer)
-        )
-
-    async def complete(self, request: "web.Request", borrow: BorrowModel) -> "web.StreamResponse":
-        """Answers a completion of text or tokens, or refuses one that cannot be answered."""
-        return await self._answer(
-            request,
-            borrow,
-            lambda body: CompletionCall(request=read_completion(body), writer=self.writer),
-        )
-
-    async def _prepare(self, call: ApiCall) -> None:
-        """Does beside the event loop what may take seconds, so that other calls go on."""
-        if call.json_schema and self.schemas is not None:
-            await self.schemas.check_schema(call.json_schema)
-        if call.num_characters > LONG_PROMPT_CHARACTERS:
-            await self.threads.run_in_thread(call.encode_prompts)
-
-    async def _respond(self, write: WriteBody, *, beside_the_loop: bool) -> "web.Response":
-        """Writes an answer; one with many log-probabilities takes seconds, so in a thread."""
-        from aiohttp import web
-
-        def dump() -> str:
-            return json.dumps(write())
-
-        text = await self.threads.run_in_thread(dump) if beside_the_loop else dump()
-        return web.Response(text=text, content_type="application/json")
-
-    async def _answer(
-        self, request: "web.Request", borrow: BorrowModel, read: Callable[[object], ApiCall]
-    ) -> "web.StreamResponse":
-        from aiohttp import web
-
+    async def answer(
+        self, read: ReadCall, borrow: BorrowModel, request: Request, send: Send
+    ) -> Response | None:
+        """Answers a request, or refuses one that cannot be answered; sends streams itself."""
         model: ModelWrapper | None = None
         events: EventStream | None = None
         try:
-            call = read(await self.bodies.read_json(request))
+            call = read(await self.bodies.read_json(request), self.writer)
             await self._prepare(call)
             async with borrow(call) as model:
                 if call.streams:
-                    events = EventStream(call.stream_writer(model))
-                    return await events.stream_response(request)
+                    events = EventStream(call.stream_writer(model), send)
+                    await events.send_answer()
+                    return None
                 write = await call.complete_response(model)
             return await self._respond(write, beside_the_loop=call.has_logprobs)
-        except (web.HTTPException, ConnectionError):
+        except ConnectionError:
             raise
         except asyncio.CancelledError:
             if model is not None and model.is_closed and not is_being_cancelled():
@@ -249,10 +217,28 @@ class ApiHandler:
             raise
         except Exception as error:  # the edge: the client learns that it failed, the log why
             failure = response_for_error(error)
-            return failure if events is None else await events.send_error(failure)
+            if events is None or not events.has_begun:
+                return failure
+            await events.send_error(failure)
+            return None
+
+    async def _prepare(self, call: ApiCall) -> None:
+        """Runs slow work in threads, so that other requests are not blocked."""
+        if call.json_schema and self.schemas is not None:
+            await self.schemas.check_schema(call.json_schema)
+        if call.num_characters > LONG_PROMPT_CHARACTERS:
+            await self.threads.run_in_thread(call.encode_prompts)
+
+    async def _respond(self, write: WriteBody, *, beside_the_loop: bool) -> Response:
+        """Writes an answer; one with many log-probabilities takes seconds, so in a thread."""
+
+        def respond() -> Response:
+            return json_response(write())
+
+        return await self.threads.run_in_thread(respond) if beside_the_loop else respond()
 
 
-def attempt_gone() -> "web.Response":
+def attempt_gone() -> Response:
     """Returns the answer to a request for a run that is over."""
     return error_response(410, INVALID, "there is no such attempt, or it is over")
 

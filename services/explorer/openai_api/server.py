@@ -7,31 +7,40 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from functools import partial
 from weakref import WeakValueDictionary
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Send
 
 from services.explorer.openai_api.chat import ResponseWriter
 from services.explorer.openai_api.errors import (
+    Answer,
     bearer_token,
     error_response,
     json_response,
     new_application,
+    not_http,
 )
-from services.explorer.openai_api.handler import AnswerFn, ApiHandler, attempt_gone, model_list
+from services.explorer.openai_api.handler import (
+    ROUTES,
+    ApiHandler,
+    ReadCall,
+    attempt_gone,
+    model_list,
+)
 from services.explorer.openai_api.schemas import SchemaChecker
 from services.explorer.openai_api.tools import ResponseParsers
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError
-from trinity.runtime.http_connections import BACKLOG, ConnectionTable, HttpLimits
+from trinity.runtime.http.connections import ConnectionTable, HttpLimits
+from trinity.runtime.http.listener import open_port
+from trinity.runtime.http.server import HttpServer
 from trinity.runtime.json_values import JsonValue
 from trinity.workflows.generation import ChatTokenizer
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.model_access import ApiAccess
-
-if TYPE_CHECKING:
-    from aiohttp import web
-
-    from services.explorer.openai_api.http_server import BoundedHttpServer
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +83,7 @@ class AttemptApiServer:
         self._key = rollout.api_key if rollout.has_own_key else secrets.token_urlsafe(TOKEN_BYTES)
         self._models: WeakValueDictionary[str, ModelWrapper] = WeakValueDictionary()
         self._connections = connections or ConnectionTable(HttpLimits.from_open_files())
-        self._server: BoundedHttpServer | None = None
+        self._server: HttpServer | None = None
         self._port = 0
 
     @property
@@ -84,17 +93,17 @@ class AttemptApiServer:
 
     async def start_api(self) -> None:
         """Starts to listen, on any free port if `base_port` is taken."""
-        from services.explorer.openai_api.http_server import BoundedHttpServer
-
-        app = new_application()
-        app.router.add_get("/health", self._health)
-        app.router.add_get("/v1/models", self._list_models)
-        app.router.add_get("/attempts/{secret}/v1/models", self._list_models)
-        app.router.add_post("/attempts/{secret}/v1/chat/completions", self._chat)
-        app.router.add_post("/attempts/{secret}/v1/completions", self._complete)
+        attempt = "/attempts/{secret}/v1"
+        routes: dict[str, Answer] = {
+            "GET /health": self._health,
+            "GET /v1/models": self._list_models,
+            f"GET {attempt}/models": self._list_models,
+        }
+        for path, read in ROUTES.items():
+            routes[f"POST {attempt}{path}"] = partial(self._answer, read)
         listening = _listen(self._rollout.base_port)
         self._port = listening.getsockname()[1]
-        self._server = BoundedHttpServer(app, table=self._connections)
+        self._server = HttpServer(new_application(routes), table=self._connections, refuse=not_http)
         await self._server.start(listening)
         logger.info("the OpenAI-compatible address is open", extra={"port": self._port})
 
@@ -113,47 +122,42 @@ class AttemptApiServer:
             model_path=self._model_path,
         )
 
-    async def _health(self, _: "web.Request") -> "web.Response":
+    async def _health(self, _: Request, __: Send) -> Response:
         return json_response({})
 
-    async def _list_models(self, request: "web.Request") -> "web.Response":
+    async def _list_models(self, request: Request, _: Send) -> Response:
         if not self._has_key(request):
             return _no_key()
         return json_response(model_list(self._model_path))
 
-    async def _chat(self, request: "web.Request") -> "web.StreamResponse":
-        return await self._answer(request, self._handler.chat)
-
-    async def _complete(self, request: "web.Request") -> "web.StreamResponse":
-        return await self._answer(request, self._handler.complete)
-
-    async def _answer(self, request: "web.Request", answer: AnswerFn) -> "web.StreamResponse":
+    async def _answer(self, read: ReadCall, request: Request, send: Send) -> Response | None:
         begun = time.monotonic()
         if not self._has_key(request):
             return _no_key()
-        model = self._models.get(request.match_info["secret"])
+        model = self._models.get(request.path_params["secret"])
         if model is None:
             return attempt_gone()
-        response = await answer(request, lambda _: nullcontext(model))
+        response = await self._handler.answer(read, lambda _: nullcontext(model), request, send)
         if self._rollout.enable_log_requests:
-            about = {"status": response.status, "seconds": round(time.monotonic() - begun, 3)}
+            status = 200 if response is None else response.status_code
+            about = {"status": status, "seconds": round(time.monotonic() - begun, 3)}
             logger.info("a request to the OpenAI-compatible address", extra=about)
         return response
 
-    def _has_key(self, request: "web.Request") -> bool:
+    def _has_key(self, request: Request) -> bool:
         return hmac.compare_digest(bearer_token(request).encode(), self._key.encode())
 
 
 def _listen(port: int | None) -> socket.socket:
     for wanted in (port or 0, 0):
         try:
-            return socket.create_server((LOOPBACK, wanted), backlog=BACKLOG)
+            return open_port(LOOPBACK, wanted)
         except OSError as error:
             logger.warning("a port is taken", extra={"port": wanted, "why": str(error)})
     raise UserError(f"no port of {LOOPBACK} is free for the OpenAI-compatible address")
 
 
-def _no_key() -> "web.Response":
+def _no_key() -> Response:
     return error_response(
         401, "authentication_error", "send the `api_key` of the model as a bearer token"
     )

@@ -1,7 +1,6 @@
 """Access control of a served model: a key suffices on loopback, other addresses need tokens."""
 
 import hmac
-import logging
 import secrets
 import ssl
 from dataclasses import dataclass, field
@@ -9,8 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from starlette.requests import Request
+from starlette.responses import Response
+
 from services.explorer.openai_api.errors import bearer_token, error_response
 from trinity.errors import Unauthenticated, UserError
+from trinity.runtime.http.tls import renewing_context
 from trinity.runtime.rpc import audit
 from trinity.runtime.security.authorization import Caller, Scope
 from trinity.runtime.security.credentials import CERTIFICATE, KEY, VARIABLE, Credentials
@@ -18,11 +21,7 @@ from trinity.runtime.security.loopback import is_loopback
 from trinity.runtime.security.secret_files import read_private, write_private
 
 if TYPE_CHECKING:
-    from aiohttp import web
-
     from trinity.runtime.security.tokens import TokenKeys
-
-logger = logging.getLogger(__name__)
 
 METHOD = "openai-compatible"
 """Name in the audit log."""
@@ -70,25 +69,13 @@ class ServingAccessPolicy:
         """
         if not self.security.is_on:
             return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self._load_certificate(context)
-        return context
+        return renewing_context(self.security.file(CERTIFICATE), self.security.file(KEY))
 
-    def renew_certificate(self) -> None:
-        """Reloads the certificate from the folder for new connections."""
-        if self.tls is None:
-            return
-        try:
-            self._load_certificate(self.tls)
-        except (UserError, OSError) as error:  # it is being replaced: the old one stays
-            logger.warning("the certificate was not read again", extra={"reason": str(error)})
-
-    def refusal(self, request: "web.Request") -> "web.Response | None":
+    def refusal(self, request: Request) -> Response | None:
         """Returns the response to an unauthorized request; None for an authorized one."""
         bearer = bearer_token(request)
         if self.security.is_on:
-            return self._token_refusal(bearer, request.remote or "")
+            return self._token_refusal(bearer, request.client.host if request.client else "")
         if hmac.compare_digest(bearer.encode(), self.key.encode()):
             return None
         return error_response(
@@ -99,7 +86,7 @@ class ServingAccessPolicy:
             code="invalid_api_key",
         )
 
-    def _token_refusal(self, token: str, peer: str) -> "web.Response | None":
+    def _token_refusal(self, token: str, peer: str) -> Response | None:
         caller: Caller | None = None
         try:
             caller = self._keys.caller_of(token)
@@ -116,6 +103,3 @@ class ServingAccessPolicy:
     @cached_property
     def _keys(self) -> "TokenKeys":
         return self.security.token_keys()
-
-    def _load_certificate(self, context: ssl.SSLContext) -> None:
-        context.load_cert_chain(self.security.file(CERTIFICATE), self.security.file(KEY))

@@ -5,25 +5,30 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Send
 
 from services.explorer.openai_api.errors import (
-    Handler,
+    Answer,
     InvalidApiRequest,
     json_response,
     new_application,
+    not_http,
 )
-from services.explorer.openai_api.handler import ApiCall, ApiHandler, model_list
+from services.explorer.openai_api.handler import ROUTES, ApiCall, ApiHandler, model_list
 from services.explorer.serving.access import ServingAccessPolicy
 from services.explorer.serving.pool import ModelBorrower, ServingPool
 from trinity.errors import UserError
 from trinity.runtime.host_port import join_address
-from trinity.runtime.http_connections import BACKLOG, ConnectionTable
+from trinity.runtime.http.connections import ConnectionTable
+from trinity.runtime.http.listener import open_port
+from trinity.runtime.http.server import HttpServer
 from trinity.workflows.model import ModelWrapper
-
-if TYPE_CHECKING:
-    from aiohttp import web
 
 logger = logging.getLogger(__name__)
 
@@ -74,13 +79,11 @@ class ModelServer:
 
         Raises: UserError when the address is taken, or open to others without tokens.
         """
-        from services.explorer.openai_api.http_server import BoundedHttpServer
-
         self._access.check_host()
         tls = self._access.tls
         listening = _listen(self._access.host, self._port)
         self._port = listening.getsockname()[1]
-        server = BoundedHttpServer(self._app(), table=self._table)
+        server = HttpServer(self._app(), table=self._table, refuse=not_http)
         await server.start(listening, tls)
         try:
             logger.info("the model is served", extra={"address": self.address})
@@ -89,13 +92,15 @@ class ModelServer:
             await self._drain(drain_seconds)
             await server.stop()
 
-    def _app(self) -> "web.Application":
-        app = new_application()
-        app.router.add_get("/health", self._health)
-        app.router.add_get("/v1/models", self._allowed(self._list_models))
-        app.router.add_post("/v1/chat/completions", self._allowed(self._chat))
-        app.router.add_post("/v1/completions", self._allowed(self._complete))
-        return app
+    def _app(self) -> Starlette:
+        routes: dict[str, Answer] = {
+            "GET /health": self._health,
+            "GET /v1/models": self._allowed(self._list_models),
+        }
+        for path, read in ROUTES.items():
+            answer = partial(self._handler.answer, read, self._borrow)
+            routes[f"POST /v1{path}"] = self._allowed(answer)
+        return new_application(routes)
 
     async def _drain(self, seconds: float) -> None:
         """Refuses new requests and waits for those in progress."""
@@ -108,24 +113,18 @@ class ModelServer:
         except TimeoutError:
             logger.warning("requests were cut short", extra={"requests": self._num_requests})
 
-    async def _health(self, _: "web.Request") -> "web.Response":
+    async def _health(self, _: Request, __: Send) -> Response:
         """Reports readiness to load balancers, which have no token, and nothing else."""
         ready = not self._stopping and self._pool.num_open > 0
         return json_response({"status": "ready" if ready else "not ready"}, 200 if ready else 503)
 
-    async def _list_models(self, _: "web.Request") -> "web.StreamResponse":
+    async def _list_models(self, _: Request, __: Send) -> Response:
         return json_response(model_list(*self._names))
 
-    async def _chat(self, request: "web.Request") -> "web.StreamResponse":
-        return await self._handler.chat(request, self._borrow)
-
-    async def _complete(self, request: "web.Request") -> "web.StreamResponse":
-        return await self._handler.complete(request, self._borrow)
-
-    def _allowed(self, handler: Handler) -> Handler:
-        async def allowed(request: "web.Request") -> "web.StreamResponse":
+    def _allowed(self, answer: Answer) -> Answer:
+        async def allowed(request: Request, send: Send) -> Response | None:
             refusal = self._access.refusal(request)
-            return await handler(request) if refusal is None else refusal
+            return await answer(request, send) if refusal is None else refusal
 
         return allowed
 
@@ -158,9 +157,8 @@ class ModelServer:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        return open_port(host, port)
     except OSError as error:
         raise UserError(
             f"cannot serve at {join_address(host, port)} (`explorer.listen_address`, "

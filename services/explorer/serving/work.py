@@ -18,7 +18,7 @@ from services.explorer.serving.server import ModelServer
 from services.explorer.types import ExplorerStopped, WeightsId, WeightsVersion, model_weights
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import ManifestError, RolloutStageFailed, UserError
-from trinity.runtime.http_connections import ConnectionTable, HttpLimits
+from trinity.runtime.http.connections import ConnectionTable, HttpLimits
 from trinity.runtime.members import MemberPhase
 from trinity.runtime.presence import Heartbeats
 from trinity.runtime.security.credentials import Credentials
@@ -144,7 +144,6 @@ class ServingRunner:
     async def _poll_weights(self) -> None:
         while True:
             await asyncio.sleep(self._interval)
-            self._access.renew_certificate()
             await self._load_newest()
             self._report_weights()
 

@@ -21,7 +21,7 @@ from services.explorer.serving.pool import ModelBorrower, ServingPool
 from services.explorer.serving.server import ModelServer
 from services.explorer.types import model_weights
 from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer, build_plan
-from trinity.runtime.http_connections import ConnectionTable, HttpLimits
+from trinity.runtime.http.connections import ConnectionTable, HttpLimits
 from trinity.runtime.logs import configure_logging
 from trinity.runtime.security.credentials import PLAINTEXT
 

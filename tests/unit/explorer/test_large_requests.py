@@ -87,7 +87,7 @@ async def test_a_large_answer_is_written_beside_the_loop() -> None:
     writing = asyncio.ensure_future(handler._respond(write, beside_the_loop=True))
     await asyncio.sleep(0)
     goes_on.set()
-    assert (await writing).text == '{"choices": []}'
+    assert (await writing).body == b'{"choices": []}'
 
 
 def test_answers_with_log_probabilities_are_large() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from aiohttp.test_utils import make_mocked_request
+from starlette.requests import Request
 
 from services.explorer.engine.interface import EngineDied
 from services.explorer.serving.access import ServingAccessPolicy, read_or_create_key
@@ -194,9 +194,9 @@ def access(security: Credentials, host: str = "127.0.0.1") -> ServingAccessPolic
 
 def status(of: ServingAccessPolicy, token: str) -> int:
     """What a request with it is answered; 200 lets it in."""
-    request = make_mocked_request("POST", "/v1", headers={"Authorization": f"Bearer {token}"})
-    refusal = of.refusal(request)
-    return refusal.status if refusal is not None else 200
+    headers = [(b"authorization", f"Bearer {token}".encode())]
+    refusal = of.refusal(Request({"type": "http", "headers": headers}))
+    return refusal.status_code if refusal is not None else 200
 
 
 def test_beyond_loopback_nothing_is_served_without_tokens() -> None:

@@ -103,12 +103,14 @@ def served(tmp_path: Path) -> Iterator[Served]:
     admission = Admission(announce=lambda _: None, keys=security.token_keys())
     site = Site(cookie_name="c", names=listening.names(), is_secure=True)
     gate = Gate(pages, admission=admission, site=site, shares=Shares(), allows_changes=True)
+    tls = listening.tls_context()
+    assert tls is not None
     config = uvicorn.Config(
         gate,
         port=0,
         log_config=None,
         lifespan="off",
-        ssl_context_factory=listening.context_factory(),
+        ssl_context_factory=lambda _, __: tls,
     )
     server = uvicorn.Server(config)
     socket = config.bind_socket()

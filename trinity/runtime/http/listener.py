@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable
 from typing import TypeAlias
 
-from trinity.runtime.http_connections import ConnectionTable, HttpConnection
+from trinity.runtime.http.connections import BACKLOG, ConnectionTable, HttpConnection
 from trinity.runtime.logs import RateLimitedLog
 
 logger = logging.getLogger(__name__)
@@ -18,6 +18,12 @@ SWEEP_SECONDS = 1.0
 RETRY_SECONDS = 0.5
 """Pause after a connection could not be accepted."""
 TLS_CLOSE_SECONDS = 2.0
+
+
+def open_port(host: str, port: int) -> socket.socket:
+    """Returns a bound socket that listens; raises OSError if the address is taken or not ours."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
 
 
 class BoundedListener:

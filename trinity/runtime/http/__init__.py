@@ -1,0 +1,1 @@
+"""The one HTTP server: uvicorn behind our acceptor, which bounds connections."""
