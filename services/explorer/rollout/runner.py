@@ -13,6 +13,7 @@ from services.explorer.engine.interface import Engine
 from services.explorer.engine.work_clock import WorkClock
 from services.explorer.rollout.isolated_workflows import IsolatedSpec
 from services.explorer.rollout.workflow_execution import (
+    HostedSpec,
     LoopBlocked,
     Made,
     RunOnLoop,
@@ -311,7 +312,7 @@ class AttemptRunner:
         try:
             if isinstance(spec, IsolatedSpec):
                 return await self._once_begun(spec.run_in_process, seconds)
-            if spec.needs_thread:
+            if isinstance(spec, HostedSpec):
                 return await self._run_in_thread(spec, seconds)
             return await self._tasks.run_with_deadline(
                 spec.run_on_loop,
@@ -325,7 +326,7 @@ class AttemptRunner:
                 f"it took more than {seconds:g} s (`explorer.max_timeout`){where}"
             ) from error
 
-    async def _run_in_thread(self, spec: WorkflowSpec, seconds: float) -> Made:
+    async def _run_in_thread(self, spec: HostedSpec, seconds: float) -> Made:
         run = partial(self._threads.run_in_thread, spec.run_in_thread)
         return await self._once_begun(run, seconds)
 

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Self
 
 import trinity
 from services.explorer.rollout.isolated_workflows import IsolatedReward
@@ -245,43 +245,6 @@ class RewardSpec:
         return source.in_thread if issubclass(source, RewardFn) else True
 
 
-class WorkflowSpec(Protocol):
-    """A workflow to be constructed and run later, for one run or several of the same task."""
-
-    @property
-    def name(self) -> str:
-        """Name of the workflow's class."""
-        ...
-
-    @property
-    def needs_thread(self) -> bool:
-        """True if it is made and run in a thread."""
-        ...
-
-    @property
-    def models(self) -> Sequence[ModelWrapper]:
-        """The models to close when it is over."""
-        ...
-
-    @property
-    def stuck_at(self) -> str:
-        """Names what ran elsewhere when it was given up; empty if nothing did."""
-        ...
-
-    @property
-    def called_reward(self) -> bool | None:
-        """True if it called its reward; None without one, or where that cannot be known."""
-        ...
-
-    def run_in_thread(self) -> Made:
-        """Constructs and runs the workflow here; it may block."""
-        ...
-
-    async def run_on_loop(self) -> Made:
-        """Makes and runs it on the event loop."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSpec:
     """A workflow that shares the event loop; constructors of users may take as long as a run."""
@@ -294,7 +257,6 @@ class LoopSpec:
     auxiliary_models: Sequence[ModelWrapper]
     run: int
     made_rewards: list[BoundReward] = field(default_factory=list)
-    needs_thread: ClassVar[bool] = False
 
     @property
     def called_reward(self) -> bool | None:
@@ -316,10 +278,6 @@ class LoopSpec:
         """Names what ran elsewhere when it was given up; empty if nothing did."""
         isolated = self.reward.isolated if self.reward is not None else None
         return isolated.stuck_at if isolated is not None else ""
-
-    def run_in_thread(self) -> Made:
-        """Is not called: the event loop has it."""
-        raise NotImplementedError
 
     async def run_on_loop(self) -> Made:
         """Makes it on the event loop and runs it there."""
@@ -348,7 +306,6 @@ class HostedSpec:
     """A workflow that may block, in a thread."""
 
     hosted: HostedRuns
-    needs_thread: ClassVar[bool] = True
     stuck_at: ClassVar[str] = ""
 
     @property
@@ -371,6 +328,6 @@ class HostedSpec:
         """Constructs and runs the workflow here; it may block."""
         return self.hosted.make()
 
-    async def run_on_loop(self) -> Made:
-        """Is not called: a thread has it."""
-        raise NotImplementedError
+
+WorkflowSpec = LoopSpec | HostedSpec
+"""A workflow to be constructed and run later, for one run or several of the same task."""
