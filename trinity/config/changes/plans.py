@@ -10,14 +10,13 @@ from trinity.config.changes.rules import NEW_RUN, ChangeKind, HoldsFrom, plain_k
 from trinity.config.key_modes import modes_of
 from trinity.config.loading.keys import names, under
 from trinity.config.plan.experience_sink import experience_sink
-from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
+from trinity.config.plan.parts import ResolvedRows, ResolvedTaskset
 from trinity.config.plan.stage_length import ExperimentLengths
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.base import format_value, redact_secrets
 from trinity.config.schema.choices import BY_TURNS, LearningRateSchedule
 from trinity.runtime.json_values import JsonValue
 
-DataSource = ResolvedTaskset | ResolvedExperienceBuffer
 SameContent = Callable[[str, str], bool]
 """Returns true when two paths hold the same content."""
 
@@ -409,7 +408,9 @@ def _source_changes(
             yield _moved(key, old, source, same_content)
 
 
-def _moved(key: str, old: DataSource, source: DataSource, same_content: SameContent) -> PlanChange:
+def _moved(
+    key: str, old: ResolvedRows, source: ResolvedRows, same_content: SameContent
+) -> PlanChange:
     was, is_now = _place(old), _place(source)
     others = [name for name in was if was[name] != is_now[name]]
     name = others[0]
@@ -424,11 +425,11 @@ def _moved(key: str, old: DataSource, source: DataSource, same_content: SameCont
     )
 
 
-def _place(source: DataSource) -> dict[str, JsonValue]:
+def _place(source: ResolvedRows) -> dict[str, JsonValue]:
     return {name: getattr(source, name) for name in PLACE_KEYS if name != "name"}
 
 
-def _sources(plan: StagePlan) -> Iterator[tuple[str, DataSource]]:
+def _sources(plan: StagePlan) -> Iterator[tuple[str, ResolvedRows]]:
     """Yields what a stage reads rows from, by its key."""
     written = (place for place, _ in plan.config.buffer.explorer_input.written())
     for place, taskset in zip(written, plan.tasksets, strict=False):

@@ -25,8 +25,9 @@ from trinity.config.plan.arithmetic import (
     model_keys,
     model_keys_of,
 )
-from trinity.config.plan.model import Rows, missing_from_cache
+from trinity.config.plan.model import missing_from_cache
 from trinity.config.plan.model_code import model_code
+from trinity.config.plan.parts import ResolvedRows
 from trinity.config.plan.placement import gpu_demand_of
 from trinity.config.plan.rope import ROPE_KEYS
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
@@ -328,7 +329,7 @@ def _rows_given_up(stage: StagePlan) -> Iterator[str]:
 
 def _unread_files(stage: StagePlan) -> Iterator[str]:
     """Shards as on the hub are read alone."""
-    sources: list[Rows] = [*stage.tasksets, *stage.eval_tasksets, stage.experience_buffer]
+    sources: list[ResolvedRows] = [*stage.tasksets, *stage.eval_tasksets, stage.experience_buffer]
     yield from dict.fromkeys(filter(None, map(unread_beside_shards, sources)))
 
 

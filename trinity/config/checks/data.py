@@ -12,8 +12,8 @@ from trinity.config.checks.rows import (
 )
 from trinity.config.data_files import find_data_files, unread_sentence
 from trinity.config.data_rows import PlacedRow, Row, count_rows, first_placed_rows
-from trinity.config.plan.model import HubReference, Rows, hub_dataset, require_online
-from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
+from trinity.config.plan.model import HubReference, hub_dataset, require_online
+from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedRows, ResolvedTaskset
 from trinity.config.plan.sizes import row_shortage_error
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.data import FormatConfig
@@ -40,7 +40,7 @@ def placed_sample_rows(taskset: ResolvedTaskset) -> list[PlacedRow]:
         return []
 
 
-def unread_beside_shards(rows: Rows) -> str:
+def unread_beside_shards(rows: ResolvedRows) -> str:
     """Returns a sentence about files of a split that are not read; empty if there are none."""
     try:
         files = _files_here(rows)
@@ -102,7 +102,7 @@ def _has(row: Row, column: str | None) -> bool:
     return not column or has_column(row, column)
 
 
-def _may_have_more_columns(rows: Rows) -> bool:
+def _may_have_more_columns(rows: ResolvedRows) -> bool:
     return rows.task_pipeline is not None and rows.task_pipeline.may_add_columns
 
 
@@ -120,12 +120,12 @@ def check_number_of_tasks(stage: StagePlan) -> None:
         _check_size(sum(count_rows(paths) for paths in files), stage)
 
 
-def _check_fetchable(rows: Rows) -> None:
+def _check_fetchable(rows: ResolvedRows) -> None:
     if name := hub_dataset(rows):
         require_online(HubReference("dataset", name, f"`path: {name}`"))
 
 
-def _files_here(rows: Rows) -> tuple[Path, ...]:
+def _files_here(rows: ResolvedRows) -> tuple[Path, ...]:
     """The local files; empty if rows come from a database, from the hub or from a client."""
     if rows.storage_type != "file" or rows.path is None or hub_dataset(rows):
         return ()

@@ -13,9 +13,8 @@ from trinity.config.plan.lengths import SequenceLengths, resolve_auxiliary_lengt
 from trinity.config.plan.parts import (
     AuxiliaryModel,
     ExternalAccess,
-    ResolvedExperienceBuffer,
+    ResolvedRows,
     ResolvedSampling,
-    ResolvedTaskset,
 )
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import expanded, is_hub_name
@@ -26,8 +25,6 @@ from trinity.config.schema.model import THINKING, ExternalAccessConfig, ModelCon
 from trinity.errors import UserError
 
 Kind = Literal["model", "dataset"]
-Rows = ResolvedTaskset | ResolvedExperienceBuffer
-"""Tasks, or rows to train on."""
 _OFF = {"", "0", "no", "off", "false"}
 
 TAKEN_TEMPLATE_KWARGS = {
@@ -56,7 +53,7 @@ def missing_from_cache(plan: ExperimentPlan) -> tuple[HubReference, ...]:
     return tuple(name for name in named.values() if newest_snapshot(name.kind, name.name) is None)
 
 
-def hub_dataset(rows: Rows) -> str | None:
+def hub_dataset(rows: ResolvedRows) -> str | None:
     """The name on the hub that rows are read from; None if they are read from elsewhere."""
     is_dataset = rows.storage_type == "file" and rows.path and is_hub_name(rows.path)
     return rows.path if is_dataset else None
@@ -100,7 +97,7 @@ def _named(stage: StagePlan) -> Iterator[HubReference]:
             yield HubReference("dataset", name, f"{what} `{rows.name}`, `path: {name}`")
 
 
-def _read_rows(stage: StagePlan) -> Iterator[tuple[str, Rows]]:
+def _read_rows(stage: StagePlan) -> Iterator[tuple[str, ResolvedRows]]:
     """The rows read, each with a noun for messages; the expert buffer only if it is mixed in."""
     yield from (("taskset", taskset) for taskset in (*stage.tasksets, *stage.eval_tasksets))
     yield "experience buffer", stage.experience_buffer

@@ -58,17 +58,27 @@ class ResolvedSelector(PlanModel):
     """For `difficulty_based`."""
 
 
-class ResolvedTaskset(PlanModel):
-    """Tasks with their workflow, reward and sampling."""
+class ResolvedRows(PlanModel):
+    """Rows that tasks or samples are made of, and the order in which they are drawn."""
 
     name: str
     storage_type: Literal["file", "sql", "client", "queue"]
     path: str | None
-    """Absolute, `owner/name` on the hub, or a database's address; None for what clients submit."""
+    """Absolute, `owner/name` on the hub, or a database's address; None for what clients
+    submit or explorers make."""
     table: str | None = None
     """Table of a database."""
     split: str
     subset_name: str | None
+    format: FormatConfig
+    selector: ResolvedSelector
+    task_pipeline: ResolvedTaskPipeline | None = None
+    """Applied to the rows before any of them is drawn."""
+
+
+class ResolvedTaskset(ResolvedRows):
+    """Tasks with their workflow, reward and sampling."""
+
     is_eval: bool
     repeat_times: int
     """Runs of each task."""
@@ -78,11 +88,7 @@ class ResolvedTaskset(PlanModel):
     reward: str | None
     """Name or dotted path; None leaves it to the workflow."""
     reward_args: Args
-    format: FormatConfig
     sampling: ResolvedSampling
-    selector: ResolvedSelector
-    task_pipeline: ResolvedTaskPipeline | None = None
-    """What is done to its rows before any of them is drawn."""
 
 
 class ResolvedReplay(PlanModel):
@@ -98,19 +104,10 @@ class ResolvedReplay(PlanModel):
     when_full: Literal["train", "drop"]
 
 
-class ResolvedExperienceBuffer(PlanModel):
+class ResolvedExperienceBuffer(ResolvedRows):
     """Source of the trainer's rows."""
 
-    name: str
     storage_type: Literal["queue", "file", "sql"]
-    path: str | None
-    """Absolute, `owner/name` on the hub, or a database's address; None for an explorer's."""
-    table: str | None = None
-    """Table of a database."""
-    split: str
-    subset_name: str | None
-    format: FormatConfig
-    selector: ResolvedSelector
     on_bad_row: Literal["fail", "skip"] = "fail"
     max_read_timeout: float
     """Seconds after which the trainer without a batch gives up."""
@@ -118,8 +115,6 @@ class ResolvedExperienceBuffer(PlanModel):
     """Seconds after which it trains on the rollouts that are ready, however few."""
     replay: ResolvedReplay | None = None
     """None if experiences are trained in order, once."""
-    task_pipeline: ResolvedTaskPipeline | None = None
-    """What is done to rows of data before any of them is trained."""
 
 
 class ResolvedAlgorithm(PlanModel):

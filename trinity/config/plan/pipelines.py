@@ -8,7 +8,7 @@ from trinity.algorithm.forms import RequiredSignature, matching_signature
 from trinity.algorithm.signature import Signature, read_signature
 from trinity.config.error_collector import ErrorCollector, all_of, did_you_mean
 from trinity.config.plan.algorithm import merge_arguments
-from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedOperator, ResolvedTaskset
+from trinity.config.plan.parts import ResolvedOperator, ResolvedRows
 from trinity.config.plan.task_storage import resolve_data_path
 from trinity.config.schema.base import Args
 from trinity.config.schema.buffer import OperatorConfig, TaskPipelineConfig
@@ -36,7 +36,7 @@ _HOW_TO_HAVE_A_SERVER = (
 TASK_PIPELINE = "data_processor.task_pipeline"
 
 Given = TypeVar("Given", TasksetConfig, ExperienceBufferConfig)
-Resolved = TypeVar("Resolved", ResolvedTaskset, ResolvedExperienceBuffer)
+Resolved = TypeVar("Resolved", bound=ResolvedRows)
 
 OPERATOR = RequiredSignature(
     input_type="Rollouts",
@@ -93,9 +93,7 @@ def check_task_operators(config: Config) -> None:
         _operators(config.data_processor.task_pipeline, config.service)
 
 
-def _check_source(
-    pipeline: TaskPipelineConfig, rows: ResolvedTaskset | ResolvedExperienceBuffer
-) -> None:
+def _check_source(pipeline: TaskPipelineConfig, rows: ResolvedRows) -> None:
     if rows.storage_type == "queue":
         raise UserError(
             f"`{TASK_PIPELINE}` takes whole tasksets, and the tasks of a queue arrive one by one: "
