@@ -19,14 +19,17 @@ from dataclasses import dataclass, replace
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
 
 from trinity.errors import UserError
 from trinity.runtime.security.loopback import is_loopback
 from trinity.runtime.security.tokens import TokenKeys
 from trinity.studio.frames import POLICY_VIOLATION, PageSocket
 from trinity.studio.sign_in import PATH as SIGN_IN_PATH
-from trinity.studio.sign_in import send_page, sent_token
+from trinity.studio.sign_in import sent_token, sign_in_page
 from trinity.studio.visitors import OWNER, Shares, Visitor, has_expired, visitor_of
 
 TOKEN_PARAMETER = "token"
@@ -240,7 +243,7 @@ class Gate:
         ):
             await self._let_in(visitor, headers, scope, receive, send)
         elif cookie := self._redeemed(scope):
-            await self._enter(scope, send, cookie)
+            await self._enter(scope, receive, send, cookie)
         elif scope["type"] == "http" and self._admission.takes_tokens:
             await self._sign_in(scope, receive, send, headers)
         else:
@@ -268,17 +271,16 @@ class Gate:
             with share.requests:
                 await self._app(scope, receive, _with_security_headers(send))
 
-    async def _enter(self, scope: Scope, send: Send, cookie: str) -> None:
+    async def _enter(self, scope: Scope, receive: Receive, send: Send, cookie: str) -> None:
         """Sends the browser to the page without the token, which would stay in its history."""
         location = f"{scope.get('root_path', '')}/#key={self._admission.page_key(cookie)}"
-        headers = [
-            (b"location", location.encode()),
-            (b"set-cookie", self._site.cookie(cookie).encode()),
-            (b"cache-control", b"no-store"),
-            (b"referrer-policy", b"no-referrer"),
-        ]
-        await send({"type": "http.response.start", "status": 303, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
+        headers = {
+            "location": location,
+            "set-cookie": self._site.cookie(cookie),
+            "cache-control": "no-store",
+            "referrer-policy": "no-referrer",
+        }
+        await Response(None, 303, headers)(scope, receive, send)
 
     def _takes_files_of(self, visitor: Visitor) -> bool:
         return visitor.is_owner or (self._allows_changes and visitor.may_submit)
@@ -289,17 +291,17 @@ class Gate:
         """Takes a token of the system, or asks for one."""
         if scope["method"] != "POST" or scope["path"] != SIGN_IN_PATH:
             known = self._site.cookie_name in headers.get("cookie", "")
-            await send_page(send, 401, EXPIRED if known else "")
+            await sign_in_page(EXPIRED if known else "")(scope, receive, send)
             return
         if "origin" not in headers:
             await _refuse(scope, receive, send, 403, WRONG_ORIGIN)
             return
         try:
-            cookie = self._admission.sign_in(await sent_token(receive))
+            cookie = self._admission.sign_in(await sent_token(Request(scope, receive)))
         except UserError as error:
-            await send_page(send, 401, str(error))
+            await sign_in_page(str(error))(scope, receive, send)
         else:
-            await self._enter(scope, send, cookie)
+            await self._enter(scope, receive, send, cookie)
 
     def _redeemed(self, scope: Scope) -> str | None:
         """Returns a cookie for the token in the address of a page that is opened."""
@@ -369,13 +371,10 @@ def _without_key(scope: Scope, headers: dict[str, str], key: str) -> Scope | Non
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, status: int, why: str) -> None:
-    if scope["type"] == "websocket":
-        await receive()
-        await send({"type": "websocket.close", "code": POLICY_VIOLATION})
-        return
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"cache-control", b"no-store")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": why.encode()})
+    refusal: ASGIApp = WebSocketClose(POLICY_VIOLATION)
+    if scope["type"] == "http":
+        refusal = PlainTextResponse(why, status, {"cache-control": "no-store"})
+    await refusal(scope, receive, send)
 
 
 def _with_security_headers(send: Send) -> Send:

@@ -22,10 +22,9 @@ from trinity.runtime.http.server import HttpServer
 from trinity.runtime.security.credentials import Credentials
 from trinity.studio.context import StudioContext, StudioOptions, set_context
 from trinity.studio.frames import MAX_FRAME_BYTES, VALUE_LOGGERS, OneLineOfValues
+from trinity.studio.frontend import Frontend
 from trinity.studio.gate import TOKEN_PARAMETER, Admission, Gate, Site
 from trinity.studio.listening import Listening
-from trinity.studio.preloads import Preloads, preload_header
-from trinity.studio.static_files import StaticFiles
 from trinity.studio.visitors import Visitor
 
 SCRIPT = Path(__file__).parent / "script" / "app.py"
@@ -112,8 +111,7 @@ def serve(
         shares=context.shares,
         allows_changes=options.allows_changes,
     )
-    preloads = Middleware(Preloads, header=preload_header())
-    app = App(SCRIPT, middleware=[gate, preloads, Middleware(StaticFiles)])
+    app = App(SCRIPT, middleware=[gate, Middleware(Frontend)])
     for line in _greeting(served):
         say(line)
     # Meanwhile the browser loads its own scripts.

@@ -4,24 +4,21 @@ import asyncio
 import html
 from urllib.parse import parse_qs
 
-from starlette.types import Message, Receive, Send
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, Response
 
 PATH = "/sign-in"
 FIELD = "token"
 MAX_BODY_BYTES = 16 * 1024
 BODY_SECONDS = 20.0
-HEADERS = (
-    (b"content-type", b"text/html; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-content-type-options", b"nosniff"),
+HEADERS = {
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
     # Under `no-referrer` a browser would send the form with the origin `null`.
-    (b"referrer-policy", b"same-origin"),
-    (
-        b"content-security-policy",
-        b"default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; "
-        b"frame-ancestors 'none'",
-    ),
-)
+    "referrer-policy": "same-origin",
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'",
+}
 _PAGE = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><title>Trinity Studio</title>
@@ -41,42 +38,24 @@ makes one)</label>
 """
 
 
-def sign_in_page(problem: str = "") -> bytes:
+def sign_in_page(problem: str = "") -> Response:
     """Returns the page, with one sentence about what did not work."""
     shown = f'<p role="alert">{html.escape(problem)}</p>\n' if problem else ""
-    return _PAGE.format(problem=shown, path=PATH, field=FIELD).encode()
+    page = _PAGE.format(problem=shown, path=PATH, field=FIELD)
+    return HTMLResponse(page, 401, HEADERS)
 
 
-async def send_page(send: Send, status: int, problem: str = "") -> None:
-    """Answers a request with the page."""
-    start: Message = {"type": "http.response.start", "status": status, "headers": list(HEADERS)}
-    await send(start)
-    await send({"type": "http.response.body", "body": sign_in_page(problem)})
-
-
-async def sent_token(receive: Receive) -> str:
+async def sent_token(request: Request) -> str:
     """Returns the token of a form; empty if there is none, or it is too long or too slow."""
+    body = b""
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            return await _sent_token(receive)
-    except TimeoutError:
-        return ""
-
-
-async def _sent_token(receive: Receive) -> str:
-    body = b""
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return ""
-        body += message.get("body", b"")
-        if len(body) > MAX_BODY_BYTES:
-            return ""
-        if not message.get("more_body", False):
-            break
-    try:
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_BODY_BYTES:
+                    return ""
         form = parse_qs(body.decode("ascii"), max_num_fields=4)
-    except ValueError:
+    except (TimeoutError, ValueError, ClientDisconnect):
         return ""
     tokens = form.get(FIELD, [])
     return tokens[0] if len(tokens) == 1 else ""

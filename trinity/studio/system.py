@@ -5,11 +5,10 @@ rights of its own to lend.
 """
 
 import asyncio
-import contextlib
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -135,10 +134,14 @@ def _explained(service: str, address: str, error: RpcError) -> TrinityError:
     return error
 
 
-@contextlib.asynccontextmanager
-async def _synchronizer(system: System) -> AsyncIterator[SynchronizerServiceStub]:
+async def _status(system: System, experiment_id: str = "") -> synchronizer_pb2.GetStatusResponse:
+    request = synchronizer_pb2.GetStatusRequest(experiment_id=experiment_id)
     async with open_channel(system.synchronizer, system.security) as channel:
-        yield SynchronizerServiceStub(channel)
+        call = SynchronizerServiceStub(channel).GetStatus(request, timeout=CALL_SECONDS)
+        answer: synchronizer_pb2.GetStatusResponse = await answer_from(
+            "synchronizer", system.synchronizer, call
+        )
+        return answer
 
 
 async def list_experiments(system: System) -> list[RunEntry]:
@@ -146,12 +149,7 @@ async def list_experiments(system: System) -> list[RunEntry]:
 
     Raises: TrinityError with one sentence that says what to do.
     """
-    async with _synchronizer(system) as synchronizer:
-        status: synchronizer_pb2.GetStatusResponse = await answer_from(
-            "synchronizer",
-            system.synchronizer,
-            synchronizer.GetStatus(synchronizer_pb2.GetStatusRequest(), timeout=CALL_SECONDS),
-        )
+    status = await _status(system)
     return await _entries(system, status.experiments, status.members)
 
 
@@ -160,15 +158,7 @@ async def describe_experiment(system: System, experiment_id: str) -> RunEntry:
 
     Raises: TrinityError with one sentence that says what to do.
     """
-    async with _synchronizer(system) as synchronizer:
-        status: synchronizer_pb2.GetStatusResponse = await answer_from(
-            "synchronizer",
-            system.synchronizer,
-            synchronizer.GetStatus(
-                synchronizer_pb2.GetStatusRequest(experiment_id=experiment_id),
-                timeout=CALL_SECONDS,
-            ),
-        )
+    status = await _status(system, experiment_id)
     found = [experiment for experiment in status.experiments if experiment.id == experiment_id]
     if not found:
         raise UserError(

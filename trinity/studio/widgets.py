@@ -8,7 +8,7 @@ test over the syntax tree of the pages checks that.
 import functools
 import html
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import compress, repeat
 from pathlib import Path
@@ -70,6 +70,19 @@ def show_table(
     result = _table()(data=data, key=key, on_picked_change=_nothing)
     picked = getattr(result, "picked", None)
     return picked if picked in {row.id for row in rows} else None
+
+
+def show_rows(
+    name: str,
+    columns: Sequence[Column],
+    rows: Iterable[tuple[str, ...]],
+    *,
+    empty: str = "",
+    key: str = "",
+) -> None:
+    """Shows a table of plain text in which no row can be picked."""
+    shown = [Row(f"{place}", cells) for place, cells in enumerate(rows)]
+    show_table(name, columns, shown, key=key or name, empty=empty)
 
 
 def show_text(text: str) -> None:

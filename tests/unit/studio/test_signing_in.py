@@ -1,5 +1,6 @@
 """Beyond loopback a browser signs in with a token of the system, and stays until that expires."""
 
+import asyncio
 import http.client
 import ssl
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import uvicorn
+from starlette.requests import Request
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 from streamlit.proto.BackMsg_pb2 import BackMsg
@@ -25,6 +27,7 @@ from trinity.runtime.security.authorization import EVERY_TENANT, Scope
 from trinity.runtime.security.certificates import CredentialIssuer, CredentialRole
 from trinity.runtime.security.credentials import PLAINTEXT, Credentials
 from trinity.runtime.security.tokens import issue_token
+from trinity.studio import sign_in
 from trinity.studio.gate import KEY_PROTOCOL, MAX_BROWSERS, Admission, Gate, Site
 from trinity.studio.listening import Listening
 from trinity.studio.visitors import Shares, Visitor
@@ -281,3 +284,13 @@ def test_who_signs_in_again_and_again_shuts_out_nobody_else(served: Served) -> N
     assert served.admission.admits(other)
     assert not served.admission.admits(own[0])
     assert served.admission.admits(own[-1])
+
+
+async def test_a_form_that_does_not_arrive_holds_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sign_in, "BODY_SECONDS", 0.05)
+
+    async def never() -> dict[str, object]:
+        await asyncio.Event().wait()
+        return {}
+
+    assert await sign_in.sent_token(Request({"type": "http"}, never)) == ""

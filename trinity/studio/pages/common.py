@@ -69,7 +69,24 @@ def named_run() -> str | None:
     return st.query_params.get(RUN) or before
 
 
-def open_page(title: str) -> tuple[StudioContext, ViewedRun, RunEntry] | None:
+def show_run(
+    draw: Callable[[StudioContext, ViewedRun], None], *, with_history: bool = False
+) -> tuple[StudioContext, ViewedRun] | None:
+    """Shows a page about one run: its head, and the rest once the run is open.
+
+    With history, it also waits for the events that are stored. Returns the run if it is open.
+    """
+    opened = open_page()
+    if opened is None or not is_open(opened[1], with_history=with_history):
+        return None
+    try:
+        draw(*opened)
+    except (TrinityError, TimeoutError) as error:
+        show_problem(error)
+    return opened
+
+
+def open_page() -> tuple[StudioContext, ViewedRun] | None:
     """Shows the head of a page about one run; returns the run, or None if there is none."""
     context = studio_context()
     try:
@@ -84,8 +101,8 @@ def open_page(title: str) -> tuple[StudioContext, ViewedRun, RunEntry] | None:
     st.query_params[RUN] = st.session_state[LAST_RUN] = entry.address
     place = f"stage {entry.stage}" if entry.stage else ""
     tenant = f"tenant {entry.tenant}" if entry.tenant else ""
-    show_text(joined([title, entry.label, tenant, entry.state.value, place]))
-    return context, viewed, entry
+    show_text(joined([entry.label, tenant, entry.state.value, place]))
+    return context, viewed
 
 
 def _chosen(context: StudioContext) -> tuple[ViewedRun, RunEntry] | None:

@@ -13,7 +13,6 @@ from trinity.studio.comparison import (
     Axis,
     ComparedStage,
     ComparisonRow,
-    Difference,
     compared_charts,
     comparison_row,
     differences,
@@ -35,7 +34,7 @@ from trinity.studio.pages.common import (
 )
 from trinity.studio.plain_text import number_text, plain_text
 from trinity.studio.runs import RunEntry
-from trinity.studio.widgets import Column, Row, show_problem, show_table, show_text
+from trinity.studio.widgets import Column, Row, show_problem, show_rows, show_table, show_text
 
 COMPARED, AXIS = "compare", "over"
 """Parameters of the address."""
@@ -162,13 +161,8 @@ def _compare(context: StudioContext, runs: Sequence[ComparedRun], axis: Axis) ->
             with column:
                 show_text(title)
                 st.vega_lite_chart(chart, width="stretch", height=HEIGHT + LEGEND_HEIGHT)
-    show_table(
-        "Runs in numbers",
-        NUMBER_COLUMNS,
-        [number_cells(comparison_row(stage)) for stage in stages],
-        key="compared-numbers",
-        empty=NOTHING_YET,
-    )
+    rows = (number_cells(comparison_row(stage)) for stage in stages)
+    show_rows("Runs in numbers", NUMBER_COLUMNS, rows, empty=NOTHING_YET)
     _show_differences(context, runs)
 
 
@@ -201,19 +195,11 @@ def _stages(runs: Sequence[ComparedRun]) -> list[ComparedStage]:
     ]
 
 
-def number_cells(row: ComparisonRow) -> Row:
-    """Converts the numbers of a run to a row of the table."""
+def number_cells(row: ComparisonRow) -> tuple[str, ...]:
+    """Converts the numbers of a run to the cells of its row."""
     total = f" / {row.total_steps:,}" if row.total_steps else ""
-    return Row(
-        id=row.label,
-        cells=(
-            row.label,
-            f"{row.step:,}{total}",
-            number_text(row.reward, 3),
-            number_text(row.hours),
-            row.best,
-        ),
-    )
+    reward, hours = number_text(row.reward, 3), number_text(row.hours)
+    return row.label, f"{row.step:,}{total}", reward, hours, row.best
 
 
 def _show_differences(context: StudioContext, runs: Sequence[ComparedRun]) -> None:
@@ -229,20 +215,11 @@ def _show_differences(context: StudioContext, runs: Sequence[ComparedRun]) -> No
         show_text("Plans are compared when two runs are open.")
         return
     found = differences(list(known.values()))
-    show_table(
-        "What differs",
-        (Column("Key", "code"), *(Column(label, "wrap") for label in known)),
-        [difference_cells(difference) for difference in found[:MAX_DIFFERENCES]],
-        key="differences",
-        empty="Nothing differs but names.",
-    )
+    columns = (Column("Key", "code"), *(Column(label, "wrap") for label in known))
+    rows = ((difference.key, *difference.values) for difference in found[:MAX_DIFFERENCES])
+    show_rows("What differs", columns, rows, empty="Nothing differs but names.")
     if len(found) > MAX_DIFFERENCES:
         show_text(f"The first {MAX_DIFFERENCES} of {len(found):,} differences are shown.")
-
-
-def difference_cells(difference: Difference) -> Row:
-    """Converts a difference to a row of the table."""
-    return Row(id=difference.key, cells=(difference.key, *difference.values))
 
 
 def _plan(context: StudioContext, run: ComparedRun) -> JsonObject | None:

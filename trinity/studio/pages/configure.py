@@ -36,7 +36,6 @@ from trinity.studio.generator.sizes import (
     BAR_HEIGHT,
     MAX_NODES,
     GpuGrid,
-    MemoryBar,
     gpu_grid,
     memory_bars,
     memory_chart,
@@ -62,11 +61,10 @@ from trinity.studio.runs import find_runs
 from trinity.studio.system import System
 from trinity.studio.widgets import (
     Column,
-    Row,
     show_box,
     show_long_text,
     show_problem,
-    show_table,
+    show_rows,
     show_text,
 )
 
@@ -83,6 +81,7 @@ DRAFT_KEY = "_form_draft"
 """Key of the session: the document that the visitor may go on with, or None."""
 PROGRESS_SECONDS = 2.0
 WAIT_FOR_SUBMISSION_SECONDS = 60.0
+MEMORY_COLUMNS = (Column("Role"), Column("Part"), Column("GiB", "number"), Column("From", "wrap"))
 HAS_ERRORS = "The configuration has errors. They stand below their fields, all others here."
 TO_FILL = "Some required fields are empty. They say so, and all others stand here."
 MISSING, REQUIRED = "` is missing", "` is required"
@@ -310,13 +309,9 @@ def _show_sizes(stages: Sequence[StagePlan]) -> None:
 
 
 def _show_grid(stage: str, grid: GpuGrid) -> None:
-    show_table(
-        "GPUs",
-        (Column("Node", "number"), *(Column(f"GPU {gpu}") for gpu in range(len(grid.rows[0])))),
-        [Row(f"{node}", (f"{node}", *row)) for node, row in enumerate(grid.rows)],
-        key=f"gpus-{stage}",
-        empty="",
-    )
+    columns = (Column("Node", "number"), *(Column(f"GPU {at}") for at in range(len(grid.rows[0]))))
+    rows = ((f"{node}", *row) for node, row in enumerate(grid.rows))
+    show_rows("GPUs", columns, rows, key=f"gpus-{stage}")
     if grid.num_nodes > len(grid.rows):
         show_text(f"The first {MAX_NODES} of {grid.num_nodes:,} nodes are shown.")
 
@@ -333,20 +328,12 @@ def _show_memory(stage: StagePlan, gpu_bytes: int) -> None:
     st.vega_lite_chart(memory_chart(bars, gpu_bytes), width="stretch", height=height)
     show_text("An estimate, for one GPU of each role; the dashed line is the end of the GPU.")
     with st.expander("Memory as a table"):
-        show_table(
-            "Memory",
-            (Column("Role"), Column("Part"), Column("GiB", "number"), Column("From", "wrap")),
-            list(_memory_rows(bars)),
-            key=f"memory-{stage.name}",
-            empty="",
+        rows = (
+            (bar.role, term.name, f"{term.bytes / GIB:.2f}", term.formula)
+            for bar in bars
+            for term in bar.terms
         )
-
-
-def _memory_rows(bars: Sequence[MemoryBar]) -> Iterator[Row]:
-    for bar in bars:
-        for term in bar.terms:
-            size = f"{term.bytes / GIB:.2f}"
-            yield Row(f"{bar.role} {term.name}", (bar.role, term.name, size, term.formula))
+        show_rows("Memory", MEMORY_COLUMNS, rows, key=f"memory-{stage.name}")
 
 
 def _show_start(report: FormReport, name: str, *, is_ready: bool) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import streamlit as st
 
 from trinity.api.v1 import query_pb2
-from trinity.errors import TrinityError
 from trinity.studio.connection import require_open, stages_of
 from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.experiences import list_experiences
@@ -13,10 +12,9 @@ from trinity.studio.pages.common import (
     PAGE,
     chosen_stage,
     forget_parameters,
-    is_open,
-    open_page,
     page_number,
     place_of,
+    show_run,
     turn_pages,
 )
 from trinity.studio.pages.scored import (
@@ -38,7 +36,7 @@ from trinity.studio.scores import (
     pairs_of,
     short_names,
 )
-from trinity.studio.widgets import Column, Row, show_long_text, show_problem, show_table, show_text
+from trinity.studio.widgets import Column, Row, show_long_text, show_table, show_text
 
 BEFORE, AFTER, SHOWN = "before", "after", "show"
 """Parameters of the address."""
@@ -53,16 +51,7 @@ NO_PAIRS = "No task is in this list."
 def show() -> None:
     """Shows the page."""
     st.title("Evaluations", anchor=False)
-    opened = open_page("")
-    if opened is None:
-        return
-    context, viewed, _ = opened
-    if not is_open(viewed, with_history=True):
-        return
-    try:
-        _show_pairs(context, viewed)
-    except (TrinityError, TimeoutError) as error:
-        show_problem(error)
+    show_run(_show_pairs, with_history=True)
 
 
 def _show_pairs(context: StudioContext, viewed: ViewedRun) -> None:

@@ -7,7 +7,6 @@ import streamlit as st
 
 from trinity.api.v1 import query_pb2
 from trinity.data.samples import state_name
-from trinity.errors import TrinityError
 from trinity.inspect.conditions import HELP
 from trinity.studio.connection import require_open, stages_of
 from trinity.studio.context import StudioContext, ViewedRun
@@ -31,9 +30,8 @@ from trinity.studio.pages.changing import show_changes
 from trinity.studio.pages.common import (
     PAGE,
     chosen_stage,
-    is_open,
-    open_page,
     page_number,
+    show_run,
     turn_pages,
 )
 from trinity.studio.plain_text import (
@@ -52,7 +50,6 @@ from trinity.studio.widgets import (
     Column,
     Row,
     show_long_text,
-    show_problem,
     show_table,
     show_text,
 )
@@ -91,16 +88,7 @@ NONE_YET = "There is no experience yet. Experiences come with the first explore 
 def show() -> None:
     """Shows the page."""
     st.title("Experiences", anchor=False)
-    opened = open_page("")
-    if opened is None:
-        return
-    context, viewed, _ = opened
-    if not is_open(viewed):
-        return
-    try:
-        _show_stored(context, viewed)
-    except (TrinityError, TimeoutError) as error:
-        show_problem(error)
+    show_run(_show_stored)
 
 
 def _show_stored(context: StudioContext, viewed: ViewedRun) -> None:

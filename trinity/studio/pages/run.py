@@ -1,7 +1,7 @@
 """The page Run: whether it learns, and what it waits for."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import streamlit as st
@@ -38,12 +38,11 @@ from trinity.studio.pages.run_log import show_logs
 from trinity.studio.plain_text import joined, number_text, seconds_text, time_text
 from trinity.studio.widgets import (
     Column,
-    Row,
     show_box,
     show_heading,
     show_long_text,
     show_problem,
-    show_table,
+    show_rows,
     show_text,
 )
 
@@ -100,12 +99,10 @@ VALUE_COLUMNS = (
 def show() -> None:
     """Shows the page."""
     st.title("Run", anchor=False)
-    opened = open_page("")
-    if opened is None:
-        return
-    context, viewed, _ = opened
-    live_part(_live, REFRESH_SECONDS)(context, viewed)
-    live_part(show_logs)(context, viewed)
+    opened = open_page()
+    if opened is not None:
+        live_part(_live, REFRESH_SECONDS)(*opened)
+        live_part(show_logs)(*opened)
 
 
 def _live(context: StudioContext, viewed: ViewedRun) -> None:
@@ -207,10 +204,9 @@ def _show_curves(stage: StageHistory) -> None:
     with st.expander("Newest values as a table"):
         values = evaluation_rows(stage)
         values += [row for group in GROUPS for row in curve_rows(stage, group)]
-        rows = [Row(name, (name, f"{step:,}", f"{value:.4g}")) for name, step, value in values]
-        show_table(
-            "Newest values", VALUE_COLUMNS, rows, key=f"values-{stage.name}", empty=NO_CURVES
-        )
+        rows = ((name, f"{step:,}", f"{value:.4g}") for name, step, value in values)
+        key = f"values-{stage.name}"
+        show_rows("Newest values", VALUE_COLUMNS, rows, key=key, empty=NO_CURVES)
     _show_samples(stage)
 
 
@@ -250,7 +246,7 @@ def _show_lanes(viewed: ViewedRun, *, is_live: bool) -> None:
             )
             for span in viewed.lanes.closed_waits()[:MAX_CLOSED_WAITS]
         )
-        _show_rows("Waits that ended", CLOSED_COLUMNS, rows, empty=NO_CLOSED)
+        show_rows("Waits that ended", CLOSED_COLUMNS, rows, empty=NO_CLOSED)
 
 
 def _show_live(members: Members, work: Work) -> None:
@@ -266,7 +262,7 @@ def _show_live(members: Members, work: Work) -> None:
         )
         for member in members
     ]
-    _show_rows("Members", MEMBER_COLUMNS, rows, empty="No member was heard of.")
+    show_rows("Members", MEMBER_COLUMNS, rows, empty="No member was heard of.")
     st.subheader("Waits", anchor=False)
     rows = [
         (
@@ -279,7 +275,7 @@ def _show_live(members: Members, work: Work) -> None:
         for member in members
         for wait in member.waits
     ]
-    _show_rows("Waits", WAIT_COLUMNS, rows, empty="Nothing waits.")
+    show_rows("Waits", WAIT_COLUMNS, rows, empty="Nothing waits.")
     st.subheader("Work", anchor=False)
     rows = [
         (
@@ -295,17 +291,10 @@ def _show_live(members: Members, work: Work) -> None:
         )
         for stage in work
     ]
-    _show_rows("Work", WORK_COLUMNS, rows, empty="No stage is open.")
-
-
-def _show_rows(
-    name: str, columns: Sequence[Column], rows: Iterable[tuple[str, ...]], *, empty: str
-) -> None:
-    shown = [Row(f"{place}", cells) for place, cells in enumerate(rows)]
-    show_table(name, columns, shown, key=name, empty=empty)
+    show_rows("Work", WORK_COLUMNS, rows, empty="No stage is open.")
 
 
 def _show_events(history: RunHistory) -> None:
     with st.expander("Events"):
         rows = ((time_text(at.unix_millis), at.stage, at.text) for at in reversed(history.events))
-        _show_rows("Events", EVENT_COLUMNS, rows, empty="Nothing happened yet.")
+        show_rows("Events", EVENT_COLUMNS, rows, empty="Nothing happened yet.")

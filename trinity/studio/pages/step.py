@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import streamlit as st
 
 from trinity.api.v1 import query_pb2
-from trinity.errors import TrinityError
 from trinity.studio.connection import require_open, stages_of
 from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.pages.common import (
@@ -13,10 +12,9 @@ from trinity.studio.pages.common import (
     chosen_stage,
     forget_parameters,
     go_to_experiences,
-    is_open,
-    open_page,
     page_number,
     place_of,
+    show_run,
     turn_pages,
 )
 from trinity.studio.plain_text import joined, number_text, reward_text
@@ -35,7 +33,7 @@ from trinity.studio.steps import (
     ordered_rows,
     step_view,
 )
-from trinity.studio.widgets import Column, Row, show_problem, show_table, show_text
+from trinity.studio.widgets import Column, Row, show_rows, show_table, show_text
 
 STEP, ORDER = "step", "order"
 """Parameters of the address."""
@@ -74,16 +72,7 @@ METRIC_COLUMNS = (Column("Metric"), Column("Value", "number"))
 def show() -> None:
     """Shows the page."""
     st.title("Step", anchor=False)
-    opened = open_page("")
-    if opened is None:
-        return
-    context, viewed, _ = opened
-    if not is_open(viewed):
-        return
-    try:
-        _show_step(context, viewed)
-    except (TrinityError, TimeoutError) as error:
-        show_problem(error)
+    show_run(_show_step)
 
 
 def _show_step(context: StudioContext, viewed: ViewedRun) -> None:
@@ -204,11 +193,8 @@ def row_cells(row: TrainedRow) -> Row | None:
 
 
 def _show_data(rows: Sequence[TrainedRow]) -> None:
-    listed = [
-        Row(f"{row.position}", (f"{row.position:,}", f"{row.row_index:,}", row.data))
-        for row in rows[:PAGE_ROWS]
-    ]
-    show_table("Rows of training data", DATA_COLUMNS, listed, key="data", empty=NO_STEP)
+    listed = ((f"{row.position:,}", f"{row.row_index:,}", row.data) for row in rows[:PAGE_ROWS])
+    show_rows("Rows of training data", DATA_COLUMNS, listed, empty=NO_STEP)
     if len(rows) > PAGE_ROWS:
         show_text(f"{PAGE_ROWS} of {len(rows):,} rows of training data are shown.")
 
@@ -245,13 +231,8 @@ def left_out_cells(place: int, group: LeftOut) -> Row:
 
 def _show_distributions(view: StepView, generated: Generated) -> None:
     st.subheader("Generated and trained on", divider="gray", anchor=False)
-    rows = [
-        Row(f"{place}", distribution_cells(known))
-        for place, known in enumerate(distributions(view, generated))
-    ]
-    show_table(
-        "Generated and trained on", DISTRIBUTION_COLUMNS, rows, key="quantiles", empty=NO_STEP
-    )
+    rows = map(distribution_cells, distributions(view, generated))
+    show_rows("Generated and trained on", DISTRIBUTION_COLUMNS, rows, empty=NO_STEP)
 
 
 def distribution_cells(known: Distribution) -> tuple[str, ...]:
@@ -270,7 +251,5 @@ def distribution_cells(known: Distribution) -> tuple[str, ...]:
 
 def _show_metrics(view: StepView) -> None:
     with st.expander("Metrics of the step"):
-        rows = [Row(name, (name, f"{value:.6g}")) for name, value in sorted(view.metrics.items())]
-        show_table(
-            "Metrics of the step", METRIC_COLUMNS, rows, key="metrics", empty="None was reported."
-        )
+        rows = ((name, f"{value:.6g}") for name, value in sorted(view.metrics.items()))
+        show_rows("Metrics of the step", METRIC_COLUMNS, rows, empty="None was reported.")

@@ -3,7 +3,6 @@
 import streamlit as st
 
 from trinity.api.v1 import query_pb2
-from trinity.errors import TrinityError
 from trinity.studio.connection import require_open, stages_of
 from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.experiences import list_experiences
@@ -11,9 +10,8 @@ from trinity.studio.pages.common import (
     PAGE,
     chosen_stage,
     forget_parameters,
-    is_open,
-    open_page,
     page_number,
+    show_run,
     turn_pages,
 )
 from trinity.studio.pages.scored import (
@@ -34,7 +32,7 @@ from trinity.studio.scores import (
     short_names,
     summary_of,
 )
-from trinity.studio.widgets import Column, Row, show_long_text, show_problem, show_table, show_text
+from trinity.studio.widgets import Column, Row, show_long_text, show_table, show_text
 
 ORDERS = tuple(order.value for order in TaskOrder)
 ORDER = "order"
@@ -59,16 +57,7 @@ NO_TASKS = "No task is in this list. Tasks come with the first finished runs."
 def show() -> None:
     """Shows the page."""
     st.title("Tasks", anchor=False)
-    opened = open_page("")
-    if opened is None:
-        return
-    context, viewed, _ = opened
-    if not is_open(viewed, with_history=True):
-        return
-    try:
-        _show_tasks(context, viewed)
-    except (TrinityError, TimeoutError) as error:
-        show_problem(error)
+    show_run(_show_tasks, with_history=True)
 
 
 def _show_tasks(context: StudioContext, viewed: ViewedRun) -> None:

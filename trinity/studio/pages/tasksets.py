@@ -6,7 +6,7 @@ from trinity.client import SubmitResult, TasksetInfo
 from trinity.errors import TrinityError
 from trinity.studio.connection import require_open
 from trinity.studio.context import StudioContext, ViewedRun
-from trinity.studio.pages.common import forget_parameters, is_open, open_page
+from trinity.studio.pages.common import forget_parameters, show_run
 from trinity.studio.plain_text import joined
 from trinity.studio.tasksets import (
     FILE_KINDS,
@@ -36,6 +36,7 @@ from trinity.studio.widgets import (
     show_box,
     show_long_text,
     show_problem,
+    show_rows,
     show_table,
     show_text,
 )
@@ -68,17 +69,8 @@ TOO_LONG = (
 def show() -> None:
     """Shows the page."""
     st.title("Tasksets", anchor=False)
-    opened = open_page("")
-    if opened is None:
-        return
-    context, viewed, _ = opened
-    if not is_open(viewed):
-        return
-    try:
-        _show_tasksets(context, viewed)
-    except (TrinityError, TimeoutError) as error:
-        show_problem(error)
-    _show_upload(context, viewed)
+    if (opened := show_run(_show_tasksets)) is not None:
+        _show_upload(*opened)
 
 
 def _show_tasksets(context: StudioContext, viewed: ViewedRun) -> None:
@@ -227,12 +219,7 @@ def _show_done(name: str, done: SubmitResult) -> None:
     show_box("warning" if done.num_refused else "good", result_text(name, done))
     if not done.refused:
         return
-    show_table(
-        "Refused rows",
-        REFUSED_COLUMNS,
-        [Row(f"{row.index}", (f"{row.index:,}", row.reason)) for row in done.refused[:MAX_REASONS]],
-        key="refused",
-        empty="No row was refused.",
-    )
+    rows = ((f"{row.index:,}", row.reason) for row in done.refused[:MAX_REASONS])
+    show_rows("Refused rows", REFUSED_COLUMNS, rows)
     if done.num_refused > MAX_REASONS:
         show_text(f"The first {min(MAX_REASONS, len(done.refused))} reasons are shown.")
