@@ -3,12 +3,17 @@
 import asyncio
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from services.explorer.control.explorer import SERVICE, Explorer, update_readiness
 from services.explorer.delivery.publisher import NatsBroker
-from services.explorer.engine.host_agent import EngineHostAgent
-from services.explorer.engine.hosts import EngineHosts, check_place
+from services.explorer.engine.hosts import (
+    EngineHosts,
+    HeadlessWorkers,
+    check_place,
+    group_place,
+)
 from services.explorer.engine.vllm import start_vllm
 from services.explorer.engine.vllm_options import GPU_ENVIRONMENT
 from services.explorer.settings import ExplorerSettings
@@ -23,6 +28,7 @@ from trinity.runtime.logs import log_formatter
 from trinity.runtime.loops import LoopKeeper
 from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.host_group import HostAgent
 from trinity.runtime.rpc.runner import run_service
 from trinity.runtime.rpc.server import Servicer, serve
 from trinity.runtime.security.credentials import Credentials
@@ -73,8 +79,11 @@ async def _serve_leader(settings: ExplorerSettings, tenant: str, stop: asyncio.E
         open_channel(settings.leader) as channel,
         asyncio.TaskGroup() as tasks,
     ):
-        agent = EngineHostAgent(
-            settings=settings, tenant=tenant, stub=ExplorerServiceStub(channel), on_joined=record
+        agent = HostAgent(
+            place=group_place(settings, tenant),
+            join=ExplorerServiceStub(channel).JoinEngine,
+            start=partial(HeadlessWorkers.start, settings),
+            on_joined=record,
         )
         keeper = LoopKeeper(
             waits=WaitRegistry(owner="explorer", on_change=lambda: None),

@@ -2,11 +2,11 @@
 
 import asyncio
 import itertools
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 
-from services.trainer.control.agent import HostAgent, StartPart
 from services.trainer.control.gang import (
     RANK_COMMAND,
     Gang,
@@ -14,9 +14,8 @@ from services.trainer.control.gang import (
     GangNetwork,
     StartGang,
 )
-from services.trainer.control.hosts import Hosts
 from services.trainer.control.jobs import StageWatcher, TrainerReadiness
-from services.trainer.control.places import RankPlaces, check_place
+from services.trainer.control.places import RankPlaces, check_place, group_place
 from services.trainer.control.status import TrainerServicer, TrainerState
 from services.trainer.control.supervisor import TrainingSupervisor
 from services.trainer.settings import TrainerSettings
@@ -25,12 +24,16 @@ from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.runtime.loops import LoopKeeper
 from trinity.runtime.presence import Heartbeats
 from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.host_group import HostAgent, HostGroup
 from trinity.runtime.rpc.runner import run_service
 from trinity.runtime.rpc.server import Servicer, serve
 from trinity.runtime.security.credentials import Credentials
 from trinity.runtime.security.worker_tenant import worker_tenant
 
 SERVICE_NAME = "trinity.api.v1.TrainerService"
+LEADER_WAIT = "leader"
+StartPart = Callable[[RankPlaces], Awaitable[Gang]]
+"""Starts the ranks of a host that does not lead."""
 
 
 async def run_trainer(settings: TrainerSettings, stop: asyncio.Event) -> None:
@@ -90,30 +93,44 @@ async def run_trainer(settings: TrainerSettings, stop: asyncio.Event) -> None:
             task.cancel()
 
 
-def _hosts_of(settings: TrainerSettings, tenant: str) -> Hosts | None:
-    """Returns the other hosts, if this host leads several."""
+def _hosts_of(settings: TrainerSettings, tenant: str) -> HostGroup | None:
+    """Returns the hosts of a gang of several, on the one that leads it."""
     if settings.num_hosts == 1 or settings.host:
         return None
-    return Hosts(num_hosts=settings.num_hosts, tenant=tenant, address=settings.gang_address)
+    return HostGroup(group_place(settings, tenant))
 
 
 async def _serve_leader(
     settings: TrainerSettings, tenant: str, state: TrainerState, stop: asyncio.Event
 ) -> None:
     """Runs the ranks that the leader asks for, until told to stop."""
-    async with open_channel(settings.leader) as channel:
+    start_part = _part_starter(settings)
+
+    async def start(order: str) -> Gang:
+        gang = await start_part(RankPlaces(**json.loads(order)))
+        state.num_ranks = gang.num_ranks
+        state.num_gang_starts += 1
+        return gang
+
+    def show(reason: str) -> None:
+        if reason:
+            state.set_wait(LEADER_WAIT, waits_for="the leading trainer", reason=reason)
+        else:
+            state.clear_wait(LEADER_WAIT)
+
+    async with open_channel(settings.leader) as channel, asyncio.TaskGroup() as tasks:
         agent = HostAgent(
-            settings=settings,
-            tenant=tenant,
-            stub=trainer_pb2_grpc.TrainerServiceStub(channel),
-            state=state,
-            start=_part_starter(settings),
-            stop=stop,
+            place=group_place(settings, tenant),
+            join=trainer_pb2_grpc.TrainerServiceStub(channel).JoinGang,
+            start=start,
+            on_joined=show,
         )
-        await agent.serve_leader()
+        serving = tasks.create_task(agent.serve_leader())
+        await stop.wait()
+        serving.cancel()
 
 
-def _servicer(state: TrainerState, hosts: Hosts | None) -> Servicer:
+def _servicer(state: TrainerState, hosts: HostGroup | None) -> Servicer:
     return Servicer(
         name=SERVICE_NAME,
         add=trainer_pb2_grpc.add_TrainerServiceServicer_to_server,
@@ -135,7 +152,7 @@ def _part_starter(settings: TrainerSettings, command: Sequence[str] = RANK_COMMA
 
 
 def _starter(
-    settings: TrainerSettings, hosts: Hosts | None, command: Sequence[str] = RANK_COMMAND
+    settings: TrainerSettings, hosts: HostGroup | None, command: Sequence[str] = RANK_COMMAND
 ) -> StartGang:
     numbers = itertools.count(1)
 

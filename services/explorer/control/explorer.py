@@ -30,6 +30,7 @@ from trinity.api.v1.explorer_pb2_grpc import (
     ExplorerServiceServicer,
     add_ExplorerServiceServicer_to_server,
 )
+from trinity.api.v1.hosts_pb2 import HostMessage, LeaderMessage
 from trinity.errors import PreconditionFailed, RpcError
 from trinity.runtime.loops import LoopKeeper, LoopKind
 from trinity.runtime.presence import Heartbeats
@@ -182,9 +183,9 @@ class ExplorerServicer(ExplorerServiceServicer):
 
     async def JoinEngine(
         self,
-        request_iterator: AsyncIterator[pb.JoinEngineRequest],
+        request_iterator: AsyncIterator[HostMessage],
         context: "grpc.aio.ServicerContext[object, object]",  # noqa: ARG002
-    ) -> AsyncIterator[pb.JoinEngineResponse]:
+    ) -> AsyncIterator[LeaderMessage]:
         """Serves the stream of another host of the engine.
 
         Raises: PreconditionFailed if this explorer leads none.
@@ -195,7 +196,7 @@ class ExplorerServicer(ExplorerServiceServicer):
                 "this explorer leads no engine over several hosts: give it "
                 "TRINITY_EXPLORER_NUM_HOSTS, and no TRINITY_EXPLORER_HOST"
             )
-        async for response in self._hosts.serve(request_iterator):
+        async for response in self._hosts.group.serve(request_iterator):
             yield response
 
     async def GetExplorerStatus(

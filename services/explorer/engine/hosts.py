@@ -5,13 +5,17 @@ The others hold the rest of the workers, and nothing else.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
+import os
+import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,12 +26,15 @@ from services.explorer.engine.vllm_options import (
     detect_hardware,
     engine_address,
     engine_arguments,
+    span_environment,
 )
 from services.explorer.settings import ExplorerSettings
-from trinity.api.v1 import explorer_pb2 as pb
-from trinity.errors import Forbidden, InvalidRequest, PreconditionFailed, UserError
+from trinity.api.v1.hosts_pb2 import HostReport
+from trinity.errors import UserError
 from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.private_network import check_numbered_host
+from trinity.runtime.process.child_process import module_command
+from trinity.runtime.rpc.host_group import BEAT_SECONDS, GONE, GroupPlace, HostGroup, HostLink
 from trinity.runtime.threads import in_daemon_thread
 from trinity.types import SamplingParams
 from trinity.weights.offer import Receivers, ReceiverSlot
@@ -38,13 +45,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BEAT_SECONDS = 2.0
-LOST_SECONDS = 8.0
-"""Silence after which a host counts as gone, so that it is named within ten seconds."""
-MAX_QUEUED = 16
-GONE = "has ended its connection"
+COMMAND = module_command("services.explorer.engine.vllm_headless")
 ValueT = TypeVar("ValueT")
 StartEngine = Callable[[EngineOptions], Awaitable[Engine]]
+
+
+def group_place(settings: ExplorerSettings, tenant: str) -> GroupPlace:
+    """Returns the place of this host among those of the engine."""
+    return GroupPlace(
+        group="engine",
+        variables="TRINITY_EXPLORER",
+        address_variable=ENGINE_ADDRESS,
+        num_hosts=settings.num_hosts,
+        release=trinity.__version__,
+        host=settings.host,
+        address=settings.engine_address,
+        tenant=tenant,
+    )
 
 
 def check_place(settings: ExplorerSettings) -> None:
@@ -84,56 +101,79 @@ def check_engine(options: EngineOptions, num_hosts: int) -> None:
         raise UserError(f"`mode: colocate` is one GPU, and the explorer is {over}: give another")
 
 
-@dataclass(slots=True)
-class EngineHostLink:
-    """The stream of one host."""
+class HeadlessWorkers:
+    """The processes that hold this host's part of the engine, in a process group of their own."""
 
-    number: int
-    address: str
-    outgoing: asyncio.Queue[pb.JoinEngineResponse] = field(
-        default_factory=lambda: asyncio.Queue(MAX_QUEUED)
-    )
-    heard_at: float = field(default_factory=time.monotonic)
-    lost: asyncio.Event = field(default_factory=asyncio.Event)
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._has_reported = False
 
-    @property
-    def name(self) -> str:
-        """The host in words."""
-        return f"host {self.number} ({self.address})"
+    @classmethod
+    async def start(
+        cls, settings: ExplorerSettings, order: str, command: Sequence[str] = COMMAND
+    ) -> "HeadlessWorkers":
+        """Starts them as the leader says, with the number and the address of this host.
 
-    def send(self, message: pb.JoinEngineResponse) -> None:
-        """Sends a message; a host that takes none is given up."""
-        if self.outgoing.full():
-            self.lost.set()
-        else:
-            self.outgoing.put_nowait(message)
+        They have no signal at this process's death, which would end the first of them alone: they
+        end with standard input.
+        """
+        variables = span_environment(settings.engine_address, detect_hardware())
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=os.environ | variables,
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        arguments = json.loads(order) | {"node_rank": settings.host}
+        process.stdin.write(json.dumps(arguments).encode() + b"\n")
+        return cls(process)
+
+    async def next_report(self) -> HostReport | None:
+        """Waits until they have ended; says how, once."""
+        if self._has_reported:
+            return None
+        assert self._process.stdout is not None
+        last = b""
+        async for line in self._process.stdout:
+            last = line.strip() or last
+        code = await self._process.wait()
+        said = last.decode(errors="replace") if code == 1 else ""
+        await self.kill()  # what is left of the group
+        self._has_reported = True
+        ended = said or f"its workers ended with exit code {code}"
+        logger.error("the workers have ended", extra={"reason": ended})
+        return HostReport(ended=ended)
+
+    def send_order(self, line: bytes) -> None:
+        """Refuses: the leader's engine has a channel of its own to its workers."""
+        raise NotImplementedError(line)
+
+    async def kill(self) -> None:
+        """Kills them, those in a collective too."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        await self._process.wait()
 
 
 class EngineHosts:
     """The hosts beside the leader. What ends one of them ends the engine that is on them.
 
     hosts = EngineHosts(settings, tenant="")
-    async for response in hosts.serve(requests): ...       # for each stream of a host
+    async for response in hosts.group.serve(requests): ...  # for each stream of a host
     await hosts.wait_until_complete(waits)
     engine = await hosts.start_engine(options, start_vllm)  # workers on all of them
     """
 
     def __init__(self, settings: ExplorerSettings, tenant: str = "") -> None:
-        self._num_hosts = settings.num_hosts
-        self._address = settings.engine_address
+        self.group = HostGroup(group_place(settings, tenant))
         self._wait_seconds = settings.host_wait_seconds
-        self._tenant = tenant
-        self._links: dict[int, EngineHostLink] = {}
         self._changed = asyncio.Event()
         self._start = 0
         self._failure = ""
         self._failed = asyncio.Event()
         self._has_engine = False
-
-    @property
-    def missing(self) -> tuple[int, ...]:
-        """Numbers of the hosts that are not there."""
-        return tuple(n for n in range(1, self._num_hosts) if n not in self._links)
 
     @property
     def failure(self) -> str:
@@ -143,26 +183,28 @@ class EngineHosts:
     async def wait_until_complete(self, waits: WaitRegistry) -> None:
         """Waits for the hosts that are not there, visibly. Raises: UserError naming them."""
         deadline = time.monotonic() + self._wait_seconds
-        while self.missing:
+        while missing := self.group.missing:
             left = deadline - time.monotonic()
-            names = " and ".join(f"host {number}" for number in self.missing)
+            names = " and ".join(f"host {number}" for number in missing)
+            names = f"{names} of the engine's {self.group.num_hosts}"
             if left <= 0:
                 raise UserError(
-                    f"{names} of the engine's {self._num_hosts} did not join in "
-                    f"{self._wait_seconds:g} s (TRINITY_EXPLORER_HOST_WAIT_SECONDS)"
+                    f"{names} did not join in {self._wait_seconds:g} s "
+                    "(TRINITY_EXPLORER_HOST_WAIT_SECONDS)"
                 )
-            changed, reason = self._changed, f"{names} of the engine's {self._num_hosts} to join"
+            reason = f"{names} to join"
             waiting = waits.waiting(for_="explorer host", reason=reason, deadline_seconds=left)
             with waiting, suppress(TimeoutError):
                 async with asyncio.timeout(left):
-                    await changed.wait()
+                    await self.group.changed()
 
     async def follow_engine(self, show: Callable[[str], None]) -> None:
         """Shows, until cancelled, how many hosts the engine is on; empty while there is none.
 
         Raises: EngineDied naming a host that is lost, also while nothing calls the engine.
         """
-        joined = f"engine over {self._num_hosts} hosts: {self._num_hosts} joined"
+        num_hosts = self.group.num_hosts
+        joined = f"engine over {num_hosts} hosts: {num_hosts} joined"
         while True:
             is_lost = self._has_engine and bool(self.failure)
             show(joined if self._has_engine and not is_lost else "")
@@ -176,28 +218,31 @@ class EngineHosts:
         Raises: UserError if it cannot be shared out, RuntimeError if workers elsewhere do not
         start, EngineDied if a host is lost meanwhile.
         """
-        check_engine(options, self._num_hosts)
+        group = self.group
+        address = group.place.address
+        check_engine(options, group.num_hosts)
         self._start += 1
         self._failure, self._failed = "", asyncio.Event()
-        store = await in_daemon_thread(lambda: _open_store(self._address))
+        store = await in_daemon_thread(lambda: _open_store(address))
         span = EngineSpan(
-            num_hosts=self._num_hosts,
+            num_hosts=group.num_hosts,
             host=0,
-            address=self._address,
-            meeting_address=self._address,
+            address=address,
+            meeting_address=address,
             meeting_port=store.port,
         )
         options = replace(options, span=span)
-        if self.missing:
-            self._fail(f"host {self.missing[0]} {GONE}")
-        arguments = engine_arguments(options, detect_hardware())
-        order = pb.WorkersStart(start=self._start, arguments_json=json.dumps(arguments))
-        self._tell(pb.JoinEngineResponse(start=order))
+        if group.missing:
+            self._fail(f"host {group.missing[0]} {GONE}")
+        order = json.dumps(engine_arguments(options, detect_hardware()))
+        for link in group.links:
+            report = partial(self._on_end, link)
+            link.start_part(self._start, order, on_report=report, on_loss=self._fail)
         try:
             engine = await self.unless_failed(start(options))
         except BaseException as error:
             self.end_workers()
-            if isinstance(error, EngineDied) and not self.missing:
+            if isinstance(error, EngineDied) and not group.missing:
                 raise RuntimeError(self.failure) from error
             raise
         self._has_engine = True
@@ -225,88 +270,13 @@ class EngineHosts:
 
     def end_workers(self) -> None:
         """Has all hosts kill their workers."""
-        self._start += 1  # their end is none of the next engine
         self._has_engine = False
         self._notify()
-        self._tell(pb.JoinEngineResponse(kill=True))
+        for link in self.group.links:
+            link.release()
 
-    async def serve(
-        self, requests: AsyncIterator[pb.JoinEngineRequest]
-    ) -> AsyncIterator[pb.JoinEngineResponse]:
-        """Serves the stream of one host until either side is gone.
-
-        Raises: InvalidRequest, PreconditionFailed or Forbidden if it may not take part.
-        """
-        first = await anext(requests, pb.JoinEngineRequest())
-        link = self._admit(first.hello)
-        listening = asyncio.create_task(self._listen(link, requests))
-        try:
-            while not link.lost.is_set():
-                yield await self._next_message(link)
-        finally:
-            listening.cancel()
-            del self._links[link.number]
-            silent = time.monotonic() - link.heard_at >= LOST_SECONDS
-            how = f"has not answered for {LOST_SECONDS:.0f} s" if silent else GONE
-            logger.error("a host of the engine is lost", extra={"host": link.name, "reason": how})
-            self._fail(f"{link.name} {how}")
-
-    async def _next_message(self, link: EngineHostLink) -> pb.JoinEngineResponse:
-        """Returns what the host is told next, a sign of life where there is nothing to tell."""
-        left = link.heard_at + LOST_SECONDS - time.monotonic()
-        try:
-            async with asyncio.timeout(min(BEAT_SECONDS, left)):
-                return await link.outgoing.get()
-        except TimeoutError:
-            if time.monotonic() - link.heard_at >= LOST_SECONDS:
-                link.lost.set()
-            return pb.JoinEngineResponse()
-
-    async def _listen(
-        self, link: EngineHostLink, requests: AsyncIterator[pb.JoinEngineRequest]
-    ) -> None:
-        try:
-            async for message in requests:
-                link.heard_at = time.monotonic()
-                if message.WhichOneof("part") == "ended" and message.ended.start == self._start:
-                    self._fail(f"{link.name}: {message.ended.reason}")
-        finally:
-            link.lost.set()
-            link.send(pb.JoinEngineResponse())  # wakes the sender
-
-    def _admit(self, hello: pb.EngineHostHello) -> EngineHostLink:
-        number = hello.host
-        if hello.tenant != self._tenant:
-            raise Forbidden("the host is of another tenant than the engine's leader")
-        if not 0 < number < self._num_hosts or hello.num_hosts != self._num_hosts:
-            raise InvalidRequest(
-                f"host {number} of {hello.num_hosts} wants to join an engine of "
-                f"{self._num_hosts}: give all hosts the same TRINITY_EXPLORER_NUM_HOSTS, and each "
-                "its own TRINITY_EXPLORER_HOST below it"
-            )
-        if hello.release != trinity.__version__:
-            raise PreconditionFailed(
-                f"host {number} runs release {hello.release}, the leader {trinity.__version__}: "
-                "install the same one"
-            )
-        if hello.address.startswith("127.") != self._address.startswith("127."):
-            raise PreconditionFailed(
-                f"host {number} is at {hello.address}, and the leader at {self._address}: give "
-                f"each its own address of one private network as {ENGINE_ADDRESS}"
-            )
-        if number in self._links:
-            raise PreconditionFailed(
-                f"there is a host {number} already, {self._links[number].address}: give each host "
-                "a TRINITY_EXPLORER_HOST of its own"
-            )
-        link = self._links[number] = EngineHostLink(number, hello.address)
-        logger.info("a host has joined the engine", extra={"host": link.name})
-        self._notify()
-        return link
-
-    def _tell(self, message: pb.JoinEngineResponse) -> None:
-        for link in self._links.values():
-            link.send(message)
+    def _on_end(self, link: HostLink, report: HostReport) -> None:
+        self._fail(f"{link.name}: {report.ended}")
 
     def _fail(self, reason: str) -> None:
         self._failure = self._failure or reason

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -9,9 +10,8 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
-from services.trainer.control.hosts import HostLink
 from services.trainer.control.places import RankPlaces, gang_address, ranks_per_host
 from services.trainer.control.status import TrainerState
 from services.trainer.messages import (
@@ -25,8 +25,9 @@ from services.trainer.messages import (
     StopOrder,
     encode,
 )
-from trinity.api.v1 import trainer_pb2
+from trinity.api.v1.hosts_pb2 import HostReport, LeaderMessage
 from trinity.runtime.process.child_process import module_command
+from trinity.runtime.rpc.host_group import HostLink
 from trinity.runtime.security.loopback import is_loopback
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,8 @@ class _Rank:
 class Gang:
     """A worker group: the ranks of a stage; a caller that receives `RankDied` kills the others.
 
-    gang = await Gang.start(num_ranks=2, log_level="INFO", log_format="text")
+    network = GangNetwork(address="127.0.0.1")
+    gang = await Gang.lead(num_ranks=2, network=network, log_level="INFO", log_format="text")
     gang.send_stage(stage)
     while not isinstance(received := await gang.next_event(), RankDied): ...
     await gang.stop(grace_seconds=8)
@@ -77,25 +79,6 @@ class Gang:
         self._events: asyncio.Queue[RankEvent | RankDied] = asyncio.Queue()
         self._is_ending = False
         self._tasks = [asyncio.create_task(self._watch_rank(rank)) for rank in ranks]
-
-    @classmethod
-    async def start(
-        cls,
-        *,
-        num_ranks: int,
-        log_level: str,
-        log_format: str,
-        command: Sequence[str] = RANK_COMMAND,
-    ) -> "Gang":
-        """Starts the processes; each sends `RankReady` after its imports."""
-        alone = GangNetwork(address="127.0.0.1")
-        return await cls.lead(
-            num_ranks=num_ranks,
-            network=alone,
-            log_level=log_level,
-            log_format=log_format,
-            command=command,
-        )
 
     @classmethod
     async def lead(
@@ -145,18 +128,19 @@ class Gang:
     def _join(self, host: HostLink, places: RankPlaces, number: int) -> None:
         """Adds the ranks of another host to this group."""
 
-        def report(message: trainer_pb2.RankReport) -> None:
+        def report(message: HostReport) -> None:
             if message.ended:
                 self._record_end(message.rank, f"{message.ended} on {host.name}")
             else:
                 event = EVENTS.validate_json(message.event_json)
                 self._events.put_nowait(RankEvent(message.rank, event))
 
-        host.on_report = report
-        host.on_loss = lambda reason: self._record_end(places.first, reason)
-        if host.is_lost:  # it went while this host started its own ranks
-            self._record_end(places.first, f"{host.name} is gone")
-        host.start_ranks(number, places)
+        host.start_part(
+            number,
+            json.dumps(asdict(places)),
+            on_report=report,
+            on_loss=lambda reason: self._record_end(places.first, reason),
+        )
 
     def _record_end(self, rank: int, reason: str) -> None:
         if not self._is_ending:
@@ -184,6 +168,13 @@ class Gang:
         """Returns the next event of any rank."""
         return await self._events.get()
 
+    async def next_report(self) -> HostReport:
+        """Returns the next event for the host that leads."""
+        received = await self.next_event()
+        if isinstance(received, RankDied):
+            return HostReport(rank=received.rank, ended=received.reason)
+        return HostReport(rank=received.rank, event_json=received.event.model_dump_json())
+
     async def stop(self, grace_seconds: float) -> None:
         """Tells all ranks to finish or abandon their work; kills those that take too long."""
         self._is_ending = True
@@ -198,7 +189,7 @@ class Gang:
         """Kills all ranks at once."""
         self._is_ending = True
         for host in self._hosts:
-            host.release_ranks()
+            host.release()
         for rank in self._ranks:
             with contextlib.suppress(ProcessLookupError):
                 rank.process.kill()
@@ -209,7 +200,7 @@ class Gang:
     def _write_line(self, line: bytes) -> None:
         """Writes a line to every rank; one that is gone is reported by `_watch_rank`."""
         for host in self._hosts:
-            host.send(trainer_pb2.JoinGangResponse(order_json=line.decode()))
+            host.send(LeaderMessage(order_json=line.decode()))
         for rank in self._ranks:
             assert rank.process.stdin is not None
             with contextlib.suppress(ConnectionError, RuntimeError):

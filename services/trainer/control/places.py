@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+import trinity
 from services.trainer.settings import TrainerSettings
 from trinity.errors import UserError
 from trinity.runtime.private_network import PrivateAddress, check_numbered_host
+from trinity.runtime.rpc.host_group import GroupPlace
 
 ADDRESS = "TRINITY_TRAINER_GANG_ADDRESS"
 
@@ -44,6 +46,20 @@ def check_place(settings: TrainerSettings) -> None:
         leader=settings.leader,
         leader_variable="TRINITY_TRAINER_LEADER",
         address=gang_address(settings.gang_address),
+    )
+
+
+def group_place(settings: TrainerSettings, tenant: str) -> GroupPlace:
+    """Returns the place of this host among those of the gang."""
+    return GroupPlace(
+        group="gang",
+        variables="TRINITY_TRAINER",
+        address_variable=ADDRESS,
+        num_hosts=settings.num_hosts,
+        release=trinity.__version__,
+        host=settings.host,
+        address=settings.gang_address,
+        tenant=tenant,
     )
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 import grpc
 
 from services.trainer import messages
-from services.trainer.control.hosts import Hosts
 from trinity.api.v1 import trainer_pb2, trainer_pb2_grpc
+from trinity.api.v1.hosts_pb2 import HostMessage, LeaderMessage
 from trinity.errors import PreconditionFailed
 from trinity.runtime.members import MemberPhase, WaitKind
 from trinity.runtime.presence import Heartbeats
+from trinity.runtime.rpc.host_group import HostGroup
 
 STAND_BY = "stand by"
 
@@ -124,18 +125,18 @@ class TrainerState:
 
 
 class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
-    """Answers from the state; passes the streams of other hosts to the leader's `Hosts`."""
+    """Answers from the state; passes the streams of other hosts to the leader's `HostGroup`."""
 
-    def __init__(self, state: TrainerState, hosts: Hosts | None = None) -> None:
+    def __init__(self, state: TrainerState, hosts: HostGroup | None = None) -> None:
         self._state = state
         self._hosts = hosts
 
     async def JoinGang(
         self,
-        request_iterator: AsyncIterator[trainer_pb2.JoinGangRequest],
+        request_iterator: AsyncIterator[HostMessage],
         context: grpc.aio.ServicerContext,
-    ) -> AsyncIterator[trainer_pb2.JoinGangResponse]:
-        """Serves the stream of another host.
+    ) -> AsyncIterator[LeaderMessage]:
+        """Serves the stream of another host of the gang.
 
         Raises: PreconditionFailed if this trainer does not lead several hosts.
         """

@@ -10,7 +10,6 @@ import grpc
 
 from services.trainer.control.attempt import StageAttempt, StageOutcome, StageResult
 from services.trainer.control.gang import GangManager
-from services.trainer.control.hosts import Hosts
 from services.trainer.control.jobs import (
     ReadinessCondition,
     StageStartKey,
@@ -18,9 +17,11 @@ from services.trainer.control.jobs import (
     TrainerReadiness,
     TrainingJob,
 )
+from services.trainer.control.places import group_place
 from services.trainer.control.status import TrainerState
 from services.trainer.settings import TrainerSettings
 from trinity.errors import UserError
+from trinity.runtime.rpc.host_group import HostGroup
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +48,9 @@ class TrainingSupervisor:
         gang_manager: GangManager,
         readiness: TrainerReadiness,
         stop: asyncio.Event,
-        hosts: Hosts | None = None,
+        hosts: HostGroup | None = None,
     ) -> None:
-        self._hosts = hosts or Hosts(num_hosts=1)
+        self._hosts = hosts or HostGroup(group_place(settings, settings.tenant))
         self._settings = settings
         self._watcher = watcher
         self._state = state

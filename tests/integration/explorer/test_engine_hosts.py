@@ -167,7 +167,7 @@ async def test_a_host_outlives_its_workers_and_its_leader(models: tuple[Path, Pa
             await kill_workers_and_start_again(leader, host.pid, models[0])
         await until(lambda: not psutil.Process(host.pid).children())
         async with leading(address) as leader:
-            await until(lambda: not leader.hosts.missing)
+            await until(lambda: not leader.hosts.group.missing)
 
 
 async def kill_workers_and_start_again(leader: Leader, host: int, model: Path) -> None:

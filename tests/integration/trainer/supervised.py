@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from services.trainer.control.gang import Gang, GangManager
-from services.trainer.control.hosts import Hosts
+from services.trainer.control.gang import Gang, GangManager, GangNetwork
 from services.trainer.control.jobs import StageWatcher, TrainerReadiness
 from services.trainer.control.status import TrainerState
 from services.trainer.control.supervisor import TrainingSupervisor
@@ -20,6 +19,7 @@ from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.runtime.presence import Heartbeats
 from trinity.runtime.rpc.channel import open_channel
 from trinity.runtime.rpc.health import Health
+from trinity.runtime.rpc.host_group import GroupPlace, HostGroup
 
 Says = list[Event | int | Literal["again"]]
 """What a rank says once it has a stage; see stand_in_rank.py."""
@@ -28,6 +28,14 @@ Script = list[Says]
 OWN_ADDRESS = "127.0.0.1:1"
 """Where the trainer says that it answers."""
 RANK = "tests.integration.trainer.stand_in_rank"
+
+
+def group_of(num_hosts: int) -> HostGroup:
+    return HostGroup(
+        GroupPlace(
+            group="gang", variables="TRINITY_TRAINER", address_variable="", num_hosts=num_hosts
+        )
+    )
 
 
 @dataclass
@@ -47,8 +55,12 @@ class Scripted:
             for rank in script
         ]
         command = [sys.executable, "-m", RANK, json.dumps(said)]
-        gang = await Gang.start(
-            num_ranks=num_ranks, log_level="INFO", log_format="text", command=command
+        gang = await Gang.lead(
+            num_ranks=num_ranks,
+            network=GangNetwork(address="127.0.0.1"),
+            log_level="INFO",
+            log_format="text",
+            command=command,
         )
         self.gangs.append(gang)
         return gang
@@ -73,7 +85,7 @@ async def supervised(
     peers: Peers,
     *scripts: Script,
     stop_seconds: float = 1.0,
-    hosts: Hosts | None = None,
+    hosts: HostGroup | None = None,
     host_wait_seconds: float = 600.0,
 ) -> AsyncIterator[Supervised]:
     """A trainer without its server; no gang is started before a stage asks."""

@@ -12,18 +12,17 @@ import grpc
 import pytest
 
 import trinity
-from services.trainer.control import hosts as hosts_module
-from services.trainer.control.agent import HostAgent
 from services.trainer.control.gang import Gang, GangNetwork, RankDied, RankEvent
-from services.trainer.control.hosts import Hosts
-from services.trainer.control.places import RankPlaces
+from services.trainer.control.places import RankPlaces, group_place
 from services.trainer.control.status import TrainerServicer, TrainerState
 from services.trainer.messages import RankActivity, StageOrder
 from services.trainer.settings import TrainerSettings
-from trinity.api.v1 import trainer_pb2 as pb
 from trinity.api.v1 import trainer_pb2_grpc
+from trinity.api.v1.hosts_pb2 import HostHello, HostMessage, HostReport
 from trinity.errors import UserError
+from trinity.runtime.rpc import host_group
 from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.host_group import HostAgent, HostGroup
 from trinity.runtime.rpc.server import Servicer, serve
 
 SECONDS = 30.0
@@ -65,7 +64,7 @@ def settings_of(host: int, leader: str = "") -> TrainerSettings:
 class Leader:
     """The side that a test looks at."""
 
-    hosts: Hosts
+    hosts: HostGroup
     address: str
 
     async def lead(self, says: object = SAYS, number: int = 1) -> Gang:
@@ -88,7 +87,7 @@ async def until(met: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def leading() -> AsyncIterator[Leader]:
-    hosts = Hosts(num_hosts=2)
+    hosts = HostGroup(group_place(settings_of(0), ""))
     servicer = Servicer(
         name="trinity.api.v1.TrainerService",
         add=trainer_pb2_grpc.add_TrainerServiceServicer_to_server,
@@ -102,19 +101,16 @@ async def leading() -> AsyncIterator[Leader]:
 class Agent:
     """The other host."""
 
-    stop: asyncio.Event
     parts: list[Gang]
-    task: "asyncio.Task[None]"
 
 
 @asynccontextmanager
 async def an_agent(leader: str, says: object = SAYS) -> AsyncIterator[Agent]:
     parts: list[Gang] = []
-    stop = asyncio.Event()
 
-    async def start(places: RankPlaces) -> Gang:
+    async def start(order: str) -> Gang:
         part = await Gang.start_part(
-            places,
+            RankPlaces(**json.loads(order)),
             address=OTHER,
             log_level="INFO",
             log_format="text",
@@ -125,21 +121,19 @@ async def an_agent(leader: str, says: object = SAYS) -> AsyncIterator[Agent]:
 
     async with open_channel(leader) as channel:
         agent = HostAgent(
-            settings=settings_of(1, leader),
-            tenant="",
-            stub=trainer_pb2_grpc.TrainerServiceStub(channel),
-            state=TrainerState(),
+            place=group_place(settings_of(1, leader), ""),
+            join=trainer_pb2_grpc.TrainerServiceStub(channel).JoinGang,
             start=start,
-            stop=stop,
+            on_joined=lambda _: None,
         )
         task = asyncio.create_task(agent.serve_leader())
         try:
-            yield Agent(stop, parts, task)
+            yield Agent(parts)
         finally:
-            stop.set()
+            assert not task.done()
+            task.cancel()
             async with asyncio.timeout(SECONDS):
                 await asyncio.wait([task])
-            task.result()
 
 
 async def next_end(gang: Gang) -> RankDied:
@@ -196,14 +190,14 @@ async def test_a_host_that_hangs_is_named_within_ten_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its side is held up as a stopped process would be; times are a tenth of the real ones."""
-    assert hosts_module.LOST_SECONDS + hosts_module.BEAT_SECONDS <= 10
-    monkeypatch.setattr(hosts_module, "LOST_SECONDS", 0.8)
-    monkeypatch.setattr(hosts_module, "BEAT_SECONDS", 0.2)
+    assert host_group.LOST_SECONDS + host_group.BEAT_SECONDS <= 10
+    monkeypatch.setattr(host_group, "LOST_SECONDS", 0.8)
+    monkeypatch.setattr(host_group, "BEAT_SECONDS", 0.2)
     async with leading() as leader, open_channel(leader.address) as channel:
         silent = asyncio.Event()
 
-        async def hello_then_nothing() -> AsyncIterator[pb.JoinGangRequest]:
-            yield pb.JoinGangRequest(hello=a_hello())
+        async def hello_then_nothing() -> AsyncIterator[HostMessage]:
+            yield HostMessage(hello=a_hello())
             await silent.wait()
 
         call = trainer_pb2_grpc.TrainerServiceStub(channel).JoinGang(hello_then_nothing())
@@ -233,16 +227,16 @@ async def test_what_an_earlier_gang_says_is_not_heard() -> None:
         (link,) = leader.hosts.links
         await old.kill()
         new = await leader.lead(number=2)
-        late = pb.RankReport(gang=1, rank=2, ended="rank 2 was killed")
-        link.hear(pb.JoinGangRequest(report=late))
+        late = HostReport(start=1, rank=2, ended="rank 2 was killed")
+        link.hear(HostMessage(report=late))
         assert new._events.empty()
-        link.hear(pb.JoinGangRequest(report=pb.RankReport(gang=2, rank=2, ended="rank 2 died")))
+        link.hear(HostMessage(report=HostReport(start=2, rank=2, ended="rank 2 died")))
         assert not new._events.empty()
         await new.kill()
 
 
-def a_hello(**changes: object) -> pb.HostHello:
-    hello = pb.HostHello(
+def a_hello(**changes: object) -> HostHello:
+    hello = HostHello(
         host=1,
         num_hosts=2,
         release=trinity.__version__,
@@ -282,9 +276,9 @@ async def test_a_second_host_of_the_same_number_is_refused_while_the_first_lives
     assert f"there is a host 1 already, {OTHER}" in said
 
 
-async def refusal_of(channel: grpc.aio.Channel, hello: pb.HostHello, code: grpc.StatusCode) -> str:
-    async def requests() -> AsyncIterator[pb.JoinGangRequest]:
-        yield pb.JoinGangRequest(hello=hello)
+async def refusal_of(channel: grpc.aio.Channel, hello: HostHello, code: grpc.StatusCode) -> str:
+    async def requests() -> AsyncIterator[HostMessage]:
+        yield HostMessage(hello=hello)
 
     call = trainer_pb2_grpc.TrainerServiceStub(channel).JoinGang(requests(), timeout=SECONDS)
     with pytest.raises(grpc.aio.AioRpcError) as error:

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from services.trainer.control import supervisor
-from services.trainer.control.hosts import Hosts
 from services.trainer.messages import RankActivity, RankStageEnded, RankStageFailed, RankWaiting
 from tests.integration.trainer.peers import Peers
 from tests.integration.trainer.service import peers_of, plan_in
-from tests.integration.trainer.supervised import OWN_ADDRESS, Says, supervised
+from tests.integration.trainer.supervised import OWN_ADDRESS, Says, group_of, supervised
 from trinity.api.v1 import synchronizer_pb2
 
 CANCELLED = RankStageEnded(outcome="cancelled", reason="a short batch is not allowed: add tasks")
@@ -148,7 +147,7 @@ async def test_a_gang_that_dies_again_and_again_fails_the_stage(peers: Peers) ->
 async def test_a_gang_waits_for_its_hosts_until_a_deadline_and_a_number_of_times(
     peers: Peers,
 ) -> None:
-    hosts = Hosts(num_hosts=3)
+    hosts = group_of(3)
     async with supervised(peers, [BUSY], hosts=hosts, host_wait_seconds=0.3) as trainer:
         await trainer.until(lambda: bool(peers.failure))
     assert "of 3 hosts, these have not come back for" in peers.failure
@@ -159,7 +158,7 @@ async def test_a_gang_waits_for_its_hosts_until_a_deadline_and_a_number_of_times
 async def test_a_gang_says_for_which_host_it_waits_and_leaves_a_stage_that_is_cancelled(
     peers: Peers,
 ) -> None:
-    async with supervised(peers, [BUSY], hosts=Hosts(num_hosts=2)) as trainer:
+    async with supervised(peers, [BUSY], hosts=group_of(2)) as trainer:
         await trainer.until(lambda: bool(peers.trainer.waits))
         (wait,) = peers.trainer.waits
         assert (wait.waits_for, wait.reason) == (

@@ -21,9 +21,10 @@ from services.explorer.settings import ExplorerSettings
 from services.explorer.telemetry import RolloutCounters
 from tests.unit.explorer.builders import ArithmeticEngine, unheard_beats
 from tests.unit.explorer.test_vllm_options import CPU, GPU, options
-from trinity.api.v1 import explorer_pb2 as pb
+from trinity.api.v1.hosts_pb2 import HostHello, HostMessage, HostReport, LeaderMessage
 from trinity.errors import Forbidden, InvalidRequest, PreconditionFailed, TrinityError, UserError
 from trinity.runtime.presence import WaitRegistry
+from trinity.runtime.rpc import host_group as group_module
 
 NOBODY = "127.0.0.1:9"
 
@@ -37,19 +38,25 @@ def two_hosts(**values: object) -> EngineHosts:
     return EngineHosts(settings(num_hosts=2, **values))
 
 
-def hello(**changes: object) -> pb.JoinEngineRequest:
-    given = {"host": 1, "num_hosts": 2, "release": trinity.__version__, "address": "127.0.0.2"}
-    return pb.JoinEngineRequest(hello=pb.EngineHostHello(**{**given, **changes}))  # type: ignore[arg-type]
+def hello(**changes: object) -> HostMessage:
+    given = {
+        "host": 1,
+        "num_hosts": 2,
+        "release": trinity.__version__,
+        "unix_millis": int(time.time() * 1000),
+        "address": "127.0.0.2",
+    }
+    return HostMessage(hello=HostHello(**{**given, **changes}))  # type: ignore[arg-type]
 
 
 class Stream:
     """Messages of a host, which lives for as long as a test lets it."""
 
-    def __init__(self, first: pb.JoinEngineRequest) -> None:
-        self.said: asyncio.Queue[pb.JoinEngineRequest | None] = asyncio.Queue()
+    def __init__(self, first: HostMessage) -> None:
+        self.said: asyncio.Queue[HostMessage | None] = asyncio.Queue()
         self.said.put_nowait(first)
 
-    async def requests(self) -> AsyncIterator[pb.JoinEngineRequest]:
+    async def requests(self) -> AsyncIterator[HostMessage]:
         while (message := await self.said.get()) is not None:
             yield message
 
@@ -125,34 +132,40 @@ def test_workers_use_the_interface_of_the_address(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
-        ({"host": 2}, InvalidRequest, "host 2 of 2 wants to join an engine of 2"),
+        ({"host": 2}, InvalidRequest, "host 2 of 2 wants to join the engine of 2"),
         ({"num_hosts": 3}, InvalidRequest, "the same TRINITY_EXPLORER_NUM_HOSTS"),
         ({"release": "0.0.0"}, PreconditionFailed, "runs release 0.0.0"),
         ({"tenant": "other"}, Forbidden, "another tenant"),
-        ({"address": "10.0.0.2"}, PreconditionFailed, "host 1 is at 10.0.0.2, and the leader at"),
+        (
+            {"address": "10.0.0.2"},
+            PreconditionFailed,
+            "host 1 has the address 10.0.0.2 in the engine, and the leader",
+        ),
     ],
 )
 async def test_a_host_that_differs_is_refused(
     changes: dict[str, object], error: type[TrinityError], said: str
 ) -> None:
     with pytest.raises(error, match=said):
-        await anext(two_hosts().serve(Stream(hello(**changes)).requests()))
+        await anext(two_hosts().group.serve(Stream(hello(**changes)).requests()))
 
 
 async def test_a_second_host_of_a_number_is_refused_while_the_first_lives() -> None:
     hosts = two_hosts()
     joined = asyncio.create_task(_read(hosts, Stream(hello())))
-    await _until(lambda: not hosts.missing)
+    await _until(lambda: not hosts.group.missing)
     with pytest.raises(PreconditionFailed, match=r"there is a host 1 already, 127\.0\.0\.2"):
-        await anext(hosts.serve(Stream(hello()).requests()))
-    assert not hosts.missing
+        await anext(hosts.group.serve(Stream(hello()).requests()))
+    assert not hosts.group.missing
     joined.cancel()
 
 
+@pytest.mark.usefixtures("no_store")
 async def test_a_host_that_leaves_ends_a_call_that_hangs_and_is_named() -> None:
     hosts, stream = two_hosts(), Stream(hello())
     joined = asyncio.create_task(_read(hosts, stream))
-    await _until(lambda: not hosts.missing)
+    await _until(lambda: not hosts.group.missing)
+    await hosts.start_engine(options(tensor_parallel_size=2), start_at_once)
     call = asyncio.create_task(hosts.unless_failed(asyncio.sleep(3600)))
     await asyncio.sleep(0)
     stream.said.put_nowait(None)
@@ -160,16 +173,7 @@ async def test_a_host_that_leaves_ends_a_call_that_hangs_and_is_named() -> None:
         async with asyncio.timeout(5):
             await call
     await joined
-    assert hosts.missing == (1,)
-
-
-async def test_a_silent_host_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts_module, "LOST_SECONDS", 0.05)
-    monkeypatch.setattr(hosts_module, "BEAT_SECONDS", 0.02)
-    hosts = two_hosts()
-    async with asyncio.timeout(5):
-        await _read(hosts, Stream(hello()))
-    assert "has not answered for" in hosts.failure
+    assert hosts.group.missing == (1,)
 
 
 async def test_the_wait_for_a_host_is_shown_and_ends() -> None:
@@ -192,17 +196,17 @@ def no_store(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_store")
 async def test_hosts_start_what_the_leader_starts_and_kill_it_with_the_engine() -> None:
     hosts, stream = two_hosts(), Stream(hello())
-    told: list[pb.JoinEngineResponse] = []
+    told: list[LeaderMessage] = []
 
     async def start(given: EngineOptions) -> Engine:
         assert given.span is not None
         return ArithmeticEngine()
 
     joined = asyncio.create_task(_read(hosts, stream, told))
-    await _until(lambda: not hosts.missing)
+    await _until(lambda: not hosts.group.missing)
     engine = await hosts.start_engine(options(tensor_parallel_size=2), start)
     await _until(lambda: bool(told))
-    arguments = json.loads(told[0].start.arguments_json)
+    arguments = json.loads(told[0].start_json)
     assert (arguments["nnodes"], arguments["master_port"]) == (2, 7)
     await engine.check()
     await engine.close()
@@ -220,7 +224,7 @@ async def test_a_host_that_leaves_an_engine_without_calls_is_named_and_ends_it()
     hosts, stream, notes = two_hosts(), Stream(hello()), list[str]()
     joined = asyncio.create_task(_read(hosts, stream))
     following = asyncio.create_task(hosts.follow_engine(notes.append))
-    await _until(lambda: not hosts.missing)
+    await _until(lambda: not hosts.group.missing)
     await hosts.start_engine(options(tensor_parallel_size=2), start_at_once)
     await _until(lambda: notes[-1])
     stream.said.put_nowait(None)
@@ -235,10 +239,10 @@ async def test_a_host_that_leaves_an_engine_without_calls_is_named_and_ends_it()
 async def test_a_host_whose_workers_end_without_calls_is_named() -> None:
     hosts, stream = two_hosts(), Stream(hello())
     joined = asyncio.create_task(_read(hosts, stream))
-    await _until(lambda: not hosts.missing)
+    await _until(lambda: not hosts.group.missing)
     await hosts.start_engine(options(tensor_parallel_size=2), start_at_once)
-    ended = pb.WorkersEnded(start=1, reason="its workers ended with exit code -9")
-    stream.said.put_nowait(pb.JoinEngineRequest(ended=ended))
+    ended = HostReport(start=1, ended="its workers ended with exit code -9")
+    stream.said.put_nowait(HostMessage(report=ended))
     with pytest.raises(EngineDied, match=r"host 1 \(127.0.0.2\): its workers ended"):
         async with asyncio.timeout(5):
             await hosts.follow_engine(lambda _: None)
@@ -249,11 +253,11 @@ async def test_a_host_whose_workers_end_without_calls_is_named() -> None:
 async def test_a_host_that_is_silent_without_calls_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hosts_module, "LOST_SECONDS", 0.5)
-    monkeypatch.setattr(hosts_module, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(group_module, "LOST_SECONDS", 0.5)
+    monkeypatch.setattr(group_module, "BEAT_SECONDS", 0.1)
     hosts = two_hosts()
     joined = asyncio.create_task(_read(hosts, Stream(hello())))
-    await _until(lambda: not hosts.missing)
+    await _until(lambda: not hosts.group.missing)
     await hosts.start_engine(options(tensor_parallel_size=2), start_at_once)
     with pytest.raises(EngineDied, match=r"host 1 \(127.0.0.2\) has not answered for"):
         async with asyncio.timeout(5):
@@ -268,7 +272,7 @@ async def test_a_host_that_leaves_before_an_engine_or_after_it_ends_nothing() ->
     for starts in (False, True):
         stream = Stream(hello())
         joined = asyncio.create_task(_read(hosts, stream))
-        await _until(lambda: not hosts.missing)
+        await _until(lambda: not hosts.group.missing)
         if starts:
             engine = await hosts.start_engine(options(tensor_parallel_size=2), start_at_once)
             await _until(lambda: notes[-1])
@@ -292,7 +296,7 @@ async def test_the_process_of_an_idle_leader_ends_with_a_host_and_shows_how_many
     )
     running = asyncio.create_task(explorer.run_until(asyncio.Event()))
     joined = asyncio.create_task(_read(hosts, stream))
-    await _until(lambda: not hosts.missing)
+    await _until(lambda: not hosts.group.missing)
     await hosts.start_engine(options(tensor_parallel_size=2), start_at_once)
     await _until(
         lambda: explorer._heartbeats.member.activity == "idle; engine over 2 hosts: 2 joined"
@@ -309,11 +313,11 @@ async def test_the_process_of_an_idle_leader_ends_with_a_host_and_shows_how_many
 async def test_workers_that_do_not_start_elsewhere_fail_the_start_with_their_words() -> None:
     hosts, stream = two_hosts(), Stream(hello())
     joined = asyncio.create_task(_read(hosts, stream))
-    await _until(lambda: not hosts.missing)
+    await _until(lambda: not hosts.group.missing)
 
     async def never(_: EngineOptions) -> Engine:
-        ended = pb.WorkersEnded(start=1, reason="ValueError: no such model")
-        stream.said.put_nowait(pb.JoinEngineRequest(ended=ended))
+        ended = HostReport(start=1, ended="ValueError: no such model")
+        stream.said.put_nowait(HostMessage(report=ended))
         await asyncio.sleep(3600)
         raise AssertionError
 
@@ -342,10 +346,10 @@ async def test_an_explorer_alone_takes_no_hosts() -> None:
 
 
 async def _read(
-    hosts: EngineHosts, stream: Stream, told: list[pb.JoinEngineResponse] | None = None
+    hosts: EngineHosts, stream: Stream, told: list[LeaderMessage] | None = None
 ) -> None:
     """Reads as a host; records what it is told, without signs of life."""
-    async for message in hosts.serve(stream.requests()):
+    async for message in hosts.group.serve(stream.requests()):
         if told is not None and message.WhichOneof("part"):
             told.append(message)
 

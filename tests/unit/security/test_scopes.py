@@ -68,7 +68,8 @@ def test_no_service_may_steer_or_submit() -> None:
 @pytest.mark.parametrize("role", ["explorer", "trainer", "buffer"])
 def test_a_services_scope_allows_what_its_code_calls_and_no_more(role: str) -> None:
     files = [*(ROOT / "services" / role).rglob("*.py"), *(ROOT / "trinity" / f for f in SHARED)]
-    called = set(re.findall(r"stub\.([A-Z]\w+)\(", "".join(f.read_text() for f in files)))
+    text = "".join(f.read_text() for f in files)
+    called = set(re.findall(r"[sS]tub(?:\(channel\))?\.([A-Z]\w+)", text))
     allowed = {name for name, scopes in SCOPES_OF_METHODS.items() if Scope(role) in scopes}
     assert {name.rpartition("/")[2] for name in allowed} == called - {"Watch", "Check"}
 

@@ -1,18 +1,15 @@
 """A host that goes while a gang begins is missed at once, and slow senders are not cancelled."""
 
 import asyncio
+from typing import NoReturn
 
 import pytest
 
-from services.trainer.control import agent as agent_module
-from services.trainer.control.agent import HostAgent
 from services.trainer.control.gang import Gang, RankDied
-from services.trainer.control.hosts import HostLink
 from services.trainer.control.places import RankPlaces
-from services.trainer.control.status import TrainerState
-from services.trainer.settings import TrainerSettings
-from trinity.api.v1 import trainer_pb2 as pb
-from trinity.api.v1.trainer_pb2_grpc import TrainerServiceStub
+from trinity.api.v1.hosts_pb2 import HostMessage, HostReport
+from trinity.runtime.rpc import host_group
+from trinity.runtime.rpc.host_group import GroupPlace, HostAgent, HostLink
 
 PLACES = RankPlaces(num_ranks=4, first=2, num_local=2, master_address="127.0.0.1", master_port=1)
 
@@ -34,23 +31,26 @@ async def test_a_host_that_is_lost_before_its_ranks_are_asked_for_ends_the_gang(
 
 
 async def test_a_host_that_sends_slowly_is_not_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_module, "BEAT_SECONDS", 0.01)
-    settings = TrainerSettings.model_validate(
-        {"buffer": "b:1", "synchronizer": "s:1", "num_hosts": 2, "host": 1, "leader": "l:1"}
+    monkeypatch.setattr(host_group, "BEAT_SECONDS", 0.01)
+    place = GroupPlace(
+        group="gang", variables="TRINITY_TRAINER", address_variable="", num_hosts=2, host=1
     )
+
+    def join(_: object) -> NoReturn:
+        raise AssertionError
+
     agent = HostAgent(
-        settings=settings,
-        tenant="",
-        stub=TrainerServiceStub.__new__(TrainerServiceStub),
-        state=TrainerState(),
-        start=lambda places: asyncio.sleep(0, Gang([], num_ranks=places.num_ranks)),
-        stop=asyncio.Event(),
+        place=place,
+        join=join,
+        start=lambda _: asyncio.sleep(0, Gang([], num_ranks=2)),
+        on_joined=lambda _: None,
     )
-    report = pb.JoinGangRequest(report=pb.RankReport(gang=1, rank=2, ended="rank 2 ended"))
-    sent = agent._requests()
+    report = HostMessage(report=HostReport(start=1, rank=2, ended="rank 2 ended"))
+    outgoing: asyncio.Queue[HostMessage] = asyncio.Queue()
+    sent = agent._requests(outgoing)
     await anext(sent)
-    agent._outgoing.put_nowait(report)
+    outgoing.put_nowait(report)
     assert await anext(sent) == report
     await asyncio.sleep(0.05)  # the stream is slow for longer than a beat
-    assert await anext(sent) == pb.JoinGangRequest()
+    assert await anext(sent) == HostMessage()
     await sent.aclose()  # type: ignore[attr-defined]  # it is a generator

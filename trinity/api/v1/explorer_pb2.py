@@ -22,29 +22,20 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from trinity.api.v1 import hosts_pb2 as trinity_dot_api_dot_v1_dot_hosts__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtrinity/api/v1/explorer.proto\x12\x0etrinity.api.v1\"\x1a\n\x18GetExplorerStatusRequest\"\xcc\x01\n\x19GetExplorerStatusResponse\x12\x13\n\x0b\x65xplorer_id\x18\x01 \x01(\t\x12\x15\n\rexperiment_id\x18\x02 \x01(\t\x12\r\n\x05stage\x18\x03 \x01(\t\x12\x10\n\x08\x61\x63tivity\x18\x04 \x01(\t\x12\x16\n\x0eloaded_version\x18\x05 \x01(\x03\x12\x13\n\x0bnum_running\x18\x06 \x01(\x05\x12\x17\n\x0fnum_unconfirmed\x18\x07 \x01(\x05\x12\x1c\n\x14num_generated_tokens\x18\x08 \x01(\x03\"|\n\x11JoinEngineRequest\x12\x30\n\x05hello\x18\x01 \x01(\x0b\x32\x1f.trinity.api.v1.EngineHostHelloH\x00\x12-\n\x05\x65nded\x18\x02 \x01(\x0b\x32\x1c.trinity.api.v1.WorkersEndedH\x00\x42\x06\n\x04part\"d\n\x0f\x45ngineHostHello\x12\x0c\n\x04host\x18\x01 \x01(\x05\x12\x11\n\tnum_hosts\x18\x02 \x01(\x05\x12\x0f\n\x07release\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x0e\n\x06tenant\x18\x05 \x01(\t\"-\n\x0cWorkersEnded\x12\r\n\x05start\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t\"[\n\x12JoinEngineResponse\x12-\n\x05start\x18\x01 \x01(\x0b\x32\x1c.trinity.api.v1.WorkersStartH\x00\x12\x0e\n\x04kill\x18\x02 \x01(\x08H\x00\x42\x06\n\x04part\"5\n\x0cWorkersStart\x12\r\n\x05start\x18\x01 \x01(\x03\x12\x16\n\x0e\x61rguments_json\x18\x02 \x01(\t2\xd4\x01\n\x0f\x45xplorerService\x12h\n\x11GetExplorerStatus\x12(.trinity.api.v1.GetExplorerStatusRequest\x1a).trinity.api.v1.GetExplorerStatusResponse\x12W\n\nJoinEngine\x12!.trinity.api.v1.JoinEngineRequest\x1a\".trinity.api.v1.JoinEngineResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtrinity/api/v1/explorer.proto\x12\x0etrinity.api.v1\x1a\x1atrinity/api/v1/hosts.proto\"\x1a\n\x18GetExplorerStatusRequest\"\xcc\x01\n\x19GetExplorerStatusResponse\x12\x13\n\x0b\x65xplorer_id\x18\x01 \x01(\t\x12\x15\n\rexperiment_id\x18\x02 \x01(\t\x12\r\n\x05stage\x18\x03 \x01(\t\x12\x10\n\x08\x61\x63tivity\x18\x04 \x01(\t\x12\x16\n\x0eloaded_version\x18\x05 \x01(\x03\x12\x13\n\x0bnum_running\x18\x06 \x01(\x05\x12\x17\n\x0fnum_unconfirmed\x18\x07 \x01(\x05\x12\x1c\n\x14num_generated_tokens\x18\x08 \x01(\x03\x32\xc9\x01\n\x0f\x45xplorerService\x12h\n\x11GetExplorerStatus\x12(.trinity.api.v1.GetExplorerStatusRequest\x1a).trinity.api.v1.GetExplorerStatusResponse\x12L\n\nJoinEngine\x12\x1b.trinity.api.v1.HostMessage\x1a\x1d.trinity.api.v1.LeaderMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'trinity.api.v1.explorer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GETEXPLORERSTATUSREQUEST']._serialized_start=49
-  _globals['_GETEXPLORERSTATUSREQUEST']._serialized_end=75
-  _globals['_GETEXPLORERSTATUSRESPONSE']._serialized_start=78
-  _globals['_GETEXPLORERSTATUSRESPONSE']._serialized_end=282
-  _globals['_JOINENGINEREQUEST']._serialized_start=284
-  _globals['_JOINENGINEREQUEST']._serialized_end=408
-  _globals['_ENGINEHOSTHELLO']._serialized_start=410
-  _globals['_ENGINEHOSTHELLO']._serialized_end=510
-  _globals['_WORKERSENDED']._serialized_start=512
-  _globals['_WORKERSENDED']._serialized_end=557
-  _globals['_JOINENGINERESPONSE']._serialized_start=559
-  _globals['_JOINENGINERESPONSE']._serialized_end=650
-  _globals['_WORKERSSTART']._serialized_start=652
-  _globals['_WORKERSSTART']._serialized_end=705
-  _globals['_EXPLORERSERVICE']._serialized_start=708
-  _globals['_EXPLORERSERVICE']._serialized_end=920
+  _globals['_GETEXPLORERSTATUSREQUEST']._serialized_start=77
+  _globals['_GETEXPLORERSTATUSREQUEST']._serialized_end=103
+  _globals['_GETEXPLORERSTATUSRESPONSE']._serialized_start=106
+  _globals['_GETEXPLORERSTATUSRESPONSE']._serialized_end=310
+  _globals['_EXPLORERSERVICE']._serialized_start=313
+  _globals['_EXPLORERSERVICE']._serialized_end=514
 # @@protoc_insertion_point(module_scope)

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from trinity.api.v1 import explorer_pb2 as trinity_dot_api_dot_v1_dot_explorer__pb2
+from trinity.api.v1 import hosts_pb2 as trinity_dot_api_dot_v1_dot_hosts__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -45,8 +46,8 @@ class ExplorerServiceStub:
                 _registered_method=True)
         self.JoinEngine = channel.stream_stream(
                 '/trinity.api.v1.ExplorerService/JoinEngine',
-                request_serializer=trinity_dot_api_dot_v1_dot_explorer__pb2.JoinEngineRequest.SerializeToString,
-                response_deserializer=trinity_dot_api_dot_v1_dot_explorer__pb2.JoinEngineResponse.FromString,
+                request_serializer=trinity_dot_api_dot_v1_dot_hosts__pb2.HostMessage.SerializeToString,
+                response_deserializer=trinity_dot_api_dot_v1_dot_hosts__pb2.LeaderMessage.FromString,
                 _registered_method=True)
 
 
@@ -68,6 +69,9 @@ class ExplorerServiceServicer:
         """JoinEngine puts the GPUs of another host at the disposal of the explorer that leads an engine over several.
         Both sides send a message at least every two seconds; who hears nothing for eight gives the other one up. May
         be reopened, by the number of the host. FAILED_PRECONDITION: the hosts differ; the message says in what.
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -83,8 +87,8 @@ def add_ExplorerServiceServicer_to_server(servicer, server):
             ),
             'JoinEngine': grpc.stream_stream_rpc_method_handler(
                     servicer.JoinEngine,
-                    request_deserializer=trinity_dot_api_dot_v1_dot_explorer__pb2.JoinEngineRequest.FromString,
-                    response_serializer=trinity_dot_api_dot_v1_dot_explorer__pb2.JoinEngineResponse.SerializeToString,
+                    request_deserializer=trinity_dot_api_dot_v1_dot_hosts__pb2.HostMessage.FromString,
+                    response_serializer=trinity_dot_api_dot_v1_dot_hosts__pb2.LeaderMessage.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -143,8 +147,8 @@ class ExplorerService:
             request_iterator,
             target,
             '/trinity.api.v1.ExplorerService/JoinEngine',
-            trinity_dot_api_dot_v1_dot_explorer__pb2.JoinEngineRequest.SerializeToString,
-            trinity_dot_api_dot_v1_dot_explorer__pb2.JoinEngineResponse.FromString,
+            trinity_dot_api_dot_v1_dot_hosts__pb2.HostMessage.SerializeToString,
+            trinity_dot_api_dot_v1_dot_hosts__pb2.LeaderMessage.FromString,
             options,
             channel_credentials,
             insecure,

@@ -22,33 +22,24 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from trinity.api.v1 import hosts_pb2 as trinity_dot_api_dot_v1_dot_hosts__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctrinity/api/v1/trainer.proto\x12\x0etrinity.api.v1\"\x19\n\x17GetTrainerStatusRequest\"\xb5\x01\n\x18GetTrainerStatusResponse\x12\x12\n\ntrainer_id\x18\x01 \x01(\t\x12\x15\n\rexperiment_id\x18\x02 \x01(\t\x12\r\n\x05stage\x18\x03 \x01(\t\x12\x10\n\x08\x61\x63tivity\x18\x04 \x01(\t\x12\x13\n\x0bincarnation\x18\x05 \x01(\x03\x12\x0c\n\x04step\x18\x06 \x01(\x03\x12\x11\n\tnum_ranks\x18\x07 \x01(\x05\x12\x17\n\x0fnum_gang_starts\x18\x08 \x01(\x05\"<\n\x13StopTrainingRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x15\n\rexperiment_id\x18\x02 \x01(\t\"3\n\x14StopTrainingResponse\x12\r\n\x05saved\x18\x01 \x01(\x08\x12\x0c\n\x04step\x18\x02 \x01(\x03\"s\n\x0fJoinGangRequest\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x19.trinity.api.v1.HostHelloH\x00\x12,\n\x06report\x18\x02 \x01(\x0b\x32\x1a.trinity.api.v1.RankReportH\x00\x42\x06\n\x04part\"s\n\tHostHello\x12\x0c\n\x04host\x18\x01 \x01(\x05\x12\x11\n\tnum_hosts\x18\x02 \x01(\x05\x12\x0f\n\x07release\x18\x03 \x01(\t\x12\x13\n\x0bunix_millis\x18\x04 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x0e\n\x06tenant\x18\x06 \x01(\t\"K\n\nRankReport\x12\x0c\n\x04gang\x18\x01 \x01(\x03\x12\x0c\n\x04rank\x18\x02 \x01(\x05\x12\x12\n\nevent_json\x18\x03 \x01(\t\x12\r\n\x05\x65nded\x18\x04 \x01(\t\"{\n\x10JoinGangResponse\x12\x0c\n\x04gang\x18\x01 \x01(\x03\x12+\n\x05start\x18\x02 \x01(\x0b\x32\x1a.trinity.api.v1.RanksStartH\x00\x12\x14\n\norder_json\x18\x03 \x01(\tH\x00\x12\x0e\n\x04kill\x18\x04 \x01(\x08H\x00\x42\x06\n\x04part\"s\n\nRanksStart\x12\x12\n\nfirst_rank\x18\x01 \x01(\x05\x12\x11\n\tnum_local\x18\x02 \x01(\x05\x12\x11\n\tnum_ranks\x18\x03 \x01(\x05\x12\x16\n\x0emaster_address\x18\x04 \x01(\t\x12\x13\n\x0bmaster_port\x18\x05 \x01(\x05\x32\xa5\x02\n\x0eTrainerService\x12\x65\n\x10GetTrainerStatus\x12\'.trinity.api.v1.GetTrainerStatusRequest\x1a(.trinity.api.v1.GetTrainerStatusResponse\x12Y\n\x0cStopTraining\x12#.trinity.api.v1.StopTrainingRequest\x1a$.trinity.api.v1.StopTrainingResponse\x12Q\n\x08JoinGang\x12\x1f.trinity.api.v1.JoinGangRequest\x1a .trinity.api.v1.JoinGangResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctrinity/api/v1/trainer.proto\x12\x0etrinity.api.v1\x1a\x1atrinity/api/v1/hosts.proto\"\x19\n\x17GetTrainerStatusRequest\"\xb5\x01\n\x18GetTrainerStatusResponse\x12\x12\n\ntrainer_id\x18\x01 \x01(\t\x12\x15\n\rexperiment_id\x18\x02 \x01(\t\x12\r\n\x05stage\x18\x03 \x01(\t\x12\x10\n\x08\x61\x63tivity\x18\x04 \x01(\t\x12\x13\n\x0bincarnation\x18\x05 \x01(\x03\x12\x0c\n\x04step\x18\x06 \x01(\x03\x12\x11\n\tnum_ranks\x18\x07 \x01(\x05\x12\x17\n\x0fnum_gang_starts\x18\x08 \x01(\x05\"<\n\x13StopTrainingRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x15\n\rexperiment_id\x18\x02 \x01(\t\"3\n\x14StopTrainingResponse\x12\r\n\x05saved\x18\x01 \x01(\x08\x12\x0c\n\x04step\x18\x02 \x01(\x03\x32\x9e\x02\n\x0eTrainerService\x12\x65\n\x10GetTrainerStatus\x12\'.trinity.api.v1.GetTrainerStatusRequest\x1a(.trinity.api.v1.GetTrainerStatusResponse\x12Y\n\x0cStopTraining\x12#.trinity.api.v1.StopTrainingRequest\x1a$.trinity.api.v1.StopTrainingResponse\x12J\n\x08JoinGang\x12\x1b.trinity.api.v1.HostMessage\x1a\x1d.trinity.api.v1.LeaderMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'trinity.api.v1.trainer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GETTRAINERSTATUSREQUEST']._serialized_start=48
-  _globals['_GETTRAINERSTATUSREQUEST']._serialized_end=73
-  _globals['_GETTRAINERSTATUSRESPONSE']._serialized_start=76
-  _globals['_GETTRAINERSTATUSRESPONSE']._serialized_end=257
-  _globals['_STOPTRAININGREQUEST']._serialized_start=259
-  _globals['_STOPTRAININGREQUEST']._serialized_end=319
-  _globals['_STOPTRAININGRESPONSE']._serialized_start=321
-  _globals['_STOPTRAININGRESPONSE']._serialized_end=372
-  _globals['_JOINGANGREQUEST']._serialized_start=374
-  _globals['_JOINGANGREQUEST']._serialized_end=489
-  _globals['_HOSTHELLO']._serialized_start=491
-  _globals['_HOSTHELLO']._serialized_end=606
-  _globals['_RANKREPORT']._serialized_start=608
-  _globals['_RANKREPORT']._serialized_end=683
-  _globals['_JOINGANGRESPONSE']._serialized_start=685
-  _globals['_JOINGANGRESPONSE']._serialized_end=808
-  _globals['_RANKSSTART']._serialized_start=810
-  _globals['_RANKSSTART']._serialized_end=925
-  _globals['_TRAINERSERVICE']._serialized_start=928
-  _globals['_TRAINERSERVICE']._serialized_end=1221
+  _globals['_GETTRAINERSTATUSREQUEST']._serialized_start=76
+  _globals['_GETTRAINERSTATUSREQUEST']._serialized_end=101
+  _globals['_GETTRAINERSTATUSRESPONSE']._serialized_start=104
+  _globals['_GETTRAINERSTATUSRESPONSE']._serialized_end=285
+  _globals['_STOPTRAININGREQUEST']._serialized_start=287
+  _globals['_STOPTRAININGREQUEST']._serialized_end=347
+  _globals['_STOPTRAININGRESPONSE']._serialized_start=349
+  _globals['_STOPTRAININGRESPONSE']._serialized_end=400
+  _globals['_TRAINERSERVICE']._serialized_start=403
+  _globals['_TRAINERSERVICE']._serialized_end=689
 # @@protoc_insertion_point(module_scope)

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from trinity.api.v1 import hosts_pb2 as trinity_dot_api_dot_v1_dot_hosts__pb2
 from trinity.api.v1 import trainer_pb2 as trinity_dot_api_dot_v1_dot_trainer__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -50,8 +51,8 @@ class TrainerServiceStub:
                 _registered_method=True)
         self.JoinGang = channel.stream_stream(
                 '/trinity.api.v1.TrainerService/JoinGang',
-                request_serializer=trinity_dot_api_dot_v1_dot_trainer__pb2.JoinGangRequest.SerializeToString,
-                response_deserializer=trinity_dot_api_dot_v1_dot_trainer__pb2.JoinGangResponse.FromString,
+                request_serializer=trinity_dot_api_dot_v1_dot_hosts__pb2.HostMessage.SerializeToString,
+                response_deserializer=trinity_dot_api_dot_v1_dot_hosts__pb2.LeaderMessage.FromString,
                 _registered_method=True)
 
 
@@ -81,6 +82,9 @@ class TrainerServiceServicer:
         """JoinGang puts the ranks of another host at the disposal of the trainer that leads the gang. Both sides
         send a message at least every two seconds; who hears nothing for eight gives the other one up. May be
         reopened, by the number of the host. FAILED_PRECONDITION: the hosts differ; the message says in what.
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -101,8 +105,8 @@ def add_TrainerServiceServicer_to_server(servicer, server):
             ),
             'JoinGang': grpc.stream_stream_rpc_method_handler(
                     servicer.JoinGang,
-                    request_deserializer=trinity_dot_api_dot_v1_dot_trainer__pb2.JoinGangRequest.FromString,
-                    response_serializer=trinity_dot_api_dot_v1_dot_trainer__pb2.JoinGangResponse.SerializeToString,
+                    request_deserializer=trinity_dot_api_dot_v1_dot_hosts__pb2.HostMessage.FromString,
+                    response_serializer=trinity_dot_api_dot_v1_dot_hosts__pb2.LeaderMessage.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -188,8 +192,8 @@ class TrainerService:
             request_iterator,
             target,
             '/trinity.api.v1.TrainerService/JoinGang',
-            trinity_dot_api_dot_v1_dot_trainer__pb2.JoinGangRequest.SerializeToString,
-            trinity_dot_api_dot_v1_dot_trainer__pb2.JoinGangResponse.FromString,
+            trinity_dot_api_dot_v1_dot_hosts__pb2.HostMessage.SerializeToString,
+            trinity_dot_api_dot_v1_dot_hosts__pb2.LeaderMessage.FromString,
             options,
             channel_credentials,
             insecure,

@@ -34,7 +34,7 @@ BOUNDS: Mapping[str, int] = {
     "ReleaseLeasesRequest.leases": MIB,
     "RetireVersionsRequest.versions": MIB,
     "HeartbeatRequest.member": 256 * KIB,
-    "RankReport.event_json": MIB,
+    "HostReport.event_json": MIB,
     "RunResultBatch.results": MAX_MESSAGE_BYTES,
     "RunResult.experiences": MAX_MESSAGE_BYTES,
     "Experience": SAMPLE_BYTES,
