@@ -5,22 +5,9 @@ import signal
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TypedDict
 
 USER_ERROR_EXIT_CODE = 2
 """Exit code of a process that says that restarting it would change nothing."""
-
-
-class ProcessFields(TypedDict):
-    """A process as JSON from the launcher to the supervisor."""
-
-    name: str
-    argv: list[str]
-    log_file: str
-    env: dict[str, str]
-    stop_signal: int
-    stop_grace_seconds: float
-    max_restarts: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,29 +23,6 @@ class ProcessSpec:
     stop_grace_seconds: float = 10.0
     max_restarts: int = 5
     """Within ten minutes."""
-
-    def to_fields(self) -> ProcessFields:
-        return ProcessFields(
-            name=self.name,
-            argv=self.argv,
-            log_file=str(self.log_file),
-            env=self.env,
-            stop_signal=int(self.stop_signal),
-            stop_grace_seconds=self.stop_grace_seconds,
-            max_restarts=self.max_restarts,
-        )
-
-    @classmethod
-    def from_fields(cls, fields: ProcessFields) -> "ProcessSpec":
-        return cls(
-            name=fields["name"],
-            argv=fields["argv"],
-            log_file=Path(fields["log_file"]),
-            env=fields["env"],
-            stop_signal=fields["stop_signal"],
-            stop_grace_seconds=fields["stop_grace_seconds"],
-            max_restarts=fields["max_restarts"],
-        )
 
 
 class EventKind(StrEnum):
@@ -111,14 +75,16 @@ Command = StartProcess | StopAllProcesses
 def command_to_line(command: Command) -> bytes:
     match command:
         case StartProcess(processes):
-            text = json.dumps({"start": [process.to_fields() for process in processes]})
+            fields = {"start": [asdict(process) for process in processes]}
+            return json.dumps(fields, default=str).encode() + b"\n"
         case StopAllProcesses():
-            text = json.dumps({"stop_all": True})
-    return text.encode() + b"\n"
+            return b"{}\n"
 
 
 def command_from_line(line: bytes) -> Command:
     fields = json.loads(line)
-    if "start" in fields:
-        return StartProcess([ProcessSpec.from_fields(process) for process in fields["start"]])
-    return StopAllProcesses()
+    if "start" not in fields:
+        return StopAllProcesses()
+    return StartProcess(
+        [ProcessSpec(**{**spec, "log_file": Path(spec["log_file"])}) for spec in fields["start"]]
+    )
