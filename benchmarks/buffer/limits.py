@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks.buffer.made import BATCH_ROWS, NUM_TASKS, Sizes, task_of
 from benchmarks.buffer.stack import Stack
-from benchmarks.buffer.worker import Worker, started
+from benchmarks.buffer.worker import BenchmarkWorker, started
 
 KIB = 1024
 MESSAGE_BYTES = 1024 * KIB
@@ -20,8 +20,8 @@ PACKED = 64
 class WorkerPair:
     """Two bare processes."""
 
-    sender: Worker
-    store: Worker
+    sender: BenchmarkWorker
+    store: BenchmarkWorker
 
 
 @asynccontextmanager
@@ -86,7 +86,9 @@ async def _leases(stack: Stack, calls: int) -> dict[str, float]:
         }
 
 
-async def _lease_ms(giver: Worker, asker: Worker, task_bytes: int, calls: int) -> float:
+async def _lease_ms(
+    giver: BenchmarkWorker, asker: BenchmarkWorker, task_bytes: int, calls: int
+) -> float:
     """The same tasks as ours, and a first call that is not counted, as of ours."""
     port = await giver.number(
         "make",

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.buffer.worker import Worker, started
+from benchmarks.buffer.worker import BenchmarkWorker, started
 from tests.integration.buffer.process import BufferProcess, start_anew
 from tests.support.infra_fixtures import running
 from trinity.config.plan.stage_plan import StagePlan
@@ -29,8 +29,8 @@ class Stack:
     dsn: str
     admin_dsn: str
     nats_url: str
-    explorer: Worker
-    trainer: Worker
+    explorer: BenchmarkWorker
+    trainer: BenchmarkWorker
 
     async def open(self, plan: StagePlan) -> dict[str, str]:
         """Begin a fresh stage; answers its key."""

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 LINE_BYTES = 16 * 1024 * 1024
 
 
-class Worker:
+class BenchmarkWorker:
     """One such process, seen from the benchmark.
 
     async with started("benchmarks.buffer.explorer", address=address) as explorer:
@@ -61,7 +61,7 @@ class Worker:
 @asynccontextmanager
 async def started(
     module: str, *, python: str = sys.executable, **arguments: object
-) -> AsyncIterator[Worker]:
+) -> AsyncIterator[BenchmarkWorker]:
     """`python -m MODULE ARGUMENTS`, which serves its methods until its input ends."""
     process = await asyncio.create_subprocess_exec(
         *(python, "-m", module, json.dumps(arguments)),
@@ -72,7 +72,7 @@ async def started(
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     try:
-        yield Worker(process)
+        yield BenchmarkWorker(process)
     finally:
         if process.returncode is None:
             process.kill()

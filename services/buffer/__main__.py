@@ -37,7 +37,7 @@ from services.buffer.tasksets.background_jobs import BackgroundJobs
 from services.buffer.tasksets.library import FeatureLibrary, TasksetLibrary
 from services.buffer.tasksets.task_pipeline import PipelineLimits
 from services.buffer.tenants import TenantPolicy
-from services.buffer.workers.functions import FunctionRunner, PriorityRunner
+from services.buffer.workers.functions import FunctionRunner
 from trinity.api.v1 import buffer_pb2, query_pb2, taskset_pb2
 from trinity.api.v1.buffer_pb2_grpc import add_BufferServiceServicer_to_server
 from trinity.api.v1.query_pb2_grpc import add_QueryServiceServicer_to_server
@@ -101,7 +101,7 @@ class Components:
         memory_bytes = settings.function_memory_bytes
         self.sink = ExperienceSinkWriter(database=self.database, policy=policy)
         self.functions = FunctionRunner(settings.advantage_seconds, memory_bytes, policy)
-        self.priorities = PriorityRunner(settings.priority_seconds, memory_bytes, policy)
+        self.priorities = FunctionRunner(settings.priority_seconds, memory_bytes, policy)
         self.ingest = Ingest(
             database=self.database,
             stream=self.stream,

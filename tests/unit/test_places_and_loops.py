@@ -117,10 +117,8 @@ PLACES: dict[str, dict[str, str]] = {
         ),
         "trinity/runtime/process/exec_as.py": "_enter_namespace",
         "trinity/runtime/process/child_process.py": "_probe",
-        "trinity/user_code/worker_process.py": "_reserve_stdout",
-        "trinity/operators/tasks/worker.py": "_take_stdout",
+        "trinity/runtime/process/channel.py": "_reserve_stdout",
         "services/buffer/tasksets/allowed_files.py": "FoundPlace.open",
-        "services/explorer/openai_api/schema_worker.py": "main",
     },
     "developer's tools": {
         "trinity/cli/reports.py": "main",
@@ -161,6 +159,10 @@ LOOPS: dict[str, dict[str, str]] = {
         ),
         "trinity/runtime/http/server.py": "HttpServer._keep_date HttpServer.start",
         "trinity/runtime/life.py": "LifeSigns.on_disk",
+        "trinity/runtime/rpc/host_group.py": (
+            "HostAgent._obey HostAgent._requests HostAgent._serve_until_lost "
+            "HostAgent.serve_leader HostGroup.serve"
+        ),
         "services/explorer/clients/buffer.py": "LeaseKeeper.renew_until_cancelled",
         "services/explorer/clients/watch_feed.py": "WatchFeed.follow_stream",
         "services/explorer/control/experiment.py": "ExperimentRunner._follow",
@@ -168,13 +170,7 @@ LOOPS: dict[str, dict[str, str]] = {
         "services/explorer/delivery/publisher.py": (
             "ResultPublisher._resend ResultPublisher.publish_results"
         ),
-        "services/explorer/engine/host_agent.py": (
-            "EngineHostAgent._obey EngineHostAgent._requests "
-            "EngineHostAgent._serve_until_lost EngineHostAgent.serve_leader"
-        ),
-        "services/explorer/engine/hosts.py": (
-            "EngineHosts.follow_engine EngineHosts.serve EngineHosts.unless_failed"
-        ),
+        "services/explorer/engine/hosts.py": "EngineHosts.follow_engine EngineHosts.unless_failed",
         "services/explorer/engine/turns.py": (
             "EngineSharedDevice._await_device EngineSharedDevice._report "
             "EngineSharedDevice._show_life"
@@ -186,13 +182,9 @@ LOOPS: dict[str, dict[str, str]] = {
             "ServingRunner._poll_engines ServingRunner._poll_weights ServingRunner.run_stage"
         ),
         "services/trainer/checkpoints/damage.py": "DamageWatch.__init__",
+        "services/trainer/__main__.py": "_serve_leader",
         "services/trainer/control/attempt.py": "StageAttempt._await_event",
-        "services/trainer/control/agent.py": (
-            "HostAgent._forward HostAgent._read HostAgent._requests HostAgent._start_ranks "
-            "_first_of"
-        ),
         "services/trainer/control/gang.py": "Gang.__init__ Gang.stop",
-        "services/trainer/control/hosts.py": "Hosts.serve",
         "services/trainer/control/jobs.py": "StageWatcher.follow",
         "services/trainer/control/supervisor.py": (
             "TrainingSupervisor._train TrainingSupervisor._wait_or_stop"
@@ -226,7 +218,7 @@ LOOPS: dict[str, dict[str, str]] = {
         ),
         "services/buffer/store/segments.py": "segments_batched",
         "services/buffer/tasksets/background_jobs.py": "BackgroundJobs.get_or_start",
-        "services/buffer/tasksets/task_pipeline.py": "_copy _store open_taskset_row_reader",
+        "services/buffer/tasksets/task_pipeline.py": "_copy _store read_rows",
         "services/buffer/workers/functions.py": "FunctionRunner._answer",
         "services/explorer/debug/client.py": "EngineConnection.__aenter__",
         "services/explorer/debug/engine.py": "_Connection._accept serve_models.connected",

@@ -16,7 +16,6 @@ from trinity.errors import UserError
 from trinity.runtime.json_values import JsonObject, JsonValue
 from trinity.user_code.columns import column_value, has_column, optional_column
 
-_SKIPPED_MARK = "rows left out: "
 REMEDY = "correct the row or leave it out"
 LAST_TURN = {"enable_concatenated_multi_turn": False}
 LABEL_TYPES = (bool, int, float, str)
@@ -39,22 +38,12 @@ class RowCheck(BaseModel):
 
 
 class SkippedRows(BaseModel):
-    """Rows that a reader has left out; they travel as a line among others."""
+    """Rows that a reader has left out."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     count: int
     first_errors: tuple[str, ...]
-
-    def to_line(self) -> str:
-        """Returns the line that `from_lines` finds."""
-        return f"{_SKIPPED_MARK}{self.model_dump_json()}\n"
-
-    @classmethod
-    def from_lines(cls, text: str) -> "SkippedRows | None":
-        """Returns the rows that the last line is about, if it is about such rows."""
-        mark, found, body = text.rstrip("\n").rpartition("\n")[2].partition(_SKIPPED_MARK)
-        return cls.model_validate_json(body) if found and not mark else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,8 @@ from trinity.types import JsonObject, JsonValue
 
 READ = "read"
 """The key of a line by which a function's process asks for whole samples, by their places."""
+PRIORITY = "priority"
+"""The kind of a request for priorities, which have candidates in place of samples."""
 UserFunctionKindName = Literal["advantage", "operator"]
 
 

@@ -1,11 +1,12 @@
-"""Calls users' operators and advantage functions; runs as a separate process.
+"""Calls users' operators, advantage and priority functions; runs as a separate process.
 
     python -m trinity.operators.worker 2147483648
 
 The argument is the limit of its data memory in bytes. A request has the function's kind, name and
 arguments, and parts, each with the samples for one call; answers come in the order of the parts.
 Without parts the function is only loaded, and the answer states what it needs. During a call the
-process may ask for whole samples, which the caller writes as its next line.
+process may ask for whole samples, which the caller writes as its next line. A priority function
+gets candidates, and the answer has their priorities.
 """
 
 import base64
@@ -18,14 +19,18 @@ from functools import partial
 
 from trinity.algorithm.advantage.json_codec import Message
 from trinity.algorithm.advantage.needs import needs_of
+from trinity.algorithm.priority import PRIORITIES
+from trinity.algorithm.priority.candidate import Candidate
+from trinity.algorithm.priority.evaluation import compute_priorities
 from trinity.api.v1 import experience_pb2
 from trinity.data.codec import experience_from_proto
 from trinity.errors import UserError
-from trinity.operators.kinds import READ, USER_FUNCTION_KINDS
+from trinity.operators.kinds import PRIORITY, READ, USER_FUNCTION_KINDS
 from trinity.operators.rollouts import Rollouts
+from trinity.runtime.process.channel import RequestChannel
 from trinity.types import Experience, JsonObject
 from trinity.user_code.adapted_part import AdaptedPart
-from trinity.user_code.worker_process import RequestChannel, serve_requests
+from trinity.user_code.worker_process import serve_requests
 
 READ_AT_ONCE = 32
 """Neighbouring samples that are read together: most functions read one after the other."""
@@ -71,11 +76,19 @@ class RecordedSamples:
 def _handle_request(
     channel: RequestChannel, request: Message
 ) -> Iterator[Callable[[], JsonObject]]:
-    if request["parts"] is None:
+    if request["kind"] == PRIORITY:
+        yield partial(_priorities, request)
+    elif request["parts"] is None:
         yield partial(_needs, request)
     else:
         for part in request["parts"]:
             yield partial(_compute, channel, request, part)
+
+
+def _priorities(request: Message) -> JsonObject:
+    candidates = [Candidate(**candidate) for candidate in request["candidates"]]
+    function = PRIORITIES.get(request["name"])
+    return {"priorities": list(compute_priorities(function, request["arguments"], candidates))}
 
 
 def _needs(request: Message) -> JsonObject:

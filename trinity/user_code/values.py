@@ -155,10 +155,6 @@ class UserCodeFailed(Exception):
         return cls(Failure(**values))
 
 
-class UserProcessDied(Exception):
-    """Raised when the process of users' code ended while it was awaited."""
-
-
 def text_of(error: BaseException) -> str:
     """Returns the beginning of an error's message, also where the error cannot make one."""
     try:

@@ -28,7 +28,7 @@ from services.buffer.store.ready_rows import Place, filter_stale, place_of_fresh
 from services.buffer.store.replay import enter_pool, leave_pool, load_unused, load_used
 from services.buffer.store.reports import log_event
 from services.buffer.store.stages import stage_tasksets, update_stage
-from services.buffer.workers.functions import PriorityRunner
+from services.buffer.workers.functions import FunctionRunner
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedReplay
 from trinity.runtime.sql import Connection
 
@@ -191,11 +191,11 @@ async def select_candidates(
     stage: Stage,
     step: int,
     before: Place | None,
-    priorities: PriorityRunner,
+    priorities: FunctionRunner,
 ) -> ReplayAttempt:
     """Chooses among the candidates for the batch of `step`; only stale rows are changed.
 
-    Raises: PriorityFailed.
+    Raises: FunctionFailed.
     """
     settings = _replay(stage)
     stage = await filter_stale_rows(connection, stage, step, before)

@@ -59,7 +59,7 @@ from services.buffer.store.ready_rows import (
     rows_before,
 )
 from services.buffer.store.stages import update_stage
-from services.buffer.workers.functions import PriorityFailed, PriorityProcessDied, PriorityRunner
+from services.buffer.workers.functions import FunctionFailed, FunctionProcessDied, FunctionRunner
 from trinity.errors import PreconditionFailed
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
@@ -89,7 +89,7 @@ class BatchComposer:
     """
 
     decode_sample: SampleDecoder
-    priorities: PriorityRunner
+    priorities: FunctionRunner
     num_deaths: Counter[StageKey] = field(default_factory=Counter)
     """Consecutive deaths of the process that calls the priority function, by stage."""
 
@@ -232,7 +232,7 @@ class BatchComposer:
         unfinished = None if is_due else await _first_unfinished(connection, stage)
         try:
             seen = await self._select(connection, stage, step, unfinished)
-        except PriorityFailed as error:
+        except FunctionFailed as error:
             return await self._handle_priority_failure(connection, stage, error)
         self.num_deaths.pop(stage.key, None)
         if seen is not None and seen.is_enough:
@@ -253,7 +253,7 @@ class BatchComposer:
     ) -> ReplayAttempt | None:
         """Returns the first sufficient choice, or the last one; None if there is no choice yet.
 
-        Raises: PriorityFailed.
+        Raises: FunctionFailed.
         """
         seen: ReplayAttempt | None = None
         for before in candidate_bounds(stage, step):
@@ -266,13 +266,13 @@ class BatchComposer:
         return seen
 
     async def _handle_priority_failure(
-        self, connection: Connection, stage: Stage, error: PriorityFailed
+        self, connection: Connection, stage: Stage, error: FunctionFailed
     ) -> BatchWait | BatchEnd:
         """Retries after the process died, `MAX_TRIES` tries in all; otherwise fails the stage."""
         assert stage.plan.replay is not None
         name = f"`priority_fn: {stage.plan.replay.priority_fn}`"
         reason = f"{name} cannot be used: {error}"
-        if isinstance(error, PriorityProcessDied):
+        if isinstance(error, FunctionProcessDied):
             self.num_deaths[stage.key] += 1
             if self.num_deaths[stage.key] < MAX_TRIES:
                 logger.warning("a batch is composed again", extra={"why": f"{name}: {error}"})

@@ -15,7 +15,7 @@ from services.buffer.sink.writer import ExperienceSinkWriter
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.quotas import BufferQuotas
 from services.buffer.tasksets.library import FeatureLibrary, TasksetLibrary
-from services.buffer.workers.functions import FunctionRunner, PriorityRunner
+from services.buffer.workers.functions import FunctionRunner
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest, TooLarge, Unavailable
 from trinity.runtime.notifications import Listener, Subscription
@@ -201,7 +201,7 @@ class BufferServicerBase:
     features: FeatureLibrary
     composer: BatchComposer
     functions: FunctionRunner
-    priorities: PriorityRunner
+    priorities: FunctionRunner
     stream: RunStream
     uploads: UploadMemoryBudget
     quotas: BufferQuotas

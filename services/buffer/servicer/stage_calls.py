@@ -43,7 +43,7 @@ from services.buffer.store.stages import (
 )
 from services.buffer.store.tasksets import stage_pipelines
 from services.buffer.tasksets.library import ResolvedTasksets
-from services.buffer.workers.functions import FunctionFailed, PriorityFailed
+from services.buffer.workers.functions import FunctionFailed
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.config.plan.data import ANCHORS
 from trinity.config.plan.parts import ResolvedReplay, ResolvedTaskset
@@ -247,7 +247,7 @@ class StageRpcs(BufferServicerBase):
         name, arguments = replay.priority_fn, replay.priority_fn_args
         try:
             await self.priorities.load_priority(tenant, name, arguments)
-        except PriorityFailed as error:
+        except FunctionFailed as error:
             raise PreconditionFailed(f"priority_fn {replay.priority_fn}: {error}") from error
 
     async def CancelStage(

@@ -30,7 +30,7 @@ from services.buffer.tasksets.task_pipeline import (
     PipelineLimits,
     TaskPipelineRun,
     copy_kept_rows,
-    open_taskset_row_reader,
+    read_rows,
 )
 from services.buffer.tenants import TenantGrants, TenantPolicy, WorkerIsolation
 from services.buffer.types import NeededTaskset
@@ -208,11 +208,9 @@ async def _read(
 ) -> AsyncGenerator[bytes]:
     skipped.clear()
     for source in sources:
-        async with open_taskset_row_reader(source) as reader:
-            async for lines in reader.read_lines():
+        async with aclosing(read_rows(name, source, skipped)) as rows:
+            async for lines in rows:
                 yield lines
-            if (left_out := await reader.wait_for_exit(name)) is not None:
-                skipped.append(left_out)
 
 
 async def _stored(database: BufferDatabase, tenant: str, taskset_id: str) -> AsyncGenerator[bytes]:

@@ -1,18 +1,20 @@
-"""Reads the rows of a taskset and writes them as JSON lines; runs as a separate process.
+"""Reads the rows of a taskset; runs as a separate process.
 
-    echo '{"kind": "file", "place": "DATA", "roots": ["/"]}' > source.json
-    python -m services.buffer.tasksets.read_rows < source.json
+    python -m services.buffer.tasksets.read_rows
 
 The buffer itself never loads the parquet library. This module starts for every stage that opens, so
-it imports only the libraries that a source needs. If the data are invalid, the exit code is 2 and
-standard error has one sentence with the reason. Otherwise standard error has a line on skipped
-files and a line of JSON on skipped rows, if any.
+it imports only the libraries that a source needs. The one request has the `source`, a `RowSource`
+as text. The answers:
+
+- `num_bytes` of rows that follow, as JSON lines
+- `unread`: a sentence about files that were left out
+- `skipped`, the last answer: rows that were left out; in its place an `error` in one sentence
 """
 
 import json
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -21,34 +23,43 @@ from services.buffer.tasksets.row_sources import RowSource
 from trinity.config.data_files import find_data_files, unread_sentence
 from trinity.data.rows import placed_rows, row_name, row_to_json
 from trinity.errors import UserError
+from trinity.runtime.process.channel import RequestChannel
 from trinity.runtime.rpc.limits import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:  # it takes the schema of the configuration along
     from trinity.config.training_rows import RowCheck
 
-USER_MISTAKE = 2
 MAX_NAMED_ROWS = 3
-UNREAD_MARK = "files left out: "
 MAX_ROW_BYTES = MAX_MESSAGE_BYTES // 2
 """A row is sent to an explorer, or to the trainer, in a single message."""
 WRITE_LENGTH = 64 * 1024
 """The capacity of a pipe, so that the reader wakes up once for that many bytes."""
 
 
-def main() -> int:
-    """Writes the rows; returns the exit code."""
-    source = RowSource.from_json(sys.stdin.read())
+Write = Callable[..., None]
+"""Writes an answer, and bytes after it."""
+
+
+def main() -> None:
+    """Answers the one request."""
+    channel = RequestChannel()
+    request = next(channel.requests())
+    read_rows(RowSource.from_json(request["source"]), channel.write)
+
+
+def read_rows(source: RowSource, write: Write) -> None:
+    """Writes the rows of a source."""
     skipped = SkippedCounter()
     try:
-        for lines in _lines(source, skipped):
-            sys.stdout.write(lines)
-        sys.stdout.flush()
+        for lines in _lines(source, skipped, write):
+            write({"num_bytes": len(lines)}, lines)
     except UserError as error:
-        sys.stderr.write(f"{error}\n")
-        return USER_MISTAKE
-    if skipped.count:
-        sys.stderr.write(skipped.to_line())
-    return 0
+        write({"error": str(error)})
+    except Exception as error:  # the edge of the process: a library's error is the buffer's answer
+        traceback.print_exc()
+        write({"error": f"{type(error).__name__}: {error}".splitlines()[0]})
+    else:
+        write({"skipped": asdict(skipped)})
 
 
 @dataclass(slots=True)
@@ -63,12 +74,6 @@ class SkippedCounter:
         self.count += 1
         if len(self.first_errors) < MAX_NAMED_ROWS:
             self.first_errors.append(error)
-
-    def to_line(self) -> str:
-        """Returns the line that passes the counts on."""
-        from trinity.config.training_rows import SkippedRows
-
-        return SkippedRows(count=self.count, first_errors=tuple(self.first_errors)).to_line()
 
 
 def _line(row: object, where: str) -> str:
@@ -98,30 +103,30 @@ def _checked_line(
     return line
 
 
-def _lines(source: RowSource, skipped: SkippedCounter) -> Iterator[str]:
+def _lines(source: RowSource, skipped: SkippedCounter, write: Write) -> Iterator[bytes]:
     """Yields rows as chunks of JSON lines."""
     lines: list[str] = []
     length = 0
-    for where, row in _rows(source):
+    for where, row in _rows(source, write):
         line = _checked_line(row, where, source.check, skipped)
         lines.append(line)
         length += len(line)
         if length >= WRITE_LENGTH:
-            yield "".join(lines)
+            yield "".join(lines).encode()
             lines, length = [], 0
-    yield "".join(lines)
+    yield "".join(lines).encode()
 
 
-def _rows(source: RowSource) -> Iterator[tuple[str, object]]:
+def _rows(source: RowSource, write: Write) -> Iterator[tuple[str, object]]:
     """Yields each row with a description of its location."""
     match source.kind:
         case "file":
-            yield from _of_files(source, source.place, AllowedFiles(source.roots))
+            yield from _of_files(source, source.place, AllowedFiles(source.roots), write)
         case "hub":
             from services.buffer.tasksets.row_sources import dataset_cache, download  # asks the hub
 
             cache = AllowedFiles((dataset_cache(source.place),))
-            yield from _of_files(source, download(source), cache)
+            yield from _of_files(source, download(source), cache, write)
         case "sql":
             from services.buffer.tasksets.row_tables import read_table  # loads SQLAlchemy
 
@@ -129,10 +134,12 @@ def _rows(source: RowSource) -> Iterator[tuple[str, object]]:
                 yield f"table {source.table}, {row_name(number)}", row
 
 
-def _of_files(source: RowSource, path: str, tree: AllowedFiles) -> Iterator[tuple[str, object]]:
+def _of_files(
+    source: RowSource, path: str, tree: AllowedFiles, write: Write
+) -> Iterator[tuple[str, object]]:
     files = find_data_files(path, source.split, source.subset_name, tree)
     if sentence := unread_sentence(files, path, source.split, source.subset_name, tree):
-        sys.stderr.write(f"{UNREAD_MARK}{sentence}\n")
+        write({"unread": sentence})
     for file in files:
         with _opened(file, tree) as stream:
             yield from placed_rows(stream, str(file))
@@ -146,4 +153,4 @@ def _opened(file: Path, tree: AllowedFiles) -> BinaryIO:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -2,17 +2,14 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import tempfile
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from services.buffer.domain.tasks import sanitize_text
 from services.buffer.store.tasksets import (
@@ -21,7 +18,6 @@ from services.buffer.store.tasksets import (
     insert_pipeline,
     insert_source_rows,
 )
-from services.buffer.tasksets.read_rows import UNREAD_MARK
 from services.buffer.tasksets.row_sources import RowSource
 from services.buffer.tenants import SHARES_ALL, WorkerIsolation
 from services.buffer.workers.process import reader_environment
@@ -29,20 +25,17 @@ from trinity.config.training_rows import SkippedRows
 from trinity.errors import PreconditionFailed, Unavailable, UserError
 from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline
 from trinity.runtime.process.box import Box
-from trinity.runtime.process.child_process import (
-    OWN_IDENTITY,
-    Identity,
-    end_child,
-    module_command,
-    start_child,
+from trinity.runtime.process.child_process import OWN_IDENTITY, Identity
+from trinity.runtime.process.worker import (
+    WROTE_TO_CHANNEL,
+    Message,
+    NotAnAnswer,
+    Worker,
+    WorkerFailed,
 )
 from trinity.runtime.sql import Connection
-from trinity.user_code.worker_process import WROTE_TO_CHANNEL
 
 READER_MODULE = "services.buffer.tasksets.read_rows"
-CHUNK_BYTES = 256 * 1024
-KEPT_BYTES = 64 * 1024
-"""Bytes of its standard error that are kept; the last line is the error."""
 logger = logging.getLogger(__name__)
 MODULE = "trinity.operators.tasks.worker"
 MAX_ANSWER_BYTES = 1024 * 1024
@@ -50,81 +43,45 @@ MAX_ANSWER_BYTES = 1024 * 1024
 MAX_ROWS_BYTES = 1024**3
 """Bytes of rows that come together: 4 MiB, or a single row."""
 WORD_BYTES = 8
-ValueT = TypeVar("ValueT")
-CALL, DONE, ROWS, SUMMARY, ERROR, AWAY = b"C", b"D", b"R", b"S", b"E", b"U"
 PART_BYTES = 512 * 1024
 """Bytes of source row numbers that are collected before they are stored."""
 MAX_TRIES = 3
 """Tries of a process that is killed from outside; errors of an operator are not retried."""
 
 
-@dataclass(frozen=True, slots=True)
-class TasksetRowReader:
-    """A running reader process."""
+async def read_rows(
+    name: str, source: RowSource, skipped: list[SkippedRows]
+) -> AsyncGenerator[bytes]:
+    """Yields the rows of a source in chunks of whole lines, from a process that reads them.
 
-    child: Process
-    rows: asyncio.StreamReader
-    stderr: asyncio.Task[bytes]
+    Adds the rows that it left out to `skipped`; files that it left out are logged.
 
-    async def read_lines(self) -> AsyncIterator[bytes]:
-        """Yields the rows as they arrive: chunks of whole lines with their ends."""
-        parts: list[bytes] = []
-        while chunk := await self.rows.read(CHUNK_BYTES):
-            end = chunk.rfind(b"\n") + 1
-            if end:
-                yield b"".join([*parts, chunk[:end]])
-                parts = []
-            parts.append(chunk[end:])
-
-    async def wait_for_exit(self, name: str) -> SkippedRows | None:
-        """Waits for the exit of the reader; returns the rows that it left out, if any.
-
-        Files that it left out are logged.
-
-        Raises: PreconditionFailed with the reader's error about the data.
-        """
-        errors = (await self.stderr).decode(errors="replace").strip()
-        for line in errors.splitlines():
-            if line.startswith(UNREAD_MARK):
-                extra = {"taskset": name, "detail": line.removeprefix(UNREAD_MARK)}
-                logger.warning("files next to the shards of a taskset are not read", extra=extra)
-        if await self.child.wait() == 0:
-            return SkippedRows.from_lines(errors)
-        reason = (
-            errors.splitlines()[-1] if errors else f"the reader ended with {self.child.returncode}"
-        )
-        raise PreconditionFailed(f"taskset {name}: {reason}")
-
-
-@asynccontextmanager
-async def open_taskset_row_reader(source: RowSource) -> AsyncIterator[TasksetRowReader]:
-    """Runs a reader of these rows, which ends with the block.
-
-    Its standard error is drained all the time, because a full pipe would block it.
+    Raises: PreconditionFailed with the reader's error about the data.
     """
-    argv = module_command(READER_MODULE)
-    child = await start_child(argv, limit=CHUNK_BYTES, env=reader_environment(), stderr=PIPE)
-    assert child.stdin is not None and child.stdout is not None and child.stderr is not None
-    errors = asyncio.create_task(_last_of(child.stderr))
+    worker = await Worker.start(
+        READER_MODULE, env=reader_environment(), max_line_bytes=MAX_ANSWER_BYTES
+    )
     try:
-        child.stdin.write(source.to_json().encode())
-        child.stdin.close()
-        yield TasksetRowReader(child, child.stdout, errors)
+        worker.ask({"source": source.to_json()})
+        while True:
+            match await worker.read():
+                case {"num_bytes": num_bytes}:
+                    yield await worker.read_payload(num_bytes)
+                case {"unread": detail}:
+                    extra = {"taskset": name, "detail": detail}
+                    logger.warning(
+                        "files next to the shards of a taskset are not read", extra=extra
+                    )
+                case {"skipped": counts}:
+                    if counts["count"]:
+                        skipped.append(SkippedRows(**counts))
+                    return
+                case {"error": error}:
+                    raise PreconditionFailed(f"taskset {name}: {error}")
+    except WorkerFailed as error:
+        raise PreconditionFailed(f"taskset {name}: its reader failed: {error}") from error
     finally:
-        errors.cancel()
-        await end_child(child)
-        await asyncio.gather(errors, return_exceptions=True)
-
-
-async def _last_of(stream: asyncio.StreamReader) -> bytes:
-    kept = b""
-    while chunk := await stream.read(CHUNK_BYTES):
-        kept = (kept + chunk)[-KEPT_BYTES:]
-    return kept
-
-
-class TaskPipelineProcessDied(Exception):
-    """Raised when its process was killed from outside; a retry may succeed."""
+        await worker.kill()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,22 +115,21 @@ class TaskPipelineProcess:
     isolation: WorkerIsolation = SHARES_ALL
     counts: PipelineCounts | None = None
     """Set after all rows were yielded."""
-    _process: Process | None = None
+    _worker: Worker | None = None
     _folder: "tempfile.TemporaryDirectory[str] | None" = None
     """The folder for its rows: its box has little memory for files."""
     _calls: str = ""
     """The user's operator that is being called, if any."""
 
     async def __aenter__(self) -> Self:
-        argv = module_command(MODULE, str(self.limits.memory_bytes))
         self._folder = tempfile.TemporaryDirectory(prefix="trinity-rows-")
         try:
-            identity = await self._identity(self._folder.name)
-            self._process = await start_child(
-                argv,
-                limit=MAX_ANSWER_BYTES,
+            self._worker = await Worker.start(
+                MODULE,
+                str(self.limits.memory_bytes),
                 env=self.isolation.environment() | {"TMPDIR": self._folder.name},
-                identity=identity,
+                identity=await self._identity(self._folder.name),
+                max_line_bytes=MAX_ANSWER_BYTES,
             )
         except BaseException:
             self._folder.cleanup()
@@ -196,17 +152,17 @@ class TaskPipelineProcess:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._process is not None:
-            await end_child(self._process)
+        if self._worker is not None:
+            await self._worker.kill()
         if self._folder is not None:
             await asyncio.to_thread(self._folder.cleanup)
 
     async def feed(self, rows: AsyncIterator[bytes]) -> None:
         """Writes all rows to the process; if it has ended, `rows` reports why."""
-        assert self._process is not None and self._process.stdin is not None
-        stdin = self._process.stdin
+        assert self._worker is not None and self._worker.process.stdin is not None
+        stdin = self._worker.process.stdin
+        self._worker.ask({"pipeline": self.pipeline.model_dump_json()})
         with contextlib.suppress(ConnectionError):
-            stdin.write(self.pipeline.model_dump_json().encode() + b"\n")
             async for lines in rows:
                 stdin.write(lines)
                 await stdin.drain()
@@ -217,74 +173,44 @@ class TaskPipelineProcess:
         """Yields the rows that the pipeline keeps, in order, in chunks.
 
         Raises: PreconditionFailed for an error of an operator, Unavailable when a service that an
-        operator needs does not answer, TaskPipelineProcessDied.
+        operator needs does not answer, WorkerFailed.
         """
-        while (line := await self._line()).endswith(b"\n"):
-            letter, text = line[:1], line[2:-1]
-            if letter == ROWS:
-                num_rows, num_bytes = _of_worker(partial(_two_numbers, text))
-                numbers = await self._exactly(num_rows * WORD_BYTES)
-                yield KeptRows(numbers, await self._exactly(num_bytes))
-            elif letter == SUMMARY:
-                self.counts = _of_worker(partial(_counts, text))
-            elif letter == ERROR:
-                raise PreconditionFailed(f"task_pipeline: {sanitize_text(text.decode())}")
-            elif letter == AWAY:
-                raise Unavailable(f"task_pipeline: {sanitize_text(text.decode())}")
-            elif letter in (CALL, DONE):
-                self._calls = text.decode() if letter == CALL else ""
-            else:
-                raise PreconditionFailed(f"task_pipeline: {WROTE_TO_CHANNEL}")
-        if self.counts is None:
-            raise self._died()
+        assert self._worker is not None
+        while self.counts is None:
+            match await self._answer(self._worker):
+                case {"calls": str(name)}:
+                    self._calls = name
+                case {"rows": int(num_rows), "num_bytes": int(num_bytes)} if (
+                    0 <= num_rows <= num_bytes <= MAX_ROWS_BYTES
+                ):
+                    numbers = await self._worker.read_payload(num_rows * WORD_BYTES)
+                    yield KeptRows(numbers, await self._worker.read_payload(num_bytes))
+                case {
+                    "counts": {"num_read": int(read), "left_out": dict(out), "ordered_by": dict(by)}
+                }:
+                    self.counts = PipelineCounts(num_read=read, left_out=out, ordered_by=by)
+                case {"error": str(text)}:
+                    raise PreconditionFailed(f"task_pipeline: {sanitize_text(text)}")
+                case {"unavailable": str(text)}:
+                    raise Unavailable(f"task_pipeline: {sanitize_text(text)}")
+                case _:
+                    raise PreconditionFailed(f"task_pipeline: {WROTE_TO_CHANNEL}")
 
-    async def _exactly(self, num_bytes: int) -> bytes:
-        if not 0 <= num_bytes <= MAX_ROWS_BYTES:
-            raise PreconditionFailed(f"task_pipeline: {WROTE_TO_CHANNEL}")
-        try:
-            return await self._stdout.readexactly(num_bytes)
-        except asyncio.IncompleteReadError as error:
-            raise self._died() from error
-
-    async def _line(self) -> bytes:
-        """Returns the next line, empty at the end; calls of users' operators have a time limit."""
+    async def _answer(self, worker: Worker) -> Message:
+        """Returns the next answer; calls of users' operators have a time limit."""
         seconds = self.limits.call_seconds if self._calls else None
         try:
             async with asyncio.timeout(seconds):
-                return await self._stdout.readline()
+                return await worker.read()
         except TimeoutError as error:
             raise PreconditionFailed(
                 f"task_pipeline: task operator {self._calls} did not answer within {seconds:g} s"
             ) from error
-
-    @property
-    def _stdout(self) -> asyncio.StreamReader:
-        assert self._process is not None and self._process.stdout is not None
-        return self._process.stdout
-
-    def _died(self) -> TaskPipelineProcessDied:
-        called = f" while {self._calls} was called" if self._calls else ""
-        return TaskPipelineProcessDied(f"task_pipeline: the process that runs it ended{called}")
-
-
-def _of_worker(read: Callable[[], ValueT]) -> ValueT:
-    """Parses a line of the worker.
-
-    Raises: PreconditionFailed if its worker does not write such lines.
-    """
-    try:
-        return read()
-    except (TypeError, ValueError) as error:
-        raise PreconditionFailed(f"task_pipeline: {WROTE_TO_CHANNEL}") from error
-
-
-def _two_numbers(text: bytes) -> tuple[int, int]:
-    first, second = map(int, text.split())
-    return first, second
-
-
-def _counts(text: bytes) -> PipelineCounts:
-    return PipelineCounts(**json.loads(text))
+        except NotAnAnswer as error:
+            raise PreconditionFailed(f"task_pipeline: {error}") from error
+        except WorkerFailed as error:
+            called = f" while {self._calls} was called" if self._calls else ""
+            raise WorkerFailed(f"the process that runs it ended{called}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,9 +236,9 @@ async def copy_kept_rows(
             async with connection.savepoint():
                 await _copy(connection, tenant, taskset_id, run)
             return
-        except TaskPipelineProcessDied as error:
+        except WorkerFailed as error:
             if not tries_left:
-                raise PreconditionFailed(f"{error}, {MAX_TRIES} times") from error
+                raise PreconditionFailed(f"task_pipeline: {error}, {MAX_TRIES} times") from error
             logger.warning("a task pipeline is restarted", extra={"why": str(error)})
 
 

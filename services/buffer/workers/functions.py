@@ -12,13 +12,7 @@ from typing import Any, Self
 
 from services.buffer.domain.operators import PipelineFunction
 from services.buffer.tenants import DATA_JUICER, TenantPolicy
-from services.buffer.workers.process import (
-    TenantWorkers,
-    WorkerFailed,
-    WorkerProcess,
-    first_line,
-    read_answer,
-)
+from services.buffer.workers.process import TenantWorkers, first_line, read_answer
 from trinity.algorithm.advantage.needs import Needs, needs_of
 from trinity.algorithm.advantage.samples import Samples
 from trinity.algorithm.priority import PRIORITIES, PRIORITY_PATHS
@@ -26,7 +20,8 @@ from trinity.algorithm.priority.candidate import Candidate
 from trinity.algorithm.priority.evaluation import compute_priorities
 from trinity.config.schema.base import Args
 from trinity.errors import Unavailable, UserError
-from trinity.operators.kinds import READ, USER_FUNCTION_KINDS
+from trinity.operators.kinds import PRIORITY, READ, USER_FUNCTION_KINDS
+from trinity.runtime.process.worker import WorkerFailed
 from trinity.runtime.threads import in_daemon_thread
 
 OPERATOR_WORKER = "trinity.operators.worker"
@@ -39,11 +34,14 @@ UNRESTRICTED = TenantPolicy.unrestricted()
 ReadBodies = Callable[[int, Sequence[int]], Awaitable[list[bytes]]]
 """Returns the wire bytes of samples, by the number of their part and their places in it."""
 NEEDS_UNKNOWN = "what it needs was not known when its samples were read"
-PRIORITY_WORKER = "trinity.algorithm.priority.worker"
 
 
 class FunctionFailed(Exception):
     """Raised when a function cannot be used at all, or not on these samples."""
+
+
+class FunctionProcessDied(FunctionFailed):
+    """Raised when the worker process died or did not answer; a retry may succeed."""
 
 
 class ServiceUnavailable(Exception):
@@ -56,6 +54,8 @@ class FunctionRunner:
     async with FunctionRunner(limit_seconds=10.0, memory_bytes=2**31) as functions:
         await functions.load_functions("a tenant", [operator])
         await functions.call_function("a tenant", operator, [samples])
+        await functions.load_priority("a tenant", "my_priorities.surprising", {})
+        await functions.compute_priorities("a tenant", "my_priorities.surprising", {}, candidates)
     """
 
     def __init__(
@@ -157,12 +157,11 @@ class FunctionRunner:
             if needs != operator.needs:
                 # The process was lost before it reported its needs: inputs may be missing.
                 return [NEEDS_UNKNOWN for _ in parts]
-            worker = await self._workers.of_tenant(tenant)
-            return await self._call_in_worker(worker, operator, parts, read)
+            return await self._call_in_worker(tenant, operator, parts, read)
 
     async def _call_in_worker(
         self,
-        worker: WorkerProcess,
+        tenant: str,
         operator: PipelineFunction,
         parts: Sequence[Samples],
         read: ReadBodies | None,
@@ -173,9 +172,8 @@ class FunctionRunner:
             for number, part in enumerate(_in_turn(parts)):
                 encoded = await asyncio.to_thread(kind.input_to_json, part)
                 asked = {**_request(operator), "parts": [encoded], "can_read": read is not None}
-                await worker.send(asked)
                 answer = await self._answer(
-                    worker, len(part.rewards), read and partial(read, number)
+                    tenant, asked, len(part.rewards), read and partial(read, number)
                 )
                 failed = "error" in answer
                 computed.append(read_answer(_error if failed else kind.result_from_json, answer))
@@ -185,7 +183,8 @@ class FunctionRunner:
 
     async def _answer(
         self,
-        worker: WorkerProcess,
+        tenant: str,
+        asked: dict[str, Any],
         num_samples: int,
         read: Callable[[Sequence[int]], Awaitable[list[bytes]]] | None,
     ) -> dict[str, Any]:
@@ -196,7 +195,7 @@ class FunctionRunner:
         left = self._limit_seconds
         while True:
             begun = time.monotonic()
-            answer = await worker.receive(left)
+            answer = await self._workers.ask(tenant, asked, left)
             if read is None or READ not in answer:
                 return answer
             left -= time.monotonic() - begun
@@ -204,18 +203,66 @@ class FunctionRunner:
                 bodies = await read(read_answer(partial(_places, num_samples), answer))
             except BaseException:
                 # It would take the next request for the samples that it waits for.
-                await worker.kill()
+                await self._workers.kill(tenant)
                 raise
-            await worker.send({"bodies": [base64.b64encode(body).decode() for body in bodies]})
+            asked = {"bodies": [base64.b64encode(body).decode() for body in bodies]}
+
+    async def load_priority(self, tenant: str, name: str, arguments: Args) -> None:
+        """Loads a tenant's priority function, as its file is now.
+
+        Raises: FunctionFailed, also for one that the tenant may not have run.
+        """
+        if name not in PRIORITY_PATHS:
+            async with self._turn:
+                await self._workers.kill(tenant)
+                await self._ask_priorities(tenant, name, arguments, [], LOAD_SECONDS)
+
+    async def compute_priorities(
+        self, tenant: str, name: str, arguments: Args, candidates: Sequence[Candidate]
+    ) -> list[float | None]:
+        """Returns one priority per candidate.
+
+        Raises: FunctionFailed; FunctionProcessDied if it may be retried.
+        """
+        if name not in PRIORITY_PATHS:
+            async with self._turn:
+                is_loaded = self._workers.is_running(tenant)
+                limit = self._limit_seconds + (0.0 if is_loaded else LOAD_SECONDS)
+                return await self._ask_priorities(tenant, name, arguments, candidates, limit)
+        try:
+            return await asyncio.to_thread(
+                compute_priorities, PRIORITIES.get(name), arguments, candidates
+            )
+        except Exception as error:  # arguments are a user's
+            raise FunctionFailed(first_line(f"{type(error).__name__}: {error}")) from error
+
+    async def _ask_priorities(
+        self,
+        tenant: str,
+        name: str,
+        arguments: Args,
+        candidates: Sequence[Candidate],
+        limit_seconds: float,
+    ) -> list[float | None]:
+        listed = [asdict(candidate) for candidate in candidates]
+        asked = {"kind": PRIORITY, "name": name, "arguments": arguments, "candidates": listed}
+        try:
+            self._policy.grants(tenant).check_function("it")
+            answer = await self._workers.ask(tenant, asked, limit_seconds)
+            if "error" in answer:
+                raise FunctionFailed(read_answer(_error, answer))
+            return read_answer(partial(_priorities, len(candidates)), answer)
+        except UserError as error:
+            raise FunctionFailed(str(error)) from error
+        except WorkerFailed as error:
+            raise FunctionProcessDied(str(error)) from error
 
     async def _ask_needs(self, tenant: str, operator: PipelineFunction) -> Needs:
         if known := self._known_needs(tenant, operator):
             return known
-        request = _request(operator)
-        worker = await self._workers.of_tenant(tenant)
+        asked = {**_request(operator), "parts": None}
         try:
-            await worker.send({**request, "parts": None})
-            answer = await worker.receive(LOAD_SECONDS)
+            answer = await self._workers.ask(tenant, asked, LOAD_SECONDS)
             if "error" in answer:
                 raise FunctionFailed(read_answer(_error, answer))
             needs = read_answer(Needs.from_json, answer)
@@ -288,96 +335,6 @@ def _call(operator: PipelineFunction, part: Samples) -> Any:
         raise ServiceUnavailable(str(error)) from error
     except Exception as error:  # arguments are a user's
         return first_line(f"{type(error).__name__}: {error}")
-
-
-class PriorityFailed(Exception):
-    """Raised when a function cannot be used at all, or not on these samples."""
-
-
-class PriorityProcessDied(PriorityFailed):
-    """Raised when the worker process died or did not answer; a retry may succeed."""
-
-
-class PriorityRunner:
-    """Calls functions in one worker process, started on demand and killed on a timeout.
-
-    async with PriorityRunner(limit_seconds=10.0, memory_bytes=2**31) as priorities:
-        await priorities.load_priority("a", "my_priorities.surprising", {})
-        await priorities.compute_priorities("a", "my_priorities.surprising", {}, candidates)
-    """
-
-    def __init__(
-        self, limit_seconds: float, memory_bytes: int, policy: TenantPolicy = UNRESTRICTED
-    ) -> None:
-        self._limit_seconds = limit_seconds
-        self._policy = policy
-        self._turn = asyncio.Lock()
-        self._workers = TenantWorkers(PRIORITY_WORKER, memory_bytes, policy.isolation_of)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._workers.kill_all()
-
-    async def load_priority(self, tenant: str, name: str, arguments: Args) -> None:
-        """Loads a tenant's function, as its file is now.
-
-        Raises: PriorityFailed, also for one that the tenant may not have run.
-        """
-        if name not in PRIORITY_PATHS:
-            async with self._turn:
-                await self._workers.kill(tenant)
-                await self._ask(tenant, name, arguments, [], LOAD_SECONDS)
-
-    async def compute_priorities(
-        self, tenant: str, name: str, arguments: Args, candidates: Sequence[Candidate]
-    ) -> list[float | None]:
-        """Returns one priority per candidate.
-
-        Raises: PriorityFailed; PriorityProcessDied if it may be retried.
-        """
-        if name not in PRIORITY_PATHS:
-            async with self._turn:
-                is_loaded = self._workers.is_running(tenant)
-                limit = self._limit_seconds + (0.0 if is_loaded else LOAD_SECONDS)
-                return await self._ask(tenant, name, arguments, candidates, limit)
-        try:
-            return await asyncio.to_thread(
-                compute_priorities, PRIORITIES.get(name), arguments, candidates
-            )
-        except Exception as error:  # arguments are a user's
-            raise PriorityFailed(first_line(f"{type(error).__name__}: {error}")) from error
-
-    async def _ask(
-        self,
-        tenant: str,
-        name: str,
-        arguments: Args,
-        candidates: Sequence[Candidate],
-        limit_seconds: float,
-    ) -> list[float | None]:
-        try:
-            self._policy.grants(tenant).check_function("it")
-        except UserError as error:
-            raise PriorityFailed(str(error)) from error
-        listed = [asdict(candidate) for candidate in candidates]
-        worker = await self._workers.of_tenant(tenant)
-        try:
-            await worker.send({"name": name, "arguments": arguments, "candidates": listed})
-            answer = await worker.receive(limit_seconds)
-            if "error" in answer:
-                raise PriorityFailed(read_answer(_error, answer))
-            return read_answer(partial(_priorities, len(candidates)), answer)
-        except UserError as error:
-            raise PriorityFailed(str(error)) from error
-        except WorkerFailed as error:
-            raise PriorityProcessDied(str(error)) from error
 
 
 def _priorities(num_candidates: int, answer: dict[str, Any]) -> list[float | None]:

@@ -293,7 +293,7 @@ class RolloutStageFactory:
         )
         async with deadline(seconds, error):
             factory = await in_daemon_thread(make)
-            await factory.check_isolated_rewards()
+            await factory.load_isolated_parts()
             return factory
 
     def _gate(self, job: StageJob, retry_policy: RetryPolicy) -> WeightGate:

@@ -2,18 +2,18 @@
 
     python -m services.explorer.openai_api.schema_worker MODEL_PATH
 
-The first line of output is `{}`, when the tokenizer is loaded. Each line of input is a schema as a
-JSON text; the line of output that answers it has the processor's `seconds`.
+The first request is empty, and its answer says that the tokenizer is loaded. Each other one has a
+`schema` as a JSON text; its answer has the processor's `seconds`.
 """
 
-import json
-import os
 import resource
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+from trinity.runtime.process.channel import RequestChannel
 
 MORE_BYTES = 2 * 1024**3
 """Memory for schemas, on top of what the libraries and the tokenizer take."""
@@ -49,15 +49,14 @@ def limit_memory(more_bytes: int) -> None:
 
 def main() -> None:
     """Answers until there is no more input."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    channel = RequestChannel()
     compile_schema = load_compiler(sys.argv[1])
     limit_memory(MORE_BYTES)
-    print("{}", file=answers, flush=True)
-    for line in sys.stdin:
+    for request in channel.requests():
         begun = time.process_time()
-        compile_schema(json.loads(line))
-        print(json.dumps({"seconds": time.process_time() - begun}), file=answers, flush=True)
+        if request:
+            compile_schema(request["schema"])
+        channel.write({"seconds": time.process_time() - begun})
 
 
 if __name__ == "__main__":

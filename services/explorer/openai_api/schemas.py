@@ -3,14 +3,11 @@
 import asyncio
 import hashlib
 import json
-import os
-import signal
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import DEVNULL
 from collections import OrderedDict
-from contextlib import suppress
 
 from services.explorer.openai_api.errors import InvalidApiRequest
-from trinity.runtime.process.child_process import OWN_IDENTITY, close_pipes, module_command
+from trinity.runtime.process.worker import Worker, WorkerFailed
 from trinity.workflows.generation import ANY_OBJECT
 
 WORKER = "services.explorer.openai_api.schema_worker"
@@ -39,7 +36,7 @@ class SchemaChecker:
         self._model_path = model_path
         self._max_seconds = max_seconds
         self._turn = asyncio.Lock()
-        self._process: Process | None = None
+        self._worker: Worker | None = None
         self._errors: OrderedDict[bytes, str] = OrderedDict()
 
     async def check_schema(self, schema: str) -> None:
@@ -57,14 +54,9 @@ class SchemaChecker:
 
     async def close(self) -> None:
         """Kills the child process."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        close_pipes(process)
-        await process.wait()
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await worker.kill()
 
     def _remember(self, key: bytes, error: str) -> None:
         self._errors[key] = error
@@ -72,54 +64,37 @@ class SchemaChecker:
             self._errors.popitem(last=False)
 
     async def _compile(self, schema: str) -> str:
-        """Returns why the schema is refused; empty if it is not."""
+        """Returns why the schema is refused; empty if it is not. After a failure there is no child.
+
+        Raises: RuntimeError when the child cannot be started.
+        """
         try:
-            answer = await self._ask(schema)
-        except TimeoutError:
-            return f"did not compile within {self._max_seconds:g} s"
-        if answer is None:
-            return "takes more memory to compile than it may, or ends the compiler"
-        seconds = json.loads(answer)["seconds"]
+            worker = self._worker or await self._start()
+            worker.ask({"schema": schema})
+            async with asyncio.timeout(self._max_seconds):
+                seconds = (await worker.read())["seconds"]
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, TimeoutError):
+                return f"did not compile within {self._max_seconds:g} s"
+            if isinstance(error, WorkerFailed):
+                return "takes more memory to compile than it may, or ends the compiler"
+            raise
         if seconds > MAX_PROCESSOR_SECONDS:
             return f"takes {seconds:.1f} s to compile, more than {MAX_PROCESSOR_SECONDS:g} s"
         return ""
 
-    async def _ask(self, schema: str) -> bytes | None:
-        """Returns the child's answer; None if it ended. After any failure there is no child."""
+    async def _start(self) -> Worker:
+        self._worker = worker = await Worker.start(WORKER, self._model_path, stderr=DEVNULL)
+        worker.ask({})
         try:
-            process = self._process or await self._start()
-            assert process.stdin is not None and process.stdout is not None
-            async with asyncio.timeout(self._max_seconds):
-                process.stdin.write(json.dumps(schema).encode() + b"\n")
-                answer = await process.stdout.readline()
-        except BaseException:
-            await self.close()
-            raise
-        if not answer:
-            await self.close()
-        return answer or None
-
-    async def _start(self) -> Process:
-        argv = module_command(WORKER, self._model_path)
-        self._process = process = await asyncio.create_subprocess_exec(
-            *OWN_IDENTITY.command(argv, death_signal=signal.SIGKILL),
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=DEVNULL,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        try:
-            async with asyncio.timeout(START_SECONDS):
-                ready = await process.stdout.readline()
-        except TimeoutError:
-            ready = b""
-        if not ready:
+            await worker.read(START_SECONDS)
+        except WorkerFailed as error:
             raise RuntimeError(
                 "the process that compiles JSON Schemas did not start: run "
                 f"`python -P -m {WORKER} {self._model_path}` to see why"
-            )
-        return process
+            ) from error
+        return worker
 
 
 def check_size(schema: str) -> None:

@@ -1,7 +1,6 @@
 """Users' rewards and workflows in processes that can be killed; the models stay here."""
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -64,7 +63,7 @@ class IsolatedReward:
     async def __call__(self, values: Mapping[str, object]) -> dict[str, float]:
         """Returns the reward's numbers.
 
-        Raises: BadReward, UserError, UserCodeFailed, UserProcessDied.
+        Raises: BadReward, UserError, UserCodeFailed, WorkerFailed.
         """
         request = {
             "kind": "reward",
@@ -133,10 +132,11 @@ class IsolatedSpec:
     async def run_in_process(self, on_begin: Callable[[], None]) -> dict[int, list[Experience]]:
         """Returns the experiences by run; `on_begin` is called when a process begins with it.
 
-        Raises: UserError, UserCodeFailed, UserProcessDied, ValueError for impossible experiences.
+        Raises: UserError, UserCodeFailed, WorkerFailed, ValueError for impossible experiences.
         """
         async with self.pool.lease() as process:
-            await self._load(process)
+            part = {"workflow": self.request["workflow"]}
+            raise_failure(await self.pool.load_into(process, part))
             on_begin()
             try:
                 answer = await self._run(process)
@@ -146,13 +146,6 @@ class IsolatedSpec:
         raise_failure(answer)
         made, self.called_reward = answer["made"].items(), answer["called_reward"]
         return {int(run): list(map(experience_from_text, texts)) for run, texts in made}
-
-    async def _load(self, process: UserProcess) -> None:
-        """Imports the workflow, once a process."""
-        reference = self.request["workflow"]
-        if (key := json.dumps(reference)) not in process.loaded:
-            raise_failure(await process.load([], [reference]))
-            process.loaded.add(key)
 
     async def _run(self, process: UserProcess) -> Message:
         process.write({**self.request, "models": [_facts_of(model) for model in self.models]})

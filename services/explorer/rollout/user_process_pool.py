@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from services.explorer.rollout.user_processes import Message, UserProcess
+from services.explorer.rollout.user_processes import UserProcess
+from trinity.runtime.process.memory import available_bytes
+from trinity.runtime.process.worker import Message
 
 GROW_SECONDS = 0.2
 """Least wait of a call for a process, after which a further one may be started."""
@@ -27,6 +29,9 @@ BEGIN_SECONDS = 0.1
 """Time for a process to begin with gathered calls; those that it has not begun go to others."""
 ARRIVAL_SECONDS = 0.05
 """Time for an answer to arrive; both processes read the same clock."""
+MIN_FREE_BYTES = 1024**3
+"""Memory that has to be free before a second or later process is started: one that has loaded torch
+takes 370 MB."""
 _NUMBERS = itertools.count()
 
 
@@ -84,7 +89,7 @@ class CallBatch:
     async def answer(self, call: UserCall) -> Message | None:
         """Returns the answer to the call whose turn it is; None if it is to be sent again.
 
-        Raises: UserProcessDied.
+        Raises: WorkerFailed.
         """
         call.place = "ran"
         try:
@@ -166,8 +171,8 @@ class UserProcessPool:
 
     A further one is started where calls wait and none has ended for as long as a start takes, or
     where those that wait would take longer than that: so quick rewards need few, however many come
-    at once and however busy the machine is, and slow ones get up to `max_processes`. One that is
-    given up is killed.
+    at once and however busy the machine is, and slow ones get up to `max_processes` while there is
+    memory for them. One that is given up is killed.
 
         answer = await pool.answer(UserCall(request))
         async with pool.lease() as process:  # for more than one message
@@ -182,7 +187,7 @@ class UserProcessPool:
         self._max_processes = max_processes
         self._idle: list[UserProcess] = []
         self._all: set[UserProcess] = set()
-        self._rewards: list[Message] = []
+        self._parts: list[Message] = []
         self._waiting: deque[asyncio.Future[UserProcess]] = deque()
         self._num_starting = 0
         self._start_seconds = 0.0
@@ -205,7 +210,7 @@ class UserProcessPool:
     async def lease(self) -> AsyncIterator[UserProcess]:
         """Yields a process; it is killed if the block ends with an error.
 
-        Raises: UserProcessDied when it cannot be started.
+        Raises: WorkerFailed when it cannot be started.
         """
         process = await self._take()
         begun = time.monotonic()
@@ -216,22 +221,28 @@ class UserProcessPool:
             raise
         self.give_back(process, seconds=time.monotonic() - begun)
 
-    async def load(self, reward: Message) -> Message:
-        """Has a process load a reward, and each later process when it starts.
+    async def load(self, part: Message) -> Message:
+        """Has a process load a reward or a workflow, and each later process when it starts.
 
-        Its import is then part of the start: as part of a call it would seem that calls are slow.
-        Returns the first process's answer. Raises: UserProcessDied.
+        Returns the first process's answer. Raises: WorkerFailed.
         """
         async with self.lease() as process:
-            answer = await process.load([reward])
-        if reward not in self._rewards:
-            self._rewards.append(reward)
+            return await self.load_into(process, part)
+
+    async def load_into(self, process: UserProcess, part: Message) -> Message:
+        """Has a leased process load a part unless it has it; the same as `load` otherwise.
+
+        An import is then part of a start: as part of a call it would seem that calls are slow.
+        """
+        answer = await process.load(part)
+        if part not in self._parts:
+            self._parts.append(part)
         return answer
 
     async def answer(self, call: UserCall) -> Message:
         """Returns the answer to a call; if it is given up, its process ends and no other call does.
 
-        Raises: UserProcessDied.
+        Raises: WorkerFailed.
         """
         while True:
             batch = await self._turn(call)
@@ -338,8 +349,9 @@ class UserProcessPool:
 
     @property
     def _may_grow(self) -> bool:
-        is_free = not self._num_starting and len(self._all) < self._max_processes
-        return is_free and (self._is_stuck or self._queue_seconds > self._start_seconds)
+        has_room = not self._num_starting and len(self._all) < self._max_processes
+        is_needed = self._is_stuck or self._queue_seconds > self._start_seconds
+        return has_room and is_needed and (not self._all or available_bytes() >= MIN_FREE_BYTES)
 
     @property
     def _is_stuck(self) -> bool:
@@ -355,7 +367,7 @@ class UserProcessPool:
         self._num_starting += 1
         begun = time.monotonic()
         try:
-            process = await UserProcess.start(self._rewards)
+            process = await UserProcess.start(self._parts)
         finally:
             self._num_starting -= 1
         self._start_seconds = time.monotonic() - begun

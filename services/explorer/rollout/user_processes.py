@@ -2,41 +2,30 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import re
-import secrets
 import signal
 import sysconfig
 import tempfile
-from asyncio.subprocess import Process
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import trinity
 from trinity.runtime.process.box import OPEN_BOX, Box, box_refusal
-from trinity.runtime.process.child_process import (
-    OWN_IDENTITY,
-    Identity,
-    end_child,
-    module_command,
-    start_child,
-)
-from trinity.user_code.values import UserProcessDied, log_line
-from trinity.user_code.worker_process import NotAnAnswer, answer_of
+from trinity.runtime.process.child_process import OWN_IDENTITY, Identity
+from trinity.runtime.process.worker import Message, NotAnAnswer, Worker, WorkerFailed
+from trinity.user_code.values import log_line
 
 logger = logging.getLogger(__name__)
 WORKER = "services.explorer.user_process.worker"
 START_SECONDS = 180.0
 """Time to import users' files, on a machine that does much else."""
-MAX_LINE_BYTES = 64 * 1024 * 1024
 DUMP_SECONDS = 0.3
 """Wait for a process to say where it is, before it is killed."""
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 _NOT_USERS = (str(Path(trinity.__file__).parent), sysconfig.get_paths()["stdlib"])
-Message = dict[str, Any]
 
 
 class UserProcess:
@@ -47,64 +36,62 @@ class UserProcess:
     answer = await process.read()
     """
 
-    def __init__(self, process: Process, dump: IO[bytes]) -> None:
-        self._process = process
+    def __init__(self, worker: Worker, dump: IO[bytes]) -> None:
+        self._worker = worker
         self._dump = dump
-        self._token = secrets.token_hex(8)
-        self.loaded: set[str] = set()
-        """Keys of what was loaded before a run."""
+        self.write = worker.write
+        self._loaded_parts: list[Message] = []
         self._ignored: set[int] = set()
         """Numbers of calls whose answers, that they were not begun, are to come and not awaited."""
 
     @classmethod
-    async def start(cls, rewards: Sequence[Message] = ()) -> "UserProcess":
-        """Starts a process and waits until it has loaded users' files and these rewards.
+    async def start(cls, parts: Sequence[Message] = ()) -> "UserProcess":
+        """Starts a process and waits until it has loaded users' files and these parts.
 
-        A reward that cannot be loaded says so when it is called.
+        A part that cannot be loaded says so when it is called.
 
-        Raises: UserProcessDied.
+        Raises: WorkerFailed.
         """
         dump = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the process is killed
         try:
-            process = await start_child(
-                module_command(WORKER, str(dump.fileno())),
-                limit=MAX_LINE_BYTES,
-                env=os.environ,
-                pass_fds=(dump.fileno(),),
-                identity=await _identity(),
+            descriptor = dump.fileno()
+            worker = await Worker.start(
+                WORKER, str(descriptor), pass_fds=(descriptor,), identity=await _identity()
             )
         except BaseException:
             dump.close()
             raise
-        started = cls(process, dump)
+        started = cls(worker, dump)
         try:
-            await started.load(list(rewards))
+            worker.ask({"kind": "load", "parts": list(parts)})
+            await started._loaded(parts)
         except BaseException:
             await started.kill()
             raise
         return started
 
-    async def load(self, rewards: list[Message], workflows: list[Message] | None = None) -> Message:
-        """Imports parts; returns the answer.
+    async def load(self, part: Message) -> Message:
+        """Imports a part that it does not have; returns the answer.
 
-        Raises: UserProcessDied.
+        Raises: WorkerFailed.
         """
-        parts = {"rewards": rewards, "workflows": workflows or []}
-        self.write({"kind": "load", "token": self._token, **parts})
+        if part in self._loaded_parts:
+            return {}
+        self.write({"kind": "load", "parts": [part]})
+        return await self._loaded([part])
+
+    async def _loaded(self, parts: Sequence[Message]) -> Message:
         try:
             async with asyncio.timeout(START_SECONDS):
-                return await self.read()
+                answer = await self.read()
         except TimeoutError as error:
-            raise UserProcessDied(
+            raise WorkerFailed(
                 f"the process of users' rewards and workflows did not load them in "
                 f"{START_SECONDS:g} s{await self.place()}: let their files take less to import"
             ) from error
-
-    def write(self, *messages: Mapping[str, object]) -> None:
-        """Sends lines, all of them at once."""
-        assert self._process.stdin is not None
-        lines = "".join(f"{json.dumps(message)}\n" for message in messages)
-        self._process.stdin.write(lines.encode())
+        if "failure" not in answer:
+            self._loaded_parts += parts
+        return answer
 
     def ignore_answers(self, numbers: Iterable[int]) -> None:
         """Leaves out the answers to calls that were sent and are not begun."""
@@ -113,10 +100,19 @@ class UserProcess:
     async def read(self) -> Message:
         """Returns the next message; what users' code logged before it is logged here.
 
-        Raises: UserProcessDied.
+        Raises: WorkerFailed.
         """
         while True:
-            message = await self._read_message()
+            try:
+                message = await self._worker.read()
+            except NotAnAnswer:
+                raise
+            except WorkerFailed as error:
+                raise WorkerFailed(
+                    f"{error}: its output on standard error is in the explorer's log"
+                ) from error
+            if "error" in message:
+                raise WorkerFailed(message["error"])
             if "log" in message:
                 log_line(message["log"])
             elif message.get("number") in self._ignored:
@@ -124,33 +120,14 @@ class UserProcess:
             else:
                 return message
 
-    async def _read_message(self) -> Message:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        line = b""
-        with contextlib.suppress(ConnectionError):
-            await self._process.stdin.drain()
-        with contextlib.suppress(ConnectionError, ValueError):  # also what came before its end
-            line = await self._process.stdout.readline()
-        if not line:
-            raise UserProcessDied(
-                f"the process that ran it ended ({await self._ending()}): "
-                "its output on standard error is in the explorer's log"
-            )
-        try:
-            message: Message = answer_of(line, self._token)
-        except NotAnAnswer as error:
-            raise UserProcessDied(str(error)) from error
-        if "error" in message:
-            raise UserProcessDied(message["error"])
-        return message
-
     async def place(self) -> str:
         """Returns where the process is, as file and line; empty if it does not say."""
-        if self._process.returncode is not None:
+        process = self._worker.process
+        if process.returncode is not None:
             return ""
         begin = os.lseek(self._dump.fileno(), 0, os.SEEK_END)
         with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGUSR1)
+            process.send_signal(signal.SIGUSR1)
         for _ in range(int(DUMP_SECONDS / 0.01)):
             await asyncio.sleep(0.01)
             text = os.pread(self._dump.fileno(), 65_536, begin).decode(errors="replace")
@@ -160,17 +137,8 @@ class UserProcess:
 
     async def kill(self) -> None:
         """Kills the process and all that it started."""
-        await end_child(self._process)
+        await self._worker.kill()
         self._dump.close()
-
-    async def _ending(self) -> str:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
-                await self._process.wait()
-        code = self._process.returncode
-        if code is not None and code < 0:
-            return f"by {signal.Signals(-code).name}"
-        return f"with exit code {code}"
 
 
 async def _identity() -> Identity | Box:

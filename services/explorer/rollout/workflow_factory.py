@@ -94,7 +94,7 @@ class WorkflowFactory:
 
     Its constructor makes each reward once as a check, which takes as long as users' constructors
     do, and raises UserError when the plan names a workflow or reward that does not exist. With
-    `processes` users' rewards run there, and `check_isolated_rewards` makes them.
+    `processes` users' rewards run there, and `load_isolated_parts` makes them.
     """
 
     def __init__(
@@ -128,15 +128,22 @@ class WorkflowFactory:
             if (reward := self._reward(taskset, {})) is not None and reward.isolated is None:
                 reward.create_reward()
 
-    async def check_isolated_rewards(self) -> None:
-        """Makes each reward that runs in a process once, which also warms the first process.
+    async def load_isolated_parts(self) -> None:
+        """Makes each reward that runs in a process once, and imports each such workflow.
 
-        Raises: UserError when one cannot be made.
+        This warms the first process, and later ones load the same as they start. A workflow that
+        cannot be imported says so when it is run.
+
+        Raises: UserError when a reward cannot be made.
         """
         for taskset in self._tasksets.values():
             reward = self._reward(taskset, {})
             if reward is not None and reward.isolated is not None:
                 await reward.isolated.check()
+            kind = as_workflow_class(taskset.workflow, WORKFLOWS.get(taskset.workflow))
+            if self._processes is not None and needs_isolation(kind, reward):
+                part = PartRef.of(taskset.workflow, kind).to_json()
+                await self._processes.load({"workflow": part})
 
     def runs_together(self, assignment: Assignment) -> bool:
         """True if one call of the task's workflow makes all runs of an assignment.

@@ -11,8 +11,8 @@ from typing import Any
 
 from trinity.errors import UserError
 from trinity.runtime.logs import LibraryFilter
+from trinity.runtime.process.channel import RequestChannel
 from trinity.user_code.values import LineSender
-from trinity.user_code.worker_process import RequestChannel
 
 Json = dict[str, Any]
 Reply = concurrent.futures.Future[Any]

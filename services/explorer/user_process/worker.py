@@ -70,14 +70,14 @@ def _answer(handle: Callable[[Message], JsonObject], request: Message) -> JsonOb
 
 def _load(request: Message) -> JsonObject:
     """Imports what the first run would import otherwise; a reward is constructed once."""
-    for reward in request["rewards"]:
-        bound_reward(reward)
-    for workflow in request["workflows"]:
-        from services.explorer.user_process.model import (
-            load_workflow,  # imports more than rewards need
-        )
+    for part in request["parts"]:
+        if "workflow" in part:
+            # imports more than rewards need
+            from services.explorer.user_process.model import load_workflow
 
-        load_workflow(workflow)
+            load_workflow(part["workflow"])
+        else:
+            bound_reward(part)
     return {}
 
 

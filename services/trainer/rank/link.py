@@ -24,7 +24,7 @@ from services.trainer.messages import (
     encode,
 )
 from trinity.runtime.members import MemberPhase, WaitKind
-from trinity.user_code.worker_process import reserve_stdin
+from trinity.runtime.process.channel import reserve_stdin
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class RankLink:
     the step in hand and leave the stage, which also calls what `interrupt_on_save` was given.
     """
 
-    def __init__(self, *, orders: IO[str], events_descriptor: int) -> None:
+    def __init__(self, *, orders: IO[bytes], events_descriptor: int) -> None:
         self.stop = threading.Event()
         self.save = threading.Event()
         self.waits = RankWaitReporter(self.send_event)

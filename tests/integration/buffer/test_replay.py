@@ -429,7 +429,7 @@ async def test_a_process_of_a_function_that_dies_each_time_ends_the_stage(
     await explore(buffer)
     await train(buffer, 1)
     await explore(buffer)
-    name, why = f"`priority_fn: {DEADLY}`", "the process that calls it ended"
+    name, why = f"`priority_fn: {DEADLY}`", "the process that calls it ended (by SIGKILL)"
     reasons = set()
     while (head := (await buffer.batch(2, wait_seconds=0))[0]).state == WAITING:
         reasons.add(head.reason)

@@ -48,8 +48,8 @@ async def checker(model_path: Path) -> AsyncIterator[SchemaChecker]:
 
 async def test_a_schema_of_usual_size_is_compiled_once(checker: SchemaChecker) -> None:
     await checker.check_schema(json.dumps(GRADE))
-    compiler = checker._process
-    assert compiler is not None
+    assert checker._worker is not None
+    compiler = checker._worker.process
     os.killpg(compiler.pid, signal.SIGSTOP)  # a second compilation would have no end
     try:
         await checker.check_schema(json.dumps(GRADE))
@@ -112,17 +112,17 @@ async def test_a_process_that_takes_too_long_is_killed_and_not_asked_again(
 ) -> None:
     checker = SchemaChecker(str(model_path), max_seconds=0.0)
     await refuse(checker, GRADE, "did not compile within 0 s")
-    assert checker._process is None
+    assert checker._worker is None
     checker._max_seconds = 60.0  # enough to compile it, if it were asked for again
     await refuse(checker, GRADE, "did not compile within")
-    assert checker._process is None
+    assert checker._worker is None
 
 
 async def test_a_process_that_ends_refuses_one_schema_only(checker: SchemaChecker) -> None:
     await checker.check_schema(json.dumps({**GRADE, "title": "before"}))
-    assert checker._process is not None
-    os.killpg(checker._process.pid, signal.SIGKILL)
-    await checker._process.wait()
+    assert checker._worker is not None
+    os.killpg(checker._worker.process.pid, signal.SIGKILL)
+    await checker._worker.process.wait()
     with pytest.raises(InvalidApiRequest, match="ends the compiler"):
         await checker.check_schema(json.dumps({**GRADE, "title": "then"}))
     await checker.check_schema(json.dumps({**GRADE, "title": "again"}))

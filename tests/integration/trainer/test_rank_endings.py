@@ -44,7 +44,7 @@ class Link:
         reading, writing = os.pipe()
         self._events = os.fdopen(reading, "rb")
         self._writing = os.fdopen(writing, "wb")
-        self.rank = RankLink(orders=io.StringIO(), events_descriptor=writing)
+        self.rank = RankLink(orders=io.BytesIO(), events_descriptor=writing)
 
     def said(self) -> list[Event]:
         """All that the rank said, once it is done."""

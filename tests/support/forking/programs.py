@@ -44,7 +44,7 @@ STACKS = (
 OWN_PACKAGES = ("services", "tests", "trinity")
 LIMITED = (
     *("trinity.operators.worker", "trinity.operators.tasks.worker"),
-    *("trinity.algorithm.priority.worker", "services.explorer.user_process.worker"),
+    *("services.explorer.user_process.worker"),
 )
 """Programs that limit all of their memory, to which what is imported would count."""
 SPAWNED = "multiprocessing.spawn"

@@ -1,11 +1,14 @@
-"""Reads no rows, but writes one as a reader would, and before it more than any pipe holds."""
+"""Reads no rows, but answers with one as a reader would, and says more than any pipe holds."""
 
 import sys
 
+from trinity.runtime.process.channel import RequestChannel
+
 if __name__ == "__main__":
-    sys.stdin.read()
+    channel = RequestChannel()
+    next(channel.requests())
     sys.stderr.write("this takes long\n" * 64 * 1024)
     sys.stderr.flush()
-    sys.stdout.write('{"prompt": "1+1="}\n')
-    sys.stdout.flush()
-    sys.exit("there is no second row")
+    row = b'{"prompt": "1+1="}\n'
+    channel.write({"num_bytes": len(row)}, row)
+    channel.write({"error": "there is no second row"})

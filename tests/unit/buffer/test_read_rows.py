@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -19,7 +19,7 @@ import pytest
 from pyarrow import feather
 
 from services.buffer.domain.tasks import data_sample, sanitize_text
-from services.buffer.tasksets.read_rows import MAX_ROW_BYTES, main
+from services.buffer.tasksets.read_rows import MAX_ROW_BYTES, read_rows
 from services.buffer.tasksets.row_sources import RowSource
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.data_rows import count_rows, first_row
@@ -30,13 +30,22 @@ from trinity.data.rows import rows_to_json
 HEAVY = ("pydantic", "sqlalchemy", "google.protobuf", "numpy", "pyarrow", "trinity.config.schema")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Done:
-    """What the reader wrote, and its exit code."""
+    """What the reader wrote."""
 
-    code: int
-    stdout: str
-    stderr: str
+    rows: str = ""
+    error: str = ""
+    skipped: SkippedRows | None = None
+
+    def write(self, answer: dict[str, Any], *payload: bytes) -> None:
+        """Takes an answer, as a channel does."""
+        assert not (self.error or self.skipped), "it was the last"
+        self.error = answer.get("error", "")
+        if "skipped" in answer:
+            self.skipped = SkippedRows(**answer["skipped"])
+        assert sum(map(len, payload)) == answer.get("num_bytes", 0)
+        self.rows += b"".join(payload).decode("ascii")
 
 
 class Read(Protocol):
@@ -46,15 +55,13 @@ class Read(Protocol):
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Read:
-    """Runs the reader's main function on a path."""
+def read() -> Read:
+    """Reads the rows of a path."""
 
     def run(path: Path, check: RowCheck | None = None) -> Done:
-        source = RowSource(kind="file", place=str(path), roots=("/",), check=check)
-        monkeypatch.setattr(sys, "stdin", io.StringIO(source.to_json()))
-        code = main()
-        written = capsys.readouterr()
-        return Done(code, written.out, written.err)
+        done = Done()
+        read_rows(RowSource(kind="file", place=str(path), roots=("/",), check=check), done.write)
+        return done
 
     return run
 
@@ -72,9 +79,8 @@ def test_all_kinds_of_files_give_the_same_rows(tmp_path: Path, read: Read) -> No
         writer.write_table(table)
     for name in ("a.jsonl", "a.json", "lines.json", "a.parquet", "a.arrow"):
         done = read(tmp_path / name)
-        assert done.code == 0, done.stderr
-        assert [json.loads(line) for line in done.stdout.splitlines()] == rows
-        assert done.stdout.isascii()
+        assert done.skipped is not None, done.error
+        assert [json.loads(line) for line in done.rows.splitlines()] == rows
 
 
 def write_feather(file: Path) -> None:
@@ -100,15 +106,15 @@ def test_arrow_files_are_read_as_arrow_streams_are(
     file = tmp_path / "a.arrow"
     write(file)
     done = read(file)
-    assert done.code == 0, done.stderr
-    assert [json.loads(line) for line in done.stdout.splitlines()] == TABLE.to_pylist()
+    assert done.skipped is not None, done.error
+    assert [json.loads(line) for line in done.rows.splitlines()] == TABLE.to_pylist()
     assert (count_rows((file,)), first_row((file,))) == (3, TABLE.to_pylist()[0])
 
 
 def test_a_table_of_texts_gives_texts(tmp_path: Path, read: Read) -> None:
     (tmp_path / "a.csv").write_bytes(b'\xef\xbb\xbfprompt,n\n"two\nlines, one cell",07\n')
     done = read(tmp_path / "a.csv")
-    assert json.loads(done.stdout) == {"prompt": "two\nlines, one cell", "n": "07"}
+    assert json.loads(done.rows) == {"prompt": "two\nlines, one cell", "n": "07"}
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.json", "a.csv", "a.tsv"])
@@ -123,7 +129,7 @@ def test_a_text_is_read_compressed_or_not(tmp_path: Path, read: Read, name: str)
     (tmp_path / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
     for file in (tmp_path / name, tmp_path / f"{name}.gz"):
         done = read(file)
-        assert (done.code, json.loads(done.stdout)) == (0, {"a": "1", "b": "x, y"}), done.stderr
+        assert json.loads(done.rows) == {"a": "1", "b": "x, y"}, done.error
         assert count_rows((file,)) == 1
 
 
@@ -138,7 +144,7 @@ def test_a_second_column_of_a_name_is_refused_in_tables_of_arrow(
     ):
         f.write_table(table)
     for name in ("a.parquet", "a.arrow"):
-        assert "has several columns `x`" in read(tmp_path / name).stderr
+        assert "has several columns `x`" in read(tmp_path / name).error
 
 
 def test_a_decimal_keeps_the_digits_that_a_number_has_no_room_for(
@@ -146,14 +152,14 @@ def test_a_decimal_keeps_the_digits_that_a_number_has_no_room_for(
 ) -> None:
     values = [Decimal("1.50"), Decimal("12345678901234567890.12"), None]
     pyarrow.parquet.write_table(pa.table({"x": values}), tmp_path / "a.parquet")
-    rows = [json.loads(line)["x"] for line in read(tmp_path / "a.parquet").stdout.splitlines()]
+    rows = [json.loads(line)["x"] for line in read(tmp_path / "a.parquet").rows.splitlines()]
     assert rows == [1.5, "12345678901234567890.12", None]
 
 
 def test_dates_are_written_as_text(tmp_path: Path, read: Read) -> None:
     table = pa.table({"day": [datetime.date(2024, 2, 29)]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
-    assert json.loads(read(tmp_path / "a.parquet").stdout) == {"day": "2024-02-29"}
+    assert json.loads(read(tmp_path / "a.parquet").rows) == {"day": "2024-02-29"}
 
 
 ODD = {
@@ -179,7 +185,7 @@ STORED = {
 def test_a_value_that_json_cannot_hold_harms_no_row(tmp_path: Path, read: Read) -> None:
     pyarrow.parquet.write_table(pa.Table.from_pylist([ODD]), tmp_path / "a.parquet")
     done = read(tmp_path / "a.parquet")
-    assert json.loads(done.stdout) == STORED, done.stderr
+    assert json.loads(done.rows) == STORED, done.error
 
 
 def test_nanoseconds_are_left_out(tmp_path: Path, read: Read) -> None:
@@ -189,7 +195,7 @@ def test_nanoseconds_are_left_out(tmp_path: Path, read: Read) -> None:
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
     feather.write_feather(table, tmp_path / "a.arrow")
     for name in ("a.parquet", "a.arrow"):
-        row = json.loads(read(tmp_path / name).stdout)
+        row = json.loads(read(tmp_path / name).rows)
         assert row == {"at": "1970-01-01T00:00:00", "took": 0.0015}
 
 
@@ -197,7 +203,7 @@ def test_nanoseconds_are_left_out(tmp_path: Path, read: Read) -> None:
 def test_a_byte_order_mark_is_no_part_of_the_data(tmp_path: Path, read: Read, name: str) -> None:
     text = '[{"n": 1}]' if name == "list.json" else '{"n": 1}\n'
     (tmp_path / name).write_text(text, encoding="utf-8-sig")
-    assert read(tmp_path / name).stdout == '{"n": 1}\n'
+    assert read(tmp_path / name).rows == '{"n": 1}\n'
     with (tmp_path / name).open("rb") as stream:
         assert list(rows_to_json(stream, name)) == ['{"n": 1}']
 
@@ -227,7 +233,7 @@ def test_messages_and_tools_lose_the_nulls_of_other_ones(tmp_path: Path, read: R
     pyarrow.parquet.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
     feather.write_feather(pa.Table.from_pylist([row]), tmp_path / "a.arrow")
     for name in ("a.parquet", "a.arrow"):
-        assert json.loads(read(tmp_path / name).stdout) == row
+        assert json.loads(read(tmp_path / name).rows) == row
 
 
 @pytest.mark.parametrize(
@@ -262,9 +268,8 @@ def test_a_mistake_in_the_data_is_one_sentence(
 ) -> None:
     (tmp_path / name).write_bytes(content)
     done = read(tmp_path / name)
-    assert done.code == 2
-    assert sentence in done.stderr and str(tmp_path) in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert sentence in done.error and str(tmp_path) in done.error
+    assert "\n" not in done.error
 
 
 def test_a_row_that_fits_into_no_message_is_refused_by_its_number(
@@ -273,9 +278,8 @@ def test_a_row_that_fits_into_no_message_is_refused_by_its_number(
     rows = [{"prompt": "a"}, {"prompt": "x" * MAX_ROW_BYTES}]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = read(tmp_path / "a.jsonl")
-    assert done.code == 2
-    assert "a.jsonl:2: it has" in done.stderr
-    assert f"a row may have {MAX_ROW_BYTES:,}" in done.stderr
+    assert "a.jsonl:2: it has" in done.error
+    assert f"a row may have {MAX_ROW_BYTES:,}" in done.error
 
 
 PLAIN = FormatConfig(prompt_type="plaintext", response_key="extra_info.answer")
@@ -304,25 +308,18 @@ def mixed(tmp_path: Path) -> Path:
 
 def test_a_row_that_cannot_be_trained_on_ends_the_reading(mixed: Path, read: Read) -> None:
     done = read(mixed, checked(skips=False))
-    assert done.code == 2
     said = f"{mixed}:2, column 'response': it holds no text: correct the row or leave it out"
-    assert done.stderr == f"{said}; `on_bad_row: skip` leaves such rows out\n"
-    assert read(mixed).code == 0
+    assert done.error == f"{said}; `on_bad_row: skip` leaves such rows out"
+    assert not read(mixed).error
 
 
 def test_rows_that_cannot_be_trained_on_are_left_out_and_named(mixed: Path, read: Read) -> None:
     done = read(mixed, checked(skips=True))
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [GOOD, GOOD]
-    skipped = SkippedRows.from_lines(f"a library warns\n{done.stderr}")
-    assert skipped is not None
-    assert skipped.count == 2
-    assert ":2, column 'response'" in skipped.first_errors[0]
-    assert ":4 has no column 'response'" in skipped.first_errors[1]
-
-
-def test_other_lines_of_a_reader_are_no_rows_left_out() -> None:
-    assert SkippedRows.from_lines("") is None
-    assert SkippedRows.from_lines("a warning: rows left out: {}") is None
+    assert [json.loads(line) for line in done.rows.splitlines()] == [GOOD, GOOD]
+    assert done.skipped is not None
+    assert done.skipped.count == 2
+    assert ":2, column 'response'" in done.skipped.first_errors[0]
+    assert ":4 has no column 'response'" in done.skipped.first_errors[1]
 
 
 def test_a_source_is_the_same_after_its_way_to_the_reader() -> None:
@@ -336,14 +333,16 @@ def test_a_file_is_read_without_heavy_imports(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text('{"q": 1}\n')
     code = (
-        "import sys\nfrom services.buffer.tasksets.read_rows import main\nassert main() == 0\n"
+        "import sys\nfrom services.buffer.tasksets.read_rows import main\nmain()\n"
         f"sys.exit(str([name for name in {HEAVY!r} if name in sys.modules] or ''))"
     )
     source = RowSource(kind="file", place=str(file), roots=("/",)).to_json()
+    asked = json.dumps({"source": source}) + "\n"
     done = subprocess.run(
-        [sys.executable, "-c", code], input=source, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code], input=asked, capture_output=True, text=True, check=False
     )
-    assert (done.stdout, done.stderr) == ('{"q": 1}\n', "\n")
+    assert done.stderr == "\n"
+    assert done.stdout.splitlines()[1] == '{"q": 1}'
 
 
 @pytest.mark.parametrize(

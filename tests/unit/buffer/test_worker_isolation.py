@@ -14,18 +14,13 @@ from services.buffer import tenants
 from services.buffer.domain.operators import PipelineFunction
 from services.buffer.tasksets.task_pipeline import PipelineLimits, TaskPipelineProcess
 from services.buffer.tenants import TenantPolicy, WorkerIsolation
-from services.buffer.workers import process
-from services.buffer.workers.functions import (
-    FunctionFailed,
-    FunctionRunner,
-    PriorityFailed,
-    PriorityRunner,
-)
+from services.buffer.workers.functions import FunctionFailed, FunctionRunner
 from services.buffer.workers.process import MAX_WORKERS, reader_environment
 from trinity.algorithm.advantage.samples import Samples
 from trinity.algorithm.priority.candidate import Candidate
 from trinity.errors import PreconditionFailed
 from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline, TaskOperator
+from trinity.runtime.process import worker
 from trinity.runtime.process.box import MAX_OUTPUT_BYTES, Box, box_refusal, python_paths
 
 PEEKING = "tests.unit.buffer.peeking"
@@ -56,7 +51,7 @@ def server() -> Iterator[int]:
 
 
 async def seen(policy: TenantPolicy, function: str, **arguments: Any) -> float | None:
-    async with PriorityRunner(10.0, 2**31, policy) as priorities:
+    async with FunctionRunner(10.0, 2**31, policy) as priorities:
         name = f"{PEEKING}.{function}"
         [number] = await priorities.compute_priorities("a", name, arguments, ONE)
         return number
@@ -82,7 +77,7 @@ def no_box(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def found_open(policy: TenantPolicy, calls: Sequence[tuple[str, Any]]) -> list[float | None]:
     """The results of functions in one process, one after the other."""
-    async with PriorityRunner(20.0, MEMORY_BYTES, policy) as priorities:
+    async with FunctionRunner(20.0, MEMORY_BYTES, policy) as priorities:
         return [
             (await priorities.compute_priorities("a", f"{PEEKING}.{name}", arguments, ONE))[0]
             for name, arguments in calls
@@ -132,8 +127,8 @@ async def test_without_a_box_functions_of_tenants_are_refused(no_box: None) -> N
             await functions.load_functions("a", [own])
         [answer] = await functions.call_function("a", own, [Samples.of_groups([0.0, 1.0])])
         assert "allows no box" in answer
-    async with PriorityRunner(10.0, 2**31, APART) as priorities:
-        with pytest.raises(PriorityFailed, match=refusal):
+    async with FunctionRunner(10.0, 2**31, APART) as priorities:
+        with pytest.raises(FunctionFailed, match=refusal):
             await priorities.load_priority("a", f"{PEEKING}.found", {})
     operators = (TaskOperator(name="own.Operator", args={}, is_own=True),)
     pipeline = ResolvedTaskPipeline(operators=operators, further_paths=())
@@ -179,12 +174,12 @@ async def test_control_without_the_box_output_has_no_bound(
 
 @pytest.mark.parametrize("answer", ['{"priorities": [9.0]}', "[1]", "not JSON", "[" * 100_000])
 async def test_a_forged_line_is_not_the_answer_to_a_request(answer: str) -> None:
-    async with PriorityRunner(20.0, MEMORY_BYTES, FREE) as priorities:
+    async with FunctionRunner(20.0, MEMORY_BYTES, FREE) as priorities:
 
         async def ask(function: str, **arguments: Any) -> list[float | None]:
             return await priorities.compute_priorities("a", f"{PEEKING}.{function}", arguments, ONE)
 
-        with pytest.raises(PriorityFailed, match="your code wrote to the channel"):
+        with pytest.raises(FunctionFailed, match="your code wrote to the channel"):
             await ask("forges", answer=answer)
         assert await ask("variable", name="NO_SUCH_VARIABLE") == [0.0]
 
@@ -192,7 +187,7 @@ async def test_a_forged_line_is_not_the_answer_to_a_request(answer: str) -> None
 async def test_control_without_a_token_a_forged_line_is_the_answer_to_the_next_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(process, "answer_of", lambda line, _: json.loads(line))
+    monkeypatch.setattr(worker, "answer_of", lambda line, _: json.loads(line))
     forged = [("forges", {"answer": '{"priorities": [9.0]}'}), ("variable", {"name": "NONE"})]
     assert await found_open(FREE, forged) == [9.0, 1.0]
 
@@ -215,7 +210,7 @@ def test_the_reader_of_rows_sees_none_of_the_buffers_variables() -> None:
 
 
 async def test_what_a_tenant_leaves_in_its_process_no_other_tenant_finds() -> None:
-    async with PriorityRunner(10.0, 2**31) as priorities:
+    async with FunctionRunner(10.0, 2**31) as priorities:
 
         async def found(tenant: str) -> list[float | None]:
             return await priorities.compute_priorities(tenant, f"{PEEKING}.found", {}, ONE)
@@ -236,8 +231,8 @@ async def test_functions_of_a_tenant_that_is_not_named_do_not_run() -> None:
         assert "runs no functions of tenant a" in answer
         await functions.load_functions("b", [own])
         await functions.load_functions("a", [PipelineFunction(name="grpo", arguments={})])
-    async with PriorityRunner(10.0, 2**31, NONE) as priorities:
-        with pytest.raises(PriorityFailed, match="runs no functions of tenant a"):
+    async with FunctionRunner(10.0, 2**31, NONE) as priorities:
+        with pytest.raises(FunctionFailed, match="runs no functions of tenant a"):
             await priorities.load_priority("a", f"{PEEKING}.found", {})
         await priorities.load_priority("b", f"{PEEKING}.found", {})
 
@@ -289,17 +284,17 @@ NOT_OF_PLUGINS = (
 @pytest.mark.usefixtures("plugins")
 async def test_only_what_a_plug_in_defines_is_called_for_a_tenant() -> None:
     """The control: whoever may name any module has it called."""
-    async with PriorityRunner(20.0, 2**31, replace(FREE, module_tenants=frozenset())) as priorities:
+    async with FunctionRunner(20.0, 2**31, replace(FREE, module_tenants=frozenset())) as priorities:
         for name in NOT_OF_PLUGINS:
-            with pytest.raises(PriorityFailed, match="is defined in no plugin folder"):
+            with pytest.raises(FunctionFailed, match="is defined in no plugin folder"):
                 await priorities.compute_priorities("a", name, {}, ONE)
-    async with PriorityRunner(20.0, 2**31, FREE) as priorities:
-        with pytest.raises(PriorityFailed, match="TypeError: expected str"):
+    async with FunctionRunner(20.0, 2**31, FREE) as priorities:
+        with pytest.raises(FunctionFailed, match="TypeError: expected str"):
             await priorities.compute_priorities("a", "os.system", {}, ONE)
 
 
 @pytest.mark.usefixtures("plugins")
 async def test_what_a_plug_in_defines_or_registers_is_called_for_a_tenant() -> None:
-    async with PriorityRunner(20.0, 2**31, replace(FREE, module_tenants=frozenset())) as priorities:
+    async with FunctionRunner(20.0, 2**31, replace(FREE, module_tenants=frozenset())) as priorities:
         for name, value in (("own_file.half", 0.5), ("quarter", 0.25), ("shop.prices.half", 0.5)):
             assert await priorities.compute_priorities("a", name, {}, ONE) == [value]

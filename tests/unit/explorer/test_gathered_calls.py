@@ -15,7 +15,8 @@ from services.explorer.rollout.user_process_pool import CallBatch, UserProcessPo
 from services.explorer.user_process import worker
 from tests.unit.explorer.users import plugin_folder, user_processes
 from trinity.plugins import REWARDS
-from trinity.user_code.values import UserCodeFailed, UserProcessDied
+from trinity.runtime.process.worker import WorkerFailed
+from trinity.user_code.values import UserCodeFailed
 
 FILE = """
 import os, re, time
@@ -116,7 +117,7 @@ async def test_a_call_alone_waits_for_no_other(
 
 @pytest.mark.parametrize(
     ("response", "error"),
-    [("ends", UserProcessDied), ("raises", UserCodeFailed)],
+    [("ends", WorkerFailed), ("raises", UserCodeFailed)],
 )
 async def test_one_that_fails_among_others_fails_alone_and_all_run_once(
     tmp_path: Path, sent: list[int], response: str, error: type[Exception]
@@ -232,7 +233,7 @@ async def test_a_call_that_has_no_process_yet_is_named_when_it_is_given_up(tmp_p
 
 def test_a_process_declines_what_it_should_have_begun_before() -> None:
     channel: Any = None
-    request = {"kind": "load", "rewards": [], "workflows": [], "number": 3}
+    request = {"kind": "load", "parts": [], "number": 3}
     for begin_by, is_late in (
         ({"begin_by": time.monotonic() + 60.0}, False),
         ({}, False),
@@ -245,7 +246,7 @@ def test_a_process_declines_what_it_should_have_begun_before() -> None:
 
 
 def test_an_answer_has_the_number_of_its_request_whatever_becomes_of_it() -> None:
-    for kind, request in (("load", {"rewards": [], "workflows": []}), ("reward", {"part": {}})):
+    for kind, request in (("load", {"parts": []}), ("reward", {"part": {}})):
         channel: Any = None
         (make,) = worker._handle_request(channel, {"kind": kind, "number": 7, **request})
         assert make()["number"] == 7

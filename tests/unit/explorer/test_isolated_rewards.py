@@ -11,9 +11,10 @@ from typing import cast
 
 import pytest
 
+from services.explorer.rollout import user_process_pool
 from services.explorer.rollout import user_processes as user_processes_module
 from services.explorer.rollout.isolated_workflows import IsolatedReward, needs_process
-from services.explorer.rollout.user_process_pool import UserProcessPool
+from services.explorer.rollout.user_process_pool import MIN_FREE_BYTES, UserProcessPool
 from services.explorer.rollout.user_processes import UserProcess
 from services.explorer.telemetry import RunnerNumbers, RunnerRouter
 from services.explorer.types import AttemptResult
@@ -25,8 +26,9 @@ from trinity.rewards.reward import BoundReward
 from trinity.rewards.score import REWARD_FAILED
 from trinity.runtime.logs import LEVEL_VARIABLE, TextFormatter
 from trinity.runtime.process.box import OPEN_BOX, box_refusal
+from trinity.runtime.process.worker import WorkerFailed
 from trinity.types import JsonObject
-from trinity.user_code.values import UserCodeFailed, UserProcessDied
+from trinity.user_code.values import UserCodeFailed
 
 FILE = """
 import asyncio, contextlib, logging, os, re, signal, subprocess, time
@@ -265,7 +267,7 @@ async def test_a_reward_that_ends_its_process_is_named_and_the_next_has_another(
             )
             for name in ("leaves", "exits", "counts")
         ]
-        with pytest.raises(UserProcessDied, match=r"ended \(with exit code 3\)"):
+        with pytest.raises(WorkerFailed, match=r"ended \(with exit code 3\)"):
             await calls[0]({"response": "a"})
         with pytest.raises(UserCodeFailed, match="SystemExit: enough"):
             await calls[1]({"response": "a"})
@@ -328,7 +330,7 @@ def sleepers() -> set[str]:
 @pytest.mark.parametrize("line", ["printed", "[1]", '{"call": 0}', '{"numbers": {"score": 1.0}}'])
 async def test_a_reward_that_writes_to_the_channel_is_told_so(line: str) -> None:
     async with user_processes(1) as pool:
-        with pytest.raises(UserProcessDied, match="your code wrote to the channel"):
+        with pytest.raises(WorkerFailed, match="your code wrote to the channel"):
             await _reward(pool, "writes")({"response": line})
         assert (await _reward(pool, "counts")({"response": "a"}))["calls"] == 1.0
 
@@ -341,6 +343,14 @@ async def test_a_process_is_kept_warm_and_keeps_the_state_of_modules() -> None:
         found = [await counts({"response": "a"}) for _ in range(3)]
     assert [numbers["calls"] for numbers in found] == [1.0, 2.0, 3.0]
     assert len({numbers["pid"] for numbers in found} - {float(os.getpid())}) == 1
+
+
+async def test_a_further_process_needs_memory_that_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_process_pool, "available_bytes", lambda: MIN_FREE_BYTES - 1)
+    async with user_processes(3) as pool:
+        slow = _reward(pool, "slow")
+        await asyncio.gather(*(slow({"response": "a"}) for _ in range(8)))
+        assert pool.num_processes == 1
 
 
 async def test_slow_rewards_get_further_processes_up_to_the_limit() -> None:

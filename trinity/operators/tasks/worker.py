@@ -2,19 +2,16 @@
 
     python -m trinity.operators.tasks.worker 2147483648
 
-The argument is the limit of its data memory in bytes. The first line of standard input is the
-pipeline, the others are rows. Each line of the answer begins with a letter and a blank:
+The argument is the limit of its data memory in bytes. The first line of standard input has the
+`pipeline`, the others are rows. The answers:
 
-- `C` and the name of a user's operator that is called now, or nothing when that call has ended
-- `D` and the number of rows read
-- `R`, the number of kept rows that follow and their bytes; then their indices in the source, 8
-  bytes each, and a line for each row
-- `S` and the counts, the last line; in its place `E` and an error, or `U` and the error of a
-  service that does not answer
+- `calls`: the name of a user's operator that is called now, or nothing when that call has ended
+- `rows`, the number of kept rows that follow, and `num_bytes` of their lines; then their indices in
+  the source, 8 bytes each, and a line for each row
+- `counts`, the last answer; in its place an `error`, or the `unavailable` service's error
 """
 
 import json
-import os
 import resource
 import sys
 import tempfile
@@ -29,7 +26,8 @@ from trinity.operators.tasks.spool import RowSpool
 from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline, TaskOperator
 from trinity.operators.tasks.task_rows import Row
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
-from trinity.user_code.worker_process import reserve_stdin
+from trinity.runtime.process.channel import RequestChannel
+from trinity.user_code.worker_process import out_of_memory
 
 ROWS_AT_ONCE = 1_000
 BYTES_AT_ONCE = 4 * 1024**2
@@ -37,21 +35,15 @@ MAX_ERROR_LENGTH = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class _ResponseWriter:
-    """Writes answers to the parent process; output of operators goes to standard error."""
-
-    stream: BinaryIO
-
-    def write_line(self, letter: str, text: str) -> None:
-        self.stream.write(f"{letter} {text}\n".encode())
-        self.stream.flush()
+class _Answers:
+    channel: RequestChannel
 
     def write_rows(self, numbers: IntVector, rows: Sequence[bytes]) -> None:
         """Writes rows that are kept."""
         lines = b"\n".join([*rows, b""])
-        self.stream.write(b"R %d %d\n" % (len(rows), len(lines)))
-        self.stream.write(numbers.astype("<i8").tobytes())
-        self.stream.write(lines)
+        self.channel.write(
+            {"rows": len(rows), "num_bytes": len(lines)}, numbers.astype("<i8").tobytes(), lines
+        )
 
     @contextmanager
     def announce_call(self, operator: TaskOperator) -> Iterator[None]:
@@ -59,43 +51,38 @@ class _ResponseWriter:
         if not operator.is_own:
             yield
             return
-        self.write_line("C", operator.name)
+        self.channel.write({"calls": operator.name})
         try:
             yield
         finally:
-            self.write_line("C", "")
+            self.channel.write({"calls": ""})
 
 
 def main() -> int:
     """Runs the pipeline; errors are answers, so exit code 0 only says that it was not killed."""
     memory_bytes = int(sys.argv[1])
-    answers = _ResponseWriter(_take_stdout())
-    given = reserve_stdin()  # held, since it closes its bytes otherwise
+    channel = RequestChannel()
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    given = next(channel.requests())["pipeline"]
     try:
         load_plugins(plugin_dirs_from_environment())
-        pipeline = ResolvedTaskPipeline.model_validate_json(given.buffer.readline())
         with RowSpool() as spool:
-            _run(pipeline, given.buffer, spool, answers)
+            _run(ResolvedTaskPipeline.model_validate_json(given), spool, _Answers(channel))
     except (UserError, Unavailable) as error:
-        letter = "E" if isinstance(error, UserError) else "U"
-        answers.write_line(letter, " ".join(str(error).split())[:MAX_ERROR_LENGTH])
+        key = "error" if isinstance(error, UserError) else "unavailable"
+        channel.write({key: " ".join(str(error).split())[:MAX_ERROR_LENGTH]})
     except MemoryError:
-        mib = memory_bytes / 1024**2
-        answers.write_line("E", f"it needs more than the {mib:,.0f} MiB of memory it may take")
+        channel.write({"error": out_of_memory(memory_bytes)})
     except OSError as error:
         place = tempfile.gettempdir()
-        answers.write_line("E", f"it keeps rows in {place} while it orders them: {error.strerror}")
+        channel.write({"error": f"it keeps rows in {place} while it orders them: {error.strerror}"})
     return 0
 
 
-def _run(
-    pipeline: ResolvedTaskPipeline, given: BinaryIO, spool: RowSpool, answers: _ResponseWriter
-) -> None:
+def _run(pipeline: ResolvedTaskPipeline, spool: RowSpool, answers: _Answers) -> None:
     operating = TaskPipelineRunner(pipeline, spool, answers.announce_call)
-    for rows in _parts(given):
+    for rows in _parts(answers.channel.input):
         operating.process(rows)
-        answers.write_line("D", str(operating.num_read))
     for numbers, texts in operating.iterate_ordered():
         answers.write_rows(numbers, texts)
     counts = {
@@ -103,7 +90,7 @@ def _run(
         "left_out": dict(operating.left_out),
         "ordered_by": operating.ordered_by,
     }
-    answers.write_line("S", json.dumps(counts))
+    answers.channel.write({"counts": counts})
 
 
 def _parts(lines: BinaryIO) -> Iterator[list[Row]]:
@@ -118,13 +105,6 @@ def _parts(lines: BinaryIO) -> Iterator[list[Row]]:
             rows, size = [], 0
     if rows:
         yield rows
-
-
-def _take_stdout() -> BinaryIO:
-    """Returns the original standard output, and redirects standard output to standard error."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return answers
 
 
 if __name__ == "__main__":
