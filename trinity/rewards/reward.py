@@ -271,7 +271,7 @@ def check_reward(source: RewardSource, args: Mapping[str, JsonValue], name: str)
     if not callable(source):
         raise UserError(f"the reward {name} is neither a class nor a function")
     try:
-        signature = inspect.signature(source)
+        signature = _own_signature(source)
         signature.bind(**args) if isinstance(source, type) else signature.bind_partial(**args)
     except TypeError as error:
         raise UserError(f"the reward {name} refuses its reward_fn_args: {error}") from error
@@ -287,6 +287,13 @@ def check_reward(source: RewardSource, args: Mapping[str, JsonValue], name: str)
             f"the reward {name} wants {', '.join(unknown)}, which it is not given: it may name "
             f"{', '.join(sorted(KNOWN))}"
         )
+
+
+def _own_signature(source: RewardSource) -> inspect.Signature:
+    """Returns the arguments that can have an effect: a class without a constructor has none."""
+    if isinstance(source, type) and source.__init__ is RewardFn.__init__:  # type: ignore[misc]
+        return inspect.Signature()
+    return inspect.signature(source)
 
 
 @lru_cache
