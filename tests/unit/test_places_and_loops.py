@@ -274,7 +274,6 @@ LOOPS: dict[str, dict[str, str]] = {
         "trinity/studio/connection.py": "RunConnection._with_stopped _beside",
         "trinity/studio/context.py": "ViewedRun.follow ViewedRun.watch_members",
         "trinity/studio/server.py": "serve",
-        "trinity/studio/sign_in.py": "sent_token",
     },
 }
 """The functions that start or are loops, by the row that says what a failure of theirs does."""

@@ -15,6 +15,7 @@ from trinity.api.v1 import buffer_pb2, synchronizer_pb2
 from trinity.errors import UserError
 from trinity.run.progress.view import MeanWithError
 from trinity.runtime.json_values import JsonObject, JsonValue
+from trinity.studio import widgets
 from trinity.studio.comparison import (
     ABSENT,
     MAX_COMPARED,
@@ -172,6 +173,7 @@ def test_the_page_shows_two_runs_and_what_differs(
 
     for page in (compare, runs):
         monkeypatch.setattr(page, "show_table", show_table)
+        monkeypatch.setattr(widgets, "show_table", show_table)
     jobs = [a_run(tmp_path, f"sums/{name}") for name in ("first", "second")]
     plans = [json.dumps({"stages": [{"name": "rft", "config": {"seed": n}}]}) for n in (1, 2)]
     studios = {

@@ -11,6 +11,7 @@ from tests.unit.studio.fake_run import KEY, Answer, FakeStudio, said
 from tests.unit.studio.test_runs import a_run
 from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
 from trinity.errors import TrinityError
+from trinity.studio import widgets
 from trinity.studio.pages import step as step_page
 from trinity.studio.plain_text import number_text
 from trinity.studio.steps import (
@@ -174,6 +175,7 @@ def test_the_page_begins_with_the_newest_trained_step(
         shown[name] = [known.cells for known in rows]  # type: ignore[attr-defined]
 
     monkeypatch.setattr(step_page, "show_table", show_table)
+    monkeypatch.setattr(widgets, "show_table", show_table)
     studio = a_studio(tmp_path).show()
     app = AppTest.from_function(a_page).run(timeout=30)
     assert not app.exception
@@ -195,6 +197,7 @@ def test_a_stage_of_training_data_shows_its_rows(
         shown[name] = [known.cells for known in rows]  # type: ignore[attr-defined]
 
     monkeypatch.setattr(step_page, "show_table", show_table)
+    monkeypatch.setattr(widgets, "show_table", show_table)
     rows = [query_pb2.StepRow(row_json='{"prompt": "<b>"}', row_index=12)]
     step = [STEP[0], query_pb2.GetStepResponse(rows=query_pb2.StepRows(rows=rows))]
     a_studio(tmp_path, GetStep=step).show()

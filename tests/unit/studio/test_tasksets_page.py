@@ -20,6 +20,7 @@ from trinity.errors import InvalidRequest, PreconditionFailed, TrinityError, Una
 from trinity.runtime.json_values import JsonObject
 from trinity.runtime.security.credentials import Credentials
 from trinity.studio import tasksets as logic
+from trinity.studio import widgets
 from trinity.studio.connection import OpenRun
 from trinity.studio.context import StudioOptions
 from trinity.studio.pages import tasksets as page
@@ -239,6 +240,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[str, ...]]]:
         shown[name] = [row.cells for row in rows]
 
     monkeypatch.setattr(page, "show_table", show_table)
+    monkeypatch.setattr(widgets, "show_table", show_table)
     monkeypatch.setattr(page, "credentials_of", lambda *_: Credentials())
     return shown
 
