@@ -54,7 +54,7 @@ def group_place(settings: ExplorerSettings, tenant: str) -> GroupPlace:
     """Returns the place of this host among those of the engine."""
     return GroupPlace(
         group="engine",
-        variables="TRINITY_EXPLORER",
+        variables="EXPLORER",
         address_variable=ENGINE_ADDRESS,
         num_hosts=settings.num_hosts,
         release=trinity.__version__,

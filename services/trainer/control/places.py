@@ -53,7 +53,7 @@ def group_place(settings: TrainerSettings, tenant: str) -> GroupPlace:
     """Returns the place of this host among those of the gang."""
     return GroupPlace(
         group="gang",
-        variables="TRINITY_TRAINER",
+        variables="TRAINER",
         address_variable=ADDRESS,
         num_hosts=settings.num_hosts,
         release=trinity.__version__,

@@ -124,5 +124,5 @@ def test_a_plan_of_explore_steps_with_expert_rows_is_refused() -> None:
     mixed = plan(train_batch_size=16, expert_data_ratio=0.5)
     parse_and_check_plan(mixed.model_dump_json())
     own = mixed.model_copy(update={"train_step": "explore_step"})
-    with pytest.raises(InvalidRequest, match="beside neither"):
+    with pytest.raises(InvalidRequest, match="cannot be combined with"):
         parse_and_check_plan(own.model_dump_json())

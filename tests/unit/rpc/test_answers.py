@@ -165,8 +165,8 @@ KNOWN_TEXTS = {
     *("group", "source", "state", "process"),
     *("reason", "activity", "damage", "recent_loss", "dead_letter_reason", "content_removed"),
     *("text", "prompt", "response", "cursor", "next_page_token"),
-    *("task_json", "row_json", "plan_json", "order_json", "master_address"),
-    "arguments_json",  # of an engine, as the plan has them
+    *("task_json", "row_json", "plan_json", "order_json"),
+    "start_json",  # of a host's part of an engine or a worker group, as the plan has it
     *("what", "by", "role"),  # of four words; the subject of a token; who speaks in a chat
     *("key", "before", "now"),  # a setting, of which `format_value` writes 80 characters
 }

@@ -56,7 +56,7 @@ class GroupPlace:
     group: str
     """`gang` or `engine`."""
     variables: str
-    """Prefix of the variables with which the hosts are configured."""
+    """The service in the names of the variables with which the hosts are configured."""
     address_variable: str
     num_hosts: int
     release: str = ""
@@ -214,8 +214,8 @@ class HostGroup:
         if not 0 < number < self.num_hosts or hello.num_hosts != self.num_hosts:
             raise InvalidRequest(
                 f"host {number} of {hello.num_hosts} wants to join the {place.group} of "
-                f"{self.num_hosts}: give all hosts the same {place.variables}_NUM_HOSTS, and each "
-                f"its own {place.variables}_HOST below it"
+                f"{self.num_hosts}: give all hosts the same TRINITY_{place.variables}_NUM_HOSTS, "
+                f"and each its own TRINITY_{place.variables}_HOST below it"
             )
         if hello.release != place.release:
             raise PreconditionFailed(
@@ -236,7 +236,7 @@ class HostGroup:
         if number not in self.missing:
             raise PreconditionFailed(
                 f"there is a host {number} already, {self._links[number].address}: give each host "
-                f"a {place.variables}_HOST of its own"
+                f"a TRINITY_{place.variables}_HOST of its own"
             )
 
     def _notify(self) -> None:
