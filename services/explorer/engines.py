@@ -126,7 +126,7 @@ def _auxiliary_model(model: AuxiliaryModel) -> StageModel:
 
 
 def _template_kwargs(model: ModelConfig | AuxiliaryModel, external: ExternalAccess | None) -> Args:
-    """Returns what the chat template gets; a server elsewhere is only told what is asked for."""
+    """Returns the chat template's arguments; an external server gets only the configured ones."""
     return model.template_kwargs if external is None else model.chat_template_kwargs
 
 
@@ -143,7 +143,7 @@ class LoadedModel:
     api: AttemptApi | None = None
     """Server for workflows' own clients, if the model has one."""
     schemas: SchemaChecker | None = None
-    """Checks the schemas of requests, if the model is asked over HTTP and has an engine here."""
+    """Checks the schemas of requests, if the model is served over HTTP and has an engine here."""
 
     async def close_model(self) -> None:
         """Closes the API and the engines."""

@@ -65,8 +65,8 @@ class ExplorerSettings(ServiceSettings):
     def lease_holder(self) -> str:
         """The name under which leases are held, the same for all processes at a fixed address.
 
-        Only one process at a time can listen there, so its successor may release what a killed one
-        held. Empty if the port is any free one.
+        Only one process at a time can listen there, so its successor may release a killed process's
+        leases. Empty if the port is any free one.
         """
         if self.listen.endswith(":0"):
             return ""

@@ -148,7 +148,7 @@ class ExploreStepLog:
             self._end(place)
 
     def end_all_but(self, granted: Iterable[Assignment] = ()) -> None:
-        """Ends the steps of which nothing is open, except those of work that was granted now."""
+        """Ends the steps without open work, except those of work that was granted now."""
         kept = {_place(assignment) for assignment in granted}
         for place in [place for place, step in self._open.items() if not step.num_open]:
             if place not in kept:
@@ -389,7 +389,7 @@ class RunnerNumbers:
 class RunnerRouter(logging.Handler):
     """Writes the lines of runs into the file of their runner, all others where they went before.
 
-    Errors, and what the explorer itself says of a run, are in both. Without a directory all lines
+    Errors, and the explorer's own lines about a run, are in both. Without a directory all lines
     stay together, and those of runs have the field `runner`.
     """
 
@@ -414,7 +414,7 @@ class RunnerRouter(logging.Handler):
                 self._inner.handle(record)
 
     def flush(self) -> None:
-        """Writes what is counted but not written."""
+        """Flushes the files and the inner handler."""
         for handler in (self._inner, *self._files.values()):
             handler.flush()
 

@@ -50,7 +50,7 @@ class WeightsRequirement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsVersion:
-    """Weights on disk; those of a user's model have no manifest and no hash."""
+    """Weights on disk; those of a user-provided model have no manifest and no hash."""
 
     id: WeightsId
     path: Path
@@ -159,7 +159,7 @@ class ExplorerStopped:
 
 LeaseResponse = WorkGranted | NoWorkYet | StageDrained | StageCancelled
 StageEnd = StageDrained | StageCancelled | ExplorerStopped
-"""The reason for having nothing more to do in a stage."""
+"""The reason for the end of work in a stage."""
 
 
 class EngineTurnState(StrEnum):
@@ -200,7 +200,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptResult:
-    """The result of an attempt: its experiences, or the reason why there are none."""
+    """The result of an attempt: its experiences, or the reason for the failure."""
 
     attempt: Attempt
     experiences: list[Experience] = field(default_factory=list)

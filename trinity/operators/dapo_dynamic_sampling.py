@@ -17,8 +17,8 @@ def dapo_dynamic_sampling(
     """Keeps groups with 0 < c < n, where c of a group's n samples are correct.
 
     A sample is correct if its value under metric_key, or its reward without one, is greater than
-    correct_threshold; nothing can be learned from a group of one. Other tasks are drawn in place of
-    dropped ones (https://arxiv.org/abs/2503.14476). Metrics, in groups: `dropped_all_correct`,
+    correct_threshold; a group of one is not informative. Other tasks are drawn to replace dropped
+    ones (https://arxiv.org/abs/2503.14476). Metrics, in groups: `dropped_all_correct`,
     `dropped_all_wrong`.
     """
     known_N = rollouts.numbers[metric_key]

@@ -23,7 +23,7 @@ from trinity.types import JsonObject, JsonValue
 READ = "read"
 """The key of a line by which a function's process asks for whole samples, by their places."""
 PRIORITY = "priority"
-"""The kind of a request for priorities, which have candidates in place of samples."""
+"""The kind of a request for priorities, which has candidates instead of samples."""
 UserFunctionKindName = Literal["advantage", "operator"]
 
 
@@ -52,7 +52,7 @@ def rollouts_from_json(message: Message) -> Rollouts:
 
 
 def advantage_input_to_json(samples: Samples) -> JsonObject:
-    """Converts samples; with what was recorded of them if the advantage requested it."""
+    """Converts samples, with their recorded contents if the advantage requested them."""
     if isinstance(samples, Rollouts) and samples.contents:
         return rollouts_to_json(samples)
     return samples_to_json(samples)

@@ -8,7 +8,7 @@ FEW, MOST = 1 / 16, 15 / 16
 
 
 def pass_rate_calculator(rollouts: Rollouts) -> Changes:
-    """Computes p, the mean reward of each group; changes nothing.
+    """Computes p, the mean reward of each group; leaves the samples unchanged.
 
     Metrics, as shares of the groups: `selection/valid_ratio` (0 < p < 1), `strict_valid_ratio`
     (1/16 < p < 15/16), and one for each of these bounds. The selector `difficulty_based` gets pass

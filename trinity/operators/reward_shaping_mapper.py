@@ -46,7 +46,7 @@ def reward_shaping_mapper(
 ) -> Changes:
     """r = r op weight x, one rule after the other, where x is the number under stats_key.
 
-    x is a number of the sample's info, metrics, reward parts or arrays; if there is none, or DIV
+    x is a number of the sample's info, metrics, reward parts or arrays; if it is missing, or DIV
     would divide by 0, the reward stays. Metric: `reward_diff`, the mean change of a group.
     """
     rewards_N = rollouts.rewards

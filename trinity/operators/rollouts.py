@@ -39,7 +39,7 @@ def _nothing_recorded(place: int) -> Experience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollouts(Samples):
-    """Samples with what was recorded of them in addition to their rewards."""
+    """Samples with their recorded contents in addition to their rewards."""
 
     is_truncated: BoolVector
     """True where the token limit ended the response, [N]."""
@@ -48,7 +48,7 @@ class Rollouts(Samples):
     response_lengths: IntVector
     """Tokens after the prompt, [N]."""
     numbers: Mapping[str, FloatVector] = field(default_factory=dict)
-    """Values of the keys that the operator requested, [N] each; NaN where there is none."""
+    """Values of the keys that the operator requested, [N] each; NaN if missing."""
     contents: Sequence[Content] = ()
     """[N], or empty if not requested."""
     experience: ReadExperience = _nothing_recorded
@@ -99,14 +99,14 @@ class Rollouts(Samples):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """Changes to the samples; fields that are None change nothing."""
+    """Changes to the samples; fields that are None are ignored."""
 
     left_out: BoolVector | None = None
     """[N], true where a sample is dropped: it is neither compared nor trained on."""
     reason: str = ""
     """Reason why they are left out, for people."""
     masked: BoolVector | None = None
-    """[N], true where a sample is compared with others but none of its tokens is trained on."""
+    """[N], true where a sample is compared with others but not trained on."""
     rewards: FloatVector | None = None
     """[N], the rewards from here on."""
     numbers: Mapping[str, FloatVector] = field(default_factory=dict)

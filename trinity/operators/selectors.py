@@ -18,7 +18,7 @@ SELECTORS: Registry[type] = Registry(
 
 
 def refusal(name: str) -> str:
-    """Returns the reason why a user's selector is not used; empty for a name of ours."""
+    """Returns the reason why a user's selector is not used; empty for a built-in one."""
     if not SELECTORS.is_own(name):
         return ""
     return (

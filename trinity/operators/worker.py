@@ -4,7 +4,7 @@
 
 The argument is the limit of its data memory in bytes. A request has the function's kind, name and
 arguments, and parts, each with the samples for one call; answers come in the order of the parts.
-Without parts the function is only loaded, and the answer states what it needs. During a call the
+Without parts the function is only loaded, and the answer states its requirements. During a call the
 process may ask for whole samples, which the caller writes as its next line. A priority function
 gets candidates, and the answer has their priorities.
 """
@@ -68,7 +68,7 @@ class RecordedSamples:
             self._known[number] = experience_from_proto(message)
 
     def close(self) -> None:
-        """Ends reading: what the channel brings from here on are requests."""
+        """Ends reading: later messages on the channel are requests."""
         with self._lock:
             self.is_over = True
 

@@ -1,8 +1,8 @@
 r"""Compares an answer with the truth by its form: numbers, lists, intervals, inequalities, words.
 
-An answer is what stands in `\boxed{}`, in answer tags or after `Answer:`. All of it counts: what is
-left over after the number that is sought makes it another answer. Expressions without such a form
-are compared by the function that the caller gives.
+An answer is the text in `\boxed{}`, in answer tags or after `Answer:`. All of it counts: further
+text after the expected number makes it another answer. Expressions without such a form are compared
+by the function that the caller gives.
 """
 
 import re
@@ -120,7 +120,7 @@ def _is_unfinished(text: str) -> bool:
 
 
 def _is_only_a_text(text: str) -> bool:
-    """Returns true for what is no formula: a date, a time, and what holds other writing."""
+    """Returns true for a text that is not a formula: a date, a time, or one in another script."""
     return any(_DATE.fullmatch(item) for item in _items(text)) or bool(_STRANGE.search(text))
 
 
@@ -213,12 +213,11 @@ def _solved(sides: Sequence[str]) -> str | None:
 
 
 def _value(text: str, equal: Equal) -> str | None:
-    r"""Returns the value that an answer gives; None for an equation that gives none.
+    r"""Returns the value that an answer gives; None for an equation without one.
 
-    In front of `=` may stand names, `x = y = 12`, and what comes to the value, `3 \cdot 4 = 12`. A
-    formula of an unknown, `3x = 12`, gives the value of nothing that was asked for, unless a name
-    stands before it: `A = \pi r^2 = 12`. Nor does a calculation that ends in 0: `12 - 12 = 0` is a
-    check.
+    Names may precede `=`, as in `x = y = 12`, and expressions equal to the value: `3 \cdot 4 = 12`.
+    A formula with an unknown, `3x = 12`, does not give an answer, unless a name precedes it:
+    `A = \pi r^2 = 12`. Nor does a calculation that ends in 0: `12 - 12 = 0` is a check.
     """
     sides = [side for side in split_outside(text, "=") if side]
     if not sides:
@@ -248,7 +247,7 @@ def _comes_to(side: str, value: str, equal: Equal) -> bool:
 
 
 def _meant(given: str, expected: str) -> list[str]:
-    r"""Returns what `2\sqrt{2} \approx 2.83` may mean as an answer; nothing for `1 \approx 8`.
+    r"""Returns the possible answers in `2\sqrt{2} \approx 2.83`; empty for `1 \approx 8`.
 
     A decimal number is meant by the rounded side, and an exact value by the other one.
     """
@@ -342,7 +341,7 @@ def _is_same_matrix(given: str, expected: str, equal: Equal) -> bool | None:
 
 
 def _entries(text: str) -> list[list[str]]:
-    """Returns the entries of a matrix or vector row by row; none for another text."""
+    """Returns the entries of a matrix or vector row by row; empty for another text."""
     found = rows_of(text)
     if found is None:
         is_vector = _brackets(text) == "()"

@@ -79,7 +79,7 @@ _UNITS = {
     "m³": "cubic meters",
 }
 _UNIT = re.compile(rf"(?<=[\d{''.join(_MULTIPLES)}])\s*({'|'.join(_UNITS)})(?=[.。$]*$)")
-"""A unit behind a number; none of these words multiplies it."""
+"""A unit after a number; these words never multiply it."""
 _MULTIPLIED = re.compile(
     rf"(?<![\d.,])(\d{{1,15}}(?:\.\d{{1,15}})?)([{''.join(_MULTIPLES)}])(?!\d)"
 )

@@ -140,7 +140,7 @@ def number_of(text: str) -> Decimal | None:
 def number_with_comma(text: str, has_unit: bool) -> Decimal | None:
     """Returns the value of `2,5`, `1.234,56` or `1'234`; None where commas separate thousands.
 
-    `5,0` may as well be a list, unless a unit or sign stands beside it.
+    `5,0` may as well be a list, unless it has a unit or sign.
     """
     bare = text.replace(" ", "")
     is_list = bare.endswith(",0") and not has_unit
@@ -180,7 +180,7 @@ def _without_fonts(text: str) -> str:
 
 
 def is_prose(text: str) -> bool:
-    """Returns true for a text with words; functions, and two letters of a product, are none."""
+    """Returns true for a text with words; functions, and products of two letters, do not count."""
     words = {word.lower() for word in WORD.findall(_NO_WORDS.sub("", text))} - _FUNCTIONS
     return any(len(word) > 2 or word in _SHORT_WORDS for word in words)
 

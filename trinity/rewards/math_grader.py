@@ -40,7 +40,7 @@ _SERIES = re.compile(r"\\(?:o|i{0,2})int(?![a-z])|\\(?:sum|prod|lim)(?![a-z])")
 _THOUSANDS = re.compile(r"(?<![\d.,] )(?<![\d.,])\d{1,3}(?: \d{3})+(?!\d| \d)")
 _NUMBERS_APART = re.compile(r"(?<![\w^.])\d[\d.]*\s+\d")
 _MISREAD = re.compile(r"(?<!\\)\$|\\f(?:rame)?box(?![a-z])|\d\s*\\[dt]?binom(?![a-z])")
-"""The parser adds numbers that stand beside each other, and ends a formula at a dollar sign."""
+"""The parser adds adjacent numbers, and ends a formula at a dollar sign."""
 
 
 class OutOfTime(BaseException):
@@ -70,7 +70,7 @@ def _is_right(response: str, truth: str, is_whole: bool) -> bool:
             return matches_truth(response, truth)
     except OutOfTime:
         return False
-    except Exception:  # the edge of what the parser makes of any text
+    except Exception:  # the parser may raise any error
         logger.exception("an answer could not be graded")
         return False
 
@@ -102,7 +102,7 @@ def _give_up(*_: object) -> None:
 def _load_parser() -> None:
     """Parses once: the first formula takes far longer than others, and would not be graded.
 
-    The parser computes binomials as it reads them, and nothing else: now these wait, too.
+    Also stops the parser from evaluating binomials, the only terms that it computes while reading.
     """
     sympy.binomial = partial(sympy.binomial, evaluate=False)
     half, point_five = (_parse_formula(text) for text in (r"\frac{1}{2}", "0.5"))

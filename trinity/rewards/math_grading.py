@@ -62,10 +62,10 @@ def is_right_answer(answer: str, truth: str) -> bool:
 def is_equivalent(response: str, truth: str) -> bool:
     r"""Returns true if a response gives the answer `truth`.
 
-    Thoughts are no answer. What stands between answer tags may be prose, but must name one answer:
-    `64 or 65`, or tags or boxes that differ, are none. Without tags the last box counts, or the
-    boxes that stand together at the end, else the last formula or number, or all that a last line
-    `The answer is ...` names; without prose all of it is the answer.
+    Reasoning is ignored. The text in answer tags may be prose, but must name one answer:
+    `64 or 65`, or different tags or boxes, do not count. Without tags the last box counts, or
+    adjacent boxes at the end, else the last formula or number, or all that a last line `The answer
+    is ...` names. Without prose, the whole response is the answer.
     """
     text = final_part(response)
     marked = {answer.strip() for answer in tagged(text, "answer")}
@@ -156,7 +156,7 @@ class GraderProcess:
 class GraderPool:
     """Several grading processes, so that one slow expression does not hold the others up.
 
-    The one that was free last is asked first: without slow expressions one process is enough.
+    The most recently used free one is taken first: without slow expressions one is enough.
     """
 
     def __init__(self, num_processes: int = MAX_PROCESSES) -> None:
@@ -210,7 +210,7 @@ def boxed_answer(text: str) -> Boxed | None:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Returns the content of the last `\boxed{}` that is closed; None if there is none."""
+    r"""Returns the content of the last closed `\boxed{}`, or None."""
     boxes = _boxes(text)
     return text[boxes[-1]] if boxes else None
 
@@ -218,8 +218,7 @@ def last_boxed(text: str) -> str | None:
 def _boxes(text: str) -> list[slice]:
     r"""Returns the contents of all boxes that are closed, of boxes in one another the outer one.
 
-    What stands beside an inner one counts, too. It reads the text once, however many boxes are left
-    open.
+    Text around an inner box counts, too. It reads the text once, however many boxes are left open.
     """
     opened: list[int | None] = []
     found: list[slice] = []

@@ -1,8 +1,8 @@
 # ruff: noqa: RUF001  # people and models write these characters
-r"""Looks at what stands around an answer in prose: `it is not 5`, `1 in 6` and `5‰` do not say 5.
+r"""Reads the context of an answer in prose: `it is not 5`, `1 in 6` and `5‰` do not say 5.
 
 An answer in prose is the number or formula behind `answer is`, else the last one. It counts if it
-equals the truth as a whole, and if no word beside it in its clause makes another answer of it.
+equals the truth as a whole, and if no other word in its clause makes another answer of it.
 """
 
 import re
@@ -140,7 +140,7 @@ _OPENING = re.compile(r"(?:\$+|\\[(\[]|\*+|\s)+$")
 _CLOSING = re.compile(r"(?:\.?\$+|\\[)\]]|\*+)+")
 _RAISED = re.compile(r"\^\s*\{?\s*-?\d")
 _RAISED_UNIT = re.compile(r"[a-zA-Z/]+\^\{?[23]\}?\W*$")
-"""Stands behind a number, and is none."""
+"""A unit with an exponent, such as `m^2`: it has a digit but is not a number."""
 _SET_WORDS = re.compile(
     r"(?<=\d)(?:\\?[ ,;~])*\\(?:text|mathrm|textrm|mbox)\{[ ~]*([^{}]*?)[ ~]*\}(?=(\d)?)"
 )
@@ -189,7 +189,7 @@ def is_hedged(text: str) -> bool:
 
 
 def is_unchanged(text: str, place: slice) -> bool:
-    """Returns true if no word beside a box denies its content or makes another answer of it."""
+    """Returns true if no word around a box denies its content or changes the answer."""
     before = _OPENING.sub(" ", spaced(text[max(0, place.start - 200) : place.start]))
     behind = spaced(text[place.stop : place.stop + 200])
     behind = behind[found.end() :] if (found := _CLOSING.match(behind)) else behind
@@ -207,7 +207,7 @@ class _Place:
 
 
 def is_stated(text: str, truth: str, equal: Equal) -> bool | None:
-    """Returns true if the answer that prose gives is the truth, and nothing beside it denies it.
+    """Returns true if the answer that prose gives is the truth, and the context does not deny it.
 
     None for a text without numbers and formulas, which states no answer that it could deny.
     """

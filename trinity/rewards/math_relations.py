@@ -43,9 +43,9 @@ def as_set_of_numbers(text: str) -> str:
 
 
 def interval_of(chains: str) -> str | None:
-    r"""Returns `[0, 1)` for `0 ≤ x < 1`, and a union for several; None for what is no interval.
+    r"""Returns `[0, 1)` for `0 ≤ x < 1`, and a union for several; None for other relations.
 
-    Nor for `0 < x < 1`, since `(0, 1)` may as well be a point.
+    Returns None for `0 < x < 1`, too, since `(0, 1)` may as well be a point.
     """
     parts = [part for item in split_outside(chains) for part in item.split(r"\cup")]
     found = [_interval_of(part) for part in parts]
@@ -80,7 +80,7 @@ def _interval_of(chain: str) -> str | None:
 
 
 def named_values(text: str) -> dict[str, str]:
-    """Returns values by name, of `x = 3, y = 4` or `(x, y) = (3, 4)`; none for another text."""
+    """Returns values by name, of `x = 3, y = 4` or `(x, y) = (3, 4)`; empty for another text."""
     points = [_coordinates(side) for side in split_outside(text, "=")]
     if len(points) == 2 and points[0] and len(points[0]) == len(points[1]):
         pairs = list(zip(*points, strict=True))
@@ -94,7 +94,7 @@ def named_values(text: str) -> dict[str, str]:
 
 
 def _coordinates(point: str) -> list[str]:
-    """Returns what a whole text in round brackets lists; nothing for another text."""
+    """Returns the items of a text in round brackets; empty for another text."""
     is_whole = point.startswith("(") and closing_place(point, 0) == len(point) - 1
     return split_outside(point[1:-1]) if is_whole else []
 
@@ -111,7 +111,7 @@ def are_of_one_function(name: str, other: str) -> bool:
 
 
 def is_name(text: str) -> bool:
-    """Returns true for `x`, `a_1`, `AB`, `f(2)` and `P(A)`: what has a value and is no formula.
+    """Returns true for `x`, `a_1`, `AB`, `f(2)` and `P(A)`, which name a value.
 
     `x(x-1)` is a product: only names of functions are applied to more than a number or letter.
     """

@@ -22,7 +22,8 @@ _SET_UNIT = re.compile(
     r"\\(?:text|mathrm|textrm)\s*\{[a-zA-Z. /~]+\}\s*(?:\^\{?\d\}?)?$"
 )
 _LONE_UNIT = re.compile(r"(?<=\d)\s+[mglLshNJWVA]$")
-"""A single letter is a unit beside the same one, or beside another one: else it is a factor."""
+"""A single letter is a unit only if the other side has a single-letter unit, too; else it is a
+factor."""
 _SIGNS = (
     (re.compile(rf"(?:{DEGREES})$"), "degree"),
     (re.compile(r"%$"), "percent"),
@@ -92,7 +93,7 @@ _FACTOR = (
     + _WORD
 )
 _FACTORS_BEHIND = rf"(?P<factors>\$?(?:{_FACTOR})++)(?![ ~]*\d)(?!\s*!)"
-"""Of `5 thousand!`, which reads as a factorial, nothing is multiplied."""
+"""In `5 thousand!`, which reads as a factorial, the number is not multiplied."""
 _MULTIPLIED = re.compile(
     r"(?<![\d.,/^_}~!;:>])(?<![\d/\\] )(?<!frac)"
     r"(?P<number>(?:\d{1,3}(?:(?:,(?:\\!)?|\{,\})\d{3})++|\d++)(?:\.\d++)?)" + _FACTORS_BEHIND,
@@ -212,7 +213,7 @@ def are_different(unit: str, other: str) -> bool:
 
 
 def unit_of(text: str) -> str:
-    """Returns the unit of a number, its name or the name of its sign; empty if it has none."""
+    """Returns the unit of a number, its name or the name of its sign, or an empty text."""
     found = _SET_UNIT.search(text) or _UNIT.search(text) or _LONE_UNIT.search(text)
     word = _full_name(found[0]) if found else ""
     sign = next((name for sign, name in _SIGNS if sign.search(text)), "")

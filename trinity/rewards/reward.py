@@ -1,7 +1,7 @@
 """Rewards: each names the parts of a response's score, whose sum is the reward.
 
-A class gives the sum of all parts, unless it says `sums_all = False`. Of a function, and of such a
-class, a part named `score` is the reward alone, as in veRL, and what stands beside it are metrics.
+A class gives the sum of all parts, unless it says `sums_all = False`. For a function, and for such
+a class, a part named `score` alone is the reward, as in veRL, and the other parts are metrics.
 """
 
 import inspect
@@ -70,9 +70,9 @@ class RewardFn:
     By its name in a taskset, `__call__` receives only the parameters that it names. Available are
     `response`, `truth` (or `ground_truth`), `prompt`, `messages` (the whole chat), `task` (the
     whole row), `response_length` in tokens, `response_token` (the ids) and `finish_reason`. A truth
-    without a default is required: a row that has none is not scored. A function of veRL's gets its
-    own arguments, too: `solution_str` is the response, `data_source` and `extra_info` are columns
-    of the row. `__call__` may be `async`: it is awaited.
+    without a default is required: a row without one is not scored. Arguments of veRL's reward
+    functions are available, too: `solution_str` is the response, `data_source` and `extra_info` are
+    columns of the row. `__call__` may be `async`: it is awaited.
     """
 
     in_thread: ClassVar[bool] = True
@@ -81,7 +81,7 @@ class RewardFn:
     """False where a part named `score` is the reward alone, and the other parts are metrics."""
 
     def __init__(self, /, **kwargs: object) -> None:
-        """Takes any arguments, which a class with a constructor of its own may pass on."""
+        """Accepts any arguments, for constructors of subclasses that pass them on."""
 
     __call__: Callable[..., RewardParts | Awaitable[RewardParts]]
     """Returns the named parts of a score; a plain number is one part, named after the reward."""
@@ -147,7 +147,7 @@ class BoundReward:
         self.needs_truth = not demanded.isdisjoint(TRUTHS)
 
     def for_task(self, task: ScoredTask) -> None:
-        """Takes from a task what a call leaves out."""
+        """Sets the task, for values that a call leaves out."""
         self._of_task = task
 
     @cached_property
@@ -237,7 +237,7 @@ class BoundReward:
         return as_parts(given, self._name, sums_all=self._sums_all)
 
     def _only(self, scores: object) -> object:
-        """Returns the score of one answer, which a function of lists was asked about."""
+        """Returns the only score in the list from a function of lists."""
         try:
             if isinstance(scores, Mapping):
                 raise TypeError("it is no list")
@@ -251,7 +251,7 @@ class BoundReward:
 
 
 def _verl_arguments(known: Mapping[str, object]) -> dict[str, object]:
-    """Returns what veRL calls its reward functions with, beside `ground_truth`."""
+    """Returns the arguments of veRL's reward functions, except `ground_truth`."""
     row = known.get("task")
     columns = row if isinstance(row, Mapping) else {}
     found: dict[str, object] = {name: columns.get(name) for name in ("data_source", "extra_info")}
@@ -290,7 +290,7 @@ def check_reward(source: RewardSource, args: Mapping[str, JsonValue], name: str)
 
 
 def _own_signature(source: RewardSource) -> inspect.Signature:
-    """Returns the arguments that can have an effect: a class without a constructor has none."""
+    """Returns the arguments that can have an effect; empty for a class without a constructor."""
     if isinstance(source, type) and source.__init__ is RewardFn.__init__:  # type: ignore[misc]
         return inspect.Signature()
     return inspect.signature(source)
@@ -300,7 +300,7 @@ def _own_signature(source: RewardSource) -> inspect.Signature:
 def _parameters(source: Hashable, name: str) -> tuple[frozenset[str] | None, frozenset[str]]:
     """Returns the parameters that it is given, None for all, and those without a default.
 
-    A function of veRL's that has `**kwargs` gets what veRL gives, which it may pass on.
+    A veRL function with `**kwargs` gets all of veRL's arguments, to pass them on.
 
     The result is cached, because a reward is made for every run.
     """
@@ -345,7 +345,7 @@ def _in_thread(source: RewardSource) -> bool:
 def _is_async(source: RewardSource) -> bool:
     """True for an `async def`, or a class or object whose `__call__` is one."""
     return inspect.iscoroutinefunction(source) or inspect.iscoroutinefunction(
-        getattr(source, "__call__", None)  # noqa: B004  # its kind is asked for, not whether it is
+        getattr(source, "__call__", None)  # noqa: B004  # its kind is checked, not whether it is
     )
 
 

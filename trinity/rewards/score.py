@@ -1,7 +1,7 @@
-"""The one rule for what is a score, for every kind of reward and workflow.
+"""Validates scores, for every kind of reward and workflow.
 
 A score is a finite number, or a dict with at least one number by name. Booleans count as 1 and 0;
-texts, None, NaN and numbers that training cannot represent are none.
+texts, None, NaN and numbers that training cannot represent are not scores.
 """
 
 import numbers
@@ -18,7 +18,7 @@ _OTHERWISE = f"name the reward {SCORE!r} to return something else beside it"
 
 
 class BadReward(TypeError):
-    """A reward returned what is no score."""
+    """A reward returned an invalid score."""
 
 
 def as_parts(returned: object, reward: str, *, sums_all: bool = False) -> dict[str, float]:
@@ -27,7 +27,7 @@ def as_parts(returned: object, reward: str, *, sums_all: bool = False) -> dict[s
     With a part `score`, parts that are no numbers are left out, and others may be any numbers,
     unless `sums_all`: then the reward is the sum of all.
 
-    Raises: BadReward for what is no score.
+    Raises: BadReward for an invalid score.
     """
     giver = f"the reward {reward}"
     if not isinstance(returned, Mapping) and _says_number(returned):
@@ -74,7 +74,7 @@ def as_reward(value: object, giver: str) -> float | None:
 
 
 def _says_number(value: object) -> TypeGuard[SupportsFloat]:
-    """Returns true for what can be converted, which is asked of plain numbers at little cost."""
+    """Returns true for a value that supports conversion; cheap for plain numbers."""
     return isinstance(value, float | int | SupportsFloat)
 
 

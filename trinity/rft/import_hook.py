@@ -73,7 +73,7 @@ RENAMED: Mapping[str, str] = {
     "load_plugins": "trinity.rft.import_hook.load_plugins",
     "verify_math_answer": f"{_RFT}.math.verify_math_answer",
 }
-"""Names that are given from any of Trinity-RFT's modules, by what is given."""
+"""Names available from any of Trinity-RFT's modules, with the path of the object."""
 
 MOVED: Mapping[str, str] = {"trinity.utils.eval_utils": "trinity.common.rewards.eval_utils"}
 """Modules that had another place before Trinity-RFT 0.5."""
@@ -110,9 +110,9 @@ def load_plugins() -> None:
 
 
 def resolve(module: str, name: str) -> object:
-    """Returns what is given for a name of one of Trinity-RFT's modules.
+    """Returns the object for a name in one of Trinity-RFT's modules.
 
-    Raises: ImportError with what to use instead.
+    Raises: ImportError with advice on a replacement.
     """
     if name.startswith("__"):
         raise AttributeError(name)
@@ -129,7 +129,7 @@ def resolve(module: str, name: str) -> object:
 
 
 def _part_of(package: ModuleType, name: str) -> object | None:
-    """Returns what a package has under a name; some make their classes on demand."""
+    """Returns an attribute of a package; some packages make their classes on demand."""
     found: object = vars(package).get(name)
     if name not in vars(package) and package.__name__.replace(".rft.", ".", 1) in _PACKAGES:
         found = getattr(package, name, None)
@@ -149,7 +149,7 @@ def _advice(module: str, name: str) -> str:
 
 
 def _is_module(package: str, name: str) -> bool:
-    """True for a module that is there; its package is asked for it first."""
+    """True for a module that exists here."""
     path = f"{package}.{name}"
     return _home(path) is not None or plugins.file_in_place_of(path) is not None
 
@@ -165,7 +165,7 @@ def _home(name: str) -> str | None:
 
 
 def _packages_above(module: str) -> Iterator[ModuleType]:
-    """Yields our packages that may have what a module that is not here has, the nearest first."""
+    """Yields our packages above a missing module that may have the name, nearest first."""
     if (moved := MOVED.get(module)) is not None:
         yield importlib.import_module(moved)
     parent = module.rpartition(".")[0]
@@ -239,7 +239,7 @@ class _Finder(MetaPathFinder, Loader):
         return _Module(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Does nothing: names are resolved on access."""
+        """Leaves the module empty: names are resolved on access."""
 
 
 def _plugin_file(name: str) -> Path | None:

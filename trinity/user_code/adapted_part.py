@@ -29,11 +29,11 @@ class AdaptedPart:
     filled_in: frozenset[str] = frozenset()
     """Parameters of constructors that Trinity-RFT fills in itself."""
     stands_for = ""
-    """The name of our function that a class without code of its own stands for."""
+    """Name of the built-in function that a class without its own code stands for."""
     needs_reference = False
     """True for a loss that wants the reference model's log-probabilities."""
     wants_rollouts = False
-    """True for a loss that wants the rollout policy's log-probabilities beside the old ones."""
+    """True for a loss that needs the rollout policy's log-probabilities besides the old ones."""
 
     def __init__(self, source: type) -> None:
         if missing := sorted(getattr(source, "__abstractmethods__", ())):
@@ -61,7 +61,7 @@ class AdaptedPart:
                 )
             known = named.get(name, inspect.Parameter(name, kind))
             named[name] = known.replace(default=value)
-        free = max([*named, "value"], key=len) + "_"  # longer than all others: none is the same
+        free = max([*named, "value"], key=len) + "_"  # longer than all others, so it is unique
         catch_all = [
             p.replace(name=f"{free}s") for p in self._parameters.values() if p.kind is p.VAR_KEYWORD
         ]
@@ -101,7 +101,7 @@ class AdaptedPart:
 
 
 def set_attributes(made: object, values: Mapping[str, Any]) -> None:
-    """Sets arguments as attributes, as Trinity-RFT's classes do, except what the class defines."""
+    """Sets arguments as attributes, like Trinity-RFT's classes, except attributes of the class."""
     for name, value in values.items():
         if not hasattr(type(made), name):
             setattr(made, name, value)

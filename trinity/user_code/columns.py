@@ -55,7 +55,7 @@ _ABSENT: Mapping[str, str] = {
 def column_value(row: Mapping[str, Value], path: str) -> Value:
     """Returns the value of a column, or of a key inside of it, each part of the path after a dot.
 
-    Raises: KeyError when the row has none.
+    Raises: KeyError when the row has no such value.
     """
     if path in row:
         return row[path]
@@ -87,7 +87,7 @@ def has_column(row: Mapping[str, object], path: str) -> bool:
 
 
 def optional_column(row: Mapping[str, Value], path: str) -> Value | None:
-    """Returns the value there, None if the row has none or null."""
+    """Returns the value there, or None if it is missing or null."""
     return column_value(row, path) if has_column(row, path) else None
 
 

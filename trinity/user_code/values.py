@@ -67,7 +67,7 @@ class PartRef(Generic[ValueT]):
     def resolve(self, registry: Registry[ValueT]) -> ValueT:
         """Returns the part, with users' files loaded.
 
-        Raises: UserError when this process has none.
+        Raises: UserError when this process does not have it.
         """
         try:
             return registry.get(self.name)
@@ -101,7 +101,7 @@ def _comes_with_trinity(file: str) -> bool:
 
 
 def _named(part: object) -> type | FunctionType:
-    """Returns what the part is defined by: itself, or the class of an object."""
+    """Returns the part itself, or the class of an object."""
     return part if isinstance(part, type | FunctionType) else type(part)
 
 
@@ -166,7 +166,7 @@ def text_of(error: BaseException) -> str:
 def place_of(error: BaseException) -> str:
     """Returns file and line of an error in brackets: the last of a user's files, if there is one.
 
-    What the user called there may have raised it, in a library or here.
+    The error may come from a function called on that line, in a library or here.
     """
     frames = traceback.extract_tb(error.__traceback__)
     users = [frame for frame in frames if _is_in_users_file(frame.filename)]

@@ -19,8 +19,8 @@ def serve_requests(
     """Answers each line, a request as JSON, until there are no more or memory runs out.
 
     If users' files cannot be loaded, that error answers every request. A process that runs out of
-    memory says so and exits: its state can no longer be trusted. Without `memory_bytes` the process
-    may take what the machine has.
+    memory says so and exits: its state can no longer be trusted. Without `memory_bytes` memory is
+    not limited.
     """
     if memory_bytes is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
@@ -37,7 +37,7 @@ def serve_requests(
 
 
 def out_of_memory(memory_bytes: int | None) -> str:
-    """Returns what a process says that has used up its memory."""
+    """Returns the error message of a process that has used up its memory."""
     if memory_bytes is None:
         return "it needs more memory than this machine has"
     return f"it needs more than the {memory_bytes / 1024**2:,.0f} MiB of memory it may take"

@@ -1,13 +1,13 @@
-"""Finds which of the model's answers are messages of a transcript, by what each call was asked.
+"""Finds the model's answers among the messages of a transcript, by the prompt of each call.
 
 matched = match_answers(messages, answers, model.was_asked)
 samples = merge_turns(matched.turns)
 
 A message is the answer to a call if the call's prompt is exactly the messages before it, and if it
-says what was answered. It says so with the same text, with a stop text put back, without its
-thoughts, with the calls of tools taken out of the text, or with the begin that the call was asked
-to continue. Where the messages before it were changed since, the text alone decides: for answers
-that were asked with none of the transcript's beginnings, since those belong to another message.
+has the same content. Re-added stop strings, stripped reasoning, parsed tool calls and a given
+beginning of the answer are recognised. If the messages before it were edited since, answers are
+matched by text alone, except those to a prompt that the transcript still has: they belong to
+another message.
 """
 
 import json
@@ -28,7 +28,7 @@ from trinity.workflows.messages import (
 from trinity.workflows.turns import lcs_pairs
 
 _END_MARK = re.compile(r"(?:<\|\w+\|>|</s>|<end_of_turn>)\s*$")
-"""What a tokenizer writes where an answer ended, if it is asked to."""
+"""End token that a tokenizer may write after an answer."""
 _SIMPLE = re.compile(r"[\w ]+")
 _MARKS = re.compile(
     r"(?:\s|<[^<>]*>|\[/?[A-Z_]+\]|assistant|final|(?:here is my )?response:?)*", re.IGNORECASE
@@ -43,7 +43,7 @@ THOUGHTS = ("reasoning_content", "reasoning")
 
 @dataclass(frozen=True, slots=True)
 class MatchedAnswers:
-    """The answers that are messages, in the order of the transcript, and those that are none."""
+    """The answers that are messages, in the order of the transcript, and the unused answers."""
 
     turns: list[Experience]
     unused: list[Experience]
@@ -58,7 +58,7 @@ def match_answers(
 ) -> MatchedAnswers:
     """Matches messages with answers, each at most once.
 
-    Of several equal answers to one prompt the last is taken: after a retry it is what was kept.
+    Of several equal answers to one prompt the last is taken: after a retry, that one was kept.
     Without `by_text` a message whose call is not found has no answer.
     """
     messages = [as_mapping(message) for message in messages]
@@ -113,10 +113,10 @@ def _of_changed(
     was_asked: WasAsked,
     found: dict[int, int],
 ) -> dict[int, int]:
-    """Returns the answers whose earlier messages were changed since, by their text.
+    """Returns the answers after edited messages, matched by their text.
 
-    An answer that was asked with the messages before another one is not this one: its own message
-    was edited or tried again, and this is a quotation, such as an example in the prompt.
+    Answers to the messages before another place are excluded: their own message was edited or tried
+    again, and the equal text is a quotation, such as an example in the prompt.
     """
     more = _by_text(messages, places, answers, found)
     return {
@@ -146,7 +146,7 @@ def _by_text(
 
 
 def says_answer(message: Any, answer: Experience) -> bool:
-    """Returns true if the message is what the model answered, or what a parser made of it."""
+    """Returns true if the message is the model's answer, as it is or as a parser changed it."""
     said, answered = content_of(message).strip(), answer.response_text.strip()
     if said == answered:
         return True

@@ -37,7 +37,7 @@ NEUTRAL: Mapping[str, object] = {
     "min_tokens": 0,
     "json_schema": "",
 }
-"""Parameters that the trainer's log-probabilities leave out, with values that do nothing."""
+"""Parameters that the trainer's log-probabilities leave out, with their neutral values."""
 AUXILIARY_MODEL = "auxiliary_model"
 """Key of an experience's `info` with the name of the auxiliary model that made it."""
 
@@ -148,7 +148,7 @@ def truncate_at_stop(text: str, stop: Sequence[str]) -> str:
 
 
 def likeliest_arrays(generation: Generation, num_likeliest: int) -> dict[str, Array]:
-    """Returns the likeliest tokens and log-probabilities as arrays; none if not requested."""
+    """Returns the likeliest tokens and log-probabilities as arrays; empty if not requested."""
     if not num_likeliest:
         return {}
     tokens = [[token for token, _ in position] for position in generation.likeliest]

@@ -96,7 +96,7 @@ def next_position(place: Position2D, direction: str, size: int) -> Position2D:
 def random_rows(*, size: int, ice_share: float, seed: int, max_steps: int) -> tuple[str, ...]:
     """Draws a lake whose goal is within `max_steps`; the same arguments draw the same lake.
 
-    Raises: UserError when none is found in MAX_DRAWS draws.
+    Raises: UserError when MAX_DRAWS draws give no such lake.
     """
     dice = random.Random(f"frozen lake {seed}")
     for _ in range(MAX_DRAWS):

@@ -41,9 +41,9 @@ class Generation:
     """An engine's response to a prompt, with its exact tokens, including the end token.
 
     logprobs are natural logarithms after penalties, temperature and truncation, one for each token:
-    the probability with which it was drawn. A model that others serve gives none: its tokens are
-    masked out and never trained. `likeliest` holds the likeliest tokens at each position with the
-    same kind of log-probability, as many as `SamplingParams.logprobs` requests.
+    the probability with which it was drawn. An external model gives no log-probabilities: its
+    tokens are masked out and never trained. `likeliest` holds the likeliest tokens at each position
+    with the same kind of log-probability, as many as `SamplingParams.logprobs` requests.
     """
 
     token_ids: list[int]
@@ -56,7 +56,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """Log-probabilities of given tokens, each after those before it; the first token has none.
+    """Log-probabilities of given tokens, each after those before it, from the second one on.
 
     logprobs are natural logarithms of the model's own probabilities, at temperature 1 and without
     truncation; `likeliest` holds the likeliest tokens at the same positions, as many as were
@@ -145,12 +145,12 @@ class ModelLimits:
 
     @classmethod
     def unknown(cls) -> "ModelLimits":
-        """Returns the limits of a model behind another address, which refuses what is too long."""
+        """Returns the limits of an external model, which refuses longer requests itself."""
         return cls(max_model_len=_NO_LIMIT, max_prompt_tokens=_NO_LIMIT)
 
     @property
     def is_known(self) -> bool:
-        """False if only the model's own address knows what it takes."""
+        """False if only the external server knows its limits."""
         return self.max_model_len < _NO_LIMIT
 
 

@@ -31,7 +31,7 @@ class Baselines:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def get(self, key: str, make: Callable[[], Awaitable[float]]) -> float:
-        """Returns the reward with this key, made by `make` if there is none."""
+        """Returns the reward with this key; calls `make` if it is missing."""
         lock = self._locks.setdefault(key, asyncio.Lock())
         async with lock:
             if key not in self._rewards:

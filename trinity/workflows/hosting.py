@@ -1,9 +1,9 @@
-"""Runs a workflow that may block, and takes over what it returns.
+"""Runs a workflow that may block, and converts the experiences that it returns.
 
     made = HostedRuns(inputs, model, auxiliary, runs=(0, 1)).make()   # blocks: call it in a thread
     made[0], made[1]                                                  # experiences by run
 
-What the engine answered stays the engine's; what the workflow built itself is marked.
+Experiences with the engine's answers keep its tokens; those that the workflow built are marked.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class NamedReward:
 
     @property
     def is_watched(self) -> bool:
-        """True if workflows get a class of ours over it."""
+        """True if workflows get a class that wraps it."""
         return _class_as_it_is(self) is None
 
 
@@ -69,7 +69,7 @@ class TaskInputs:
     reward: NamedReward | None
     num_runs: int = 1
     needs_reward: bool = True
-    """False if the algorithm makes nothing of rewards: one that is missing is 0."""
+    """False if the algorithm does not use rewards: a missing one is 0."""
 
 
 def create_task(inputs: TaskInputs) -> Task:
@@ -85,8 +85,8 @@ def create_task(inputs: TaskInputs) -> Task:
 def reward_class(reward: NamedReward | None, row: JsonObject) -> type | None:
     """Returns the class that makes the taskset's reward, as workflows call it.
 
-    One that was written for Trinity-RFT is given as it is. A reward of ours takes the parameters
-    that it names, whatever else a workflow passes.
+    A class written for Trinity-RFT is returned unchanged. A native reward is wrapped: it gets the
+    parameters that it names, and other arguments of the workflow are dropped.
     """
     if reward is None:
         return None
@@ -106,7 +106,7 @@ def _class_as_it_is(reward: NamedReward) -> type | None:
 
 
 def _takes_what_workflows_pass(source: type[RewardFn]) -> bool:
-    """True for a class that is called as workflows call rewards, and not by what it names."""
+    """True for a class with the call signature of Trinity-RFT's rewards."""
     parameters = list(inspect.signature(source.__call__).parameters.values())
     if any(own.kind is own.VAR_KEYWORD for own in parameters):
         return True
@@ -115,7 +115,7 @@ def _takes_what_workflows_pass(source: type[RewardFn]) -> bool:
 
 
 def _adapted(reward: NamedReward, row: JsonObject) -> type:
-    """Returns a class over a reward of ours, or a function, with Trinity-RFT's way of calling."""
+    """Returns a class that calls a native reward, or a function, in Trinity-RFT's way."""
 
     class Adapted(RewardFn):
         def __init__(self, /, **args: Any) -> None:
@@ -157,7 +157,7 @@ class Hosted:
 
     @property
     def is_reusable(self) -> bool:
-        """True if it may serve another task: nothing of it belongs to an event loop that ended."""
+        """True if it may serve another task: it holds no objects of an ended event loop."""
         models = (self.model, *self.auxiliary)
         return (
             self.workflow.resettable
@@ -208,9 +208,9 @@ class HostedRuns:
     idle: IdleWorkflows
 
     def make(self) -> dict[int, list[Experience]]:
-        """Returns the experiences of each run; it blocks.
+        """Returns the experiences of each run; blocks.
 
-        Raises: UserError when they cannot be told apart by run, and the workflow's own errors.
+        Raises: UserError when they cannot be told apart by run, and the workflow's errors.
         """
         hosted = self._hosted()
         workflow = hosted.workflow
@@ -321,7 +321,7 @@ def _checked(made: object, name: str) -> list[Experience]:
 def preload_tensors(kind: type) -> None:
     """Imports torch, which takes seconds, before a run's time is measured.
 
-    Only for a class of a user's that names what gives tensors.
+    Only for user-defined classes with tensors in their source code.
     """
     try:
         texts = [inspect.getsource(base) for base in kind.__mro__[:-1] if is_of_user(base)]

@@ -72,7 +72,7 @@ def for_template(message: Any) -> Any:
 
 
 def names_of_calls(message: Any) -> list[str]:
-    """Returns the functions that a message calls; an empty text for one that says none."""
+    """Returns the functions that a message calls; an empty text for a call without a name."""
     given = as_mapping(message)
     functions = [call.get("function", call) for call in _calls_of(given) if isinstance(call, dict)]
     if isinstance(legacy := given.get("function_call"), dict):
@@ -83,7 +83,7 @@ def names_of_calls(message: Any) -> list[str]:
 def values_of_calls(message: Any) -> list[str]:
     """Returns the texts and whole numbers that a message passes to functions, at any depth.
 
-    Arguments that are not JSON have none.
+    Arguments that are not JSON are skipped.
     """
     plain = for_template(message)
     calls = [*_calls_of(plain), plain.get("function_call")]

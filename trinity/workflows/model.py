@@ -187,8 +187,8 @@ class ModelWrapper(ModelAccess):
     ) -> Experience:
         """Returns the sample of a transcript: the engine's tokens wherever it answered.
 
-        Where the template does not repeat them, `further` has the rest as samples of their own. A
-        temperature is that of a transcript that the model did not answer: only 1 is given.
+        If the template does not repeat earlier answers, the rest is in `further`, as more samples.
+        A temperature applies to transcripts without an answer of the model, and must be 1.
         """
         return self.wait_in_thread(
             self.convert_messages_to_experience_async(messages, tools, temperature)
@@ -261,7 +261,7 @@ class ModelWrapper(ModelAccess):
     async def score_async(self, tokens: Sequence[int], *, num_likeliest: int = 0) -> Scores:
         """Scores each of the tokens but the first, after those before it.
 
-        Scores are at temperature 1; nothing is generated or recorded, and no seed is used.
+        Scores are at temperature 1. No tokens are generated or recorded, and no seed is used.
         """
         [scores] = await self.score_all_async([tokens], num_likeliest=num_likeliest)
         return scores

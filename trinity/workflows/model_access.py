@@ -17,7 +17,7 @@ ValueT = TypeVar("ValueT")
 OPENAI_MISSING = "the package `openai` is missing: install it beside the explorer"
 OVERRIDES = frozenset(SamplingOverrides.__annotations__)
 WITHOUT_EFFECT = frozenset({"seed", "lora_request", "detokenize", "skip_special_tokens", "stream"})
-"""Arguments of a call that change nothing here: each run has a seed of its own."""
+"""Arguments of a call that are ignored; the seed, because each run has its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class ModelAccess:
 
     @property
     def sampling(self) -> SamplingParams:
-        """Sampling of calls that override nothing."""
+        """Sampling of calls without overrides."""
         return self._sampling
 
     @property
@@ -263,7 +263,7 @@ class ModelAccess:
         return TokenCount(len(self._tokenizer.encode_chat(messages).token_ids))
 
     def clone_with_isolated_history(self) -> Self:
-        """Returns this model: each attempt has a history of its own."""
+        """Returns this model: each attempt has a separate history."""
         return self
 
     def bind(self, model: Self) -> None:
@@ -280,7 +280,7 @@ class ModelAccess:
         return self._state
 
     async def set_workflow_state(self, state: dict[str, Any]) -> None:
-        """Keeps what a workflow says of its state."""
+        """Adds to the workflow's state."""
         self._state.update(state)
 
     async def get_workflow_state(self) -> dict[str, Any]:

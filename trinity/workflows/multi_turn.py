@@ -31,15 +31,15 @@ class MultiTurnWorkflow(Workflow):
                     messages.append({"role": "user", "content": self.hint(turn.response_text)})
                 return self.experiences(messages, reward=self.score(messages))
 
-    Only assistant messages that the model generated in this run are trained on, with their
-    original tokens. They are found by the messages that the model was asked with (see `answers`).
-    Any other message, also a quoted or edited one of an assistant, is context, and answers that are
-    no message are counted in `info["unused_answers"]`.
-    All turns form one sample if each prompt continues the tokens before it and all were sampled
-    alike, else several (see `turns`), each with the reward.
+    Only assistant messages that the model generated in this run are trained on, with their original
+    tokens. They are found by their prompts (see `answers`). Any other message, also a quoted or
+    edited one of an assistant, is context, and answers that are no message are counted in
+    `info["unused_answers"]`. All turns form one sample if each prompt continues the tokens before
+    it and all were sampled alike, else several (see `turns`), each with the reward.
 
     `process_messages_to_experience` gives one experience, which the others of the conversation
-    follow by themselves; of a transcript that the model never answered it is the whole as text.
+    follow by themselves; for a transcript without an answer of the model, it is the whole
+    transcript, encoded as text.
     """
 
     keeps_history = True
@@ -49,7 +49,7 @@ class MultiTurnWorkflow(Workflow):
     ) -> list[Experience]:
         """Returns the samples of a transcript; numbers in `info` become metrics too.
 
-        Raises: UserError when none of its messages is an answer of the model.
+        Raises: UserError when the transcript has no answer of the model.
         """
         made = self.model.extract_experience_from_history(clear_history=False)
         matched = _matched(messages, made, self.model)
@@ -102,7 +102,7 @@ class MultiTurnWorkflow(Workflow):
 def _with_reward(
     made: Experience, reward: float, info: Mapping[str, Any], truncate_status: str | None
 ) -> Experience:
-    """Sets what a transcript's end decides."""
+    """Sets reward, info, metrics and truncation of a finished transcript."""
     made.reward = reward
     made.info = dict(info)
     made.metrics = numbers_of({k: v for k, v in info.items() if isinstance(v, int | float)})
@@ -116,7 +116,7 @@ def _matched(
 ) -> MatchedAnswers:
     """Returns the answers that became messages of the transcript, and the others.
 
-    If there are none because the first prompt was too long, its placeholder is returned.
+    If the first prompt was too long, its placeholder is returned instead of answers.
     """
     cut = [answer for answer in made if answer.finish_reason is FinishReason.PROMPT_TRUNCATED]
     rest = [answer for answer in made if answer.finish_reason is not FinishReason.PROMPT_TRUNCATED]

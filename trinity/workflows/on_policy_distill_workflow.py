@@ -49,7 +49,7 @@ class OnPolicyDistillWorkflow(SimpleWorkflow):
     async def _teacher_logprobs(
         self, experience: Experience, teacher: ModelWrapper, temperature: float
     ) -> FloatArray:
-        """Returns the teacher's log-probabilities of the answer; zeros if it has none."""
+        """Returns the teacher's log-probabilities of the answer; zeros if they are missing."""
         sequence = experience.sequence
         if experience.finish_reason is FinishReason.PROMPT_TRUNCATED:
             return np.zeros(sequence.response_length, dtype=np.float32)

@@ -40,7 +40,7 @@ class RubricJudgeWorkflow(SimpleWorkflow):
         return experiences
 
     def _set_grade(self, experience: Experience, grade: int | None) -> None:
-        """Sets the reward by the grade; None is a judge that gave none."""
+        """Sets the reward by the grade; None is a judge without a grade."""
         experience.reward = 0.0 if grade is None else grade / BEST
         experience.reward_parts = {"rubric": experience.reward}
         experience.metrics |= {
@@ -85,7 +85,7 @@ def parse_grade(judgement: str) -> int | None:
 
 
 def judge_messages(question: str, answer: str, criteria: str) -> Sequence[Message]:
-    """Returns what a judge is asked: the instructions, then question, answer and criteria."""
+    """Returns the judge's prompt: the instructions, then question, answer and criteria."""
     text = f"Question:\n{question}\n\nAnswer:\n{answer}\n\nCriteria:\n{criteria}"
     return [Message(role="system", content=INSTRUCTIONS), Message(role="user", content=text)]
 

@@ -1,4 +1,4 @@
-"""Samples of what a workflow made: the engine's where it answered, else marked or as text."""
+"""Converts a workflow's experiences to samples: the engine's, marked ones, or encoded text."""
 
 import dataclasses
 import logging
@@ -53,8 +53,8 @@ async def transcript_samples(
 
     An assistant's message is an answer if the engine gave it to exactly the messages before it.
     Without any such message the transcript is encoded as a whole: all that the assistant says is
-    trained, with the model's own log-probabilities. Messages that are no answers beside some that
-    are stay context, and the log says so.
+    trained, with the model's own log-probabilities. If only some messages are answers, the others
+    stay context, with a log line.
     """
     matched = match_answers(said.messages, answers, model.was_asked, by_text=False)
     if not matched.turns:
@@ -171,7 +171,7 @@ def _answer_of(experience: Experience, model: "ModelWrapper") -> Experience | No
 
 
 def _take_from_engine(experience: Experience, answer: Experience) -> None:
-    """Fills an experience with what the engine recorded; a workflow may mask more of it."""
+    """Copies the engine's record to an experience; the workflow may mask more tokens."""
     body, own = experience.sequence, answer.sequence
     if experience.origin is not answer and experience.truncate_status is None:
         experience.finish_reason = answer.finish_reason
@@ -190,7 +190,8 @@ def _take_from_engine(experience: Experience, answer: Experience) -> None:
 def _repeats(built: TokenSequence, own: TokenSequence, *, with_logprobs: bool) -> bool:
     """True for the same tokens, with the same log-probabilities wherever both train them.
 
-    One that trains more tokens than the engine chose repeats nothing, unless there are none.
+    False if it trains tokens that the engine did not generate, unless the engine generated no
+    tokens.
     """
     is_same = (
         own.prompt_length == built.prompt_length
@@ -252,7 +253,7 @@ def _fill_in(experience: Experience, body: TokenSequence, model: "ModelWrapper")
 
 
 def plain_json(value: Any) -> Any:
-    """Returns what a workflow put into `info` as JSON; of other objects their text."""
+    """Returns a value of `info` as JSON; other objects become text."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):

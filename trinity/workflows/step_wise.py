@@ -29,7 +29,7 @@ ACTUAL_STEPS = "actual_env_steps"
 
 
 class StepWorkflow(Workflow):
-    """The common part: calls are recorded, and collected after each step, which may make none.
+    """The common part: calls are recorded, and collected after each step; a step may make no calls.
 
     Samples are numbered in the order of the steps, from 0. With one call per step, the number is
     the step's, as `step_wise_grpo` and `gigpo` expect.

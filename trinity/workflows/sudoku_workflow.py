@@ -196,7 +196,7 @@ def played(board: Sudoku, reply: str, max_moves: int) -> float:
 
 
 def moves_in(reply: str) -> list[Move]:
-    """Returns the moves of the last block; none if one of its lines is not a move."""
+    """Returns the moves of the last block; empty if one of its lines is not a move."""
     blocks = tagged(reply, "moves", re.IGNORECASE)
     lines = [line for line in blocks[-1].splitlines() if line.strip()] if blocks else []
     matches = [MOVE.fullmatch(line.strip()) for line in lines]

@@ -40,7 +40,7 @@ class GenerationConfig:
 
 
 class RewardParts(dict[str, float]):
-    """The parts of a reward, which a workflow may add up; `beside` are numbers that are no part."""
+    """The parts of a reward; a workflow may sum them. `beside` has numbers outside the sum."""
 
     beside: Mapping[str, float] = {}
 
@@ -92,14 +92,14 @@ class Task(dict):  # type: ignore[type-arg]  # a dict, as Trinity-RFT's is
 
     @property
     def task_desc(self) -> Any:
-        """The prompt, a text or a list of messages; None if the row has none."""
+        """The prompt, a text or a list of messages; None if it is missing."""
         return optional_column(self.raw_task or {}, self.format_args.prompt_key)
 
     @property
     def truth(self) -> Any:
-        """The response column, None if the row has none; a whole number is an integer.
+        """The response column, or None; a whole number is an integer.
 
-        Columns of numbers are read as 117.0 as soon as one of their rows is null.
+        Arrow turns integer columns with nulls into floats such as 117.0.
         """
         value = optional_column(self.raw_task or {}, self.format_args.response_key)
         if isinstance(value, float) and value.is_integer() and abs(value) < EXACT_INTEGERS:
@@ -118,7 +118,7 @@ class Task(dict):  # type: ignore[type-arg]  # a dict, as Trinity-RFT's is
 
     @property
     def question(self) -> str:
-        """The prompt as text; of a list of messages, what the user says last.
+        """The prompt as text; for a list of messages, the user's last message.
 
         Raises: UserError for a row without a prompt.
         """
@@ -133,7 +133,7 @@ class Task(dict):  # type: ignore[type-arg]  # a dict, as Trinity-RFT's is
     def prompt_messages(self) -> Sequence[JsonObject]:
         """The messages of the prompt column; empty if it holds a text.
 
-        Raises: UserError for what is not a list of messages with text.
+        Raises: UserError if it is not a list of messages with text.
         """
         if not self._has_messages:
             return []
@@ -148,7 +148,7 @@ class Task(dict):  # type: ignore[type-arg]  # a dict, as Trinity-RFT's is
 
     @property
     def tools(self) -> Sequence[JsonObject]:
-        """The tools that a prompt of messages offers; most have none."""
+        """The tools of the prompt; usually empty."""
         key = self.format_args.tools_key
         try:
             tools = optional_column(self.raw_task, key) if self._has_messages else None
@@ -164,7 +164,7 @@ class Task(dict):  # type: ignore[type-arg]  # a dict, as Trinity-RFT's is
         return self.format_args.system_prompt if own in (None, "") else self._text(key, own)
 
     def demand_truth(self) -> None:
-        """Checks that there is a truth, unless the format says that tasks have none.
+        """Checks that there is a truth, unless the format declares tasks without truths.
 
         Raises: UserError when the row's truth is missing or null.
         """
@@ -214,7 +214,7 @@ class Task(dict):  # type: ignore[type-arg]  # a dict, as Trinity-RFT's is
         return str(value)
 
     def _setting_of(self, column: str) -> str:
-        """Returns advice on the setting that selects this column; empty if there is none."""
+        """Returns advice on the setting that selects this column, or an empty text."""
         form = self.format_args
         named = {
             "prompt_key": form.prompt_key,

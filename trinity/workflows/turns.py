@@ -43,7 +43,7 @@ def _continues(old: Experience, new: Experience) -> bool:
 
 
 def _array_kinds(turn: Experience) -> dict[str, object]:
-    """Returns what the arrays of turns share if they can be joined: the form of an element."""
+    """Returns dtype and element shape of the arrays; turns with equal ones can be joined."""
     return {name: (array.data.dtype, array.data.shape[1:]) for name, array in turn.arrays.items()}
 
 

@@ -127,7 +127,7 @@ def _without_nulls(value: JsonValue) -> JsonObject:
 def sample_of_output(output: Any, client: PolicyClient) -> Experience:
     """Returns the sample of a conversation, with the engine's tokens and log-probabilities.
 
-    Raises: UserError when a token that the loop trains is none that the engine generated.
+    Raises: UserError when the loop trains a token that the engine did not generate.
     """
     tokens = np.array([*output.prompt_ids, *output.response_ids], dtype=np.int32)
     start = len(output.prompt_ids)
@@ -180,7 +180,7 @@ def split_by_distribution(sample: Experience, answers: list[Experience]) -> list
 
 
 def _logprobs_of(tokens: Any, start: int, answers: list[Experience]) -> FloatArray:
-    """Returns log-probabilities of the response, not a number where none is the engine's."""
+    """Returns log-probabilities of the response; NaN for tokens not from the engine."""
     logprobs = np.full(len(tokens) - start, np.nan, dtype=np.float32)
     for answer in answers:
         place = _place(answer, tokens, start)

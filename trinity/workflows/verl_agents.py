@@ -1,9 +1,9 @@
-"""veRL's own agent loops and tools, over a model of ours.
+"""Runs veRL's agent loops and tools with the run's model.
 
     output = await run_agent(AgentRun(name="tool_agent", client=PolicyClient(model), ...))
 
-They run as they are, on an event loop in a thread of their own: a tool that blocks stops nothing
-else. The package `verl` is imported by the first run.
+They run unchanged, on an event loop in a separate thread: a blocking tool does not stop other work.
+The package `verl` is imported by the first run.
 """
 
 import asyncio
@@ -186,7 +186,7 @@ class AgentRun:
             "mode": "async",
             "calculate_log_probs": True,
             "full_determinism": False,
-            "prompt_length": model.limits.max_model_len,  # `PolicyClient` says what is too long
+            "prompt_length": model.limits.max_model_len,  # `PolicyClient` checks lengths
             "response_length": model.sampling.max_tokens,
             "max_model_len": model.limits.max_model_len,
             **_sampling_of(model.sampling),
@@ -203,7 +203,7 @@ class AgentRun:
 async def run_agent(run: AgentRun) -> Any:
     """Runs a conversation; returns veRL's `AgentLoopOutput`.
 
-    Raises: UserError when veRL, a tool or the loop cannot be loaded, and what the loop raises.
+    Raises: UserError when veRL, a tool or the loop cannot be loaded, and the loop's errors.
     """
     future = asyncio.run_coroutine_threadsafe(_run(run), _event_loop())
     return await asyncio.wrap_future(future)

@@ -20,8 +20,8 @@ class Workflow:
                 ...
 
     A subclass defines `run`, or `run_async`, with `is_async` if it has both. Each call has a
-    process or a thread, and may block; `run_async` has an event loop of its own there, unless the
-    class says `shares_loop`.
+    process or a thread, and may block; `run_async` runs on a separate event loop there, unless the
+    class sets `shares_loop`.
 
     `can_repeat`: one call makes all runs of a task. `set_repeat_times` says how many, and the
     number of the first; `eid.run` of an experience says which run it is of. `can_reset`: an
@@ -50,7 +50,7 @@ class Workflow:
     step, unless `buffer.train_step` says otherwise."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Sets `is_async` where a class says nothing of it and `run_async` is all that it has."""
+        """Sets `is_async` if a class defines only `run_async` and does not set it."""
         super().__init_subclass__(**kwargs)
         says = any("is_async" in vars(base) for base in cls.__mro__ if base is not Workflow)
         if not says and cls.run is Workflow.run and cls.run_async is not Workflow.run_async:
@@ -140,9 +140,9 @@ class Workflow:
 
 
 def check_are_distinct(made: Sequence[object], name: str) -> None:
-    """Checks what a workflow returned, before it is copied.
+    """Checks the experiences of a workflow, before they are copied.
 
-    Raises: UserError for one object in two places, which would be trained twice as it was last.
+    Raises: UserError for one object in two places: both would be trained in its last state.
     """
     places: dict[int, int] = {}
     for place, experience in enumerate(made, start=1):

@@ -87,7 +87,7 @@ class ExperimentRunner:
         return True
 
     async def run_experiment(self) -> None:
-        """Runs until the experiment needs nothing more, is over, was restarted, or has failed."""
+        """Runs until the experiment has no more work, is over, was restarted, or has failed."""
         try:
             await self._follow()
         except Exception as error:  # an ExceptionGroup from the tasks below

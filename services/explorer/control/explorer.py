@@ -144,7 +144,7 @@ def _has_work(experiment: ExplorerExperimentState) -> bool:
 
 
 async def update_readiness(health: Health, needs: Mapping[str, Callable[[], bool]]) -> None:
-    """Reports ready while everything needed is usable, otherwise what is not usable."""
+    """Reports ready while all dependencies are usable, otherwise names the unusable ones."""
     while True:
         missing = [name for name, is_usable in needs.items() if not is_usable()]
         await health.set_ready(not missing, f"not usable: {', '.join(missing)}")
@@ -188,7 +188,7 @@ class ExplorerServicer(ExplorerServiceServicer):
     ) -> AsyncIterator[LeaderMessage]:
         """Serves the stream of another host of the engine.
 
-        Raises: PreconditionFailed if this explorer leads none.
+        Raises: PreconditionFailed if this explorer is not the leader of a multi-host engine.
         """
         if self._hosts is None:
             await anext(request_iterator, None)  # a token of another tenant is refused here
@@ -204,7 +204,7 @@ class ExplorerServicer(ExplorerServiceServicer):
         request: pb.GetExplorerStatusRequest,  # noqa: ARG002 empty by contract
         context: "grpc.aio.ServicerContext[object, object]",  # noqa: ARG002
     ) -> pb.GetExplorerStatusResponse:
-        """Returns what the explorer is doing now."""
+        """Returns the current status of the explorer."""
         member = self._heartbeats.member
         return pb.GetExplorerStatusResponse(
             explorer_id=member.id,

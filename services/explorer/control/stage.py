@@ -327,7 +327,7 @@ class RolloutStageFactory:
         return gate
 
     def _damage_channel(self, job: StageJob) -> DamageChannel | None:
-        """Returns the channel to the stage's trainer; None where there is none."""
+        """Returns the channel to the stage's trainer, if it has one."""
         if job.fixed_weights is not None:
             return None
         return StageDamageChannel(key=job.key, synchronizer=self._synchronizer, feed=job.feed)

@@ -164,13 +164,13 @@ class RemoteEngine:
         raise NotImplementedError(f"{slot}: the engine keeps its weights")
 
     async def close(self) -> None:
-        """Does nothing: the engine stays."""
+        """Does not close the engine, which stays."""
 
 
 class DebugTokenizer:
     """A `ChatTokenizer` in the engine's process; its calls wait for the answer.
 
-    It has a connection of its own and may be called from any thread. The process of the workflow
+    It has a separate connection and may be called from any thread. The process of the workflow
     saves the seconds that the tokenizer's library takes to import.
     """
 

@@ -39,12 +39,12 @@ class _Connection:
         self._open: dict[int, asyncio.Task[None]] = {}
 
     async def serve(self, reader: asyncio.StreamReader) -> None:
-        """Reads requests until the client goes; what it left open is stopped."""
+        """Reads requests until the client disconnects, then cancels its open calls."""
         try:
             while line := await reader.readline():
                 self._accept(json.loads(line))
         except (ConnectionError, ValueError):
-            pass  # gone, or not one of ours
+            pass  # disconnected, or not our protocol
         finally:
             left = list(self._open.values())
             for task in left:

@@ -116,7 +116,7 @@ def _likeliest(rows: Sequence[Sequence[Sequence[float]]]) -> Likeliest:
 
 
 def error_to_json(error: Exception) -> Message:
-    """Converts an error to what the other side raises."""
+    """Converts an error to a message; `error_from_json` reads it."""
     kind = type(error).__name__
     text = str(error) if kind in ERRORS else f"{kind}: {error}"
     return {"error": text, "kind": kind}

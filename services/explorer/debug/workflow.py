@@ -1,4 +1,4 @@
-"""Runs a workflow on a few tasks against an engine that stays, and shows what it makes."""
+"""Runs a workflow on a few tasks against an engine that stays, and shows the samples."""
 
 import asyncio
 import itertools
@@ -139,7 +139,7 @@ def _safe(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOptions:
-    """The tasks to run and the place of what they make."""
+    """The tasks to run and the output file."""
 
     taskset: str = ""
     """Name; empty is the first one that is trained on."""
@@ -148,7 +148,7 @@ class TrialOptions:
     repeat_times: int | None = None
     """Runs of a task; None is at most two, as the workflow is looked at."""
     output_file: str = ""
-    """JSON lines, one for each experience; empty writes none."""
+    """JSON lines, one for each experience; if empty, no file is written."""
 
 
 async def try_workflow(plan: StagePlan, options: TrialOptions, seed: int, command: str) -> int:

@@ -83,7 +83,7 @@ class Outbox:
     def watched_sequences(self) -> list[int]:
         """Sequence numbers to request reports on; all after the last of them are included.
 
-        When nothing is pending, it is the last number given out: a result may be sent and committed
+        Without pending results, it is the last number given out: a result may be sent and committed
         while the request is in transit.
         """
         return self.sequences or [self._next_sequence - 1]
@@ -95,7 +95,7 @@ class Outbox:
 
     @property
     def oldest_seconds(self) -> float:
-        """Seconds that the oldest result has waited; 0 when there is none."""
+        """Seconds that the oldest result has waited; 0 for an empty outbox."""
         oldest = next(iter(self._pending.values()), None)
         return self._clock() - oldest.added_at if oldest is not None else 0.0
 
@@ -138,7 +138,7 @@ class Outbox:
         return pending.report
 
     def resolve(self, sequence: int, report: ResultReport) -> None:
-        """Removes a reported result; a second report on it changes nothing."""
+        """Removes a reported result; a second report on it is ignored."""
         pending = self._drop(sequence)
         if pending is not None and not pending.report.done():
             end_result_span(

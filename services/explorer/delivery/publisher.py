@@ -187,7 +187,7 @@ class NatsBroker:
         self._on_return = listener
 
     async def connect(self) -> None:
-        """Connects; raises Unavailable when nothing answers, UserError for a wrong password."""
+        """Connects; raises Unavailable without an answer, UserError for a wrong password."""
         self._client = await connect(
             self._url, name="explorer", setting=SETTING, on_return=lambda: self._on_return()
         )

@@ -141,7 +141,7 @@ class ExternalEngine:
     """An external model; its calls share one deadline, after which `check` raises
     RolloutStageFailed.
 
-    Tokens are bytes (`ByteTokenizer`) without log-probabilities, so nothing is trained on them.
+    Tokens are bytes (`ByteTokenizer`) without log-probabilities, so they are not trained on.
     Whether equal seeds give equal answers depends on the server.
     """
 
@@ -213,7 +213,7 @@ class ExternalEngine:
 
     @property
     def receivers(self) -> Receivers:
-        """No receivers: the engine has no process of ours."""
+        """Returns no receivers: the engine does not run in our processes."""
         return Receivers(count=0, have_gpu=False)
 
     async def receive_weights(self, slot: ReceiverSlot) -> str:

@@ -1,7 +1,7 @@
-"""An engine over several hosts: the leader's view of the others, and what they do for it.
+"""An engine over several hosts: the leader's view of the others, and their part of the work.
 
 Each host runs an explorer service. Host 0 leads: it explores, and its engine has the first workers.
-The others hold the rest of the workers, and nothing else.
+The others only hold the rest of the workers.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ def check_engine(options: EngineOptions, num_hosts: int) -> None:
 
 
 class HeadlessWorkers:
-    """The processes that hold this host's part of the engine, in a process group of their own."""
+    """The processes that hold this host's part of the engine, in a separate process group."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -140,14 +140,14 @@ class HeadlessWorkers:
             last = line.strip() or last
         code = await self._process.wait()
         said = last.decode(errors="replace") if code == 1 else ""
-        await self.kill()  # what is left of the group
+        await self.kill()  # remaining processes of the group
         self._has_reported = True
         ended = said or f"its workers ended with exit code {code}"
         logger.error("the workers have ended", extra={"reason": ended})
         return HostReport(ended=ended)
 
     def send_order(self, line: bytes) -> None:
-        """Refuses: the leader's engine has a channel of its own to its workers."""
+        """Refuses: the leader's engine has a separate channel to its workers."""
         raise NotImplementedError(line)
 
     async def kill(self) -> None:
@@ -158,7 +158,7 @@ class HeadlessWorkers:
 
 
 class EngineHosts:
-    """The hosts beside the leader. What ends one of them ends the engine that is on them.
+    """The hosts other than the leader. If one of them is lost, the engine over them ends.
 
     hosts = EngineHosts(settings, tenant="")
     async for response in hosts.group.serve(requests): ...  # for each stream of a host
@@ -199,9 +199,9 @@ class EngineHosts:
                     await self.group.changed()
 
     async def follow_engine(self, show: Callable[[str], None]) -> None:
-        """Shows, until cancelled, how many hosts the engine is on; empty while there is none.
+        """Shows, until cancelled, how many hosts the engine is on; empty without an engine.
 
-        Raises: EngineDied naming a host that is lost, also while nothing calls the engine.
+        Raises: EngineDied naming a host that is lost, also while the engine is idle.
         """
         num_hosts = self.group.num_hosts
         joined = f"engine over {num_hosts} hosts: {num_hosts} joined"
@@ -250,7 +250,7 @@ class EngineHosts:
         return SpanningEngine(engine=engine, hosts=self, role=options.role, store=store)
 
     async def unless_failed(self, call: Awaitable[ValueT]) -> ValueT:
-        """Returns what the call does; a host that is lost ends it, since collectives may hang.
+        """Returns the call's result; a lost host cancels it, since collectives may hang.
 
         Raises: EngineDied naming the host.
         """

@@ -82,7 +82,7 @@ class EngineOptions:
 class Engine(Generator, Protocol):
     """A model in memory that generates tokens and accepts new weights.
 
-    `load_weights` is called only while nothing is being generated.
+    `load_weights` is called only while no tokens are being generated.
     """
 
     async def load_weights(self, directory: Path) -> None:
@@ -98,7 +98,7 @@ class Engine(Generator, Protocol):
         """Replaces the weights with those sent from a trainer's memory.
 
         Returns the reason why they must not be used and others must be loaded; empty on success.
-        Like `load_weights`, it is called only while nothing is being generated.
+        Like `load_weights`, it is called only while no tokens are being generated.
         """
         ...
 
@@ -119,8 +119,8 @@ class SleepingEngine(Engine, Protocol):
         """Frees the memory of its device and lets go of the device's lock.
 
         Level 1 keeps the weights in the host's memory; after level 2 weights must be loaded before
-        it generates. It is called only while nothing is being generated, unless it keeps requests:
-        what they have generated stays, and they go on when it wakes up.
+        it generates. It is called only while no tokens are being generated, unless it keeps
+        requests: their tokens are kept, and they continue when the engine wakes up.
         """
         ...
 
@@ -161,14 +161,14 @@ class EngineTurns(Protocol):
         """Waits for the device and wakes the engine. Raises: EngineDied."""
 
     async def give_back(self, *, with_runs: bool = False) -> None:
-        """Puts the engine to sleep, with unfinished runs or none, and releases the device.
+        """Puts the engine to sleep, with or without unfinished runs, and releases the device.
 
         Raises: EngineDied.
         """
 
 
 class EngineOwnDevice:
-    """The turns of an engine with a device of its own: they never end."""
+    """The turns of an engine with an exclusive device: they never end."""
 
     has_device = False
     must_give_back = False
@@ -179,17 +179,17 @@ class EngineOwnDevice:
 
     @asynccontextmanager
     async def starting(self) -> AsyncIterator[None]:
-        """Does nothing."""
+        """Starts without a lock."""
         yield
 
     def attach(self, engine: Engine, loader: "WeightLoader") -> None:
-        """Does nothing."""
+        """Keeps no reference: the engine is never put to sleep."""
 
     async def take(self) -> None:
-        """Does nothing: it always has the device."""
+        """Returns at once: the engine always has the device."""
 
     async def give_back(self, *, with_runs: bool = False) -> None:
-        """Does nothing: no other process waits for it."""
+        """Keeps the device: no other process waits for it."""
 
 
 SHOWN_AFTER_SECONDS = 2.0
@@ -199,7 +199,7 @@ class EnginePool:
     """Sends each call to the engine with the fewest calls, in turn among equals.
 
     The choice does not affect the response, which follows from weights, prompt and seed. All
-    engines have the same weights whenever nothing is being loaded. If one dies, the pool fails: the
+    engines have the same weights whenever no load is in progress. If one dies, the pool fails: the
     process would have less capacity than its leases were taken for.
     """
 
@@ -242,7 +242,7 @@ class EnginePool:
         )
 
     async def receive_weights(self, slot: ReceiverSlot) -> str:
-        """Receives in all engines at once, as one group; if one fails, none may use the weights."""
+        """Receives in all engines at once, as one group; a failure in one is the result for all."""
         async with asyncio.TaskGroup() as tasks:
             receiving = []
             for engine in self._engines:

@@ -29,7 +29,7 @@ MAX_CACHED_TOKENS = 1 << 20
 
 
 def role_spans(parts: Sequence[ChatPart], encoding: "BatchEncoding") -> tuple[RoleSpan, ...]:
-    """Converts parts of a text to spans of its tokens; none where the tokenizer does not tell.
+    """Converts parts of a text to spans of its tokens; empty if the tokenizer has no offsets.
 
     A token across the border of two messages belongs to the first.
     """

@@ -54,8 +54,8 @@ class EngineSharedDevice:
     """The turns of an engine that shares its device with a rank of the trainer.
 
     The kernel's lock excludes the two. It is held by the engine's own process, which has the
-    memory, and by this one while it starts an engine. The wish of the trainer comes from the
-    synchronizer; what this side does is reported there, and its own wish stands beside the lock.
+    memory, and by this one while it starts an engine. The trainer's requests come from the
+    synchronizer. The state of this side is reported there; its own requests use a second lock file.
 
         async with turns.starting():
             turns.attach(await start(...), loader)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 0.5
-"""The child process is killed after this time: it holds nothing worth keeping."""
+"""The child process is killed after this time: it has no state worth keeping."""
 SCHEMA_REJECTED = "the engine does not take the schema of the response: "
 FINISH_REASONS = {
     "stop": FinishReason.STOP,
@@ -145,10 +145,10 @@ class VllmEngine:
         return next((failure for failure in failures if failure), "")
 
     async def sleep(self, level: int, *, keeps_requests: bool = False) -> None:
-        """Has the worker free the device and let go of its lock; on a CPU it frees nothing.
+        """Has the worker free the device and let go of its lock; on a CPU no memory is freed.
 
-        Requests that are kept wait again in the scheduler, and what is cached of them is computed
-        again when the engine wakes up.
+        Requests that are kept wait again in the scheduler, and their KV cache is recomputed when
+        the engine wakes up.
         """
         await self._engine.sleep(level, mode="keep" if keeps_requests else "abort")
         await self._engine.collective_rpc("release_device")
@@ -263,7 +263,7 @@ class VllmEngine:
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             max_tokens=sampling.max_tokens,
-            # Where a schema leaves nothing but the end, the end must be allowed.
+            # A schema may allow only the end token, which must then be possible.
             min_tokens=0 if schema else min_tokens,
             seed=sampling.seed,
             stop_token_ids=self._end_token_ids,

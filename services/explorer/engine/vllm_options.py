@@ -19,7 +19,7 @@ MOST_CPU_CACHE_BYTES = 1 << 30
 CPU_CACHE_SHARE = 16
 """The part of the machine's memory that the caches of all engines take at most: one in so many."""
 CPU_BLOCK_TOKENS = 128
-"""vLLM's block of the cache on a CPU: what a sequence takes at least."""
+"""vLLM's block size of the KV cache on a CPU, the least that a sequence takes."""
 MAX_BATCHED_TOKENS = 8192
 MAX_SEQUENCES = 256
 ENGINE_ADDRESS = "TRINITY_EXPLORER_ENGINE_ADDRESS"
@@ -36,7 +36,7 @@ class Hardware:
     has_gpu: bool
     num_cpus: int
     memory_bytes: int = 0
-    """Memory of the machine; 0 where nothing depends on it."""
+    """Memory of the machine; 0 if it does not matter."""
 
 
 def detect_hardware() -> Hardware:
@@ -70,7 +70,7 @@ def prepare_environment(model_path: str, hardware: Hardware, num_engines: int = 
 def _cpu_environment(hardware: Hardware, num_engines: int) -> dict[str, str]:
     """Uses one process for scheduler and worker, and leaves half the processors to the trainer.
 
-    Without VLLM_ENABLE_V1_MULTIPROCESSING=0 vLLM forces the worker into a process of its own to
+    Without VLLM_ENABLE_V1_MULTIPROCESSING=0 vLLM forces the worker into a separate process to
     choose its threads; here OMP_NUM_THREADS does. The first compiled request would take 18 s.
     """
     return {

@@ -13,7 +13,7 @@ from trinity.weights.offer import slot_from_dict
 SOCKET_FOLDER = "VLLM_RPC_BASE_PATH"
 """vLLM's variable: the folder of the engine's sockets."""
 _LOCKS: dict[str, DeviceLock] = {}
-"""Locks of this process, by path: an extension has no place of its own for them."""
+"""Locks of this process, by path: a worker extension has no separate place for them."""
 
 if TYPE_CHECKING:
     from vllm.v1.worker.gpu_worker import Worker as _Worker

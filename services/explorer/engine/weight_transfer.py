@@ -72,7 +72,7 @@ class WeightLoader:
         self._content = weights.content
 
     async def _check_files_unchanged(self, weights: WeightsVersion) -> None:
-        """Raises EngineDied if the files are not what they were."""
+        """Raises EngineDied if the files have changed."""
         try:
             await self._verify(weights)
         except ManifestError as error:

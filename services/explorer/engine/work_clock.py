@@ -32,7 +32,7 @@ class WorkClock:
             self._stopped_at = time.monotonic()
 
     def go_on(self) -> None:
-        """Goes on; does nothing if it did not stand still."""
+        """Continues; has no effect on a running clock."""
         if self._stopped_at is not None:
             self._lost += time.monotonic() - self._stopped_at
             self._stopped_at = None

@@ -92,7 +92,7 @@ def _check_headers(request: Request) -> None:
 
 
 def parse_json(content: bytes) -> object:
-    """Parses a body; raises InvalidApiRequest for what is no JSON or no text."""
+    """Parses a body; raises InvalidApiRequest if it is not text or not JSON."""
     try:
         return parse_untrusted(content.decode("utf-8"))
     except UnicodeDecodeError as error:

@@ -129,7 +129,7 @@ class ChatRequest:
     streams: bool
     includes_usage: bool
     model: str
-    """The requested model name; empty if the request has none."""
+    """The requested model name, or an empty text."""
     seed: int | None
 
 
@@ -206,7 +206,7 @@ class ResponseWriter:
     def _check_template(self, request: ChatRequest) -> None:
         """Raises InvalidApiRequest for a variable that the template does not have as requested.
 
-        One that the template does not read is only told of, as it changes nothing.
+        A variable that the template does not read has no effect and is only logged.
         """
         for name, value in request.template_variables.items():
             if isinstance(self.tokenizer, ReadsTemplate) and (

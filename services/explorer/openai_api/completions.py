@@ -53,7 +53,7 @@ class CompletionRequest:
     streams: bool
     includes_usage: bool
     model: str
-    """The requested model name; empty if the request has none."""
+    """The requested model name, or an empty text."""
     seed: int | None
 
     @property
@@ -236,7 +236,7 @@ class CompletionCall:
         return CompletionStreamWriter(request=self._request, writer=self._writer, model=model)
 
     async def _score_only(self, model: ModelWrapper) -> Callable[[], JsonObject]:
-        """Writes only the prompts' log-probabilities: nothing is generated or recorded."""
+        """Writes only the prompts' log-probabilities, without generating or recording tokens."""
         prompts = [model.encode(prompt) for prompt in self._request.prompts]
         scores = await self._scores(model, [prompt.token_ids for prompt in prompts])
 
@@ -334,7 +334,7 @@ class CompletionStreamWriter:
         )
 
     def opening_events(self) -> Iterator[JsonObject]:
-        """Yields nothing: the text comes first."""
+        """Yields no events: the text comes first."""
         return iter(())
 
     def delta_events(self, index: int, delta: GenerationDelta) -> Iterator[JsonObject]:

@@ -45,7 +45,7 @@ class InvalidApiRequest(ValueError):
 
 
 def bearer_token(request: Request) -> str:
-    """Returns the key or token of a request; empty if it has none.
+    """Returns the key or token of a request, or an empty text.
 
     The scheme may be written in any case (RFC 9110, 11.1).
     """
@@ -119,7 +119,7 @@ def new_application(routes: Mapping[str, Answer]) -> Starlette:
 
 
 def not_http(text: str) -> Response:
-    """Returns the answer to what is not a request of HTTP/1.1."""
+    """Returns the answer to a request that is not HTTP/1.1."""
     return error_response(400, INVALID, f"this is not a request of HTTP/1.1: {text}")
 
 

@@ -60,7 +60,7 @@ ANSWER_KEYS: Mapping[str, tuple[object, ...]] = {
     "web_search_options": (),
 }
 """Keys of OpenAI's and of vLLM's server that change the answer and are not supported, and the
-values with which they change nothing."""
+values with which they have no effect."""
 READ_KEYS = frozenset(
     {
         *NUMBER_BOUNDS,
@@ -111,7 +111,7 @@ def read_body(body: object, unsupported: Collection[str]) -> Body:
 
 
 def _refuse_misspelt(key: str) -> None:
-    """Raises InvalidApiRequest for a key that means another; all others change nothing."""
+    """Raises InvalidApiRequest for a misspelt key; other unknown keys are ignored."""
     if key == "extra_body":
         raise InvalidApiRequest(
             "`extra_body` is an argument of OpenAI's client, which puts its keys beside the other "
@@ -225,7 +225,7 @@ def read_seed(body: Body) -> int | None:
 
 
 def read_model(body: Body) -> str:
-    """Returns the requested model name; empty if there is none."""
+    """Returns the requested model name, or an empty text."""
     value = body.get("model")
     if value is not None and not isinstance(value, str):
         raise InvalidApiRequest("`model` is not a text", param="model")

@@ -33,7 +33,7 @@ LONG_PROMPT_CHARACTERS = 50_000
 MAX_LARGE_REQUESTS = 2
 """Number of threads for those, and for answers with log-probabilities."""
 SEND_SECONDS = 60.0
-"""Time for a client to take an event, before which nothing more is sent."""
+"""Time for a client to take an event; after that, no more events are sent."""
 EVENT_HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
 WriteBody = Callable[[], JsonObject]
 StreamItem = tuple[int, GenerationDelta] | None
@@ -135,11 +135,11 @@ class ApiCall(Protocol):
     """One request, read and valid."""
 
     model: str
-    """The requested model name; empty if the request has none."""
+    """The requested model name, or an empty text."""
     seed: int | None
     streams: bool
     json_schema: str
-    """The schema of the responses; empty if there is none."""
+    """The schema of the responses, or an empty text."""
     num_characters: int
     """Characters of the prompts."""
 

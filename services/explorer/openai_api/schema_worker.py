@@ -16,11 +16,11 @@ from pathlib import Path
 from trinity.runtime.process.channel import RequestChannel
 
 MORE_BYTES = 2 * 1024**3
-"""Memory for schemas, on top of what the libraries and the tokenizer take."""
+"""Memory for schemas, on top of the libraries and the tokenizer."""
 
 
 def load_compiler(model_path: str) -> Callable[[str], None]:
-    """Returns a function that does all that vLLM may do with a schema; it raises nothing."""
+    """Returns a function that compiles a schema in all the ways vLLM may; it never raises."""
     import llguidance
     import xgrammar
     from transformers import AutoTokenizer
@@ -29,7 +29,7 @@ def load_compiler(model_path: str) -> Callable[[str], None]:
     compiler = xgrammar.GrammarCompiler(tokenizer, max_threads=1, cache_enabled=False)
 
     def compile_schema(schema: str) -> None:
-        # The engine itself says what is wrong with a schema; here only time and memory count.
+        # The engine reports errors in schemas; only time and memory are tested here.
         with suppress(Exception):
             xgrammar.Grammar.from_json_schema(schema)
             compiler.compile_json_schema(schema)
@@ -41,7 +41,7 @@ def load_compiler(model_path: str) -> Callable[[str], None]:
 
 
 def limit_memory(more_bytes: int) -> None:
-    """Limits the data memory of this process to what it has and so much more."""
+    """Limits the data memory of this process to its current size plus `more_bytes`."""
     status = Path("/proc/self/status").read_text().splitlines()
     [held] = [int(line.split()[1]) * 1024 for line in status if line.startswith("VmData:")]
     resource.setrlimit(resource.RLIMIT_DATA, (held + more_bytes, held + more_bytes))

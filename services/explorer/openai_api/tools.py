@@ -200,7 +200,7 @@ class ResponseParsers:
 def load_parsers(rollout: EngineConfig, tokenizer: HuggingFaceTokenizer) -> ResponseParsers | None:
     """Loads the configured parsers, which are heavy to import.
 
-    Raises: UserError when vLLM has none of that name, or it does not suit the model.
+    Raises: UserError when vLLM has no parser of that name, or it does not suit the model.
     """
     if not rollout.enable_auto_tool_choice and rollout.reasoning_parser is None:
         return None

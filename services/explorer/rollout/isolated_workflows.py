@@ -36,7 +36,7 @@ def needs_process(source: RewardSource, args: JsonObject) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class IsolatedReward:
-    """A reward of one attempt; every call has a process of its own, and constructs it there.
+    """A reward of one attempt; each call constructs and runs it in a separate process.
 
     reward = IsolatedReward(pool=pool, source=score, args={}, name="my_rewards.score")
     numbers = await reward({"response": "4"})
@@ -231,7 +231,7 @@ class ModelCalls:
 
 
 def _encoded(model: ModelWrapper, call: Message) -> object:
-    """Returns what the model's tokenizer makes of a chat, a text or tokens."""
+    """Encodes or decodes with the model's tokenizer, as a process requested."""
     tokenizer = model.tokenizer
     match call["function"]:
         case "encodes_to":
@@ -247,7 +247,7 @@ def _encoded(model: ModelWrapper, call: Message) -> object:
 
 
 def _facts_of(model: ModelWrapper) -> Message:
-    """Returns what a process must know of a model, for a line of JSON."""
+    """Returns the model's properties for a process, as JSON."""
     return {
         "limits": asdict(model.limits),
         "sampling": asdict(model.sampling),

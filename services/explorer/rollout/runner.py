@@ -259,7 +259,7 @@ class AttemptRunner:
     ) -> list[AttemptResult]:
         """Runs attempts at runs of one assignment in one call of its workflow.
 
-        Cancelling the call aborts what the engine generates for them.
+        Cancelling the call aborts their requests in the engine.
         """
         begun, worked = time.monotonic(), self._clock.now()
         made: dict[int, list[Experience]] = {}
@@ -285,7 +285,7 @@ class AttemptRunner:
     async def _experiences(
         self, attempts: Sequence[Attempt], weights: WeightsId
     ) -> dict[int, list[Experience]]:
-        """Runs the workflow; once this returns, nothing of the attempts uses the engine."""
+        """Runs the workflow; when this returns, no attempt uses the engine any more."""
         model = self._factory.create_model(attempts[0], weights)
         auxiliary = self._factory.create_auxiliary_models(attempts[0])
         try:
@@ -388,7 +388,7 @@ def _experience_id(attempt: Attempt, step: int) -> EID:
 def _validate_experiences(
     experiences: Sequence[Experience], name: str, attempt: Attempt
 ) -> list[Experience]:
-    """Validates here what the buffer would refuse: here it has a traceback and a retry."""
+    """Repeats the buffer's validation: here a failure has a traceback and a retry."""
     if not isinstance(experiences, list) or not experiences:
         raise ValueError(f"{name} returned no list of experiences")
     check_are_distinct(experiences, name)

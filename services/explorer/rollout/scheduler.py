@@ -285,7 +285,7 @@ class IdleTimeout:
     def record_reason(self, answer: NoWorkYet, *, is_idle: bool) -> None:
         """Records the buffer's newest reason; there is no deadline while this process has runs.
 
-        Raises: RolloutStageFailed when nothing has changed for too long.
+        Raises: RolloutStageFailed when the reason stays the same for too long.
         """
         reason, now = answer.reason, time.monotonic()
         if reason != self._reason or not is_idle:
@@ -302,7 +302,7 @@ class IdleTimeout:
         )
 
     def reset(self) -> None:
-        """Clears the wait: there is work, or none is requested any more."""
+        """Clears the wait: work has arrived, or is no longer requested."""
         self._reason = None
         self._retry_policy.waits.clear(WORK_WAIT)
 
@@ -422,7 +422,7 @@ class StageScheduler:
         return await self._retry_policy.retry(self._lease, waits_for="buffer", purpose="lease work")
 
     async def _lease(self) -> LeaseResponse:
-        """Requests work; the buffer answers when there is some, or later why there is none.
+        """Requests work; the buffer answers once there is some, or with the reason for waiting.
 
         Calls do not overlap: a grant that the next call does not name as held was lost in transit.
         """

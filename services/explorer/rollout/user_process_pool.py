@@ -59,12 +59,13 @@ class UserCall:
 
 
 class CallBatch:
-    """Calls that one process was sent together, and answers in their order.
+    """Calls that were sent to one process together; answers come in their order.
 
-    A call whose turn it is reads answers until its own, and gives the turn to the next one; what
-    was given up keeps its place, and its answer is left out. A process does not begin calls after
-    a time that they have with them, and those are sent again: so each runs once, and one that never
-    ends holds up no other. It is killed when it is given up and another one waits, or none.
+    The call whose turn it is reads answers up to its own, then passes the turn on. A cancelled call
+    keeps its place, and its answer is dropped. Calls carry a deadline by which the process must
+    have started them; later ones are sent again. So each call runs once, and a call that never ends
+    does not block others. A process that is still busy with a cancelled call is killed once the
+    next call has waited for it, or at once if no call is left.
     """
 
     def __init__(
@@ -167,20 +168,20 @@ class CallBatch:
 
 
 class UserProcessPool:
-    """Warm processes of users' code; the one that was free last is taken first.
+    """Warm processes for users' code; the most recently used free one is taken first.
 
-    A further one is started where calls wait and none has ended for as long as a start takes, or
-    where those that wait would take longer than that: so quick rewards need few, however many come
-    at once and however busy the machine is, and slow ones get up to `max_processes` while there is
-    memory for them. One that is given up is killed.
+    Another process is started if calls wait and no call has ended for as long as a start takes, or
+    if the waiting calls would take longer than that. Quick rewards thus need few processes, even in
+    bursts and on a busy machine; slow ones get up to `max_processes` while there is memory for
+    them. A process with a cancelled call is killed.
 
         answer = await pool.answer(UserCall(request))
         async with pool.lease() as process:  # for more than one message
             process.write(request)
             answer = await process.read()
 
-    While calls are quick, those that come within a moment are sent to one process together: each
-    wakes two processes otherwise, which costs more than a quick reward does.
+    While calls are quick, those that arrive within a moment are sent to one process together:
+    otherwise each would wake two processes, at a higher cost than a quick reward.
     """
 
     def __init__(self, *, max_processes: int) -> None:

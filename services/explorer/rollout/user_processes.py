@@ -98,7 +98,7 @@ class UserProcess:
         self._ignored.update(numbers)
 
     async def read(self) -> Message:
-        """Returns the next message; what users' code logged before it is logged here.
+        """Returns the next message; earlier log lines of users' code are logged here.
 
         Raises: WorkerFailed.
         """
@@ -150,7 +150,7 @@ async def _identity() -> Identity | Box:
 
 
 def _user_frame(text: str) -> str:
-    """Returns the innermost line of a user's file in a traceback of `faulthandler`."""
+    """Returns the innermost line in a user's file from a traceback of `faulthandler`."""
     frames = [found for found in _FRAME.finditer(text) if not found["file"].startswith("<")]
     own = [found for found in frames if not found["file"].startswith(_NOT_USERS)]
     shown = next(iter(own or frames), None)

@@ -51,11 +51,11 @@ class NoDamageChannel:
     """The channel of weights that no trainer publishes."""
 
     def lost(self) -> tuple[LostWeights, ...]:
-        """Returns none."""
+        """Returns an empty tuple."""
         return ()
 
     async def report(self, weights: WeightsVersion, reason: str) -> None:
-        """Does nothing."""
+        """Ignores the report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class MissingWeights:
         self._show(f"weights {oldest.version} of incarnation {oldest.incarnation}", missing)
 
     def seconds_left(self) -> float | None:
-        """Returns the seconds until the deadline; None when nothing is missing."""
+        """Returns the seconds until the deadline; None while no weights are missing."""
         if not self._since:
             return None
         waited = time.monotonic() - min(self._since.values())
@@ -361,7 +361,7 @@ class WeightGate:
         self._changed.set()
 
     async def _admit(self) -> None:
-        """Admits runs that the loaded weights suit, in batches; meanwhile nothing is loaded."""
+        """Admits runs that the loaded weights suit, in batches; meanwhile no weights are loaded."""
         if self.loaded is None:
             return
         num_admitted = 0

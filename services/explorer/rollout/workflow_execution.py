@@ -60,7 +60,7 @@ class RunOnLoop:
 class LoopBlocked(BaseException):
     """A step of a workflow held the event loop for too long.
 
-    It is no Exception, so that no workflow goes on after it by catching what it does not know.
+    It is not an Exception, so that a workflow cannot catch it with `except Exception`.
     """
 
 
@@ -80,11 +80,11 @@ def watched_run(run: RunOnLoop) -> Iterator[None]:
 class LoopWatchdog:
     """Interrupts a step of a workflow that blocks the event loop of the main thread.
 
-    A thread asks the loop for a sign of life. If none comes, it sends the main thread a signal,
-    whose handler raises LoopBlocked in the step that runs, also in `time.sleep` and in a request
-    that waits. A regular expression keeps the thread from running, but looks for signals: for such
-    code the kernel sends one for each second of processor time. Time in which the machine does not
-    run the loop's thread is not counted.
+    A thread pings the loop. Without an answer, it sends the main thread a signal, whose handler
+    raises LoopBlocked in the step that runs, also in `time.sleep` and in a request that waits. A
+    regular expression keeps the thread from running, but looks for signals: for such code the
+    kernel sends one for each second of processor time. Time in which the machine does not run the
+    loop's thread is not counted.
 
         async with LoopWatchdog():
             ...
@@ -168,7 +168,7 @@ class LoopWatchdog:
         self._interrupt(time.thread_time() - self._processor_at_beat, frame)
 
     def _interrupt(self, held_seconds: float, frame: FrameType | None) -> None:
-        """Raises in the step that runs, unless it is none of a workflow's or has just ended."""
+        """Raises LoopBlocked if a workflow is running and its step is over the limit."""
         run = _CURRENT.get()
         if run is None or frame is None or held_seconds <= self._limit_at(frame):
             return
@@ -275,7 +275,7 @@ class LoopSpec:
 
     @property
     def stuck_at(self) -> str:
-        """Names what ran elsewhere when it was given up; empty if nothing did."""
+        """Describes the stuck call of a reward in another process; otherwise empty."""
         isolated = self.reward.isolated if self.reward is not None else None
         return isolated.stuck_at if isolated is not None else ""
 

@@ -210,7 +210,7 @@ class WorkflowFactory:
         reward: RewardSpec | None,
         attempts: Sequence[Attempt],
     ) -> Message:
-        """Returns what a process must know to run a workflow, but for its models."""
+        """Returns the request to run a workflow in a process, without its models."""
         return {
             **workflow_request(PartRef.of(name, kind), task, [a.run for a in attempts]),
             "reward": None if reward is None else reward.to_json(),

@@ -114,7 +114,7 @@ class ModelServer:
             logger.warning("requests were cut short", extra={"requests": self._num_requests})
 
     async def _health(self, _: Request, __: Send) -> Response:
-        """Reports readiness to load balancers, which have no token, and nothing else."""
+        """Reports only readiness: load balancers have no token."""
         ready = not self._stopping and self._pool.num_open > 0
         return json_response({"status": "ready" if ready else "not ready"}, 200 if ready else 503)
 

@@ -1,7 +1,7 @@
 """Serves a model with the newest weights that its run has published: assembly and work.
 
 It is a separate experiment that reads the run's directory. It has no part in the run's services and
-pins nothing, so it may start before the run, outlast it, and be slow at no cost to it.
+pins no weights, so it may start before the run, outlast it, and be slow at no cost to it.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ CHECK_SECONDS = 1.0
 def announced_weights(job_dir: Path) -> tuple[WeightsVersion, ...]:
     """Returns the announced versions of the last stage that has any, newest first.
 
-    The stage's ledger names them, so a directory that another process made is none of them. Their
-    files are not looked at here.
+    The stage's ledger names them, so directories of other processes are excluded. Their files are
+    not looked at here.
 
-    Raises: LedgerError if the ledger cannot be trusted, or there are weights and no ledger.
+    Raises: LedgerError if the ledger cannot be trusted, or there are weights without a ledger.
     """
     without_ledger: Path | None = None
     for stage in reversed(_stages(job_dir)):
@@ -59,7 +59,7 @@ def announced_weights(job_dir: Path) -> tuple[WeightsVersion, ...]:
 
 
 def _stages(job_dir: Path) -> list[str]:
-    """Returns the names of the run's stages; none while their file is missing or half written."""
+    """Returns the names of the run's stages; empty while their file is missing or incomplete."""
     try:
         plan = json.loads(read_regular_file(job_dir / PLAN_FILE))
         return [str(stage["name"]) for stage in plan["stages"]]
@@ -168,7 +168,7 @@ class ServingRunner:
             await self._pool.check_engines_alive()
 
     async def _load_newest(self) -> None:
-        """Loads the newest weights that are whole; if none newer are, the engines keep theirs."""
+        """Loads the newest complete weights, unless the engines already have them."""
         for weights in await self._announced():
             if self._pool.is_loaded_everywhere(weights) or await self._load(weights):
                 break

@@ -180,7 +180,7 @@ def _likeliest(values: list[list[list[float]]]) -> Likeliest:
 
 
 def load_workflow(reference: Json) -> None:
-    """Imports a workflow with what it needs, before a run's time begins."""
+    """Imports a workflow and its dependencies, before a run's time begins."""
     preload_tensors(_workflow(reference))
 
 

@@ -2,8 +2,8 @@
 
     python -m services.explorer.user_process.worker 7
 
-The argument is a file descriptor: on SIGUSR1 the process writes there what it is doing. A request
-has a `kind`: `load` imports the parts of a stage, `reward` scores an answer, `workflow` makes runs.
+The argument is a file descriptor: on SIGUSR1 the process writes its traceback there. A request has
+a `kind`: `load` imports the parts of a stage, `reward` scores an answer, `workflow` makes runs.
 During a workflow, lines with `call` ask the model, and lines with `reply` answer them. A request
 has a `number` that its answer has, too, with the `seconds` it took, and one with `begin_by` is not
 begun after that time.
@@ -31,7 +31,7 @@ Message = dict[str, Any]
 def bound_reward(request: Message) -> BoundReward:
     """Constructs the reward of a request.
 
-    Raises: UserError when there is none or it refuses its arguments, and its constructor's errors.
+    Raises: UserError when it is missing or refuses its arguments, and its constructor's errors.
     """
     ref: PartRef[RewardSource] = PartRef(**request["part"])
     return BoundReward(ref.resolve(REWARDS), request["args"], request["part"]["name"])
@@ -69,7 +69,7 @@ def _answer(handle: Callable[[Message], JsonObject], request: Message) -> JsonOb
 
 
 def _load(request: Message) -> JsonObject:
-    """Imports what the first run would import otherwise; a reward is constructed once."""
+    """Imports the parts of a stage before the first run; a reward is constructed once."""
     for part in request["parts"]:
         if "workflow" in part:
             # imports more than rewards need

@@ -54,7 +54,7 @@ class TaskRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskChanges:
-    """Changes to N rows; fields that are not given change nothing."""
+    """Changes to N rows; fields that are not given are ignored."""
 
     left_out: BoolVector | None = None
     """True for rows that must not be explored, [N]."""

@@ -53,7 +53,7 @@ def masked_sum(values: torch.Tensor, mask: torch.Tensor, axis: int | None = None
 
 
 def masked_mean(values: torch.Tensor, mask: torch.Tensor, axis: int | None = None) -> torch.Tensor:
-    """Returns their mean; 0 where none counts."""
+    """Returns the mean of the unmasked values, or 0 without any."""
     counts = mask.sum() if axis is None else mask.sum(dim=axis)
     if axis is None and values.requires_grad:
         AVERAGES_TOKENS.set(True)

@@ -27,7 +27,7 @@ _STATUS = {"length": "response_truncated", "prompt_truncated": "prompt_truncated
 UNSET = frozenset(
     {"token_level_reward", "chosen", "rejected", "multi_modal_inputs", "routed_experts", "tools"}
 )
-"""Fields that experiences of rollouts do not have; setting one would change nothing."""
+"""Fields that experiences of rollouts do not have; setting one would have no effect."""
 
 
 class FieldNotSet(UserError, AttributeError):
@@ -104,7 +104,7 @@ class OperatedExperience:
         return (body.chosen if isinstance(body, types.Pair) else body).action_mask
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuses a field that nothing would read; others may be added."""
+        """Refuses fields that are never read; others may be added."""
         if name in RECORDED or name in UNSET:
             raise FieldNotSet(
                 f"`{name}` of an experience was set by an operator or a group advantage, which "
@@ -127,7 +127,7 @@ class OperatedExperience:
     def advantage(self) -> float:
         """The advantage, one number for all tokens.
 
-        Raises: UserError when there is none, tokens differ, or some are masked.
+        Raises: UserError when it is missing, tokens differ, or some are masked.
         """
         if self.advantages is None:
             raise UserError("an experience was returned without `advantages`: set them, or drop it")
@@ -135,7 +135,7 @@ class OperatedExperience:
             return 0.0
         values = np.asarray(self.advantages, dtype=np.float64).reshape(-1)
         if len(values) and np.ptp(values) and len(values) == len(self._recorded_mask()):
-            values = values[self._recorded_mask()]  # those of other tokens train nothing
+            values = values[self._recorded_mask()]  # other tokens are not trained on
         if not len(values):
             return 0.0
         if np.ptp(values) > 1e-6 * max(1.0, float(np.abs(values).max())):

@@ -1,4 +1,4 @@
-"""Checks the files of veRL's agent loops and tools that a taskset names, without importing veRL."""
+"""Checks the files of agent loops and tools that a taskset names, without importing veRL."""
 
 import ast
 import importlib.util
@@ -18,7 +18,7 @@ from trinity.user_code.columns import optional_column
 
 WORKFLOW = "verl_agent_workflow"
 TOOL_LOOP = "tool_agent"
-"""The one of veRL's loops that reads `multi_turn.format`."""
+"""The only loop of veRL that reads `multi_turn.format`."""
 _LOOPS = "verl.experimental.agent_loop"
 _REGISTERED = re.compile(r"^@register\(\s*[\"']([\w-]+)[\"']", re.MULTILINE)
 _PARSERS = re.compile(r"^@ToolParser\.register\(\s*[\"']([\w-]+)[\"']", re.MULTILINE)
@@ -54,7 +54,7 @@ def check_agents(taskset: ResolvedTaskset) -> None:
 
 
 def _named_file(section: dict[str, Any], key: str) -> Path | None:
-    """Returns a file that a section names, as veRL looks for it: here, then beside its package."""
+    """Returns a file that a section names: searched here, then next to veRL's package."""
     named = section[key.partition(".")[2]]
     if not named:
         return None
@@ -116,7 +116,7 @@ def _check_loops(file: Path) -> Iterator[tuple[str, list[Path]]]:
 
 
 def _used_loops(taskset: ResolvedTaskset, default: str) -> list[str]:
-    """Returns the loops of the first rows; none where the rows are not known here."""
+    """Returns the loops of the first rows; empty if the rows are not known here."""
     rows = () if taskset.task_pipeline is not None else sample_rows(taskset)
     names = (str(optional_column(row, "agent_name") or default) for row in rows)
     return list(dict.fromkeys(names))
@@ -136,7 +136,7 @@ def _check_names(used: Iterable[str], own: set[str]) -> None:
 
 
 def _registered_loops() -> set[str]:
-    """Returns the names of veRL's own loops, and of those that a plugin has registered."""
+    """Returns the names of veRL's loops, and of loops that plugins have registered."""
     loaded = sys.modules.get(f"{_LOOPS}.agent_loop")
     names = set(loaded._agent_loop_registry) if loaded is not None else set()  # noqa: SLF001
     return names | _names_in_verl(_REGISTERED)
@@ -151,7 +151,7 @@ def _names_in_verl(pattern: re.Pattern[str]) -> set[str]:
 def _check_class(dotted: str, where: str) -> list[Path]:
     """Returns the files that may hold a class.
 
-    Raises: UserError if no module of this name is found, or none has such a class.
+    Raises: UserError if no module of this name is found, or the class is missing.
     """
     module, _, name = dotted.rpartition(".")
     if not module:

@@ -73,8 +73,8 @@ def check_row_rewards(taskset: ResolvedTaskset) -> None:
 def check_rewards_of_rows(taskset: ResolvedTaskset, check: Callable[[str], None]) -> None:
     """Checks the rewards that the first rows name; later ones are looked up when they are run.
 
-    Raises: UserError when the column names a reward that `check` refuses, or a row names none and
-    the taskset has none.
+    Raises: UserError when the column names a reward that `check` refuses, or neither a row nor the
+    taskset names one.
     """
     key = taskset.format.reward_fn_key
     if not key or taskset.task_pipeline is not None:

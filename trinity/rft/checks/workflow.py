@@ -1,4 +1,4 @@
-"""Checks of a workflow's class: that it can be made, and that nothing it defines is left unused."""
+"""Checks that a workflow's class can be constructed, and that all its methods are called."""
 
 import inspect
 from abc import ABCMeta
@@ -23,7 +23,7 @@ NOT_CALLED: Mapping[type[Workflow], Mapping[str, str]] = {
         "format_prompt": "define `messages`",
     },
 }
-"""Methods that nothing calls in a workflow on one of these bases."""
+"""Methods that are never called in a workflow with one of these bases."""
 NOT_CALLED_BY_RULER: Mapping[str, str] = {
     "get_ruler_scores": "define `judge_messages`, or `run` with what `get_ruler_scores` does",
     "get_ruler_responses": "define `judge_messages`, or `run` with what it does",
@@ -35,7 +35,7 @@ OURS = ("trinity.workflows.", "trinity.rft.")
 
 
 def check_workflow(part: object, name: str) -> None:
-    """Raises UserError if a part is no workflow, cannot be made, or defines what is never called.
+    """Raises UserError if a part is no workflow, fails to construct, or has uncalled methods.
 
     A class that runs is one whose `run`, or with `is_async` `run_async`, is its own.
     """
@@ -66,7 +66,7 @@ def require_reward(taskset: ResolvedTaskset, *, needs_one: bool) -> None:
 
 
 def has_no_reward(part: type) -> bool:
-    """True for a workflow that takes its taskset's reward and has none of its own."""
+    """True for a workflow that has no reward itself and takes its taskset's."""
     return (
         issubclass(part, BaseSimpleWorkflow)
         and reward_of(part) is None

@@ -5,11 +5,11 @@ from typing import TypeVar
 ValueT = TypeVar("ValueT")
 
 
-def Deprecated(part: ValueT) -> ValueT:  # the name of theirs
+def Deprecated(part: ValueT) -> ValueT:  # Trinity-RFT's name
     """Returns a part as it is."""
     return part
 
 
-def Experimental(part: ValueT) -> ValueT:  # the name of theirs
+def Experimental(part: ValueT) -> ValueT:  # Trinity-RFT's name
     """Returns a part as it is."""
     return part

@@ -23,7 +23,7 @@ _BY_SUFFIX: Mapping[str, Statistic] = {
     "min": min,
     "last": lambda values: values[-1],
 }
-"""What a name that ends with `:sum` and so on asks for in place of the usual statistics."""
+"""Statistics that a suffix such as `:sum` of a name selects instead of the usual ones."""
 
 
 def aggregate_metrics(

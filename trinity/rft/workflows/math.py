@@ -16,7 +16,7 @@ EVALUATION = GenerationConfig(temperature=0.6, top_p=0.8, logprobs=0, n=1)
 
 
 def verify_math_answer(response_text: str, ground_truth: Any) -> tuple[float, dict[str, Any]]:
-    """Returns 1 if the last boxed answer is the truth, else 0, and what was compared."""
+    """Returns 1 if the last boxed answer is the truth, else 0, and both answers."""
     given, truth = last_boxed(response_text) or "", str(ground_truth)
     wanted = last_boxed(truth) or truth
     accuracy = float(is_right_answer(given, wanted))
@@ -113,7 +113,7 @@ class AsyncMathRMWorkflow(MathRMWorkflow):
 
 
 class MathEvalWorkflow(Workflow):
-    """The accuracy of the last boxed answer to the column `question`, with sampling of its own."""
+    """The accuracy of the last boxed answer to the column `question`, with its own sampling."""
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)

@@ -31,7 +31,7 @@ class MathRULERWorkflow(SimpleWorkflow):
     """
 
     def reset(self, task: Task) -> None:
-        """Takes the task, with reward and system prompt where it has none."""
+        """Takes the task; sets the default reward and system prompt if they are missing."""
         prepare_math_task(task)
         super().reset(task)
 
@@ -43,7 +43,7 @@ class MathRULERWorkflow(SimpleWorkflow):
         return _with_scores(answers, parse_scores(reply.response_text, len(answers)))
 
     def judge_messages(self, answers: Sequence[Experience]) -> list[dict[str, Any]]:
-        """Returns what the judge is asked."""
+        """Returns the judge's prompt."""
         numbered = [
             f"Answer {number}:\n{answer.response_text}" for number, answer in enumerate(answers, 1)
         ]

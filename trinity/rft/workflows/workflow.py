@@ -106,14 +106,14 @@ class BaseSimpleWorkflow(QuestionWorkflow):
 
 
 def reward_of(kind: type) -> object:
-    """Returns what a class defines as `reward_fn`, which comes before the taskset's; else None."""
+    """Returns the `reward_fn` of a class, which precedes the taskset's, or None."""
     return inspect.getattr_static(kind, "reward_fn", None)
 
 
 def set_reward(answer: Experience, parts: Any, run: int, reward: object) -> None:
     """Sets an answer's reward, its parts as metrics, and its run; awaits a reward that is async.
 
-    Raises: BadReward for what is no score, as rewards of ours (`as_parts`).
+    Raises: BadReward for an invalid score, like native rewards (`as_parts`).
     """
     parts = complete(parts)
     name = getattr(reward, "__name__", type(reward).__name__)
@@ -151,13 +151,13 @@ class MathWorkflow(SimpleWorkflow):
     """Asks for reasoning and result in tags; scored with `math_reward` by default."""
 
     def reset(self, task: Task) -> None:
-        """Takes the task, with reward and system prompt where it has none."""
+        """Takes the task; sets the default reward and system prompt if they are missing."""
         prepare_math_task(task)
         super().reset(task)
 
 
 def prepare_math_task(task: Task) -> None:
-    """Gives a task the reward and the system prompt of mathematics where it has none."""
+    """Sets the default reward and system prompt for mathematics if they are missing."""
     from trinity.rft.common.rewards import MathRewardFn  # has all graders
 
     if task.reward_fn is None:

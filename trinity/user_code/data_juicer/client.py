@@ -51,7 +51,7 @@ class DataJuicerClient:
         """Sends an Arrow stream through all operators; may be called from any thread.
 
         A server handles one call at a time. Calls of this process wait here for their turn, so that
-        none times out while the server is busy with another.
+        they do not time out while the server is busy with another call.
 
         Raises: Unavailable when the server does not answer, UserError when it refuses the request.
         """
@@ -203,7 +203,7 @@ def left_out(places_K: Sequence[int], size: int) -> numpy.typing.NDArray[numpy.b
 
 
 def statistics(rows: AnswerRows, places_K: Sequence[int], size: int) -> dict[str, FloatVector]:
-    """Returns the numeric statistics by name, [N] each; NaN where there is none."""
+    """Returns the numeric statistics by name, [N] each; NaN if missing."""
     numbers: dict[str, FloatVector] = {}
     for place, row in zip(places_K, rows, strict=True):
         for name, value in _stats(row.get(STATS)).items():

@@ -1,8 +1,8 @@
 """An HTTP server that runs Data-Juicer's operators, which are imported on first use.
 
-It runs with the Python of Data-Juicer's environment, which has its own pinned packages and none of
+It runs with the Python of Data-Juicer's environment, which has its own pinned packages and not
 ours. So it uses the standard library alone, cannot check certificates and tokens, and listens on
-loopback only. Tables travel as Arrow streams; nothing is pickled.
+loopback only. Tables travel as Arrow streams, without pickle.
 """
 
 import argparse
@@ -200,13 +200,13 @@ class DataJuicerHandler(BaseHTTPRequestHandler):
         return self.server.read_body(self.connection, self.rfile, int(length))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answers what is not HTTP; the standard library does it in HTML."""
+        """Answers requests that are not HTTP; the standard library would send HTML."""
         del explain
         self.close_connection = True
         self._send(code, _answer({"error": message or "the request is not HTTP"}))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Writes nothing: a client would write a line with each request."""
+        """Disables log lines: a client would write a line with each request."""
 
     def _send(self, status: int, answer: HttpAnswer) -> None:
         body, head = answer

@@ -53,7 +53,7 @@ class AdvantageFn(ABC):
 
     @classmethod
     def default_args(cls) -> dict[str, Any]:
-        """Returns the constructor's arguments where the user gives none."""
+        """Returns the defaults of the constructor's arguments."""
         return {}
 
     @classmethod
@@ -115,7 +115,7 @@ class _AdvantageRegistry:
     def get(self, module_key: str) -> type[AdvantageFn]:
         """Returns the class with this name; of a built-in one, as Trinity-RFT has it.
 
-        Raises: UserError when there is none.
+        Raises: UserError when there is no such class.
         """
         for own, function in (*_OF_GROUPS.items(), *_OF_TOKENS.items()):
             if function == module_key:

@@ -1,6 +1,6 @@
-"""Calls advantages of Trinity-RFT, and gives ours as classes of theirs.
+"""Calls advantages of Trinity-RFT, and exposes the built-in ones as Trinity-RFT's classes.
 
-Theirs are called on experiences in the buffer, or on a batch in the trainer.
+Trinity-RFT calls them on experiences in the buffer, or on a batch in the trainer.
 """
 
 import inspect
@@ -97,7 +97,7 @@ def _matrix(tensor: Any, batch: TokenBatch) -> FloatMatrix:
 
 
 class _Columns(dict[str, Any]):
-    """Tensors by name; a missing one is told with those that are there."""
+    """Tensors by name; the error for a missing one lists the others."""
 
     def __missing__(self, name: str) -> Any:
         raise UserError(
@@ -162,7 +162,7 @@ def adapt_advantage(name: str, source: type) -> AdaptedPart | type:
 
 
 class _BuiltInGroupAdvantage(GroupAdvantage):
-    """An advantage of ours, of experiences."""
+    """A built-in advantage that is computed on experiences."""
 
     function_name: str
 
@@ -189,7 +189,7 @@ class _BuiltInGroupAdvantage(GroupAdvantage):
     def calculate_group_advantage(
         self, group_id: str, exps: list[Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Sets the advantages of a group; drops what the function leaves out."""
+        """Sets the advantages of a group; drops experiences that the function leaves out."""
         del group_id
         exps = ordered(exps)
         function = ADVANTAGES.built_in(type(self).function_name)
@@ -211,7 +211,7 @@ class _BuiltInGroupAdvantage(GroupAdvantage):
 
 
 class _BuiltInTokenAdvantage(AdvantageFn):
-    """An advantage of ours, of a trainer's batch."""
+    """A built-in advantage that is computed on a trainer's batch."""
 
     function_name: str
 

@@ -24,7 +24,7 @@ class EntropyLossFn(ABC):
 
     @classmethod
     def default_args(cls) -> dict[str, Any]:
-        """Returns the constructor's arguments where the user gives none."""
+        """Returns the defaults of the constructor's arguments."""
         return {"entropy_coef": 0.0}
 
 

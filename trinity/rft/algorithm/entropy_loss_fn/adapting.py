@@ -1,4 +1,4 @@
-"""Calls entropy losses of Trinity-RFT on part of a batch, and gives ours as classes of theirs."""
+"""Calls entropy losses of Trinity-RFT on part of a batch, and exposes the built-in ones."""
 
 import inspect
 from functools import lru_cache
@@ -52,7 +52,7 @@ def adapted_entropy_loss(name: str, source: type) -> AdaptedEntropyLoss | type:
 
 
 class _BuiltInEntropyLoss(EntropyLossFn):
-    """The mean entropy of all rows, of those that are no expert's, or none."""
+    """The mean entropy of all rows, or of rows other than an expert's, or no entropy."""
 
     function_name: str
 

@@ -71,7 +71,7 @@ class KLFn(ABC):
 
     @classmethod
     def default_args(cls) -> dict[str, Any]:
-        """Returns the constructor's arguments where the user gives none."""
+        """Returns the defaults of the constructor's arguments."""
         return {"adaptive": False, "kl_coef": 0.001}
 
 

@@ -1,4 +1,4 @@
-"""Calls estimators of Trinity-RFT, and gives ours as classes of theirs."""
+"""Calls KL estimators of Trinity-RFT, and exposes the built-in ones as Trinity-RFT's classes."""
 
 from functools import lru_cache
 from typing import Any
@@ -32,10 +32,10 @@ class AdaptedKl(AdaptedPart):
 
 
 def adapted_kl(name: str, source: type) -> AdaptedKl | type:
-    """Makes a part of a class; one that is no estimator stays as it is.
+    """Adapts a class of Trinity-RFT; a class that is no estimator is returned unchanged.
 
-    Raises: UserError when it defines what the trainer never calls, or has arguments of its own that
-    must be given.
+    Raises: UserError when it defines a method that the trainer never calls, or has required
+    arguments.
     """
     del name
     if not issubclass(source, KLFn):
@@ -54,7 +54,7 @@ def adapted_kl(name: str, source: type) -> AdaptedKl | type:
 
 
 class _BuiltInKl(KLFn):
-    """An estimator of ours."""
+    """A built-in estimator."""
 
     function_name: str
 

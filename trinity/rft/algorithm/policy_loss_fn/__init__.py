@@ -38,7 +38,7 @@ _BUILT_IN: Mapping[str, str] = {
     "TOPRPolicyLossFn": "topr",
     "sPPOPolicyLossFn": "sppo",
 }
-"""Classes of Trinity-RFT, each around a function of ours."""
+"""Trinity-RFT's class names of built-in functions."""
 
 
 class PolicyLossFnMeta(ABCMeta):
@@ -93,7 +93,7 @@ class PolicyLossFn(ABC, metaclass=PolicyLossFnMeta):
     @classmethod
     @abstractmethod
     def default_args(cls) -> dict[str, Any]:
-        """Returns the constructor's arguments where the user gives none."""
+        """Returns the defaults of the constructor's arguments."""
 
 
 def adapt_policy_loss(name: str, source: type) -> object:

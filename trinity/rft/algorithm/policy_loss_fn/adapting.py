@@ -1,7 +1,7 @@
-"""Calls losses of Trinity-RFT on part of an optimizer batch, and gives ours as classes of theirs.
+"""Calls losses of Trinity-RFT on part of an optimizer batch, and exposes the built-in ones.
 
-Their result is one number for the part, a mean by their own rule. It counts by the part's share of
-the whole batch's tokens, or rows, so that parts add up to the batch.
+A loss returns one number for the part, a mean by its own rule. It counts by the part's share of the
+whole batch's tokens, or rows, so that parts add up to the batch.
 """
 
 import inspect
@@ -163,7 +163,7 @@ def _is_number(value: object) -> bool:
 
 
 class BuiltInLoss(PolicyLossFn):
-    """A loss of ours that takes named tensors: the rows of a call count as a whole batch."""
+    """A built-in loss that takes named tensors: the rows of a call count as a whole batch."""
 
     function_name: str
 

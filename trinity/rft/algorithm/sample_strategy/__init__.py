@@ -1,4 +1,4 @@
-"""Sample strategies as Trinity-RFT has them: classes that stand for a strategy of ours.
+"""Trinity-RFT's sample strategies: classes that stand for a built-in strategy.
 
 @SAMPLE_STRATEGY.register_module("half_experts")
 class HalfExperts(MixSampleStrategy):
@@ -35,7 +35,7 @@ class SampleStrategy(ABC):
     @classmethod
     @abstractmethod
     def default_args(cls) -> dict[str, Any]:
-        """Returns the arguments where the user gives none."""
+        """Returns the defaults of the arguments."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -58,15 +58,15 @@ class DefaultSampleStrategy(SampleStrategy):
 
     @classmethod
     def default_args(cls) -> dict[str, Any]:
-        """Returns the arguments where the user gives none."""
+        """Returns the defaults of the arguments."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns nothing: the database has the state."""
+        """Returns an empty dict: the state is in the database."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Does nothing: the database has the state."""
+        """Ignores the state: it is in the database."""
 
 
 class WarmupSampleStrategy(DefaultSampleStrategy):
@@ -86,7 +86,7 @@ class MixSampleStrategy(DefaultSampleStrategy):
 
     @classmethod
     def default_args(cls) -> dict[str, Any]:
-        """Returns the arguments where the user gives none."""
+        """Returns the defaults of the arguments."""
         return {"expert_data_ratio": 0.5, "sft_dataset_name": "sft_dataset"}
 
 
@@ -106,7 +106,7 @@ def _reward(experience: Any) -> float:
 
 
 class AdaptedStrategy(AdaptedPart):
-    """A class that stands for a strategy of ours."""
+    """A class that stands for a built-in strategy."""
 
     filled_in = frozenset({"buffer_config"})
     input_type = ""

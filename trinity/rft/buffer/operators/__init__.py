@@ -33,7 +33,7 @@ class ExperienceOperator(ABC):
         """Returns the experiences that stay, changed or not, and metrics."""
 
     def close(self) -> None:  # noqa: B027 - users may define it
-        """Releases what the operator holds."""
+        """Releases the operator's resources."""
 
 
 class ExperienceOperatorV1(ABC):
@@ -44,7 +44,7 @@ class ExperienceOperatorV1(ABC):
     def set_auxiliary_model(
         self, auxiliary_models: Mapping[str | int, list[Any]] | None = None
     ) -> None:
-        """Sets the models; there are none here."""
+        """Sets the models, an empty mapping here."""
         self.auxiliary_models = auxiliary_models or {}
 
     async def prepare(self) -> None:  # noqa: B027 - users may define it
@@ -55,7 +55,7 @@ class ExperienceOperatorV1(ABC):
         """Returns the experiences that stay, changed or not, and metrics."""
 
     async def close(self) -> None:  # noqa: B027 - users may define it
-        """Releases what the operator holds."""
+        """Releases the operator's resources."""
 
 
 def __getattr__(name: str) -> Any:

@@ -84,7 +84,7 @@ def _processed(operator: Any, exps: list[OperatedExperience]) -> tuple[object, d
 
 
 async def _prepared(operator: ExperienceOperatorV1, exps: list[Any]) -> Any:
-    """Prepares and calls it; each call has an event loop of its own."""
+    """Prepares and calls it; each call has a new event loop."""
     if not vars(operator).get("_is_prepared"):
         await operator.prepare()
         vars(operator)["_is_prepared"] = True
@@ -141,7 +141,7 @@ def _uses_models(source: type) -> bool:
 
 
 class _BuiltInOperator(ExperienceOperator):
-    """An operator of ours that takes experiences."""
+    """A built-in operator that takes experiences."""
 
     function_name: str
 

@@ -28,7 +28,7 @@ class PriorityFunction(ABC):
 
     @classmethod
     def default_config(cls) -> dict[str, Any]:
-        """Returns the constructor's arguments where the user gives none."""
+        """Returns the defaults of the constructor's arguments."""
         return {}
 
 

@@ -30,7 +30,7 @@ _SCORE = 0.1
 
 
 class FormatReward(RewardFn):
-    """Plus 0.1 if the response begins with what the pattern matches, else minus 0.1."""
+    """Plus 0.1 if the beginning of the response matches the pattern, else minus 0.1."""
 
     def __init__(self, pattern: str | None = None) -> None:
         super().__init__()

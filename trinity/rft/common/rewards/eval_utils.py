@@ -27,13 +27,13 @@ def simple_answer_parser(response: str) -> str:
 
 
 def find_boxed_answer(raw_answer: str, timeout: float = 10) -> str | None:
-    r"""Returns the content of the last `\boxed{}`; None if there is none."""
+    r"""Returns the content of the last `\boxed{}`, or None."""
     del timeout
     return last_boxed(raw_answer)
 
 
 def last_boxed_only_string(string: str) -> str | None:
-    r"""Returns the last `\boxed{}` with its braces; None if there is none."""
+    r"""Returns the last `\boxed{}` with its braces, or None."""
     inside = last_boxed(string)
     return None if inside is None else f"\\boxed{{{inside}}}"
 
@@ -90,7 +90,7 @@ def validate_think_pattern(text: str) -> bool:
 
 
 def parse_with_timeout(pred: str, parsing_timeout: int = 5, **kwargs: Any) -> list[str]:
-    """Returns an answer as `verify_with_timeout` takes it; both have a time limit of their own."""
+    """Returns an answer for `verify_with_timeout`; each of the two has a time limit."""
     del parsing_timeout, kwargs
     return [pred]
 
@@ -131,7 +131,7 @@ def _in_braces(found: re.Match[str]) -> str:
 
 
 def extract_solution(solution_str: str) -> str | None:
-    """Returns the last answer in the last line; None if there is none."""
+    """Returns the last answer in the last line, or None."""
     answers = tagged(solution_str.split("\n")[-1], "answer")
     return answers[-1].strip() if answers else None
 

@@ -1,4 +1,4 @@
-"""Workflows by Trinity-RFT's import paths; further ones are loaded when they are asked for."""
+"""Workflows by Trinity-RFT's import paths; further ones are loaded on access."""
 
 from trinity.plugins import WORKFLOWS
 from trinity.rft.import_hook import resolve
