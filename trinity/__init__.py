@@ -1,4 +1,4 @@
-"""Reinforcement fine-tuning of language models: what users import and extend."""
+"""Reinforcement fine-tuning of language models: the API for users."""
 
 import sys
 

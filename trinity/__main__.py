@@ -10,7 +10,7 @@ MAX_CAUSES = 3
 
 
 def main() -> None:
-    """Entry point; a file that hides a module of a command's is named in place of a traceback."""
+    """Entry point; if a file hides a command's module, prints its name instead of a traceback."""
     try:
         check_interpreter()
         _run_command()
@@ -24,7 +24,7 @@ def _run_command() -> None:
         from trinity.cli.main import main as run
 
         run()
-    except (ImportError, AttributeError) as error:  # what a module of another meaning leads to
+    except (ImportError, AttributeError) as error:  # a file may hide a module
         if causes := list(hiding_files()):
             found = "; ".join(causes[:MAX_CAUSES])
             raise UserError(f"{found} ({type(error).__name__}: {error})") from error

@@ -70,7 +70,7 @@ class NotFound(RpcError):
 
 
 class PreconditionFailed(RpcError):
-    """The state does not allow the request; repeating it changes nothing."""
+    """The state does not allow the request; repeating it does not help."""
 
 
 class Superseded(RpcError):

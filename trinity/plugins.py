@@ -113,7 +113,7 @@ class Registry(Generic[ValueT]):
     `absent` is the dotted path of a table of Absent by name; a plugin may take such a name.
     `adapter` is the dotted path of a function that makes a part of a class that was
     written for Trinity-RFT; such a class may also take the name of a built-in part. It is called
-    when the part is asked for: one that cannot be used here does not keep its file from loading.
+    on first use of the part: a class that cannot be used here does not keep its file from loading.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Registry(Generic[ValueT]):
         return value_at(self._absent) if self._absent else {}
 
     def register(self, name: str, part: ValueT, *, force: bool = False) -> None:
-        """Registers `part` under a name; a file that runs again, by another path, changes nothing.
+        """Registers `part` under a name; ignores it if its file runs again, by another path.
 
         Raises: UserError when the name is taken by another part.
         """
@@ -181,7 +181,7 @@ class Registry(Generic[ValueT]):
     ) -> ValueT | Callable[[ValueT], ValueT]:
         """Registers a class or function; without one, returns a decorator that does.
 
-        Without a name it has its own. `lazy` changes nothing, as in Trinity-RFT.
+        The default name is its `__name__`. `lazy` is ignored, as in Trinity-RFT.
         """
         del lazy
 
@@ -233,13 +233,13 @@ class Registry(Generic[ValueT]):
         return sorted(self._sources.keys() | self._builtins.keys())
 
     def is_registered(self, key: str) -> bool:
-        """Returns true for a registered name; a dotted path is none."""
+        """Returns true for a registered name, and false for a dotted path."""
         return key in self._sources or key in self._builtins
 
     def get(self, key: str) -> ValueT:
         """Returns the part with this name or at this dotted path.
 
-        Raises: UserError when there is none; it lists the names that are close.
+        Raises: UserError, with similar names, when there is no such part.
         """
         if key in self._sources:
             return self._of_user(key)
@@ -290,7 +290,7 @@ class Registry(Generic[ValueT]):
         return self._resolved[path]
 
     def _of_plugin(self, path: str) -> ValueT:
-        """Returns what a file of a plugin folder defines itself."""
+        """Returns a part that is defined in a plugin folder."""
         module_name, _, name = path.rpartition(".")
         wanted = f"{self.name} {path!r}"
         if (file := plugin_file(module_name)) is not None:
@@ -336,7 +336,7 @@ REWARDS: "Registry[RewardSource]" = Registry(
 
 
 def value_at(path: str) -> Any:
-    """Returns what stands at a dotted path of ours, imported when it is first needed."""
+    """Returns the value at a dotted path, importing its module if necessary."""
     module, _, name = path.rpartition(".")
     return vars(importlib.import_module(module))[name]
 
@@ -406,7 +406,7 @@ def get_logger(name: str | None = None, level: int | None = None, **_: object) -
 
 
 def load_plugins(directories: Iterable[str | Path]) -> None:
-    """Imports every `*.py` of these folders, so that their parts are registered; none with `__`.
+    """Imports every `*.py` of these folders, but those with `__` in front, to register their parts.
 
     Raises: UserError naming the file and line of a plugin that cannot be imported.
     """
@@ -477,7 +477,7 @@ def load_file(path: Path) -> ModuleType:
 
 
 def _explain(error: BaseException) -> str:
-    """Describes an error with the innermost line of a user's file that led to it."""
+    """Describes an error with the innermost line in a user's file that led to it."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}: {error.msg}"
     frames = traceback.extract_tb(error.__traceback__)

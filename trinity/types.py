@@ -365,7 +365,7 @@ class Experience:
 
     @property
     def logprobs(self) -> Any:
-        """Log-probabilities of the response's tokens, [R] float32; None if nothing gave them."""
+        """Log-probabilities of the response's tokens, [R] float32; None if they are missing."""
         is_without = self.lacks_logprobs or isinstance(self.body, Pair)
         return None if is_without else tensor_of(self.sequence.rollout_logprobs)
 
@@ -434,7 +434,7 @@ class Experience:
         return {name: getattr(self, name) for name in names}
 
     def check_fields(self) -> None:
-        """Raises UserError for a field that was set and that nothing would read."""
+        """Raises UserError for a field that is set but not read."""
         for name, advice in NOT_TRAINED.items():
             if getattr(self, name) is not None:
                 raise UserError(f"an experience has `{name}`, which is not read: {advice}")
@@ -478,7 +478,7 @@ def _of_pair(prompt_P: IntArray, answer: Any, prompt_text: str) -> Sequence:
 
 
 def _copied(body: Sequence | Pair) -> Sequence | Pair:
-    """Returns a body with arrays of its own."""
+    """Returns a body with copies of its arrays."""
     if isinstance(body, Pair):
         return copy.deepcopy(body)
     arrays = ("tokens", "action_mask", "rollout_logprobs")

@@ -126,7 +126,7 @@ def _located(error: str, stages: Sequence[StagePlan], reading: ParsedConfig) -> 
 
 
 def _wrong_keys(sentence: str, stage: StagePlan, name: str) -> Iterator[str]:
-    """Yields keys that may hold what the sentence complains of, the likeliest first."""
+    """Yields keys that may have caused the error, the likeliest first."""
     above = "buffer.explorer_input"
     own = stage.config.buffer.explorer_input
     written = dict(own.written())

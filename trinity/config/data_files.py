@@ -71,12 +71,12 @@ def find_data_files(
     subset_name: str | None = None,
     tree: FileTree = OWN_FILES,
 ) -> tuple[Path, ...]:
-    """The files in order. A single file is its own split.
+    """Returns the files in order. A single file is its own split.
 
-    In a directory: what `datasets` saved there; else the subdirectory named like the split; else
-    files whose names hold the split as a word, in it or in its folder `data`; else, for `train`,
-    all if no name holds a split. Shards as on the hub (`data/train-00000-of-00002.parquet`) are
-    read without what is beside them.
+    In a directory: the files saved there by `datasets`; else the subdirectory named like the split;
+    else files with the split as a word in their names, in it or in its folder `data`; else, for
+    `train`, all files if no name contains a split. If there are shards as on the hub
+    (`data/train-00000-of-00002.parquet`), other files are ignored.
     """
     root = Path(path)
     if tree.is_file(root):
@@ -144,10 +144,10 @@ def _files_of_split(root: Path, directory: Path, split: str, tree: FileTree) -> 
 
 
 def _of_one_place(directory: Path, files: tuple[Path, ...], split: str) -> tuple[Path, ...]:
-    """Leaves out what a folder holds beside the shards of the hub in its folder `data`.
+    """Keeps only the shards named as on the hub in the folder `data`, if there are any.
 
-    Raises: UserError when it holds the split as files of several kinds, here and in `data`. A
-        loader of Hugging Face's would read one of the kinds only.
+    Raises: UserError when the split has files of several kinds, here and in `data`. Hugging Face's
+        loader would read only one of the kinds.
     """
     shard = re.compile(rf"{re.escape(split)}-\d{{5}}-of-\d{{5}}\b", re.IGNORECASE)
     below = tuple(file for file in files if file.parent != directory)
@@ -169,7 +169,7 @@ def unread_sentence(
     subset_name: str | None = None,
     tree: FileTree = OWN_FILES,
 ) -> str:
-    """Returns a sentence about files beside shards in `data` that are not read, if any."""
+    """Returns a sentence about files that are not read because `data` has shards, if any."""
     directory = Path(path, subset_name or "")
     if not found or any(file.parent != directory / "data" for file in found):
         return ""
@@ -194,9 +194,9 @@ def _kind(file: Path) -> str:
 
 
 def _each_once(files: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Leaves out what is there uncompressed, too.
+    """Leaves out compressed files that also exist uncompressed.
 
-    Raises: UserError when a file is there in two kinds, most likely with the same rows.
+    Raises: UserError when a file exists in two kinds, most likely with the same rows.
     """
     plain = tuple(file for file in files if file.with_suffix("") not in files)
     by_stem: dict[str, Path] = {}

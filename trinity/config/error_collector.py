@@ -69,7 +69,7 @@ class ErrorCollector:
 
     @property
     def text(self) -> str:
-        """A line for each collected error; empty if there is none."""
+        """A line for each collected error; empty without errors."""
         return "\n".join(dict.fromkeys(self._errors))
 
     def raise_all(self) -> None:

@@ -1,4 +1,4 @@
-"""The modes in which a key acts: the others read it and do nothing with it.
+"""The modes in which a key acts; other modes accept and ignore it.
 
 modes_of("synchronizer.sync_offset")  # ("both", "explore")
 """

@@ -1,8 +1,9 @@
 """Decides whether the Python code that comes with a model may run in this process.
 
-The explorer and the trainer hold the credentials of their tenant, and code of a model could read
-them. So the operator decides, in the environment of the process; without credentials there is
-nothing to protect, and the one who starts a run on loopback may as well import the code.
+The explorer and the trainer hold the credentials of their tenant, and a model's code could read
+them. So the operator decides, by a variable in the environment of the process. Without credentials
+there are no secrets to protect, and a person who starts a run on loopback could import the code
+anyway.
 """
 
 import logging

@@ -1,6 +1,6 @@
-"""Rows of training data as conversations: what is wrong with one is known before any model is.
+"""Training rows as conversations, checked without a model.
 
-read_sft_row(row, form, where="row 3")  # raises UserError naming the column and what it lacks
+read_sft_row(row, form, where="row 3")  # raises UserError naming the column and the error
 """
 
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ def check_training_row(
 ) -> PromptRow | None:
     """Checks all that can be known of a row without a tokenizer; returns its prompt and answers.
 
-    Raises: UserError naming the row, its column and what it lacks.
+    Raises: UserError naming the row, its column and the error.
     """
     match schema:
         case "cpt":

@@ -133,7 +133,7 @@ class FunctionRunner:
     ) -> list[Any]:
         """Calls the function on each part in order; a result that is a text is the call's error.
 
-        `read` loads the samples of which it reads more than what it was given.
+        `read` loads whole samples when the function needs more than their given fields.
 
         The result may be shorter than `parts`; the others were not tried. It ends after a part that
         ends the process or takes too long, which gets that as its error, when the turn is over, and
@@ -190,7 +190,7 @@ class FunctionRunner:
     ) -> dict[str, Any]:
         """Returns the answer to a call, during which the function may read whole samples.
 
-        Loading them takes nothing of its time.
+        Loading them does not count towards its time limit.
         """
         left = self._limit_seconds
         while True:

@@ -16,7 +16,7 @@ MAX_WORKERS = 4
 
 
 def reader_environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Returns the variables of a process of ours that reads what a tenant names."""
+    """Returns the environment of a process that reads data named by a tenant."""
     return {name: value for name, value in given.items() if not name.startswith(OUR_PREFIX)}
 
 
@@ -55,10 +55,10 @@ class TenantWorkers:
     async def ask(
         self, tenant: str, request: Mapping[str, Any], limit_seconds: float
     ) -> dict[str, Any]:
-        """Returns the answer of the tenant's process, which is started if there is none.
+        """Returns the answer of the tenant's process, and starts the process if necessary.
 
-        Raises: WorkerFailed if there is no answer, and no process any more; UserError where this
-        machine allows none.
+        Raises: WorkerFailed if there is no answer: the process is then killed; UserError if this
+        machine does not allow the process.
         """
         worker = self._workers.pop(tenant, None) or await self._start(tenant)
         self._workers[tenant] = worker  # the last one: it is idle for the shortest time
@@ -96,9 +96,9 @@ class TenantWorkers:
 
 
 def first_line(error: str) -> str:
-    """Returns the first line of the error of a user's function.
+    """Returns the first line of an error from a user's function.
 
-    A variable that this process has and the function does not see is told with the way to it.
+    If it lacks a variable of this process, the line also says how to make the variable visible.
     """
     line = sanitize_text(error.strip().split("\n")[0]) or "it failed without a message"
     missing = _MISSING_KEY.search(line)

@@ -61,7 +61,7 @@ class StdoutToLog:
         return len(text)
 
     def flush(self) -> None:
-        """Does nothing: no text is buffered."""
+        """Has no effect: text is not buffered."""
 
     def isatty(self) -> bool:
         """Returns False: libraries ask before they choose colours."""
@@ -75,7 +75,7 @@ def main(load_parts: Callable[[], ModelParts] = load_model_parts) -> int:
     parts = load_parts()
     from services.trainer.collectives import join_gang
 
-    # Ray, which verl imports, adds fields of its own.
+    # Ray, imported by verl, adds fields to log records.
     logging.setLogRecordFactory(logging.LogRecord)
     parts.make_deterministic(default_num_threads())
     ranks = join_gang(GANG_TIMEOUT)

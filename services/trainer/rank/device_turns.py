@@ -47,14 +47,14 @@ class RankTurns(Protocol):
         """Returns a block in which the learner is on the device."""
 
     def give_back(self, learner: StageLearner) -> None:
-        """Has the learner leave a device that was kept; else does nothing."""
+        """Has the learner leave the device if it was kept there."""
 
     def show_life(self) -> None:
         """Shows that the work goes on."""
 
 
 class OwnDevice:
-    """The turns of a rank with a device of its own: they never end."""
+    """The turns of a rank that does not share its device: they never end."""
 
     is_kept = False
 
@@ -64,24 +64,24 @@ class OwnDevice:
 
     @contextmanager
     def on_device(self, learner: StageLearner, reason: str) -> Iterator[None]:
-        """Does nothing: the learner is there."""
+        """Enters at once: the learner is always on the device."""
         del learner, reason
         yield
 
     def give_back(self, learner: StageLearner) -> None:
-        """Does nothing."""
+        """Has no effect: the learner stays on the device."""
 
     def show_life(self) -> None:
-        """Does nothing."""
+        """Has no effect: the device is not shared."""
 
 
 class SharedDevice:
     """The turns of a rank that shares its device with the engine.
 
-    Between turns the learner's weights, gradients and optimizer are in the host's memory. The
-    kernel's lock is what excludes the engine; the synchronizer is told, and tells the explorer to
-    let the engine sleep. With `keeps_device` the learner stays there after its work, for stages in
-    which no engine waits for it, until another process shows that it wants the device.
+    Between turns the learner's weights, gradients and optimizer are in the host's memory. A lock of
+    the kernel excludes the engine; reports to the synchronizer make the explorer put the engine to
+    sleep. With `keeps_device` the learner stays there after its work, for stages in which no engine
+    waits for it, until another process shows that it wants the device.
 
         turns = SharedDevice(path, synchronizer=client, stop=stop, waits=waits, silence_seconds=60)
         learner = turns.build(make_learner)
@@ -151,14 +151,14 @@ class SharedDevice:
             self._report(RankTurnState.RELEASED, holder)
 
     def give_back(self, learner: StageLearner) -> None:
-        """Has the learner leave a device that was kept; else does nothing."""
+        """Has the learner leave the device if it was kept there."""
         if self.is_kept:
             self.is_kept = False
             self._leave_and_release(learner)
             self._report(RankTurnState.RELEASED, Holder.of_this_process(ROLE, KEPT))
 
     def _keep(self) -> None:
-        """Leaves the learner where it is, which people are told."""
+        """Leaves the learner on the device, and reports it."""
         self.is_kept = True
         self._show_holder(Holder.of_this_process(ROLE, KEPT))
 

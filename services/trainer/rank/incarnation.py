@@ -54,7 +54,7 @@ def begin_incarnation(
 ) -> Incarnation:
     """Fences off the previous life and chooses the newest checkpoint that verifies. Collective.
 
-    Chooses none if nothing is resumed.
+    Without `resumes`, no checkpoint is chosen.
     """
     message, chosen = b"", NO_CHECKPOINT
     if ranks.is_first:

@@ -115,7 +115,7 @@ class RankLink:
             self._channels = channels
 
     def interrupt_on_save(self, interrupt_poll: Callable[[], None]) -> None:
-        """Registers what ends the current stage's long poll for a batch."""
+        """Registers a function that interrupts the current stage's long poll for a batch."""
         self._interrupt_poll = interrupt_poll
 
     def send_event(self, event: Event) -> None:

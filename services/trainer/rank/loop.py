@@ -82,7 +82,7 @@ def _per_token(metrics: Mapping[str, float], num_tokens: float) -> dict[str, flo
 
 
 class AsyncPublish:
-    """Publishes and reports one step at a time, in order; `in_background` in a thread of its own.
+    """Publishes and reports one step at a time, in order; in a thread if `in_background`.
 
     At most one step's work is open while the next step is trained. Code that waits for something
     else calls `raise_if_failed` meanwhile, so that an error surfaces at once.
@@ -103,7 +103,7 @@ class AsyncPublish:
     def submit(self, work: Callable[[], None]) -> None:
         """Starts the work once the previous work is done.
 
-        Raises: what the previous work raised, or this work where it is done at once.
+        Raises: the error of the previous work, or of this work if it is done at once.
         """
         self.wait()
         if self._executor is None:
@@ -112,21 +112,21 @@ class AsyncPublish:
             self._open = self._executor.submit(work)
 
     def raise_if_failed(self) -> None:
-        """Raises: what the open work has raised, if it is done."""
+        """Raises the error of the open work, if it has failed."""
         if self._open is not None and self._open.done():
             self.wait()
 
     def wait(self) -> None:
         """Waits until no work is open.
 
-        Raises: what it raised.
+        Raises: the error of that work.
         """
         work, self._open = self._open, None
         if work is not None:
             work.result()
 
     def shutdown_executor(self) -> None:
-        """Accepts no more work; what is open ends by itself, or with its channel."""
+        """Accepts no more work; open work ends by itself, or with its channel."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
@@ -356,7 +356,7 @@ class TrainingLoop:
         return step % self._interval == 0 or self._is_last(step)
 
     def _version_to_republish(self) -> int:
-        """Returns the newest version due by recorded steps, or the newest that was asked for."""
+        """Returns the newest version due by recorded steps, or the newest requested one."""
         life = self._deps.life
         if self._publishes_on_request:
             return max(life.last_published_version, 0)

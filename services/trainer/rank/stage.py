@@ -285,7 +285,7 @@ class RankStageSetup:
         return None
 
     def _critic_directory(self, start: Path) -> Path:
-        """Returns the actor's start, unless the user gave the critic a model of its own."""
+        """Returns the actor's start, unless the user configured a model for the critic."""
         path = self._plan.critic_model_path
         if path is None or not self._plan.config.model.critic_model_path:
             return start
@@ -397,9 +397,9 @@ def _plan_of(order: StageOrder) -> StagePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointEvaluation:
-    """One life of the trainer in mode bench: nothing is trained.
+    """One life of the trainer in mode bench: it publishes checkpoints for evaluation.
 
-    A later life is told only of checkpoints that are not evaluated yet, and of the newest.
+    A later life gets only the checkpoints that are not evaluated yet, and the newest.
     """
 
     ranks: Ranks

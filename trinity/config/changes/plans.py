@@ -137,7 +137,7 @@ class PlanChange:
 
     @property
     def is_recorded(self) -> bool:
-        """True if it changes what comes out of the steps that follow."""
+        """True if it changes the results of later steps."""
         return self.kind is ChangeKind.EXPERIMENT or self.rounds
 
     def __str__(self) -> str:
@@ -215,7 +215,7 @@ def compare_plans(
 
 
 def _stages_passed(plan: ExperimentPlan) -> list[str]:
-    """Returns the stages before the last one that has begun, by what they left."""
+    """Returns the stages before the last started stage, judged by their directories."""
     stages = [stage.name for stage in plan.stages]
     begun = [i for i, name in enumerate(stages) if (plan.job_path / "stages" / name).is_dir()]
     return stages[: max(begun, default=0)]
@@ -352,7 +352,7 @@ def _adjusted(
 
 
 def _idle_reason(name: str, before: StagePlan, now: StagePlan) -> str:
-    """Returns the reason for which the key does nothing in both plans; empty if it may act."""
+    """Returns the reason why the key has no effect in both plans; empty if it may act."""
     if now.mode == before.mode and now.mode not in modes_of(name):
         return f"nothing reads it in mode {now.mode}"
     for key, (is_on, why) in SWITCHES.items():
@@ -430,7 +430,7 @@ def _place(source: ResolvedRows) -> dict[str, JsonValue]:
 
 
 def _sources(plan: StagePlan) -> Iterator[tuple[str, ResolvedRows]]:
-    """Yields what a stage reads rows from, by its key."""
+    """Yields the key and the plan of each source of rows of a stage."""
     written = (place for place, _ in plan.config.buffer.explorer_input.written())
     for place, taskset in zip(written, plan.tasksets, strict=False):
         yield f"{_TASKSETS}{place}", taskset

@@ -20,7 +20,7 @@ _OF_ROWS = (".path", "].path")
 
 
 def check_addresses(config: Config) -> None:
-    """Raises UserError for each path that is an address which nothing here can read or write."""
+    """Raises UserError with a line for each path that is an unsupported address."""
     given = config.buffer.explorer_input
     said = [_complaint(key, value) for key, value in _paths(config, "")]
     said += [_not_a_file(key, tasks) for key, tasks in given.written()]

@@ -60,7 +60,7 @@ def _override_config_differs_from_engine(stage: StagePlan) -> Iterator[str]:
 
 
 def _models_bring_code(stage: StagePlan) -> Iterator[str]:
-    """Code of a model can read what the process holds."""
+    """Model code can read all data of the process."""
     wanting = [(stage.model_path, stage.config.model.trust_remote_code)]
     wanting += [(m.model_path, m.engine.trust_remote_code) for m in stage.auxiliary_models]
     for path in sorted({path for path, wants in wanting if wants}):
@@ -85,7 +85,7 @@ def _engines_over_machines(stage: StagePlan) -> Iterator[str]:
 
 
 def _head_is_whole(stage: StagePlan) -> Iterator[str]:
-    """Keys that save the memory of logits do nothing for some models."""
+    """Keys that save the memory of logits have no effect on some models."""
     trainer = stage.config.trainer
     if not (stage.needs_training and head_settings(trainer).is_chunked):
         return
@@ -221,7 +221,7 @@ def _correction_rejects_stale(stage: StagePlan) -> Iterator[str]:
 
 
 def _usual_staleness(stage: StagePlan) -> int:
-    """Train steps between a rollout's weights and its batch, where none is filtered."""
+    """Returns the largest lag of a rollout's weights, in train steps, if no rows are filtered."""
     steps = range(1, min(stage.total_explore_steps or LOOKED_AT_STEPS, LOOKED_AT_STEPS) + 1)
     rows, size = stage.rows_per_explore_step, stage.num_fresh_rows
     return max(
@@ -243,7 +243,7 @@ def _workflow_is_guessed(stage: StagePlan) -> Iterator[str]:
 
 
 def _rows_above_micro_batch(stage: StagePlan) -> Iterator[str]:
-    """A row is never cut: one that is longer than a micro-batch is one of its own."""
+    """Rows are not split: a row longer than the limit is a separate micro-batch."""
     tokens, longest = stage.config.trainer.max_token_len_per_gpu, stage.longest_unit
     if stage.needs_training and tokens is not None and tokens < longest:
         unit = "sequences" if longest == stage.max_model_len else "pairs of sequences"
@@ -320,7 +320,7 @@ def _batches_follow_the_clock(stage: StagePlan) -> Iterator[str]:
 
 
 def _rows_given_up(stage: StagePlan) -> Iterator[str]:
-    """Rows that cannot be asked cost attempts, and make a step smaller."""
+    """Invalid task rows waste attempts, and make a step smaller."""
     for taskset in (*stage.tasksets, *stage.eval_tasksets):
         rows = [] if taskset.task_pipeline else placed_sample_rows(taskset)
         if sentence := single_bad_rows(taskset, rows):

@@ -152,7 +152,7 @@ def _check_compared_policies(plan: StagePlan) -> Iterator[str]:
 
 
 def _cause_of_updates(plan: StagePlan) -> str:
-    """Returns the setting by which a step may have several updates; empty if none does."""
+    """Returns the setting that allows several updates per step, or an empty text."""
     passes = plan.config.trainer.ppo_epochs
     if passes > 1:
         return f"`trainer.ppo_epochs: {passes}`"
@@ -333,7 +333,7 @@ CHECKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
 
 
 def staleness_cause(plan: StagePlan) -> str:
-    """The setting that lets rollouts be older than the weights they train; empty if none does."""
+    """Returns the setting that lets rollouts lag behind the trained weights, or an empty text."""
     sync, rows = plan.config.synchronizer, plan.rows_per_explore_step
     if plan.replay is not None and plan.replay.cooldown_steps is not None:
         return "`replay_buffer.reuse_cooldown_time`"
@@ -351,7 +351,7 @@ def staleness_cause(plan: StagePlan) -> str:
 
 
 def _has_ratio(algorithm: ResolvedAlgorithm) -> bool:
-    """True for a built-in loss with a ratio; a user's own loss counts as having none."""
+    """Returns True for a built-in loss with a ratio, and False for users' losses."""
     loss = algorithm.policy_loss_fn
     if loss == "rec":
         return "importance_sampling" in str(algorithm.policy_loss_fn_args["weight"])

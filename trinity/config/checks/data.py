@@ -41,7 +41,7 @@ def placed_sample_rows(taskset: ResolvedTaskset) -> list[PlacedRow]:
 
 
 def unread_beside_shards(rows: ResolvedRows) -> str:
-    """Returns a sentence about files of a split that are not read; empty if there are none."""
+    """Returns a sentence about files of a split that are not read, or an empty text."""
     try:
         files = _files_here(rows)
         return unread_sentence(files, rows.path or "", rows.split, rows.subset_name)
@@ -68,7 +68,7 @@ def check_taskset(taskset: ResolvedTaskset) -> None:
 def check_truths(taskset: ResolvedTaskset) -> None:
     """Checks that the first rows have the truth that a reward compares with.
 
-    Raises: UserError if none of them has.
+    Raises: UserError if all of them lack it.
     """
     rows = sample_rows(taskset)
     column = taskset.format.response_key
@@ -77,7 +77,7 @@ def check_truths(taskset: ResolvedTaskset) -> None:
 
 
 def _check_task_columns(rows: Sequence[PlacedRow], taskset: ResolvedTaskset) -> None:
-    """Checks the columns that the rows are read by; a row may lack what a taskset can give."""
+    """Checks the configured columns; single rows may lack a value with a default in the taskset."""
     columns = taskset.format
     asks_prompt = columns.prompt_key != _USUAL.prompt_key or asks_question(taskset)
     names_truth = columns.response_key != _USUAL.response_key or compares_with_truth(taskset)

@@ -145,7 +145,7 @@ def _check_attention(directory: Path, override: Mapping[str, JsonValue], section
 
 
 def check_auxiliary_model(stage: StagePlan, position: int) -> None:
-    """Checks a model beside the policy in the same way."""
+    """Checks an auxiliary model in the same way."""
     model, at = stage.auxiliary_models[position], f"explorer.auxiliary_models[{position}]"
     if model.external is not None:
         return
@@ -174,7 +174,7 @@ def _check_generates(architecture: _ModelConfigJson, key: str, use: str) -> None
 
 
 def check_critic(stage: StagePlan) -> None:
-    """Checks a critic that has a model of its own, which must read the policy's tokens."""
+    """Checks a separate critic model, which must read the policy's tokens."""
     path = stage.critic_model_path
     if path is None or path == stage.model_path:
         return

@@ -46,7 +46,7 @@ class RowTemplate:
 
 
 def load_row_template(stage: StagePlan, buffer: ResolvedExperienceBuffer) -> RowTemplate | None:
-    """Returns the template; None where the model is elsewhere or has none, which others check."""
+    """Returns the template; None, without an error, if it is not known on this machine."""
     try:
         directory = local_model_directory(stage.model_path)
         own = own_template(directory) if directory is not None else None

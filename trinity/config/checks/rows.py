@@ -1,4 +1,4 @@
-"""Checks what the first rows of data hold, as far as it is known without a model."""
+"""Checks the first rows of data, as far as possible without a model."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -56,7 +56,7 @@ MATH_WORKFLOWS = frozenset({"math_workflow", "math_boxed_workflow"})
 
 
 def asks_question(taskset: ResolvedTaskset) -> bool:
-    """Returns true if the taskset's workflow is known to ask what the prompt column holds."""
+    """Returns true if the taskset's workflow is known to take the prompt column as the question."""
     return taskset.workflow.removeprefix("async_") in QUESTION_WORKFLOWS
 
 
@@ -68,9 +68,9 @@ def compares_with_truth(taskset: ResolvedTaskset) -> bool:
 
 
 def check_task_rows(taskset: ResolvedTaskset, rows: Sequence[Row]) -> None:
-    """Checks that the rows can be asked and scored.
+    """Checks that at least half of the rows have a valid question and truth.
 
-    Single rows that cannot are left to the run, which gives them up and goes on.
+    Single invalid rows are left to the run, which gives them up and continues.
 
     Raises: UserError with the error of the first row, if most have one.
     """
@@ -80,7 +80,7 @@ def check_task_rows(taskset: ResolvedTaskset, rows: Sequence[Row]) -> None:
 
 
 def single_bad_rows(taskset: ResolvedTaskset, rows: Sequence[PlacedRow]) -> str:
-    """Returns a sentence on rows that cannot be asked or scored, if most of them can."""
+    """Returns a sentence about invalid rows if at most half of the rows are invalid."""
     error_of = _error_of(taskset)
     found = [(place, error) for place, row in rows if (error := error_of(row))]
     if not found or 2 * len(found) > len(rows):

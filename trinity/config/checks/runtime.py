@@ -58,7 +58,7 @@ def check_turns(plan: StagePlan) -> None:
 
 
 def _conflicts(plan: StagePlan) -> Iterator[str]:
-    """Yields what each setting would need that turns on one GPU do not have."""
+    """Yields an error text for each setting that does not work on a colocated GPU."""
     sync, cluster, explorer = plan.config.synchronizer, plan.config.cluster, plan.config.explorer
     two = "or `mode: both` with a GPU for each"
     if sync.sync_offset and explorer.rollout_model.sleep_level > 1:
@@ -176,7 +176,7 @@ def check_monitor(config: MonitorConfig) -> None:
 
 
 def check_package(config: MonitorConfig) -> None:
-    """Raises UserError if the monitor's package is not installed; nothing is imported."""
+    """Raises UserError if the monitor's package is not installed; does not import it."""
     name = config.monitor_type
     if name in ("wandb", "mlflow") and importlib.util.find_spec(name) is None:
         raise UserError(
@@ -212,7 +212,7 @@ def check_inputs(plan: ExperimentPlan) -> None:
 
 
 def check_local_data(stages: Sequence[StagePlan]) -> None:
-    """Checks the data whose files are on this machine, and nothing else."""
+    """Checks only the data with files on this machine."""
     _raise_all(check for stage in stages for check in _data_checks(stage, only_here=True))
 
 

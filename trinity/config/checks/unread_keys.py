@@ -1,4 +1,4 @@
-"""Advice on keys that do nothing in a stage, or something else than they seem to do."""
+"""Advice on keys that have no effect in a stage, or a different one than expected."""
 
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
@@ -110,7 +110,7 @@ UNREAD: Mapping[str, Reason] = {
 
 
 def unread_keys(stage: StagePlan) -> Iterator[str]:
-    """Yields a sentence for each key of the table that is given and does nothing."""
+    """Yields a sentence for each key of the table that is given and has no effect."""
     usual = Config()
     for key, reason in UNREAD.items():
         value = attrgetter(key)(stage.config)

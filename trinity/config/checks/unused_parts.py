@@ -1,4 +1,4 @@
-"""Advice on parts that a run pays for and nothing reads, as far as built-in parts tell.
+"""Advice on costly parts with results that are not used, as far as built-in parts show.
 
 Explorers watch users' workflows while they run (`services/explorer/rollout/part_use.py`).
 """
@@ -105,7 +105,7 @@ def auxiliary_model_is_not_asked(stage: StagePlan) -> Iterator[str]:
 
 
 def _are_built_in(stage: StagePlan) -> bool:
-    """Returns True if no operator or advantage of a user may read what a workflow computed."""
+    """Returns True if the advantage and all operators are built in, so their inputs are known."""
     operators = {operator.name for operator in stage.operators}
     advantages = {*ADVANTAGES.builtins, *TOKEN_ADVANTAGES.builtins}
     return stage.algorithm.advantage_fn in advantages and operators <= OPERATORS.builtins.keys()

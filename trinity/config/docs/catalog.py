@@ -179,7 +179,7 @@ class ConfigKey:
 
     @property
     def is_section(self) -> bool:
-        """True if it has keys below it and no value of its own."""
+        """True if it has keys below it and no value."""
         return self.field is not None and _section(self.field.annotation)
 
     @property

@@ -50,9 +50,9 @@ INTERPOLATION = {"type": "string", "pattern": r"\$\{.+\}"}
 
 
 def find_keys(asked: str) -> tuple[ConfigKey, ...]:
-    """The key of this path, or all that end with it.
+    """Returns the key of this path, or all keys that end with it.
 
-    Raises: UserError naming the nearest one if there is none.
+    Raises: UserError naming the nearest key if no key matches.
     """
     wanted = documented_key(parse_key(asked)) or asked
     keys = {key.plain_path: key for key in all_keys()}
@@ -206,7 +206,7 @@ def _describe(schema: dict[str, Any], section: type[Section]) -> None:
         properties[name] = _property(properties[name], section, name, field)
     for name, renamed in section.old_names.items():
         if "." in name:
-            continue  # it lies in a section of arguments, which has no properties of its own
+            continue  # sections of arguments have no properties
         text = f"Called `{renamed.to.removeprefix('/')}` here."
         properties[name] = {"description": text, "deprecated": True}
 

@@ -1,4 +1,4 @@
-"""Keys of veRL's back ends other than FSDP, in whose place FSDP2 trains with the same results."""
+"""Keys for veRL back ends other than FSDP; FSDP2 trains instead, with the same results."""
 
 from trinity.config.loading.keys import names, under
 

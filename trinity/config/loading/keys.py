@@ -33,7 +33,7 @@ def under(section: str, text: str) -> tuple[str, ...]:
 
 
 def renamed_keys(section: str, ours: str, text: str) -> dict[str, RenamedKey]:
-    """Returns keys of a section of veRL that have the same names in a section of ours."""
+    """Returns keys of a veRL section that keep their names in the section `ours`."""
     return {f"{section}.{name}": RenamedKey(f"/{ours}.{name}") for name in names(text)}
 
 

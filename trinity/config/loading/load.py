@@ -92,7 +92,7 @@ def _validated(tree: dict[str, Any], source: ConfigSource) -> tuple[Config | Non
     for _ in range(MAX_DROPS):
         try:
             return Config.model_validate(tree), errors
-        except ValidationError as error:  # what is left lacks what was dropped
+        except ValidationError as error:  # the rest is invalid without dropped keys
             _drop_wrong(tree, error)
     return None, errors
 
@@ -127,7 +127,7 @@ def load_config(path: str | Path, overrides: Mapping[str, JsonValue] | None = No
 
 
 def require_runnable(reading: ParsedConfig) -> Config:
-    """Returns the configuration if it has no errors and asks for nothing that is only planned."""
+    """Returns the configuration if it has no errors and uses no planned features."""
     if reading.errors:
         raise UserError("\n".join(reading.errors))
     assert reading.config is not None

@@ -98,7 +98,7 @@ class KeyMigration:
         is_replaced = str(trainer.get("trainer_strategy")).lower() in OTHER_STRATEGIES
         for place, value in list(keys.leaves(verl)):
             if value == {}:
-                continue  # a section in which nothing is written
+                continue  # an empty section
             location = (*at, TRAINER_CONFIG_KEY, *place)
             key = ".".join(map(str, place))
             if key.removeprefix(f"{PREFIX}.") in STRATEGIES and value in OTHER_STRATEGIES:

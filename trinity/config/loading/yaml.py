@@ -42,10 +42,10 @@ class _Loader(_BASE_LOADER):  # type: ignore[misc]  # one of two classes, chosen
             ) from error
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Rejects duplicate keys, which YAML allows and of which it would drop the first.
+        """Rejects duplicate keys: YAML allows them, and would drop the first.
 
         Keys of different spelling may be the same: `1` and `true`, or `yes` and `on`. A map is
-        looked at once, before its `<<` puts the keys of other maps beside its own.
+        checked only once, before `<<` merges keys of other maps into it.
         """
         if node not in self._checked:
             self._checked.add(node)
@@ -86,7 +86,7 @@ def load_yaml(text: str) -> Any:
 
 
 def _without_aliases(value: Any, around: tuple[int, ...]) -> Any:
-    """A copy without shared parts: an alias is a value of its own, free to be changed."""
+    """Returns a copy without shared parts, so that each alias can be changed separately."""
     if id(value) in around:
         raise yaml.YAMLError("an alias leads back to what it stands in")
     inner = (*around, id(value))
@@ -98,7 +98,7 @@ def _without_aliases(value: Any, around: tuple[int, ...]) -> Any:
 
 
 def yaml_text(tree: dict[str, Any], comment: CommentOfKey = lambda _: None) -> str:
-    """The text; `comment` is asked for each dotted key."""
+    """Returns the YAML text, with the comments that `comment` returns for dotted keys."""
     lines = list(_mapping(tree, "", "", comment))
     widths = [len(text) for text, said in lines if said and len(text) <= MAX_ALIGNED_WIDTH]
     width = max(widths, default=0)
@@ -155,7 +155,7 @@ def key_lines(text: str) -> dict[str, int]:
 
 
 def yaml_entries(text: str) -> Iterator[YamlEntry]:
-    """Yields all entries of a text in order; none if the text is not YAML."""
+    """Yields all entries of a text in order; empty if the text is not YAML."""
     try:
         root = yaml.compose(text, Loader=_BASE_LOADER)
     except yaml.YAMLError:

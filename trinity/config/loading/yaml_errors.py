@@ -41,7 +41,7 @@ def yaml_error_sentence(error: yaml.YAMLError, path: object, text: str) -> str:
 
 
 def _own_reason(error: yaml.MarkedYAMLError, text: str) -> str | None:
-    """The sentence for a mistake whose cause the text itself shows, in place of the reader's."""
+    """Returns a clearer error than the parser's if the text shows the cause, else None."""
     mark, problem = error.problem_mark, error.problem or ""
     lines = text.splitlines()
     if mark is None or mark.line >= len(lines):
@@ -71,7 +71,7 @@ def _readers_reason(error: yaml.MarkedYAMLError) -> str:
 
 
 def unusual_characters(key: str) -> str:
-    """Names characters of a key that look like others or like nothing; empty if it has none."""
+    """Returns a clause that names the non-ASCII characters of a key, or an empty text."""
     found = dict.fromkeys(sign for sign in key if not sign.isascii())
     named = [
         f"U+{ord(sign):04X} ({unicodedata.name(sign, 'a character without a name').lower()})"

@@ -158,9 +158,9 @@ class AlgorithmPart:
 
 
 def find_part(part: Part, name: str) -> AlgorithmPart:
-    """The function with this name; `none` accepts and ignores the arguments of its kind.
+    """Returns the function with this name; `none` accepts and ignores the arguments of its kind.
 
-    Raises: UserError when there is none, or its signature does not fit the part.
+    Raises: UserError when there is no such function, or its signature does not fit the part.
     """
     name = _in_its_case(part, name)
     if part in ("kl_penalty_fn", "kl_loss_fn"):
@@ -190,7 +190,7 @@ def _divergence(part: Part, name: str) -> AlgorithmPart:
 
 
 def _strategy(part: Part, name: str) -> AlgorithmPart:
-    """A strategy of ours; a user's class stands for one of them with other arguments."""
+    """Returns a built-in strategy; a user's class stands for a strategy with other arguments."""
     if path := SAMPLE_STRATEGIES.builtins.get(name):
         return AlgorithmPart(part=part, name=name, signature=read_signature(path))
     own = _adapted(part, name, SAMPLE_STRATEGIES)
@@ -201,9 +201,9 @@ def _strategy(part: Part, name: str) -> AlgorithmPart:
 
 
 def _adapted(part: Part, name: str, registry: FunctionRegistry) -> AdaptedPart:
-    """A user's class of such a part.
+    """Loads a user's class for this kind of part.
 
-    Raises: UserError when there is none, or it cannot be used.
+    Raises: UserError when there is no such class, or it cannot be used.
     """
     load_plugins(plugin_dirs_from_environment())
     if not registry.is_own(name) and "." not in name:
@@ -382,7 +382,7 @@ def _repeat_times(config: AlgorithmConfig, declared: AlgorithmType) -> int:
 
 
 def _agg_mode(chosen_loss: str | None, declared: AlgorithmType) -> str:
-    """The type's mode for the type's loss; some other losses have a mode of their own."""
+    """Returns the type's mode; losses other than the type's may have a different one."""
     if chosen_loss in (None, declared.policy_loss_fn):
         return declared.loss_agg_mode
     return AGG_MODES_OF_LOSSES.get(chosen_loss, declared.loss_agg_mode)

@@ -102,7 +102,7 @@ def is_eager(override: Mapping[str, JsonValue]) -> bool:
 
 
 def dropped_by(attention: str, keys: Keys) -> str | None:
-    """Returns the change of scores that an attention would leave out; None if there is none."""
+    """Returns the first change of scores that an attention would leave out, or None."""
     return dropped_of_text(attention, text_keys(keys))
 
 
@@ -199,7 +199,7 @@ class HeadSettings:
 
 
 def head_settings(trainer: TrainerConfig) -> HeadSettings:
-    """Returns what the keys ask for; each of them makes chunks, as the last saves nothing alone."""
+    """Returns the head's settings; each key enables chunks, which `entropy_checkpointing` needs."""
     recomputes = trainer.use_fused_kernels or trainer.entropy_checkpointing
     return HeadSettings(trainer.entropy_from_logits_with_chunking or recomputes, recomputes)
 

@@ -237,7 +237,7 @@ def _max_read_timeout(config: Config, buffer: ExperienceBufferConfig) -> float:
 
 
 def resolve_auxiliary_buffers(config: Config) -> tuple[ResolvedExperienceBuffer, ...]:
-    """Rows of data that go into batches beside the explorer's, called by their keys."""
+    """Returns the buffers of data rows to mix with rollouts in batches, named by their keys."""
     buffers = config.buffer.trainer_input.auxiliary_buffers
     keys = {name: f"`buffer.trainer_input.auxiliary_buffers.{name}" for name in buffers}
     return all_of(
@@ -379,8 +379,8 @@ def _default_workflow(defaults: ExplorerInput, is_eval: bool) -> str | None:
 def _guessed_workflow(taskset: TasksetConfig, reward: str | None) -> str:
     """Guesses a workflow of one question and answer: by the named reward, else as maths.
 
-    Files of Trinity-RFT's guide on veRL name none. The guess is always reported, since a wrong one
-    would grade every answer 0.
+    Files of Trinity-RFT's guide on veRL name no workflow. The guess is always reported, since a
+    wrong workflow would grade every answer 0.
     """
     has_reward = reward is not None or bool(taskset.format.reward_fn_key)
     return "simple_workflow" if has_reward else "math_workflow"
@@ -403,7 +403,7 @@ def _sampling(
 
 
 def with_only_buffer(algorithm: ResolvedAlgorithm, config: Config) -> ResolvedAlgorithm:
-    """Lets a strategy that mixes take the only auxiliary buffer, if the user names none."""
+    """Gives a mixing strategy the only auxiliary buffer, unless the user names a buffer."""
     key, buffers = "sft_dataset_name", [*config.buffer.trainer_input.auxiliary_buffers]
     taken = algorithm.sampling.expert_buffer
     is_named = key in config.algorithm.sample_strategy_args
@@ -414,7 +414,7 @@ def with_only_buffer(algorithm: ResolvedAlgorithm, config: Config) -> ResolvedAl
 
 
 def count_expert_rows(algorithm: ResolvedAlgorithm, train_batch_size: int) -> int:
-    """Rows of data in each batch, beside the rollouts.
+    """Returns the number of data rows in each batch; the rest are rollouts.
 
     Raises: UserError if the strategy rejects its arguments, or if no row is left to rollouts.
     """

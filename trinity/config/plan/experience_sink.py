@@ -54,9 +54,9 @@ class ExperienceSink:
 
 
 def experience_sink(plan: StagePlan) -> ExperienceSink | None:
-    """Returns where a stage's experiences are written beside the buffer's database, if anywhere.
+    """Returns the place of an additional copy of a stage's experiences, if there is one.
 
-    `experience_buffer.path` names it in modes with an explorer; in mode train it is what is read.
+    `experience_buffer.path` names it in modes with an explorer; in mode train it names the input.
     """
     buffer = plan.config.buffer.trainer_input.experience_buffer
     if not plan.needs_rollout or plan.mode not in ("both", "explore") or not buffer.path:
@@ -81,9 +81,9 @@ class TaskBackup:
 
 
 def check_sinks(plan: StagePlan) -> None:
-    """Checks that the files that a stage writes to are ours, empty or not there.
+    """Checks that the output files of a stage were written by Trinity, are empty or do not exist.
 
-    Raises: UserError naming what they hold. The buffer looks into databases on other machines.
+    Raises: UserError naming their contents. The buffer checks databases on other machines.
     """
     sink, backup = experience_sink(plan), task_backup(plan)
     try:

@@ -17,7 +17,7 @@ class SequenceLengths(NamedTuple):
 
 
 def resolve_lengths(model: ModelConfig) -> SequenceLengths:
-    """Prompt and response share the sequence; a missing length is what the others leave."""
+    """Returns the lengths of prompt, response and sequence; missing ones follow from the others."""
     return _resolve(model, model.min_response_tokens, "model")
 
 

@@ -171,7 +171,7 @@ class ResolvedAlgorithm(PlanModel):
 
     @property
     def needs_proximal(self) -> bool:
-        """True if the trainer computes log-probabilities of its own before the step."""
+        """True if the trainer computes log-probabilities before the step."""
         chooses = self.policy_loss_fn in TOKEN_SELECTIONS.names()
         compares = self.advantage_fn in COMPARES_POLICIES
         corrects = not self.bypass_old_logprobs or self.rollout_correction.is_on
@@ -207,7 +207,7 @@ class ExternalAccess(PlanModel):
 
 
 class AuxiliaryModel(PlanModel):
-    """A model beside the policy, whose weights stay as they are."""
+    """A model with frozen weights that workflows can call."""
 
     name: str
     """The user's name for it, else its position in the list."""

@@ -36,7 +36,7 @@ class EngineGroup:
 
     @property
     def gpus_each(self) -> int:
-        """GPUs of one engine; an external model takes none."""
+        """GPUs of one engine; 0 for an external model."""
         if self.kind in ("external", "tinker"):
             return 0
         return self.tensor_parallel * self.data_parallel * self.pipeline_parallel
@@ -108,7 +108,10 @@ def check_demand(cluster: ClusterGpus, demand: GpuDemand) -> None:
 
 
 def _check_separate_gpus(cluster: ClusterGpus, demand: GpuDemand) -> None:
-    """Checks that engines have GPUs of their own, and that ranks have one machine or whole ones."""
+    """Checks that the GPUs suffice for separate engines and ranks.
+
+    Ranks must be on one machine, or fill whole machines.
+    """
     taken, total = sum(engines.gpus for engines in demand.engines), cluster.total
     shown = " + ".join(
         f"{engines.num} x {engines.gpus_each} ({engines.name})" for engines in demand.engines
@@ -169,7 +172,7 @@ def _check_engine(cluster: ClusterGpus, engines: EngineGroup) -> None:
 
 
 def _check_alone(cluster: ClusterGpus, groups: tuple[EngineGroup, ...]) -> None:
-    """Checks that an explorer has no other engine beside one that spans machines."""
+    """Checks that an engine that spans machines is the explorer's only engine."""
     spanning = [engines for engines in groups if engines.gpus_each > cluster.gpus_per_node]
     if spanning and sum(engines.num for engines in groups if engines.gpus_each) > 1:
         first = spanning[0]

@@ -1,4 +1,4 @@
-"""Position embeddings: one function makes what the engine and the trainer are given."""
+"""Position embeddings: one function makes the parameters for the engine and the trainer."""
 
 from collections.abc import Mapping
 
@@ -56,13 +56,13 @@ def with_rope(keys: Keys, model: ModelConfig) -> dict[str, JsonValue]:
 def rope_parameters(
     keys: Keys, scaling: Mapping[str, JsonValue], theta: float | None
 ) -> dict[str, JsonValue]:
-    """Returns `rope_parameters`, as transformers 5 reads them, with the user's over the model's.
+    """Returns `rope_parameters` for transformers 5: the model's, updated with the user's.
 
-    Older keys do nothing there: a `rope_theta` beside them is ignored, and a `rope_scaling` without
-    a base ends in an error. A new type takes nothing from the old one but the base.
+    Older keys have no effect there: a separate `rope_theta` is ignored, and a `rope_scaling`
+    without a base is an error. A new type keeps only the base of the old one.
 
     Raises: UserError if the model has other embeddings for each kind of layer, or for a type that
-        is not known, scales nothing or lacks a factor.
+        is unknown, does not scale or lacks a factor.
     """
     own = _own_parameters(text_keys(keys))
     if any(isinstance(value, dict) for value in own.values()):

@@ -35,7 +35,7 @@ class RolloutGpus:
 
 
 def check_same_cluster(stages: Sequence[MergedStage]) -> None:
-    """Raises UserError if a stage has a `cluster` of its own."""
+    """Raises UserError if the stages have different values of `cluster`."""
     first = stages[0]
     for stage in stages:
         if _machines(stage.config) != _machines(first.config):
@@ -56,9 +56,9 @@ def largest_rollout(stages: Sequence[MergedStage]) -> RolloutGpus:
 def resolve_rank_num(
     config: Config, train_batch_size: int, stage: str, rollout: RolloutGpus
 ) -> int:
-    """One rank per GPU that rollout leaves, one without GPUs, or the user's number if it fits.
+    """Returns the user's number of ranks if it fits, else one per GPU left by rollout, or 1.
 
-    A bench trains nothing: without GPUs to spare its ranks read checkpoints on the processor.
+    A bench does not train: without spare GPUs its ranks load checkpoints on the CPU.
     """
     if config.mode in ("explore", "serve") or is_external(config):
         return 0
@@ -185,9 +185,9 @@ def _train_batch_size(config: Config, rows_per_explore_step: int) -> int:
 
 
 def resolve_train_step(plan: StagePlan) -> TrainStepUnit:
-    """Returns what a train step is made of; stages that train no rollouts of theirs have rows.
+    """Returns the unit of a train step: `rows` if the stage does not train on its own rollouts.
 
-    Raises: UserError where an explore step is asked for beside rows of another origin.
+    Raises: UserError if `explore_step` is configured together with rows from other sources.
     """
     chosen = plan.config.buffer.train_step
     if plan.mode != "both" or chosen == "rows":
@@ -209,9 +209,9 @@ def resolve_train_step(plan: StagePlan) -> TrainStepUnit:
 
 
 def gives_several_samples(workflow: str) -> bool:
-    """Returns whether a workflow says that its runs give any number of samples.
+    """Returns whether a workflow declares that its runs give any number of samples.
 
-    One that cannot be loaded says nothing: the check of its name tells why.
+    False if it cannot be loaded: the check of its name reports the error.
     """
     if workflow in WORKFLOWS.builtins:
         return workflow in SEVERAL_SAMPLES

@@ -144,7 +144,7 @@ class StagePlan(PlanModel):
 
     @property
     def needs_critic(self) -> bool:
-        """True if a value model is trained beside the policy."""
+        """True if a value model is trained."""
         return self.algorithm.needs_critic
 
     @property
@@ -201,7 +201,7 @@ class StagePlan(PlanModel):
 
     @property
     def num_rank_gpus(self) -> int:
-        """GPUs of the ranks; none in a bench whose engines leave too few: nothing is trained."""
+        """GPUs of the ranks; 0 in a bench, which does not train, if the engines leave too few."""
         cluster = self.config.cluster
         total = cluster.node_num * cluster.gpu_per_node
         spare = total - self.num_rollout_gpus
@@ -327,7 +327,7 @@ class StagePlan(PlanModel):
         return train_steps_from(rows, self.num_fresh_rows, buffer.short_batch)
 
     def learning_rate(self, step: int, total_train_steps: int | None = None) -> float:
-        """Rate of train step `step`, counted from 1; the total is used if the plan has none."""
+        """Rate of train step `step`, from 1; the total is used if the plan does not give it."""
         return self.lr_schedule.at(step, self.total_train_steps or total_train_steps)
 
     def critic_learning_rate(self, step: int, total_train_steps: int | None = None) -> float:

@@ -1,6 +1,6 @@
 """Finds and checks the checkpoint of a former run that a stage begins with.
 
-step-<N>-<incarnation>       of a run of ours: state.json and shards/, the same below critic/
+step-<N>-<incarnation>       of a Trinity run: state.json and shards/, the same below critic/
 global_step_<N>              of verl: actor/ and critic/, each model_world_size_<n>_rank_<i>.pt
 a model's directory          in Hugging Face's layout, such as a published version: weights alone
 """
@@ -80,9 +80,9 @@ def configured_checkpoint(stage: MergedStage, above: TrainerConfig) -> str | Non
 
 
 def find_start_checkpoint(path: str) -> StartCheckpoint:
-    """Finds the parts of a checkpoint by the names in its folder; no file is read.
+    """Finds the parts of a checkpoint by the names in its folder, without reading files.
 
-    Raises: UserError if there is nothing to start from.
+    Raises: UserError if there is no checkpoint.
     """
     root = Path(path)
     if not root.is_dir():
@@ -101,7 +101,7 @@ def find_start_checkpoint(path: str) -> StartCheckpoint:
 
 
 def has_optimizer(found: StartCheckpoint) -> bool:
-    """Returns False if the policy's optimizer was not saved; a damaged state is told by checks."""
+    """Returns False if the policy's optimizer was not saved; other checks find a damaged state."""
     if found.is_whole:
         return False
     if found.num_ranks is not None:

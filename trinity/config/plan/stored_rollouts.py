@@ -16,9 +16,9 @@ UNKNOWN = "00000000-0000-0000-0000-000000000000"
 
 
 def resolve_stored_rollouts(stages: Sequence[StagePlan]) -> tuple[StagePlan, ...]:
-    """Returns the plans; stages that train on rollouts without an explorer get their source.
+    """Returns the plans, with the source of rollouts for stages that train without an explorer.
 
-    Raises: UserError if there is none, or if its rows were prepared in another way.
+    Raises: UserError if there is no source, or if its rows were prepared in another way.
     """
     return tuple(_resolve_source(stage, stages[:index]) for index, stage in enumerate(stages))
 

@@ -107,7 +107,7 @@ class IgnoredKey:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValueAliases:
-    """Values that users know beside those that the field's type allows."""
+    """Values that users know in addition to those of the field's type."""
 
     planned: Mapping[str, str] = field(default_factory=dict)
     """Value to what is missing."""
@@ -130,7 +130,7 @@ Mark = PlannedKey | IgnoredKey
 
 @dataclass(frozen=True, slots=True)
 class UnreadKey:
-    """A key that is accepted and that nothing reads: a row of `accepted_keys.txt`."""
+    """A key that is accepted but never read: a row of `accepted_keys.txt`."""
 
     name: str
     type: str
@@ -198,7 +198,7 @@ def mark_of(field: FieldInfo) -> Mark | None:
 
 
 def choices_of(field: FieldInfo) -> ValueAliases:
-    """The values beside those of its type."""
+    """Returns the additional values of a field."""
     return next((mark for mark in field.metadata if isinstance(mark, ValueAliases)), ValueAliases())
 
 
@@ -216,8 +216,8 @@ class Section(BaseModel):
     """A part of the configuration as the user wrote it; derived values are in the plan.
 
     Fields are not required here, even if no default works (a model's path): a stage may give any
-    part of a section, so only the merged stage can tell what is missing. Fields with a
-    mark are never read, and are left out when a section is serialized.
+    part of a section, so missing values are only found in the merged stage. Fields with a mark are
+    never read, and are left out when a section is serialized.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
@@ -273,7 +273,7 @@ def default_section(section: type[SectionT]) -> SectionT:
 
 @cache
 def unread_fields(section: type[Section]) -> frozenset[str]:
-    """Fields that nothing reads."""
+    """Returns the names of fields that are never read."""
     fields = section.model_fields.items()
     return frozenset(name for name, field in fields if mark_of(field) is not None)
 

@@ -74,7 +74,7 @@ class LearningRateSchedule(BaseModel):
         return ends or (self.warmup_steps < 0 and self.warmup_ratio > 0)
 
     def acting(self) -> "LearningRateSchedule":
-        """The same rates at each step, without what a schedule of this kind does not read."""
+        """Returns the same schedule, without the values that its kind does not read."""
         by_ratio = self.warmup_steps < 0 and self.warmup_ratio > 0
         steps = self.warmup_steps if self.warmup_steps > 1 else 0  # the first step has its rate
         unread: dict[str, object] = {

@@ -137,7 +137,7 @@ class DataJuicerServiceConfig(Section):
 
     @property
     def started_port(self) -> int | None:
-        """The port of the server that `trinity run` starts; None if it starts none."""
+        """The port of the server that `trinity run` starts, if it starts a server."""
         return (self.port or 8005) if self.auto_start and not self.server_url else None
 
     @property

@@ -51,7 +51,7 @@ class LoRAConfig(Section):
 
     @property
     def excluded(self) -> Names:
-        """`exclude_modules` as peft takes it; empty for none."""
+        """`exclude_modules` as peft takes it; may be empty."""
         return () if self.exclude_modules is None else _names(self.exclude_modules)
 
 

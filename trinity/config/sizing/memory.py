@@ -120,7 +120,7 @@ def reference_terms(
 
 
 def teacher_terms(shape: ModelShape, training: TrainingSettings, top_k: int) -> list[MemoryTerm]:
-    """Returns the terms of a teacher, whose distributions lie beside the policy's logits."""
+    """Returns the terms of a teacher; its distributions are in memory with the policy's logits."""
     size = BYTES[training.dtype]
     weights = count_parameters(shape) * size // training.ranks
     logits = 2 * _FLOAT32_BYTES * shape.vocabulary * training.tokens
@@ -254,10 +254,10 @@ def _activations(shape: ModelShape, training: TrainingSettings) -> MemoryTerm:
 
 
 def _inference(shape: ModelShape, training: TrainingSettings) -> list[MemoryTerm]:
-    """Sizes a pass without gradients if it has more tokens than one with them.
+    """Sizes a no-grad pass if it has more tokens than a training pass.
 
-    No layer but the one being computed is kept. Logits take as much as in training: instead of
-    their gradients there is what the entropy of each token is added up from.
+    Only the layer being computed is kept. Logits take as much as in training: the terms of the
+    entropy take as much memory as the gradients.
     """
     tokens = training.inference_tokens
     if tokens is None or tokens <= training.tokens:

@@ -15,7 +15,7 @@ Keys = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """The mixture of experts in place of a feed-forward part."""
+    """The mixture of experts that replaces a feed-forward part."""
 
     num: int
     per_token: int
@@ -182,7 +182,7 @@ def count_parameters(shape: ModelShape) -> int:
 
 
 def count_critic_parameters(shape: ModelShape) -> int:
-    """Counts the same model with one value in place of the vocabulary."""
+    """Counts the same model with one output value instead of the vocabulary's logits."""
     return count_backbone(shape) + shape.hidden
 
 

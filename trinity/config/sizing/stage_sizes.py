@@ -197,7 +197,7 @@ def _tokens(stage: StagePlan, of_rank: int, rows: int | None) -> int:
 
 
 def _inference_tokens(stage: StagePlan) -> int | None:
-    """Returns the tokens of passes without gradients; None without a limit of their own."""
+    """Returns the tokens of no-grad passes; None if they have no separate limit."""
     own = stage.config.trainer.log_prob_max_token_len_per_gpu or 0
     return _tokens(stage, own, inference_rows(stage)) if _inference_key(stage) else None
 
@@ -210,7 +210,7 @@ def _inference_key(stage: StagePlan) -> str | None:
 
 
 def _of_actor(stage: StagePlan, training: TrainingSettings) -> TrainingSettings:
-    """Returns the actor's settings: it computes nothing before a step if no function asks it to."""
+    """Returns the actor's settings, with no-grad passes only if they are needed."""
     algorithm = stage.algorithm
     asks = algorithm.advantage_in_trainer and _OF_ACTOR & needs_of(algorithm.advantage_fn)
     computes = stage.has_rollouts and (algorithm.needs_proximal or asks)

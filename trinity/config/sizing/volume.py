@@ -82,7 +82,7 @@ def runs_per_runner(stage: StagePlan) -> int:
 
 
 def foreign_part(stage: StagePlan) -> str:
-    """Names a part of the stage's runs that may ask more than the engines here; empty if none."""
+    """Returns a part of the stage's runs that may call other servers, or an empty text."""
     if stage.external_model is not None:
         return "the model, which is served elsewhere"
     for model in stage.auxiliary_models:

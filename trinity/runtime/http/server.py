@@ -44,7 +44,7 @@ class OneLineEach(logging.Filter):
 
 
 def plain_refusal(text: str) -> Response:
-    """Returns the answer to what is not HTTP, in words."""
+    """Returns a plain-text answer to bytes that are not HTTP."""
     return PlainTextResponse(text, 400)
 
 
@@ -121,7 +121,10 @@ class HttpServer:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Uvicorn's protocol; it tells the table how far its request is, and cancels what it left."""
+    """Uvicorn's protocol, which reports the progress of its request to the table.
+
+    Cancels the request when its client disconnects.
+    """
 
     table: ConnectionTable
     refuse: Callable[[str], Response]
@@ -151,7 +154,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.table.end_request(self)
 
     def data_received(self, data: bytes) -> None:
-        """Parses what has arrived, and refuses a head without an end."""
+        """Parses received bytes, and refuses a head that is too long."""
         self._num_head_bytes += len(data)
         super().data_received(data)
         if self._num_head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
@@ -188,7 +191,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._task.cancel()
 
     def send_400_response(self, msg: str) -> None:
-        """Answers what is not HTTP, unless another answer has begun."""
+        """Answers bytes that are not HTTP, unless another answer has started."""
         if self._task is not None and self.cycle.response_started:
             self.transport.abort()
             return
@@ -200,7 +203,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class _Request:
-    """A request as the application sees it; what it leaves of the body is read and forgotten."""
+    """A request as the application sees it; the unread rest of its body is discarded."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive

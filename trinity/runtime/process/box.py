@@ -1,4 +1,4 @@
-"""A box around code of others: what it cannot see, reach, use up or end; run as a program itself.
+"""A box that limits the files, network, memory and processes of others' code; also a program.
 
     python -I -S box.py <the box as JSON> <signal at parent's death> <command> [arguments...]
 
@@ -145,8 +145,8 @@ def box_refusal(box: Box, *program: str) -> str:
 def python_paths() -> tuple[str, ...]:
     """Returns the paths of Python and of all packages and modules that this process can import.
 
-    Of a folder that is no part of an installation, such as a checkout, only what can be imported:
-    the files beside it may be anything.
+    Of a folder outside an installation, such as a checkout, only importable entries are included:
+    its other files may be anything.
     """
     installed = {sys.prefix, sys.base_prefix, os.path.dirname(os.path.realpath(sys.executable))}
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -203,7 +203,7 @@ def _enter_pid_namespace(box: Box) -> bool:
 
 
 def _make_root(box: Box) -> None:
-    """Makes a root with nothing but what the box may see, and enters it."""
+    """Makes a root with only the files that the box may see, and enters it."""
     _mount("tmpfs", _NEW_ROOT, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={SCRATCH_BYTES},mode=755")
     for name in ("dev", "proc", "tmp", "dev/shm"):
         os.mkdir(f"{_NEW_ROOT}/{name}")
@@ -276,7 +276,7 @@ def _fail(number: int) -> _Instruction:
 
 
 def _block(number: int, argument: int, rules: list[_Instruction]) -> list[_Instruction]:
-    """Returns rules about an argument of a call, which is allowed where none of them applies."""
+    """Returns rules about an argument of a call; the call is allowed if no rule applies."""
     body = [(_BPF_LOAD, 0, 0, argument), *rules, (_BPF_RETURN, 0, 0, _ALLOW)]
     return [(_BPF_JEQ, 0, len(body), number), *body]
 
@@ -305,7 +305,7 @@ def _install_filter(instructions: list[_Instruction]) -> None:
 def _limit(box: Box) -> None:
     total = box.memory_bytes + LIBRARY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (total, total))
-    # Data may grow up to the limit that the program sets once it has imported what it needs.
+    # The program sets a limit for its data after its imports.
     resource.setrlimit(resource.RLIMIT_STACK, (8 * 1024**2, MAX_STACK_BYTES))
     resource.setrlimit(resource.RLIMIT_NPROC, (MAX_PROCESSES, MAX_PROCESSES))
 

@@ -24,7 +24,7 @@ class RequestChannel:
 
     def configure_logging(self) -> None:
         """Sends this process's log to the place for it."""
-        # A process that logs nothing starts without telemetry.
+        # A process without logs starts without telemetry.
         from trinity.runtime.logs import LEVEL_VARIABLE, configure_logging
 
         configure_logging("worker", os.environ.get(LEVEL_VARIABLE, "INFO"), "text")

@@ -2,10 +2,10 @@
 
     python -I -S exec_as.py <identity> <signal at parent's death> <command> [arguments...]
 
-Identities: `self` changes nothing; `user:<uid>:<gid>` becomes that user but keeps the right to
-traverse directories that only root may enter; `namespace:<uid>:<gid>` enters a user namespace in
-which root has that uid, so that its files stay root's. Postgres refuses to run as uid 0. What must
-not see, reach or end anything runs in a box (`trinity.runtime.process.box`).
+Identities: `self` keeps the current one; `user:<uid>:<gid>` becomes that user but keeps the right
+to traverse directories that only root may enter; `namespace:<uid>:<gid>` enters a user namespace in
+which root has that uid, so that its files stay root's. Postgres refuses to run as uid 0. Code that
+must be isolated runs in a box (`trinity.runtime.process.box`).
 """
 
 import ctypes
@@ -50,7 +50,7 @@ def _drop_capabilities_except(capabilities: int) -> None:
 
 
 def _become_user(uid: int, gid: int) -> None:
-    """Changes to the user; keeps CAP_DAC_READ_SEARCH if the system permits, and nothing else.
+    """Changes to the user; drops all capabilities but CAP_DAC_READ_SEARCH, kept if permitted.
 
     Without NO_SETUID_FIXUP, access(2), with which Postgres finds itself, would ignore it.
     """

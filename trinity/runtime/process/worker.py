@@ -105,7 +105,7 @@ class Worker:
     async def read(self, limit_seconds: float | None = None) -> Message:
         """Returns the next answer to the last request.
 
-        Raises: WorkerFailed, also when none comes in time.
+        Raises: WorkerFailed, also when the answer does not come in time.
         """
         try:
             async with asyncio.timeout(limit_seconds):
