@@ -1,4 +1,4 @@
-"""Output of `trinity config check`, which imports what a check needs and no more."""
+"""Output of `trinity config check`, which imports only the modules that a check needs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -32,7 +32,7 @@ def check_files(paths: Sequence[Path], overrides: Sequence[str], *, strict: bool
 
 
 def check_on_machine(path: Path, overrides: Mapping[str, JsonValue]) -> CheckReport:
-    """Checks a file, and that its names exist on this machine; advises what is not installed."""
+    """Checks a file and that its names exist on this machine; advises on missing packages."""
     report = check_file(path, overrides)
     if not report.stages or report.reading is None:
         return report

@@ -76,9 +76,9 @@ class Answering:
 
 
 def look_into(given: GivenOptions) -> tuple[DraftOptions, tuple[str, ...]]:
-    """Returns the options of the file, and a sentence for each thing that was found.
+    """Returns the options of the file, and a sentence for each finding.
 
-    Raises: UserError when rows lack the given columns, or columns cannot be told.
+    Raises: UserError if rows lack the given columns, or their columns cannot be determined.
     """
     options = _draft(given)
     found: list[str] = []
@@ -308,7 +308,7 @@ def _looked_into(given: GivenOptions) -> tuple[DraftOptions, tuple[str, ...]]:
 
 
 def write_draft(output: Path, given: GivenOptions, plugin_dir: Path | None = None) -> None:
-    """Writes the file, unless it exists, and prints what was found and what is to be fixed."""
+    """Writes the file, unless it exists, and prints the findings and the errors to fix."""
     if output.exists():
         raise UserError(f"{output} exists: give another FILE")
     options, found = _looked_into(given)

@@ -52,9 +52,9 @@ def look_into_data(
     prompt_key: str | None = None,
     response_key: str | None = None,
 ) -> tuple[DraftOptions, tuple[str, ...]]:
-    """Returns the options of the file, and a sentence for each thing that was found.
+    """Returns the options of the file, and a sentence for each finding.
 
-    Raises: UserError when rows lack the given columns, or columns cannot be told.
+    Raises: UserError if rows lack the given columns, or their columns cannot be determined.
     """
     options = replace(options, learning_rate=LEARNING_RATES[schema])
     if not Path(options.taskset).exists():
@@ -76,7 +76,7 @@ def look_into_data(
 def _with_length(
     options: DraftOptions, schema: RowSchema, rows: Sequence[Row], found: list[str]
 ) -> DraftOptions:
-    """Twice the longest row that was seen, within what the model has."""
+    """Sets twice the length of the longest row, limited by the model's positions."""
     directory = Path(options.model)
     if not directory.is_dir():
         found.append(f"{options.model} is not here: the length of a row is the usual one")
@@ -109,7 +109,7 @@ def _longest(directory: Path, form: FormatConfig, schema: RowSchema, rows: Seque
 def _conversations(
     row: Row, form: FormatConfig, schema: RowSchema
 ) -> Iterator[Sequence[Mapping[str, object]]]:
-    """Yields what is trained on of a row; nothing of one that the check refuses."""
+    """Yields the trained conversations of a row; skips a row that the check refuses."""
     try:
         if schema == "cpt":
             yield [{"role": "user", "content": read_cpt_row(dict(row), form, "row")}]
@@ -122,7 +122,7 @@ def _conversations(
 
 
 def unread_columns(row: Row, read: Iterable[str]) -> str:
-    """Returns the end of a sentence: columns with something in them that nothing reads."""
+    """Returns the end of a sentence with the non-empty columns that are not read."""
     used = {name.split(".")[0] for name in read} | READ_ALWAYS
     others = [name for name in row if name not in used and row[name] not in (None, "", [], {})]
     return f"; not read: {', '.join(f'`{name}`' for name in others)}" if others else ""
@@ -172,7 +172,7 @@ def find_columns(
 
 
 def _pair_columns(row: Row, prompt_key: str | None) -> Columns:
-    """The prompt may stand before both answers, in no column of its own."""
+    """Returns the columns of a pair; both answers may include the prompt instead of a column."""
     chosen = find_column(row, None, CHOSEN, "its `format.chosen_key` in the file")
     rejected = find_column(row, None, REJECTED, "its `format.rejected_key` in the file")
     answers = {"chosen_key": chosen, "rejected_key": rejected}

@@ -178,7 +178,7 @@ def _rank_lines(
 
 
 def _turn_lines(stage: StagePlan, shape: ModelShape, critic: ModelShape | None) -> Iterator[str]:
-    """Yields what waits in the host's memory while the other one has the GPU."""
+    """Yields the host memory for trainer and engine while the other one has the GPU."""
     waits = turn_memory(stage, shape, critic)
     yield "  by turns         the host's memory, for what is not on the GPU"
     kept = "weights, while the trainer works" if waits.engine else "none: loaded at each turn"

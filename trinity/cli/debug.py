@@ -152,7 +152,7 @@ def _become_service(asked: Mapping[str, object]) -> None:
 
 
 def _view(config: Path, overrides: dict[str, Any], port: int | None) -> None:
-    """Opens Studio on the file's run and those beside it."""
+    """Opens Studio on the file's run and the others in its folder."""
     from trinity.cli.studio import DEFAULT_PORT, studio  # slow to import, as the next ones
     from trinity.config.check import plan_config, raise_errors
     from trinity.config.loading.load import read_config, require_runnable

@@ -48,7 +48,7 @@ CHAT_TEMPLATE = "chat_template.jinja"
 
 
 def describe(prepared: PreparedRun) -> None:
-    """Prints the plan; nothing is started or written."""
+    """Prints the plan without starting or writing anything."""
     plan = prepared.plan
     for note in prepared.notes:
         print(note)
@@ -67,7 +67,7 @@ def describe(prepared: PreparedRun) -> None:
 
 
 def stage_lines(stage: StagePlan) -> list[str]:
-    """Describes what a stage would do."""
+    """Describes the work of a stage."""
     if stage.mode == "serve":
         return [*_serving_lines(stage)]
     algorithm = stage.algorithm
@@ -217,7 +217,7 @@ class RunOptions:
         changed = ("stages", "mode=", *(("name=", "model.model_path=") if is_best else ()))
         words = [word for word in self.overrides if not word.startswith(changed)]
         words = ["stages=[]", "mode=serve", *words]  # in this order: a stage may have its own mode
-        if is_best:  # under a name of its own: the run's would give the newest weights
+        if is_best:  # with another name: the run's would give the newest weights
             words += [f"name={label}-{BEST_FOLDER}", f"model.model_path={model.path}"]
         serving = replace(
             self, overrides=tuple(words), max_steps=None if is_best else self.max_steps
@@ -277,7 +277,7 @@ def run_experiment(options: RunOptions) -> None:
 
 
 def _finished(prepared: PreparedRun) -> RunSummary | None:
-    """Returns the results of a run that has nothing left to do."""
+    """Returns the results of a run if it is complete."""
     if not prepared.resumes or (prepared.changed is not None and prepared.changed.is_longer):
         return None
     return read_finished(prepared.plan.job_path)
@@ -342,7 +342,7 @@ def _print_start(prepared: PreparedRun) -> None:
 
 
 def print_next_steps(plan: ExperimentPlan, options: RunOptions) -> None:
-    """Prints how to load, serve and look at what a run has trained."""
+    """Prints how to load, serve and inspect the results of a run."""
     directory = plan.job_path
     trained = [stage.name for stage in plan.stages if stage.mode in ("both", "train")]
     models = [found for name in trained if (found := newest_model(directory, name)) is not None]

@@ -105,7 +105,7 @@ def log(
         for line in _wanted(looks, wanted, limit):
             print(show(line), flush=follow)
     except BrokenPipeError:
-        # The reader, such as `head`, has closed the pipe; nothing may be flushed to it at the end.
+        # The reader, such as `head`, has closed the pipe: prevents a flush to it at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -64,7 +64,7 @@ IN_GROUPS = {
         "from-verl": "Convert a configuration of veRL to one of this system.",
     }
 }
-"""Commands of a group with modules of their own, such as `config_plan`."""
+"""Commands of a group that have separate modules, such as `config_plan`."""
 
 
 def make_app(words: Sequence[str]) -> typer.Typer:

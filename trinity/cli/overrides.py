@@ -48,7 +48,7 @@ def is_override(argument: str) -> bool:
 def single_file(given: Sequence[Path], command: str) -> Path:
     """Returns the one file that a command was given, as a word or as `--config`.
 
-    Raises: UserError if none or several are given.
+    Raises: UserError unless exactly one is given.
     """
     if not given:
         raise UserError(
@@ -64,9 +64,9 @@ def single_file(given: Sequence[Path], command: str) -> Path:
 def split_words(
     words: Sequence[str] | None, config: Path | None, command: str
 ) -> tuple[Path, list[str]]:
-    """Returns the file of a command and its overrides; beside `--config` all words override.
+    """Returns the file of a command and its overrides; with `--config` all words are overrides.
 
-    Raises: UserError if none or several files are named.
+    Raises: UserError unless exactly one file is named.
     """
     given = list(words or ())
     if config is not None:
@@ -78,7 +78,7 @@ def split_words(
 
 
 def refuse_ignored(beside: str, options: Mapping[str, object]) -> None:
-    """Raises UserError if an option is given that has no effect beside `beside`.
+    """Raises UserError if an option is given that `beside` makes ineffective.
 
     refuse_ignored("--population", {"--sort": sort, "--oldest": oldest})
     """

@@ -62,7 +62,7 @@ REPORTS: Mapping[str, type[Report]] = {"status": StatusReport, "why": WhyReport}
 
 
 def why_report(verdict: Diagnosis, found: RunReport) -> WhyReport:
-    """Returns a diagnosis as it is printed, with what it was made from."""
+    """Returns a diagnosis as it is printed, with the state that it was derived from."""
     return WhyReport(
         state=verdict.state.value,
         is_healthy=verdict.is_healthy,

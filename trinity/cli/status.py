@@ -249,7 +249,7 @@ def left_out_lines(state: RunReport) -> Iterator[str]:
 
 
 def member_table(state: RunReport) -> Table:
-    """Table of the members and what each is doing."""
+    """Table of the members and their activities."""
     address = Column("address", no_wrap=True)  # a truncated port is useless
     table = Table("member", address, "stage", "doing", "version", "heard")
     for member in state.members or ():

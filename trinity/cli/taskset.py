@@ -179,7 +179,7 @@ def _call_buffer(
     *,
     to_change: bool = True,
 ) -> ValueT:
-    """Asks the buffer at the address, or else the run's; of a copied run only what it reads."""
+    """Asks the buffer at the address, or else the run's; a copied run allows only reads."""
 
     async def ask() -> ValueT:
         async with _tasksets(buffer, tenant, config, job_dir, to_change) as tasksets:

@@ -28,7 +28,7 @@ def num_positions(directory: Path) -> int | None:
     try:
         keys = json.loads((directory / "config.json").read_bytes())
     except (OSError, ValueError):
-        return None  # `config check` says what is wrong with the model
+        return None  # `config check` reports the model's errors
     for place in (keys, keys.get("text_config") or {}):
         if isinstance(length := place.get("max_position_embeddings"), int):
             return length
@@ -43,7 +43,7 @@ def token_counter(directory: Path) -> Callable[[str], int]:
         tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     except ImportError:
         return _estimated_tokens
-    except Exception as error:  # the package raises nothing more exact
+    except Exception as error:  # the package raises no subclass
         if type(error) is not Exception:
             raise
         return _estimated_tokens

@@ -1,4 +1,4 @@
-"""`trinity why`: what holds a run up, and what to do about it."""
+"""`trinity why`: the cause of a stalled run and its remedy."""
 
 import asyncio
 from pathlib import Path

@@ -80,10 +80,10 @@ class AsyncTasksets:
         is_queue: bool = False,
         request_id: str | None = None,
     ) -> SubmitResult:
-        """Stores rows under a name; returns which of them were refused, and why.
+        """Stores rows under a name; returns the refused rows and the reasons.
 
         When the connection breaks, the upload is retried for `patience_seconds`, and as long again
-        whenever it got further than before; nothing is stored twice. Rows of a one-shot iterator
+        whenever it got further than before; rows are not stored twice. Rows of a one-shot iterator
         cannot be sent again: give a list. To resume in another process, give the same `request_id`
         and the rows from the first one on.
 

@@ -1,4 +1,4 @@
-"""Packs rows into messages for the buffer; rows that fit into none are left out."""
+"""Packs rows into messages for the buffer; rows that cannot be sent are left out."""
 
 import json
 from bisect import bisect_right

@@ -1,1 +1,1 @@
-"""Inspects what a run has stored: selection, display and export of samples."""
+"""Inspects the data of a run: selection, display and export of samples."""

@@ -1,4 +1,4 @@
-"""Opens what a job has stored, through its running stack or one started for the purpose."""
+"""Opens the stored data of a job, through its running stack or a temporary one."""
 
 import asyncio
 import contextlib
@@ -59,7 +59,7 @@ class StoredExperiment:
         return self.stage(stage).key
 
     def stage(self, name: str | None) -> query_pb2.StoredStage:
-        """Returns the same stage with what it holds."""
+        """Returns the same stage with its counts."""
         if name is None:
             holding = [stage for stage in self.stages if stage.counts]
             return (holding or self.stages)[-1]
@@ -89,7 +89,7 @@ async def open_stored_experiment(
 def identity_of(job_dir: Path) -> tuple[str, str]:
     """Returns the tenant and the label of the run in a directory.
 
-    Raises: UserError if there is none.
+    Raises: UserError if it has no run.
     """
     path = job_dir / PLAN_FILE
     try:
@@ -173,7 +173,7 @@ async def _stored(queries: QueryServiceStub, label: str, experiment_id: str) -> 
 async def list_stages(
     queries: QueryServiceStub, experiment_id: str, tenant: str = ""
 ) -> query_pb2.ListStagesResponse:
-    """Returns the stages of an experiment, with what each holds.
+    """Returns the stages of an experiment with their counts.
 
     A caller whose token is for one tenant has to name it.
     """

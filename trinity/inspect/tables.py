@@ -43,7 +43,7 @@ def console() -> Console:
 
 
 def run_of(record: query_pb2.ExperienceRecord) -> RunPlace:
-    """Returns what the samples of one run share."""
+    """Returns the key that is common to all samples of one run."""
     return record.assignment_id, record.eid.run, record.eid.attempt
 
 
@@ -201,7 +201,7 @@ def sample_details(answer: query_pb2.GetExperienceResponse) -> RenderableType:
 
 
 def _change(change: query_pb2.SampleChange) -> str:
-    """Formats what a person did as `2026-05-04 10:11 by ann: leaked answers`."""
+    """Formats a person's change as `2026-05-04 10:11 by ann: leaked answers`."""
     at = datetime.fromtimestamp(change.unix_millis / 1000, UTC).astimezone()
     reason = f": {change.reason}" if change.reason else ""
     return f"{at:%Y-%m-%d %H:%M} by {change.by}{reason}"
@@ -283,7 +283,7 @@ def _tokens(sample: Experience, sequence: TokenSequence) -> Table:
 
 
 def population_lines(stage: str, population: query_pb2.GetPopulationResponse) -> list[str]:
-    """Describes how much of what was generated was trained on, and why the rest was not."""
+    """Describes how many generated samples were trained on, and why the rest was not."""
     first, last = population.first_explore_step, population.last_explore_step
     steps = f"explore step {last}" if first == last else f"explore steps {first} to {last}"
     lines = [

@@ -123,7 +123,7 @@ def _of_json(service: str, line: str) -> LogLine | None:
 def log_files(job_dir: Path, services: Sequence[str]) -> dict[str, Path]:
     """Returns the logs by service: all, or the named ones.
 
-    Raises: UserError when there are none.
+    Raises: UserError if no log exists.
     """
     found = _all_files(job_dir)
     if not found:
@@ -140,9 +140,9 @@ def read_logs(files: dict[str, Path]) -> Iterator[LogLine]:
 
 
 def follow_logs(job_dir: Path, services: Sequence[str]) -> Iterator[LogLine | None]:
-    """Yields what is there, then what comes, also in files that appear later; never ends.
+    """Yields existing lines, then new ones, also of files that appear later; never ends.
 
-    None separates two polls, because a message is yielded only once it is complete.
+    None marks the end of a poll, because a message is yielded only once it is complete.
     """
     tails: dict[str, _Tail] = {}
     while True:
@@ -171,7 +171,7 @@ def _name_of(path: Path, folder: Path, *, is_alone: bool) -> str:
 
 
 def log_file_of(job_dir: Path, service: str) -> Path:
-    """Returns the newest log of a service, also where it has none yet."""
+    """Returns the path of a service's newest log, even before it exists."""
     folder = job_dir / FOLDER
     name = f"{service}{ENDING}"
     found = [path for path in (folder / name, *folder.glob(f"*/{name}")) if path.is_file()]

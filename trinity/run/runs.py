@@ -91,7 +91,7 @@ class PlanOutline(BaseModel):
 def last_summary(job_dir: Path) -> RunSummary | None:
     """The summary of the last start; None if that was stopped: each start removes the former one.
 
-    Times of files decide nothing, as a copied run has others.
+    Times of files are ignored, as they differ in a copied run.
     """
     return read_summary(job_dir) if has_run(job_dir) else None
 
@@ -121,7 +121,7 @@ def stopped_run_lines(job_dir: Path) -> Iterator[str]:
 
 
 def read_outline(job_dir: Path) -> PlanOutline:
-    """Returns what is shown of the plan that a run was started with.
+    """Returns the outline of the plan that a run was started with.
 
     Raises: UserError if it cannot be read.
     """
@@ -141,7 +141,7 @@ def _checkpoint(job_dir: Path, stage: StageOutline) -> str:
 
 
 def newest_checkpoint_step(job_dir: Path, stage: str) -> int | None:
-    """Returns the step of the newest checkpoint of a stage; None if there is none."""
+    """Returns the step of the newest checkpoint of a stage; None without a checkpoint."""
     folders = (job_dir / "stages" / stage / "checkpoints").glob("step-*")
     steps = [int(found[1]) for path in folders if (found := _CHECKPOINT.fullmatch(path.name))]
     return max(steps, default=None)
@@ -164,7 +164,7 @@ def place_of(
 def find_run(config: Path | None, job_dir: Path | None) -> tuple[Path, RunningStack]:
     """Returns the directory of the run, and its running stack.
 
-    Raises: UserError if nothing runs there.
+    Raises: UserError if no run is active there.
     """
     directory = find_job_dir(config, job_dir)
     running = _running(directory)
@@ -212,15 +212,15 @@ def find_job_dir(config: Path | None, job_dir: Path | None) -> Path:
 
 
 def default_root() -> Path:
-    """Returns the directory below which runs are where nothing else is said."""
+    """Returns the default directory of runs."""
     return Path(os.environ.get(ROOT_VARIABLE, DEFAULT_ROOT))
 
 
 def _run_of(config: Config) -> Path:
     """The directory of a configuration's run, or of one made from it, such as a trial.
 
-    Its stages are not planned: the run has begun, and the parts of one's own that a file names are
-    not needed to find it.
+    Its stages are not planned: the run has started, and the plug-ins that a file names are not
+    needed to find it.
     """
     own = usual_job_dir(config)
     if any(stage.config.mode == "serve" for stage in stages_of(config)):
@@ -287,7 +287,7 @@ def _single(found: list[Path]) -> Path:
 
 
 def _launcher_pid(directory: Path) -> int | None:
-    """The process that starts, runs or stops a run there; one that only views it is none."""
+    """The process that starts, runs or stops a run there, not one that only views it."""
     return None if viewer_pid(directory) is not None else lock_owner_pid(directory)
 
 

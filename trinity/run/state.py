@@ -1,4 +1,4 @@
-"""One state of a run: what the synchronizer and the buffer say of it, named once.
+"""One state of a run: the combined answers of the synchronizer and the buffer.
 
     state = await ask_state(to_synchronizer, to_buffer)
 
@@ -288,7 +288,7 @@ def state_of(
     status: synchronizer_pb2.GetStatusResponse | str,
     work: buffer_pb2.GetBufferStatusResponse | str,
 ) -> RunReport:
-    """Returns the state; a text in place of an answer is the reason why it is missing."""
+    """Returns the state; a missing answer is given as a text with the reason."""
     values: dict[str, object] = {}
     left_out: dict[str, object] = {}
     for answer in (work, status):
@@ -336,7 +336,7 @@ async def ask_state(
 
 
 def _answer_or_reason(answer: Any) -> Any:
-    """Returns the answer, or the reason why there is none."""
+    """Returns the answer, or the reason why it is missing."""
     if isinstance(answer, grpc.aio.AioRpcError):
         return str(answer.details() or answer.code().name)
     if isinstance(answer, BaseException):

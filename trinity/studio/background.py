@@ -13,7 +13,7 @@ CLOSE_SECONDS = 20.0
 
 
 class BackgroundLoop:
-    """An event loop in a thread of its own, which lives as long as Studio.
+    """An event loop in a separate thread that lives as long as Studio.
 
     loop = BackgroundLoop()
     try:
@@ -34,7 +34,7 @@ class BackgroundLoop:
     def wait_for(
         self, work: Coroutine[object, object, ValueT], seconds: float = ANSWER_SECONDS
     ) -> ValueT:
-        """Returns what the work returns.
+        """Runs the work and returns its result.
 
         Raises: TimeoutError after `seconds`; the work is cancelled then.
         """

@@ -1,7 +1,7 @@
 """Changes of experiences that a person makes in Studio: rewards, exclusion, inclusion, deletion.
 
-Each is asked about twice: `foresee` tells what it would do, `carry_out` does it. Both refuse where
-Studio was not started with `--allow-changes`; the services check the visitor's rights themselves.
+Each change is confirmed first: `foresee` describes its effect, `carry_out` makes it. Both refuse
+unless Studio was started with `--allow-changes`; the services check the visitor's rights.
 """
 
 import math
@@ -45,9 +45,9 @@ class Wish:
 def wish_of(
     act: Act, wanted: query_pb2.ExperienceFilter, reason: str, reward: float | None
 ) -> Wish:
-    """Returns the wish as a form was filled in.
+    """Returns the wish of a filled-in form.
 
-    Raises: UserError naming what is missing.
+    Raises: UserError naming the missing input.
     """
     why = " ".join(reason.split())[:MAX_REASON_CHARS]
     if not why:
@@ -64,9 +64,9 @@ def wish_of(
 async def foresee(
     opened: OpenRun, key: buffer_pb2.StageKey, wish: Wish, *, allows_changes: bool
 ) -> str:
-    """Returns one sentence about what the change would do; nothing is changed.
+    """Returns one sentence about the effect of the change without making it.
 
-    Raises: UserError if Studio changes nothing; TrinityError.
+    Raises: UserError if Studio may not make changes; TrinityError.
     """
     _require(allows_changes)
     if wish.act is Act.REWARD:
@@ -77,9 +77,9 @@ async def foresee(
 async def carry_out(
     opened: OpenRun, key: buffer_pb2.StageKey, wish: Wish, *, allows_changes: bool
 ) -> str:
-    """Makes the change; returns one sentence about what was done.
+    """Makes the change; returns one sentence about its effect.
 
-    Raises: UserError if Studio changes nothing; TrinityError.
+    Raises: UserError if Studio may not make changes; TrinityError.
     """
     _require(allows_changes)
     if wish.act is Act.REWARD:

@@ -1,4 +1,4 @@
-"""Several runs beside one another: their curves in one chart, and what differs in their plans."""
+"""Comparison of several runs: their curves in one chart and the differences of their plans."""
 
 import json
 import math
@@ -170,7 +170,7 @@ async def plan_of(opened: OpenRun) -> JsonObject:
 def read_plan(text: str) -> JsonObject:
     """Parses a plan.
 
-    Raises: UserError if it is none.
+    Raises: UserError if the text is not a plan.
     """
     try:
         plan = json.loads(text)

@@ -120,7 +120,7 @@ class ServiceConnection:
         self.touched = -math.inf
 
     def add_follower(self, follow: Callable[[OpenRun], Awaitable[None]]) -> None:
-        """Runs a coroutine beside each opening of the services, from the next one on."""
+        """Runs a coroutine while the services are open, from the next opening on."""
         self._followers.append(follow)
 
     async def keep(self) -> None:
@@ -163,7 +163,7 @@ class RunConnection(ServiceConnection):
     async def _once(self) -> None:
         home = stack_directory_of(self.job_dir)
         try:
-            identity_of(self.job_dir)  # nothing is started where no run was
+            identity_of(self.job_dir)  # raises for a directory without a run
             if viewer_pid(home) is None and (running := read_running(home)) is not None:
                 await self._with_running(home, running.addresses)
             elif (process := lock_owner_pid(home)) is not None:
@@ -178,7 +178,7 @@ class RunConnection(ServiceConnection):
             await self._failed(_sentence(error))
 
     async def _with_running(self, home: Path, addresses: ServiceAddresses) -> None:
-        """Uses running services until other ones run there, or none."""
+        """Uses running services until they have stopped or been replaced."""
         async with self._services(addresses, is_live=True):
             while not self.is_idle:
                 running = await asyncio.to_thread(read_running, home)
@@ -258,7 +258,7 @@ def _sentence(error: Exception) -> str:
 
 
 async def stages_of(opened: OpenRun) -> tuple[query_pb2.StoredStage, ...]:
-    """Returns the stages of the run with what each of them holds now.
+    """Returns the stages of the run with their current counts.
 
     Raises: TrinityError, with a sentence, if they cannot be read.
     """
@@ -269,7 +269,7 @@ async def stages_of(opened: OpenRun) -> tuple[query_pb2.StoredStage, ...]:
 def require_open(connection: ServiceConnection) -> OpenRun:
     """Returns the services of a connection.
 
-    Raises: UserError with the reason why there are none.
+    Raises: UserError with the reason why they are not open.
     """
     if (opened := connection.opened) is None:
         raise UserError(connection.state.detail or "The run is not open.")

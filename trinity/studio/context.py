@@ -1,7 +1,7 @@
 """The shared state of one Studio process: its places, services, runs, visitors and the background.
 
-Whatever is kept for a visitor is kept under the visit's own key, so that no one is shown what was
-fetched with the token of another one.
+Data of a visitor are cached under the key of the visit, so that visitors do not see data that were
+fetched with another visitor's token.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ RETRY_SECONDS = 0.5
 WORK_SECONDS = 10.0
 """Age of an answer about open work; of the page's questions it costs a run most."""
 NEWS_SECONDS = 4.0
-"""Age after which an event of the run makes it be asked again."""
+"""Age after which an event of the run makes an answer stale."""
 VERDICT_SECONDS = 15.0
 """Age of an answer why a run stands still; a new one asks all its parts."""
 MAX_VIEWED = 8
@@ -43,7 +43,7 @@ MEMBER_SECONDS = 2.0
 NEW_CLOSED_WAITS = 20
 """Ended waits that a look asks for; all, where every one of these is new."""
 CLOSED_SECONDS = 10.0
-"""Age after which they are asked for again though no wait was seen to end: some are short."""
+"""Age after which they are fetched even if no wait was seen to end: short ones are missed."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class KeptAnswer(Generic[ValueT]):
 
     seconds: float
     news_seconds: float = float("inf")
-    """Age from which news make it be asked again."""
+    """Age from which news make the answer stale."""
     _news: object = None
     _answer: ValueT | None = None
     _opened: OpenRun | None = None
@@ -76,7 +76,7 @@ class KeptAnswer(Generic[ValueT]):
 
 @dataclass(slots=True)
 class DueWaits:
-    """Decides at which looks ended waits are asked for: not at each, as that costs the run."""
+    """Decides when to fetch ended waits: not at each look, as that costs the run time."""
 
     _asks_all: bool = True
     _is_due: bool = True
@@ -84,7 +84,7 @@ class DueWaits:
     _open: frozenset[tuple[str, str]] = frozenset()
 
     def number(self) -> int:
-        """Returns how many are asked for now; 0 where no wait that was seen has ended."""
+        """Returns the number to fetch now; 0 if no observed wait has ended."""
         if self._asks_all:
             return MAX_STORED
         is_old = time.monotonic() - self._asked_at >= CLOSED_SECONDS
@@ -136,7 +136,7 @@ class ViewedRun:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def watch_members(self, opened: OpenRun) -> None:
-        """Observes what the members of a running run do and wait for, until cancelled.
+        """Observes the activities and waits of a running run's members, until cancelled.
 
         Of a stopped run it reads the waits that are stored.
         """
@@ -147,7 +147,7 @@ class ViewedRun:
                 try:
                     members, closed = await members_of(opened, num_closed)
                 except TrinityError:
-                    self.members = []  # so that pages ask themselves, and say why there is none
+                    self.members = []  # so that pages ask themselves, and show the error
                 else:
                     self.members = members
                     joins = self.lanes.add_stored(time.time(), closed)
@@ -190,7 +190,7 @@ class StudioContext:
 
     @classmethod
     def from_places(cls, places: Iterable[Path]) -> Self:
-        """Looks into these places, or into the default root if there are none."""
+        """Looks into these places, by default into the default root."""
         return cls(StudioOptions(places=tuple(places) or (default_root(),)))
 
     @property
@@ -238,7 +238,7 @@ class StudioContext:
     def wait_for(
         self, work: Coroutine[object, object, ValueT], seconds: float = ANSWER_SECONDS
     ) -> ValueT:
-        """Runs something in the background loop and returns what it returns.
+        """Runs a coroutine in the background loop and returns its result.
 
         Raises: TimeoutError.
         """

@@ -1,4 +1,4 @@
-"""A run as one conversation: the messages of its turns, each once, with what is known of a turn."""
+"""A run as one conversation: the messages of its turns, each once, with facts about each turn."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class ConversationTurn:
 def conversation_turns(
     turns: Sequence[ExperienceRow], model: Path | None
 ) -> tuple[ConversationTurn, ...]:
-    """Returns what each turn adds; whole texts where roles or a tokenizer lack."""
+    """Returns the new messages of each turn; whole texts without roles or a tokenizer."""
     tokenizer = read_tokenizer(model) if model is not None else None
     found: list[ConversationTurn] = []
     before: TurnTokens | None = None

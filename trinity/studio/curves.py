@@ -22,7 +22,7 @@ NARROW_LABEL, WIDE_LABEL = 125, 260
 LABEL_CHARS = 18
 """Longer names are shown by what tells them apart."""
 PALETTE = ("#2a6fae", "#b3591a", "#5c4492", "#19796d", "#8a6d00", "#a3325b")
-"""Told apart in three kinds of colour blindness; lines have marks of their own, too."""
+"""Distinguishable in three kinds of colour blindness; lines also differ by their marks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ GROUPS = (
 
 
 def curve_chart(stage: StageHistory, group: CurveGroup) -> JsonObject | None:
-    """Returns the chart of a group; None if nothing of it was recorded."""
+    """Returns the chart of a group; None if it has no recorded values."""
     points = [point for name in group.names for point in _points(name, stage.curve(name))]
     if not points:
         return None

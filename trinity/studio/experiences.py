@@ -226,7 +226,7 @@ async def whole_experience(
 ) -> WholeExperience:
     """Returns one experience in full.
 
-    Raises: TrinityError if there is none of this id.
+    Raises: TrinityError if the id is unknown.
     """
     answer: query_pb2.GetExperienceResponse = await answer_of(
         opened.queries.GetExperience(

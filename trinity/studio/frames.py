@@ -31,7 +31,7 @@ _limited = RateLimitedLog(logging.getLogger(__name__))
 
 
 VALUE_LOGGERS = ("streamlit.error_util", "streamlit.components.v2.bidi_component.serialization")
-"""Where Streamlit logs what a browser's values raise."""
+"""Loggers of Streamlit for errors about values from a browser."""
 READ_VALUES = frozenset(
     ("unpack_widget_state_value", "deserialize", "_compact_state", "filtered_state")
 )
@@ -45,7 +45,7 @@ class OneLineOfValues(logging.Filter):
     _silent_until = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Says what a traceback comes of; returns false where that was said a moment ago."""
+        """Replaces a traceback by one line; returns false for a repetition within seconds."""
         error = record.exc_info[1] if record.exc_info else None
         frames = traceback.walk_tb(error.__traceback__ if error else None)
         if not any(frame.f_code.co_name in READ_VALUES for frame, _ in frames):
@@ -73,7 +73,7 @@ class PageSocket:
         self._is_closed = False
 
     async def receive(self) -> Message:
-        """Returns what the browser sends next."""
+        """Returns the next message of the browser."""
         left = max(self._expires_at - time.time(), 0.0)
         try:
             async with asyncio.timeout(None if math.isinf(left) else left):
@@ -96,7 +96,7 @@ class PageSocket:
             await self._send(message)
 
     async def _kind_of(self, frame: bytes | None) -> str | None:
-        """Returns the kind of a frame when it is its turn; closes at what is no page's frame."""
+        """Returns the kind of a frame when it is its turn; closes at an unparsable frame."""
         try:
             message = BackMsg.FromString(frame or b"")
         except DecodeError:

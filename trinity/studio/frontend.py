@@ -26,7 +26,7 @@ HTML = b"text/html"
 TYPES = {".js": "text/javascript", ".css": "text/css", ".woff2": "font/woff2"}
 PREFIX = "/static/"
 MAX_BYTES = 1_000_000
-"""Larger files are left to Streamlit: none is of the first page."""
+"""Larger files are left to Streamlit, as the first page needs only smaller ones."""
 MAX_KEPT = 128
 FOR_EVER = {"cache-control": "public, immutable, max-age=31536000"}
 """The name of a file holds a hash of its content."""

@@ -71,7 +71,7 @@ SECURITY_HEADERS = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
-"""The policy lets the page load nothing from elsewhere. Charts compile their expressions."""
+"""The policy forbids the page to load from elsewhere. Charts compile their expressions."""
 
 
 class Admission:
@@ -115,7 +115,7 @@ class Admission:
         if self.takes_tokens or not _is_same(token, self._token):
             return None
         self._token = secrets.token_urlsafe(TOKEN_BYTES)
-        browser = replace(OWNER, name=f"owner {secrets.token_hex(4)}")  # with a share of its own
+        browser = replace(OWNER, name=f"owner {secrets.token_hex(4)}")  # with a separate share
         cookie = self._admit(browser)
         self._announce(self._token)
         return cookie
@@ -123,7 +123,7 @@ class Admission:
     def sign_in(self, token: str) -> str:
         """Returns a new cookie for a token of the system.
 
-        Raises: UserError with one sentence that says what is wrong with the token.
+        Raises: UserError with one sentence about the token's error.
         """
         assert self._keys is not None, "visitors do not sign in here"
         return self._admit(self._visitor_of(self._keys, token))
@@ -143,7 +143,7 @@ class Admission:
         return self.visitor(cookie) is not None
 
     def page_key(self, cookie: str) -> str:
-        """Returns the key that pages with the cookie need beside it."""
+        """Returns the key that pages need in addition to the cookie."""
         return hmac.new(self._page_secret, cookie.encode(), hashlib.sha256).hexdigest()
 
     def _is_valid(self, visitor: Visitor) -> bool:
@@ -207,7 +207,7 @@ class Site:
 
 
 class Gate:
-    """ASGI middleware that refuses what has no cookie, before any of Streamlit's code sees it."""
+    """ASGI middleware that refuses requests without a cookie before Streamlit's code sees them."""
 
     def __init__(
         self,
@@ -316,7 +316,7 @@ class Gate:
 
 
 def _headers(scope: Scope) -> dict[str, str]:
-    """Returns the headers; one that is sent twice is joined, and then fits nothing."""
+    """Returns the headers; one that is sent twice is joined, and then matches no valid value."""
     found: dict[str, str] = {}
     for name, value in scope["headers"]:
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
@@ -342,7 +342,7 @@ def _refusal_of_sender(scope: Scope, headers: dict[str, str], site: Site) -> str
 
 
 def _split(address: str) -> SplitResult:
-    """Returns the parts of an address, all empty if it is none."""
+    """Returns the parts of an address, all empty if it is invalid."""
     try:
         return urlsplit(address)
     except ValueError:

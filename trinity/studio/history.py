@@ -63,7 +63,7 @@ class StageHistory:
     batches: dict[str, dict[int, float]] = field(default_factory=dict)
     step_millis: dict[int, int] = field(default_factory=dict)
     evaluations: dict[str, dict[int, MeasuredVersion]] = field(default_factory=dict)
-    """Taskset to version to result; each taskset has a curve of its own."""
+    """Taskset to version to result; each taskset has one curve."""
     samples: tuple[ShownSample, ...] = ()
 
     @property
@@ -104,7 +104,7 @@ class RunHistory:
     """True once all is here that was stored when the run was opened."""
 
     def apply(self, event: buffer_pb2.ProgressEvent) -> None:
-        """Applies one event; one that was applied before changes nothing."""
+        """Applies one event; ignores those that were applied before."""
         if event.number <= self.last_event:
             return
         self.last_event = event.number
@@ -162,7 +162,7 @@ def _add(
     metrics: Mapping[str, float],
     beginnings: tuple[str, ...],
 ) -> None:
-    """Adds the points of one step; what is not a number stays out of the scales."""
+    """Adds the points of one step; infinite values and NaN would break the scales."""
     for name, value in metrics.items():
         if name.startswith(beginnings) and math.isfinite(value):
             curves.setdefault(name, {})[step] = value

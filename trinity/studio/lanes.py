@@ -1,8 +1,8 @@
-"""Lanes of a run's members: what each did and waited for lately.
+"""Lanes of a run's members: the recent activities and waits of each.
 
-The synchronizer stores the waits that ended, the newest of each run. Members tell what they do and
-wait for now: Studio asks every two seconds, and knows what they did from its first look on. Of a
-synchronizer that stores no waits it keeps those that it saw end.
+The synchronizer stores each run's newest ended waits. Members report their current activities and
+waits: Studio polls these every two seconds, so it shows activities only since its first look. If
+the synchronizer stores no waits, Studio keeps those that it saw end.
 """
 
 import threading
@@ -20,12 +20,12 @@ MAX_SPANS = 500
 MAX_LANES = 32
 SHORTEST_SECONDS = 0.2
 SAME_SECONDS = 1.5
-"""A wait whose beginning moved by less is the same one: it is told with the heartbeat's delay."""
+"""Starts of a wait that differ by less are the same wait, reported with a heartbeat's delay."""
 WINDOW_SECONDS = 300.0
 LEAST_WINDOW_SECONDS = 30.0
 SHORT_ID = 8
 HEARD_SECONDS = 30.0
-"""Time for which a member goes on with what it told last, until it is heard of again."""
+"""Time for which a silent member is shown with its last reported activity."""
 STEPS = "train steps"
 """The lane of the steps, which are known from the run's events."""
 MAX_STORED = 500
@@ -55,7 +55,7 @@ class LaneSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownSpan:
-    """A span as it is drawn: its place in percent of the lane, and what is told about it."""
+    """A span as it is drawn: its place in percent of the lane, its label and facts."""
 
     id: str
     is_wait: bool
@@ -94,7 +94,7 @@ class LaneHistory:
     _first: float = 0.0
 
     def observe(self, now: float, members: Iterable[synchronizer_pb2.Member]) -> None:
-        """Adds what the members tell now."""
+        """Adds the members' current activities and waits."""
         with self._lock:
             self._first = self._first or now
             told: set[tuple[str, str]] = set()
@@ -194,7 +194,7 @@ class LaneHistory:
             self._closed.append(span)
 
     def _closed_spans(self) -> list[LaneSpan]:
-        """Returns what has ended; a wait that was seen here and is stored is there once."""
+        """Returns ended spans: the stored waits, and those seen here that are not stored."""
         stored = list(self._stored.values())
         of_target: dict[tuple[str, str], list[LaneSpan]] = {}
         for span in stored:
@@ -270,7 +270,7 @@ def _stored_span(now: float, wait: synchronizer_pb2.ClosedWait) -> LaneSpan:
 def _spans(
     now: float, member: synchronizer_pb2.Member
 ) -> Iterator[tuple[tuple[str, str], LaneSpan]]:
-    """Yields what a member does, and its longest wait for each target, as of its heartbeat."""
+    """Yields a member's activity, and its longest wait for each target, as of its heartbeat."""
     heard = now - member.silent_seconds
     activity = LaneSpan(lane=member.id, is_wait=False, text=member.activity, begin=heard, end=heard)
     yield (member.id, ""), activity

@@ -1,4 +1,4 @@
-"""The members of a running run, what each waits for, and the verdict of `trinity why`."""
+"""The members of a running run, their waits, and the verdict of `trinity why`."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class Verdict:
 async def members_of(
     opened: OpenRun, num_closed_waits: int = 0
 ) -> tuple[list[synchronizer_pb2.Member], list[synchronizer_pb2.ClosedWait]]:
-    """Returns the members that work on the experiment, or on none, and their newest ended waits.
+    """Returns the members that are idle or on the experiment, and their newest ended waits.
 
     Raises: TrinityError.
     """
@@ -61,7 +61,7 @@ async def work_of(opened: OpenRun) -> tuple[buffer_pb2.StageStatus, ...]:
 
 
 async def verdict_of(connection: ServiceConnection) -> Verdict:
-    """Finds what holds a run up; asks all its parts, so it takes seconds if one is down."""
+    """Finds the cause that holds a run up by probing all parts: takes seconds if one is down."""
     if isinstance(connection, SystemConnection):
         return await _verdict_by_address(connection)
     home = stack_directory_of(connection.job_dir)

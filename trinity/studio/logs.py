@@ -24,7 +24,7 @@ class LogPage:
     num_more: int
     """Lines before these that were read and taken."""
     is_cut: bool
-    """True if a file is longer than what was read of it."""
+    """True if a file is longer than the part that was read."""
 
 
 def read_page(job_dir: Path, service: str, wanted: LogFilter) -> LogPage:

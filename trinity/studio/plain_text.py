@@ -1,4 +1,4 @@
-"""Untrusted text made plain: characters that steer a display are shown as what they are."""
+"""Untrusted text made plain: characters that steer a display are escaped."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -57,5 +57,5 @@ def time_text(unix_millis: int) -> str:
 
 
 def joined(parts: Iterable[str]) -> str:
-    """Joins what is not empty."""
+    """Joins the non-empty parts."""
     return " · ".join(part for part in parts if part)

@@ -47,7 +47,7 @@ _ORDER = tuple(RunDirectoryState)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEntry:
-    """A run as the list shows it; what is not recorded is None or empty."""
+    """A run as the list shows it; fields without a record are None or empty."""
 
     directory: Path
     label: str

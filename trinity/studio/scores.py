@@ -16,7 +16,7 @@ REWARD = "reward"
 MANY_SECONDS = 3 * CALL_SECONDS
 """Deadline of a call that reads all samples of up to 10,000 tasks."""
 UNSCORED = "?"
-"""Stands for runs of which none has a score."""
+"""Stands for runs without a score."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Score:
 
     @property
     def pass_rate(self) -> float | None:
-        """The share of scored runs that passed; None where none has a score."""
+        """The share of scored runs that passed; None without scored runs."""
         return self.num_passed / self.num_scored if self.num_scored else None
 
 
@@ -236,7 +236,7 @@ class HeatMap:
 
     labels: tuple[str, ...]
     spans: tuple[VersionRange, ...]
-    """Versions of the columns; none where columns are drawings."""
+    """Versions of the columns; empty if columns are drawings."""
 
     @classmethod
     def of(cls, versions: Sequence[int], shown: Sequence[TaskHistory]) -> "HeatMap":
@@ -267,7 +267,7 @@ def heat_text(score: Score) -> str:
 
 
 def heat_level(score: Score) -> int | None:
-    """Returns the colour of a cell: none passed, fewer than half, fewer than all, all."""
+    """Returns the colour of a cell: no run passed, fewer than half, fewer than all, all."""
     rate = score.pass_rate
     if rate is None:
         return None
@@ -359,7 +359,7 @@ def _change(pair: TaskPair) -> float:
 
 
 def count_outcomes(pairs: Iterable[TaskPair]) -> dict[Outcome, int]:
-    """Counts the tasks by what became of them; outcomes that none has are left out."""
+    """Counts the tasks by outcome; outcomes without tasks are left out."""
     found = dict.fromkeys(Outcome, 0)
     for pair in pairs:
         found[pair.outcome] += 1

@@ -28,11 +28,11 @@ from trinity.studio.listening import Listening
 from trinity.studio.visitors import Visitor
 
 SCRIPT = Path(__file__).parent / "script" / "app.py"
-"""In a folder of its own: Streamlit would take files of a folder `pages` beside it for pages."""
+"""In a separate folder, because Streamlit takes the files of a sibling folder `pages` for pages."""
 FIRST_PAGE = "trinity.studio.pages.runs"
 """The module of the page that a browser sees first."""
 HEADING_SIZES = ["1.5rem", "1.25rem", "1.125rem"]
-"""Set for each theme: a theme of its own would be light in browsers that ask for a dark one."""
+"""Set for each theme: a custom theme would be light in browsers that ask for a dark one."""
 OPTIONS: Mapping[str, bool | int | str | list[str]] = {
     "browser.gatherUsageStats": False,
     "client.showErrorDetails": "none",  # errors quote users' data, and would be read as Markdown

@@ -1,4 +1,4 @@
-"""The page on which a browser beyond this machine shows its token, and what it may send there."""
+"""The sign-in page, on which a browser beyond this machine sends its token, and its limits."""
 
 import asyncio
 import html
@@ -46,7 +46,7 @@ def sign_in_page(problem: str = "") -> Response:
 
 
 async def sent_token(request: Request) -> str:
-    """Returns the token of a form; empty if there is none, or it is too long or too slow."""
+    """Returns the token of a form; empty if it is missing, too long or too slow."""
     body = b""
     try:
         async with asyncio.timeout(BODY_SECONDS):

@@ -238,7 +238,7 @@ class Distribution:
 
 
 def distributions(view: StepView, generated: Generated) -> list[Distribution]:
-    """Returns each quantity of what was generated and of what was trained on."""
+    """Returns the distribution of each quantity for generated and for trained samples."""
     pairs = (("generated", generated.samples), ("trained on", view.samples))
     found = (
         distribution(name, of, [value_of(sample) for sample in listed])

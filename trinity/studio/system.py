@@ -1,7 +1,7 @@
 """Services by their addresses: the experiments that a visitor sees there, and each one's services.
 
-Studio calls them with the visitor's own token, so the services decide what it sees; Studio has no
-rights of its own to lend.
+Studio calls them with the visitor's token, so the services decide about its access; Studio has no
+additional rights.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ CALL_SECONDS = 5.0
 LOOK_SECONDS = 3.0
 """Pause between two looks at an experiment's state."""
 MAX_DESCRIBED = 50
-"""Experiments of a list whose step is asked for; each takes a call."""
+"""Running experiments of a list that are shown with their step; each takes a call."""
 NO_DIRECTORY = Path("/nonexistent")
 """The directory of an experiment whose files are not on this machine."""
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -84,10 +84,10 @@ class System:
 
 
 def system_at(*, buffer: str, synchronizer: str, security: Credentials) -> System | None:
-    """Returns the services at these addresses; None if none is given.
+    """Returns the services at these addresses; None if both are empty.
 
-    Raises: UserError if one of them is missing or no address, or if it is beyond loopback and there
-    are no credentials.
+    Raises: UserError if one of them is missing or not an address, or if it is beyond loopback and
+    there are no credentials.
     """
     if not buffer and not synchronizer:
         return None
@@ -108,7 +108,7 @@ def is_experiment_id(word: str) -> bool:
 async def answer_from(service: str, address: str, call: Awaitable[ValueT]) -> ValueT:
     """Returns the answer of a service.
 
-    Raises: TrinityError whose text names the service, what is wrong and what to do.
+    Raises: TrinityError that names the service, the problem and its remedy.
     """
     try:
         return await answer_of(call)

@@ -177,7 +177,7 @@ def columns_of(rows: Sequence[JsonObject]) -> list[str]:
 
 
 def cell_text(row: JsonObject, key: str) -> str:
-    """Returns a value for a cell, cut; empty where the row has none."""
+    """Returns a value for a cell, cut; empty if the row lacks the key."""
     if key not in row:
         return ""
     value = row[key]

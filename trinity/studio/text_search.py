@@ -16,7 +16,7 @@ LOOK_AT = 10_000
 
 @dataclass(slots=True, kw_only=True)
 class TextSearch:
-    """A search with what it has found so far, the newest first; `go_on` continues it.
+    """A search and its results so far, newest first; `go_on` continues it.
 
     search = TextSearch(conditions=("text=answer",))
     while not search.is_done and len(search.rows) < 50:

@@ -32,7 +32,7 @@ SURPRISE_BOUNDS = (0.1, math.log(2), math.log(10))
 AGE_BOUNDS = (1, 2, 3, 5)
 NUM_SIGNED_LEVELS = 7
 ADVANTAGES, LOG_RATIOS = "advantage in training", "log ratio (trainer to rollout)"
-"""Colours by what the trainer computed."""
+"""Colours by values that the trainer computed."""
 MAX_LOG_RATIO = 20.0
 PART = "·"
 """Stands for a token that holds a part of a character."""

@@ -1,4 +1,4 @@
-"""The people whom Studio lets in, what each of them may do there, and how much at once."""
+"""The visitors of Studio, their rights, and their limits."""
 
 import secrets
 import threading
@@ -29,7 +29,7 @@ HOW_TO_GET_A_TOKEN = "get one with the scope `read` (`trinity token --scope read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visitor:
-    """A browser's user; the services decide by its token what it sees."""
+    """A browser's user; the services decide about its access by its token."""
 
     name: str
     is_owner: bool
@@ -59,7 +59,7 @@ def visitor_of(keys: TokenKeys, token: str, *, needs_all_tenants: bool = False) 
     Services that check no token show every tenant's experiments, so only a token of all tenants may
     see these.
 
-    Raises: UserError with one sentence that says what is wrong with the token.
+    Raises: UserError with one sentence about the token's error.
     """
     try:
         caller = keys.caller_of(token.strip())
@@ -129,7 +129,7 @@ class Share:
 
     @contextmanager
     def script(self, seconds: float = SCRIPT_WAIT_SECONDS) -> Iterator[bool]:
-        """Waits for a turn, for the block; yields False if there was none in time.
+        """Waits for a turn, for the block; yields False after a timeout.
 
         A script that has one already goes on at once.
         """
@@ -146,7 +146,7 @@ class Share:
 
 
 class Shares:
-    """The shares of all visitors; that of one who uses nothing is forgotten."""
+    """The shares of all visitors; unused shares are dropped."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

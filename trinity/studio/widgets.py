@@ -147,7 +147,7 @@ def component(name: str, files: str, html: str) -> Callable[..., object]:
     made: Callable[..., object] = st.components.v2.component(name, html=html, css=css, js=js)
 
     def draw(*, data: Mapping[str, object], **others: object) -> object:
-        # Streamlit loads pandas to see whether a list is a table of its own kind: 0.8 seconds.
+        # Streamlit loads pandas to see whether a list is one of its tables: 0.8 seconds.
         plain = {key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}
         return made(data=plain, **others)
 

@@ -36,7 +36,7 @@ class AccountSettings(ServiceSettings):
 
 
 async def set_up(settings: AccountSettings, stop: asyncio.Event) -> None:
-    """Creates what is missing and sets the passwords."""
+    """Creates missing roles, database and schemas, and sets the passwords."""
     dsns = {"buffer": settings.buffer_dsn, "synchronizer": settings.synchronizer_dsn}
     passwords = passwords_of({role: dsn.get_secret_value() for role, dsn in dsns.items()})
     admin = settings.admin_dsn.get_secret_value()

@@ -31,7 +31,7 @@ TRUST_COMMENT = (
 MODELS = "models"
 """The Secret with addresses and keys of external models, and the policy to reach them."""
 LONGEST_NAME = 40
-"""Kubernetes allows 63, and appends suffixes of its own."""
+"""Kubernetes allows 63 and appends suffixes."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -80,7 +80,7 @@ class ExperimentDeployment:
     plugin_dir: Path | None
     images: ContainerImages
     otlp_endpoint: str = ""
-    """The address for spans and metrics, http://host:port; empty sends none."""
+    """The address for spans and metrics, http://host:port; if empty, they are not sent."""
 
     @property
     def name(self) -> str:
@@ -242,7 +242,7 @@ class ExperimentDeployment:
 
     @property
     def otlp_port(self) -> int:
-        """The collector's port; OTLP's default if the address has none."""
+        """The collector's port; OTLP's default if the address names no port."""
         return urllib.parse.urlsplit(self.otlp_endpoint).port or OTLP_PORT
 
     def check_images_and_secrets(self) -> None:
@@ -353,7 +353,7 @@ def _places(stage: StagePlan) -> Iterator[str]:
 
 
 def _addresses(stage: StagePlan) -> Iterator[str]:
-    """Yields what is neither file nor folder, as the buffer's operator allows it."""
+    """Yields sources other than local files, in the form of the buffer's allow list."""
     for place in _places(stage):
         if place.startswith(DATABASES) and not place.startswith(SQLITE):
             yield place.partition("?")[0]
@@ -406,6 +406,6 @@ def manifests() -> Path:
 
 
 def template(file: str, /, **values: str | int) -> str:
-    """Returns a manifest of `deploy/templates` with values in place of its `$names`."""
+    """Returns a manifest of `deploy/templates` with its `$names` replaced by values."""
     text = (manifests() / "templates" / f"{file}.yaml").read_text(encoding="utf-8")
     return Template(text).substitute(values)

@@ -25,7 +25,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
 
 
 def kubernetes_files(deployment: ExperimentDeployment, overlay: Overlay) -> Files:
-    """Returns the files beside `k8s/`; kubectl applies them together."""
+    """Returns the overlay files to apply together with `k8s/`."""
     patches = {name: _text(_patch(deployment, name, overlay)) for name in KINDS}
     files = {f"{name}.yaml": deployment.explained(text) for name, text in patches.items()}
     patched = set(files)

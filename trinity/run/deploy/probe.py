@@ -1,7 +1,8 @@
 """Checks the health of a service on this host: python -m trinity.run.deploy.probe SERVICE [--ready]
 
-Without `--ready`: the process is alive; with it: what it needs is usable. Its address is read from
-its own variable, TRINITY_<SERVICE>_LISTEN. Exit code 0 means yes, 1 no, 2 wrong usage.
+Checks that the process is alive, or with `--ready` that its dependencies are usable. The address is
+read from the service's variable TRINITY_<SERVICE>_LISTEN. Exit code 0 means yes, 1 no, 2 wrong
+usage.
 """
 
 import os

@@ -126,7 +126,7 @@ def _values(deployment: ExperimentDeployment) -> dict[str, JsonValue]:
 
 
 def check_gpu_capacity(deployment: ExperimentDeployment, *, on_one_node: bool) -> None:
-    """Compares the GPUs of each process, and of the one node, with what is needed.
+    """Compares the GPUs of each process, and of the one node, with the required number.
 
     Raises: UserError when there are too few.
     """
@@ -200,7 +200,7 @@ class ManifestRenderer:
                 return {**plan, VARIABLES: nomad_variables(self.deployment)}
 
     def _prepare(self) -> None:
-        """Creates the folder; an older rendering may be overwritten, nothing else."""
+        """Creates the folder; only an older rendering may be overwritten."""
         claim_folder(self.output, "give an empty or a new folder as `--output`")
 
     def _command(self) -> str:
@@ -225,7 +225,7 @@ def _copy(source: Path, target: Path) -> None:
 def render_notes(
     deployment: ExperimentDeployment, target: Target, overlay: Overlay
 ) -> Iterator[str]:
-    """Yields the notes as sentences; there may be none."""
+    """Yields the notes, if any, as sentences."""
     if names := deployment.model_variables:
         yield _of_models(" and ".join(names), target)
     if FUNCTION_TRUST in deployment.environment("buffer"):

@@ -194,7 +194,7 @@ def refuse_local_modes(plan: ExperimentPlan) -> None:
 def read_plan(path: Path) -> ExperimentPlan:
     """Reads a plan that `trinity deploy render` wrote.
 
-    Raises: UserError when the file holds none.
+    Raises: UserError if the file is not a plan.
     """
     try:
         return ExperimentPlan.model_validate_json(path.read_bytes())
@@ -210,7 +210,7 @@ def read_plan(path: Path) -> ExperimentPlan:
 async def cancel_experiment(plan: ExperimentPlan, synchronizer: str, reason: str) -> str:
     """Cancels the experiment of a plan's label; returns its id.
 
-    Raises: UserError when there is none, or it has ended.
+    Raises: UserError if it does not exist or has ended.
     """
     async with open_channel(synchronizer) as channel:
         stub: SynchronizerServiceStub = SynchronizerServiceStub(channel)

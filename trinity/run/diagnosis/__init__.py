@@ -1,1 +1,1 @@
-"""Diagnosis of a stalled run: gathers a snapshot and applies rules that use nothing else."""
+"""Diagnosis of a stalled run: gathers a snapshot and applies rules to it."""

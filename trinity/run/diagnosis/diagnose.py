@@ -1,4 +1,4 @@
-"""Derives from a snapshot the one cause that holds up the run, or that there is none."""
+"""Finds the cause that holds up a run, if any, from a snapshot."""
 
 from dataclasses import replace
 
@@ -125,7 +125,7 @@ def _unknown(snapshot: SystemSnapshot) -> Diagnosis | None:
 
 
 def _own_wait(snapshot: SystemSnapshot, part: str) -> str:
-    """Describes what the part itself waits for, as far as the synchronizer knows."""
+    """Describes the part's longest wait that is known to the synchronizer."""
     waits = [wait for member in live_members(snapshot, part) for wait in member.waits]
     longest = max(waits, key=lambda wait: wait.waited_seconds, default=None)
     return f": {_describe(longest)}{link_hint(snapshot, longest)}" if longest else ""

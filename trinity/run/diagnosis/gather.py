@@ -33,7 +33,7 @@ from trinity.runtime.host_port import join_address
 from trinity.runtime.rpc.channel import open_channel
 
 MAX_ENDED_WAITS = 20
-"""Waits that ended and are told with a diagnosis, the newest."""
+"""The newest ended waits are reported with a diagnosis, up to this number."""
 ANSWER_SECONDS = 3.0
 POSTGRES_PORT, NATS_PORT = 5432, 4222
 PROTOCOL = 3 << 16
@@ -70,7 +70,7 @@ ALIVE = ProbeResult(ProbeState.ANSWERS)
 
 
 def host_and_port(url: str, default_port: int) -> tuple[str, int]:
-    """Returns host and port of an address; the host is empty where there is nothing to probe."""
+    """Returns host and port of an address; the host is empty if the address cannot be probed."""
     parts = urllib.parse.urlsplit(url if "//" in url else f"//{url}")
     return parts.hostname or "", parts.port or default_port
 
@@ -173,7 +173,7 @@ class Processes:
         return ProcessState.STOPPED if status in STOPPED else ProcessState.RUNNING
 
     def stopped_below(self, pid: int) -> Mapping[int, str]:
-        """Returns its stopped descendants by process number, and what they are."""
+        """Returns the program names of its stopped descendants by process number."""
         found: dict[int, str] = {}
         waiting = list(self._children[pid])
         while waiting:
@@ -271,7 +271,7 @@ async def gather(running: RunningStack, job_dir: Path) -> SystemSnapshot:
 
 
 def is_disk_full(folder: Path) -> bool:
-    """Returns true if almost nothing can be written there; false if that is unknown."""
+    """Returns true if the disk has almost no free space; false if that is unknown."""
     try:
         return shutil.disk_usage(folder).free < LEAST_FREE_BYTES
     except OSError:
@@ -279,7 +279,7 @@ def is_disk_full(folder: Path) -> bool:
 
 
 def _died(death: ProcessExit | None) -> RecentExit | None:
-    """Returns a recent death; an old one explains nothing any more."""
+    """Returns a recent death; an older one no longer explains the current state."""
     if death is None:
         return None
     seconds_ago = (datetime.now(UTC) - death.at).total_seconds()

@@ -72,8 +72,8 @@ async def gather_from_services(
 ) -> SystemSnapshot:
     """Asks both services about an experiment, by its id or label; else about the one that runs.
 
-    Where the synchronizer does not answer, the snapshot says so. Raises: UserError if an address is
-    none or may not be used in plaintext, if the token is refused, or if it is not clear which
+    The snapshot records a synchronizer that does not answer. Raises: UserError if an address is
+    invalid or may not be used in plaintext, if the token is refused, or if it is not clear which
     experiment is meant.
     """
     for address in (synchronizer, buffer):
@@ -94,7 +94,7 @@ async def gather_from_services(
 async def _experiments(
     address: str, security: Credentials, experiment: str
 ) -> list[synchronizer_pb2.Experiment] | None:
-    """Returns what the synchronizer knows, the newest first; None if it does not answer."""
+    """Returns the synchronizer's experiments, newest first; None if it does not answer."""
     request = synchronizer_pb2.GetStatusRequest()
     if _UUID.fullmatch(experiment):
         request.experiment_id = experiment
@@ -120,7 +120,7 @@ async def _experiments(
 def _meant(
     known: list[synchronizer_pb2.Experiment], named: str, synchronizer: str
 ) -> synchronizer_pb2.Experiment | None:
-    """Returns the only one that runs, or else the newest; None if there is none at all."""
+    """Returns the only one that runs, or else the newest; None for an empty list."""
     if named and not known:
         raise UserError(
             f"the synchronizer at {synchronizer} knows no experiment {named}: leave --experiment "

@@ -47,7 +47,7 @@ UNREACHABLE_SECONDS = 6.0
 """Three missed heartbeats."""
 ADVICE = "look at the network between the two"
 LIVE_SECONDS = 10.0
-"""A member silent for longer says nothing about the current state."""
+"""Members silent for longer are ignored, as their state is out of date."""
 LOOPS = tuple(LoopKind)
 ROLES = ("trainer", "buffer", "explorer")
 OUTSIDE = (WaitKind.REWARDS, WaitKind.TASKS)
@@ -65,7 +65,7 @@ class DiagnosisState(StrEnum):
     OVER = "over"
     """It has failed or was cancelled."""
     IDLE = "idle"
-    """There is nothing to do."""
+    """There is no work to do."""
 
 
 HEALTHY = (DiagnosisState.WORKING, DiagnosisState.IDLE)
@@ -80,7 +80,7 @@ class Diagnosis:
     """Distinguishes causes, whatever durations their sentences mention."""
     text: str
     owner: str = ""
-    """The waiting part, if it waits for slow work of its own."""
+    """The waiting part, if it waits for its own slow work."""
     notes: tuple[str, ...] = ()
     """Facts worth knowing that do not hold up the run."""
 
@@ -132,7 +132,7 @@ def _suspects(snapshot: SystemSnapshot) -> list[ComponentSnapshot]:
 
 
 def fault_of(part: ComponentSnapshot) -> str:
-    """Describes the fault of a part; empty if there is none."""
+    """Describes the fault of a part; empty for a part without a fault."""
     if part.condition is ProcessState.GONE:
         return _exit_text(part.pid, part.last_log_line)
     if part.condition is ProcessState.STOPPED:
@@ -282,7 +282,7 @@ def _describe_cut(part: ComponentSnapshot, snapshot: SystemSnapshot) -> str:
 
 
 def _silence(part: ComponentSnapshot, snapshot: SystemSnapshot) -> float:
-    """Returns the silence of the newest member at this part's address; 0 if there is none."""
+    """Returns the silence of the newest member at this part's address; 0 without a member."""
     alike = [member for member in snapshot.members or () if member.role == part.name]
     there = [member for member in alike if member.address == part.address]
     if part.reply is not ProbeState.ANSWERS:
@@ -354,7 +354,7 @@ def _loop_waits(snapshot: SystemSnapshot, kind: LoopKind) -> list[WaitReport]:
 
 
 def live_members(snapshot: SystemSnapshot, role: str) -> list[MemberReport]:
-    """Returns the role's live members on the running experiment or on none, one per address."""
+    """Returns the role's live members, idle or on the running experiment, one per address."""
     running = snapshot.running
     own = (running.id if running else "", "")
     newest: dict[str, MemberReport] = {}

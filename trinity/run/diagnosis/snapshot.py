@@ -58,7 +58,7 @@ class ProcessState(StrEnum):
     """By a signal or a debugger; it continues when told to."""
     GONE = "gone"
     FOREIGN = "foreign"
-    """Not started by us: nothing is known of it."""
+    """Not started by us, so its state is unknown."""
 
 
 NEVER_ANSWERS = (ProcessState.STOPPED, ProcessState.GONE)
@@ -90,7 +90,7 @@ class ComponentSnapshot:
     died: "RecentExit | None" = None
     """The process before this one, if that ended by itself recently."""
     stopped: Mapping[int, str] = field(default_factory=dict)
-    """Stopped processes that it had started, with what they are."""
+    """Program names of stopped processes that it had started, by process number."""
     asked_seconds: float = 0.0
     """Time that it was given to answer."""
     demand: CpuDemand = field(default_factory=CpuDemand)

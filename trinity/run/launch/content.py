@@ -36,7 +36,7 @@ class ContentRecord:
             temporary.replace(self.job_dir / CONTENT_FILE)
 
     def is_same(self, before: str, now: str) -> bool:
-        """Returns true if the second path holds what the first one held."""
+        """Returns true if the second path has the content that was recorded for the first."""
         was = self._load().get(before) or content_hash(Path(before))
         return bool(was) and was == content_hash(Path(now))
 
@@ -60,7 +60,7 @@ def paths_of(plan: ExperimentPlan) -> list[str]:
 
 
 def content_hash(path: Path) -> str:
-    """Returns a hash of a file, or of all files below a directory; empty if there is none."""
+    """Returns a hash of a file, or of all files below a directory; empty if it does not exist."""
     try:
         if path.is_file():
             return _file_hash(path)

@@ -41,8 +41,8 @@ FINISHED = synchronizer_pb2.EXPERIMENT_STATE_FINISHED
 class StreamRetry:
     """Tolerates outages, and the expiry of the token that a stream was opened with.
 
-    The file may hold a new token by then. Only a client that is refused for a minute, each time
-    that it opens a stream, has none.
+    The file may hold a new token by then. The stream fails only after the token was refused at
+    each attempt for a minute.
 
     retry.record_open()
     try:
@@ -210,13 +210,13 @@ class ExperimentFollower:
 
     def _is_stage_complete(self, stage: synchronizer_pb2.Stage) -> bool:
         seen = self.view.stages[stage.name]
-        if seen.mode == "bench":  # it ends with the newest weights, and has trained none
+        if seen.mode == "bench":  # it ends with the newest weights, and trains no step
             return seen.opened_millis > 0
         return seen.opened_millis > 0 and seen.last_step >= stage.final_version.version
 
 
 class MonitorWatcher(Protocol):
-    """A receiver that is told how far the events go."""
+    """A receiver of the number of the last event."""
 
     async def catch_up(self, last_event: int) -> None:
         """Waits until everything up to an event is shown, or a timeout."""
@@ -226,7 +226,7 @@ class NullWatcher:
     """Stands in when there is no monitor."""
 
     async def catch_up(self, last_event: int) -> None:
-        """Does nothing: there is nothing to show."""
+        """Returns at once, as there is no monitor to wait for."""
 
 
 @contextlib.asynccontextmanager

@@ -26,8 +26,8 @@ BEST_BYTES_PER_PARAMETER = 2
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 THREADS = "OMP_NUM_THREADS"
 SLEEPING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "20000"}
-"""A thread sleeps where it has nothing to do, but not within a loop, where the next comes in
-microseconds: to wake it takes longer than to spin for that."""
+"""Idle threads sleep, but only after a short spin: within a parallel loop the next work comes in
+microseconds, which is less than the time to wake a thread."""
 DRIVER = Path("/dev/nvidiactl")
 ANSWER_SECONDS = 3.0
 HEALTH = "/health"
@@ -52,7 +52,7 @@ def check_disk(plan: ExperimentPlan) -> None:
 
 
 def _checkpoint_bytes(stage: StagePlan) -> int:
-    """Returns what a checkpoint takes; 0 where none is written or the model is not here yet."""
+    """Returns the size of a checkpoint; 0 without checkpoints or before the model is here."""
     if not stage.needs_training or stage.lora is not None:
         return 0
     try:
@@ -143,8 +143,8 @@ def claimed_gpus(plan: ExperimentPlan) -> GpuClaims | None:
 def take_turns(plan: ExperimentPlan) -> ExperimentPlan:
     """Returns the plan of a new run with the threads of each stage's training processes.
 
-    Where rollout waits for training there is nothing beside it: each gets the whole machine at its
-    turn. The number is kept by all lives of the run, as sums in another order have other bits.
+    If rollout and training alternate, each gets all CPUs. The number stays the same when the run is
+    resumed, because sums in another order differ in their last bits.
     """
     if THREADS in os.environ or plan.stages[0].config.cluster.gpu_per_node:
         return plan
@@ -159,10 +159,10 @@ def take_turns(plan: ExperimentPlan) -> ExperimentPlan:
 
 
 def share_processors(plan: ExperimentPlan) -> dict[str, dict[str, str]]:
-    """Returns the environments of services whose processes have the machine at their turn.
+    """Returns the environments of services that alternate in using all CPUs.
 
-    Threads that have nothing to do sleep soon: a spinning one would hold what the other needs.
-    Engines have one thread each where rollout goes on beside training in any stage.
+    Idle threads sleep soon, as spinning would take CPU time from the other service. Engines have
+    one thread each if rollout and training run concurrently in any stage.
     """
     shared = [stage for stage in plan.stages if stage.num_threads is not None]
     if not shared:
@@ -181,7 +181,7 @@ def _engine_threads(stage: StagePlan) -> int:
 
 
 def _devices(plan: ExperimentPlan) -> list[str]:
-    """Returns the devices that the plan needs, or the fewer visible ones; -1 is CUDA's "none"."""
+    """Returns the devices that the plan needs, or the fewer visible ones; -1 is no device."""
     num_gpus = plan.stages[0].config.cluster.gpu_per_node
     visible = os.environ.get(VISIBLE)
     if visible is None:

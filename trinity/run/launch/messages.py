@@ -43,7 +43,7 @@ class MemberStartup:
 
 @dataclass(slots=True)
 class StartupReporter:
-    """The members that are starting up, since when, and what was reported of them."""
+    """Reports the startup of members, and remembers earlier reports."""
 
     reporter: LineSink
     _by_member: dict[str, MemberStartup] = field(default_factory=dict)
@@ -148,9 +148,9 @@ def without_startup(verdict: Diagnosis, snapshot: SystemSnapshot) -> Diagnosis:
 async def report_stalls(
     job_dir: Path, view: RunView, reporter: LineSink, sync_timeout: float
 ) -> NoReturn:
-    """Checks the run whenever it reports nothing new; never returns.
+    """Checks the run whenever no new event arrives; never returns.
 
-    Raises: RunFailed when nothing can make it continue.
+    Raises: RunFailed when the run cannot continue.
     """
     stalls = StallNotifier(reporter, sync_timeout + GRACE_SECONDS)
     seen = -1

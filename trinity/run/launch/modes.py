@@ -46,11 +46,11 @@ def is_bench_of_model(plan: ExperimentPlan) -> bool:
 
 
 def model_bench_plan(plan: ExperimentPlan) -> ExperimentPlan:
-    """Returns the plan without a trainer, in a directory beside that of a later run.
+    """Returns the plan without a trainer, in a directory next to that of a later run.
 
-    The directory is named by the settings: other tasksets make another one.
+    The directory's name depends on the settings, so other tasksets use another directory.
 
-    Raises: UserError when there is nothing to evaluate with.
+    Raises: UserError if the evaluation has no tasks.
     """
     for stage in plan.stages:
         _check_has_tasksets(stage, "the model")
@@ -97,10 +97,10 @@ def server_urls(stage: StagePlan, only: str = "") -> list[str]:
 def bench_plan(plan: ExperimentPlan) -> ExperimentPlan:
     """Returns the stages of mode bench, with their own directory inside the run's.
 
-    The directory is named by the newest checkpoint and the settings: more training or other
-    tasksets make another one, in which only what is new is evaluated.
+    The directory's name depends on the newest checkpoint and the settings. After more training or
+    with other tasksets, another directory is used, and only new combinations are evaluated.
 
-    Raises: UserError when there is nothing to evaluate or with.
+    Raises: UserError if there are no weights or no tasks to evaluate.
     """
     if not has_run(plan.job_path):
         raise UserError(
@@ -233,7 +233,7 @@ def is_serve(plan: ExperimentPlan) -> bool:
 
 
 def serve_plan(plan: ExperimentPlan) -> ExperimentPlan:
-    """Uses a directory beside the run's: the run may continue, or not exist yet."""
+    """Uses a directory next to the run's: the run may continue, or not exist yet."""
     [stage] = plan.stages
     own_dir = f"{plan.job_dir}{SUFFIX}"
     served = ServedRun(job_dir=plan.job_dir, key_file=f"{own_dir}/{KEY_FILE}")

@@ -97,7 +97,7 @@ def prepare_run(
     benched = plan if is_bench(plan) else None
     if benched is not None:
         plan = bench_plan(benched)
-    serves = is_serve(plan)  # nothing is computed that other settings would change
+    serves = is_serve(plan)  # serving computes no results that depend on the settings
     if serves:
         plan = serve_plan(plan)
     check_changes = partial(
@@ -147,7 +147,7 @@ def _plan_of(config: Config, reading: ParsedConfig) -> ExperimentPlan:
 
 
 def _with_names(error: PlanErrors, reading: ParsedConfig) -> UserError:
-    """Adds the names that nothing is known of, which the plan's other errors would hide."""
+    """Adds unknown names, which the plan's other errors would hide."""
     errors = ErrorCollector()
     errors.add(error)
     try:

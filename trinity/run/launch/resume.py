@@ -69,9 +69,9 @@ def check_changes(changed: ChangedRun, place: str, accepts_changes: bool, comman
 
 
 def changed_run(plan: ExperimentPlan) -> ChangedRun | None:
-    """Compares a plan with the run of its directory; None where no run was started.
+    """Compares a plan with the run of its directory; None if no run was started.
 
-    Raises: UserError when the directory cannot tell what it was started with.
+    Raises: UserError if the directory does not record the plan that it was started with.
     """
     path = plan.job_path / PLAN_FILE
     if not path.exists():

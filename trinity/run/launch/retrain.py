@@ -1,4 +1,4 @@
-"""Trains again on the batches that a run has stored: without an explorer, beside that run.
+"""Trains again on the batches that a run has stored, without an explorer.
 
 It is a separate experiment: a new incarnation of the finished one would replace its checkpoints.
 """

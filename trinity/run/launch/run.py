@@ -97,7 +97,7 @@ class PhaseTimer:
             self._before = {}  # a first start, or a damaged file: figures must not stop a run
 
     def save(self, job_dir: Path) -> None:
-        """Writes the phases for the next start; does nothing until `load_earlier` was called."""
+        """Writes the phases for the next start; has no effect until `load_earlier` was called."""
         if self._before is None:
             return
         path = job_dir / SECONDS_FILE
@@ -241,7 +241,7 @@ class LocalRun:
 
     @contextlib.asynccontextmanager
     async def _stack(self) -> AsyncIterator[LocalStack]:
-        for folder in sorted({self._home, self.plan.job_path}):  # what is around comes first
+        for folder in sorted({self._home, self.plan.job_path}):  # parents come first
             claim_folder(folder, ANOTHER_RUN)
         self.reporter.print_line("starting the broker, the database and the services")
         async with LocalStack(
@@ -304,7 +304,7 @@ class LocalRun:
     def _beside(
         self, synchronizer: SynchronizerStub, view: RunView
     ) -> Iterator[Coroutine[None, None, NoReturn]]:
-        """Yields what runs beside the run; of these, only a run that is stuck ends it."""
+        """Yields the loops that watch the run; only a stuck run makes one of them end it."""
         waits = WaitRegistry(owner="launcher", on_change=lambda: None)
         keeper = LoopKeeper(waits=waits, ends_with=(RunFailed,))
         loops: dict[str, Callable[[], Awaitable[None]]] = {
@@ -375,7 +375,7 @@ class LocalRun:
     async def _save_step(
         self, experiment: synchronizer_pb2.Experiment, addresses: ServiceAddresses
     ) -> None:
-        """Has the trainer end its step and save it, so that a resumed run trains nothing again."""
+        """Makes the trainer finish and save its step, so that a resumed run does not repeat it."""
         if not any(stage.needs_training for stage in self.plan.stages):
             return
         request = trainer_pb2.StopTrainingRequest(

@@ -80,7 +80,7 @@ class SourceRuns:
 
     @staticmethod
     def from_plan(plan: ExperimentPlan) -> "SourceRuns | None":
-        """Returns the plan's source runs, or None if it has none.
+        """Returns the plan's source runs; None for a plan without them.
 
         Raises: UserError when a run is not there, or its experiences cannot be used.
         """

@@ -1,4 +1,4 @@
-"""Data-Juicer beside a local stack (`service.data_juicer.auto_start`): environment and server."""
+"""Data-Juicer for a local stack (`service.data_juicer.auto_start`): environment and server."""
 
 import asyncio
 import fcntl
@@ -22,7 +22,7 @@ from trinity.runtime.process.child_process import OWN_IDENTITY, module_command
 
 REQUIREMENTS = ("py-data-juicer==1.6.1", "aiohttp")
 PYTHON_VARIABLE = "TRINITY_DATA_JUICER_PYTHON"
-"""A Python that has Data-Juicer already: nothing is made."""
+"""A Python with Data-Juicer installed, to use instead of a new environment."""
 CACHE_VARIABLE = "TRINITY_CACHE"
 _COMPLETE = ".complete"
 NAME = "data-juicer"
@@ -110,7 +110,7 @@ def _server(context: StackContext, port: int, python: Path) -> ProcessWithProbe:
 
 
 def _only_trinity(folder: Path) -> Path:
-    """Returns a folder from which its Python finds this package, and none that we depend on."""
+    """Returns a folder from which its Python imports this package without its dependencies."""
     folder.mkdir(parents=True, exist_ok=True)
     link, package = folder / "trinity", Path(trinity.__file__).parent
     if not link.exists() or link.resolve() != package.resolve():

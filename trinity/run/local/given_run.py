@@ -1,8 +1,8 @@
 """Runs that this user did not make here: their database is code, and opened as a copy in a box.
 
-A database folder has a mark, and the user's own state folder says which file that is: its number
-and the time of its last change, which nothing but the kernel sets. A copy, a download and an
-unpacked archive have another one, whatever is in them.
+A database folder has a mark file, and the user's state folder records its inode number and change
+time, which only the kernel sets. A copy, a download or an unpacked archive has other values,
+whatever its content.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ TRUSTED_VARIABLE = "TRINITY_TRUSTED_RUNS"
 MARK = "made-here"
 _NAME = re.compile(r"[0-9a-f]{32}")
 _SETTINGS = ("postgresql.conf", "postgresql.auto.conf", "pg_hba.conf", "pg_ident.conf")
-"""Replaced in a copy: what they name may be executed when the database starts."""
+"""Replaced in a copy: they may name commands that are executed when the database starts."""
 _LEFT_OUT = (*_SETTINGS, "postmaster.pid", "postmaster.opts")
 _REFUSED = ("recovery.signal", "standby.signal", "recovery.conf", "backup_label", "tablespace_map")
 _OPEN_TO_ITS_USER = "local all all trust\n"
@@ -43,7 +43,7 @@ def register_database(folder: Path) -> None:
 
 
 def is_own_database(folder: Path) -> bool:
-    """Returns true for one that this user made here or trusts, and where there is none yet."""
+    """Returns true for a database that this user made here or trusts, or for a missing one."""
     return not (folder / "data").exists() or is_registered(folder) or _is_trusted(folder)
 
 
@@ -142,7 +142,7 @@ def copied_run(home: Path) -> Iterator[Path]:
 
 
 def _copy_database(data: Path, target: Path) -> None:
-    """Copies files and folders alone; nothing is followed, also while it changes."""
+    """Copies regular files and folders; never follows links, even if the source changes."""
     for place, folders, files, descriptor in os.fwalk(data, follow_symlinks=False):
         below = Path(place).relative_to(data)
         (target / below).mkdir(mode=0o700)

@@ -52,8 +52,8 @@ def _uuid_in(folder: Path) -> str:
 class GpuClaims:
     """A run's claims: locks of the kernel, each on a file that names one GPU.
 
-    Runs that give engine and trainer GPUs of their own may share them with one another, as each
-    says how much memory it takes. A run by turns expects that all of the memory is free.
+    Runs with separate GPUs for engine and trainer may share them with other such runs, as each
+    declares how much memory it takes. A colocated run expects all of the memory to be free.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class GpuClaims:
         return tuple(self._descriptors)
 
     def take(self) -> None:
-        """Takes all of them, or none.
+        """Claims all GPUs, or fails without claiming any.
 
         Raises: UserError that names the other run.
         """
@@ -98,7 +98,7 @@ class GpuClaims:
             raise
 
     def release(self) -> None:
-        """Lets go of them, once nothing of the run is on the GPUs."""
+        """Releases the claims, once no process of the run uses the GPUs."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 

@@ -34,7 +34,7 @@ ReadinessProbe = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class ExternalServers:
-    """Addresses with passwords; None for what the launcher starts itself."""
+    """Addresses with passwords; None for a server that the launcher starts."""
 
     nats_url: str | None = field(default=None, repr=False)
     postgres_dsn: str | None = field(default=None, repr=False)
@@ -74,7 +74,7 @@ def _given(name: str, environment: Mapping[str, str]) -> str | None:
 
 async def _check_nats(url: str) -> None:
     async def ignore(_: Exception) -> None:
-        """Does nothing: the failed attempt raises; the client would log it as well."""
+        """Ignores the error: the failed attempt raises it; by default the client logs it, too."""
 
     try:
         client = await nats.connect(

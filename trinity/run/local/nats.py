@@ -126,7 +126,7 @@ class NatsServer:
 
 
 def _store_bytes(folder: Path) -> int:
-    """Returns the store's limit: what it holds plus half of the free disk, up to a fixed limit."""
+    """Returns the store's limit: its size plus half of the free disk, up to a fixed limit."""
     held = sum(path.stat().st_size for path in folder.rglob("*.blk"))
     available = held + shutil.disk_usage(folder).free // 2
     if available < _STORE_BYTES_NEEDED:

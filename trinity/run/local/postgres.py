@@ -44,7 +44,7 @@ MIN_WAL_MEBIBYTES, MAX_WAL_MEBIBYTES = 128, 2048
 _ENVIRONMENT = {"LC_ALL": "C"}
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
-    "unix_socket_directories": "",  # TCP only: no path to keep short, none to clean up
+    "unix_socket_directories": "",  # TCP only: no path to keep short or to clean up
     "max_connections": "100",
     "shared_buffers": "256MB",
     "work_mem": "16MB",
@@ -63,7 +63,7 @@ _SETTINGS = {
 
 
 async def set_up_roles(connection: psycopg.AsyncConnection, passwords: dict[str, str]) -> None:
-    """Creates what is missing and sets the passwords; needs a superuser in autocommit mode.
+    """Creates missing roles and sets the passwords; needs a superuser in autocommit mode.
 
     Postgres cannot change one role twice concurrently: the lock is held as long as the connection.
     """
@@ -78,7 +78,7 @@ async def set_up_roles(connection: psycopg.AsyncConnection, passwords: dict[str,
 
 
 async def set_up_schemas(connection: psycopg.AsyncConnection) -> None:
-    """Gives each role its schema in the connected database, and other roles nothing."""
+    """Creates each role's schema in the connected database, without access for other roles."""
     await connection.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC")
     database = sql.Identifier(connection.info.dbname)
     await connection.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(database))

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 USER_ERROR_EXIT_CODE = 2
-"""Exit code of a process that says that restarting it would change nothing."""
+"""Exit code of a process that would fail again after a restart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

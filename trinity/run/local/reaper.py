@@ -17,7 +17,7 @@ _MARK = "TRINITY_LOCAL_JOB"
 LOCK_FILE = "run.lock"
 _CLEAN_UP_SECONDS = 30.0
 _NOBODY = b"-"
-"""Written in place of a process number when there is none."""
+"""Written instead of a process number when the lock is released."""
 _MAX_BYTES = 64
 """Enough for a process number, its start time and its purpose."""
 _VIEWS = b"views"
@@ -139,8 +139,8 @@ class JobLock:
     """A lock that ends with the processes that hold it, however they end.
 
     The supervisor inherits it: after the launcher was killed, the next start waits until the
-    supervisor has stopped what was running. A process that only views gives it up when a run
-    asks for it (`is_wanted`).
+    supervisor has stopped the processes of the run. A process that only views gives it up when a
+    run asks for it (`is_wanted`).
     """
 
     def __init__(self, descriptor: int) -> None:

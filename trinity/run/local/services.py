@@ -142,10 +142,11 @@ def _service(
 
 
 def _owner_grants(security: StackCredentials) -> dict[str, str]:
-    """Returns what a secured buffer grants to the tenant that started it, unless the user says.
+    """Returns the access that a secured buffer grants to the tenant that started it.
 
-    The files, addresses and functions are those of the one user of all these processes. A user who
-    sets one of them limits the tenant: what the others would give leads around that.
+    All these processes run as one user, so the tenant may use the user's files, addresses and
+    functions. If the user sets one of the grants, the defaults of the others are dropped, because
+    they would bypass that limit.
     """
     if security.root is None:
         return {}

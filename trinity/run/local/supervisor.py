@@ -140,7 +140,7 @@ class ProcessSupervisor:
                 self._ended(by_pid[pid], exit_code)
 
     def shorten_grace_periods(self) -> None:
-        """Shortens every grace period: the launcher is gone and nothing may outlive it for long."""
+        """Shortens every grace period: the launcher is gone and its processes have to end soon."""
         self._longest_grace_seconds = _ORPHANED_GRACE_SECONDS
         if self._current_grace is not None:
             end = asyncio.get_running_loop().time() + _ORPHANED_GRACE_SECONDS

@@ -15,7 +15,7 @@ MONITORS: dict[str, Callable[[MonitorContext], Monitor]] = {
     "wandb": WandbMonitor,
     "mlflow": MlflowMonitor,
 }
-"""Factories by `monitor.monitor_type`; `none` has none."""
+"""Factories by `monitor.monitor_type`, except `none`."""
 
 
 def make_monitor(plan: ExperimentPlan, experiment_id: str, directory: Path) -> Monitor | None:

@@ -55,7 +55,7 @@ class MonitorOutage:
 
     @classmethod
     def load_outage(cls, directory: Path) -> Self | None:
-        """Returns None if the monitor accepts data, or if there is none."""
+        """Returns the recorded outage, if any; the file exists only during an outage."""
         try:
             return cls(**json.loads((directory / FILE).read_text()))
         except (OSError, ValueError, TypeError):
@@ -130,7 +130,7 @@ class MonitorFeed:
             )
 
     async def close_monitor(self) -> None:
-        """Lets the monitor write what is pending; abandons a call that hangs."""
+        """Lets the monitor write pending data; abandons a call that hangs."""
         try:
             async with asyncio.timeout(self.close_seconds):
                 if self._call is not None:

@@ -50,10 +50,10 @@ class _MlflowRun:
 
 
 class MlflowMonitor:
-    """Tags each run with its last event, so that a resumed export skips what the run has.
+    """Tags each run with its last event, so that a resumed export skips earlier points.
 
-    Points carry the times of their events, so resending those of a call whose answer was lost gives
-    the same rows in MLflow's database.
+    Points carry the times of their events, so resending a call after a lost answer gives the same
+    rows in MLflow's database.
     """
 
     def __init__(self, context: MonitorContext) -> None:
@@ -63,7 +63,7 @@ class MlflowMonitor:
         self._runs: dict[MonitorRun, _MlflowRun] = {}
 
     def write_points(self, points: Sequence[MetricPoint]) -> None:
-        """Sends what the runs lack, in as few calls per run as MLflow's limit allows."""
+        """Sends the runs' missing points in as few calls per run as MLflow's limit allows."""
         for monitor_run, its_points in by_series(points):
             run = self._run_for(monitor_run)
             for part in _parts([point for point in its_points if point.event > run.last_event]):

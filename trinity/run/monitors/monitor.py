@@ -63,7 +63,7 @@ class Monitor(Protocol):
         """Writes points, in the order of their events."""
 
     def close(self) -> None:
-        """Writes what is pending; nothing comes after."""
+        """Writes pending data; no call follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class MonitorContext:
     arguments: Args = field(default_factory=dict)
     """The user's `monitor.monitor_args`."""
     configuration: Mapping[str, JsonValue] = field(default_factory=dict)
-    """The experiment's configuration by stage, without secrets, to show beside the metrics."""
+    """The experiment's configuration by stage, without secrets, to show with the metrics."""
 
     def argument(self, name: str) -> str:
         """Returns one of the user's arguments, or an empty text."""

@@ -46,7 +46,7 @@ class MetricPoint:
     step: int
     figures: Metrics
     table: SampleTable | None = None
-    """Samples to show beside them."""
+    """Samples to show with the metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class PointBuilder:
         self._seen: set[tuple[str, str, int]] = set()
 
     def points_of_event(self, event: buffer_pb2.ProgressEvent) -> EventPoints:
-        """Returns the metrics of an event, none if it has none or they were reported before."""
+        """Returns the metrics of an event, without those that were reported before."""
         match event.WhichOneof("event"):
             case "batch":
                 points = self._batch(event)

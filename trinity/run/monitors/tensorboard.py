@@ -118,7 +118,7 @@ class TensorBoardMonitor:
             self._file(series).append_points(found)
 
     def close(self) -> None:
-        """Does nothing: each call writes what it is given."""
+        """Has no effect, as `write_points` flushes its data."""
 
     def _file(self, series: MonitorRun) -> EventFile:
         if series not in self._files:

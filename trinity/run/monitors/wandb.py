@@ -80,7 +80,7 @@ class WandbMonitor:
         return dict(shown) if isinstance(shown, dict) else {}
 
     def _settings(self) -> "wandb.Settings":
-        """Returns quiet settings that collect nothing extra; W&B's own variables still apply."""
+        """Returns quiet settings without extra data collection; W&B's variables still apply."""
         import wandb
 
         settings = wandb.Settings(
@@ -100,7 +100,7 @@ class WandbMonitor:
 
 
 def _table(point: MetricPoint) -> "dict[str, wandb.Table]":
-    """Returns the samples of a point under their name; nothing if it has none."""
+    """Returns the samples of a point under their name; empty for a point without samples."""
     if point.table is None:
         return {}
     import wandb

@@ -1,5 +1,5 @@
 """Output of a run: live progress, curves, summary, TensorBoard.
 
-All of it is made from the events that the buffer keeps, read from the first one, and services write
-none of it. So a run that was killed, or is watched from elsewhere, shows the same curves.
+The output is computed from the buffer's stored events, read from the first one, and not written by
+services. So a run that was killed, or is watched from elsewhere, shows the same curves.
 """

@@ -9,7 +9,7 @@ from trinity.run.progress.view import Evaluation, RunView, StageProgressView, fa
 
 SMOOTHING = 9
 MAX_LABEL = 60
-"""Most characters beside the line of changed settings."""
+"""Maximum length of the label at the line of changed settings."""
 INK = "#1f2937"
 FAINT = "#93c5fd"
 STRONG = "#1d4ed8"
@@ -18,7 +18,7 @@ ACCENTS = (ACCENT, "#047857", "#7c3aed", "#be123c", "#0e7490")
 
 
 def draw_curves(view: RunView, path: Path, title: str) -> None:
-    """Writes a PNG with one panel per trained stage; nothing if none was trained."""
+    """Writes a PNG with one panel per trained stage; no file without a trained stage."""
     stages = [stage for stage in view.stages.values() if stage.steps]
     if not stages:
         return

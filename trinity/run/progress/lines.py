@@ -46,7 +46,7 @@ class RepeatedNotices:
         self._more: dict[str, int] = {}
 
     def shown(self, stage: str, text: str) -> list[str]:
-        """Returns the lines for a notice: none if one like it was shown."""
+        """Returns the lines for a notice; empty if a similar one was shown."""
         line = f"[{stage}] {text}"
         kind = _NUMBER.sub("#", line)
         if kind in self._more:
@@ -85,7 +85,7 @@ class LineReporter:
             self._step(stage, event.step)
 
     def refresh(self, view: RunView) -> None:
-        """Does nothing: there is nothing to redraw."""
+        """Has no effect, as lines are not redrawn."""
 
     def close(self) -> None:
         """Says what notices came again."""
@@ -167,7 +167,7 @@ def evaluation_line(done: Evaluation) -> str:
 
 
 def sample_lines(stage: StageProgressView) -> list[str]:
-    """Returns decoded samples with their rewards; none if they were deleted."""
+    """Returns decoded samples with their rewards; empty if they were deleted."""
     if not stage.samples:
         return []
     lines = [f"[{stage.name}] samples before training:"]

@@ -32,9 +32,9 @@ CLOSED_OUTPUT_ERRORS = (errno.EPIPE, errno.EIO)
 
 
 class ScreenReporter:
-    """Draws the run with rich; close it before anything else is printed.
+    """Draws the run with rich; close it before printing other output.
 
-    A terminal that is gone shows nothing, and does not end the run.
+    A closed terminal does not end the run.
     """
 
     def __init__(self, console: Console, title: str) -> None:

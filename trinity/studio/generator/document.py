@@ -44,7 +44,7 @@ class FormReport:
 
     @property
     def all_errors(self) -> tuple[str, ...]:
-        """The errors of all fields, then those of none."""
+        """The errors of all fields, then those without a field."""
         return (*chain.from_iterable(self.errors.values()), *self.other_errors)
 
 
@@ -82,7 +82,7 @@ def document_from_verl(script: str) -> tuple[Tree, tuple[str, ...]]:
 
 
 def values_of(tree: Tree) -> dict[str, object]:
-    """Returns what the widgets hold for a document, by the names of their fields."""
+    """Returns the values of the widgets for a document, by the names of their fields."""
     found: dict[str, object] = {}
     for name, spec in field_specs().items():
         location = parse_key(spec.path)
@@ -119,9 +119,9 @@ def make_tree(base: Tree, values: Mapping[str, object], entries: Mapping[str, Co
 
 
 def _is_untouched(tree: Tree, spec: FieldSpec, entry: ConfigEntry, shown: object) -> bool:
-    """Returns true if the widget shows what the document has.
+    """Returns true if the widget shows the document's value.
 
-    A variable such as `${oc.env:GPUS}` in the place of a number is shown as nothing, and stays.
+    A variable such as `${oc.env:GPUS}` instead of a number is shown as an empty field, and stays.
     """
     location = parse_key(entry.path)
     try:
@@ -172,7 +172,7 @@ def check_tree(tree: Tree) -> FormReport:
 
 
 def _key_of(error: str) -> str:
-    """Returns the first key of a field that an error names; empty if it names none."""
+    """Returns the first key of a field that an error names; empty if it names no field."""
     paths = {spec.path for spec in field_specs().values()}
     for written in _KEY.findall(error):
         key = documented_key(parse_key(written))

@@ -217,7 +217,7 @@ def _bounds(metadata: list[object], kind: FieldKind) -> Iterator[tuple[str, floa
 
 
 def to_widget(spec: FieldSpec, value: object) -> object:
-    """Converts a value of the YAML to what the field's widget holds; texts for what it cannot."""
+    """Converts a value of the YAML to the value of the field's widget, by default a text."""
     if value is None:
         return None
     match spec.kind:
@@ -236,9 +236,9 @@ def to_widget(spec: FieldSpec, value: object) -> object:
 
 
 def from_widget(spec: FieldSpec, value: object) -> object:
-    """Converts what a widget holds to a value of the YAML.
+    """Converts a widget's value to a value of the YAML.
 
-    Raises: ValueError, in one sentence, if it is not one.
+    Raises: ValueError with one sentence if it is invalid.
     """
     if value is None or (value == "" and spec.is_optional):
         return None

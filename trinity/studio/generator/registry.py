@@ -40,7 +40,7 @@ class ConfigEntry:
     section: str = ""
     """The section of the form that shows it; empty for an entry that only others show."""
     path: str = ""
-    """The key of the YAML that gets its value; empty for none."""
+    """The key of the YAML that gets its value; empty if it is not written."""
 
 
 class _PageState(threading.local):

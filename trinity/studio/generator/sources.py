@@ -1,7 +1,7 @@
 """Documents to start a configuration from: examples of the repository, runs, and drafts.
 
-A browser that loads the page Configure again begins a new session, in which every field has its
-default; the draft has what was filled in before.
+A browser that reloads the page Configure starts a new session, in which every field has its
+default; the draft restores the earlier values.
 """
 
 import copy
@@ -37,7 +37,7 @@ MAX_DRAFTS = 16
 
 
 def example_files(folder: Path = EXAMPLES) -> dict[str, Path]:
-    """Returns the files of the examples by their names; none beside an installed package."""
+    """Returns the files of the examples by their names; empty for an installed package."""
     return {path.stem: path for path in sorted(folder.glob("*/*.yaml"))}
 
 
@@ -53,7 +53,7 @@ def document_of_example(path: Path) -> tuple[Tree, tuple[str, ...]]:
 
 
 def document_of_run(directory: Path) -> tuple[Tree, tuple[str, ...]]:
-    """Returns a document that plans what the run of a directory was planned as.
+    """Returns a document that gives the plan of a directory's run.
 
     Keys that have their default are left out, and secrets, which are not stored.
     Raises: UserError if the plan of the run cannot be read.
@@ -135,7 +135,7 @@ class Drafts:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def keep(self, visitor: str, tree: dict[str, Any]) -> None:
-        """Keeps a document in place of the visitor's last one."""
+        """Replaces the visitor's last document."""
         with self._lock:
             self._kept.pop(visitor, None)
             self._kept[visitor] = copy.deepcopy(tree)
@@ -143,6 +143,6 @@ class Drafts:
                 del self._kept[next(iter(self._kept))]
 
     def last(self, visitor: str) -> dict[str, Any] | None:
-        """Returns the visitor's last document; None if nothing was written yet."""
+        """Returns the visitor's last document, if any."""
         with self._lock:
             return copy.deepcopy(self._kept.get(visitor))

@@ -67,7 +67,7 @@ def save(text: str, path: Path, *, may_replace: bool) -> Path:
 
 
 def start_run(config: Path, command: Sequence[str] = ()) -> StartedRun:
-    """Starts `trinity run` in a session of its own, with its output in a log beside the file.
+    """Starts `trinity run` in a new session, with its output in a log next to the file.
 
     Raises: UserError if the log cannot be written.
     """

@@ -1,1 +1,1 @@
-"""Pages of Studio; what they show is made in plain modules beside this folder."""
+"""Pages of Studio; their content is computed in the plain modules of the parent package."""

@@ -1,4 +1,4 @@
-"""The tab Change of an experience: what is asked for first, then whether it is really meant."""
+"""The tab Change of an experience: a form and its confirmation."""
 
 import streamlit as st
 
@@ -88,7 +88,7 @@ def _ask_again(
 def _second_question(
     context: StudioContext, viewed: ViewedRun, key: buffer_pb2.StageKey, experience_id: str
 ) -> None:
-    """Asks again; what was asked for at another experience is not meant here."""
+    """Asks for confirmation; drops a request that was made at another experience."""
     stage, asked_at, wish, would = st.session_state.get(ASKED_KEY, (b"", "", None, ""))
     if wish is None or (stage, asked_at) != (key.SerializeToString(), experience_id):
         st.session_state.pop(ASKED_KEY, None)

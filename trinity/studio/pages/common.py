@@ -53,7 +53,7 @@ def live_part(draw: Callable[Params, None], seconds: float | None = None) -> Cal
 
 
 def chosen_run(context: StudioContext) -> Path | None:
-    """Returns the named run, or the newest; None if there is none.
+    """Returns the named run, or the newest, if any.
 
     Only runs below the places that Studio was started with can be named.
     """
@@ -87,7 +87,7 @@ def show_run(
 
 
 def open_page() -> tuple[StudioContext, ViewedRun] | None:
-    """Shows the head of a page about one run; returns the run, or None if there is none."""
+    """Shows the head of a page about one run; returns the run, if any."""
     context = studio_context()
     try:
         found = _chosen(context)

@@ -99,7 +99,7 @@ SUBMIT_HELP = (
 
 @dataclass(frozen=True, slots=True)
 class ErrorSlot:
-    """A place below a field for what is wrong with it."""
+    """A place below a field for its errors."""
 
     path: str
     place: Any
@@ -155,7 +155,7 @@ def _report() -> FormReport:
 
 
 def _offer_draft() -> None:
-    """Offers what was written before the page was loaded again, until something is chosen."""
+    """Offers the form as it was before the page was reloaded, until the user decides."""
     context = studio_context()
     if DRAFT_KEY not in st.session_state:
         st.session_state[DRAFT_KEY] = context.drafts.last(context.visitor().key)
@@ -173,7 +173,7 @@ def _offer_draft() -> None:
 
 
 def _show_sources() -> None:
-    """Shows what a configuration can start from; what the last one left to say stays."""
+    """Shows sources to start a configuration from, and the remarks about the last one."""
     with st.expander("Start from an example, a file, a run, or a script of veRL"):
         offers = (_offer_examples, _offer_files, _offer_runs, _offer_scripts)
         for tab, offer in zip(st.tabs(SOURCES), offers, strict=True):
@@ -294,7 +294,7 @@ def _show_result(report: FormReport, shown: Collection[str]) -> None:
 
 
 def _show_sizes(stages: Sequence[StagePlan]) -> None:
-    """Shows the GPUs of each stage and how full they get; nothing where all runs on processors."""
+    """Shows the GPUs of each stage and their memory; empty if all stages run on the CPU."""
     grids = [(stage, grid) for stage in stages if (grid := gpu_grid(stage)) is not None]
     if not grids:
         return
@@ -369,6 +369,6 @@ def _submit(config: Path, system: System) -> None:
 
 
 def _show_started(started: StartedRun) -> None:
-    """Shows what the started run prints; it goes on without this page."""
+    """Shows the output of the started run, which continues without this page."""
     show_text(f"process {started.pid} runs it, and writes to {started.log}:")
     show_long_text(last_lines(started.log) or "...")

@@ -1,4 +1,4 @@
-"""The page Experiences: what the model wrote, what it got for it, token by token."""
+"""The page Experiences: responses of the model and their rewards, token by token."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,7 @@ from trinity.studio.widgets import (
 )
 
 WHERE, SAMPLE = "where", "id"
-"""Parameters of the address: what is shown can be linked, and gone back to."""
+"""Parameters of the address, so that the view can be linked and restored."""
 COLUMNS = (
     Column("Reward", "number"),
     Column("Advantage", "number"),
@@ -70,9 +70,9 @@ COLUMNS = (
     Column("Response", "text"),
 )
 SEARCH_KEY = "_text_search"
-"""Key of the session: the last search for a text, with what it was asked."""
+"""Key of the session: the last search for a text, with its conditions."""
 COUNT_KEY = "_count"
-"""Key of the session: the last count of experiences, with what it was asked."""
+"""Key of the session: the last count of experiences, with its conditions."""
 NOT_LISTED = ("derived", "eval")
 """States of experiences that a list without conditions leaves out."""
 TABLE_HEIGHT = 360
@@ -155,7 +155,7 @@ def _found(
 def _search(
     context: StudioContext, stage: query_pb2.StoredStage, conditions: list[str]
 ) -> TextSearch:
-    """Returns the search for these conditions; what it found stays until others are given."""
+    """Returns the search for these conditions; its rows are kept until the conditions change."""
     asked = (context.visitor().key, stage.key.SerializeToString(), tuple(conditions))
     kept = st.session_state.get(SEARCH_KEY)
     if kept is None or kept[0] != asked:

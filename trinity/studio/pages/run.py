@@ -1,4 +1,4 @@
-"""The page Run: whether it learns, and what it waits for."""
+"""The page Run: learning curves and waits."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The logs on the page Run, with filters; a part of its own that nothing but its form refreshes."""
+"""The logs on the page Run, with filters; only the form refreshes this part."""
 
 from datetime import UTC, datetime
 

@@ -37,7 +37,7 @@ LINKS = (
     ("tasks", "Tasks", "solved with which weights"),
     ("step", "Step", "the rows that moved it"),
 )
-"""Pages about the run that is shown, with what they tell."""
+"""Pages about the run that is shown, with their contents."""
 RUNNING = (RunDirectoryState.RUNNING, RunDirectoryState.CHANGING)
 
 

@@ -26,7 +26,7 @@ DONE_FIRST = (
 
 
 def chosen_question(history: StageHistory | None, *, with_trained: bool) -> ScoreQuestion | None:
-    """Shows what can be asked about; None if no task can be.
+    """Shows the choice of a question; returns None without a taskset to choose.
 
     `with_trained` offers the tasks trained on, too.
     """
@@ -79,7 +79,7 @@ def metric_names(history: StageHistory | None) -> list[str]:
 def ask_cached(
     context: StudioContext, viewed: ViewedRun, stage: query_pb2.StoredStage, question: ScoreQuestion
 ) -> ScoreTable:
-    """Returns the answer, from the session if nothing was stored or changed since it was asked.
+    """Returns the answer, from the session unless samples were stored or changed since.
 
     Raises: TrinityError, TimeoutError.
     """

@@ -1,4 +1,4 @@
-"""The page Step: the rows that moved a train step, what it left out, and both distributions."""
+"""The page Step: the rows that moved a train step, the rows left out, and both distributions."""
 
 from collections.abc import Sequence
 
