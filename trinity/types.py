@@ -156,7 +156,7 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     """Strings that end the response; their tokens are part of it, its text ends before them."""
     logprobs: int = 0
-    """Number of likeliest tokens to return at each position, beside the sampled one."""
+    """Number of likeliest tokens to return at each position, in addition to the sampled one."""
     json_schema: str = ""
     """JSON Schema that the response must match; tokens that break it are not sampled."""
 

@@ -10,7 +10,8 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.support.faults import Fault
@@ -18,6 +19,7 @@ from tests.support.shape import faults_of_shape, is_source
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("trinity/", "services/", "benchmarks/", "deploy/")
+PRODUCT = ("trinity/", "services/")
 GENERATED = ("trinity/api/", "services/buffer/migrations/", "services/synchronizer/migrations/")
 OPENING = re.compile(
     r"(What|Whether|How|Which|Where|Who|Whose|When|Why|That|Those|As|Of|For|Until|Since|By|With"
@@ -28,6 +30,29 @@ WORDS = re.compile(
     r"|[Ww]ho (?:needs|wants|reads|takes|asks|calls|sends|looks|stores|serves|settles|waits|has|is"
     r"|rolls|adds|ends|runs|may))\b"
 )
+RATES: Mapping[str, tuple[str, float]] = {
+    "what it holds, as a noun": (
+        r"\bwhat (?:it|they|a|the|is|was|has|comes|came|ends|holds|waits|users?|people|others?|no"
+        r"|each)\b",
+        0.16,
+    ),
+    "nothing, none": (r"\b(?:nothing|none)\b", 0.75),
+    ", which": (r", which\b", 0.97),
+    "of its own, of theirs, of a user's": (
+        r"\bof (?:its|their|one's) own\b|\bof (?:theirs|ours|veRL's|users?'s?|a user's)\b",
+        0.02,
+    ),
+    "is told, is asked": (r"\b(?:is|are|was|were|be) (?:asked|told)\b", 0.06),
+    "beside": (r"\bbeside\b", 0.0),
+    "in place of": (r"\bin place of\b", 0.05),
+    "begun, amid, thereby, once more, so many": (
+        r"\b(?:begun|amid|anew|thereby|therewith|hence|lest|once more|so many)\b",
+        0.1,
+    ),
+    "whose": (r"\bwhose\b", 0.8),
+}
+"""Turns of phrase, and their highest rate per 1,000 words in flower, verl, prime-rl,
+tinker-cookbook and TRL. Three times that rate is too much, or 0.15 where that is more."""
 ALLOWED = {"trinity/runtime/process/child_process.py": {"nobody"}}
 """The Unix account of that name."""
 
@@ -62,6 +87,27 @@ def _words(file: str, line: int, text: str) -> Iterator[Fault]:
             yield Fault(file, line, f"`{found[0]}`")
 
 
+def faults_of_rates(sources: Mapping[str, str]) -> Iterator[Fault]:
+    """Yields the turns of phrase that are too frequent in docstrings, comments and messages."""
+    num_words, found = 0, Counter[str]()
+    for text in sources.values():
+        strings = [
+            node.value
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
+        ]
+        for prose in (*re.findall(r"#\s(.*)", text), *(one for one in strings if len(one) > 15)):
+            num_words += len(prose.split())
+            found.update({name: len(re.findall(RATES[name][0], prose)) for name in RATES})
+    for name, (_, highest) in RATES.items():
+        rate, limit = 1000 * found[name] / max(1, num_words), max(3 * highest, 0.15)
+        if rate > limit:
+            problem = (
+                f"`{name}` comes {rate:.2f} times in 1,000 words of the product, over {limit:.2f}"
+            )
+            yield Fault("trinity", 0, problem)
+
+
 def faults() -> list[Fault]:
     """Returns the faults of every file that git tracks."""
     listed = subprocess.run(
@@ -79,7 +125,8 @@ def faults() -> list[Fault]:
             found += faults_of_source(file, path.read_text(encoding="utf-8"))
         if is_source(file):
             sources[file] = path.read_text(encoding="utf-8")
-    return sorted((*found, *faults_of_shape(sources)))
+    product = {file: text for file, text in sources.items() if file.startswith(PRODUCT)}
+    return sorted((*found, *faults_of_shape(sources), *faults_of_rates(product)))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.prose import faults_of_document, faults_of_source
+from tests.support.prose import faults_of_document, faults_of_rates, faults_of_source
 from tests.support.shape import faults_of_shape
 
 
@@ -65,3 +65,10 @@ def test_a_folder_holds_a_bounded_number_of_files() -> None:
     assert list(faults_of_shape(files)) == []
     files["trinity/rewards/another.py"] = ""
     assert [fault.file for fault in faults_of_shape(files)] == ["trinity/rewards"]
+
+
+def test_a_turn_of_phrase_that_is_too_frequent_is_found() -> None:
+    plain = "# Returns the rows of a batch, in the order of their numbers.\n" * 100
+    assert not [*faults_of_rates({"plain.py": plain})]
+    (fault,) = faults_of_rates({"plain.py": plain, "other.py": "# rows beside those\n"})
+    assert "`beside` comes 0.83 times" in fault.problem

@@ -76,8 +76,8 @@ def certs(
         if role not in ROLE_SCOPES:
             raise UserError(f"--role: there is no {role!r}; there are {', '.join(ROLE_SCOPES)}")
         parts = (_further(name, role, tenant, hosts.get(name, ())),)
-    with write_errors(folder, "give a folder of its own as FOLDER"):
-        claim_folder(folder, "give a folder of its own as FOLDER")
+    with write_errors(folder, "give a separate folder as FOLDER"):
+        claim_folder(folder, "give a separate folder as FOLDER")
         issuer = CredentialIssuer(folder)
         for part in parts:
             print(f"{part.name}: {VARIABLE}={issuer.issue(part, lifetime, force=force).resolve()}")

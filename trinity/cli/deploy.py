@@ -97,7 +97,7 @@ def secrets(
     """Write the passwords of a deployment, each for its service; existing ones are kept."""
     from trinity.run.deploy.secret_folder import ServerAddresses, write_secrets
 
-    with write_errors(folder, "give a folder of its own as FOLDER"):
+    with write_errors(folder, "give a separate folder as FOLDER"):
         write_secrets(folder, ServerAddresses(postgres=postgres, nats=nats))
     print(f"{folder} holds the secrets, readable by you alone: keep it out of version control")
 

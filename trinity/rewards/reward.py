@@ -251,7 +251,7 @@ class BoundReward:
 
 
 def _verl_arguments(known: Mapping[str, object]) -> dict[str, object]:
-    """Returns the arguments of veRL's reward functions, except `ground_truth`."""
+    """Returns the arguments of veRL reward functions, except `ground_truth`."""
     row = known.get("task")
     columns = row if isinstance(row, Mapping) else {}
     found: dict[str, object] = {name: columns.get(name) for name in ("data_source", "extra_info")}
@@ -300,7 +300,7 @@ def _own_signature(source: RewardSource) -> inspect.Signature:
 def _parameters(source: Hashable, name: str) -> tuple[frozenset[str] | None, frozenset[str]]:
     """Returns the parameters that it is given, None for all, and those without a default.
 
-    A veRL function with `**kwargs` gets all of veRL's arguments, to pass them on.
+    A veRL function with `**kwargs` gets all veRL arguments, to pass them on.
 
     The result is cached, because a reward is made for every run.
     """

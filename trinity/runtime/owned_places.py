@@ -1,7 +1,7 @@
 """Paths that a user names and the program writes to; contents of others are never changed.
 
-A folder of ours has a file `.trinity`. A single file is created and never replaced, unless it has
-a mark in its content, as lines of experiences and tokens do, or the user asks for it.
+A folder that we created contains a file `.trinity`. A single file is created and never replaced,
+unless its content has a mark, as lines of experiences and tokens do, or the user asks for it.
 """
 
 import contextlib

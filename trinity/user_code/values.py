@@ -164,7 +164,7 @@ def text_of(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """Returns file and line of an error in brackets: the last of a user's files, if there is one.
+    """Returns file and line of an error in brackets: the last user file, if there is one.
 
     The error may come from a function called on that line, in a library or here.
     """

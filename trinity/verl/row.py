@@ -19,7 +19,7 @@ class KeyConversion(StrEnum):
     """The treatment of a key."""
 
     MOVED = "moved"
-    """Its value goes to a key of ours, perhaps converted."""
+    """Its value is written to one of our keys, possibly converted."""
     COMBINED = "combined"
     """It is read together with others by one of the rules."""
     PASSED = "passed"

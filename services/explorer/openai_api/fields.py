@@ -140,7 +140,7 @@ def check_continuation(body: Body, *, continues: bool) -> None:
     """
     last = "the last message is the assistant's, and is continued"
     if not continues:
-        last = "the last message is not the assistant's, so the answer is a message of its own"
+        last = "the last message is not the assistant's, so the answer is a separate message"
     for key, begins_message in (("continue_final_message", False), ("add_generation_prompt", True)):
         if body.get(key) is not None and read_flag(body, key) is (continues is begins_message):
             raise InvalidApiRequest(f"{last}: leave out `{key}`, or end otherwise", param=key)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # it imports torch
 logger = logging.getLogger(__name__)
 
 GANG_TIMEOUT = timedelta(days=365)
-"""Ranks wait for the first one as long as it waits for a batch, which has a limit of its own."""
+"""Ranks wait for the first one as long as it waits for a batch, which is limited separately."""
 LIBRARY_ENVIRONMENT = {
     "VERL_LOGGING_LEVEL": "WARN",
     "TOKENIZERS_PARALLELISM": "false",

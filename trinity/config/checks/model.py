@@ -429,7 +429,7 @@ def resolve_adapter_path(model: ModelConfig) -> str | None:
     if len(model.lora_configs) > 1:
         raise UserError(
             f"`{LORA_KEY}` has {len(model.lora_configs)} adapters, and one is "
-            "trained at a time: leave one, or train each in a stage of its own"
+            "trained at a time: leave one, or train each in a separate stage"
         )
     lora = model.lora
     if lora is None:

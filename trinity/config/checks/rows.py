@@ -52,7 +52,7 @@ TEXT_REWARDS = frozenset(
 TRUTH_REWARDS = TEXT_REWARDS | {"countdown_reward", "search_answer_reward"}
 """They compare with the truth of a row."""
 MATH_WORKFLOWS = frozenset({"math_workflow", "math_boxed_workflow"})
-"""They have such a reward of their own."""
+"""They already define such a reward."""
 
 
 def asks_question(taskset: ResolvedTaskset) -> bool:

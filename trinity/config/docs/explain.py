@@ -114,7 +114,7 @@ def explain_verl_key(asked: str) -> tuple[str, str | None] | None:
         return f"a key of veRL; its value is used as `{ours}`", ours
     if isinstance(found, PlannedKey) and found.reason == NOT_PASSED:
         return None
-    assert not isinstance(found, DefaultBehavior), "the value is none of veRL's"
+    assert not isinstance(found, DefaultBehavior), "the value is not veRL's"
     return f"a key of veRL that does not act here: {found.reason}", None
 
 

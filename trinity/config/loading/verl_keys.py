@@ -114,7 +114,7 @@ SECTIONS = ("model.override_config", "critic.model.override_config")
 """Those of them whose keys are a model's own."""
 
 STRATEGIES = ("actor.strategy", "critic.strategy", "ref.strategy")
-"""Keys that choose a back end, beside `trainer.trainer_strategy`."""
+"""Keys that choose a back end, in addition to `trainer.trainer_strategy`."""
 _FSDP = (*(f"critic.{name}" for name in _CRITIC_FSDP), "ref.fsdp_config")
 _PLACED = ("forward_prefetch", "fsdp_size", "offload_policy")
 _REASONS: Mapping[str, tuple[str, ...]] = {

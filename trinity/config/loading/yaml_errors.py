@@ -57,7 +57,7 @@ def _own_reason(error: yaml.MarkedYAMLError, text: str) -> str | None:
         name = f"`{word[0]}`" if word else "the alias"
         return f"{name} refers to no `&name` above it: put a text that begins so in quotes"
     if "found another document" in problem:
-        return "a second document begins here: leave `---` out, or put it in a file of its own"
+        return "a second document begins here: leave `---` out, or put it in a separate file"
     return None
 
 

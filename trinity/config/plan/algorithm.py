@@ -135,7 +135,7 @@ class AlgorithmPart:
     is_own: bool = False
     """True for a user's function."""
     defaults: Args = field(default_factory=dict)
-    """A user's values for arguments of a function of ours."""
+    """User values for the arguments of a built-in function."""
     reads_reference: bool = False
     """True for a loss that wants the reference model's log-probabilities."""
 

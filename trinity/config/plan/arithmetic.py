@@ -30,7 +30,7 @@ PACKABLE = frozenset(
 """Kinds of models that were seen to give packed rows the logits that they give each row alone.
 
 Others may have biases by distance (bloom, mpt), hand a state from token to token (mamba,
-qwen3_next), not tell attention where rows begin (stablelm), or attend by a function of their own
+qwen3_next), not tell attention where rows begin (stablelm), or use their own attention function
 (gptj).
 """
 _WINDOW_IN_MASK_ALONE = frozenset({"phimoe"})

@@ -98,7 +98,7 @@ def check_queue(tasksets: Sequence[ResolvedTaskset], config: Config, key: str) -
         if len(tasksets) > 1:
             raise UserError(
                 f"{key}`: `{taskset.name}` is a queue, which cannot be mixed with other tasksets: "
-                "submit all tasks to it, or give it a stage of its own"
+                "submit all tasks to it, or give it a separate stage"
             )
         if taskset.selector.selector_type != "sequential":
             raise UserError(

@@ -186,8 +186,7 @@ def resolve_auxiliary_models(
     for name in names:
         if names.count(name) > 1:
             raise UserError(
-                f"two of `explorer.auxiliary_models` are called `{name}`: "
-                "give each a `name` of its own"
+                f"two of `explorer.auxiliary_models` are called `{name}`: give each its own `name`"
             )
     return tuple(found)
 

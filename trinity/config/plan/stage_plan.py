@@ -95,7 +95,7 @@ class StagePlan(PlanModel):
     auxiliary_buffers: tuple[ResolvedExperienceBuffer, ...]
     """Rows of data that are mixed in."""
     auxiliary_models: tuple[AuxiliaryModel, ...] = ()
-    """Models that workflows may call beside the policy."""
+    """Models that workflows may call in addition to the policy."""
     external_model: ExternalAccess | None = None
     """A model served elsewhere that replaces the policy in evaluation or exploring, if any."""
     lr_schedule: LearningRateSchedule

@@ -5,7 +5,7 @@
 The argument is the limit of its data memory in bytes. The first line of standard input has the
 `pipeline`, the others are rows. The answers:
 
-- `calls`: the name of a user's operator that is called now, or empty when that call has ended
+- `calls`: the name of the user operator being called, or empty when that call has ended
 - `rows`, the number of kept rows that follow, and `num_bytes` of their lines; then their indices in
   the source, 8 bytes each, and a line for each row
 - `counts`, the last answer; in its place an `error`, or the `unavailable` service's error

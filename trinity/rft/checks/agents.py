@@ -136,7 +136,7 @@ def _check_names(used: Iterable[str], own: set[str]) -> None:
 
 
 def _registered_loops() -> set[str]:
-    """Returns the names of veRL's loops, and of loops that plugins have registered."""
+    """Returns the names of veRL loops and of loops registered by plugins."""
     loaded = sys.modules.get(f"{_LOOPS}.agent_loop")
     names = set(loaded._agent_loop_registry) if loaded is not None else set()  # noqa: SLF001
     return names | _names_in_verl(_REGISTERED)

@@ -75,7 +75,7 @@ def write_secrets(folder: Path, places: ServerAddresses) -> None:
     """
     for option, place in (("--postgres", places.postgres), ("--nats", places.nats)):
         _check_place(option, place)
-    claim_folder(folder, "give a folder of its own as FOLDER")
+    claim_folder(folder, "give a separate folder as FOLDER")
     made = SecretFiles(folder / PASSWORDS)
     contents = {
         "admin/password": made.password("postgres-admin"),

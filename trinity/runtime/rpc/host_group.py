@@ -132,7 +132,7 @@ class HostLink:
 
 
 class HostGroup:
-    """The hosts beside the leader.
+    """The hosts other than the leader.
 
     hosts = HostGroup(GroupPlace(group="gang", num_hosts=4, address="10.0.0.1", ...))
     async for message in hosts.serve(requests): ...      # for each stream of a host

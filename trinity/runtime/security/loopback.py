@@ -1,4 +1,4 @@
-"""Recognizes loopback hosts; has no imports of ours, as other environments use it too."""
+"""Recognizes loopback hosts; imports nothing from this project, as other environments use it."""
 
 import ipaddress
 

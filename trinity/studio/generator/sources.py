@@ -27,7 +27,7 @@ EXAMPLE_REMARK = (
     "Its paths begin in the root of the repository, and its README says how its data is made."
 )
 COPY_REMARK = (
-    f"The name ends with `{COPY_SUFFIX}`, so that a start begins a run of its own; under its old "
+    f"The name ends with `{COPY_SUFFIX}`, so that a start begins a separate run; under its old "
     "name it would go on with the old one."
 )
 _MISSING = object()

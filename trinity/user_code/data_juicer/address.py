@@ -1,4 +1,4 @@
-"""Allowed addresses of a Data-Juicer server, which has no authentication of its own."""
+"""Allowed addresses of a Data-Juicer server, which has no authentication."""
 
 from urllib.parse import urlsplit
 

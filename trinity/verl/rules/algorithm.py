@@ -34,7 +34,7 @@ _DISCOUNTS = {
     "pf_ppo": ("gamma", "lam"),
     "reinforce_plus_plus": ("gamma",),
 }
-"""The one of veRL's two discounts that an advantage has."""
+"""The veRL discount that an advantage uses."""
 KL_NAMES = {
     "kl": "k1",
     "kl+": "k1+",

@@ -1,4 +1,4 @@
-"""The configuration of veRL's SFT trainer."""
+"""The configuration of the SFT trainer in veRL."""
 
 from trinity.verl.row import (
     KeyRow,
