@@ -254,7 +254,7 @@ def test_checkpoints_of_all_weights_and_of_adapters_are_told_apart(
         ({"target_modules": "q_proj,wq"}, "called `wq`, as `target_modules` has it: its linear"),
         ({"target_modules": r".*\.wq"}, r"called `\.\*\\.wq`"),
         ({"exclude_modules": "gate"}, "called `gate`, as `exclude_modules`"),
-        ({"target_modules": "q_proj", "exclude_modules": "q_proj"}, "leaves nothing"),
+        ({"target_modules": "q_proj", "exclude_modules": "q_proj"}, "excludes all of"),
         ({"target_modules": "norm"}, "has `norm`, which is not linear: adapters go on `down_proj`"),
         ({"target_modules": "lm_head"}, "input embeddings' as well"),
     ],
