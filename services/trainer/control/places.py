@@ -52,7 +52,7 @@ def check_place(settings: TrainerSettings) -> None:
 def group_place(settings: TrainerSettings, tenant: str) -> GroupPlace:
     """Returns the place of this host among those of the gang."""
     return GroupPlace(
-        group="gang",
+        group="worker group",
         variables="TRAINER",
         address_variable=ADDRESS,
         num_hosts=settings.num_hosts,
