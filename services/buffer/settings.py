@@ -61,9 +61,9 @@ class BufferSettings(ServiceSettings):
     any module. If empty, no tenant may in a secured buffer; without tokens it is `*=*`, unless
     roots or addresses are set."""
     function_network: bool | None = None
-    """Whether these functions have network access. By default not in a secured buffer."""
+    """True gives these functions network access; by default false in a secured buffer."""
     function_trust: bool = False
-    """Whether a secured buffer runs these functions on a machine that allows no box around them:
+    """True lets a secured buffer run these functions on a machine that allows no box around them:
     they then have all rights of the buffer."""
     function_variables: str = ""
     """Names of further environment variables that these functions see, separated by commas."""

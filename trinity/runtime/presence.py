@@ -49,7 +49,7 @@ _SHORTEST_INTERVAL_SECONDS = 0.5
 """Lower bound, however fast steps are: most of a synchronizer's load is heartbeats."""
 _RETRY_SECONDS = 0.5
 MAX_REPORTED_WAITS = 100
-"""The longest ones; nobody reads more."""
+"""Only the longest waits are reported."""
 CLOSED_WAIT_SECONDS = 1.0
 """Waits that ended sooner are not told."""
 MAX_CLOSED_WAITS = 100

@@ -32,7 +32,7 @@ HEAVY = ("pydantic", "sqlalchemy", "google.protobuf", "numpy", "pyarrow", "trini
 
 @dataclass(slots=True)
 class Done:
-    """What the reader wrote."""
+    """The output of the reader."""
 
     rows: str = ""
     error: str = ""

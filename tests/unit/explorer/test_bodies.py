@@ -112,6 +112,6 @@ async def test_a_client_that_does_not_read_its_answer_is_given_up(
         writer.write(b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n")
         async with asyncio.timeout(SECONDS):
             await ended.wait()
-            while reading.table.num_open:  # noqa: ASYNC110 - a table tells nobody
+            while reading.table.num_open:  # noqa: ASYNC110 - a table has no event
                 await asyncio.sleep(0.01)
         writer.close()

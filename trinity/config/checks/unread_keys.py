@@ -106,7 +106,7 @@ UNREAD: Mapping[str, Reason] = {
     "trainer.log_prob_micro_batch_size_per_gpu": _by_tokens,
     "trainer.critic.ppo_micro_batch_size_per_gpu": _by_tokens,
 }
-"""Keys that a file may give in vain, each with the reason for which it may do nothing."""
+"""Keys that may have no effect, each with a function that returns the reason if so."""
 
 
 def unread_keys(stage: StagePlan) -> Iterator[str]:

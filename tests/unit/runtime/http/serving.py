@@ -74,14 +74,14 @@ class Echo:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Waits for something that tells nobody."""
+    """Waits for a condition that has no event."""
     async with asyncio.timeout(SECONDS):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
 async def is_closed(reader: asyncio.StreamReader) -> bool:
-    """Whether the other side closes the connection."""
+    """Returns true if the other side closes the connection."""
     async with asyncio.timeout(SECONDS):
         with contextlib.suppress(ConnectionError):
             await reader.read()
