@@ -9,7 +9,7 @@ import typer
 from trinity.cli.run import PluginDirOption, use_plugins
 from trinity.config.checks.packages import install_command
 from trinity.errors import UserError
-from trinity.run.runs import default_root
+from trinity.run.runs import SynchronizerOption, default_root
 
 DEFAULT_PORT = 8080
 NEEDED = ("streamlit", "tokenizers")
@@ -21,20 +21,10 @@ PlacesArgument = Annotated[
         show_default=False,
     ),
 ]
-
-
 BufferOption = Annotated[
     str,
     typer.Option(
         "--buffer", help="The buffer's address, host:port, for experiments of a deployment."
-    ),
-]
-SynchronizerOption = Annotated[
-    str,
-    typer.Option(
-        "--synchronizer",
-        help="The synchronizer's address, host:port. TRINITY_SECURITY_DIR has the certificates and "
-        "the token for both.",
     ),
 ]
 HostOption = Annotated[

@@ -18,6 +18,7 @@ from trinity.run.runs import (
     JobDirOption,
     OneJsonOption,
     RunArgument,
+    SynchronizerOption,
     find_run,
     place_of,
 )
@@ -27,14 +28,6 @@ HELD_UP = 3
 BufferOption = Annotated[
     str,
     typer.Option("--buffer", help="The buffer's address, host:port, for a deployment's run."),
-]
-SynchronizerOption = Annotated[
-    str,
-    typer.Option(
-        "--synchronizer",
-        help="The synchronizer's address, host:port. TRINITY_SECURITY_DIR has the certificates and "
-        "the token for both.",
-    ),
 ]
 ExperimentOption = Annotated[
     str,

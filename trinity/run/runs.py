@@ -44,8 +44,14 @@ RunArgument = Annotated[
 JobDirOption = Annotated[
     Path | None, typer.Option("--job-dir", help="The run's directory.", show_default=False)
 ]
-
-
+SynchronizerOption = Annotated[
+    str,
+    typer.Option(
+        "--synchronizer",
+        help="The synchronizer's address, host:port. TRINITY_SECURITY_DIR has the certificates and "
+        "the token for both.",
+    ),
+]
 OneJsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object (docs/schemas).")
 ]

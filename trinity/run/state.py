@@ -74,6 +74,10 @@ class EndedWaitReport(Report):
     stage: str
     experiment_id: str
     """Empty if its process worked on none."""
+    member_id: str = Field(default="", exclude=True)
+    number: int = Field(default=0, exclude=True)
+    """Counts the ended waits of a member."""
+    address: str = Field(default="", exclude=True)
 
 
 class MemberReport(Report):
@@ -108,6 +112,10 @@ class StageReport(Report):
     newest_checkpoint: int | None = None
     """Train step of its newest checkpoint, of a run that has stopped."""
     total_train_steps: int | None = None
+    final_version: int | None = Field(
+        default=None, validation_alias=AliasPath("final_version", "version"), exclude=True
+    )
+    """The version of the weights that it ended with."""
 
 
 class DeviceWishReport(Report):
@@ -147,6 +155,7 @@ class ExperimentReport(Report):
     """One experiment, with its stages in order."""
 
     id: str = ""
+    tenant: str = Field(default="", exclude=True)
     label: str
     state: Name
     """`running`, `finished`, `failed`, `cancelled`, or `stopped`: `trinity run` goes on with it."""
@@ -285,8 +294,8 @@ class RunReport(Report):
 
 
 def state_of(
-    status: synchronizer_pb2.GetStatusResponse | str,
-    work: buffer_pb2.GetBufferStatusResponse | str,
+    status: synchronizer_pb2.GetStatusResponse | str = "",
+    work: buffer_pb2.GetBufferStatusResponse | str = "",
 ) -> RunReport:
     """Returns the state; a missing answer is given as a text with the reason."""
     values: dict[str, object] = {}
@@ -323,16 +332,40 @@ async def ask_state(
     seconds: float = CALL_SECONDS,
 ) -> RunReport:
     """Asks both services at once about one experiment, or all; takes some seconds at most."""
-    status_request = synchronizer_pb2.GetStatusRequest(
-        experiment_id=experiment_id, max_closed_waits=max_ended_waits
-    )
-    work_request = buffer_pb2.GetBufferStatusRequest(tenant=tenant, experiment_id=experiment_id)
+    synchronizer, buffer = SynchronizerServiceStub(to_synchronizer), BufferServiceStub(to_buffer)
     answers = await asyncio.gather(
-        SynchronizerServiceStub(to_synchronizer).GetStatus(status_request, timeout=seconds),
-        BufferServiceStub(to_buffer).GetBufferStatus(work_request, timeout=seconds),
+        ask_status(synchronizer, experiment_id, max_ended_waits, seconds),
+        ask_work(buffer, tenant, experiment_id, seconds),
         return_exceptions=True,
     )
     return state_of(*map(_answer_or_reason, answers))
+
+
+async def ask_status(
+    synchronizer: SynchronizerServiceStub,
+    experiment_id: str = "",
+    max_ended_waits: int = 0,
+    seconds: float = CALL_SECONDS,
+) -> synchronizer_pb2.GetStatusResponse:
+    """Asks the synchronizer alone, for `state_of`."""
+    request = synchronizer_pb2.GetStatusRequest(
+        experiment_id=experiment_id, max_closed_waits=max_ended_waits
+    )
+    answer: synchronizer_pb2.GetStatusResponse = await synchronizer.GetStatus(
+        request, timeout=seconds
+    )
+    return answer
+
+
+async def ask_work(
+    buffer: BufferServiceStub, tenant: str, experiment_id: str, seconds: float = CALL_SECONDS
+) -> buffer_pb2.GetBufferStatusResponse:
+    """Asks the buffer alone, for `state_of`."""
+    request = buffer_pb2.GetBufferStatusRequest(tenant=tenant, experiment_id=experiment_id)
+    answer: buffer_pb2.GetBufferStatusResponse = await buffer.GetBufferStatus(
+        request, timeout=seconds
+    )
+    return answer
 
 
 def _answer_or_reason(answer: Any) -> Any:

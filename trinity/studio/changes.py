@@ -1,7 +1,7 @@
 """Changes of experiences that a person makes in Studio: rewards, exclusion, inclusion, deletion.
 
-Each change is confirmed first: `foresee` describes its effect, `carry_out` makes it. Both refuse
-unless Studio was started with `--allow-changes`; the services check the visitor's rights.
+Each change is confirmed first: a dry run describes its effect. Studio refuses both unless it was
+started with `--allow-changes`; the services check the visitor's rights.
 """
 
 import math
@@ -61,35 +61,31 @@ def wish_of(
     return Wish(act=act, filter=wanted, reason=why, reward=reward)
 
 
-async def foresee(
-    opened: OpenRun, key: buffer_pb2.StageKey, wish: Wish, *, allows_changes: bool
+async def make_change(
+    opened: OpenRun,
+    key: buffer_pb2.StageKey,
+    wish: Wish,
+    *,
+    is_dry_run: bool,
+    allows_changes: bool,
 ) -> str:
-    """Returns one sentence about the effect of the change without making it.
+    """Makes a change, or only finds out what it would do; returns one sentence about its effect.
 
     Raises: UserError if Studio may not make changes; TrinityError.
     """
-    _require(allows_changes)
-    if wish.act is Act.REWARD:
-        return f"1 experience gets the reward {wish.reward:g}, if it still waits for one."
-    return await _ask(opened, key, wish, is_dry_run=True)
-
-
-async def carry_out(
-    opened: OpenRun, key: buffer_pb2.StageKey, wish: Wish, *, allows_changes: bool
-) -> str:
-    """Makes the change; returns one sentence about its effect.
-
-    Raises: UserError if Studio may not make changes; TrinityError.
-    """
-    _require(allows_changes)
-    if wish.act is Act.REWARD:
-        return await _reward(opened, key, wish)
-    return await _ask(opened, key, wish, is_dry_run=False)
-
-
-def _require(allows_changes: bool) -> None:
     if not allows_changes:
         raise UserError(NOT_ALLOWED)
+    match wish.act:
+        case Act.REWARD if is_dry_run:
+            return f"1 experience gets the reward {wish.reward:g}, if it still waits for one."
+        case Act.REWARD:
+            return await _reward(opened, key, wish)
+        case Act.EXCLUDE:
+            return await _exclude(opened, key, wish, is_dry_run)
+        case Act.INCLUDE:
+            return await _include(opened, key, wish, is_dry_run)
+        case Act.DELETE:
+            return await _delete(opened, key, wish, is_dry_run)
 
 
 async def _reward(opened: OpenRun, key: buffer_pb2.StageKey, wish: Wish) -> str:
@@ -107,16 +103,6 @@ async def _reward(opened: OpenRun, key: buffer_pb2.StageKey, wish: Wish) -> str:
     if answer.num_known:
         return "It had this reward already."
     return f"1 experience has the reward {wish.reward:g} now."
-
-
-async def _ask(opened: OpenRun, key: buffer_pb2.StageKey, wish: Wish, *, is_dry_run: bool) -> str:
-    match wish.act:
-        case Act.EXCLUDE:
-            return await _exclude(opened, key, wish, is_dry_run)
-        case Act.INCLUDE:
-            return await _include(opened, key, wish, is_dry_run)
-        case _:
-            return await _delete(opened, key, wish, is_dry_run)
 
 
 async def _exclude(opened: OpenRun, key: buffer_pb2.StageKey, wish: Wish, is_dry_run: bool) -> str:

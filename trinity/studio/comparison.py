@@ -1,21 +1,24 @@
 """Comparison of several runs: their curves in one chart and the differences of their plans."""
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trinity.api.v1 import synchronizer_pb2
+from trinity.config.docs.resolved import dotted_leaves
 from trinity.config.schema.base import format_value
 from trinity.errors import UserError
 from trinity.run.progress.view import failed_runs_text
 from trinity.runtime.json_values import JsonObject, JsonValue
-from trinity.runtime.rpc.errors import answer_of
-from trinity.runtime.rpc.limits import CALL_SECONDS
-from trinity.studio.connection import OpenRun
-from trinity.studio.curves import GROUPS, CurveGroup, curves_chart, measured_chart
+from trinity.studio.connection import OpenRun, experiment_of
+from trinity.studio.curves import (
+    GROUPS,
+    WIDE_LABEL,
+    CurveGroup,
+    curves_chart,
+    measured_chart,
+)
 from trinity.studio.history import StageHistory
 
 MAX_COMPARED = 4
@@ -99,50 +102,32 @@ def _first_name(history: StageHistory, group: CurveGroup) -> str:
 
 
 def _evaluation_charts(stages: Sequence[ComparedStage]) -> Iterator[tuple[str, JsonObject]]:
+    metric = _headline(stage.history for stage in stages)
     tasksets = dict.fromkeys(name for stage in stages for name in stage.history.evaluations)
     for taskset in tasksets:
-        metric = _headline(stage.history for stage in stages)
-        measured = {
-            stage.label: {
-                version: found
-                for version, result in stage.history.evaluations.get(taskset, {}).items()
-                if (found := result.metrics.get(metric)) is not None
-            }
-            for stage in stages
-        }
+        measured = {stage.label: stage.history.measured(taskset, metric) for stage in stages}
         if any(measured.values()):
-            yield f"{taskset}: {metric}", measured_chart(measured, metric)
+            yield (
+                f"{taskset}: {metric}",
+                measured_chart(measured, metric, names=list(measured), label_limit=WIDE_LABEL),
+            )
 
 
 def _headline(histories: Iterable[StageHistory]) -> str:
     """Returns `accuracy` where any of the runs measures it, else the reward."""
-    names = {
-        name
-        for history in histories
-        for versions in history.evaluations.values()
-        for result in versions.values()
-        for name in result.metrics
-    }
-    return "accuracy" if "accuracy" in names else "reward"
+    return "accuracy" if any("accuracy" in known.scores for known in histories) else "reward"
 
 
 def comparison_row(stage: ComparedStage) -> ComparisonRow:
     """Returns the numbers of one run."""
     history = stage.history
     lasted = history.last_millis - history.opened_millis
-    best = []
+    metric, best = _headline([history]), []
     for taskset, versions in history.evaluations.items():
-        metric = _headline([history])
-        means = {
-            version: result.metrics[metric].mean
-            for version, result in versions.items()
-            if metric in result.metrics and math.isfinite(result.metrics[metric].mean)
-        }
-        if means:
-            version = max(means, key=lambda known: means[known])
-            best.append(
-                f"{taskset} {means[version]:.3g} (v{version}{failed_runs_text(versions[version])})"
-            )
+        if means := history.measured(taskset, metric):
+            version, found = max(means.items(), key=lambda known: known[1].mean)
+            failed = failed_runs_text(versions[version])
+            best.append(f"{taskset} {found.mean:.3g} (v{version}{failed})")
     return ComparisonRow(
         label=stage.label,
         step=history.last_step,
@@ -158,12 +143,7 @@ async def plan_of(opened: OpenRun) -> JsonObject:
 
     Raises: TrinityError.
     """
-    answer: synchronizer_pb2.GetExperimentResponse = await answer_of(
-        opened.synchronizer.GetExperiment(
-            synchronizer_pb2.GetExperimentRequest(experiment_id=opened.experiment_id),
-            timeout=CALL_SECONDS,
-        )
-    )
+    answer = await experiment_of(opened.synchronizer, opened.experiment_id)
     return read_plan(answer.plan_json)
 
 
@@ -218,17 +198,5 @@ def _leaves_of_plan(plan: JsonObject) -> dict[str, JsonValue]:
         assert isinstance(config, dict)
         shown = {name: value for name, value in config.items() if name not in NAMES}
         place = f"{stage.get('name', '')}: " if len(stages) > 1 else ""
-        found |= {f"{place}{key}": value for key, value in _leaves("", shown)}
+        found |= {f"{place}{key}": value for key, value in dotted_leaves(shown)}
     return found
-
-
-def _leaves(at: str, value: JsonValue) -> Iterator[tuple[str, JsonValue]]:
-    """Yields the keys of a tree with their values; empty ones and lists of values are values."""
-    if isinstance(value, dict) and value:
-        for name, item in value.items():
-            yield from _leaves(f"{at}.{name}" if at else name, item)
-    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        for index, item in enumerate(value):
-            yield from _leaves(f"{at}[{index}]", item)
-    else:
-        yield at, value

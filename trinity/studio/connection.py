@@ -10,13 +10,13 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 import grpc
 
-from trinity.api.v1 import query_pb2
+from trinity.api.v1 import query_pb2, synchronizer_pb2
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
@@ -28,11 +28,18 @@ from trinity.inspect.open import (
     opened_stack,
     retry_until_ready,
 )
+from trinity.run.diagnosis.diagnose import diagnose
+from trinity.run.diagnosis.gather import gather
+from trinity.run.diagnosis.rules import Diagnosis
 from trinity.run.local.addresses import ServiceAddresses, stack_directory_of
 from trinity.run.local.given_run import opening_question
 from trinity.run.local.reaper import is_wanted, lock_owner_pid, viewer_pid
 from trinity.run.local.run_file import read_running
 from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.errors import answer_of
+from trinity.runtime.rpc.limits import CALL_SECONDS
+from trinity.runtime.security.credentials import Credentials
+from trinity.studio.visitors import Visitor
 
 IDLE_SECONDS = 300.0
 """A run that no page has asked about for this long is closed."""
@@ -56,10 +63,25 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """The addresses of a buffer and a synchronizer, with the credentials."""
+
+    buffer: str
+    synchronizer: str
+    security: Credentials
+
+    def for_visitor(self, visitor: Visitor) -> "System":
+        """Returns the same services, called with the visitor's token."""
+        if not visitor.token:
+            return self
+        return replace(self, security=self.security.for_bearer(visitor.token))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRun:
     """The services of one run, with its experiment."""
 
-    addresses: ServiceAddresses
+    system: System
     buffer: BufferServiceStub
     queries: QueryServiceStub
     synchronizer: SynchronizerServiceStub
@@ -136,6 +158,13 @@ class ServiceConnection:
         """Opens the services, and returns when they have to be opened again."""
         raise NotImplementedError
 
+    async def diagnose(self) -> Diagnosis:
+        """Returns what `trinity why` says of the run: takes seconds if a part is down.
+
+        Raises: UserError if the services are not open.
+        """
+        raise NotImplementedError
+
     async def _failed(self, sentence: str) -> None:
         """Says why the services are not open, and waits before they are tried again."""
         self._opened = None
@@ -177,6 +206,13 @@ class RunConnection(ServiceConnection):
         except (TrinityError, grpc.aio.AioRpcError, OSError, ValueError, KeyError) as error:
             await self._failed(_sentence(error))
 
+    async def diagnose(self) -> Diagnosis:
+        """Asks all parts of the run."""
+        home = stack_directory_of(self.job_dir)
+        if (running := read_running(home)) is None:
+            raise UserError("Nothing runs here.")
+        return diagnose(await gather(running, home))
+
     async def _with_running(self, home: Path, addresses: ServiceAddresses) -> None:
         """Uses running services until they have stopped or been replaced."""
         async with self._services(addresses, is_live=True):
@@ -212,25 +248,39 @@ class RunConnection(ServiceConnection):
     @contextlib.asynccontextmanager
     async def _services(self, addresses: ServiceAddresses, *, is_live: bool) -> AsyncIterator[None]:
         tenant, label = identity_of(self.job_dir)
-        async with (
-            open_channel(addresses.buffer, addresses.security) as buffer,
-            open_channel(addresses.synchronizer, addresses.security) as synchronizer,
-        ):
-            experiment_id = await find_experiment(addresses, tenant, label)
-            queries = QueryServiceStub(buffer)
-            opened = OpenRun(
-                addresses=addresses,
-                buffer=BufferServiceStub(buffer),
-                queries=queries,
-                synchronizer=SynchronizerServiceStub(synchronizer),
-                tenant=tenant,
-                label=label,
-                experiment_id=experiment_id,
-                is_live=is_live,
-            )
-            await retry_until_ready(lambda: list_stages(queries, experiment_id))
+        system = System(
+            buffer=addresses.buffer,
+            synchronizer=addresses.synchronizer,
+            security=addresses.security,
+        )
+        experiment = synchronizer_pb2.Experiment(
+            id=await find_experiment(addresses, tenant, label), tenant=tenant, label=label
+        )
+        async with services_of(system, experiment, is_live=is_live) as opened:
+            await retry_until_ready(lambda: stages_of(opened))
             async with self._open(opened):
                 yield
+
+
+@contextlib.asynccontextmanager
+async def services_of(
+    system: System, experiment: synchronizer_pb2.Experiment, *, is_live: bool
+) -> AsyncIterator[OpenRun]:
+    """Yields the services with an experiment; whether they answer is not known then."""
+    async with (
+        open_channel(system.buffer, system.security) as buffer,
+        open_channel(system.synchronizer, system.security) as synchronizer,
+    ):
+        yield OpenRun(
+            system=system,
+            buffer=BufferServiceStub(buffer),
+            queries=QueryServiceStub(buffer),
+            synchronizer=SynchronizerServiceStub(synchronizer),
+            tenant=experiment.tenant,
+            label=experiment.label,
+            experiment_id=experiment.id,
+            is_live=is_live,
+        )
 
 
 @contextlib.asynccontextmanager
@@ -264,6 +314,20 @@ async def stages_of(opened: OpenRun) -> tuple[query_pb2.StoredStage, ...]:
     """
     answer = await list_stages(opened.queries, opened.experiment_id, opened.tenant)
     return tuple(answer.stages)
+
+
+async def experiment_of(
+    synchronizer: SynchronizerServiceStub, experiment_id: str, seconds: float = CALL_SECONDS
+) -> synchronizer_pb2.GetExperimentResponse:
+    """Returns an experiment with its plan.
+
+    Raises: TrinityError.
+    """
+    request = synchronizer_pb2.GetExperimentRequest(experiment_id=experiment_id)
+    answer: synchronizer_pb2.GetExperimentResponse = await answer_of(
+        synchronizer.GetExperiment(request, timeout=seconds)
+    )
+    return answer
 
 
 def require_open(connection: ServiceConnection) -> OpenRun:

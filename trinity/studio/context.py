@@ -8,6 +8,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,20 +16,30 @@ from typing import Generic, Self, TypeVar
 
 import grpc
 
-from trinity.api.v1 import buffer_pb2, synchronizer_pb2
+from trinity.api.v1 import buffer_pb2
 from trinity.errors import TrinityError, UserError
+from trinity.run.diagnosis.rules import Diagnosis
 from trinity.run.launch.follow import StreamRetry
 from trinity.run.runs import default_root
-from trinity.studio.background import ANSWER_SECONDS, BackgroundLoop
-from trinity.studio.connection import OpenRun, RunConnection, ServiceConnection
+from trinity.run.state import (
+    EndedWaitReport,
+    MemberReport,
+    WorkReport,
+    ask_status,
+    state_of,
+)
+from trinity.runtime.rpc.errors import answer_of
+from trinity.studio.connection import OpenRun, RunConnection, ServiceConnection, System
 from trinity.studio.generator.sources import Drafts
 from trinity.studio.history import RunHistory
 from trinity.studio.lanes import MAX_STORED, LaneHistory
-from trinity.studio.live import Verdict, members_of
-from trinity.studio.system import System, SystemConnection
+from trinity.studio.system import SystemConnection
 from trinity.studio.visitors import OWNER, Shares, Visitor
 
 ValueT = TypeVar("ValueT")
+ANSWER_SECONDS = 15.0
+"""A page gives up on an answer after this time."""
+CLOSE_SECONDS = 20.0
 RETRY_SECONDS = 0.5
 WORK_SECONDS = 10.0
 """Age of an answer about open work; of the page's questions it costs a run most."""
@@ -90,14 +101,24 @@ class DueWaits:
         is_old = time.monotonic() - self._asked_at >= CLOSED_SECONDS
         return NEW_CLOSED_WAITS if self._is_due or is_old else 0
 
-    def observe(
-        self, members: Iterable[synchronizer_pb2.Member], num_asked: int, *, is_whole: bool
-    ) -> None:
+    def observe(self, members: Iterable[MemberReport], num_asked: int, *, is_whole: bool) -> None:
         """Takes an answer; `is_whole` is false if waits may have ended that it did not have."""
         if num_asked:
             self._asks_all, self._asked_at = not is_whole, time.monotonic()
         now = frozenset((member.id, wait.waits_for) for member in members for wait in member.waits)
         self._is_due, self._open = not self._open <= now, now
+
+
+async def members_of(
+    opened: OpenRun, num_closed_waits: int = 0
+) -> tuple[tuple[MemberReport, ...], tuple[EndedWaitReport, ...]]:
+    """Returns the members that are idle or on the experiment, and their newest ended waits.
+
+    Raises: TrinityError.
+    """
+    call = ask_status(opened.synchronizer, opened.experiment_id, num_closed_waits)
+    state = state_of(await answer_of(call)).of_experiment(opened.experiment_id)
+    return state.members or (), state.ended_waits
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,11 +128,11 @@ class ViewedRun:
     connection: ServiceConnection
     history: RunHistory = field(default_factory=RunHistory)
     lanes: LaneHistory = field(default_factory=LaneHistory)
-    work: KeptAnswer[tuple[buffer_pb2.StageStatus, ...]] = field(
+    work: KeptAnswer[tuple[WorkReport, ...]] = field(
         default_factory=lambda: KeptAnswer(WORK_SECONDS, NEWS_SECONDS)
     )
-    verdict: KeptAnswer[Verdict] = field(default_factory=lambda: KeptAnswer(VERDICT_SECONDS))
-    members: list[synchronizer_pb2.Member] = field(default_factory=list)
+    verdict: KeptAnswer[Diagnosis] = field(default_factory=lambda: KeptAnswer(VERDICT_SECONDS))
+    members: tuple[MemberReport, ...] = ()
     """Those of the last look; empty before it."""
 
     async def follow(self, opened: OpenRun) -> None:
@@ -147,7 +168,7 @@ class ViewedRun:
                 try:
                     members, closed = await members_of(opened, num_closed)
                 except TrinityError:
-                    self.members = []  # so that pages ask themselves, and show the error
+                    self.members = ()  # so that pages ask themselves, and show the error
                 else:
                     self.members = members
                     joins = self.lanes.add_stored(time.time(), closed)
@@ -157,8 +178,62 @@ class ViewedRun:
                     self.lanes.observe(time.time(), members)
                 await asyncio.sleep(MEMBER_SECONDS)
         finally:
-            self.members = []
+            self.members = ()
             self.lanes.end()
+
+
+class BackgroundLoop:
+    """An event loop in a separate thread, so that pages never wait for a network.
+
+    loop = BackgroundLoop()
+    try:
+        answer = loop.wait_for(ask())
+    finally:
+        loop.close()
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="studio", daemon=True)
+        self._thread.start()
+
+    def start(self, work: Coroutine[object, object, ValueT]) -> Future[ValueT]:
+        """Starts something; it is cancelled when the loop is closed."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def wait_for(
+        self, work: Coroutine[object, object, ValueT], seconds: float = ANSWER_SECONDS
+    ) -> ValueT:
+        """Runs the work and returns its result.
+
+        Raises: TimeoutError after `seconds`; the work is cancelled then.
+        """
+        future = self.start(work)
+        try:
+            return future.result(seconds)
+        except TimeoutError:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Cancels everything, waits for its clean-up, and ends the thread."""
+        if self._loop.is_closed():
+            return
+        ending = self.start(self._cancel_all())
+        try:
+            ending.result(CLOSE_SECONDS)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(CLOSE_SECONDS)
+            if not self._thread.is_alive():
+                self._loop.close()
+
+    async def _cancel_all(self) -> None:
+        own = asyncio.current_task()
+        tasks = [task for task in asyncio.all_tasks() if task is not own]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import Any
 
 from trinity.run.progress.view import MeanWithError
@@ -69,7 +69,10 @@ GROUPS = (
 
 def curve_chart(stage: StageHistory, group: CurveGroup) -> JsonObject | None:
     """Returns the chart of a group; None if it has no recorded values."""
-    points = [point for name in group.names for point in _points(name, stage.curve(name))]
+    curves = {name: stage.curve(name) for name in group.names}
+    points = [
+        point for name in curves for point in _thinned(name, sorted(curves[name]), curves[name])
+    ]
     if not points:
         return None
     return _chart(points, x="step", y=group.unit, layers=[_line()])
@@ -77,17 +80,11 @@ def curve_chart(stage: StageHistory, group: CurveGroup) -> JsonObject | None:
 
 def evaluation_charts(stage: StageHistory) -> Iterable[tuple[str, JsonObject]]:
     """Yields a metric's name and its chart, with a curve and error bars for each taskset."""
-    names: set[str] = {
-        name
-        for versions in stage.evaluations.values()
-        for measured in versions.values()
-        for name in measured.metrics
-    }
-    headline = [name for name in ("accuracy", "reward") if name in names]
-    for metric in (*headline, *sorted(names.difference(headline))):
-        points = _evaluation_points(stage, metric)
-        if points:
-            yield metric, _chart(points, x="version", y=metric, layers=[_error_bars(), _line()])
+    labels = short_labels(list(stage.evaluations)[:MAX_CURVES])
+    for metric in stage.scores:
+        measured = {label: stage.measured(name, metric) for name, label in labels.items()}
+        if any(measured.values()):
+            yield metric, measured_chart(measured, metric)
 
 
 def evaluation_rows(stage: StageHistory) -> list[tuple[str, int, float]]:
@@ -117,33 +114,30 @@ def curves_chart(
     return _chart(points, x=x, y=y, layers=[_line()], names=names, label_limit=WIDE_LABEL)
 
 
-def measured_chart(measured: Mapping[str, Mapping[int, MeanWithError]], metric: str) -> JsonObject:
+def measured_chart(
+    measured: Mapping[str, Mapping[int, MeanWithError]],
+    metric: str,
+    *,
+    names: Sequence[str] = (),
+    label_limit: int = NARROW_LABEL,
+) -> JsonObject:
     """Returns the chart of evaluations with error bars, by the names of their curves."""
     points: list[JsonValue] = [
-        _measured_point(version, found, curve)
+        {
+            "x": version,
+            "y": found.mean,
+            "low": found.mean - found.standard_error,
+            "high": found.mean + found.standard_error,
+            "n": found.n,
+            "curve": curve,
+        }
         for curve, versions in measured.items()
-        for version, found in sorted(versions.items())
-        if found.mean == found.mean
+        for version, found in versions.items()
     ]
+    layers: list[JsonValue] = [_error_bars(), _line()]
     return _chart(
-        points,
-        x="version",
-        y=metric,
-        layers=[_error_bars(), _line()],
-        names=list(measured),
-        label_limit=WIDE_LABEL,
+        points, x="version", y=metric, layers=layers, names=names, label_limit=label_limit
     )
-
-
-def _measured_point(version: int, found: MeanWithError, curve: str) -> JsonObject:
-    return {
-        "x": version,
-        "y": found.mean,
-        "low": found.mean - found.standard_error,
-        "high": found.mean + found.standard_error,
-        "n": found.n,
-        "curve": curve,
-    }
 
 
 def short_labels(names: Sequence[str]) -> dict[str, str]:
@@ -156,20 +150,6 @@ def short_labels(names: Sequence[str]) -> dict[str, str]:
     if not shared:
         return {name: name for name in names}
     return {name: f"…{name[shared:]}" for name in names}
-
-
-def _evaluation_points(stage: StageHistory, metric: str) -> list[JsonValue]:
-    labels = short_labels(list(stage.evaluations)[:MAX_CURVES])
-    return [
-        _measured_point(version, found, labels[taskset])
-        for taskset, versions in islice(stage.evaluations.items(), MAX_CURVES)
-        for version, measured in sorted(versions.items())
-        if (found := measured.metrics.get(metric)) is not None and found.mean == found.mean
-    ]
-
-
-def _points(name: str, curve: Mapping[int, float]) -> list[JsonValue]:
-    return _thinned(name, sorted(curve), curve)
 
 
 def _thinned(name: str, places: Sequence[float], curve: Mapping[Any, float]) -> list[JsonValue]:

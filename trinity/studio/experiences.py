@@ -8,7 +8,7 @@ import numpy as np
 
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.data.codec import experience_from_proto, sequence_from_proto
-from trinity.data.samples import finish_reason_name, samples, state_name
+from trinity.data.samples import STREAM_SECONDS, finish_reason_name, samples, state_name
 from trinity.errors import UserError
 from trinity.inspect.conditions import parse_conditions
 from trinity.inspect.tables import versions
@@ -19,11 +19,12 @@ from trinity.studio.history import cut_text
 from trinity.types import Experience, IntArray, Pair, RoleSpan
 from trinity.types import Sequence as TokenSequence
 
-PAGE_ROWS = 50
 GROUP_ROWS = 1_000
 """Samples of a task's group that are read: each turn of a conversation is one."""
 MAX_COUNTED, COUNT_SECONDS = 2_000, 0.3
 """Counting ends where there are more, or after this time."""
+LOOK_AT = 10_000
+"""Experiences that one look for a text goes through, from the newest on: about half a second."""
 MAX_CONDITIONS_CHARS = 20_000
 MAX_PREVIEW_CHARS = 120
 MAX_TEXT_CHARS = 200_000
@@ -146,7 +147,7 @@ async def list_experiences(
     conditions: Iterable[str],
     *,
     page: int = 0,
-    page_rows: int = PAGE_ROWS,
+    page_rows: int,
 ) -> ExperiencePage:
     """Returns a page of the experiences that satisfy conditions as `trinity view` takes them.
 
@@ -199,6 +200,56 @@ async def count_experiences(
                 call.cancel()
                 return Counted(number, is_all=False)
     return Counted(min(number, MAX_COUNTED), is_all=number <= MAX_COUNTED)
+
+
+@dataclass(slots=True, kw_only=True)
+class TextSearch:
+    """A search and its results so far, newest first; `go_on` continues it.
+
+    search = TextSearch(conditions=("text=answer",))
+    while not search.is_done and len(search.rows) < 50:
+        await search.go_on(opened, stage, wanted=50)
+    """
+
+    conditions: tuple[str, ...]
+    rows: list[ExperienceRow] = field(default_factory=list)
+    num_examined: int = 0
+    is_done: bool = False
+    """True once the oldest experience was looked at."""
+    _cursor: str = ""
+
+    async def go_on(self, opened: OpenRun, stage: buffer_pb2.StageKey, *, wanted: int) -> None:
+        """Looks at some more experiences, or fewer if `wanted` are found.
+
+        Raises: UserError naming a condition that cannot be read; TrinityError.
+        """
+        num_missing = wanted - len(self.rows)
+        if self.is_done or num_missing <= 0:
+            return
+        request = query_pb2.ListExperiencesRequest(
+            key=stage,
+            filter=parse_conditions(self.conditions),
+            limit=num_missing,
+            latest_first=True,
+            with_content=True,
+            cursor=self._cursor,
+        )
+        until = self.num_examined + LOOK_AT
+        call = opened.queries.ListExperiences(request, timeout=STREAM_SECONDS)
+        with translate_rpc_errors():
+            async for part in call:
+                self.rows.extend(map(experience_row, part.experiences))
+                self.num_examined += part.num_examined
+                self._cursor = part.cursor
+                if self.num_examined >= until:
+                    call.cancel()
+                    return
+        self.is_done = len(self.rows) < wanted
+
+
+def names_a_text(conditions: Sequence[str]) -> bool:
+    """Returns true if contents have to be read to know which experiences satisfy the conditions."""
+    return any(word.startswith("text=") for word in conditions)
 
 
 async def group_of(

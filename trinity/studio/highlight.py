@@ -5,12 +5,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from trinity.run.progress.summary import RunSummary
-from trinity.run.progress.view import MeanWithError, failed_runs_text
+from trinity.run.progress.view import MeanWithError, failed_runs_text, shown_order
 from trinity.studio.history import RunHistory
 
 MAX_REWARDS = 200
 """Points of the curve of rewards; of more an even choice is drawn."""
-SCORES = ("accuracy", "reward")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +100,7 @@ def of_history(history: RunHistory) -> Highlight | None:
     for stage in reversed(history.stages.values()):
         for taskset, versions in stage.evaluations.items():
             score = _score_of(max(versions.items())[1].metrics)
-            measured = {
-                version: found.metrics[score]
-                for version, found in versions.items()
-                if score in found.metrics
-            }
+            measured = stage.measured(taskset, score)
             rewards = stage.curve("reward/mean")
             if found := _highlight(stage.name, taskset, score, measured, rewards):
                 total = f" of {stage.total_steps:,}" if stage.total_steps else ""
@@ -114,8 +109,7 @@ def of_history(history: RunHistory) -> Highlight | None:
 
 
 def _score_of(names: Iterable[str]) -> str:
-    known = tuple(names)
-    return next((name for name in SCORES if name in known), min(known, default=""))
+    return next(iter(shown_order(names)), "")
 
 
 def _finite(value: float) -> float:

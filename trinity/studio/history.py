@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trinity.api.v1 import buffer_pb2
-from trinity.run.progress.view import TIME_PARTS, MeanWithError, failed_runs_text
+from trinity.run.progress.view import (
+    TIME_PARTS,
+    Evaluation,
+    MeanWithError,
+    evaluation_of,
+    failed_runs_text,
+    shown_order,
+)
 
 MAX_STEPS = 20_000
 """Steps of a stage that are kept; older ones are thinned out."""
@@ -17,19 +24,6 @@ STEP_SECONDS = "perf/time_per_step"
 BATCH_NAMES = ("reward/", "response_length/", "prompt_length/", "staleness", "advantage/")
 STEP_NAMES = ("actor/", "critic/", "perf/", "kl/", *TIME_PARTS)
 """Beginnings of the names of metrics that are kept."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredVersion:
-    """The result of one evaluation of one taskset."""
-
-    version: int
-    step: int
-    metrics: Mapping[str, MeanWithError]
-    num_tasks: int
-    num_failed: int
-    num_runs: int
-    failed_count_zero: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +56,7 @@ class StageHistory:
     steps: dict[str, dict[int, float]] = field(default_factory=dict)
     batches: dict[str, dict[int, float]] = field(default_factory=dict)
     step_millis: dict[int, int] = field(default_factory=dict)
-    evaluations: dict[str, dict[int, MeasuredVersion]] = field(default_factory=dict)
+    evaluations: dict[str, dict[int, Evaluation]] = field(default_factory=dict)
     """Taskset to version to result; each taskset has one curve."""
     samples: tuple[ShownSample, ...] = ()
 
@@ -75,9 +69,19 @@ class StageHistory:
         """Returns the points of a metric of steps or batches."""
         return self.steps.get(name) or self.batches.get(name) or {}
 
-    def names(self) -> list[str]:
-        """Returns the names of all curves."""
-        return sorted(self.steps.keys() | self.batches.keys())
+    @property
+    def scores(self) -> list[str]:
+        """Names of the scores that were measured: accuracy, reward, then the others in order."""
+        done = (found for versions in self.evaluations.values() for found in versions.values())
+        return shown_order(name for found in done for name in found.metrics)
+
+    def measured(self, taskset: str, score: str) -> dict[int, MeanWithError]:
+        """Returns the versions whose score on a taskset is known, in order."""
+        return {
+            version: found
+            for version, done in sorted(self.evaluations.get(taskset, {}).items())
+            if (found := done.metrics.get(score)) is not None and math.isfinite(found.mean)
+        }
 
     def recent(self, name: str, num_steps: int = 10) -> float | None:
         """Returns the mean over the newest points of a curve; None before the first."""
@@ -134,21 +138,8 @@ class RunHistory:
 
     def _evaluated(self, stage: StageHistory, event: buffer_pb2.ProgressEvent) -> None:
         done = event.evaluation
-        metrics = {
-            metric.name: MeanWithError(
-                mean=metric.mean, standard_error=metric.standard_error, n=metric.num_tasks
-            )
-            for metric in done.metrics
-        }
-        stage.evaluations.setdefault(done.taskset, {})[done.version] = MeasuredVersion(
-            version=done.version,
-            step=done.version,
-            metrics=metrics,
-            num_tasks=done.num_tasks,
-            num_failed=done.num_failed,
-            num_runs=done.num_runs,
-            failed_count_zero=done.failed_count_zero,
-        )
+        versions = stage.evaluations.setdefault(done.taskset, {})
+        versions[done.version] = evaluation_of(stage.name, done)
         failed = failed_runs_text(done)
         self._record(event, f"version {done.version} evaluated on {done.taskset}{failed}")
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from trinity.api.v1 import synchronizer_pb2
+from trinity.run.state import EndedWaitReport, MemberReport, WaitReport
 from trinity.studio.history import STEP_SECONDS, StageHistory
 from trinity.studio.plain_text import one_line, seconds_text
 
@@ -93,7 +93,7 @@ class LaneHistory:
     _names: dict[str, tuple[int, str]] = field(default_factory=dict)
     _first: float = 0.0
 
-    def observe(self, now: float, members: Iterable[synchronizer_pb2.Member]) -> None:
+    def observe(self, now: float, members: Iterable[MemberReport]) -> None:
         """Adds the members' current activities and waits."""
         with self._lock:
             self._first = self._first or now
@@ -108,7 +108,7 @@ class LaneHistory:
                 self._close(key, self._open[key].end)
             self._forget(now)
 
-    def add_stored(self, now: float, waits: Sequence[synchronizer_pb2.ClosedWait]) -> bool:
+    def add_stored(self, now: float, waits: Sequence[EndedWaitReport]) -> bool:
         """Adds waits that the synchronizer has stored, the newest first.
 
         Returns False if there may be others between these and the ones added before.
@@ -247,14 +247,13 @@ def _overlap(span: LaneSpan, other: LaneSpan) -> bool:
     return span.is_wait and span.begin < other.end and other.begin < span.end
 
 
-def _name_of(number: synchronizer_pb2.Role, where: str) -> tuple[int, str]:
+def _name_of(role: str, where: str) -> tuple[int, str]:
     """Returns the order and the name of a member's lane."""
-    role = synchronizer_pb2.Role.Name(number).removeprefix("ROLE_").lower()
     place = _ROLES.index(role) if role in _ROLES else len(_ROLES)
     return place, one_line(f"{role} {where}")
 
 
-def _stored_span(now: float, wait: synchronizer_pb2.ClosedWait) -> LaneSpan:
+def _stored_span(now: float, wait: EndedWaitReport) -> LaneSpan:
     end = now - wait.ended_seconds_ago
     return LaneSpan(
         lane=wait.member_id,
@@ -267,14 +266,12 @@ def _stored_span(now: float, wait: synchronizer_pb2.ClosedWait) -> LaneSpan:
     )
 
 
-def _spans(
-    now: float, member: synchronizer_pb2.Member
-) -> Iterator[tuple[tuple[str, str], LaneSpan]]:
+def _spans(now: float, member: MemberReport) -> Iterator[tuple[tuple[str, str], LaneSpan]]:
     """Yields a member's activity, and its longest wait for each target, as of its heartbeat."""
     heard = now - member.silent_seconds
     activity = LaneSpan(lane=member.id, is_wait=False, text=member.activity, begin=heard, end=heard)
     yield (member.id, ""), activity
-    longest: dict[str, synchronizer_pb2.Wait] = {}
+    longest: dict[str, WaitReport] = {}
     for wait in member.waits:
         known = longest.get(wait.waits_for)
         if known is None or wait.waited_seconds > known.waited_seconds:

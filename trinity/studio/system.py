@@ -9,15 +9,13 @@ import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import grpc
 
-from trinity.api.v1 import buffer_pb2, synchronizer_pb2
+from trinity.api.v1 import synchronizer_pb2
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
-from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.errors import (
     Forbidden,
@@ -27,16 +25,33 @@ from trinity.errors import (
     Unavailable,
     UserError,
 )
-from trinity.inspect.open import identity_of, list_stages
-from trinity.run.local.addresses import ServiceAddresses
+from trinity.inspect.open import identity_of
+from trinity.run.diagnosis.diagnose import diagnose
+from trinity.run.diagnosis.remote import gather_by_address
+from trinity.run.diagnosis.rules import Diagnosis
+from trinity.run.state import (
+    ExperimentReport,
+    RunReport,
+    WorkReport,
+    ask_status,
+    ask_work,
+    state_of,
+)
 from trinity.runtime.host_port import split_address
 from trinity.runtime.rpc.channel import open_channel
 from trinity.runtime.rpc.errors import answer_of, error_of
 from trinity.runtime.security.credentials import Credentials
 from trinity.runtime.security.plaintext_policy import refuse_plain_service
-from trinity.studio.connection import OpenRun, ServiceConnection
+from trinity.studio.connection import (
+    ServiceConnection,
+    System,
+    experiment_of,
+    require_open,
+    services_of,
+    stages_of,
+)
 from trinity.studio.runs import RunDirectoryState, RunEntry
-from trinity.studio.visitors import HOW_TO_GET_A_TOKEN, Visitor
+from trinity.studio.visitors import HOW_TO_GET_A_TOKEN
 
 ValueT = TypeVar("ValueT")
 CALL_SECONDS = 5.0
@@ -48,39 +63,11 @@ NO_DIRECTORY = Path("/nonexistent")
 """The directory of an experiment whose files are not on this machine."""
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _STATES = {
-    synchronizer_pb2.EXPERIMENT_STATE_RUNNING: RunDirectoryState.RUNNING,
-    synchronizer_pb2.EXPERIMENT_STATE_FINISHED: RunDirectoryState.FINISHED,
-    synchronizer_pb2.EXPERIMENT_STATE_FAILED: RunDirectoryState.FAILED,
-    synchronizer_pb2.EXPERIMENT_STATE_CANCELLED: RunDirectoryState.STOPPED,
+    "running": RunDirectoryState.RUNNING,
+    "finished": RunDirectoryState.FINISHED,
+    "failed": RunDirectoryState.FAILED,
+    "cancelled": RunDirectoryState.STOPPED,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class System:
-    """The addresses of the buffer and the synchronizer of a deployment, with the credentials."""
-
-    buffer: str
-    synchronizer: str
-    security: Credentials
-
-    def for_visitor(self, visitor: Visitor) -> "System":
-        """Returns the same services, called with the visitor's token."""
-        if not visitor.token:
-            return self
-        security = self.security.for_bearer(visitor.token)
-        return System(buffer=self.buffer, synchronizer=self.synchronizer, security=security)
-
-    def addresses(self) -> ServiceAddresses:
-        """Returns the addresses that are known; the others are empty."""
-        return ServiceAddresses(
-            synchronizer=self.synchronizer,
-            buffer=self.buffer,
-            trainer="",
-            explorer="",
-            nats_url="",
-            postgres_dsn="",
-            security_dir=str(self.security.folder or ""),
-        )
 
 
 def system_at(*, buffer: str, synchronizer: str, security: Credentials) -> System | None:
@@ -134,23 +121,12 @@ def _explained(service: str, address: str, error: RpcError) -> TrinityError:
     return error
 
 
-async def _status(system: System, experiment_id: str = "") -> synchronizer_pb2.GetStatusResponse:
-    request = synchronizer_pb2.GetStatusRequest(experiment_id=experiment_id)
-    async with open_channel(system.synchronizer, system.security) as channel:
-        call = SynchronizerServiceStub(channel).GetStatus(request, timeout=CALL_SECONDS)
-        answer: synchronizer_pb2.GetStatusResponse = await answer_from(
-            "synchronizer", system.synchronizer, call
-        )
-        return answer
-
-
 async def list_experiments(system: System) -> list[RunEntry]:
     """Returns the newest experiments that the caller may see, those first that may need someone.
 
     Raises: TrinityError with one sentence that says what to do.
     """
-    status = await _status(system)
-    return await _entries(system, status.experiments, status.members)
+    return await _entries(system, await _state(system))
 
 
 async def describe_experiment(system: System, experiment_id: str) -> RunEntry:
@@ -158,92 +134,70 @@ async def describe_experiment(system: System, experiment_id: str) -> RunEntry:
 
     Raises: TrinityError with one sentence that says what to do.
     """
-    status = await _status(system, experiment_id)
-    found = [experiment for experiment in status.experiments if experiment.id == experiment_id]
-    if not found:
+    state = await _state(system, experiment_id)
+    entries = await _entries(system, state.of_experiment(experiment_id))
+    if not entries:
         raise UserError(
             f"There is no experiment {experiment_id} here: choose one on the page Runs."
         )
-    return (await _entries(system, found, status.members))[0]
+    return entries[0]
 
 
-async def _entries(
-    system: System,
-    experiments: Iterable[synchronizer_pb2.Experiment],
-    members: Iterable[synchronizer_pb2.Member],
-) -> list[RunEntry]:
-    known, waiting = list(experiments), _longest_waits(members)
-    running = [
-        experiment for experiment in known if _state(experiment) is RunDirectoryState.RUNNING
-    ][:MAX_DESCRIBED]
+async def _state(system: System, experiment_id: str = "") -> RunReport:
+    async with open_channel(system.synchronizer, system.security) as channel:
+        call = ask_status(SynchronizerServiceStub(channel), experiment_id, seconds=CALL_SECONDS)
+        return state_of(await answer_from("synchronizer", system.synchronizer, call))
+
+
+async def _entries(system: System, state: RunReport) -> list[RunEntry]:
+    experiments = state.experiments or ()
+    running = [known for known in experiments if known.state == "running"][:MAX_DESCRIBED]
     async with open_channel(system.buffer, system.security) as channel:
         buffer = BufferServiceStub(channel)
-        work = await asyncio.gather(*(_work(system, buffer, experiment) for experiment in running))
-    of_id = {experiment.id: status for experiment, status in zip(running, work, strict=True)}
-    entries = [
-        _entry(experiment, of_id.get(experiment.id), waiting.get(experiment.id, ""))
-        for experiment in known
-    ]
+        answers = await asyncio.gather(
+            *(
+                answer_from(
+                    "buffer", system.buffer, ask_work(buffer, known.tenant, known.id, CALL_SECONDS)
+                )
+                for known in running
+            )
+        )
+    work = [stage for answer in answers for stage in state_of(work=answer).work or ()]
+    waits = _longest_waits(state)
+    entries = [_entry(known, work, waits.get(known.id, "")) for known in experiments]
     order = tuple(RunDirectoryState)
     return sorted(entries, key=lambda entry: order.index(entry.state))
 
 
-async def _work(
-    system: System, buffer: BufferServiceStub, experiment: synchronizer_pb2.Experiment
-) -> buffer_pb2.GetBufferStatusResponse:
-    request = buffer_pb2.GetBufferStatusRequest(
-        tenant=experiment.tenant, experiment_id=experiment.id
-    )
-    answer: buffer_pb2.GetBufferStatusResponse = await answer_from(
-        "buffer", system.buffer, buffer.GetBufferStatus(request, timeout=CALL_SECONDS)
-    )
-    return answer
-
-
-def _longest_waits(members: Iterable[synchronizer_pb2.Member]) -> dict[str, str]:
+def _longest_waits(state: RunReport) -> dict[str, str]:
     """Returns for each experiment what one of its members has waited for longest."""
-    longest: dict[str, synchronizer_pb2.Wait] = {}
-    for member in members:
-        for wait in member.waits:
-            known = longest.get(member.experiment_id)
-            if known is None or wait.waited_seconds > known.waited_seconds:
-                longest[member.experiment_id] = wait
+    waits = [
+        (member.experiment_id, wait) for member in state.members or () for wait in member.waits
+    ]
     return {
         experiment: f"{wait.owner} waits {wait.waited_seconds:.0f} s for {wait.waits_for}: "
         f"{wait.reason}"
-        for experiment, wait in longest.items()
+        for experiment, wait in sorted(waits, key=lambda known: known[1].waited_seconds)
     }
 
 
-def _state(experiment: synchronizer_pb2.Experiment) -> RunDirectoryState:
-    return _STATES.get(experiment.state, RunDirectoryState.UNREADABLE)
-
-
-def _entry(
-    experiment: synchronizer_pb2.Experiment,
-    work: buffer_pb2.GetBufferStatusResponse | None,
-    remark: str,
-) -> RunEntry:
-    begun = [
-        stage for stage in experiment.stages if stage.state != synchronizer_pb2.STAGE_STATE_PENDING
-    ]
-    stage = begun[-1] if begun else synchronizer_pb2.Stage()
-    open_stages = (
-        [status for status in work.stages if status.key.stage == stage.name] if work else []
+def _entry(experiment: ExperimentReport, work: Iterable[WorkReport], remark: str) -> RunEntry:
+    begun = [stage for stage in experiment.stages if stage.state != "pending"]
+    name, step = (begun[-1].name, begun[-1].final_version) if begun else ("", None)
+    at_work = next(
+        (known for known in work if (known.experiment_id, known.stage) == (experiment.id, name)),
+        None,
     )
-    step: int | None = open_stages[0].trained_step if open_stages else None
-    if step is None and stage.HasField("final_version"):
-        step = stage.final_version.version
     return RunEntry(
         directory=NO_DIRECTORY,
         experiment_id=experiment.id,
         tenant=experiment.tenant,
         label=experiment.label,
-        state=_state(experiment),
+        state=_STATES.get(experiment.state, RunDirectoryState.UNREADABLE),
         began=None,
-        stage=stage.name,
-        step=step,
-        total_steps=(open_stages[0].total_train_steps or None) if open_stages else None,
+        stage=name,
+        step=at_work.trained_step if at_work else step,
+        total_steps=(at_work.total_train_steps or None) if at_work else None,
         reason=experiment.reason or remark,
     )
 
@@ -264,54 +218,49 @@ class SystemConnection(ServiceConnection):
         self.experiment_id = experiment_id
         self._places = tuple(places)
 
+    async def diagnose(self) -> Diagnosis:
+        """Asks both services."""
+        opened = require_open(self)
+        snapshot = await gather_by_address(
+            synchronizer=self.system.synchronizer,
+            buffer=self.system.buffer,
+            security=self.system.security,
+            experiment_id=opened.experiment_id,
+            tenant=opened.tenant,
+        )
+        return diagnose(snapshot)
+
     async def _once(self) -> None:
+        """Uses the services until the experiment starts or ends, or they do not answer."""
         try:
-            async with (
-                open_channel(self.system.buffer, self.system.security) as buffer,
-                open_channel(self.system.synchronizer, self.system.security) as synchronizer,
-            ):
-                await self._follow(buffer, synchronizer)
+            async with open_channel(self.system.synchronizer, self.system.security) as channel:
+                synchronizer = SynchronizerServiceStub(channel)
+                known = await self._experiment(synchronizer)
+                self.job_dir = await asyncio.to_thread(_directory_here, known, self._places)
+                await self._follow(synchronizer, known.experiment)
         except (TrinityError, OSError) as error:
             await self._failed(str(error))
         except grpc.aio.AioRpcError as error:
             await self._failed(str(error_of(error)))
 
-    async def _follow(self, buffer: grpc.aio.Channel, synchronizer: grpc.aio.Channel) -> None:
-        """Uses the services until the experiment starts or ends, or they do not answer."""
-        stub = SynchronizerServiceStub(synchronizer)
-        known = await self._experiment(stub)
-        experiment = known.experiment
-        self.job_dir = await asyncio.to_thread(_directory_here, known, self._places)
-        queries = QueryServiceStub(buffer)
-        await answer_from(
-            "buffer", self.system.buffer, list_stages(queries, experiment.id, experiment.tenant)
-        )
-        opened = OpenRun(
-            addresses=self.system.addresses(),
-            buffer=BufferServiceStub(buffer),
-            queries=queries,
-            synchronizer=stub,
-            tenant=experiment.tenant,
-            label=experiment.label,
-            experiment_id=experiment.id,
-            is_live=_state(experiment) is RunDirectoryState.RUNNING,
-        )
-        async with self._open(opened):
-            while not self.is_idle:
-                await asyncio.sleep(LOOK_SECONDS)
-                if (await self._experiment(stub)).experiment.state != experiment.state:
-                    return
+    async def _follow(
+        self, synchronizer: SynchronizerServiceStub, experiment: synchronizer_pb2.Experiment
+    ) -> None:
+        is_live = experiment.state == synchronizer_pb2.EXPERIMENT_STATE_RUNNING
+        async with services_of(self.system, experiment, is_live=is_live) as opened:
+            await answer_from("buffer", self.system.buffer, stages_of(opened))
+            async with self._open(opened):
+                while not self.is_idle:
+                    await asyncio.sleep(LOOK_SECONDS)
+                    known = await self._experiment(synchronizer)
+                    if known.experiment.state != experiment.state:
+                        return
 
     async def _experiment(
-        self, stub: SynchronizerServiceStub
+        self, synchronizer: SynchronizerServiceStub
     ) -> synchronizer_pb2.GetExperimentResponse:
-        request = synchronizer_pb2.GetExperimentRequest(experiment_id=self.experiment_id)
-        answer: synchronizer_pb2.GetExperimentResponse = await answer_from(
-            "synchronizer",
-            self.system.synchronizer,
-            stub.GetExperiment(request, timeout=CALL_SECONDS),
-        )
-        return answer
+        call = experiment_of(synchronizer, self.experiment_id, CALL_SECONDS)
+        return await answer_from("synchronizer", self.system.synchronizer, call)
 
 
 def _directory_here(known: synchronizer_pb2.GetExperimentResponse, places: Iterable[Path]) -> Path:

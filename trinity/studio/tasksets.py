@@ -15,9 +15,8 @@ from trinity.data.rows import rows_to_json
 from trinity.errors import RpcError, UserError
 from trinity.run.output import pluralize
 from trinity.runtime.json_values import JsonObject
-from trinity.runtime.security.credentials import Credentials
-from trinity.studio.connection import OpenRun, ServiceConnection
-from trinity.studio.system import SystemConnection, answer_from
+from trinity.studio.connection import OpenRun
+from trinity.studio.system import answer_from
 
 FILE_KINDS = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet", "arrow")
 MAX_LISTED = 200
@@ -36,43 +35,34 @@ NOT_ALLOWED = (
 )
 
 
-def credentials_of(connection: ServiceConnection, opened: OpenRun) -> Credentials:
-    """Returns the credentials for the buffer: the visitor's own where services have addresses."""
-    if isinstance(connection, SystemConnection):
-        return connection.system.security
-    return opened.addresses.security
-
-
 @asynccontextmanager
-async def _client(opened: OpenRun, security: Credentials) -> AsyncIterator[AsyncTasksets]:
+async def _client(opened: OpenRun) -> AsyncIterator[AsyncTasksets]:
     async with AsyncTasksets(
-        opened.addresses.buffer,
+        opened.system.buffer,
         tenant=opened.tenant,
         patience_seconds=PATIENCE_SECONDS,
-        security=security,
+        security=opened.system.security,
     ) as client:
         yield client
 
 
-async def list_tasksets(opened: OpenRun, security: Credentials) -> list[TasksetInfo]:
+async def list_tasksets(opened: OpenRun) -> list[TasksetInfo]:
     """Returns all tasksets of the run's tenant, the newest first.
 
     Raises: TrinityError.
     """
-    async with _client(opened, security) as client:
-        return await answer_from("buffer", opened.addresses.buffer, client.list())
+    async with _client(opened) as client:
+        return await answer_from("buffer", opened.system.buffer, client.list())
 
 
-async def read_taskset(
-    opened: OpenRun, security: Credentials, taskset_id: str, *, first_row: int = 0
-) -> TasksetInfo:
+async def read_taskset(opened: OpenRun, taskset_id: str, *, first_row: int = 0) -> TasksetInfo:
     """Returns one taskset with some of its rows.
 
     Raises: TrinityError.
     """
-    async with _client(opened, security) as client:
+    async with _client(opened) as client:
         call = client.get(taskset_id, first_row=first_row, num_rows=ROWS_SHOWN)
-        return await answer_from("buffer", opened.addresses.buffer, call)
+        return await answer_from("buffer", opened.system.buffer, call)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +91,6 @@ class UploadedFile:
 
 async def upload(
     opened: OpenRun,
-    security: Credentials,
     *,
     name: str,
     file: UploadedFile,
@@ -118,10 +107,10 @@ async def upload(
     if not name.strip():
         raise UserError("Give the taskset a name: files of configurations name it so.")
     rows = await asyncio.to_thread(file.rows)  # the loop answers all pages
-    async with _client(opened, security) as client:
+    async with _client(opened) as client:
         call = client.submit(name.strip(), rows, is_queue=is_queue, request_id=request_id)
         try:
-            return await answer_from("buffer", opened.addresses.buffer, call)
+            return await answer_from("buffer", opened.system.buffer, call)
         except RpcError as error:
             raise UserError(f"{name.strip()} was not uploaded: {error}") from error
 

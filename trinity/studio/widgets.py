@@ -20,6 +20,7 @@ from trinity.studio.plain_text import one_line, plain_text
 
 FOLDER = Path(__file__).with_name("components")
 TABLE_HTML = '<div class="table"></div>'
+ROW_PIXELS = 36
 CODE = re.compile(r"`([^`\n]+)`")
 BoxKind = Literal["good", "bad", "warning", "note"]
 CellKind = Literal["text", "number", "code", "state", "wrap", "plain", "heat", "spark"]
@@ -52,10 +53,11 @@ def show_table(
     empty: str,
     selectable: bool = False,
     selected: str = "",
+    height: int = 0,
 ) -> str | None:
     """Shows a table of plain text; returns the id of a row that was picked just now.
 
-    Columns that are empty in all rows are left out.
+    Columns that are empty in all rows are left out. Rows beyond `height` pixels are scrolled to.
     """
     filled = [any(cells) for cells in zip(*(row.cells for row in rows), strict=True)]
     data = {
@@ -67,7 +69,9 @@ def show_table(
         "selectable": selectable,
         "selected": selected,
     }
-    result = _table()(data=data, key=key, on_picked_change=_nothing)
+    is_high = 0 < height < ROW_PIXELS * len(rows)
+    with st.container(height=height if is_high else "content", border=False):
+        result = _table()(data=data, key=key, on_picked_change=_nothing)
     picked = getattr(result, "picked", None)
     return picked if picked in {row.id for row in rows} else None
 

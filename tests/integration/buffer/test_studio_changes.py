@@ -12,10 +12,10 @@ from trinity.api.v1 import buffer_pb2
 from trinity.api.v1 import query_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.errors import UserError
-from trinity.run.local.addresses import ServiceAddresses
 from trinity.runtime.rpc.channel import open_channel
-from trinity.studio.changes import NOT_ALLOWED, Act, Wish, carry_out, foresee, wish_of
-from trinity.studio.connection import OpenRun
+from trinity.runtime.security.credentials import PLAINTEXT
+from trinity.studio.changes import NOT_ALLOWED, Act, Wish, make_change, wish_of
+from trinity.studio.connection import OpenRun, System
 from trinity.studio.experiences import whole_experience
 
 AWAITING, EXCLUDED = pb.EXPERIENCE_STATE_AWAITING, pb.EXPERIENCE_STATE_EXCLUDED
@@ -35,7 +35,7 @@ async def awaiting_two(buffer: Buffer, looking: Looking, tmp_path: Path) -> str:
 def opened(buffer: Buffer, looking: Looking) -> OpenRun:
     """The running buffer as Studio has it open."""
     return OpenRun(
-        addresses=ServiceAddresses.with_free_ports(nats_url="", postgres_dsn=""),
+        system=System(buffer="", synchronizer="", security=PLAINTEXT),
         buffer=buffer.stub,
         queries=looking.stub,
         synchronizer=SynchronizerServiceStub(open_channel("127.0.0.1:1")),
@@ -58,8 +58,8 @@ async def test_each_change_is_foreseen_made_and_recorded(
 
     async def would_and_did(act: Act, reason: str, reward: float | None = None) -> tuple[str, str]:
         wish = wish_of(act, of_one(one), reason, reward)
-        would = await foresee(run, key, wish, allows_changes=True)
-        return would, await carry_out(run, key, wish, allows_changes=True)
+        would = await make_change(run, key, wish, is_dry_run=True, allows_changes=True)
+        return would, await make_change(run, key, wish, is_dry_run=False, allows_changes=True)
 
     assert await would_and_did(Act.EXCLUDE, "a leaked answer") == (
         "1 experience would be excluded from training.",
@@ -115,7 +115,8 @@ async def test_looking_at_a_change_changes_nothing(
     before = await looking.list()
     run = opened(buffer, looking)
     for act in Act:
-        await foresee(run, looking.key, wish_of(act, of_one(one), "why", 1.0), allows_changes=True)
+        wish = wish_of(act, of_one(one), "why", 1.0)
+        await make_change(run, looking.key, wish, is_dry_run=True, allows_changes=True)
     assert await looking.list() == before
     assert not (await looking.get(one)).changes
     assert await notices(buffer, looking) == []
@@ -129,9 +130,11 @@ async def test_without_the_flag_studio_refuses_each_change(
     run = opened(buffer, looking)
     for act in Act:
         wish = wish_of(act, of_one(one), "why", 1.0)
-        for call in (foresee, carry_out):
+        for is_dry_run in (True, False):
             with pytest.raises(UserError) as refused:
-                await call(run, looking.key, wish, allows_changes=False)
+                await make_change(
+                    run, looking.key, wish, is_dry_run=is_dry_run, allows_changes=False
+                )
             assert str(refused.value) == NOT_ALLOWED
     assert await looking.list() == before
 
@@ -144,7 +147,7 @@ async def test_a_reward_that_came_too_late_says_so(
 
     async def give(reward: float) -> str:
         wish = Wish(act=Act.REWARD, filter=of_one(one), reason="why", reward=reward)
-        return await carry_out(run, looking.key, wish, allows_changes=True)
+        return await make_change(run, looking.key, wish, is_dry_run=False, allows_changes=True)
 
     await give(0.25)
     assert await give(0.25) == "It had this reward already."

@@ -13,12 +13,11 @@ from trinity.run.diagnosis.remote import gather_by_address, gather_from_services
 from trinity.run.diagnosis.snapshot import SystemSnapshot
 from trinity.runtime.security.authorization import EVERY_TENANT, Scope
 from trinity.runtime.security.credentials import Credentials
-from trinity.studio.connection import Phase, stages_of
-from trinity.studio.context import StudioContext, StudioOptions
+from trinity.studio.connection import Phase, System, stages_of
+from trinity.studio.context import StudioContext, StudioOptions, members_of
 from trinity.studio.experiences import list_experiences
-from trinity.studio.live import members_of
 from trinity.studio.runs import RunDirectoryState
-from trinity.studio.system import System, describe_experiment, list_experiments
+from trinity.studio.system import describe_experiment, list_experiments
 from trinity.studio.visitors import Visitor
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="package")]
@@ -90,7 +89,7 @@ async def test_an_experiment_is_followed_by_its_address(
 
     def look() -> tuple[int, int, int]:
         stages = context.wait_for(stages_of(opened))
-        page = context.wait_for(list_experiences(opened, stages[0].key, []))
+        page = context.wait_for(list_experiences(opened, stages[0].key, [], page_rows=50))
         return len(stages), len(page.rows), len(context.wait_for(members_of(opened))[0])
 
     num_stages, num_rows, num_members = await asyncio.to_thread(look)

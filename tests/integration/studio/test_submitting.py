@@ -14,9 +14,10 @@ from tests.unit.studio.fake_run import said
 from trinity.run.launch.resume import store_plan
 from trinity.run.local.addresses import ServiceAddresses
 from trinity.runtime.security.credentials import Credentials
+from trinity.studio.connection import System
 from trinity.studio.context import StudioContext, StudioOptions, set_context
 from trinity.studio.runs import RunDirectoryState, RunEntry
-from trinity.studio.system import System, list_experiments
+from trinity.studio.system import list_experiments
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]
 SCRIPT = "from trinity.studio.pages import configure\nconfigure.show()\n"

@@ -40,7 +40,7 @@ from trinity.runtime.security.credentials import Credentials
 from trinity.studio.context import StudioOptions
 from trinity.studio.listening import Listening
 from trinity.studio.server import serve
-from trinity.studio.system import System
+from trinity.studio.connection import System
 
 folder = Path(sys.argv[1])
 security = Credentials(folder)

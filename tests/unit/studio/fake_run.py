@@ -13,9 +13,10 @@ from typing import Any, TypeVar, cast
 from google.protobuf.message import Message
 
 from trinity.api.v1 import buffer_pb2, query_pb2
+from trinity.run.progress.view import Evaluation
 from trinity.studio.connection import ConnectionState, OpenRun, Phase
 from trinity.studio.context import StudioContext, StudioOptions, set_context
-from trinity.studio.history import MeasuredVersion, RunHistory, StageHistory
+from trinity.studio.history import RunHistory, StageHistory
 from trinity.studio.lanes import LaneHistory
 from trinity.studio.visitors import OWNER, Visitor
 
@@ -64,7 +65,7 @@ class FakeStudio:
             stages={STAGE: StageHistory(name=STAGE, opened_millis=1)}, is_read=True
         )
         opened = OpenRun(
-            addresses=cast(Any, None),
+            system=cast(Any, None),
             buffer=cast(Any, self.service),
             queries=cast(Any, self.service),
             synchronizer=cast(Any, self.service),
@@ -107,9 +108,11 @@ class FakeStudio:
     def evaluated(self, taskset: str, *versions: int) -> None:
         """Lets the run have evaluated these versions."""
         self.history.stages[STAGE].evaluations[taskset] = {
-            version: MeasuredVersion(
+            version: Evaluation(
                 version=version,
-                step=version,
+                stage="rft",
+                taskset="math",
+                seconds=1.0,
                 metrics={},
                 num_tasks=1,
                 num_failed=0,

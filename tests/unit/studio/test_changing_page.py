@@ -18,29 +18,30 @@ from trinity.api.v1.query_pb2_grpc import (
     add_QueryServiceServicer_to_server,
 )
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.run.local.addresses import ServiceAddresses
 from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.security.credentials import PLAINTEXT
 from trinity.studio.changes import NOT_ALLOWED
-from trinity.studio.connection import OpenRun, Phase, ServiceConnection
+from trinity.studio.connection import OpenRun, Phase, ServiceConnection, System
 from trinity.studio.context import StudioContext, StudioOptions, ViewedRun, set_context
 
 SCRIPT = """
 from tests.unit.studio import test_changing_page as test
-from trinity.api.v1 import buffer_pb2
 from trinity.studio.context import studio_context
 from trinity.studio.pages.changing import show_changes
 
-key = buffer_pb2.StageKey(tenant="default", experiment_id=test.EXPERIMENT, stage="rft")
-show_changes(studio_context(), test.viewed[0], key, test.chosen[0], test.conditions)
+show_changes(studio_context(), test.viewed[0], test.KEY, test.chosen[0], test.conditions)
 """
 EXPERIENCES = """
 from tests.unit.studio import test_changing_page as test
+from trinity.api.v1 import query_pb2
 from trinity.studio.context import studio_context
 from trinity.studio.pages import experiences
 
-experiences._show_stored(studio_context(), test.viewed[0])
+stage = query_pb2.StoredStage(key=test.KEY)
+experiences._show_stored(studio_context(), test.viewed[0], stage)
 """
 EXPERIMENT = "6d1c7d0e-98a9-4dc5-93a3-0f2f5b5d0f11"
+KEY = buffer_pb2.StageKey(tenant="default", experiment_id=EXPERIMENT, stage="rft")
 ONE, OTHER = (f"0f4a1f6e-6a4b-5d0e-9a53-6d6e7e1d3a1{digit}" for digit in "01")
 viewed: list[ViewedRun] = []
 chosen: list[str] = []
@@ -53,12 +54,6 @@ class Recorder(QueryServiceServicer):
 
     asked: list[query_pb2.ExcludeExperiencesRequest] = field(default_factory=list)
     given: list[query_pb2.GiveFeedbackRequest] = field(default_factory=list)
-
-    async def ListStages(
-        self, _: query_pb2.ListStagesRequest, __: object
-    ) -> query_pb2.ListStagesResponse:
-        key = buffer_pb2.StageKey(tenant="default", experiment_id=EXPERIMENT, stage="rft")
-        return query_pb2.ListStagesResponse(stages=[query_pb2.StoredStage(key=key)])
 
     async def ListExperiences(
         self, _: query_pb2.ListExperiencesRequest, __: object
@@ -137,7 +132,7 @@ def page() -> Iterator[Page]:
         await server.start()
         channel = open_channel(f"127.0.0.1:{port}")
         opened = OpenRun(
-            addresses=ServiceAddresses.with_free_ports(nats_url="", postgres_dsn=""),
+            system=System(buffer="", synchronizer="", security=PLAINTEXT),
             buffer=BufferServiceStub(channel),
             queries=QueryServiceStub(channel),
             synchronizer=SynchronizerServiceStub(channel),

@@ -13,7 +13,7 @@ from tests.unit.studio.test_history import STAGE, Events, history_of, points_of
 from tests.unit.studio.test_runs import a_run
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
 from trinity.errors import UserError
-from trinity.run.progress.view import MeanWithError
+from trinity.run.progress.view import Evaluation, MeanWithError
 from trinity.runtime.json_values import JsonObject, JsonValue
 from trinity.studio import widgets
 from trinity.studio.comparison import (
@@ -27,7 +27,7 @@ from trinity.studio.comparison import (
     distinct_labels,
     read_plan,
 )
-from trinity.studio.history import MeasuredVersion, RunHistory
+from trinity.studio.history import RunHistory
 from trinity.studio.pages import compare, runs
 
 
@@ -85,9 +85,11 @@ def test_the_best_evaluation_names_its_version() -> None:
 def test_an_evaluation_without_a_successful_run_is_not_the_best() -> None:
     history = a_history(0.5, accuracy=0.25)
     history.stages[STAGE].evaluations["math"] = {
-        version: MeasuredVersion(
+        version: Evaluation(
             version=version,
-            step=version,
+            stage="rft",
+            taskset="math",
+            seconds=1.0,
             metrics={"accuracy": MeanWithError(mean=mean, standard_error=0.0, n=1)},
             num_tasks=1,
             num_failed=3,

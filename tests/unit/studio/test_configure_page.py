@@ -17,11 +17,11 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.plugins import PLUGIN_DIRS_VARIABLE
 from trinity.run.launch.resume import store_plan
 from trinity.runtime.security.credentials import Credentials
+from trinity.studio.connection import System
 from trinity.studio.context import StudioContext, StudioOptions, set_context
 from trinity.studio.generator.form import MODE_KEY, _register_entries
 from trinity.studio.generator.registry import CONFIG_GENERATORS
 from trinity.studio.pages.configure import EXPERT_MODE, GPU_KEY, SECTION_KEY
-from trinity.studio.system import System
 from trinity.studio.visitors import Visitor
 
 SCRIPT = "from trinity.studio.pages import configure\nconfigure.show()\n"

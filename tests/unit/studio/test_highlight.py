@@ -3,7 +3,7 @@
 from trinity.run.progress.summary import RunSummary, StageSummary
 from trinity.run.progress.view import Evaluation, MeanWithError
 from trinity.studio.highlight import of_history, of_summary
-from trinity.studio.history import MeasuredVersion, RunHistory, StageHistory
+from trinity.studio.history import RunHistory, StageHistory
 
 
 def evaluation(version: int, mean: float, *, num_failed: int = 0) -> Evaluation:
@@ -67,9 +67,11 @@ def test_a_run_that_follows_on_has_its_result_so_far() -> None:
     stage = StageHistory(name="rft", total_steps=10, step_millis={1: 1, 2: 2})
     assert of_history(RunHistory(stages={"rft": stage})) is None
     stage.evaluations["held_out"] = {
-        version: MeasuredVersion(
+        version: Evaluation(
             version=version,
-            step=version,
+            stage="rft",
+            taskset="math",
+            seconds=1.0,
             metrics={"reward": MeanWithError(mean=mean, standard_error=0.1, n=9)},
             num_tasks=9,
             num_failed=0,

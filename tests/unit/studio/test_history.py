@@ -68,7 +68,7 @@ def test_steps_and_batches_become_curves() -> None:
         events.step(1, actor__loss=0.5, unknown=1.0),
     ).stages[STAGE]
     assert (stage.total_steps, stage.last_step) == (10, 1)
-    assert stage.names() == ["actor/loss", "reward/mean"]
+    assert sorted(stage.steps | stage.batches) == ["actor/loss", "reward/mean"]
     assert stage.curve("reward/mean") == {1: 0.25}
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.run.state import EndedWaitReport, MemberReport, WaitReport
 from trinity.studio.history import StageHistory
 from trinity.studio.lanes import (
     HEARD_SECONDS,
@@ -17,18 +17,18 @@ from trinity.studio.lanes import (
 NOW = 1_700_000_000.0
 
 
-def wait(target: str, seconds: float, reason: str = "nothing to lease") -> pb.Wait:
-    return pb.Wait(owner="explorer", waits_for=target, reason=reason, waited_seconds=seconds)
+def wait(target: str, seconds: float, reason: str = "nothing to lease") -> WaitReport:
+    return WaitReport(owner="explorer", waits_for=target, reason=reason, waited_seconds=seconds)
 
 
 def member(
-    *waits: pb.Wait,
+    *waits: WaitReport,
     activity: str = "rolling out",
     silent: float = 0.0,
     id: str = "m1",
-    role: pb.Role = pb.ROLE_EXPLORER,
-) -> pb.Member:
-    return pb.Member(
+    role: str = "explorer",
+) -> MemberReport:
+    return MemberReport(
         id=id,
         role=role,
         address="127.0.0.1:7001",
@@ -85,7 +85,7 @@ def test_activities_follow_one_another_in_their_lane() -> None:
 
 def test_lanes_are_in_order_of_their_roles_and_in_percent_of_the_time() -> None:
     history = LaneHistory()
-    buffer = member(id="m2", role=pb.ROLE_BUFFER, activity="serving")
+    buffer = member(id="m2", role="buffer", activity="serving")
     history.observe(NOW - 300, [buffer, member()])
     history.observe(NOW, [buffer, member(wait("buffer", 150.0))])
     shown = history.shown(NOW)
@@ -137,8 +137,8 @@ def test_services_that_close_end_what_was_open() -> None:
     assert not any("so far" in value for span in lane.spans for _, value in span.facts)
 
 
-def stored(number: int, ended_ago: float, seconds: float = 4.0, id: str = "m1") -> pb.ClosedWait:
-    return pb.ClosedWait(
+def stored(number: int, ended_ago: float, seconds: float = 4.0, id: str = "m1") -> EndedWaitReport:
+    return EndedWaitReport(
         number=number,
         owner="explorer",
         waits_for="buffer",
@@ -146,7 +146,9 @@ def stored(number: int, ended_ago: float, seconds: float = 4.0, id: str = "m1") 
         waited_seconds=seconds,
         ended_seconds_ago=ended_ago,
         member_id=id,
-        role=pb.ROLE_EXPLORER,
+        role="explorer",
+        stage="",
+        experiment_id="",
         address="127.0.0.1:7001",
     )
 

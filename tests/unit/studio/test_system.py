@@ -19,9 +19,9 @@ from trinity.errors import (
 from trinity.run.launch.resume import PLAN_FILE
 from trinity.run.local.addresses import free_port
 from trinity.runtime.security.credentials import PLAINTEXT, Credentials
+from trinity.studio.connection import System
 from trinity.studio.context import StudioContext, StudioOptions, ViewedRun, set_context
 from trinity.studio.system import (
-    System,
     answer_from,
     is_experiment_id,
     list_experiments,

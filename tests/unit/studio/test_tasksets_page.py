@@ -18,10 +18,10 @@ from trinity.client import SubmitResult, TasksetInfo
 from trinity.client.results import PipelineInfo, RejectedRow, TasksetState
 from trinity.errors import InvalidRequest, PreconditionFailed, TrinityError, Unavailable, UserError
 from trinity.runtime.json_values import JsonObject
-from trinity.runtime.security.credentials import Credentials
+from trinity.runtime.security.credentials import PLAINTEXT
 from trinity.studio import tasksets as logic
 from trinity.studio import widgets
-from trinity.studio.connection import OpenRun
+from trinity.studio.connection import OpenRun, System
 from trinity.studio.context import StudioOptions
 from trinity.studio.pages import tasksets as page
 from trinity.studio.tasksets import (
@@ -105,14 +105,14 @@ def client(monkeypatch: pytest.MonkeyPatch) -> type[Client]:
     return Own
 
 
-OPENED = cast(OpenRun, SimpleNamespace(addresses=SimpleNamespace(buffer="b:1"), tenant="default"))
+SYSTEM = System(buffer="b:1", synchronizer="s:1", security=PLAINTEXT)
+OPENED = cast(OpenRun, SimpleNamespace(system=SYSTEM, tenant="default"))
 
 
 def uploaded(file: UploadedFile, *, name: str = "mine", allows: bool = True) -> SubmitResult:
     return asyncio.run(
         upload(
             OPENED,
-            Credentials(),
             name=name,
             file=file,
             is_queue=False,
@@ -241,14 +241,13 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[str, ...]]]:
 
     monkeypatch.setattr(page, "show_table", show_table)
     monkeypatch.setattr(widgets, "show_table", show_table)
-    monkeypatch.setattr(page, "credentials_of", lambda *_: Credentials())
     return shown
 
 
 def opened(tmp_path: Path, *, allows: bool, **parameters: str) -> AppTest:
     studio = FakeStudio(a_run(tmp_path))
     studio.options = StudioOptions(places=(tmp_path,), allows_changes=allows)
-    object.__setattr__(studio.connection.opened, "addresses", SimpleNamespace(buffer="b:1"))
+    object.__setattr__(studio.connection.opened, "system", SYSTEM)
     studio.show()
     app = AppTest.from_function(a_page)
     for name, value in parameters.items():

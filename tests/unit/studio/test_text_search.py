@@ -12,9 +12,15 @@ from tests.unit.studio.test_runs import a_run
 from trinity.api.v1 import experience_pb2, query_pb2
 from trinity.errors import UserError
 from trinity.studio.connection import OpenRun
-from trinity.studio.experiences import MAX_COUNTED, Counted, count_experiences
+from trinity.studio.experiences import (
+    LOOK_AT,
+    MAX_COUNTED,
+    Counted,
+    TextSearch,
+    count_experiences,
+    names_a_text,
+)
 from trinity.studio.pages.experiences import examined_text
-from trinity.studio.text_search import LOOK_AT, TextSearch, names_a_text
 
 HOLDING = (7, 9_000, 25_000)
 """Places of the experiences that hold the text, from the newest on."""

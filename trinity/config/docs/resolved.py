@@ -152,7 +152,7 @@ class ResolvedConfig:
 
     def leaves(self) -> Iterator[tuple[str, Any]]:
         """Dotted key and value, lists entered."""
-        yield from _leaves(self.tree, "")
+        yield from dotted_leaves(self.tree)
 
 
 def resolve_config(plan: ExperimentPlan, source: ConfigSource) -> ResolvedConfig:
@@ -217,12 +217,13 @@ def _without_empty(tree: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in pruned.items() if value != {}}
 
 
-def _leaves(tree: Any, key: str) -> Iterator[tuple[str, Any]]:
+def dotted_leaves(tree: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the values of a tree by dotted keys; empty sections and plain lists are values."""
     if isinstance(tree, dict) and tree:
         for name, value in tree.items():
-            yield from _leaves(value, f"{key}.{name}" if key else str(name))
+            yield from dotted_leaves(value, f"{key}.{name}" if key else str(name))
     elif isinstance(tree, list) and any(isinstance(item, dict) for item in tree):
         for position, value in enumerate(tree):
-            yield from _leaves(value, f"{key}[{position}]")
+            yield from dotted_leaves(value, f"{key}[{position}]")
     else:
         yield key, tree

@@ -209,7 +209,7 @@ class RunView:
                 stage.steps[event.step.step] = shown_step_metrics(event.step.metrics)
                 stage.step_millis = [*stage.step_millis[-RECENT_STEPS:], event.unix_millis]
             case "evaluation":
-                stage.evaluations.append(_evaluation(event.stage, event.evaluation))
+                stage.evaluations.append(evaluation_of(event.stage, event.evaluation))
             case "samples":
                 stage.samples = list(event.samples.samples)
             case "notice":
@@ -245,7 +245,8 @@ def _empty(stage: StagePlan) -> StageProgressView:
     )
 
 
-def _evaluation(stage: str, done: buffer_pb2.EvaluationDone) -> Evaluation:
+def evaluation_of(stage: str, done: buffer_pb2.EvaluationDone) -> Evaluation:
+    """Converts the event of an evaluation."""
     return Evaluation(
         stage=stage,
         version=done.version,

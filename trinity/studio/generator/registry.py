@@ -11,12 +11,12 @@ also its key in `st.session_state`. A name that is registered again is replaced.
 import threading
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeAlias
 
 from trinity.errors import UserError
 
 SET, CHECK = "set_", "check_"
-FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
+Function: TypeAlias = Callable[..., Any]
 
 
 class Drawing(Protocol):
@@ -81,46 +81,22 @@ class ConfigGenerators:
         """Lets checks of this page add to this set."""
         self._page.unfinished = fields
 
-    @overload
     def register_config(
         self,
         default_value: object = None,
-        config_func: None = None,
+        config_func: Function | None = None,
         visible: Callable[[], bool] | None = None,
         other_configs: Mapping[str, object] | None = None,
         *,
         section: str | None = None,
         path: str | None = None,
-    ) -> Callable[[FunctionT], FunctionT]: ...
-
-    @overload
-    def register_config(
-        self,
-        default_value: object,
-        config_func: FunctionT,
-        visible: Callable[[], bool] | None = None,
-        other_configs: Mapping[str, object] | None = None,
-        *,
-        section: str | None = None,
-        path: str | None = None,
-    ) -> FunctionT: ...
-
-    def register_config(
-        self,
-        default_value: object = None,
-        config_func: FunctionT | None = None,
-        visible: Callable[[], bool] | None = None,
-        other_configs: Mapping[str, object] | None = None,
-        *,
-        section: str | None = None,
-        path: str | None = None,
-    ) -> FunctionT | Callable[[FunctionT], FunctionT]:
+    ) -> Function:
         """Registers `set_<name>`; one that is there is replaced, and keeps its place in the form.
 
         Raises: UserError if the function has another name.
         """
 
-        def register(function: FunctionT) -> FunctionT:
+        def register(function: Function) -> Function:
             self.add(
                 ConfigEntry(
                     name=_name_of(function, SET),
@@ -145,21 +121,13 @@ class ConfigGenerators:
             )
         self._entries[entry.name] = entry
 
-    @overload
-    def register_check(self, check_func: None = None) -> Callable[[FunctionT], FunctionT]: ...
-
-    @overload
-    def register_check(self, check_func: FunctionT) -> FunctionT: ...
-
-    def register_check(
-        self, check_func: FunctionT | None = None
-    ) -> FunctionT | Callable[[FunctionT], FunctionT]:
+    def register_check(self, check_func: Function | None = None) -> Function:
         """Registers `check_<name>`, which is called after the row that shows the entry.
 
         Raises: UserError if the function has another name.
         """
 
-        def register(function: FunctionT) -> FunctionT:
+        def register(function: Function) -> Function:
             self._checks[_name_of(function, CHECK)] = function
             return function
 

@@ -14,7 +14,7 @@ from trinity.errors import UserError
 from trinity.run.deploy.submission import ExperimentSubmission, refuse_local_modes
 from trinity.runtime.process.child_process import module_command
 from trinity.runtime.rpc.errors import answer_of
-from trinity.studio.system import System
+from trinity.studio.connection import System
 
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 SUFFIXES = (".yaml", ".yml")

@@ -10,8 +10,7 @@ from trinity.studio.changes import (
     MAX_REASON_CHARS,
     Act,
     Wish,
-    carry_out,
-    foresee,
+    make_change,
     wish_of,
 )
 from trinity.studio.connection import require_open
@@ -69,15 +68,7 @@ def _ask_again(
     experience_id: str,
 ) -> None:
     try:
-        would = context.wait_for(
-            foresee(
-                require_open(viewed.connection),
-                key,
-                wish,
-                allows_changes=context.options.allows_changes,
-            ),
-            CHANGE_SECONDS,
-        )
+        would = _change(context, viewed, key, wish, is_dry_run=True)
     except (TrinityError, TimeoutError) as error:
         st.session_state.pop(ASKED_KEY, None)
         show_problem(error)
@@ -105,17 +96,22 @@ def _second_question(
 
 def _do(context: StudioContext, viewed: ViewedRun, key: buffer_pb2.StageKey, wish: Wish) -> None:
     try:
-        done = context.wait_for(
-            carry_out(
-                require_open(viewed.connection),
-                key,
-                wish,
-                allows_changes=context.options.allows_changes,
-            ),
-            CHANGE_SECONDS,
-        )
+        done = _change(context, viewed, key, wish, is_dry_run=False)
     except (TrinityError, TimeoutError) as error:
         show_problem(error)
         return
     st.session_state[DONE_KEY] = done
     st.rerun()
+
+
+def _change(
+    context: StudioContext,
+    viewed: ViewedRun,
+    key: buffer_pb2.StageKey,
+    wish: Wish,
+    *,
+    is_dry_run: bool,
+) -> str:
+    services, allows_changes = require_open(viewed.connection), context.options.allows_changes
+    work = make_change(services, key, wish, is_dry_run=is_dry_run, allows_changes=allows_changes)
+    return context.wait_for(work, CHANGE_SECONDS)

@@ -3,18 +3,19 @@
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import ParamSpec
+from typing import ParamSpec, TypeVar
 
 import streamlit as st
 
 from trinity.api.v1 import query_pb2
 from trinity.errors import TrinityError
-from trinity.studio.connection import Phase
+from trinity.studio.connection import Phase, require_open, stages_of
 from trinity.studio.context import StudioContext, ViewedRun, studio_context
+from trinity.studio.experiences import NOT_RECORDED, ExperienceRow
 from trinity.studio.plain_text import joined, plain_text
 from trinity.studio.runs import RunEntry, describe_run, find_runs, list_runs
 from trinity.studio.system import describe_experiment, is_experiment_id, list_experiments
-from trinity.studio.widgets import show_box, show_problem, show_text
+from trinity.studio.widgets import show_box, show_long_text, show_problem, show_text
 
 RUN = "run"
 """Parameter of the address: the directory of the run."""
@@ -24,7 +25,10 @@ STAGE, PAGE = "stage", "page"
 """Further parameters: the name of the stage, and the page of a table from 1."""
 BUSY = "Your other pages are being made: this one follows when it is loaded again."
 Params = ParamSpec("Params")
+ValueT = TypeVar("ValueT")
 READING = "The run's events are being read."
+PAGE_ROWS = 50
+"""Rows on one page of a table."""
 REFRESH_SECONDS = 2.0
 OPENING_SECONDS = 0.5
 
@@ -84,6 +88,25 @@ def show_run(
     except (TrinityError, TimeoutError) as error:
         show_problem(error)
     return opened
+
+
+def show_stage(
+    draw: Callable[[StudioContext, ViewedRun, query_pb2.StoredStage], None],
+    *,
+    empty: str,
+    forget: Sequence[str],
+    with_history: bool = False,
+) -> None:
+    """Shows a page about one stage of a run; another choice forgets parameters of the address."""
+
+    def show(context: StudioContext, viewed: ViewedRun) -> None:
+        stages = context.wait_for(stages_of(require_open(viewed.connection)))
+        if stages:
+            draw(context, viewed, chosen_stage(stages, forget))
+        else:
+            show_text(empty)
+
+    show_run(show, with_history=with_history)
 
 
 def open_page() -> tuple[StudioContext, ViewedRun] | None:
@@ -190,26 +213,24 @@ def show_waiting(viewed: ViewedRun, name: str = "") -> None:
 
 
 def chosen_stage(
-    stages: Sequence[query_pb2.StoredStage], *, forget: Sequence[str] = ()
+    stages: Sequence[query_pb2.StoredStage], forget: Sequence[str]
 ) -> query_pb2.StoredStage:
-    """Returns the stage that the address names, or the last one with experiences.
-
-    Another choice forgets these parameters of the address.
-    """
+    """Returns the stage that the address names, or the last one with experiences."""
     names = [stage.key.stage for stage in stages]
     holding = [place for place, stage in enumerate(stages) if stage.counts]
-    last = (holding or [len(stages) - 1])[-1]
-    named = st.query_params.get(STAGE, "")
-    start = names.index(named) if named in names else last
+    start = place_of(names, STAGE, (holding or [len(stages) - 1])[-1])
     if len(stages) == 1:
         return stages[0]
+    return stages[choose_stage(names, start, forget)]
+
+
+def choose_stage(names: Sequence[str], start: int, forget: Sequence[str] = ()) -> int:
+    """Shows the choice of a stage; returns its place."""
     place: int = st.selectbox(
-        "Stage", range(len(stages)), index=start, format_func=lambda place: plain_text(names[place])
+        "Stage", range(len(names)), index=start, format_func=lambda place: plain_text(names[place])
     )
-    if names[place] != names[start]:
-        forget_parameters(forget)
-    st.query_params[STAGE] = names[place]
-    return stages[place]
+    keep_choice(STAGE, names, start, place, forget)
+    return place
 
 
 def forget_parameters(names: Iterable[str]) -> None:
@@ -224,6 +245,23 @@ def place_of(names: Sequence[str], parameter: str, otherwise: int = 0) -> int:
     return names.index(named) if named in names else otherwise
 
 
+def keep_choice(
+    parameter: str, names: Sequence[str], start: int, chosen: int, forget: Sequence[str] = (PAGE,)
+) -> None:
+    """Writes a choice into the address; another one than at the start forgets parameters."""
+    if chosen != start:
+        forget_parameters(forget)
+    st.query_params[parameter] = names[chosen]
+
+
+def remembered(key: str, asked: object, answer: Callable[[], ValueT]) -> ValueT:
+    """Returns the session's last answer under the key, or a new one to another question."""
+    kept: tuple[object, ValueT] | None = st.session_state.get(key)
+    if kept is None or kept[0] != asked:
+        kept = st.session_state[key] = (asked, answer())
+    return kept[1]
+
+
 def go_to_experiences(*, where: str, stage: str, sample: str = "") -> None:
     """Opens the page Experiences with a filter, and with one of them chosen if it is given."""
     from trinity.studio.pages import experiences
@@ -235,20 +273,45 @@ def go_to_experiences(*, where: str, stage: str, sample: str = "") -> None:
     )
 
 
+def show_prompt(rows: Sequence[ExperienceRow]) -> None:
+    """Shows the prompt that experiences have in common."""
+    show_text("Prompt")
+    show_long_text(rows[0].prompt or NOT_RECORDED)
+
+
+def show_response(row: ExperienceRow, facts: Iterable[str]) -> None:
+    """Shows the response of an experience below some facts about it."""
+    show_text(joined(facts))
+    show_long_text(row.response or NOT_RECORDED)
+
+
 def page_number() -> int:
     """Returns the page that the address names, from 0."""
     text = st.query_params.get(PAGE, "1")
     return max(0, int(text) - 1) if text.isdecimal() and len(text) < 6 else 0
 
 
-def turn_pages(num_rows: int, *, has_more: bool, page_rows: int, remark: str) -> None:
+def rows_of_page(rows: Sequence[ValueT]) -> Sequence[ValueT]:
+    """Returns the rows of the page that the address names."""
+    first = page_number() * PAGE_ROWS
+    return rows[first : first + PAGE_ROWS]
+
+
+def turn_pages_of(rows: Sequence[object]) -> None:
+    """Shows where the page is among the rows, if they fill more than one."""
+    if len(rows) > PAGE_ROWS:
+        has_more = len(rows) > (page_number() + 1) * PAGE_ROWS
+        turn_pages(len(rows_of_page(rows)), has_more=has_more, remark=f" of {len(rows):,}")
+
+
+def turn_pages(num_rows: int, *, has_more: bool, remark: str) -> None:
     """Shows which rows of a table these are, and buttons to the pages before and after.
 
     The remark follows the numbers, as `of 64` does.
     """
     page = page_number()
     before, middle, after = st.columns([1, 4, 1], vertical_alignment="center")
-    first = page * page_rows
+    first = page * PAGE_ROWS
     if num_rows:
         middle.text(plain_text(f"{first + 1:,} to {first + num_rows:,}{remark}"))
     if before.button("Previous", disabled=page == 0, width="stretch"):

@@ -27,12 +27,13 @@ from trinity.studio.pages.common import (
     REFRESH_SECONDS,
     STAGE,
     all_entries,
+    choose_stage,
     live_part,
     place_of,
     show_waiting,
     view_entry,
 )
-from trinity.studio.plain_text import number_text, plain_text
+from trinity.studio.plain_text import number_text
 from trinity.studio.runs import RunEntry
 from trinity.studio.widgets import Column, Row, show_problem, show_rows, show_table, show_text
 
@@ -98,15 +99,15 @@ def _choose(entries: Sequence[RunEntry]) -> list[RunEntry]:
     named = st.query_params.get_all(COMPARED) or ([last] if last else [])
     by_address = {entry.address: entry for entry in entries}
     chosen = [name for name in dict.fromkeys(named) if name in by_address][:MAX_COMPARED]
-    with st.container(height=TABLE_HEIGHT if len(entries) > 6 else "content", border=False):
-        picked = show_table(
-            "Runs to compare",
-            RUN_COLUMNS,
-            [entry_cells(entry, is_chosen=entry.address in chosen) for entry in entries],
-            key="compared-runs",
-            empty="No run was started here yet.",
-            selectable=True,
-        )
+    picked = show_table(
+        "Runs to compare",
+        RUN_COLUMNS,
+        [entry_cells(entry, is_chosen=entry.address in chosen) for entry in entries],
+        key="compared-runs",
+        empty="No run was started here yet.",
+        selectable=True,
+        height=TABLE_HEIGHT,
+    )
     if picked is not None:
         toggled = toggle(chosen, picked)
         if toggled != chosen:
@@ -180,14 +181,7 @@ def _stages(runs: Sequence[ComparedRun]) -> list[ComparedStage]:
         return []
     name = names[place_of(names, STAGE, len(names) - 1)]
     if len(names) > 1:
-        place: int = st.selectbox(
-            "Stage",
-            range(len(names)),
-            index=names.index(name),
-            format_func=lambda place: plain_text(names[place]),
-        )
-        name = names[place]
-        st.query_params[STAGE] = name
+        name = names[choose_stage(names, names.index(name))]
     return [
         ComparedStage(label=run.label, history=run.viewed.history.stages[name])
         for run in runs

@@ -11,6 +11,7 @@ import streamlit as st
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.sizing.memory import GIB
 from trinity.errors import TrinityError, UserError
+from trinity.studio.connection import System
 from trinity.studio.context import studio_context
 from trinity.studio.generator.document import (
     FormReport,
@@ -58,7 +59,6 @@ from trinity.studio.generator.start import (
 from trinity.studio.pages.common import live_part
 from trinity.studio.plain_text import plain_text
 from trinity.studio.runs import find_runs
-from trinity.studio.system import System
 from trinity.studio.widgets import (
     Column,
     show_box,

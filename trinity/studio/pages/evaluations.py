@@ -1,21 +1,23 @@
 """The page Evaluations: which problems were won and lost between two versions."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import streamlit as st
 
 from trinity.api.v1 import query_pb2
-from trinity.studio.connection import require_open, stages_of
+from trinity.studio.connection import require_open
 from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.experiences import list_experiences
 from trinity.studio.pages.common import (
     PAGE,
-    chosen_stage,
-    forget_parameters,
-    page_number,
+    keep_choice,
     place_of,
-    show_run,
-    turn_pages,
+    rows_of_page,
+    show_prompt,
+    show_response,
+    show_stage,
+    turn_pages_of,
 )
 from trinity.studio.pages.scored import (
     DONE_FIRST,
@@ -23,12 +25,10 @@ from trinity.studio.pages.scored import (
     ask_cached,
     chosen_question,
     show_link_to_experiences,
-    two_versions,
 )
 from trinity.studio.plain_text import joined, number_text
 from trinity.studio.scores import (
     Outcome,
-    ScoreTable,
     TaskPair,
     heat_level,
     heat_text,
@@ -36,13 +36,12 @@ from trinity.studio.scores import (
     pairs_of,
     short_names,
 )
-from trinity.studio.widgets import Column, Row, show_long_text, show_table, show_text
+from trinity.studio.widgets import Column, Row, show_table, show_text
 
 BEFORE, AFTER, SHOWN = "before", "after", "show"
 """Parameters of the address."""
 CHANGED, ALL = "won and lost", "all"
 CHOICES = (CHANGED, Outcome.LOST.value, Outcome.WON.value, Outcome.UNSOLVED.value, ALL)
-PAGE_ROWS = 50
 TABLE_HEIGHT = 420
 NUM_ANSWERS = 4
 NO_PAIRS = "No task is in this list."
@@ -51,15 +50,10 @@ NO_PAIRS = "No task is in this list."
 def show() -> None:
     """Shows the page."""
     st.title("Evaluations", anchor=False)
-    show_run(_show_pairs, with_history=True)
+    show_stage(_show_pairs, empty=DONE_FIRST, forget=(TASK, PAGE), with_history=True)
 
 
-def _show_pairs(context: StudioContext, viewed: ViewedRun) -> None:
-    stages = context.wait_for(stages_of(require_open(viewed.connection)))
-    if not stages:
-        show_text(DONE_FIRST)
-        return
-    stage = chosen_stage(stages, forget=(TASK, PAGE))
+def _show_pairs(context: StudioContext, viewed: ViewedRun, stage: query_pb2.StoredStage) -> None:
     history = viewed.history.stages.get(stage.key.stage)
     question = chosen_question(history, with_trained=False)
     if question is None or history is None:
@@ -70,10 +64,13 @@ def _show_pairs(context: StudioContext, viewed: ViewedRun) -> None:
         show_text("Only one version was evaluated on this taskset. Two are compared here.")
         return
     before, after = _chosen_versions(versions)
-    table = ask_cached(context, viewed, stage, two_versions(question, before, after))
+    table = ask_cached(context, viewed, stage, replace(question, versions=(before, after)))
     pairs = pairs_of(table, before, after)
     show_text(pairs_line(pairs, before, after))
-    _show_cut(table)
+    if table.is_cut:
+        show_text(
+            f"Only {table.num_draws_read:,} of {table.num_draws:,} evaluated tasks are compared."
+        )
     _show_table(pairs, before, after)
     named = st.query_params.get(TASK)
     if chosen := next((pair for pair in pairs if pair.task.name == named), None):
@@ -91,49 +88,35 @@ def _chosen_versions(versions: Sequence[int]) -> tuple[int, int]:
     after: int = second.selectbox(
         "To version", range(len(names)), index=start[1], format_func=lambda place: names[place]
     )
-    if (before, after) != start:
-        forget_parameters((PAGE,))
-    st.query_params[BEFORE], st.query_params[AFTER] = names[before], names[after]
+    keep_choice(BEFORE, names, start[0], before)
+    keep_choice(AFTER, names, start[1], after)
     return versions[before], versions[after]
-
-
-def _show_cut(table: ScoreTable) -> None:
-    if table.is_cut:
-        show_text(
-            f"Only {table.num_draws_read:,} of {table.num_draws:,} evaluated tasks are compared."
-        )
 
 
 def _show_table(pairs: Sequence[TaskPair], before: int, after: int) -> None:
     start = place_of(CHOICES, SHOWN)
     choice: str = st.radio("Show", CHOICES, index=start, horizontal=True)
-    if choice != CHOICES[start]:
-        forget_parameters((PAGE,))
-    st.query_params[SHOWN] = choice
+    keep_choice(SHOWN, CHOICES, start, CHOICES.index(choice))
     kept = pairs_shown(pairs, choice)
     names = short_names(pair.task for pair in pairs)
-    first = page_number() * PAGE_ROWS
-    shown = kept[first : first + PAGE_ROWS]
-    with st.container(height=TABLE_HEIGHT if len(shown) > 10 else "content", border=False):
-        picked = show_table(
-            "Pairs of evaluations",
-            (
-                Column("Task", "number"),
-                Column("Outcome", "state"),
-                Column(f"v{before}", "heat"),
-                Column(f"v{after}", "heat"),
-                Column(f"mean v{before}", "number"),
-                Column(f"mean v{after}", "number"),
-            ),
-            [pair_cells(pair, names[pair.task.name]) for pair in shown],
-            key="pairs",
-            empty=NO_PAIRS,
-            selectable=True,
-            selected=st.query_params.get(TASK, ""),
-        )
-    if len(kept) > PAGE_ROWS:
-        more = len(kept) > first + PAGE_ROWS
-        turn_pages(len(shown), has_more=more, page_rows=PAGE_ROWS, remark=f" of {len(kept):,}")
+    picked = show_table(
+        "Pairs of evaluations",
+        (
+            Column("Task", "number"),
+            Column("Outcome", "state"),
+            Column(f"v{before}", "heat"),
+            Column(f"v{after}", "heat"),
+            Column(f"mean v{before}", "number"),
+            Column(f"mean v{after}", "number"),
+        ),
+        [pair_cells(pair, names[pair.task.name]) for pair in rows_of_page(kept)],
+        key="pairs",
+        empty=NO_PAIRS,
+        selectable=True,
+        selected=st.query_params.get(TASK, ""),
+        height=TABLE_HEIGHT,
+    )
+    turn_pages_of(kept)
     if picked is not None:
         st.query_params[TASK] = picked
 
@@ -188,15 +171,13 @@ def _show_answers(
     if not rows:
         show_text("Its experiences are not stored any more.")
         return
-    show_text("Prompt")
-    show_long_text(rows[0].prompt or "not recorded")
+    show_prompt(rows)
     columns = st.columns(2)
     for column, version, page in zip(columns, versions, pages, strict=True):
         with column:
             show_text(f"version {version}")
             for row in page.rows:
                 facts = [f"run {row.run}", f"reward {number_text(row.reward) or 'not recorded'}"]
-                show_text(joined([*facts, row.end]))
-                show_long_text(row.response or "not recorded")
+                show_response(row, [*facts, row.end])
             if page.has_more:
                 show_text(f"The first {len(page.rows)} are shown.")

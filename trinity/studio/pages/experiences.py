@@ -8,30 +8,33 @@ import streamlit as st
 from trinity.api.v1 import query_pb2
 from trinity.data.samples import state_name
 from trinity.inspect.conditions import HELP
-from trinity.studio.connection import require_open, stages_of
+from trinity.studio.connection import require_open
 from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.conversation import conversation_line, conversation_turns
 from trinity.studio.drawings import show_conversation, show_tokens
 from trinity.studio.experiences import (
     NOT_RECORDED,
-    PAGE_ROWS,
-    Counted,
     ExperiencePage,
     ExperienceRow,
+    TextSearch,
     WholeExperience,
     conversation_of,
     count_experiences,
     group_of,
     list_experiences,
+    names_a_text,
     split_conditions,
     whole_experience,
 )
 from trinity.studio.pages.changing import show_changes
 from trinity.studio.pages.common import (
     PAGE,
-    chosen_stage,
+    PAGE_ROWS,
     page_number,
-    show_run,
+    remembered,
+    show_prompt,
+    show_response,
+    show_stage,
     turn_pages,
 )
 from trinity.studio.plain_text import (
@@ -44,15 +47,8 @@ from trinity.studio.plain_text import (
     time_text,
 )
 from trinity.studio.scores import MANY_SECONDS
-from trinity.studio.text_search import TextSearch, names_a_text
 from trinity.studio.tokens import WINDOW_TOKENS, colors_of, model_of, token_strip
-from trinity.studio.widgets import (
-    Column,
-    Row,
-    show_long_text,
-    show_table,
-    show_text,
-)
+from trinity.studio.widgets import Column, Row, show_rows, show_table, show_text
 
 WHERE, SAMPLE = "where", "id"
 """Parameters of the address, so that the view can be linked and restored."""
@@ -88,37 +84,27 @@ NONE_YET = "There is no experience yet. Experiences come with the first explore 
 def show() -> None:
     """Shows the page."""
     st.title("Experiences", anchor=False)
-    show_run(_show_stored)
+    show_stage(_show_stored, empty=NONE_YET, forget=(SAMPLE, PAGE))
 
 
-def _show_stored(context: StudioContext, viewed: ViewedRun) -> None:
-    stages = context.wait_for(stages_of(require_open(viewed.connection)))
-    if not stages:
-        show_text(NONE_YET)
-        return
-    stage = chosen_stage(stages, forget=(SAMPLE, PAGE))
+def _show_stored(context: StudioContext, viewed: ViewedRun, stage: query_pb2.StoredStage) -> None:
     show_text(_counts(stage))
     conditions = _conditions()
     found = _found(context, viewed, stage, conditions)
-    with st.container(height=TABLE_HEIGHT, border=False):
-        picked = show_table(
-            "Experiences",
-            COLUMNS,
-            [experience_cells(row) for row in found.rows],
-            key="experiences",
-            empty=NO_ROWS,
-            selectable=True,
-            selected=st.query_params.get(SAMPLE, ""),
-        )
+    picked = show_table(
+        "Experiences",
+        COLUMNS,
+        [experience_cells(row) for row in found.rows],
+        key="experiences",
+        empty=NO_ROWS,
+        selectable=True,
+        selected=st.query_params.get(SAMPLE, ""),
+        height=TABLE_HEIGHT,
+    )
     if picked is not None:
         st.query_params[SAMPLE] = picked
     number = _number_text(context, viewed, stage, conditions, found)
-    turn_pages(
-        len(found.rows),
-        has_more=found.has_more,
-        page_rows=PAGE_ROWS,
-        remark=f"{number}, the newest first",
-    )
+    turn_pages(len(found.rows), has_more=found.has_more, remark=f"{number}, the newest first")
     if chosen := st.query_params.get(SAMPLE):
         _show_sample(context, viewed, stage, chosen, conditions)
 
@@ -133,7 +119,9 @@ def _found(
     services = require_open(viewed.connection)
     if not names_a_text(conditions):
         return context.wait_for(
-            list_experiences(services, stage.key, conditions, page=page_number())
+            list_experiences(
+                services, stage.key, conditions, page=page_number(), page_rows=PAGE_ROWS
+            )
         )
     search = _search(context, stage, conditions)
     first = page_number() * PAGE_ROWS
@@ -157,11 +145,7 @@ def _search(
 ) -> TextSearch:
     """Returns the search for these conditions; its rows are kept until the conditions change."""
     asked = (context.visitor().key, stage.key.SerializeToString(), tuple(conditions))
-    kept = st.session_state.get(SEARCH_KEY)
-    if kept is None or kept[0] != asked:
-        kept = st.session_state[SEARCH_KEY] = (asked, TextSearch(conditions=tuple(conditions)))
-    search: TextSearch = kept[1]
-    return search
+    return remembered(SEARCH_KEY, asked, lambda: TextSearch(conditions=tuple(conditions)))
 
 
 def examined_text(search: TextSearch, total: int) -> str:
@@ -190,12 +174,12 @@ def _number_text(
         return f" of about {sum(count.count for count in held):,}"
     counts = tuple((count.state, count.reason, count.count) for count in stage.counts)
     asked = (context.visitor().key, stage.key.SerializeToString(), counts, tuple(conditions))
-    kept = st.session_state.get(COUNT_KEY)
-    if kept is None or kept[0] != asked:
-        services = require_open(viewed.connection)
-        number = context.wait_for(count_experiences(services, stage.key, conditions))
-        kept = st.session_state[COUNT_KEY] = (asked, number)
-    counted: Counted = kept[1]
+    services = require_open(viewed.connection)
+    counted = remembered(
+        COUNT_KEY,
+        asked,
+        lambda: context.wait_for(count_experiences(services, stage.key, conditions)),
+    )
     if counted.is_all:
         return f" of {counted.number:,}"
     return f" of more than {max(counted.number, shown):,}"
@@ -306,29 +290,20 @@ def _show_conversation(rows: tuple[ExperienceRow, ...], model: Path | None) -> N
 
 def _show_group(group: tuple[ExperienceRow, ...], chosen: ExperienceRow) -> None:
     if group:
-        show_text("Prompt")
-        show_long_text(group[0].prompt or NOT_RECORDED)
+        show_prompt(group)
     if len(group) > SIDE_BY_SIDE:
         show_text(f"{SIDE_BY_SIDE} of {len(group):,} samples are shown.")
     columns = st.columns(2)
     for place, row in enumerate(group[:SIDE_BY_SIDE]):
         with columns[place % 2]:
-            mark = "this one" if row.id == chosen.id else ""
-            turn = f"turn {row.turn}" if row.turn else ""
-            show_text(
-                plain_text(
-                    joined(
-                        [
-                            f"run {row.run}",
-                            turn,
-                            f"reward {reward_text(row.reward, row.shaped_reward) or NOT_RECORDED}",
-                            f"advantage {number_text(row.advantage, is_signed=True)}",
-                            mark,
-                        ]
-                    )
-                )
-            )
-            show_long_text(row.response or NOT_RECORDED)
+            facts = [
+                f"run {row.run}",
+                f"turn {row.turn}" if row.turn else "",
+                f"reward {reward_text(row.reward, row.shaped_reward) or NOT_RECORDED}",
+                f"advantage {number_text(row.advantage, is_signed=True)}",
+                "this one" if row.id == chosen.id else "",
+            ]
+            show_response(row, facts)
 
 
 def _show_details(whole: WholeExperience) -> None:
@@ -356,13 +331,7 @@ def _show_details(whole: WholeExperience) -> None:
     for use in whole.uses:
         ratio = f"{use.mean_ratio:.4g}" if use.HasField("mean_ratio") else NOT_RECORDED
         rows.append((f"step {use.step}", f"weight {use.weight:.4g}, mean ratio {ratio}"))
-    show_table(
-        "Details",
-        (Column("What"), Column("Value", "wrap")),
-        [Row(f"{place}", (name, value)) for place, (name, value) in enumerate(rows)],
-        key="details",
-        empty=NOT_RECORDED,
-    )
+    show_rows("Details", (Column("What"), Column("Value", "wrap")), rows)
 
 
 def experience_cells(row: ExperienceRow) -> Row:

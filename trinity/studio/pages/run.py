@@ -6,11 +6,12 @@ from typing import TypeAlias
 
 import streamlit as st
 
-from trinity.api.v1 import buffer_pb2, synchronizer_pb2
 from trinity.errors import TrinityError
 from trinity.run.progress.figures import format_clock
+from trinity.run.state import MemberReport, WorkReport, ask_work, state_of
+from trinity.runtime.rpc.errors import answer_of
 from trinity.studio.connection import OpenRun, require_open
-from trinity.studio.context import StudioContext, ViewedRun
+from trinity.studio.context import StudioContext, ViewedRun, members_of
 from trinity.studio.curves import (
     BETTER,
     GROUPS,
@@ -26,7 +27,6 @@ from trinity.studio.curves import (
 from trinity.studio.drawings import show_lanes
 from trinity.studio.history import RunHistory, StageHistory
 from trinity.studio.lanes import step_spans
-from trinity.studio.live import members_of, verdict_of, work_of
 from trinity.studio.pages.common import (
     REFRESH_SECONDS,
     is_ready,
@@ -47,8 +47,8 @@ from trinity.studio.widgets import (
 )
 
 STOPPED = "The run is not going on. This is what it stored."
-Members: TypeAlias = Sequence[synchronizer_pb2.Member]
-Work: TypeAlias = Sequence[buffer_pb2.StageStatus]
+Members: TypeAlias = Sequence[MemberReport]
+Work: TypeAlias = Sequence[WorkReport]
 CHARTS_A_ROW = 3
 NO_CURVES = "No step was trained yet. The curves appear with the first batch."
 MEMBER_COLUMNS = (
@@ -130,10 +130,15 @@ def _state(context: StudioContext, viewed: ViewedRun, services: OpenRun) -> tupl
     members = viewed.members or context.wait_for(members_of(services))[0]
     work = viewed.work.get(
         services,
-        lambda: context.wait_for(work_of(services)),
+        lambda: context.wait_for(_work_of(services)),
         news=viewed.history.last_event,
     )
     return members, work
+
+
+async def _work_of(services: OpenRun) -> tuple[WorkReport, ...]:
+    answer = ask_work(services.buffer, services.tenant, services.experiment_id)
+    return state_of(work=await answer_of(answer)).work or ()
 
 
 def _show_verdict(context: StudioContext, viewed: ViewedRun, services: OpenRun) -> None:
@@ -142,7 +147,7 @@ def _show_verdict(context: StudioContext, viewed: ViewedRun, services: OpenRun) 
         return
     try:
         verdict = viewed.verdict.get(
-            services, lambda: context.wait_for(verdict_of(viewed.connection))
+            services, lambda: context.wait_for(viewed.connection.diagnose())
         )
     except (TrinityError, TimeoutError, OSError) as error:
         show_problem(error)
@@ -166,7 +171,7 @@ def _show_stages(history: RunHistory, work: Work) -> None:
 def _stage_line(stage: StageHistory, work: Work) -> str:
     """Describes how far a stage is, and when it ends at this pace."""
     total = f" of {stage.total_steps:,}" if stage.total_steps else ""
-    pace = next((row.step_seconds for row in work if row.key.stage == stage.name), 0.0)
+    pace = next((row.step_seconds for row in work if row.stage == stage.name), 0.0)
     left = ""
     if pace and stage.total_steps > stage.last_step:
         left = f"{format_clock((stage.total_steps - stage.last_step) * pace)} left"
@@ -253,11 +258,11 @@ def _show_live(members: Members, work: Work) -> None:
     st.subheader("Members", anchor=False)
     rows: list[tuple[str, ...]] = [
         (
-            synchronizer_pb2.Role.Name(member.role).removeprefix("ROLE_").lower(),
+            member.role,
             member.address,
             member.stage,
             member.activity,
-            str(member.version) if member.version >= 0 else "",
+            "" if member.version is None else str(member.version),
             f"{seconds_text(member.silent_seconds)} ago",
         )
         for member in members
@@ -270,7 +275,7 @@ def _show_live(members: Members, work: Work) -> None:
             wait.waits_for,
             wait.reason,
             seconds_text(wait.waited_seconds),
-            seconds_text(wait.deadline_seconds or None) or "never",
+            seconds_text(wait.deadline_seconds) or "never",
         )
         for member in members
         for wait in member.waits
@@ -279,7 +284,7 @@ def _show_live(members: Members, work: Work) -> None:
     st.subheader("Work", anchor=False)
     rows = [
         (
-            stage.key.stage,
+            stage.stage,
             f"{stage.explore_step:,}",
             f"{stage.trained_step:,}",
             f"{stage.num_pending:,}",

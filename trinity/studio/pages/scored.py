@@ -1,22 +1,27 @@
 """Parts of the pages on scores: the question, and an answer that is kept while it is looked at."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import streamlit as st
 
 from trinity.api.v1 import query_pb2
+from trinity.run.progress.view import shown_order
 from trinity.studio.connection import require_open
 from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.history import StageHistory
-from trinity.studio.pages.common import PAGE, forget_parameters, go_to_experiences, place_of
+from trinity.studio.pages.common import (
+    PAGE,
+    go_to_experiences,
+    keep_choice,
+    place_of,
+    remembered,
+)
 from trinity.studio.plain_text import plain_text
 from trinity.studio.scores import MANY_SECONDS, REWARD, ScoreQuestion, ScoreTable, ask_scores
 
 TASK, TASKSET, METRIC, PASS_SCORE = "task", "taskset", "metric", "pass"
 """Parameters of the address."""
 TRAINED = "trained on"
-ACCURACY = "accuracy"
 KEPT = "_scores"
 """Key of the session: the last answer with its question."""
 DONE_FIRST = (
@@ -52,9 +57,8 @@ def chosen_question(history: StageHistory | None, *, with_trained: bool) -> Scor
     pass_score: float = passing.number_input(
         "Passes from", value=_number(st.query_params.get(PASS_SCORE, "")), step=0.1, format="%g"
     )
-    if (taskset, metric) != (first_taskset, first_metric):
-        forget_parameters((PAGE, TASK))
-    st.query_params[TASKSET], st.query_params[METRIC] = tasksets[taskset], names[metric]
+    keep_choice(TASKSET, tasksets, first_taskset, taskset, (PAGE, TASK))
+    keep_choice(METRIC, names, first_metric, metric, (PAGE, TASK))
     st.query_params[PASS_SCORE] = f"{pass_score:g}"
     is_trained = with_trained and taskset == 0
     return ScoreQuestion(
@@ -66,14 +70,7 @@ def chosen_question(history: StageHistory | None, *, with_trained: bool) -> Scor
 
 def metric_names(history: StageHistory | None) -> list[str]:
     """Returns the names of scores: `accuracy` first where it is measured, then the reward."""
-    measured = {
-        name
-        for versions in (history.evaluations.values() if history is not None else ())
-        for version in versions.values()
-        for name in version.metrics
-    }
-    first = [ACCURACY] if ACCURACY in measured else []
-    return [*first, REWARD, *sorted(measured - {ACCURACY, REWARD})]
+    return shown_order([*(history.scores if history is not None else ()), REWARD])
 
 
 def ask_cached(
@@ -85,20 +82,13 @@ def ask_cached(
     """
     counts = tuple((count.state, count.reason, count.count) for count in stage.counts)
     asked = (context.visitor().key, stage.key.SerializeToString(), counts, question)
-    kept = st.session_state.get(KEPT)
-    if kept is not None and kept[0] == asked:
-        return kept[1]  # type: ignore[no-any-return]
-    with st.spinner("Scores are being read."):
-        table = context.wait_for(
-            ask_scores(require_open(viewed.connection), stage.key, question), MANY_SECONDS
-        )
-    st.session_state[KEPT] = (asked, table)
-    return table
 
+    def answer() -> ScoreTable:
+        with st.spinner("Scores are being read."):
+            call = ask_scores(require_open(viewed.connection), stage.key, question)
+            return context.wait_for(call, MANY_SECONDS)
 
-def two_versions(question: ScoreQuestion, before: int, after: int) -> ScoreQuestion:
-    """Returns the question about two versions alone."""
-    return replace(question, versions=(before, after))
+    return remembered(KEPT, asked, answer)
 
 
 def show_link_to_experiences(conditions: Sequence[str], stage: str) -> None:

@@ -5,17 +5,18 @@ from collections.abc import Sequence
 import streamlit as st
 
 from trinity.api.v1 import query_pb2
-from trinity.studio.connection import require_open, stages_of
+from trinity.studio.connection import require_open
 from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.pages.common import (
     PAGE,
-    chosen_stage,
+    PAGE_ROWS,
     forget_parameters,
     go_to_experiences,
-    page_number,
+    keep_choice,
     place_of,
-    show_run,
-    turn_pages,
+    rows_of_page,
+    show_stage,
+    turn_pages_of,
 )
 from trinity.studio.plain_text import joined, number_text, reward_text
 from trinity.studio.scores import MANY_SECONDS
@@ -38,7 +39,6 @@ from trinity.studio.widgets import Column, Row, show_rows, show_table, show_text
 STEP, ORDER = "step", "order"
 """Parameters of the address."""
 ORDERS = tuple(order.value for order in RowOrder)
-PAGE_ROWS = 50
 TABLE_HEIGHT = 360
 NO_STEP = "No step has a batch yet. The first one comes when enough samples are ready."
 ROW_COLUMNS = (
@@ -72,16 +72,11 @@ METRIC_COLUMNS = (Column("Metric"), Column("Value", "number"))
 def show() -> None:
     """Shows the page."""
     st.title("Step", anchor=False)
-    show_run(_show_step)
+    show_stage(_show_step, empty=NO_STEP, forget=(STEP, PAGE))
 
 
-def _show_step(context: StudioContext, viewed: ViewedRun) -> None:
+def _show_step(context: StudioContext, viewed: ViewedRun, stage: query_pb2.StoredStage) -> None:
     services = require_open(viewed.connection)
-    stages = context.wait_for(stages_of(services))
-    if not stages:
-        show_text(NO_STEP)
-        return
-    stage = chosen_stage(stages, forget=(STEP, PAGE))
     if not stage.recorded_step:
         show_text(NO_STEP)
         return
@@ -147,24 +142,19 @@ def _show_rows(view: StepView, stage: str) -> None:
             return
     start = place_of(ORDERS, ORDER)
     order: str = st.radio("Order", ORDERS, index=start, horizontal=True)
-    if order != ORDERS[start]:
-        forget_parameters((PAGE,))
-    st.query_params[ORDER] = order
+    keep_choice(ORDER, ORDERS, start, ORDERS.index(order))
     rows = ordered_rows((row for row in view.rows if row.sample is not None), RowOrder(order))
-    first = page_number() * PAGE_ROWS
-    shown = rows[first : first + PAGE_ROWS]
-    with st.container(height=TABLE_HEIGHT if len(shown) > 10 else "content", border=False):
-        picked = show_table(
-            "Rows of the batch",
-            ROW_COLUMNS,
-            [cells for row in shown if (cells := row_cells(row)) is not None],
-            key="rows",
-            empty=NO_STEP,
-            selectable=not view.samples_from,
-        )
-    if len(rows) > PAGE_ROWS:
-        more = len(rows) > first + PAGE_ROWS
-        turn_pages(len(shown), has_more=more, page_rows=PAGE_ROWS, remark=f" of {len(rows):,}")
+    shown = rows_of_page(rows)
+    picked = show_table(
+        "Rows of the batch",
+        ROW_COLUMNS,
+        [cells for row in shown if (cells := row_cells(row)) is not None],
+        key="rows",
+        empty=NO_STEP,
+        selectable=not view.samples_from,
+        height=TABLE_HEIGHT,
+    )
+    turn_pages_of(rows)
     sample = next((row.sample for row in shown if f"{row.position}" == picked), None)
     if sample is not None:
         go_to_experiences(where=f"step={view.step}", sample=sample.id, stage=stage)

@@ -3,16 +3,18 @@
 import streamlit as st
 
 from trinity.api.v1 import query_pb2
-from trinity.studio.connection import require_open, stages_of
+from trinity.studio.connection import require_open
 from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.experiences import list_experiences
 from trinity.studio.pages.common import (
     PAGE,
-    chosen_stage,
-    forget_parameters,
-    page_number,
-    show_run,
-    turn_pages,
+    keep_choice,
+    place_of,
+    rows_of_page,
+    show_prompt,
+    show_response,
+    show_stage,
+    turn_pages_of,
 )
 from trinity.studio.pages.scored import (
     DONE_FIRST,
@@ -32,11 +34,10 @@ from trinity.studio.scores import (
     short_names,
     summary_of,
 )
-from trinity.studio.widgets import Column, Row, show_long_text, show_table, show_text
+from trinity.studio.widgets import Column, Row, show_table, show_text
 
 ORDERS = tuple(order.value for order in TaskOrder)
 ORDER = "order"
-PAGE_ROWS = 50
 TABLE_HEIGHT = 420
 NUM_ANSWERS = 8
 FIXED_COLUMNS = (
@@ -57,40 +58,35 @@ NO_TASKS = "No task is in this list. Tasks come with the first finished runs."
 def show() -> None:
     """Shows the page."""
     st.title("Tasks", anchor=False)
-    show_run(_show_tasks, with_history=True)
+    show_stage(_show_tasks, empty=NO_TASKS, forget=(TASK, PAGE), with_history=True)
 
 
-def _show_tasks(context: StudioContext, viewed: ViewedRun) -> None:
-    stages = context.wait_for(stages_of(require_open(viewed.connection)))
-    if not stages:
-        show_text(NO_TASKS)
-        return
-    stage = chosen_stage(stages, forget=(TASK, PAGE))
+def _show_tasks(context: StudioContext, viewed: ViewedRun, stage: query_pb2.StoredStage) -> None:
     question = chosen_question(viewed.history.stages.get(stage.key.stage), with_trained=True)
     if question is None:
         show_text(DONE_FIRST)
         return
     table = ask_cached(context, viewed, stage, question)
     _show_summary(table, question)
-    tasks = ordered_tasks(table, _chosen_order())
-    first = page_number() * PAGE_ROWS
-    shown = tasks[first : first + PAGE_ROWS]
+    start = place_of(ORDERS, ORDER)
+    order: str = st.radio("Order", ORDERS, index=start, horizontal=True)
+    keep_choice(ORDER, ORDERS, start, ORDERS.index(order))
+    tasks = ordered_tasks(table, TaskOrder(order))
+    shown = rows_of_page(tasks)
     heat, names = HeatMap.of(table.versions, shown), short_names(table.tasks)
-    with st.container(height=TABLE_HEIGHT if len(shown) > 10 else "content", border=False):
-        picked = show_table(
-            "Tasks",
-            [*FIXED_COLUMNS, *(Column(label, "heat") for label in heat.labels)],
-            [task_cells(task, names[task.name], heat) for task in shown],
-            key="tasks",
-            empty=NO_TASKS,
-            selectable=True,
-            selected=st.query_params.get(TASK, ""),
-        )
+    picked = show_table(
+        "Tasks",
+        [*FIXED_COLUMNS, *(Column(label, "heat") for label in heat.labels)],
+        [task_cells(task, names[task.name], heat) for task in shown],
+        key="tasks",
+        empty=NO_TASKS,
+        selectable=True,
+        selected=st.query_params.get(TASK, ""),
+        height=TABLE_HEIGHT,
+    )
     if shown:
         show_text(LEGEND if heat.spans else f"{OF_DRAWINGS} {LEGEND}")
-    if len(tasks) > PAGE_ROWS:
-        more = len(tasks) > first + PAGE_ROWS
-        turn_pages(len(shown), has_more=more, page_rows=PAGE_ROWS, remark=f" of {len(tasks):,}")
+    turn_pages_of(tasks)
     if picked is not None:
         st.query_params[TASK] = picked
     named = st.query_params.get(TASK)
@@ -111,16 +107,6 @@ def _show_summary(table: ScoreTable, question: ScoreQuestion) -> None:
             f"No run reached {question.pass_score:g}: lower the score that passes, if these runs "
             "should count as solved."
         )
-
-
-def _chosen_order() -> TaskOrder:
-    named = st.query_params.get(ORDER, "")
-    start = ORDERS.index(named) if named in ORDERS else 0
-    order: str = st.radio("Order", ORDERS, index=start, horizontal=True)
-    if order != ORDERS[start]:
-        forget_parameters((PAGE,))
-    st.query_params[ORDER] = order
-    return TaskOrder(order)
 
 
 def task_cells(task: TaskHistory, name: str, heat: HeatMap) -> Row:
@@ -159,9 +145,7 @@ def _show_task(
     if not page.rows:
         show_text("Its experiences are not stored any more.")
         return
-    show_text("Prompt")
-    show_long_text(page.rows[0].prompt or "not recorded")
+    show_prompt(page.rows)
     for row in page.rows:
         facts = [f"weights {row.versions}", f"run {row.run}", f"reward {number_text(row.reward)}"]
-        show_text(joined([*facts, row.state, row.reason]))
-        show_long_text(row.response or "not recorded")
+        show_response(row, [*facts, row.state, row.reason])

@@ -18,7 +18,6 @@ from trinity.studio.tasksets import (
     UploadedFile,
     cell_text,
     columns_of,
-    credentials_of,
     list_tasksets,
     name_for,
     pipeline_lines,
@@ -74,20 +73,17 @@ def show() -> None:
 
 
 def _show_tasksets(context: StudioContext, viewed: ViewedRun) -> None:
-    services = require_open(viewed.connection)
-    security = credentials_of(viewed.connection, services)
-    tasksets = context.wait_for(list_tasksets(services, security))
-    shown = tasksets[:MAX_LISTED]
-    with st.container(height=TABLE_HEIGHT if len(shown) > 7 else "content", border=False):
-        picked = show_table(
-            "Tasksets",
-            COLUMNS,
-            [taskset_cells(taskset) for taskset in shown],
-            key="tasksets",
-            empty=NO_TASKSETS,
-            selectable=True,
-            selected=st.query_params.get(TASKSET, ""),
-        )
+    tasksets = context.wait_for(list_tasksets(require_open(viewed.connection)))
+    picked = show_table(
+        "Tasksets",
+        COLUMNS,
+        [taskset_cells(taskset) for taskset in tasksets[:MAX_LISTED]],
+        key="tasksets",
+        empty=NO_TASKSETS,
+        selectable=True,
+        selected=st.query_params.get(TASKSET, ""),
+        height=TABLE_HEIGHT,
+    )
     if len(tasksets) > MAX_LISTED:
         show_text(f"The newest {MAX_LISTED} of {len(tasksets):,} are shown.")
     if picked is not None and picked != st.query_params.get(TASKSET):
@@ -127,8 +123,7 @@ def _show_taskset(context: StudioContext, viewed: ViewedRun, taskset: TasksetInf
         return
     first = _first_row(taskset)
     services = require_open(viewed.connection)
-    security = credentials_of(viewed.connection, services)
-    found = context.wait_for(read_taskset(services, security, taskset.taskset_id, first_row=first))
+    found = context.wait_for(read_taskset(services, taskset.taskset_id, first_row=first))
     keys = columns_of(found.rows)
     picked = show_table(
         "Rows",
@@ -188,12 +183,10 @@ def _upload(
     st.session_state.pop(DONE_KEY, None)
     unfinished: dict[str, str] = st.session_state.setdefault(UNFINISHED_KEY, {})
     try:
-        services = require_open(viewed.connection)
         with st.spinner("The rows are being stored."):
             done = context.wait_for(
                 upload(
-                    services,
-                    credentials_of(viewed.connection, services),
+                    require_open(viewed.connection),
                     name=name,
                     file=file,
                     is_queue=is_queue,

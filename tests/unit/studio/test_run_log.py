@@ -10,8 +10,8 @@ from tests.unit.studio.fake_run import said
 from tests.unit.studio.test_runs import a_run
 from trinity.errors import UserError
 from trinity.run.log_files import LogFilter
-from trinity.studio import logs
-from trinity.studio.logs import MAX_LINE_CHARS, MAX_LINES, line_text, read_page
+from trinity.studio.pages import run_log
+from trinity.studio.pages.run_log import MAX_LINE_CHARS, MAX_LINES, line_text, read_page
 
 DAY = "2026-05-04T10:00:{:02}+00:00"
 
@@ -62,7 +62,7 @@ def test_only_the_newest_lines_are_shown_and_only_the_end_is_read(
     write(job, "buffer", *(line(number % 60, "INFO", f"n{number}") for number in range(1_000)))
     page = read_page(job, "buffer", LogFilter())
     assert (len(page.lines), page.num_more, page.is_cut) == (MAX_LINES, 1_000 - MAX_LINES, False)
-    monkeypatch.setattr(logs, "TAIL_BYTES", 400)
+    monkeypatch.setattr(run_log, "TAIL_BYTES", 400)
     write(job, "buffer", line(1, "INFO", "x" * 500), "a part of it", line(2, "INFO", "whole"))
     page = read_page(job, "buffer", LogFilter())
     assert [one.text.strip() for one in page.lines] == ["whole"]
@@ -83,7 +83,7 @@ def test_a_run_without_logs_says_so(tmp_path: Path) -> None:
 
 PAGE = """
 from pathlib import Path
-from tests.unit.studio import test_logs as test
+from tests.unit.studio import test_run_log as test
 from trinity.studio.connection import RunConnection
 from trinity.studio.context import StudioContext, StudioOptions, ViewedRun
 from trinity.studio.pages.run_log import show_logs

@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from trinity.api.v1 import synchronizer_pb2
+from trinity.run.state import MemberReport, WaitReport
 from trinity.studio.connection import OpenRun
 from trinity.studio.context import NEW_CLOSED_WAITS, DueWaits, KeptAnswer
 from trinity.studio.lanes import MAX_STORED
@@ -51,9 +51,12 @@ def test_news_of_the_run_make_an_answer_old_sooner(clock: list[float]) -> None:
     assert get(2) == 2
 
 
-def member(*waits_for: str) -> synchronizer_pb2.Member:
-    waits = [synchronizer_pb2.Wait(waits_for=target) for target in waits_for]
-    return synchronizer_pb2.Member(id="m", waits=waits)
+def member(*waits_for: str) -> MemberReport:
+    waits = tuple(
+        WaitReport(owner="", waits_for=target, reason="", waited_seconds=0.0)
+        for target in waits_for
+    )
+    return MemberReport(id="m", role="explorer", activity="", waits=waits)
 
 
 def test_ended_waits_are_asked_for_where_one_has_ended(clock: list[float]) -> None:
