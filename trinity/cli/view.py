@@ -13,7 +13,7 @@ import typer
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.cli.overrides import refuse_ignored
-from trinity.data.samples import sample_row, samples, state_name
+from trinity.data.samples import held_samples, sample_row, samples
 from trinity.errors import UserError
 from trinity.inspect.conditions import HELP, parse_conditions
 from trinity.inspect.open import StoredExperiment, open_stored_experiment
@@ -223,9 +223,5 @@ def _print(
 
 
 def _stage_summary(stage: query_pb2.StoredStage) -> str:
-    numbers: dict[str, int] = {}
-    for count in stage.counts:
-        name = state_name(count.state)
-        numbers[name] = numbers.get(name, 0) + count.count
-    held = ", ".join(f"{number:,} {name}" for name, number in numbers.items() if name != "derived")
+    held = ", ".join(f"{number:,} {name}" for name, number in held_samples(stage).items())
     return f"stage {stage.key.stage} ({stage.state}): {held or 'no samples'}"

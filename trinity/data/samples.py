@@ -19,6 +19,16 @@ def state_name(code: query_pb2.ExperienceState) -> str:
     return name.removeprefix("EXPERIENCE_STATE_").lower()
 
 
+def held_samples(stage: query_pb2.StoredStage) -> dict[str, int]:
+    """Returns how many samples a stage holds in each state, without the derived ones."""
+    held: dict[str, int] = {}
+    for count in stage.counts:
+        name = state_name(count.state)
+        held[name] = held.get(name, 0) + count.count
+    held.pop("derived", None)
+    return held
+
+
 def finish_reason_name(code: experience_pb2.FinishReason) -> str:
     """Converts `FINISH_REASON_STOP` to `stop`."""
     return experience_pb2.FinishReason.Name(code).removeprefix("FINISH_REASON_").lower()

@@ -71,11 +71,18 @@ def curve_chart(stage: StageHistory, group: CurveGroup) -> JsonObject | None:
     """Returns the chart of a group; None if it has no recorded values."""
     curves = {name: stage.curve(name) for name in group.names}
     points = [
-        point for name in curves for point in _thinned(name, sorted(curves[name]), curves[name])
+        point
+        for name, curve in curves.items()
+        for point in _thinned(_curve_label(name), sorted(curve), curve)
     ]
     if not points:
         return None
     return _chart(points, x="step", y=group.unit, layers=[_line()])
+
+
+def _curve_label(name: str) -> str:
+    """Returns `response mean` for `response_length/mean`: a legend has little room."""
+    return name.removeprefix("actor/").replace("_length/", " ").replace("/", " ")
 
 
 def evaluation_charts(stage: StageHistory) -> Iterable[tuple[str, JsonObject]]:

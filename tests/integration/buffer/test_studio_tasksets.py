@@ -6,7 +6,7 @@ from typing import cast
 
 from tests.integration.buffer.process import BufferProcess
 from trinity.runtime.security.credentials import Credentials
-from trinity.studio.connection import OpenRun
+from trinity.studio.connection import OpenRun, System
 from trinity.studio.tasksets import (
     UploadedFile,
     list_tasksets,
@@ -20,14 +20,12 @@ from trinity.studio.tasksets import (
 async def test_an_uploaded_file_is_listed_with_its_rows_and_goes_on_when_sent_again(
     process: BufferProcess,
 ) -> None:
-    addresses = SimpleNamespace(buffer=process.address)
-    opened = cast(OpenRun, SimpleNamespace(addresses=addresses, tenant=uuid.uuid4().hex))
-    security = Credentials()
+    system = System(buffer=process.address, synchronizer="", security=Credentials())
+    opened = cast(OpenRun, SimpleNamespace(system=system, tenant=uuid.uuid4().hex))
     file = UploadedFile("own.jsonl", b'{"prompt": "a"}\nno row\n{"prompt": "b"}\n[1]\n')
     for _ in range(2):
         done = await upload(
             opened,
-            security,
             name="mine",
             file=file,
             is_queue=False,
@@ -36,7 +34,7 @@ async def test_an_uploaded_file_is_listed_with_its_rows_and_goes_on_when_sent_ag
         )
         assert (done.num_stored, done.num_refused) == (2, 2)
         assert [row.index for row in done.refused] == [1, 3]
-    [found] = await list_tasksets(opened, security)
+    [found] = await list_tasksets(opened)
     assert (title_of(found), found.num_rows, found.num_refused) == ("mine", 2, 2)
-    rows = (await read_taskset(opened, security, found.taskset_id, first_row=1)).rows
+    rows = (await read_taskset(opened, found.taskset_id, first_row=1)).rows
     assert rows == ({"prompt": "b"},)

@@ -63,7 +63,7 @@ async def test_a_run_takes_the_place_of_a_look_at_it_and_the_look_goes_on(tmp_pa
         await until(lambda: connection.opened is not None)
         assert connection.opened is not None
         assert not connection.opened.is_live
-        stored = connection.opened.addresses
+        stored = connection.opened.system
         assert (viewer_pid(job), run_state(job)) == (os.getpid(), RunDirectoryState.STOPPED)
         began = time.monotonic()
         run = LocalStack(job_dir=job, services=only_needed)
@@ -75,7 +75,7 @@ async def test_a_run_takes_the_place_of_a_look_at_it_and_the_look_goes_on(tmp_pa
         await starting
         try:
             await until(lambda: connection.opened is not None and connection.opened.is_live)
-            assert connection.opened.addresses == run.addresses != stored
+            assert connection.opened.system.buffer == run.addresses.buffer != stored.buffer
             assert run_state(job) is RunDirectoryState.RUNNING
         finally:
             await run.stop()

@@ -153,7 +153,7 @@ def test_a_long_curve_is_thinned_and_keeps_its_newest_point() -> None:
     assert chart is not None
     values = points_of(chart)
     assert len(values) <= MAX_POINTS + 1
-    assert values[-1] == {"x": 2_502, "y": 2_502.0, "curve": "actor/loss"}
+    assert values[-1] == {"x": 2_502, "y": 2_502.0, "curve": "loss"}
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,10 +49,11 @@ function draw(parent, data) {
     put("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value) });
     put("text", { class: "tick", x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, number(value));
   }
-  for (let place = 0; place <= 4; place += 1) {
-    const value = Math.round((last * place) / 4);
-    put("text", { class: "tick", x: x(value), y: HEIGHT - 8, "text-anchor": place === 4 ? "end" : "middle" }, (place === 4 ? "step " : "") + value);
+  const each = Math.max(1, Math.ceil(last / 4));
+  for (let value = 0; value <= last - each * 0.6; value += each) {
+    put("text", { class: "tick", x: x(value), y: HEIGHT - 8, "text-anchor": "middle" }, String(value));
   }
+  put("text", { class: "tick", x: x(last), y: HEIGHT - 8, "text-anchor": "end" }, "step " + last);
   if (data.rewards.length > 1) put("path", { class: "rewards", d: path(data.rewards) });
   const floor = `L${x(data.points[data.points.length - 1][0])} ${y(low)}L${x(data.points[0][0])} ${y(low)}Z`;
   put("path", { class: "area", d: path(data.points) + floor });

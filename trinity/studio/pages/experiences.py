@@ -6,7 +6,7 @@ from pathlib import Path
 import streamlit as st
 
 from trinity.api.v1 import query_pb2
-from trinity.data.samples import state_name
+from trinity.data.samples import held_samples
 from trinity.inspect.conditions import HELP
 from trinity.studio.connection import require_open
 from trinity.studio.context import StudioContext, ViewedRun
@@ -69,8 +69,6 @@ SEARCH_KEY = "_text_search"
 """Key of the session: the last search for a text, with its conditions."""
 COUNT_KEY = "_count"
 """Key of the session: the last count of experiences, with its conditions."""
-NOT_LISTED = ("derived", "eval")
-"""States of experiences that a list without conditions leaves out."""
 TABLE_HEIGHT = 360
 """In pixels: ten rows, so that the chosen experience is seen below them."""
 TABS = ("Tokens", "Conversation", "Group", "Details")
@@ -88,7 +86,8 @@ def show() -> None:
 
 
 def _show_stored(context: StudioContext, viewed: ViewedRun, stage: query_pb2.StoredStage) -> None:
-    show_text(_counts(stage))
+    held = held_samples(stage)
+    show_text(joined(f"{number:,} {name}" for name, number in held.items()) or NONE_YET)
     conditions = _conditions()
     found = _found(context, viewed, stage, conditions)
     picked = show_table(
@@ -170,8 +169,8 @@ def _number_text(
     if names_a_text(conditions):
         return ", and more follow"
     if not conditions:
-        held = (count for count in stage.counts if state_name(count.state) not in NOT_LISTED)
-        return f" of about {sum(count.count for count in held):,}"
+        held = held_samples(stage)
+        return f" of about {sum(held.values()) - held.get('eval', 0):,}"
     counts = tuple((count.state, count.reason, count.count) for count in stage.counts)
     asked = (context.visitor().key, stage.key.SerializeToString(), counts, tuple(conditions))
     services = require_open(viewed.connection)
@@ -183,15 +182,6 @@ def _number_text(
     if counted.is_all:
         return f" of {counted.number:,}"
     return f" of more than {max(counted.number, shown):,}"
-
-
-def _counts(stage: query_pb2.StoredStage) -> str:
-    numbers: dict[str, int] = {}
-    for count in stage.counts:
-        name = state_name(count.state)
-        numbers[name] = numbers.get(name, 0) + count.count
-    held = (f"{number:,} {name}" for name, number in numbers.items() if name != "derived")
-    return joined([f"stage {stage.key.stage}", *held] if numbers else [NONE_YET])
 
 
 def _conditions() -> list[str]:
