@@ -3,10 +3,10 @@
     python -m trinity.operators.worker 2147483648
 
 The argument is the limit of its data memory in bytes. A request has the function's kind, name and
-arguments, and parts, each with the samples for one call; answers come in the order of the parts.
-Without parts the function is only loaded, and the answer states its requirements. During a call the
-process may ask for whole samples, which the caller writes as its next line. A priority function
-gets candidates, and the answer has their priorities.
+arguments, and a part with the samples for one call. Without it the function is only loaded, and the
+answer states its requirements. During a call the process may ask for whole samples, which the
+caller writes as its next line. A priority function gets candidates, and the answer has their
+priorities.
 """
 
 import base64
@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from functools import partial
 
 from trinity.algorithm.advantage.json_codec import Message
@@ -73,16 +72,10 @@ class RecordedSamples:
             self.is_over = True
 
 
-def _handle_request(
-    channel: RequestChannel, request: Message
-) -> Iterator[Callable[[], JsonObject]]:
+def _answer(channel: RequestChannel, request: Message) -> JsonObject:
     if request["kind"] == PRIORITY:
-        yield partial(_priorities, request)
-    elif request["parts"] is None:
-        yield partial(_needs, request)
-    else:
-        for part in request["parts"]:
-            yield partial(_compute, channel, request, part)
+        return _priorities(request)
+    return _needs(request) if request["part"] is None else _compute(channel, request)
 
 
 def _priorities(request: Message) -> JsonObject:
@@ -99,9 +92,9 @@ def _needs(request: Message) -> JsonObject:
     return dataclasses.asdict(needs_of(function, request["arguments"]))
 
 
-def _compute(channel: RequestChannel, request: Message, part: Message) -> JsonObject:
+def _compute(channel: RequestChannel, request: Message) -> JsonObject:
     kind = USER_FUNCTION_KINDS[request["kind"]]
-    given = kind.input_from_json(part)
+    given = kind.input_from_json(request["part"])
     recorded = RecordedSamples(channel, len(given.rewards))
     if isinstance(given, Rollouts) and request["can_read"]:
         # A function, and no method: users copy experiences deeply, and a lock cannot be copied.
@@ -115,7 +108,7 @@ def _compute(channel: RequestChannel, request: Message, part: Message) -> JsonOb
 def main() -> int:
     """Serves requests until there are no more."""
     channel = RequestChannel()
-    return serve_requests(partial(_handle_request, channel), int(sys.argv[1]), channel)
+    return serve_requests(partial(_answer, channel), int(sys.argv[1]), channel)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Answers requests on standard input, for processes that call users' functions."""
 
 import resource
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from trinity.errors import UserError
@@ -9,12 +9,11 @@ from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.runtime.process.channel import RequestChannel
 from trinity.types import JsonObject
 
-AnswerFactories = Callable[[dict[str, Any]], Iterable[Callable[[], JsonObject]]]
-"""Returns one function per answer to a request; each is called when it is its turn."""
+Message = dict[str, Any]
 
 
 def serve_requests(
-    answering: AnswerFactories, memory_bytes: int | None, channel: RequestChannel
+    answer: Callable[[Message], JsonObject], memory_bytes: int | None, channel: RequestChannel
 ) -> int:
     """Answers each line, a request as JSON, until there are no more or memory runs out.
 
@@ -28,12 +27,24 @@ def serve_requests(
     load_error = _load_plugins()
     for request in channel.requests():
         try:
-            for make in answering(request):
-                channel.write({"error": load_error} if load_error else _answer_or_error(make))
+            channel.write(
+                {"error": load_error} if load_error else _answer_or_error(answer, request)
+            )
         except MemoryError:
             channel.write({"error": out_of_memory(memory_bytes), "is_last": True})
             return 1
     return 0
+
+
+def _answer_or_error(answer: Callable[[Message], JsonObject], request: Message) -> JsonObject:
+    try:
+        return answer(request)
+    except UserError as error:
+        return {"error": str(error)}
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever a user's function raises
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def out_of_memory(memory_bytes: int | None) -> str:
@@ -41,17 +52,6 @@ def out_of_memory(memory_bytes: int | None) -> str:
     if memory_bytes is None:
         return "it needs more memory than this machine has"
     return f"it needs more than the {memory_bytes / 1024**2:,.0f} MiB of memory it may take"
-
-
-def _answer_or_error(make: Callable[[], JsonObject]) -> JsonObject:
-    try:
-        return make()
-    except UserError as error:
-        return {"error": str(error)}
-    except MemoryError:
-        raise
-    except Exception as error:  # whatever a user's function raises
-        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def _load_plugins() -> str:

@@ -171,7 +171,7 @@ class FunctionRunner:
         try:
             for number, part in enumerate(_in_turn(parts)):
                 encoded = await asyncio.to_thread(kind.input_to_json, part)
-                asked = {**_request(operator), "parts": [encoded], "can_read": read is not None}
+                asked = {**_request(operator), "part": encoded, "can_read": read is not None}
                 answer = await self._answer(
                     tenant, asked, len(part.rewards), read and partial(read, number)
                 )
@@ -260,7 +260,7 @@ class FunctionRunner:
     async def _ask_needs(self, tenant: str, operator: PipelineFunction) -> Needs:
         if known := self._known_needs(tenant, operator):
             return known
-        asked = {**_request(operator), "parts": None}
+        asked = {**_request(operator), "part": None}
         try:
             answer = await self._workers.ask(tenant, asked, LOAD_SECONDS)
             if "error" in answer:

@@ -6,18 +6,19 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 
 from services.explorer.rollout.user_processes import UserProcess
 from trinity.runtime.process.memory import available_bytes
-from trinity.runtime.process.worker import Message
+from trinity.runtime.process.worker import Message, WorkerFailed
 
 GROW_SECONDS = 0.2
 """Least wait of a call for a process, after which a further one may be started."""
 CALL_SHARE = 0.1
-"""Weight of the newest call in the mean of their times."""
+"""Weight of the newest time in a mean."""
 GATHER_SECONDS = 0.02
 """Least time between two sendings of quick calls: those that come meanwhile are sent together."""
 QUICK_SECONDS = 0.005
@@ -42,129 +43,112 @@ class UserCall:
     request: Message
     place: str = "waited for a process of users' code"
     """Where the call is, or was when it was given up."""
-    number: int = field(init=False)
+    number: int = 0
     """Another one each time that it is sent."""
-    turn: "asyncio.Future[CallBatch | None]" = field(init=False)
-    """The batch whose next answer is this call's; None if it was not begun and is sent again."""
+    answer: asyncio.Future[Message] = field(init=False)
+    batch: "CallBatch" = field(init=False)
+    context: Context = field(default_factory=copy_context)
+    """Lines that its code logs are logged in it."""
 
-    def wait_for_turn(self) -> None:
-        """Begins to wait, for the first time or again."""
-        self.number = next(_NUMBERS)
-        self.turn = asyncio.get_running_loop().create_future()
-
-    def send_again(self) -> None:
-        """Lets the call be sent to another process."""
-        if not self.turn.done():
-            self.turn.set_result(None)
+    @property
+    def is_awaited(self) -> bool:
+        """False once it is answered or given up."""
+        return not self.answer.done()
 
 
 class CallBatch:
-    """Calls that were sent to one process together; answers come in their order.
+    """Calls that are sent to one process together; answers come in their order.
 
-    The call whose turn it is reads answers up to its own, then passes the turn on. A cancelled call
-    keeps its place, and its answer is dropped. Calls carry a deadline by which the process must
-    have started them; later ones are sent again. So each call runs once, and a call that never ends
-    does not block others. A process that is still busy with a cancelled call is killed once the
-    next call has waited for it, or at once if no call is left.
+    Calls carry a deadline by which the process must have started them; later ones are sent again,
+    to another process. So each call runs once, and a call that never ends does not block others. A
+    call that is given up keeps its place, and its answer is dropped; the process is killed if it is
+    still busy with it at the deadline, or at once if no other call is left.
     """
 
-    def __init__(
-        self, *, pool: "UserProcessPool", process: UserProcess, calls: Sequence[UserCall]
-    ) -> None:
+    def __init__(self, pool: "UserProcessPool") -> None:
+        self.calls: deque[UserCall] = deque()
+        """Those that the process has not answered, in order."""
         self._pool = pool
-        self._process = process
-        self._left = deque(calls)
-        """Calls that are awaited; the first one has its turn."""
-        self._unanswered = deque(call.number for call in calls)
-        self._num_calls = len(calls)
-        self._begun = time.monotonic()
-        self._begin_by = self._begun + BEGIN_SECONDS
+        self._process: UserProcess | None = None
+        self._begin_by = math.inf
+        self._task = asyncio.create_task(self._run())
 
-    def send(self) -> None:
-        """Writes all requests; it is the first call's turn."""
-        first, *others = (call.request | {"number": call.number} for call in self._left)
-        later = ({**request, "begin_by": self._begin_by} for request in others)
-        self._process.write(first, *later)
-        self._left[0].turn.set_result(self)
-
-    async def answer(self, call: UserCall) -> Message | None:
-        """Returns the answer to the call whose turn it is; None if it is to be sent again.
-
-        Raises: WorkerFailed.
-        """
-        call.place = "ran"
+    async def give_up(self, call: UserCall) -> None:
+        """Records where a cancelled call was; ends the process if no other call is left."""
+        first = next((each for each in self.calls if each is call or each.is_awaited), None)
         try:
-            message = await self._answer_to(call)
-        except asyncio.CancelledError:
-            try:
-                call.place += await self._process.place()
-            finally:
-                await self.end_turn()
-            raise
-        except BaseException:
-            await self._end()
-            raise
+            if first is call and self._process is not None:
+                call.place = f"ran{await self._process.place()}"
+        finally:
+            if not self._is_awaited:
+                self._pool.close_batch(self)
+                self._task.cancel()
+                await asyncio.wait([self._task])
+
+    @property
+    def _is_awaited(self) -> bool:
+        return any(call.is_awaited for call in self.calls)
+
+    async def _run(self) -> None:
+        """Sends the calls and passes on the answers; one that fails takes no other with it."""
+        try:
+            await self._pool.wait_for_more()
+            async with self._pool.lease() as self._process:
+                self._send(self._process)
+                while self.calls:
+                    await self._pass_on_answer(self._process)
+        except Exception as error:  # the edge of the process: its call raises it
+            failed = self.calls.popleft()
+            if failed.is_awaited:
+                failed.answer.set_exception(error)
+        finally:
+            self._pool.close_batch(self)
+            self._send_again(self.calls)
+
+    def _send(self, process: UserProcess) -> None:
+        self._pool.note_sending(self)
+        self.calls = deque(call for call in self.calls if call.is_awaited)
+        self._begin_by = time.monotonic() + BEGIN_SECONDS
+        deadline: Message = {}
+        for call in self.calls:
+            call.number = next(_NUMBERS)
+            process.write({**call.request, "number": call.number, **deadline})
+            deadline = {"begin_by": self._begin_by}
+
+    async def _pass_on_answer(self, process: UserProcess) -> None:
+        if not self._is_awaited:
+            raise WorkerFailed("it runs calls that were given up")
+        message = await self._next_message(process)
         if message is None:
-            await self._end()
-            return None
-        await self.end_turn()
-        return None if message.get("is_late") else message
+            call, *others = self.calls
+            self.calls = deque([call])
+            process.ignore_answers(other.number for other in others)
+            self._send_again(others)
+            return
+        call = self.calls.popleft()
+        self._pool.note_run(message["seconds"])
+        if message.get("is_late"):
+            self._send_again([call])
+        elif call.is_awaited:
+            call.answer.set_result(message)
 
-    async def end_turn(self) -> None:
-        """Ends the turn of a call that has its answer or is given up."""
-        self._left.popleft()
-        while self._left and self._left[0].turn.cancelled():
-            self._left.popleft()
-        if self._left:
-            self._left[0].turn.set_result(self)
-        elif self._unanswered:
-            await self._pool.discard(self._process)
-        else:
-            seconds = time.monotonic() - self._begun
-            self._pool.give_back(self._process, seconds=seconds, num_calls=self._num_calls)
-
-    async def _end(self) -> None:
-        """Kills the process; all calls but the one whose turn it is are sent again."""
-        _, *others = self._left
-        self._left.clear()
-        for call in others:
-            call.send_again()
-        await self._pool.discard(self._process)
-
-    async def _answer_to(self, call: UserCall) -> Message | None:
-        """Returns its answer; None if a call before it, which was given up, still runs."""
-        while True:
-            message = await self._next_message()
-            if message is None and self._unanswered[0] != call.number:
-                return None
-            if message is None:
-                self._take_back()
-                message = await self._process.read()
-            while self._unanswered.popleft() != message["number"]:
-                pass
-            self._pool.note_run(message["seconds"])
-            if message["number"] == call.number:
-                return message
-
-    async def _next_message(self) -> Message | None:
+    async def _next_message(self, process: UserProcess) -> Message | None:
         """Returns the next one; None if others wait, and it is not there in time."""
-        if len(self._unanswered) == 1:
-            return await self._process.read()
+        self.calls[0].place = "ran"
+        context = self.calls[0].context
+        if len(self.calls) == 1:
+            return await process.read(context)
         for _ in range(2):  # what arrives at the very end of the first wait is read in the second
             seconds = self._begin_by + ARRIVAL_SECONDS - time.monotonic()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(seconds, ARRIVAL_SECONDS / 5)):
-                    return await self._process.read()
+                    return await process.read(context)
         return None
 
-    def _take_back(self) -> None:
-        """Sends all but the call that runs again."""
-        first, *others = self._left
-        self._left = deque([first])
-        self._process.ignore_answers(list(self._unanswered)[1:])
-        self._unanswered = deque([first.number])
-        for call in others:
-            call.send_again()
+    def _send_again(self, calls: Iterable[UserCall]) -> None:
+        for call in calls:
+            if call.is_awaited:
+                self._pool.add(call)
 
 
 class UserProcessPool:
@@ -192,14 +176,14 @@ class UserProcessPool:
         self._waiting: deque[asyncio.Future[UserProcess]] = deque()
         self._num_starting = 0
         self._start_seconds = 0.0
-        self._call_seconds = 0.0
-        """Mean over the last calls."""
+        self._lease_seconds = 0.0
+        """Mean over the last leases."""
         self._run_seconds = 0.0
-        """The same without the way there and back, which takes long on a busy machine."""
+        """Mean over the last calls in their process, without the way there and back."""
         self._num_runs = 0
         self._last_end = -math.inf
-        self._gathered: list[UserCall] = []
-        """Calls that the first of them is about to send."""
+        self._open_batch: CallBatch | None = None
+        """Takes further calls, until it is sent or full."""
         self._last_sending = -math.inf
 
     @property
@@ -218,9 +202,12 @@ class UserProcessPool:
         try:
             yield process
         except BaseException:
-            await self.discard(process)
+            self._all.discard(process)
+            await process.kill()
             raise
-        self.give_back(process, seconds=time.monotonic() - begun)
+        self._last_end = time.monotonic()
+        self._lease_seconds += CALL_SHARE * (self._last_end - begun - self._lease_seconds)
+        self._give_back(process)
 
     async def load(self, part: Message) -> Message:
         """Has a process load a reward or a workflow, and each later process when it starts.
@@ -245,27 +232,39 @@ class UserProcessPool:
 
         Raises: WorkerFailed.
         """
-        while True:
-            batch = await self._turn(call)
-            if batch is not None and (message := await batch.answer(call)) is not None:
-                return message
+        call.answer = asyncio.get_running_loop().create_future()
+        self.add(call)
+        try:
+            return await call.answer
+        except asyncio.CancelledError:
+            await call.batch.give_up(call)
+            raise
 
-    def give_back(self, process: UserProcess, *, seconds: float, num_calls: int = 1) -> None:
-        """Takes a process back that has answered all calls, in so many seconds."""
-        self._last_end = time.monotonic()
-        share = 1 - (1 - CALL_SHARE) ** num_calls
-        self._call_seconds += share * (seconds / num_calls - self._call_seconds)
-        self._give_back(process)
+    def add(self, call: UserCall) -> None:
+        """Adds a call to the batch that takes calls, or to a new one."""
+        call.batch = batch = self._open_batch or CallBatch(self)
+        batch.calls.append(call)
+        self._open_batch = batch if len(batch.calls) < self._most_gathered else None
+
+    def close_batch(self, batch: CallBatch) -> None:
+        """Adds no further calls to a batch."""
+        if self._open_batch is batch:
+            self._open_batch = None
+
+    def note_sending(self, batch: CallBatch) -> None:
+        """Adds no further calls to a batch, which is sent now."""
+        self.close_batch(batch)
+        self._last_sending = time.monotonic()
+
+    async def wait_for_more(self) -> None:
+        """Waits for calls that are sent together with those that are there."""
+        if self._most_gathered > 1:
+            await asyncio.sleep(self._last_sending + GATHER_SECONDS - time.monotonic())
 
     def note_run(self, seconds: float) -> None:
         """Takes note of the time that a call took in its process."""
         self._num_runs += 1
         self._run_seconds += CALL_SHARE * (seconds - self._run_seconds)
-
-    async def discard(self, process: UserProcess) -> None:
-        """Kills a process that was taken."""
-        self._all.discard(process)
-        await process.kill()
 
     async def close(self) -> None:
         """Kills all processes."""
@@ -273,45 +272,6 @@ class UserProcessPool:
             self._all.discard(process)
             await process.kill()
         self._idle.clear()
-
-    async def _turn(self, call: UserCall) -> CallBatch | None:
-        """Waits until the next answer of a process is this call's; None if it is to be sent again.
-
-        The first of the calls that are gathered sends all.
-        """
-        call.wait_for_turn()
-        calls = self._gathered
-        calls.append(call)
-        try:
-            if calls[0] is call:
-                await self._send(calls)
-            elif len(calls) >= self._most_gathered:
-                self._gathered = []
-            return await call.turn
-        except BaseException:
-            has_turn = call.turn.done() and not call.turn.cancelled()
-            if has_turn and (batch := call.turn.result()) is not None:
-                await batch.end_turn()
-            raise
-
-    async def _send(self, calls: list[UserCall]) -> None:
-        """Sends all calls that come until it is time and a process is free."""
-        try:
-            if self._most_gathered > 1:
-                await asyncio.sleep(self._last_sending + GATHER_SECONDS - time.monotonic())
-            else:
-                self._gathered = []
-            process = await self._take()
-        except BaseException:
-            for other in calls[1:]:
-                other.send_again()
-            raise
-        finally:
-            if self._gathered is calls:
-                self._gathered = []
-        self._last_sending = time.monotonic()
-        awaited = [call for call in calls if not call.turn.cancelled()]
-        CallBatch(pool=self, process=process, calls=awaited).send()
 
     @property
     def _most_gathered(self) -> int:
@@ -326,7 +286,14 @@ class UserProcessPool:
         free: asyncio.Future[UserProcess] = asyncio.get_running_loop().create_future()
         self._waiting.append(free)
         try:
-            return await self._wait_or_start(free)
+            if self._all or self._num_starting:
+                await asyncio.wait({free}, timeout=GROW_SECONDS)
+            while not free.done():
+                if self._may_grow:
+                    self._give_back(await self._start())
+                else:
+                    await asyncio.wait({free}, timeout=GROW_SECONDS)
+            return free.result()
         except BaseException:
             if free.done():
                 self._give_back(free.result())
@@ -335,34 +302,15 @@ class UserProcessPool:
             if free in self._waiting:
                 self._waiting.remove(free)
 
-    async def _wait_or_start(self, free: asyncio.Future[UserProcess]) -> UserProcess:
-        if self._all or self._num_starting:
-            await asyncio.wait({free}, timeout=GROW_SECONDS)
-        while not free.done():
-            if self._may_grow:
-                started = await self._start()
-                if not free.done():
-                    return started
-                self._give_back(started)
-            else:
-                await asyncio.wait({free}, timeout=GROW_SECONDS)
-        return free.result()
-
     @property
     def _may_grow(self) -> bool:
-        has_room = not self._num_starting and len(self._all) < self._max_processes
-        is_needed = self._is_stuck or self._queue_seconds > self._start_seconds
-        return has_room and is_needed and (not self._all or available_bytes() >= MIN_FREE_BYTES)
-
-    @property
-    def _is_stuck(self) -> bool:
-        seconds = max(GROW_SECONDS, self._start_seconds)
-        return time.monotonic() - self._last_end > seconds
-
-    @property
-    def _queue_seconds(self) -> float:
-        """Time that the processes will take for the calls that wait, if they are as the last."""
-        return len(self._waiting) * self._call_seconds / max(len(self._all), 1)
+        start_seconds, num_running = self._start_seconds, len(self._all)
+        idle_seconds = time.monotonic() - self._last_end
+        queue_seconds = len(self._waiting) * self._lease_seconds / max(num_running, 1)
+        is_stuck = idle_seconds > max(GROW_SECONDS, start_seconds)
+        has_room = not self._num_starting and num_running < self._max_processes
+        is_needed = is_stuck or queue_seconds > start_seconds
+        return has_room and is_needed and (not num_running or available_bytes() >= MIN_FREE_BYTES)
 
     async def _start(self) -> UserProcess:
         self._num_starting += 1
@@ -376,7 +324,7 @@ class UserProcessPool:
         return process
 
     def _give_back(self, process: UserProcess) -> None:
-        """Hands a process to the call that has waited longest, or keeps it for the next one."""
+        """Hands a process to the lease that has waited longest, or keeps it for the next one."""
         while self._waiting:
             free = self._waiting.popleft()
             if not free.done():

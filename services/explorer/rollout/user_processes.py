@@ -9,6 +9,7 @@ import signal
 import sysconfig
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextvars import Context, copy_context
 from pathlib import Path
 from typing import IO
 
@@ -97,8 +98,10 @@ class UserProcess:
         """Leaves out the answers to calls that were sent and are not begun."""
         self._ignored.update(numbers)
 
-    async def read(self) -> Message:
+    async def read(self, context: Context | None = None) -> Message:
         """Returns the next message; earlier log lines of users' code are logged here.
+
+        `context` is that of the caller whose code logs, if it is not the current one.
 
         Raises: WorkerFailed.
         """
@@ -114,7 +117,7 @@ class UserProcess:
             if "error" in message:
                 raise WorkerFailed(message["error"])
             if "log" in message:
-                log_line(message["log"])
+                (context or copy_context()).run(log_line, message["log"])
             elif message.get("number") in self._ignored:
                 self._ignored.discard(message["number"])
             else:
@@ -130,6 +133,8 @@ class UserProcess:
             process.send_signal(signal.SIGUSR1)
         for _ in range(int(DUMP_SECONDS / 0.01)):
             await asyncio.sleep(0.01)
+            if self._dump.closed:  # killed meanwhile
+                return ""
             text = os.pread(self._dump.fileno(), 65_536, begin).decode(errors="replace")
             if text.endswith("\n"):
                 return _user_frame(text)

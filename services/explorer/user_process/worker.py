@@ -6,7 +6,7 @@ The argument is a file descriptor: on SIGUSR1 the process writes its traceback t
 a `kind`: `load` imports the parts of a stage, `reward` scores an answer, `workflow` makes runs.
 During a workflow, lines with `call` ask the model, and lines with `reply` answer them. A request
 has a `number` that its answer has, too, with the `seconds` it took, and one with `begin_by` is not
-begun after that time.
+begun after that time: it waited for too long behind others, and is sent to another process.
 """
 
 import faulthandler
@@ -14,18 +14,15 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
-from typing import Any
 
-from services.explorer.user_process.calls import MAKES_CALLS, CallChannel
+from services.explorer.user_process.calls import CallChannel
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import BoundReward, RewardSource
 from trinity.types import JsonObject
 from trinity.user_code.values import Failure, PartRef, decode_known
-from trinity.user_code.worker_process import serve_requests
-
-Message = dict[str, Any]
+from trinity.user_code.worker_process import Message, serve_requests
 
 
 def bound_reward(request: Message) -> BoundReward:
@@ -37,35 +34,32 @@ def bound_reward(request: Message) -> BoundReward:
     return BoundReward(ref.resolve(REWARDS), request["args"], request["part"]["name"])
 
 
-def _handle_request(channel: CallChannel, request: Message) -> Iterator[Callable[[], JsonObject]]:
-    handlers: dict[str, Callable[[Message], JsonObject]] = {
-        "load": _load,
-        "reward": _score,
-        MAKES_CALLS: partial(_run, channel),
-    }
-    handle = handlers[request["kind"]]
-    if time.monotonic() > request.get("begin_by", math.inf):
-        handle = _decline
-    yield partial(_answer, handle, request)
-
-
-def _decline(request: Message) -> JsonObject:
-    """Answers a call that waited for too long behind others; it is sent to another process."""
-    del request
-    return {"is_late": True}
-
-
-def _answer(handle: Callable[[Message], JsonObject], request: Message) -> JsonObject:
+def answer_request(channel: CallChannel, request: Message) -> JsonObject:
+    """Returns the answer to a request; a failure of users' code is an answer, too."""
     begun = time.monotonic()
     try:
-        answer = handle(request)
+        answer = _answer(channel, request)
     except MemoryError:
         raise
     except BaseException as error:  # whatever users' code raises, SystemExit too
-        answer = {"failure": Failure.of(error).to_json()}
+        answer = {"failure": asdict(Failure.of(error))}
     if "number" not in request:
         return answer
     return {**answer, "number": request["number"], "seconds": time.monotonic() - begun}
+
+
+def _answer(channel: CallChannel, request: Message) -> JsonObject:
+    if time.monotonic() > request.get("begin_by", math.inf):
+        return {"is_late": True}
+    match request["kind"]:
+        case "load":
+            return _load(request)
+        case "reward":
+            numbers = bound_reward(request)(**decode_known(request["values"]))
+            return {"numbers": {**numbers}}
+    from services.explorer.user_process.model import run_workflow  # imports more than rewards need
+
+    return run_workflow(channel, request)
 
 
 def _load(request: Message) -> JsonObject:
@@ -81,22 +75,11 @@ def _load(request: Message) -> JsonObject:
     return {}
 
 
-def _score(request: Message) -> JsonObject:
-    numbers = bound_reward(request)(**decode_known(request["values"]))
-    return {"numbers": {**numbers}}
-
-
-def _run(channel: CallChannel, request: Message) -> JsonObject:
-    from services.explorer.user_process.model import run_workflow
-
-    return run_workflow(channel, request)
-
-
 def main() -> int:
     """Answers until the explorer closes the pipe."""
     faulthandler.register(signal.SIGUSR1, file=int(sys.argv[1]), all_threads=False)
     channel = CallChannel()
-    return serve_requests(partial(_handle_request, channel), None, channel)
+    return serve_requests(partial(answer_request, channel), None, channel)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import pytest
 from services.explorer.rollout import user_process_pool as module
 from services.explorer.rollout.isolated_workflows import IsolatedReward
 from services.explorer.rollout.user_process_pool import CallBatch, UserProcessPool
+from services.explorer.rollout.user_processes import UserProcess
 from services.explorer.user_process import worker
 from tests.unit.explorer.users import plugin_folder, user_processes
 from trinity.plugins import REWARDS
@@ -46,13 +47,13 @@ def _rewards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of calls that were sent together."""
     numbers: list[int] = []
-    send = CallBatch.send
+    send = CallBatch._send
 
-    def counted(batch: CallBatch) -> None:
-        numbers.append(len(batch._left))
-        send(batch)
+    def counted(batch: CallBatch, process: UserProcess) -> None:
+        send(batch, process)
+        numbers.append(len(batch.calls))
 
-    monkeypatch.setattr(CallBatch, "send", counted)
+    monkeypatch.setattr(CallBatch, "_send", counted)
     return numbers
 
 
@@ -239,8 +240,7 @@ def test_a_process_declines_what_it_should_have_begun_before() -> None:
         ({}, False),
         ({"begin_by": time.monotonic() - 0.001}, True),
     ):
-        (make,) = worker._handle_request(channel, {**request, **begin_by})
-        answer = make()
+        answer = worker.answer_request(channel, {**request, **begin_by})
         assert answer["number"] == 3
         assert answer.get("is_late", False) is is_late
 
@@ -248,5 +248,5 @@ def test_a_process_declines_what_it_should_have_begun_before() -> None:
 def test_an_answer_has_the_number_of_its_request_whatever_becomes_of_it() -> None:
     for kind, request in (("load", {"parts": []}), ("reward", {"part": {}})):
         channel: Any = None
-        (make,) = worker._handle_request(channel, {"kind": kind, "number": 7, **request})
-        assert make()["number"] == 7
+        answer = worker.answer_request(channel, {"kind": kind, "number": 7, **request})
+        assert answer["number"] == 7

@@ -488,7 +488,7 @@ def test_a_queue_that_is_shorter_than_a_start_gets_no_further_process() -> None:
     pool._waiting.extend(cast("asyncio.Future[UserProcess]", None) for _ in range(256))
     pool._start_seconds, pool._last_end = 5.0, time.monotonic() + 60.0
     for seconds, is_worth_it in ((0.01, False), (0.1, True)):
-        pool._call_seconds = seconds
+        pool._lease_seconds = seconds
         assert pool._may_grow is is_worth_it
-    pool._call_seconds, pool._last_end = 0.01, time.monotonic() - 60.0
+    pool._lease_seconds, pool._last_end = 0.01, time.monotonic() - 60.0
     assert pool._may_grow, "nothing has ended for a minute"
