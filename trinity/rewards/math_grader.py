@@ -1,17 +1,17 @@
-"""The grading process: reads [response, truth, is_whole] as JSON lines and answers 1 or 0.
+"""The grading process: compares a response with the truth.
 
 python -m trinity.rewards.math_grader
 
+The first request is empty, and its answer says that the parser is loaded. Each other one has a
+`response`, a `truth` and `is_whole`; its answer has `is_right`.
 Its limits are processor seconds: on a busy machine an answer takes longer, and is as right.
 """
 
-import json
 import logging
 import math
 import re
 import resource
 import signal
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,6 +25,7 @@ from trinity.rewards.math_forms import in_numbers
 from trinity.rewards.math_prose import is_stated, spaced
 from trinity.rewards.math_sizes import is_computable, is_readable
 from trinity.rewards.math_units import in_plain_numbers
+from trinity.runtime.process.channel import RequestChannel
 
 logger = logging.getLogger(__name__)
 
@@ -49,16 +50,13 @@ class OutOfTime(BaseException):
 
 def main() -> None:
     """Grades until the parent closes the pipe."""
+    channel = RequestChannel()
     logging.disable(logging.WARNING)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with limited(LOAD_SECONDS, LOAD_SECONDS):
         _load_parser()
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    for line in sys.stdin:
-        response, truth, is_whole = json.loads(line)
-        sys.stdout.write("1\n" if _is_right(response, truth, is_whole) else "0\n")
-        sys.stdout.flush()
+    for request in channel.requests():
+        channel.write({"is_right": _is_right(**request)} if request else {})
 
 
 def _is_right(response: str, truth: str, is_whole: bool) -> bool:

@@ -6,13 +6,11 @@ in a separate process (`math_grader`), which limits its own processor seconds; b
 longer, since a busy machine makes no answer wrong.
 """
 
+import asyncio
 import atexit
-import json
+import functools
 import logging
-import queue
 import re
-import select
-import subprocess
 import threading
 from dataclasses import dataclass
 
@@ -25,7 +23,7 @@ from trinity.rewards.math_prose import (
     last_word,
 )
 from trinity.rewards.tags import final_part, tagged
-from trinity.runtime.process.child_process import module_command
+from trinity.runtime.process.worker import Message, Worker, WorkerFailed
 
 logger = logging.getLogger(__name__)
 
@@ -94,89 +92,74 @@ def _is_given(text: str, truth: str, is_marked: bool) -> bool:
     return GRADERS.grade(end, truth, is_whole=False)
 
 
-class GraderProcess:
-    """The grading process: started on first use, and replaced after it had to be killed."""
+class GraderPool:
+    """Several grading processes, so that one slow expression does not hold the others up.
 
-    def __init__(self, grade_seconds: float = GRADE_SECONDS) -> None:
+    They are started when they are needed and killed when they give no verdict. The most recently
+    used free one is taken first: without slow expressions one is enough.
+    """
+
+    def __init__(
+        self, num_processes: int = MAX_PROCESSES, grade_seconds: float = GRADE_SECONDS
+    ) -> None:
         self._grade_seconds = grade_seconds
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._turn = asyncio.Semaphore(num_processes)
+        self._idle: list[Worker] = []
 
     def grade(self, response: str, truth: str, *, is_whole: bool = True) -> bool:
         """Returns true if the two agree; False when there is no verdict in time.
 
         `is_whole`: the response is an answer; else the answer is looked for in it.
         """
-        with self._lock:
-            try:
-                return self._ask(self._running(), [response, truth, is_whole])
-            except (OSError, TimeoutError) as error:
-                logger.warning("an answer could not be graded", extra={"reason": str(error)})
-                self._kill()
-                return False
-
-    def stop_process(self) -> None:
-        """Ends the process."""
-        with self._lock:
-            self._kill()
-
-    def _ask(self, process: subprocess.Popen[bytes], question: list[str | bool]) -> bool:
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(question).encode() + b"\n")
-        process.stdin.flush()
-        return self._line(process, self._grade_seconds) == b"1\n"
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None or self._process.poll() is not None:
-            self._process = subprocess.Popen(
-                module_command("trinity.rewards.math_grader"),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
-            self._line(self._process, START_SECONDS)
-        return self._process
-
-    def _line(self, process: subprocess.Popen[bytes], seconds: float) -> bytes:
-        assert process.stdout is not None
-        if not select.select([process.stdout], [], [], seconds)[0]:
-            raise TimeoutError(f"no verdict within {seconds} s")
-        line = process.stdout.readline()
-        if not line:
-            raise OSError("the grading process ended")
-        return line
-
-    def _kill(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        process.communicate()
-
-
-class GraderPool:
-    """Several grading processes, so that one slow expression does not hold the others up.
-
-    The most recently used free one is taken first: without slow expressions one is enough.
-    """
-
-    def __init__(self, num_processes: int = MAX_PROCESSES) -> None:
-        self._graders = [GraderProcess() for _ in range(num_processes)]
-        self._free: queue.LifoQueue[GraderProcess] = queue.LifoQueue()
-        for grader in self._graders:
-            self._free.put(grader)
-
-    def grade(self, response: str, truth: str, *, is_whole: bool) -> bool:
-        """Returns the verdict of a process that is free, for which it waits."""
-        grader = self._free.get()
-        try:
-            return grader.grade(response, truth, is_whole=is_whole)
-        finally:
-            self._free.put(grader)
+        question = {"response": response, "truth": truth, "is_whole": is_whole}
+        return asyncio.run_coroutine_threadsafe(self._grade(question), _loop()).result()
 
     def stop_processes(self) -> None:
-        """Ends the processes."""
-        for grader in self._graders:
-            grader.stop_process()
+        """Ends the processes that are idle."""
+        if self._idle:
+            asyncio.run_coroutine_threadsafe(self._stop_idle(), _loop()).result()
+
+    async def _grade(self, question: Message) -> bool:
+        async with self._turn:
+            try:
+                worker = await self._take()
+                verdict = await self._ask(worker, question, self._grade_seconds)
+            except (OSError, WorkerFailed) as error:
+                logger.warning("an answer could not be graded", extra={"reason": str(error)})
+                return False
+            self._idle.append(worker)
+            return bool(verdict["is_right"])
+
+    async def _take(self) -> Worker:
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.process.returncode is None:
+                return worker
+            await worker.kill()
+        worker = await Worker.start("trinity.rewards.math_grader")
+        await self._ask(worker, {}, START_SECONDS)
+        return worker
+
+    async def _ask(self, worker: Worker, question: Message, seconds: float) -> Message:
+        """Returns the answer of a process, which is killed without one."""
+        try:
+            worker.ask(question)
+            return await worker.read(seconds)
+        except BaseException:
+            await worker.kill()
+            raise
+
+    async def _stop_idle(self) -> None:
+        while self._idle:
+            await self._idle.pop().kill()
+
+
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """Returns the loop of the processes, in a thread that never ends: they would end with it."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="graders", daemon=True).start()
+    return loop
 
 
 GRADERS = GraderPool()

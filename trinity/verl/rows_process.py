@@ -1,12 +1,13 @@
 """A process that runs a user's class of rows and sampler, as veRL does, and writes the rows.
 
-python -m trinity.verl.rows_process request.json result.json
+python -m trinity.verl.rows_process
+
+The one request has veRL's section `data`, the `files` of each split, the `model` and the `folder`.
 """
 
 import importlib
 import importlib.util
 import inspect
-import json
 import sys
 import traceback
 from collections.abc import Iterable
@@ -15,15 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from trinity.config.checks.packages import not_installed
+from trinity.runtime.process.channel import RequestChannel
 
 _PACKAGE = "pkg://"
 _TOLD = "update"
 """The method of a sampler that veRL calls after each batch."""
 
 
-def main(request_file: Path, result_file: Path) -> None:
-    """Writes the rows of each split, and the result or a one-line error as JSON."""
-    request = json.loads(request_file.read_text(encoding="utf-8"))
+def main() -> None:
+    """Writes the rows of each split; answers with the result or a one-line error."""
+    channel = RequestChannel()
+    request = next(channel.requests())
     sys.path.append(request["import_from"])
     try:
         result = _make(request)
@@ -31,7 +34,7 @@ def main(request_file: Path, result_file: Path) -> None:
         traceback.print_exc()
         told = not_installed(error) if isinstance(error, ModuleNotFoundError) else None
         result = {"error": told or f"{type(error).__name__}: {error}".splitlines()[0]}
-    result_file.write_text(json.dumps(result), encoding="utf-8")
+    channel.write(result)
 
 
 def _make(request: dict[str, Any]) -> dict[str, Any]:
@@ -151,4 +154,4 @@ def _all_data(values: Iterable[Any]) -> bool:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main()

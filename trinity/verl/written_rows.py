@@ -4,18 +4,13 @@ The class runs in a separate process (`trinity.verl.rows_process`), which ends w
 Ctrl-C and at a time limit.
 """
 
-import contextlib
-import json
-import os
-import signal
-import subprocess
-import tempfile
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
 from trinity.errors import UserError
 from trinity.runtime.owned_places import claim_folder
-from trinity.runtime.process.child_process import OWN_IDENTITY, module_command
+from trinity.runtime.process.worker import Message, NotAnAnswer, Worker, WorkerFailed
 from trinity.verl.settings import VerlSettings
 from trinity.verl.shell.variables import UNKNOWN
 from trinity.verl.values import JsonValue
@@ -79,13 +74,7 @@ def write_rows(settings: VerlSettings, folder: Path, seconds: float) -> WrittenR
             "script does not set: leave it out"
         )
     claim_folder(folder, "give a new or an empty folder to --write-rows")
-    with tempfile.TemporaryDirectory() as scratch:
-        request, result = Path(scratch) / "request.json", Path(scratch) / "result.json"
-        request.write_text(json.dumps(_request(settings, folder)), encoding="utf-8")
-        code = _run(request, result, seconds)
-        if not result.is_file():
-            raise UserError(f"the rows could not be made: their process ended with {code}")
-        found = json.loads(result.read_text(encoding="utf-8"))
+    found = asyncio.run(_made(_request(settings, folder), seconds))
     if "error" in found:
         raise UserError(f"the rows could not be made: {found['error']}")
     return WrittenRows(
@@ -127,20 +116,21 @@ def _put(section: dict[str, JsonValue], path: list[str], value: JsonValue) -> No
     section[last] = value
 
 
-def _run(request: Path, result: Path, seconds: float) -> int:
-    command = module_command("trinity.verl.rows_process", str(request), str(result))
-    process = subprocess.Popen(
-        OWN_IDENTITY.command(command, death_signal=signal.SIGKILL),
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+async def _made(request: dict[str, JsonValue], seconds: float) -> Message:
+    """Returns the answer of the process."""
+    worker = await Worker.start("trinity.verl.rows_process")
     try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
+        worker.ask(request)
+        async with asyncio.timeout(seconds):
+            return await worker.read()
+    except TimeoutError:
         raise UserError(
             f"the rows were not made in {seconds:g} seconds: give --write-rows-seconds more"
         ) from None
+    except NotAnAnswer as error:
+        raise UserError(f"the rows could not be made: {error}") from error
+    except WorkerFailed as error:
+        code = worker.process.returncode
+        raise UserError(f"the rows could not be made: their process ended with {code}") from error
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        await worker.kill()

@@ -10,7 +10,7 @@ import pytest
 
 from trinity.rewards.math_forms import NUMBER, normalize
 from trinity.rewards.math_grader import OutOfTime, limited
-from trinity.rewards.math_grading import GraderProcess, is_equivalent
+from trinity.rewards.math_grading import GraderPool, is_equivalent
 from trinity.rewards.math_units import multiplied_out
 
 NEVER_ENDS = "$9^{9^{9^{9}}}$"
@@ -85,12 +85,12 @@ def test_threads_may_grade_at_the_same_time() -> None:
 
 
 def test_an_expression_that_never_ends_is_wrong_and_the_next_is_graded() -> None:
-    grader = GraderProcess(grade_seconds=2.5)
+    graders = GraderPool(1, grade_seconds=2.5)
     try:
-        assert not grader.grade(NEVER_ENDS, r"\frac{3}{4}")
-        assert grader.grade("$0.75$", r"\frac{3}{4}")
+        assert not graders.grade(NEVER_ENDS, r"\frac{3}{4}")
+        assert graders.grade("$0.75$", r"\frac{3}{4}")
     finally:
-        grader.stop_process()
+        graders.stop_processes()
 
 
 def test_waiting_for_the_processor_takes_none_of_a_graders_time() -> None:
