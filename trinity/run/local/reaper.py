@@ -7,8 +7,9 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from trinity.errors import UserError
 
@@ -24,16 +25,6 @@ _VIEWS = b"views"
 """Written behind the number of a process that gives the lock up when a run asks for it."""
 WANTED_FILE = "run.wanted"
 """Exists while a run waits for a process that only views the directory."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessEntry:
-    """A process as /proc shows it."""
-
-    pid: int
-    parent: int
-    session: int
-    is_zombie: bool
 
 
 def become_subreaper() -> None:
@@ -60,52 +51,27 @@ def kill_orphans(leaders: set[int]) -> None:
 
     Every child leads its own session, so `leaders` are the sessions to leave alone.
     """
-    table = _process_table()
-    for entry in table:
-        adopted = entry.parent == os.getpid() and entry.pid not in leaders
-        if adopted and entry.session not in leaders:
-            _kill_tree(entry.pid, table)
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if not leaders & {child.pid, os.getsid(child.pid)}:
+                descendants = child.children(recursive=True)
+                child.kill()
+                _kill_all(descendants)
 
 
 def kill_descendants() -> bool:
     """Kills everything below this process; returns true if anything was alive."""
-    table = _process_table()
-    return _kill_all(_descendants(os.getpid(), table))
+    return _kill_all(psutil.Process().children(recursive=True))
 
 
-def _kill_tree(pid: int, table: list[ProcessEntry]) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    _kill_all(_descendants(pid, table))
-
-
-def _kill_all(entries: list[ProcessEntry]) -> bool:
-    alive = [entry for entry in entries if not entry.is_zombie]
-    for entry in alive:
-        with suppress(ProcessLookupError):
-            os.kill(entry.pid, signal.SIGKILL)
-    return bool(alive)
-
-
-def _descendants(root: int, table: list[ProcessEntry]) -> list[ProcessEntry]:
-    children = [entry for entry in table if entry.parent == root]
-    return children + [
-        descendant for child in children for descendant in _descendants(child.pid, table)
-    ]
-
-
-def _process_table() -> list[ProcessEntry]:
-    numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    return [entry for pid in numbers if (entry := _read_entry(pid)) is not None]
-
-
-def _read_entry(pid: int) -> ProcessEntry | None:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    state, parent, _group, session, *_ = stat[stat.rindex(")") + 2 :].split()
-    return ProcessEntry(pid, int(parent), int(session), is_zombie=state in "ZX")
+def _kill_all(processes: list[psutil.Process]) -> bool:
+    was_alive = False
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                process.kill()
+                was_alive = True
+    return was_alive
 
 
 def job_environment(job_dir: Path) -> dict[str, str]:
@@ -204,9 +170,7 @@ def _living(written: bytes) -> int | None:
     started = rest.partition(" ")[0]
     if not number.isdecimal():
         return None
-    now = _start_of(int(number))
-    # Earlier versions wrote no start time.
-    return int(number) if now and started in ("", now) else None
+    return int(number) if started and started == _start_of(int(number)) else None
 
 
 def _start_of(process: int) -> str:
