@@ -92,7 +92,7 @@ PLACES: dict[str, dict[str, str]] = {
         "trinity/runtime/security/secret_files.py": (
             "SecretFiles.password SecretFiles.write_secret write_private"
         ),
-        "trinity/verl/rows_process.py": "_write main",
+        "trinity/verl/rows_process.py": "_write",
         "trinity/verl/written_rows.py": "write_rows",
     },
     "token": {
@@ -109,7 +109,7 @@ PLACES: dict[str, dict[str, str]] = {
         "trinity/run/local/gpu_claims.py": "GpuClaims._safe_folder GpuClaims._take",
         "trinity/studio/generator/document.py": "check_tree document_from_verl",
         "services/explorer/debug/engine.py": "_remove",
-        "services/explorer/debug/wire.py": "socket_folder",
+        "services/explorer/debug/client.py": "socket_folder",
     },
     "no file of a user's": {
         "trinity/runtime/process/box.py": (
@@ -195,6 +195,8 @@ LOOPS: dict[str, dict[str, str]] = {
         "services/explorer/user_process/calls.py": "CallChannel._requests_among_replies",
         "services/explorer/user_process/model.py": "_calling_loop",
         "trinity/rewards/awaiting.py": "_loop complete",
+        "trinity/rewards/math_grading.py": "GraderPool.grade GraderPool.stop_processes _loop",
+        "trinity/runtime/process/calls.py": "CallServer.accept",
         "trinity/runtime/rpc/health.py": "_ClosableHealthServicer.Watch",
         "trinity/runtime/folded_log.py": "FoldingHandler._start_timer",
         "trinity/runtime/nats.py": "connect",
@@ -220,8 +222,8 @@ LOOPS: dict[str, dict[str, str]] = {
         "services/buffer/tasksets/background_jobs.py": "BackgroundJobs.get_or_start",
         "services/buffer/tasksets/task_pipeline.py": "_copy _store read_rows",
         "services/buffer/workers/functions.py": "FunctionRunner._answer",
-        "services/explorer/debug/client.py": "EngineConnection.__aenter__",
-        "services/explorer/debug/engine.py": "_Connection._accept serve_models.connected",
+        "services/explorer/debug/client.py": "EngineConnection.__init__",
+        "services/explorer/debug/engine.py": "serve_models.connected",
         "services/explorer/debug/workflow.py": "_Trial.run",
         "services/explorer/delivery/outbox.py": "CommitDeadline.enforce_deadline",
         "services/explorer/engine/interface.py": (
@@ -230,7 +232,6 @@ LOOPS: dict[str, dict[str, str]] = {
         "services/explorer/engine/vllm.py": "VllmEngine._stream",
         "services/explorer/engine/weight_transfer.py": "WeightLoader._await_with_health_checks",
         "services/explorer/openai_api/handler.py": "EventStream.send_answer",
-        "services/explorer/rollout/isolated_workflows.py": "IsolatedSpec._run",
         "services/explorer/rollout/runner.py": (
             "AttemptRunner._once_begun DeadlineTasks.run_with_deadline"
         ),
@@ -239,9 +240,7 @@ LOOPS: dict[str, dict[str, str]] = {
             "StageScheduler._lease_loop StageScheduler._request_work_or_stop "
             "StageScheduler._start_assignment StageScheduler.run_stage"
         ),
-        "services/explorer/rollout/user_process_pool.py": (
-            "CallBatch._answer_to UserProcessPool.answer"
-        ),
+        "services/explorer/rollout/user_process_pool.py": "CallBatch.__init__",
         "services/explorer/rollout/user_processes.py": "UserProcess.read",
         "services/synchronizer/watching.py": "WatchStreams.stream",
     },

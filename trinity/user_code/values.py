@@ -62,7 +62,7 @@ class PartRef(Generic[ValueT]):
 
     def to_json(self) -> JsonObject:
         """Returns it for a line of JSON."""
-        return {"name": self.name, "module": self.module, "qualname": self.qualname}
+        return asdict(self)
 
     def resolve(self, registry: Registry[ValueT]) -> ValueT:
         """Returns the part, with users' files loaded.
@@ -130,10 +130,6 @@ class Failure:
             traceback=shown[-MAX_TRACEBACK_CHARACTERS:],
         )
 
-    def to_json(self) -> JsonObject:
-        """Returns it for a line of JSON."""
-        return asdict(self)
-
 
 def _sentence_of(error: BaseException) -> str:
     """Returns the exception and its message; a long message is cut, a file's lines are left out."""
@@ -148,11 +144,6 @@ class UserCodeFailed(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.sentence + failure.place)
         self.failure = failure
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "UserCodeFailed":
-        """Returns the error that `Failure.to_json` describes."""
-        return cls(Failure(**values))
 
 
 def text_of(error: BaseException) -> str:

@@ -53,6 +53,12 @@ class Generation:
     routed_experts: ArrayData | None = None
     """[tokens, layers, k]: experts plus 1 of the pass that drew each token, if the engine says."""
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Returns the answer that `dataclasses.asdict` has written."""
+        finish_reason = FinishReason(values["finish_reason"])
+        return cls(**{**_with_likeliest(values), "finish_reason": finish_reason})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
@@ -66,6 +72,11 @@ class Scores:
     logprobs: list[float]
     likeliest: Likeliest = field(default_factory=list)
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Returns the scores that `dataclasses.asdict` has written."""
+        return cls(**_with_likeliest(values))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationDelta:
@@ -74,6 +85,11 @@ class GenerationDelta:
     token_ids: list[int]
     logprobs: list[float]
     likeliest: Likeliest = field(default_factory=list)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Returns the tokens that `dataclasses.asdict` has written."""
+        return cls(**_with_likeliest(values))
 
 
 OnDelta = Callable[[GenerationDelta], None]
@@ -287,3 +303,14 @@ class AttemptCalls:
             call.close()
             raise AttemptOver
         return asyncio.run_coroutine_threadsafe(call, self._loop)
+
+
+def _with_likeliest(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values with the pairs that JSON has as lists."""
+    likeliest = [[tuple(token) for token in place] for place in values["likeliest"]]
+    return {**values, "likeliest": likeliest}
+
+
+def sampling_from_json(values: Mapping[str, Any]) -> SamplingParams:
+    """Returns the settings that `dataclasses.asdict` has written."""
+    return SamplingParams(**{**values, "stop": tuple(values["stop"])})

@@ -7,110 +7,74 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
-from services.explorer.debug.client import is_answering
-from services.explorer.debug.wire import (
-    MAX_LINE_BYTES,
-    Message,
-    encode,
-    error_to_json,
-    generation_to_json,
-    sampling_from_json,
-    socket_path,
-)
+from services.explorer.debug.client import is_answering, socket_path
 from services.explorer.engines import EngineManager, LoadedModel, LoadedStageModels, StartEngine
+from services.explorer.rollout.isolated_workflows import tokenizer_value
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 from trinity.runtime.presence import WaitRegistry
-from trinity.workflows.generation import ChatTokenizer, GenerationDelta, ReadsTemplate
+from trinity.runtime.process.calls import CallServer, Message, OnDelta
+from trinity.workflows.generation import (
+    ChatTokenizer,
+    GenerationDelta,
+    ReadsTemplate,
+    sampling_from_json,
+)
 
 CHECK_SECONDS = 1.0
+MAX_LINE_BYTES = 256 * 1024**2
 
 
-class _Connection:
-    """Answers the requests of one client, any number of them at a time."""
+async def _serve_client(
+    models: Sequence[LoadedModel], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Answers the calls of one client until it disconnects, then cancels the open ones."""
 
-    def __init__(self, models: Sequence[LoadedModel], writer: asyncio.StreamWriter) -> None:
-        self._models = models
-        self._writer = writer
-        self._open: dict[int, asyncio.Task[None]] = {}
+    def write(message: Mapping[str, object]) -> None:
+        if not writer.is_closing():
+            writer.write(json.dumps(message).encode() + b"\n")
 
-    async def serve(self, reader: asyncio.StreamReader) -> None:
-        """Reads requests until the client disconnects, then cancels its open calls."""
-        try:
-            while line := await reader.readline():
-                self._accept(json.loads(line))
-        except (ConnectionError, ValueError):
-            pass  # disconnected, or not our protocol
-        finally:
-            left = list(self._open.values())
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
-            self._writer.close()
+    calls = CallServer(partial(_value, models), write)
+    try:
+        while line := await reader.readline():
+            calls.accept(json.loads(line))
+    except (ConnectionError, ValueError):
+        pass  # disconnected, or not our protocol
+    finally:
+        await calls.close()
+        writer.close()
 
-    def _accept(self, request: Message) -> None:
-        number = int(request["id"])
-        if request["call"] == "cancel":
-            if number in self._open:
-                self._open[number].cancel()
-            return
-        task = asyncio.create_task(self._answer(number, request))
-        self._open[number] = task
-        task.add_done_callback(lambda _: self._open.pop(number, None))
 
-    async def _answer(self, number: int, request: Message) -> None:
-        try:
-            answer: Message = {"ok": await self._result(number, request)}
-        except Exception as error:  # the edge of a request: the client raises it
-            answer = error_to_json(error)
-        self._send({"id": number, **answer})
-        with contextlib.suppress(ConnectionError):
-            await self._writer.drain()
+async def _value(models: Sequence[LoadedModel], call: Message, send: OnDelta) -> object:
+    model = models[call["model"]]
+    match call["function"]:
+        case "generate":
+            streamed = partial(_send_delta, send) if call["streams"] else None
+            generation = await model.engine.generate(
+                call["prompt"],
+                sampling_from_json(call["sampling"]),
+                min_tokens=call["min_tokens"],
+                on_delta=streamed,
+            )
+            return asdict(generation)
+        case "score":
+            scored = await model.engine.score(call["tokens"], num_likeliest=call["num_likeliest"])
+            return asdict(scored)
+        case "check":
+            await model.engine.check()
+            return None
+        case "describe":
+            return _description(model.tokenizer)
+    return tokenizer_value(model.tokenizer, call)
 
-    async def _result(self, number: int, request: Message) -> object:
-        model = self._models[request["model"]]
-        engine, tokenizer = model.engine, model.tokenizer
-        match request["call"]:
-            case "generate":
-                generation = await engine.generate(
-                    request["prompt"],
-                    sampling_from_json(request["sampling"]),
-                    min_tokens=request["min_tokens"],
-                    on_delta=self._deltas(number) if request["streams"] else None,
-                )
-                return generation_to_json(generation)
-            case "score":
-                return asdict(
-                    await engine.score(request["tokens"], num_likeliest=request["num_likeliest"])
-                )
-            case "check":
-                await engine.check()
-                return None
-            case "encode_chat":
-                return asdict(tokenizer.encode_chat(request["messages"], request["tools"]))
-            case "encode":
-                return asdict(tokenizer.encode(request["text"]))
-            case "decode":
-                return tokenizer.decode(request["tokens"])
-            case "describe":
-                return [_description(each.tokenizer) for each in self._models]
-            case unknown:
-                raise UserError(f"the engine knows no call {unknown!r}: stop it and start it again")
 
-    def _deltas(self, number: int) -> "_DeltaSender":
-        return _DeltaSender(self, number)
-
-    def _send(self, message: Message) -> None:
-        if not self._writer.is_closing():
-            self._writer.write(encode(message))
-
-    def send_delta(self, number: int, delta: GenerationDelta) -> None:
-        """Sends the next tokens of an answer."""
-        self._send({"id": number, "delta": asdict(delta)})
+def _send_delta(send: OnDelta, delta: GenerationDelta) -> None:
+    send({"value": asdict(delta)})
 
 
 def _description(tokenizer: ChatTokenizer) -> Message:
@@ -121,28 +85,16 @@ def _description(tokenizer: ChatTokenizer) -> Message:
     }
 
 
-class _DeltaSender:
-    """Sends the deltas of one answer."""
-
-    def __init__(self, connection: _Connection, number: int) -> None:
-        self._connection = connection
-        self._number = number
-
-    def __call__(self, delta: GenerationDelta) -> None:
-        self._connection.send_delta(self._number, delta)
-
-
 async def serve_models(models: LoadedStageModels, path: Path, stop: asyncio.Event) -> None:
     """Answers at the socket until `stop` is set or an engine dies, and removes the socket.
 
     Raises: EngineDied.
     """
     served = (models.policy, *models.auxiliary)
-
     connections: set[asyncio.Task[None]] = set()
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(_Connection(served, writer).serve(reader))
+        task = asyncio.create_task(_serve_client(served, reader, writer))
         connections.add(task)
         task.add_done_callback(connections.discard)
 

@@ -19,8 +19,8 @@ from services.explorer.debug.client import (
     EngineConnection,
     RemoteEngine,
     is_answering,
+    socket_path,
 )
-from services.explorer.debug.wire import socket_path
 from services.explorer.engine.tokenizer import load_tokenizer
 from services.explorer.engines import LoadedModel, StageModel, stage_models
 from services.explorer.openai_api.server import AttemptApiServer
@@ -235,11 +235,11 @@ def _assignments(
 async def _opened(plan: StagePlan, path: Path) -> AsyncIterator[list[LoadedModel]]:
     """Yields the policy and the auxiliary models of the engine."""
     async with AsyncExitStack() as stack:
-        connection = await stack.enter_async_context(EngineConnection(path))
+        connection = await asyncio.to_thread(EngineConnection, path)
+        stack.push_async_callback(asyncio.to_thread, connection.close)
         models = []
         for number, model in enumerate(stage_models(plan)):
-            tokenizer = await asyncio.to_thread(DebugTokenizer, path, number)
-            stack.callback(tokenizer.close)
+            tokenizer = await asyncio.to_thread(DebugTokenizer, connection, number)
             loaded = await _loaded(model, RemoteEngine(connection, number), tokenizer)
             stack.push_async_callback(loaded.close_model)
             models.append(loaded)

@@ -1,18 +1,19 @@
 """Users' rewards and workflows in processes that can be killed; the models stay here."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
 
 from services.explorer.rollout.user_process_pool import UserCall, UserProcessPool
 from services.explorer.rollout.user_processes import UserProcess
 from trinity.errors import UserError
 from trinity.rewards.reward import RewardSource
 from trinity.rewards.score import BadReward
+from trinity.runtime.process.calls import CallServer, Message, OnDelta
 from trinity.types import Experience, JsonObject
 from trinity.user_code.values import (
+    Failure,
     PartRef,
     UserCodeFailed,
     encode_known,
@@ -20,13 +21,11 @@ from trinity.user_code.values import (
     experience_to_text,
     is_of_user,
 )
-from trinity.workflows.generation import GenerationDelta
-from trinity.workflows.model import ModelWrapper, OnIndexedDelta
-from trinity.workflows.task import Task, task_to_json
+from trinity.workflows.generation import ChatTokenizer, GenerationDelta
+from trinity.workflows.model import ModelWrapper
 
 USERS_PATTERN = "pattern"
 """An argument of built-in rewards with which a user's regular expression runs."""
-Message = dict[str, Any]
 
 
 def needs_process(source: RewardSource, args: JsonObject) -> bool:
@@ -103,17 +102,7 @@ def raise_failure(answer: Message) -> None:
         known = {BadReward.__name__: BadReward, UserError.__name__: UserError}
         if (kind := known.get(failure["kind"])) is not None:
             raise kind(failure["text"])
-        raise UserCodeFailed.from_json(failure)
-
-
-def workflow_request(workflow: PartRef[Any], task: Task, runs: Sequence[int]) -> Message:
-    """Returns the request to run a workflow; the reward and the models are added to it."""
-    return {
-        "kind": "workflow",
-        "workflow": workflow.to_json(),
-        "runs": list(runs),
-        "task": task_to_json(task),
-    }
+        raise UserCodeFailed(Failure(**failure))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -149,55 +138,40 @@ class IsolatedSpec:
 
     async def _run(self, process: UserProcess) -> Message:
         process.write({**self.request, "models": [_facts_of(model) for model in self.models]})
-        calls = ModelCalls(self.models, process.write)
-        open_calls: set[asyncio.Task[None]] = set()
+        calls = CallServer(ModelCalls(self.models).value, process.write)
         try:
             while "call" in (message := await process.read()):
-                task = asyncio.create_task(calls.answer(message))
-                open_calls.add(task)
-                task.add_done_callback(open_calls.discard)
+                calls.accept(message)
             return message
         finally:
-            for task in open_calls:
-                task.cancel()
-            if open_calls:
-                await asyncio.wait(open_calls)
+            await calls.close()
 
 
 class ModelCalls:
-    """Answers the calls of a workflow in a process: by the models here, in the order they came."""
+    """The values of a process's calls of the models here."""
 
-    def __init__(
-        self, models: Sequence[ModelWrapper], write: Callable[[Mapping[str, object]], None]
-    ) -> None:
+    def __init__(self, models: Sequence[ModelWrapper]) -> None:
         self._models = models
-        self._write = write
         self._sent: dict[int, tuple[int, Experience]] = {}
-        """Answers by their identity, with the keys by which the process knows them."""
+        """Answers by their identity, with their keys."""
 
-    async def answer(self, call: Message) -> None:
-        """Answers a call; an error is its answer, too."""
-        model, number = self._models[call["model"]], call["call"]
-        try:
-            value = await self._value(model, call)
-            self._write({"reply": number, "value": value})
-        except asyncio.CancelledError:
-            self._write({"reply": number, "is_over": True})
-        except Exception as error:  # the workflow decides what an error of its call means
-            self._write({"reply": number, "raised": type(error).__name__, "text": str(error)})
-
-    async def _value(self, model: ModelWrapper, call: Message) -> object:
+    async def value(self, call: Message, send: OnDelta) -> object:
+        """Returns the value of a call; `send` gets the parts of one that streams."""
+        model = self._models[call["model"]]
+        on_delta = partial(_send_delta, send) if call["streams"] else None
         match call["function"]:
             case "chat":
-                listen, tools = self._listener(call), call["tools"]
                 made = await model.chat_async(
-                    call["messages"], n=call["n"], tools=tools, on_delta=listen, **call["sampling"]
+                    call["messages"],
+                    n=call["n"],
+                    tools=call["tools"],
+                    on_delta=on_delta,
+                    **call["sampling"],
                 )
                 return self._experiences(made)
             case "generate":
-                listen = self._listener(call)
                 made = await model.generate_async(
-                    call["prompts"], n=call["n"], on_delta=listen, **call["sampling"]
+                    call["prompts"], n=call["n"], on_delta=on_delta, **call["sampling"]
                 )
                 return self._experiences(made)
             case "score":
@@ -206,37 +180,36 @@ class ModelCalls:
                 )
                 return [asdict(each) for each in scores]
             case "history":
-                return self._experiences(model.extract_experience_from_history(call["clear"]))
+                made = model.extract_experience_from_history(call["clear"])
+                return self._experiences(made, call["known"])
             case "keep_history":
                 model.keep_history()
                 return None
-        return _encoded(model, call)
+            case "encodes_to":
+                tools = bytes.fromhex(call["tools_sha256"])
+                return model.encodes_to(call["messages"], call["prompt"], tools)
+        return tokenizer_value(model.tokenizer, call)
 
-    def _listener(self, call: Message) -> OnIndexedDelta | None:
-        return partial(self._send_delta, call["call"]) if call["streams"] else None
+    def _experiences(
+        self, made: Sequence[Experience], known: Collection[int] = ()
+    ) -> list[Message]:
+        """Returns answers whole, or by the key alone when the process has them."""
+        return [self._experience(experience, known) for experience in made]
 
-    def _send_delta(self, number: int, index: int, delta: GenerationDelta) -> None:
-        self._write({"delta": number, "index": index, "value": asdict(delta)})
-
-    def _experiences(self, made: Sequence[Experience]) -> list[Message]:
-        return [self._experience(experience) for experience in made]
-
-    def _experience(self, experience: Experience) -> Message:
-        """Returns an answer whole, or by its key alone when the process has it."""
-        if (known := self._sent.get(id(experience))) is not None:
-            return {"key": known[0]}
-        key = len(self._sent)
-        self._sent[id(experience)] = key, experience
+    def _experience(self, experience: Experience, known: Collection[int]) -> Message:
+        key, _ = self._sent.setdefault(id(experience), (len(self._sent), experience))
+        if key in known:
+            return {"key": key}
         return {"key": key, "experience": experience_to_text(experience)}
 
 
-def _encoded(model: ModelWrapper, call: Message) -> object:
-    """Encodes or decodes with the model's tokenizer, as a process requested."""
-    tokenizer = model.tokenizer
+def _send_delta(send: OnDelta, index: int, delta: GenerationDelta) -> None:
+    send({"index": index, "value": asdict(delta)})
+
+
+def tokenizer_value(tokenizer: ChatTokenizer, call: Message) -> object:
+    """Returns the value of another process's call of a tokenizer."""
     match call["function"]:
-        case "encodes_to":
-            tools = bytes.fromhex(call["tools_sha256"])
-            return model.encodes_to(call["messages"], call["prompt"], tools)
         case "encode_chat":
             return asdict(tokenizer.encode_chat(call["messages"], call["tools"]))
         case "encode":

@@ -8,9 +8,7 @@ from services.explorer.engines import LoadedModel
 from services.explorer.rollout.isolated_workflows import (
     IsolatedReward,
     IsolatedSpec,
-    Message,
     needs_process,
-    workflow_request,
 )
 from services.explorer.rollout.part_use import PartUse
 from services.explorer.rollout.user_process_pool import UserProcessPool
@@ -25,6 +23,7 @@ from trinity.config.plan.parts import AuxiliaryModel, ResolvedSampling, Resolved
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
+from trinity.runtime.process.calls import Message
 from trinity.types import JsonObject, SamplingParams
 from trinity.user_code.columns import optional_column, row_reward
 from trinity.user_code.values import PartRef, is_of_user
@@ -37,7 +36,7 @@ from trinity.workflows.hosting import (
     preload_tensors,
 )
 from trinity.workflows.model import ModelWrapper
-from trinity.workflows.task import GenerationConfig, Task
+from trinity.workflows.task import GenerationConfig, Task, task_to_json
 from trinity.workflows.workflow import Workflow
 
 SEED_BITS = 63
@@ -212,7 +211,10 @@ class WorkflowFactory:
     ) -> Message:
         """Returns the request to run a workflow in a process, without its models."""
         return {
-            **workflow_request(PartRef.of(name, kind), task, [a.run for a in attempts]),
+            "kind": "workflow",
+            "workflow": PartRef.of(name, kind).to_json(),
+            "runs": [attempt.run for attempt in attempts],
+            "task": task_to_json(task),
             "reward": None if reward is None else reward.to_json(),
             "needs_reward": self._plan.algorithm.advantage_fn != "none",
         }

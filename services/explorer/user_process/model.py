@@ -6,17 +6,19 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from services.explorer.user_process.calls import CallChannel, Json, OnDelta, Reply
+from services.explorer.user_process.calls import CallChannel, Json
 from trinity.plugins import REWARDS, WORKFLOWS
-from trinity.types import Experience, JsonObject, SamplingParams
+from trinity.runtime.process.calls import OnDelta, OpenCalls, Reply
+from trinity.types import Experience, JsonObject
 from trinity.user_code.values import PartRef, experience_from_text, experience_to_text
 from trinity.workflows.generation import (
     AttemptCalls,
+    AttemptOver,
     GenerationDelta,
-    Likeliest,
     ModelLimits,
     Prompt,
     Scores,
+    sampling_from_json,
 )
 from trinity.workflows.hosting import (
     HostedRuns,
@@ -72,12 +74,11 @@ class RemoteTokenizer:
 class RemoteModel(ModelWrapper):
     """A model of the explorer's for the run of this process."""
 
-    def __init__(self, channel: CallChannel, place: int, facts: Json) -> None:
-        self._channel = channel
+    def __init__(self, explorer: OpenCalls, place: int, facts: Json) -> None:
+        self._explorer = explorer
         self._place = place
         self._limits = ModelLimits(**facts["limits"])
-        sampling = facts["sampling"]
-        self._sampling = SamplingParams(**{**sampling, "stop": tuple(sampling["stop"])})
+        self._sampling = sampling_from_json(facts["sampling"])
         self._version, self._incarnation = facts["weights"]
         self._name, self._model_path = facts["name"], facts["model_path"]
         self._state = {}
@@ -117,7 +118,7 @@ class RemoteModel(ModelWrapper):
         """Scores several sequences."""
         plain = [[int(token) for token in tokens] for tokens in sequences]
         found = self._ask_explorer("score", sequences=plain, num_likeliest=num_likeliest)
-        return [_scores(scores) for scores in await asyncio.wrap_future(found)]
+        return [Scores.from_json(scores) for scores in await asyncio.wrap_future(found)]
 
     def keep_history(self) -> None:
         """Records answers from now on."""
@@ -125,7 +126,8 @@ class RemoteModel(ModelWrapper):
 
     def extract_experience_from_history(self, clear_history: bool = True) -> list[Experience]:
         """Returns the answers to all calls of this run so far; those seen here are the same."""
-        made = self._ask_explorer("history", clear=clear_history).result()
+        known = list(self._known)
+        made = self._ask_explorer("history", clear=clear_history, known=known).result()
         return [self._answer(each) for each in made]
 
     def refuse_calls(self) -> None:
@@ -156,7 +158,7 @@ class RemoteModel(ModelWrapper):
         self, function: str, on_delta: OnIndexedDelta | None = None, **values: object
     ) -> Reply:
         self._calls.require_open()
-        return self._channel.call(function, _of_json(on_delta), model=self._place, **values)
+        return self._explorer.call(function, _of_json(on_delta), model=self._place, **values)
 
 
 def _of_json(on_delta: OnIndexedDelta | None) -> OnDelta | None:
@@ -164,19 +166,9 @@ def _of_json(on_delta: OnIndexedDelta | None) -> OnDelta | None:
         return None
 
     def heard(message: Json) -> None:
-        value = message["value"]
-        likeliest = _likeliest(value["likeliest"])
-        on_delta(message["index"], GenerationDelta(**{**value, "likeliest": likeliest}))
+        on_delta(message["index"], GenerationDelta.from_json(message["value"]))
 
     return heard
-
-
-def _scores(values: Json) -> Scores:
-    return Scores(logprobs=values["logprobs"], likeliest=_likeliest(values["likeliest"]))
-
-
-def _likeliest(values: list[list[list[float]]]) -> Likeliest:
-    return [[(int(token), float(logprob)) for token, logprob in place] for place in values]
 
 
 def load_workflow(reference: Json) -> None:
@@ -186,7 +178,8 @@ def load_workflow(reference: Json) -> None:
 
 def run_workflow(channel: CallChannel, request: Json) -> JsonObject:
     """Makes the runs of a request; returns their experiences by run."""
-    models = [RemoteModel(channel, place, facts) for place, facts in enumerate(request["models"])]
+    calls = channel.calls
+    models = [RemoteModel(calls, place, facts) for place, facts in enumerate(request["models"])]
     hosted = _hosted(_workflow(request["workflow"]), models, request)
     reward = hosted.inputs.reward
     try:
@@ -194,6 +187,7 @@ def run_workflow(channel: CallChannel, request: Json) -> JsonObject:
     finally:
         for model in models:
             model.refuse_calls()
+        calls.fail(AttemptOver())  # later lines about them would be taken for answers
     return {
         "made": {str(run): [experience_to_text(e) for e in made[run]] for run in made},
         "called_reward": None if reward is None else reward.was_called,

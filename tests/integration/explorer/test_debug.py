@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from services.explorer import engines
+from services.explorer.debug.client import socket_folder, socket_path
 from services.explorer.debug.engine import serve_models
-from services.explorer.debug.wire import socket_folder, socket_path
 from services.explorer.debug.workflow import TrialOptions, try_workflow
 from services.explorer.engines import EngineManager
 from tests.support.model_free.engine import CharacterTokenizer, start_hash_engine

@@ -71,6 +71,21 @@ class Errors(Workflow):
             made.reward, made.info = 1.0, {"error": str(error)}
             return [made]
 
+class GivesUp(Workflow):
+    """Calls that are given up while they are open take no later one with them."""
+    def run(self):
+        return asyncio.run(self.gives_up())
+    async def gives_up(self):
+        for _ in range(20):
+            asked = self.model.await_elsewhere(self.model.chat_async(ASKED))
+            waiting = asyncio.create_task(asked)
+            await asyncio.sleep(0.001)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        [made] = await self.model.await_elsewhere(self.model.chat_async(ASKED))
+        made.reward = 1.0
+        return [made]
+
 class Scored(Workflow):
     """Calls the taskset's reward itself."""
     def run(self):
@@ -241,6 +256,11 @@ async def test_a_process_makes_what_a_thread_makes(tmp_path: Path, workflow: str
     assert outside.experiences
     is_built = any(own.info.get(BUILT) for own in outside.experiences)
     assert is_built is (workflow == "isolated_rft.Built")
+
+
+async def test_a_workflow_may_give_calls_up(tmp_path: Path) -> None:
+    outcome = await ran(tmp_path, "isolated_flows.GivesUp")
+    assert (outcome.failure, len(outcome.experiences)) == ("", 1)
 
 
 async def longer(response: str, truth: str) -> float:
