@@ -20,7 +20,6 @@ from trinity.run.state import (
     MemberReport,
     Report,
     RunReport,
-    StageReport,
     WaitReport,
     WorkReport,
 )
@@ -87,15 +86,9 @@ def running_report(job_dir: Path, state: RunReport, waits: Iterable[WaitReport])
 
 
 def stopped_report(
-    job_dir: Path, label: str, stages: Iterable[StageReport], summary: RunSummary | None
+    job_dir: Path, experiment: ExperimentReport, summary: RunSummary | None
 ) -> StatusReport:
     """Returns the state of a run that has stopped; `summary` is that of its end, if it had one."""
-    experiment = ExperimentReport(
-        label=label,
-        state=summary.state if summary else "stopped",
-        reason=summary.reason if summary else "",
-        stages=tuple(stages),
-    )
     return StatusReport(
         job_dir=str(job_dir),
         is_running=False,

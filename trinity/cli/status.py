@@ -11,27 +11,24 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from trinity.api.v1 import buffer_pb2, query_pb2, query_pb2_grpc
-from trinity.cli.reports import StatusReport, running_report, stopped_report
+from trinity.cli.reports import running_report, stopped_report
 from trinity.errors import RunFailed
 from trinity.inspect.tables import population_lines, population_table
 from trinity.run.local.addresses import ServiceAddresses
 from trinity.run.monitors.factory import MONITOR_FOLDER
 from trinity.run.monitors.feed import MonitorOutage
-from trinity.run.progress.summary import FINISHED, RunSummary
 from trinity.run.runs import (
     ConfigOption,
     JobDirOption,
     OneJsonOption,
     RunArgument,
     find_job_dir,
-    last_summary,
-    newest_checkpoint_step,
     place_of,
-    read_outline,
     running_stack,
+    stopped_experiment,
     stopped_run_lines,
 )
-from trinity.run.state import RunReport, StageReport, WaitReport, WorkReport, ask_state
+from trinity.run.state import RunReport, WaitReport, WorkReport, ask_state
 from trinity.runtime.rpc.channel import open_channel
 from trinity.runtime.rpc.limits import CALL_SECONDS
 
@@ -52,7 +49,8 @@ def status(
     directory = find_job_dir(*place_of(run, config, job_dir))
     running = running_stack(directory)
     if running is None and as_json:
-        print(_stopped_report(directory).model_dump_json(indent=1))
+        report = stopped_report(directory, *stopped_experiment(directory))
+        print(report.model_dump_json(indent=1))
         return
     if running is None:
         for line in stopped_run_lines(directory):
@@ -76,27 +74,6 @@ def _no_answer(directory: Path, why: str | None) -> RunFailed:
         f"the run in {directory} does not answer: {why}; "
         f"`trinity why --job-dir {directory}` shows why"
     )
-
-
-def _stopped_report(job_dir: Path) -> StatusReport:
-    plan, summary = read_outline(job_dir), last_summary(job_dir)
-    states = _stage_states(summary) if summary else {}
-    stages = [
-        StageReport(
-            name=stage.name,
-            state=states.get(stage.name, "pending" if summary else "stopped"),
-            newest_checkpoint=newest_checkpoint_step(job_dir, stage.name),
-            total_train_steps=stage.total_train_steps,
-        )
-        for stage in plan.stages
-    ]
-    return stopped_report(job_dir, plan.label, stages, summary)
-
-
-def _stage_states(summary: RunSummary) -> dict[str, str]:
-    """Returns the states of the stages that were opened: all but the last one had ended."""
-    opened = [stage.name for stage in summary.stages if stage.steps or stage.seconds]
-    return dict.fromkeys(opened[:-1], FINISHED) | dict.fromkeys(opened[-1:], summary.state)
 
 
 async def _ask(at: ServiceAddresses) -> tuple[RunReport, Populations]:

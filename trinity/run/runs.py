@@ -20,6 +20,7 @@ from trinity.run.local.reaper import LOCK_FILE, lock_owner_pid, viewer_pid
 from trinity.run.local.run_file import RunningStack, read_running
 from trinity.run.progress.summary import FINISHED, RunSummary, read_summary
 from trinity.run.progress.view import Evaluation, failed_runs_text, shown_order
+from trinity.run.state import ExperimentReport, StageReport
 from trinity.weights.stored import model_lines
 
 _CHECKPOINT = re.compile(r"step-(\d+)-\d+")
@@ -85,6 +86,7 @@ class StageOutline(BaseModel):
 
     name: str
     total_train_steps: int | None = None
+    model_path: str | None = None
 
 
 class PlanOutline(BaseModel):
@@ -102,27 +104,52 @@ def last_summary(job_dir: Path) -> RunSummary | None:
     return read_summary(job_dir) if has_run(job_dir) else None
 
 
+def stopped_experiment(job_dir: Path) -> tuple[ExperimentReport, RunSummary | None]:
+    """Returns the state of a run that has stopped, and the summary of its end, if it had one.
+
+    Raises: UserError if its plan cannot be read.
+    """
+    plan, summary = read_outline(job_dir), last_summary(job_dir)
+    state, reason = (summary.state, summary.reason) if summary else ("stopped", "")
+    states = _stage_states(summary) if summary else {}
+    stages = tuple(
+        StageReport(
+            name=stage.name,
+            state=states.get(stage.name, "pending" if summary else "stopped"),
+            newest_checkpoint=newest_checkpoint_step(job_dir, stage.name),
+            total_train_steps=stage.total_train_steps,
+        )
+        for stage in plan.stages
+    )
+    return ExperimentReport(label=plan.label, state=state, reason=reason, stages=stages), summary
+
+
+def _stage_states(summary: RunSummary) -> dict[str, str]:
+    """Returns the states of the stages that were opened: all but the last one had ended."""
+    opened = [stage.name for stage in summary.stages if stage.steps or stage.seconds]
+    return dict.fromkeys(opened[:-1], FINISHED) | dict.fromkeys(opened[-1:], summary.state)
+
+
 def stopped_run_lines(job_dir: Path) -> Iterator[str]:
     """Yields the lines of `trinity status` for a run that was started and has stopped.
 
     Raises: UserError if its plan cannot be read.
     """
-    plan = read_outline(job_dir)
-    summary = last_summary(job_dir)
+    found, summary = stopped_experiment(job_dir)
     if summary is None:
-        yield f"{plan.label}  stopped: `trinity run` goes on with it"
+        yield f"{found.label}  stopped: `trinity run` goes on with it"
     elif summary.state == FINISHED:
-        yield f"{plan.label}  finished"
+        yield f"{found.label}  finished"
     else:
-        yield f"{plan.label}  failed: {summary.reason}; `trinity run` goes on with it"
-    for stage in plan.stages:
-        yield f"  {stage.name}  {_checkpoint(job_dir, stage)}"
+        yield f"{found.label}  failed: {summary.reason}; `trinity run` goes on with it"
+    for stage in found.stages:
+        yield f"  {stage.name}  {_checkpoint(stage)}"
     if summary is not None:
         for stage_summary in summary.stages:
             for change in stage_summary.changes:
                 yield f"  {stage_summary.name}  changed {change}"
         yield from result_lines(summary)
-    yield from model_lines(job_dir, [stage.name for stage in plan.stages])
+    yield from model_lines(job_dir, [stage.name for stage in found.stages])
     yield f"in {job_dir}; `trinity view` shows what it explored, `trinity log` what was logged"
 
 
@@ -138,12 +165,11 @@ def read_outline(job_dir: Path) -> PlanOutline:
         raise UserError(f"cannot read {path}, which says what was started: {error}") from error
 
 
-def _checkpoint(job_dir: Path, stage: StageOutline) -> str:
-    newest = newest_checkpoint_step(job_dir, stage.name)
-    if newest is None:
+def _checkpoint(stage: StageReport) -> str:
+    if stage.newest_checkpoint is None:
         return "no checkpoint yet"
     of = f" of {stage.total_train_steps}" if stage.total_train_steps else ""
-    return f"newest checkpoint: step {newest}{of}"
+    return f"newest checkpoint: step {stage.newest_checkpoint}{of}"
 
 
 def newest_checkpoint_step(job_dir: Path, stage: str) -> int | None:

@@ -77,12 +77,6 @@ def is_folded(message: ShownMessage) -> bool:
     return is_long and message.role not in (POLICY, RESPONSE)
 
 
-def preview_of(message: ShownMessage) -> str:
-    """Returns the beginning of a message in one line."""
-    line = " ".join(message.text[: 4 * PREVIEW_CHARS].split())
-    return line[:PREVIEW_CHARS] + ("…" if len(line) > PREVIEW_CHARS else "")
-
-
 def _turn_head(turn: ExperienceRow) -> str:
     return joined(
         [

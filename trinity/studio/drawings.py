@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 
 import streamlit as st
 
-from trinity.studio.conversation import ConversationTurn, is_folded, preview_of
+from trinity.studio.conversation import PREVIEW_CHARS, ConversationTurn, is_folded
 from trinity.studio.experiences import ShownMessage
 from trinity.studio.lanes import Lanes, ShownSpan
-from trinity.studio.plain_text import one_line, plain_text, seconds_text
+from trinity.studio.plain_text import beginning_of, one_line, plain_text, seconds_text
 from trinity.studio.tokens import ShownToken, TokenColor, TokenStrip
 from trinity.studio.widgets import component
 
@@ -88,7 +88,9 @@ def _message(message: ShownMessage) -> dict[str, object]:
         "role": one_line(message.role),
         "tokens": f"{message.num_tokens:,} tokens",
         "text": plain_text(message.text),
-        "preview": one_line(preview_of(message)) if is_folded(message) else "",
+        "preview": one_line(beginning_of(message.text, PREVIEW_CHARS))
+        if is_folded(message)
+        else "",
         "folded": is_folded(message),
     }
 

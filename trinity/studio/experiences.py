@@ -15,7 +15,7 @@ from trinity.inspect.tables import versions
 from trinity.runtime.rpc.errors import answer_of, translate_rpc_errors
 from trinity.runtime.rpc.limits import CALL_SECONDS
 from trinity.studio.connection import OpenRun
-from trinity.studio.history import cut_text
+from trinity.studio.plain_text import beginning_of, cut_text
 from trinity.types import Experience, IntArray, Pair, RoleSpan
 from trinity.types import Sequence as TokenSequence
 
@@ -88,8 +88,7 @@ class ExperienceRow:
     @property
     def preview(self) -> str:
         """The beginning of the response in one line."""
-        one_line = " ".join(self.response[: 4 * MAX_PREVIEW_CHARS].split())
-        return one_line[:MAX_PREVIEW_CHARS] + ("…" if len(one_line) > MAX_PREVIEW_CHARS else "")
+        return beginning_of(self.response, MAX_PREVIEW_CHARS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

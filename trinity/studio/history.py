@@ -14,6 +14,7 @@ from trinity.run.progress.view import (
     failed_runs_text,
     shown_order,
 )
+from trinity.studio.plain_text import cut_text
 
 MAX_STEPS = 20_000
 """Steps of a stage that are kept; older ones are thinned out."""
@@ -177,10 +178,3 @@ def _shown(sample: buffer_pb2.Sample) -> ShownSample:
         response=cut_text(sample.response, MAX_SAMPLE_CHARS),
         reward=sample.reward if sample.HasField("reward") else None,
     )
-
-
-def cut_text(text: str, max_chars: int) -> str:
-    """Returns the text, or its beginning and how much more there is."""
-    if len(text) <= max_chars:
-        return text
-    return f"{text[:max_chars]}\n[{len(text) - max_chars:,} more characters]"

@@ -25,6 +25,19 @@ def one_line(text: str) -> str:
     return plain_text(" ".join(text.split()))
 
 
+def cut_text(text: str, max_chars: int) -> str:
+    """Returns the text, or its beginning and how much more there is."""
+    if len(text) <= max_chars:
+        return text
+    return f"{text[:max_chars]}\n[{len(text) - max_chars:,} more characters]"
+
+
+def beginning_of(text: str, max_chars: int) -> str:
+    """Returns the beginning of a text in one line."""
+    line = " ".join(text[: 4 * max_chars].split())
+    return line[:max_chars] + ("…" if len(line) > max_chars else "")
+
+
 def number_text(value: float | None, digits: int = 2, *, is_signed: bool = False) -> str:
     """Formats a number; one that is missing is empty."""
     if value is None:

@@ -14,13 +14,7 @@ from trinity.run.local.addresses import stack_directory_of
 from trinity.run.local.reaper import lock_owner_pid, viewer_pid
 from trinity.run.local.run_file import read_running
 from trinity.run.progress.summary import FINISHED, RunSummary
-from trinity.run.runs import (
-    PlanOutline,
-    last_summary,
-    newest_checkpoint_step,
-    read_outline,
-    run_directories,
-)
+from trinity.run.runs import last_summary, run_directories, stopped_experiment
 from trinity.studio.highlight import Highlight, of_summary
 
 MAX_RUNS = 1_000
@@ -145,8 +139,8 @@ def describe_run(directory: Path) -> RunEntry:
     """Returns the entry of one run; a directory that cannot be read has its reason in it."""
     began = datetime.fromtimestamp(_began(directory), UTC)
     try:
-        outline = read_outline(directory)
-        state, summary = run_state(directory), last_summary(directory)
+        experiment, summary = stopped_experiment(directory)
+        state = run_state(directory)
     except (UserError, OSError) as error:
         return RunEntry(
             directory=directory,
@@ -155,35 +149,19 @@ def describe_run(directory: Path) -> RunEntry:
             began=began,
             reason=str(error),
         )
-    return _entry(directory, began, outline, state, summary)
-
-
-def _entry(
-    directory: Path,
-    began: datetime,
-    outline: PlanOutline,
-    state: RunDirectoryState,
-    summary: RunSummary | None,
-) -> RunEntry:
-    steps = {
-        stage.name: step
-        for stage in outline.stages
-        if (step := newest_checkpoint_step(directory, stage.name)) is not None
-    }
-    current = outline.stages[0]
-    for stage in outline.stages:
-        current = stage if stage.name in steps else current
+    trained = [stage for stage in experiment.stages if stage.newest_checkpoint is not None]
+    current = (trained or experiment.stages[:1])[-1]
     return RunEntry(
         directory=directory,
-        label=outline.label,
+        label=experiment.label,
         state=state,
         began=began,
         stage=current.name,
-        step=steps.get(current.name),
+        step=current.newest_checkpoint,
         total_steps=current.total_train_steps,
         highlight=of_summary(summary) if summary is not None else None,
         reward=_last_reward(summary),
-        reason=summary.reason if summary is not None and state is RunDirectoryState.FAILED else "",
+        reason=experiment.reason if state is RunDirectoryState.FAILED else "",
     )
 
 

@@ -16,6 +16,7 @@ from trinity.errors import RpcError, UserError
 from trinity.run.output import pluralize
 from trinity.runtime.json_values import JsonObject
 from trinity.studio.connection import OpenRun
+from trinity.studio.plain_text import cut_text
 from trinity.studio.system import answer_from
 
 FILE_KINDS = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet", "arrow")
@@ -176,10 +177,7 @@ def cell_text(row: JsonObject, key: str) -> str:
 
 def row_text(row: JsonObject) -> str:
     """Returns a whole row in lines; the beginning of one that is very long."""
-    text = json.dumps(row, ensure_ascii=False, indent=2)
-    if len(text) <= MAX_ROW_CHARS:
-        return text
-    return f"{text[:MAX_ROW_CHARS]}\n[{len(text) - MAX_ROW_CHARS:,} more characters]"
+    return cut_text(json.dumps(row, ensure_ascii=False, indent=2), MAX_ROW_CHARS)
 
 
 def result_text(name: str, done: SubmitResult) -> str:

@@ -6,7 +6,6 @@ the policy did not choose, have no values and stay out of every scale. The model
 from the plan, never fetched.
 """
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-from trinity.run.launch.resume import PLAN_FILE
+from trinity.errors import UserError
+from trinity.run.runs import read_outline
 from trinity.studio.experiences import NOT_RECORDED, TEMPLATE, WholeExperience
 from trinity.studio.plain_text import visible_text
 from trinity.types import Alignment, Experience, FloatArray
@@ -350,16 +350,9 @@ def model_of(job_dir: Path, stage: str) -> Path | None:
     files = sorted((job_dir / "stages" / stage / "model_files").glob(_TOKENIZER))
     for found in (*files, *published):
         return found.parent
-    model = _planned(job_dir, stage)
-    return model if model is not None and (model / _TOKENIZER).is_file() else None
-
-
-def _planned(job_dir: Path, stage: str) -> Path | None:
     try:
-        plan = json.loads((job_dir / PLAN_FILE).read_bytes())
-        for planned in plan["stages"]:
-            if planned["name"] == stage and isinstance(planned["model_path"], str):
-                return Path(planned["model_path"])
-    except (OSError, ValueError, KeyError, TypeError):
+        planned = {known.name: known.model_path for known in read_outline(job_dir).stages}
+    except UserError:
         return None
-    return None
+    model = planned.get(stage)
+    return Path(model) if model and (Path(model) / _TOKENIZER).is_file() else None

@@ -8,6 +8,8 @@ import pytest
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.run.launch import messages
+from trinity.run.state import MemberReport, WaitReport
+from trinity.runtime.members import MemberPhase
 
 
 class Lines:
@@ -18,7 +20,7 @@ class Lines:
         self.said.append(text)
 
 
-OTHER = pb.MEMBER_PHASE_WORKING
+PREPARING = MemberPhase.PREPARING
 
 
 class Synchronizer:
@@ -33,7 +35,8 @@ class Synchronizer:
             self.told_all.set()
             await asyncio.Event().wait()
         activity = self.left.pop(0)
-        phase = pb.MEMBER_PHASE_PREPARING if activity == "loading the model" else OTHER
+        is_loading = activity == "loading the model"
+        phase = pb.MEMBER_PHASE_PREPARING if is_loading else pb.MEMBER_PHASE_WORKING
         member = pb.Member(id="t", role=pb.ROLE_TRAINER, activity=activity, phase=phase)
         return pb.GetStatusResponse(members=[member])
 
@@ -53,11 +56,10 @@ async def test_loading_is_said_once_with_its_end(monkeypatch: pytest.MonkeyPatch
 def test_what_takes_long_is_said_again_ever_more_rarely() -> None:
     lines = Lines()
     preparations = messages.StartupReporter(lines)
-    engine = pb.Member(id="e", role=pb.ROLE_EXPLORER, activity="starting the engine")
-    engine.phase = pb.MEMBER_PHASE_PREPARING
+    engine = MemberReport(id="e", role="explorer", activity="starting the engine", phase=PREPARING)
     for second in range(41):
         preparations.observe_member(engine, second)
-    preparations.observe_member(pb.Member(id="e", role=pb.ROLE_EXPLORER, activity="exploring"), 45)
+    preparations.observe_member(MemberReport(id="e", role="explorer", activity="exploring"), 45)
     assert lines.said == [
         "explorer: starting the engine",
         "explorer: still starting the engine, after 5 s",
@@ -71,12 +73,20 @@ def test_what_takes_long_is_said_again_ever_more_rarely() -> None:
 def test_what_takes_long_is_said_with_what_it_waits_for() -> None:
     lines = Lines()
     preparations = messages.StartupReporter(lines)
-    wait = pb.Wait(waits_for="explorer host", reason="host 1 of the engine's 2 to join")
+    wait = WaitReport(
+        owner="explorer",
+        waits_for="explorer host",
+        reason="host 1 of the engine's 2 to join",
+        waited_seconds=0.0,
+    )
     for second in (0, 5):
-        engine = pb.Member(
-            id="e", role=pb.ROLE_EXPLORER, activity="starting the engine", waits=[wait]
+        engine = MemberReport(
+            id="e",
+            role="explorer",
+            activity="starting the engine",
+            phase=PREPARING,
+            waits=(wait,),
         )
-        engine.phase = pb.MEMBER_PHASE_PREPARING
         preparations.observe_member(engine, second)
     assert lines.said[1:] == [
         "explorer: still starting the engine, after 5 s, waiting for explorer host: host 1 of the "
@@ -89,8 +99,8 @@ def test_a_trainer_is_ready_when_all_of_its_preparations_are_over() -> None:
     preparations = messages.StartupReporter(lines)
     prepares = ("starting the ranks", "loading the model")
     for second, activity in enumerate(("waiting for a stage", *prepares, "training")):
-        phase = pb.MEMBER_PHASE_PREPARING if activity in prepares else OTHER
-        member = pb.Member(id="t", role=pb.ROLE_TRAINER, activity=activity, phase=phase)
+        phase = PREPARING if activity in prepares else MemberPhase.WORKING
+        member = MemberReport(id="t", role="trainer", activity=activity, phase=phase)
         preparations.observe_member(member, second)
     assert lines.said == [
         "trainer: starting the ranks",

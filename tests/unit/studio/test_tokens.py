@@ -18,11 +18,11 @@ from trinity.api.v1 import query_pb2
 from trinity.data.codec import experience_from_proto
 from trinity.errors import UserError
 from trinity.studio.conversation import (
+    PREVIEW_CHARS,
     ConversationTurn,
     conversation_line,
     conversation_turns,
     is_folded,
-    preview_of,
 )
 from trinity.studio.experiences import (
     MAX_CONDITIONS_CHARS,
@@ -34,6 +34,7 @@ from trinity.studio.experiences import (
     split_conditions,
 )
 from trinity.studio.pages import experiences
+from trinity.studio.plain_text import beginning_of
 from trinity.studio.tokens import (
     ADVANTAGES,
     LOG_RATIOS,
@@ -194,7 +195,7 @@ def test_signed_scales_have_their_middle_at_zero(value: float, level: int | None
 
 def test_the_tokenizer_is_the_runs_own_before_the_models_it_started_from(tmp_path: Path) -> None:
     model, own = tmp_path / "model", tmp_path / "stages/rft/model_files"
-    plan = {"stages": [{"name": "rft", "model_path": str(model)}]}
+    plan = {"label": "p/n", "stages": [{"name": "rft", "model_path": str(model)}]}
     assert model_of(tmp_path, "rft") is None
     (tmp_path / "config.json").write_text(json.dumps(plan))
     assert model_of(tmp_path, "rft") is None
@@ -283,7 +284,8 @@ def test_a_conversation_is_counted_in_turns_and_answers_of_tools() -> None:
 )
 def test_long_messages_are_folded_but_for_the_policys(message: ShownMessage, folded: bool) -> None:
     assert is_folded(message) == folded
-    assert len(preview_of(message)) <= 81 and "\n" not in preview_of(message)
+    beginning = beginning_of(message.text, PREVIEW_CHARS)
+    assert len(beginning) <= 81 and "\n" not in beginning
 
 
 def draw_conversation() -> None:

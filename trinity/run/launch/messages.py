@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import grpc
 
-from trinity.api.v1 import synchronizer_pb2, synchronizer_pb2_grpc
+from trinity.api.v1 import synchronizer_pb2_grpc
 from trinity.errors import RunFailed
 from trinity.run.diagnosis.diagnose import diagnose
 from trinity.run.diagnosis.gather import gather
@@ -18,11 +18,11 @@ from trinity.run.local.run_file import read_running
 from trinity.run.output import format_duration
 from trinity.run.progress.lines import LineSink
 from trinity.run.progress.view import RunView
+from trinity.run.state import MemberReport, ask_status, state_of
 from trinity.runtime.members import MemberPhase
-from trinity.runtime.rpc.limits import CALL_SECONDS
 
 POLL_SECONDS = 0.5
-ROLES = {synchronizer_pb2.ROLE_EXPLORER: "explorer", synchronizer_pb2.ROLE_TRAINER: "trainer"}
+ROLES = ("explorer", "trainer")
 REPEAT_SECONDS = 5.0
 """Time until the first repeated report; each later one takes twice as long."""
 DIAGNOSE_SECONDS = 2.0
@@ -49,15 +49,15 @@ class StartupReporter:
     _by_member: dict[str, MemberStartup] = field(default_factory=dict)
     _served: dict[str, str] = field(default_factory=dict)
 
-    def observe_member(self, member: synchronizer_pb2.Member, now: float) -> None:
+    def observe_member(self, member: MemberReport, now: float) -> None:
         """Reports that a member starts something, still does it, or is ready."""
-        role = ROLES.get(member.role)
-        if role is None:
+        role = member.role
+        if role not in ROLES:
             return
-        if member.phase != synchronizer_pb2.MEMBER_PHASE_PREPARING:
+        if member.phase != MemberPhase.PREPARING:
             if (over := self._by_member.pop(member.id, None)) is not None:
                 self.reporter.print_line(f"{role}: ready after {format_duration(now - over.since)}")
-            self._report_served(role, member)
+            self._report_served(member)
             return
         startup = self._by_member.setdefault(
             member.id, MemberStartup(activity="", since=now, next_report=now + REPEAT_SECONDS)
@@ -73,13 +73,12 @@ class StartupReporter:
                 f"{role}: still {member.activity}, after {format_duration(lasted)}{waits}"
             )
 
-    def _report_served(self, role: str, member: synchronizer_pb2.Member) -> None:
+    def _report_served(self, member: MemberReport) -> None:
         """Reports the address of a served model whenever it changes."""
-        if member.phase != synchronizer_pb2.MEMBER_PHASE_SERVING:
-            return
-        if self._served.get(member.id) != member.activity:
+        is_new = self._served.get(member.id) != member.activity
+        if member.phase == MemberPhase.SERVING and is_new:
             self._served[member.id] = member.activity
-            self.reporter.print_line(f"{role}: {member.activity}")
+            self.reporter.print_line(f"{member.role}: {member.activity}")
 
 
 async def report_startup(
@@ -89,13 +88,11 @@ async def report_startup(
     startup = StartupReporter(reporter)
     while True:
         try:
-            answer: synchronizer_pb2.GetStatusResponse = await synchronizer.GetStatus(
-                synchronizer_pb2.GetStatusRequest(), timeout=CALL_SECONDS
-            )
+            state = state_of(await ask_status(synchronizer))
         except grpc.aio.AioRpcError:
             pass  # a restart of the synchronizer, which others report
         else:
-            for member in answer.members:
+            for member in state.members or ():
                 startup.observe_member(member, time.monotonic())
         await asyncio.sleep(POLL_SECONDS)
 

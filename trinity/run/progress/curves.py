@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trinity.run.progress.view import Evaluation, RunView, StageProgressView, failed_runs_text
+from trinity.run.progress.view import (
+    Evaluation,
+    Metrics,
+    RunView,
+    StageProgressView,
+    failed_runs_text,
+)
 
 SMOOTHING = 9
 MAX_LABEL = 60
@@ -28,7 +34,7 @@ def draw_curves(view: RunView, path: Path, title: str) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    widths = [2 if stage.batches and _rewards(stage)[1] else 1 for stage in stages]
+    widths = [2 if _series(stage.batches, "reward/mean")[1] else 1 for stage in stages]
     figure, axes = pyplot.subplots(
         1, len(stages), figsize=(4 + 3.2 * sum(widths), 4), width_ratios=widths, squeeze=False
     )
@@ -53,22 +59,17 @@ def limits(values: Sequence[float]) -> tuple[float, float]:
     return min(-0.02, 1.05 * min(values)), max(1.02, 1.05 * max(values))
 
 
-def _rewards(stage: StageProgressView) -> tuple[list[int], list[float]]:
-    steps = [step for step in sorted(stage.batches) if "reward/mean" in stage.batches[step]]
-    return steps, [stage.batches[step]["reward/mean"] for step in steps]
-
-
-def _losses(stage: StageProgressView) -> tuple[list[int], list[float]]:
-    steps = [step for step in sorted(stage.steps) if "actor/loss" in stage.steps[step]]
-    return steps, [stage.steps[step]["actor/loss"] for step in steps]
+def _series(values: dict[int, Metrics], name: str) -> tuple[list[int], list[float]]:
+    steps = [step for step in sorted(values) if name in values[step]]
+    return steps, [values[step][name] for step in steps]
 
 
 def _draw_stage(axis: Any, stage: StageProgressView) -> None:
-    steps, rewards = _rewards(stage)
+    steps, rewards = _series(stage.batches, "reward/mean")
     if rewards:
         _draw_rewards(axis, stage, steps, rewards)
     else:
-        steps, losses = _losses(stage)
+        steps, losses = _series(stage.steps, "actor/loss")
         _draw_series(axis, steps, losses, "loss")
         axis.set_ylim(bottom=min(0, *losses) if losses else 0)
     _draw_changes(axis, stage)

@@ -27,6 +27,7 @@ BUSY = "Your other pages are being made: this one follows when it is loaded agai
 Params = ParamSpec("Params")
 ValueT = TypeVar("ValueT")
 READING = "The run's events are being read."
+MAX_PAGE = 100_000
 PAGE_ROWS = 50
 """Rows on one page of a table."""
 REFRESH_SECONDS = 2.0
@@ -285,10 +286,15 @@ def show_response(row: ExperienceRow, facts: Iterable[str]) -> None:
     show_long_text(row.response or NOT_RECORDED)
 
 
+def named_number(parameter: str, otherwise: int) -> int:
+    """Returns the number that the address gives for a parameter."""
+    text = st.query_params.get(parameter, "")
+    return int(text) if text.isdecimal() and len(text) < 12 else otherwise
+
+
 def page_number() -> int:
     """Returns the page that the address names, from 0."""
-    text = st.query_params.get(PAGE, "1")
-    return max(0, int(text) - 1) if text.isdecimal() and len(text) < 6 else 0
+    return max(0, min(named_number(PAGE, 1), MAX_PAGE) - 1)
 
 
 def rows_of_page(rows: Sequence[ValueT]) -> Sequence[ValueT]:

@@ -33,6 +33,7 @@ from trinity.studio.pages.common import (
     show_waiting,
     view_entry,
 )
+from trinity.studio.pages.runs import COLUMNS, entry_row
 from trinity.studio.plain_text import number_text
 from trinity.studio.runs import RunEntry
 from trinity.studio.widgets import Column, Row, show_problem, show_rows, show_table, show_text
@@ -46,14 +47,6 @@ CHARTS_A_ROW = 2
 TABLE_HEIGHT = 240
 HINT = "Choose runs in the table, at most four; choose one again to take it out."
 NOTHING_YET = "None of these runs has trained a step yet. Curves appear with the first one."
-RUN_COLUMNS = (
-    Column("Compared"),
-    Column("Run"),
-    Column("State", "state"),
-    Column("Stage"),
-    Column("Step", "number"),
-    Column("Best"),
-)
 NUMBER_COLUMNS = (
     Column("Run"),
     Column("Step", "number"),
@@ -101,8 +94,8 @@ def _choose(entries: Sequence[RunEntry]) -> list[RunEntry]:
     chosen = [name for name in dict.fromkeys(named) if name in by_address][:MAX_COMPARED]
     picked = show_table(
         "Runs to compare",
-        RUN_COLUMNS,
-        [entry_cells(entry, is_chosen=entry.address in chosen) for entry in entries],
+        (Column("Compared"), *COLUMNS),
+        [_marked(entry_row(entry), chosen) for entry in entries],
         key="compared-runs",
         empty="No run was started here yet.",
         selectable=True,
@@ -125,19 +118,9 @@ def toggle(chosen: Sequence[str], picked: str) -> list[str]:
     return [*chosen, picked] if len(chosen) < MAX_COMPARED else list(chosen)
 
 
-def entry_cells(entry: RunEntry, *, is_chosen: bool) -> Row:
-    """Converts a run to a row of the table."""
-    return Row(
-        id=entry.address,
-        cells=(
-            "✓" if is_chosen else "",
-            entry.label,
-            entry.state.value,
-            entry.stage,
-            "" if entry.step is None else f"{entry.step:,}",
-            entry.highlight.line if entry.highlight else "",
-        ),
-    )
+def _marked(row: Row, chosen: Sequence[str]) -> Row:
+    """Adds whether the row's run was chosen."""
+    return Row(id=row.id, cells=("✓" if row.id in chosen else "", *row.cells))
 
 
 def _chosen_axis() -> Axis:

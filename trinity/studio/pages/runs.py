@@ -66,7 +66,7 @@ def _list() -> None:
     picked = show_table(
         "Runs",
         COLUMNS,
-        [_row(entry) for entry in entries],
+        [entry_row(entry) for entry in entries],
         key="runs",
         empty=EMPTY,
         selectable=True,
@@ -128,7 +128,8 @@ def _go_to(page: str, address: str) -> None:
     )
 
 
-def _row(entry: RunEntry) -> Row:
+def entry_row(entry: RunEntry) -> Row:
+    """Converts a run to a row of the table."""
     total = f" / {entry.total_steps:,}" if entry.total_steps else ""
     found = entry.highlight
     return Row(

@@ -13,6 +13,7 @@ from trinity.studio.pages.common import (
     forget_parameters,
     go_to_experiences,
     keep_choice,
+    named_number,
     place_of,
     rows_of_page,
     show_stage,
@@ -96,9 +97,7 @@ def _show_step(context: StudioContext, viewed: ViewedRun, stage: query_pb2.Store
 def _chosen_step(stage: query_pb2.StoredStage) -> int:
     """Shows the choice of a step: the newest trained one at the beginning."""
     last = stage.recorded_step
-    text = st.query_params.get(STEP, "")
-    start = int(text) if text.isdecimal() and len(text) < 12 else stage.trained_step or last
-    start = max(1, min(start, last))
+    start = max(1, min(named_number(STEP, stage.trained_step or last), last))
     narrow, _ = st.columns([1, 3])
     step = narrow.number_input("Step", min_value=1, max_value=last, value=start, step=1)
     if step != start:

@@ -6,7 +6,7 @@ from trinity.client import SubmitResult, TasksetInfo
 from trinity.errors import TrinityError
 from trinity.studio.connection import require_open
 from trinity.studio.context import StudioContext, ViewedRun
-from trinity.studio.pages.common import forget_parameters, show_run
+from trinity.studio.pages.common import forget_parameters, named_number, show_run
 from trinity.studio.plain_text import joined
 from trinity.studio.tasksets import (
     FILE_KINDS,
@@ -139,8 +139,7 @@ def _show_taskset(context: StudioContext, viewed: ViewedRun, taskset: TasksetInf
     )
     if picked is not None:
         st.query_params[ROW] = picked
-    number = st.query_params.get(ROW, "")
-    place = int(number) - first if number.isdecimal() and len(number) < 13 else -1
+    place = named_number(ROW, -1) - first
     if 0 <= place < len(found.rows):
         show_text("The whole row")
         show_long_text(row_text(found.rows[place]))
@@ -149,13 +148,15 @@ def _show_taskset(context: StudioContext, viewed: ViewedRun, taskset: TasksetInf
 def _first_row(taskset: TasksetInfo) -> int:
     """Shows the choice of the first row."""
     last = max(0, taskset.num_rows - 1)
-    text = st.query_params.get(FIRST, "0")
-    start = min(int(text), last) if text.isdecimal() and len(text) < 13 else 0
     if taskset.num_rows <= ROWS_SHOWN:
         return 0
     narrow, _ = st.columns([1, 3])
     first = narrow.number_input(
-        "First row", min_value=0, max_value=last, value=start, step=ROWS_SHOWN
+        "First row",
+        min_value=0,
+        max_value=last,
+        value=min(named_number(FIRST, 0), last),
+        step=ROWS_SHOWN,
     )
     st.query_params[FIRST] = str(first)
     return int(first)
