@@ -58,6 +58,7 @@ from trinity.runtime import subjects
 from trinity.runtime.settings import ServiceSettings
 from trinity.runtime.telemetry import metrics, names
 from trinity.runtime.telemetry.metrics import Counter, Gauge, Histogram, ObservableGauge
+from trinity.studio.generator.fields import field_specs
 from trinity.types import JsonValue, SamplingParams
 from trinity.weights import manifest
 from trinity.workflows.generation import ModelLimits
@@ -198,13 +199,12 @@ METADATA = {
 }
 
 
-def statements(metadata: sa.MetaData) -> Iterator[str]:
-    """What makes the tables and indexes on PostgreSQL."""
+def statements(table: sa.Table) -> Iterator[str]:
+    """What makes the table and its indexes on PostgreSQL."""
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
-    for table in metadata.sorted_tables:
-        yield str(CreateTable(table).compile(dialect=dialect))
-        for index in sorted(table.indexes, key=lambda index: str(index.name)):
-            yield str(CreateIndex(index).compile(dialect=dialect))
+    yield str(CreateTable(table).compile(dialect=dialect))
+    for index in sorted(table.indexes, key=lambda index: str(index.name)):
+        yield str(CreateIndex(index).compile(dialect=dialect))
 
 
 FUNCTIONS: Mapping[str, plugins.Registry[Any]] = {
@@ -296,6 +296,11 @@ def encoded_experience() -> bytes:
 
 
 ALGORITHM_NAMES = tuple(ALGORITHM_TYPES.builtins)
+
+
+def form_fields() -> dict[str, str]:
+    """Names of the fields of Studio's form, with the keys that they set."""
+    return {name: spec.path for name, spec in field_specs().items()}
 
 
 def acting_keys() -> Iterator[str]:

@@ -213,8 +213,9 @@ def renderings(folder: Path) -> dict[str, Any]:
             done = trinity(
                 "deploy", "render", "-c", ADDITION, "-o", str(output), "--tag", "t1", *words
             )
-            held = dict(_files(output)) if output.exists() else {}
-            results[name] = {"exit code": done.code, "files": held}
+            results[name] = {"exit code": done.code}
+            held = _files(output) if output.exists() else ()
+            results |= {f"{name}: {path}": content for path, content in held}
     text = without_places(text_of(results), {"<tmp>": str(folder), "<version>": VERSION})
     text = text.replace(f'"subPath": "{str(ROOT)[1:]}/', '"subPath": "<root>/')
     told: dict[str, Any] = json.loads(text)

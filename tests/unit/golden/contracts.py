@@ -3,43 +3,70 @@
 import dataclasses
 import hashlib
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.unit.golden import adapters
 from tests.unit.golden.adapters import surroundings
 from tests.unit.golden.commands import without_texts
-from tests.unit.golden.outcomes import outcome, whole
+from tests.unit.golden.outcomes import outcome
 from tests.unit.source_names import ROOT, files
 
 _VARIABLE = re.compile(r"\bTRINITY_[A-Z][A-Z_]*[A-Z]\b")
 
 
 def database() -> dict[str, Any]:
-    """Tables and indexes of both schemas, as they are made."""
+    """Every table of both schemas with its indexes, as they are made."""
     return {
-        name: [[line.strip() for line in text.strip().splitlines()] for text in made]
-        for name, metadata in adapters.METADATA.items()
-        for made in [list(adapters.statements(metadata))]
+        f"{schema}.{table.name}": [
+            [line.strip() for line in statement.strip().splitlines()]
+            for statement in adapters.statements(table)
+        ]
+        for schema, metadata in adapters.METADATA.items()
+        for table in metadata.sorted_tables
     }
 
 
 def names() -> dict[str, Any]:
     """Names that users write: parts with their arguments, keys, and those of Trinity-RFT."""
     functions = {
-        kind: {name: adapters.arguments_of(path) for name, path in registry.builtins.items()}
+        f"{kind}: {name}": adapters.arguments_of(path)
         for kind, registry in adapters.FUNCTIONS.items()
+        for name, path in registry.builtins.items()
     }
-    classes = {kind: sorted(registry.builtins) for kind, registry in adapters.CLASSES.items()}
-    return {
-        **functions,
-        **classes,
-        "algorithms": {name: _choices(kind) for name, kind in adapters.algorithm_types()},
+    others = {
+        **{kind: registry.builtins for kind, registry in adapters.CLASSES.items()},
         "workflows that are absent": adapters.ABSENT_WORKFLOWS,
         "names of Trinity-RFT": adapters.RFT_NAMES,
         "names of Trinity-RFT with advice": adapters.RFT_NAMES_WITH_ADVICE,
-        "keys": dict(sorted(adapters.config_keys())),
     }
+    algorithms = {
+        f"algorithms: {name}": _choices(kind) for name, kind in adapters.algorithm_types()
+    }
+    keys = _by_section(dict(adapters.config_keys()), lambda key: key)
+    return {
+        **functions,
+        **{f"{kind}: {name}": "there" for kind, known in others.items() for name in known},
+        **algorithms,
+        **{f"keys: {section}": held for section, held in keys.items()},
+    }
+
+
+def form_fields() -> dict[str, Any]:
+    """Studio's fields with their keys: plug-ins and stored forms use these names."""
+    return _by_section(adapters.form_fields(), lambda name: adapters.form_fields()[name])
+
+
+def _by_section(
+    values: Mapping[str, str], key_of: Callable[[str], str]
+) -> dict[str, dict[str, str]]:
+    """The values by the first part of their key."""
+    sections: dict[str, dict[str, str]] = {}
+    for name, value in values.items():
+        section = re.split(r"[.\[]", key_of(name))[0]
+        sections.setdefault(section, {})[name] = value
+    return sections
 
 
 def _choices(kind: Any) -> dict[str, Any]:
@@ -57,30 +84,36 @@ def _plain(value: Any) -> Any:
 
 def telemetry() -> dict[str, Any]:
     """Metrics, spans, attributes, subjects, and the columns of monitors."""
-    return {
-        "metrics": {
-            metric.name: [metric.kind, metric.unit, list(getattr(metric, "bounds", None) or ())]
-            for metric in adapters.instrument_values()
-        },
-        "spans and attributes": sorted(adapters.telemetry_names()),
-        "subjects": list(adapters.SUBJECTS),
-        "monitors": list(adapters.monitor_points()),
+    metrics = {
+        f"metric {metric.name}": [
+            metric.kind,
+            metric.unit,
+            list(getattr(metric, "bounds", None) or ()),
+        ]
+        for metric in adapters.instrument_values()
     }
+    names = {f"span or attribute {name}": "there" for name in adapters.telemetry_names()}
+    others = {"subjects": list(adapters.SUBJECTS), "monitors": list(adapters.monitor_points())}
+    return {**metrics, **names, **others}
 
 
 def formats(folder: Path) -> dict[str, Any]:
     """Files of a run, settings of services, and bytes on the wire."""
-    settings = {
-        name: without_texts(kind.model_json_schema()) for name, kind in adapters.SETTINGS.items()
-    }
-    prefixes = {k: kind.model_config["env_prefix"] for k, kind in adapters.SETTINGS.items()}
     encoded = adapters.encoded_experience()
     return {
-        "files": {k: without_texts(v.model_json_schema()) for k, v in adapters.FILES.items()},
+        **{
+            f"file {name}": without_texts(kind.model_json_schema())
+            for name, kind in adapters.FILES.items()
+        },
+        **{
+            f"settings of {name}": [
+                kind.model_config["env_prefix"],
+                without_texts(kind.model_json_schema()),
+            ]
+            for name, kind in adapters.SETTINGS.items()
+        },
+        **{f"variable {name}": "there" for name in _variables()},
         "a manifest": adapters.sealed_manifest(folder / "weights").splitlines(),
-        "settings": settings,
-        "variables of settings": prefixes,
-        "variables": sorted(_variables()),
         "an experience": [len(encoded), hashlib.sha256(encoded).hexdigest()],
     }
 
@@ -98,4 +131,4 @@ def examples() -> dict[str, Any]:
         name for name in files() if name.startswith("examples/") and name[-5:] == ".yaml"
     )
     with surroundings(ROOT):
-        return {name: whole(outcome(ROOT / name)) for name in found}
+        return {name: outcome(ROOT / name) for name in found}

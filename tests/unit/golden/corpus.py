@@ -1,6 +1,10 @@
-"""Records sections of results as JSON files and says in what new results differ from them."""
+"""Records the results of sections, and names the cases whose results differ from the record.
 
-import difflib
+A case whose result is short is recorded as it is, and any other as a digest: its text is made on
+demand (`text_diff`).
+"""
+
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -9,12 +13,15 @@ from typing import Any
 
 from tests.unit.source_names import ROOT
 
-RECORDED = Path(__file__).parent / "recorded"
-MAX_LINES = 120
-HOW_TO_RECORD = (
-    "If the change is meant: python -m tests.unit.golden {section}, and read `git diff` of "
-    "tests/unit/golden/recorded."
-)
+RECORDED = Path(__file__).parent / "recorded.json"
+RECIPES = Path(__file__).parent / "recipes.json"
+MAX_READABLE = 160
+MAX_CASES = 40
+WHAT_TO_DO = """\
+To read the change: python -m tests.unit.golden --diff {section}
+If it is meant: python -m tests.unit.golden {section}"""
+
+Cases = Mapping[str, Any]
 
 
 def text_of(results: object) -> str:
@@ -22,40 +29,63 @@ def text_of(results: object) -> str:
     return json.dumps(results, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def record(section: str, results: object) -> Path:
-    """Write the results of a section; answers the file."""
-    file = RECORDED / f"{section}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text_of(results), encoding="utf-8")
-    return file
+def entry_of(result: object) -> Any:
+    """What is recorded of a case: its result, or a digest of one that is long."""
+    text = json.dumps(result, sort_keys=True, ensure_ascii=False)
+    if len(text) <= MAX_READABLE:
+        return json.loads(text)
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def recorded(section: str) -> Any:
-    """What was recorded of a section."""
-    return json.loads((RECORDED / f"{section}.json").read_text(encoding="utf-8"))
+def record(section: str, results: Cases) -> None:
+    """Write the entries of a section; others stay."""
+    kept = {**recorded(), section: {name: entry_of(result) for name, result in results.items()}}
+    sections = [f"{_json(name)}: {{\n{_lines(kept[name])}\n}}" for name in sorted(kept)]
+    RECORDED.write_text("{\n" + ",\n".join(sections) + "\n}\n", encoding="utf-8")
 
 
-def difference(section: str, before: object, after: object) -> str:
-    """A diff of recorded and new results, case by case; empty if there is none."""
-    old, new = text_of(before), text_of(after)
-    if old == new:
+def _lines(entries: Cases) -> str:
+    """A case a line, so that a review sees which have changed."""
+    return ",\n".join(f" {_json(name)}: {_json(entries[name])}" for name in sorted(entries))
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def recorded() -> dict[str, dict[str, Any]]:
+    """The entries of every section by case."""
+    return json.loads(RECORDED.read_text(encoding="utf-8")) if RECORDED.exists() else {}
+
+
+def record_recipes(recipes: list[Any]) -> None:
+    """Write the recipes of the mutations, one a line."""
+    RECIPES.write_text("[\n" + ",\n".join(map(_json, recipes)) + "\n]\n", encoding="utf-8")
+
+
+def recipes() -> list[Any]:
+    """The recipes of the mutations."""
+    return list(json.loads(RECIPES.read_text(encoding="utf-8")))
+
+
+def difference(section: str, before: Cases, results: Cases) -> str:
+    """The cases whose results are not those recorded; empty if there is none."""
+    after = {name: entry_of(result) for name, result in results.items()}
+    changed = [
+        f"  {name}: {_shown(before, name)} -> {_shown(after, name)}"
+        for name in sorted(before.keys() | after.keys())
+        if _shown(before, name) != _shown(after, name)
+    ]
+    if not changed:
         return ""
-    lines = list(_lines(before, after))
-    left_out = [f"... {len(lines) - MAX_LINES} more lines"] if len(lines) > MAX_LINES else []
-    how = HOW_TO_RECORD.format(section=section)
-    return "\n".join([f"`{section}` is not what was recorded:", *lines[:MAX_LINES], *left_out, how])
+    left_out = [f"  ... {len(changed) - MAX_CASES} more"] if len(changed) > MAX_CASES else []
+    head = f"`{section}` differs from the record in {len(changed)} of {len(after)} cases:"
+    todo = WHAT_TO_DO.format(section=section)
+    return "\n".join([head, *changed[:MAX_CASES], *left_out, todo])
 
 
-def _lines(before: object, after: object) -> list[str]:
-    if not isinstance(before, dict) or not isinstance(after, dict):
-        old, new = text_of(before).splitlines(), text_of(after).splitlines()
-        return list(difflib.unified_diff(old, new, "recorded", "now", n=1, lineterm=""))
-    lines = []
-    for name in sorted(before.keys() | after.keys()):
-        old, new = before.get(name, "(no such case)"), after.get(name, "(no such case)")
-        if text_of(old) != text_of(new):
-            lines += [f"=== {name}", *_lines([old], [new])]
-    return lines
+def _shown(entries: Cases, name: str) -> str:
+    return _json(entries[name]) if name in entries else "(no such case)"
 
 
 def without_places(text: str, places: Mapping[str, str]) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 
 from tests.unit.golden.adapters import ALGORITHM_NAMES, FUNCTIONS, acting_keys, surroundings
-from tests.unit.golden.outcomes import delta, outcome, whole
+from tests.unit.golden.corpus import recipes
+from tests.unit.golden.outcomes import outcome
 from tests.unit.source_names import ROOT
 
 BASES = Path(__file__).parent / "bases"
@@ -141,19 +142,18 @@ def _has(parent: Any, part: str | int) -> bool:
     return part in parent
 
 
-def changed_files(folder: Path, recipes: list[Recipe]) -> dict[str, Any]:
-    """What each recipe's file comes to, as a difference from its base."""
-    results: dict[str, Any] = {}
+def changed_files(folder: Path) -> dict[str, Any]:
+    """What each base and each recipe's file comes to, and how many of these are accepted."""
     with surroundings(ROOT):
         file = folder / "x.yaml"
         trees = bases()
-        outcomes = {name: _outcome(file, tree) for name, tree in trees.items()}
-        results |= {f"base {name}": whole(result) for name, result in outcomes.items()}
-        for number, recipe in enumerate(recipes):
-            base = recipe["base"]
-            result = _outcome(file, mutated(trees[base], recipe))
-            results[f"{number:03} {base}"] = delta(outcomes[base], result)
-    return results
+        made = {
+            f"{number:03} {recipe['base']}": _outcome(file, mutated(trees[recipe["base"]], recipe))
+            for number, recipe in enumerate(recipes())
+        }
+        whole = {f"base {name}": _outcome(file, tree) for name, tree in trees.items()}
+    accepted = sum("plan" in result for result in made.values())
+    return {**whole, **made, "counts": {"recipes": len(made), "accepted": accepted}}
 
 
 def _outcome(file: Path, tree: Any) -> dict[str, Any]:

@@ -5,18 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.golden import commands, contracts, http, mutations, yaml_files
-from tests.unit.golden.corpus import recorded
 
-RECIPES = "recipes"
-"""Recorded as well, and made again only if that is asked for."""
-
-SECTIONS: dict[str, Callable[[Path], Any]] = {
+SECTIONS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "database": lambda _: contracts.database(),
     "examples": lambda _: contracts.examples(),
     "exit_codes": commands.exit_codes,
+    "fields": lambda _: contracts.form_fields(),
     "formats": contracts.formats,
     "http": lambda _: http.answers(),
-    "mutations": lambda folder: mutations.changed_files(folder, recorded(RECIPES)),
+    "mutations": mutations.changed_files,
     "names": lambda _: contracts.names(),
     "options": lambda _: commands.options(),
     "outputs": commands.outputs,

@@ -321,12 +321,6 @@ def test_a_new_form_says_what_is_missing_and_not_where_it_was_written() -> None:
     assert "form.yaml" not in " ".join((*report.other_errors, *sum(report.errors.values(), ())))
 
 
-def test_the_name_of_a_field_never_means_another_key() -> None:
-    """Plug-ins and stored forms use these names: new keys come with names of their own."""
-    recorded = json.loads((Path(__file__).parent / "field_names.json").read_text())
-    assert {name: spec.path for name, spec in field_specs().items()} == recorded
-
-
 @pytest.mark.parametrize("path", example_files().values(), ids=example_files())
 def test_the_document_of_a_plan_plans_the_same(path: Path, tmp_path: Path) -> None:
     """Also of several stages, whose shared keys stand above them."""
