@@ -305,8 +305,8 @@ class TrainerSynchronizerClient:
         return [_from_proto(version) for version in self._announced()]
 
     def reported_versions(self) -> list[WeightsOnDisk]:
-        """Returns those of them that explorers have reported as damaged."""
-        return [_from_proto(version) for version in self._announced() if version.damage]
+        """Returns those of them that explorers have reported as damaged and that are needed."""
+        return damaged_versions(self._announced())
 
     def _announced(self) -> list[synchronizer_pb2.Version]:
         request = synchronizer_pb2.WatchExperimentRequest(experiment_id=self._key.experiment_id)
@@ -332,8 +332,7 @@ class TrainerSynchronizerClient:
         stream = self._stub.WatchExperiment(request, timeout=REPORT_STREAM_SECONDS)
         try:
             for answer in stream:
-                reported = [v for v in answer.versions if v.damage and v.stage == self._key.stage]
-                yield [_from_proto(version) for version in reported]
+                yield damaged_versions(v for v in answer.versions if v.stage == self._key.stage)
         except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise
@@ -394,6 +393,22 @@ class TrainerSynchronizerClient:
             offer=_offer(weights),
             copy=weights.copy,
         )
+
+
+def damaged_versions(announced: Iterable[synchronizer_pb2.Version]) -> list[WeightsOnDisk]:
+    """Returns the versions of a stage that are reported as damaged.
+
+    A version that a later incarnation has made again is left out: its weights suit every run.
+    """
+    versions = list(announced)
+    newest: dict[int, int] = {}
+    for version in versions:
+        newest[version.version] = max(version.incarnation, newest.get(version.version, 0))
+    return [
+        _from_proto(version)
+        for version in versions
+        if version.damage and version.incarnation == newest[version.version]
+    ]
 
 
 def _offer(weights: WeightsOnDisk) -> synchronizer_pb2.TransferOffer | None:

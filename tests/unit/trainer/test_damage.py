@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from services.trainer.clients import damaged_versions
 from services.trainer.types import WeightsOnDisk
 from tests.support.model_free.damage import FAULTS, flip_a_bit, lead_elsewhere
 from tests.support.model_free.model import write_model
+from trinity.api.v1 import synchronizer_pb2
 from trinity.weights.ledger import LedgerKey, WeightsLedger
 from trinity.weights.manifest import verify
 
@@ -231,3 +233,21 @@ def test_damaged_weights_are_handed_over_once(
     weights = store.write(tensors(), version=2, incarnation=1)
     flip_a_bit(weights.path)
     assert wait_for_damage(weights) == 1
+
+
+def announced(version: int, incarnation: int, damage: str = "") -> synchronizer_pb2.Version:
+    return synchronizer_pb2.Version(
+        stage="rft", version=version, incarnation=incarnation, damage=damage
+    )
+
+
+def test_a_version_that_a_later_incarnation_has_made_again_is_not_damaged() -> None:
+    """Else the wait for evaluations of the final version would make it again and again."""
+    before = [announced(7, 1, "torn"), announced(8, 1, "torn")]
+    assert [each.version for each in damaged_versions(before)] == [7, 8]
+    after = [*before, announced(8, 2)]
+    assert [(each.version, each.incarnation) for each in damaged_versions(after)] == [(7, 1)]
+    again = [*before, announced(8, 2, "torn")]
+    assert [(each.version, each.incarnation) for each in damaged_versions(again)] == [
+        *((7, 1), (8, 2))
+    ]
