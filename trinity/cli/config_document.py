@@ -81,14 +81,11 @@ def _sections() -> Iterator[str]:
             known = places.setdefault(key.section, [])
             known += [path] if path not in known else []
     for section, paths in places.items():
-        yield f"\n### {_heading(paths)}\n"
+        heading = ", ".join(f"`{path}`" if path else "At the top" for path in paths)
+        yield f"\n### {heading}\n"
         first = [key for key in _known() if key.section is section]
         at = [key for key in first if key.path.rpartition(".")[0] == paths[0]]
         yield from _table(_acting([key for key in at if key.status is KeyStatus.ACTS]))
-
-
-def _heading(paths: list[str]) -> str:
-    return ", ".join(f"`{path}`" if path else "At the top" for path in paths)
 
 
 def _acting(keys: list[ConfigKey]) -> Iterator[Row]:

@@ -70,7 +70,11 @@ def split_words(
     """
     given = list(words or ())
     if config is not None:
-        if doubled := [word for word in given if not is_override(word) and _is_file(word)]:
+        if doubled := [
+            word
+            for word in given
+            if not is_override(word) and Path(word).suffix in (".yaml", ".yml")
+        ]:
             single_file([config, *map(Path, doubled)], command)
         return config, given
     files = [Path(word) for word in given if not is_override(word)]
@@ -90,10 +94,6 @@ def refuse_ignored(beside: str, options: Mapping[str, object]) -> None:
     if given:
         verb = "have" if len(given) > 1 else "has"
         raise UserError(f"{' and '.join(given)} {verb} no effect beside {beside}: leave one out")
-
-
-def _is_file(word: str) -> bool:
-    return Path(word).suffix in (".yaml", ".yml")
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, JsonValue]:

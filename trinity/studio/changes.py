@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.errors import UserError
+from trinity.run.output import pluralize
 from trinity.runtime.rpc.errors import answer_of
 from trinity.studio.connection import OpenRun
 
@@ -112,7 +113,8 @@ async def _exclude(opened: OpenRun, key: buffer_pb2.StageKey, wish: Wish, is_dry
     done: query_pb2.ExcludeExperiencesResponse = await answer_of(
         opened.queries.ExcludeExperiences(request, timeout=CHANGE_SECONDS)
     )
-    said = f"{_number(done.num_excluded)} {_verb(is_dry_run, 'excluded from training')}."
+    what = pluralize(done.num_excluded, "experience")
+    said = f"{what} {_verb(is_dry_run, 'excluded from training')}."
     if done.num_batched:
         said += f" {done.num_batched:,} more in a batch stay there, and enter no further one."
     return said
@@ -125,7 +127,7 @@ async def _include(opened: OpenRun, key: buffer_pb2.StageKey, wish: Wish, is_dry
     done: query_pb2.IncludeExperiencesResponse = await answer_of(
         opened.queries.IncludeExperiences(request, timeout=CHANGE_SECONDS)
     )
-    said = f"{_number(done.num_included)} {_verb(is_dry_run, 'included again')}."
+    said = f"{pluralize(done.num_included, 'experience')} {_verb(is_dry_run, 'included again')}."
     if done.num_too_late:
         said += (
             f" {done.num_too_late:,} more stay excluded: their groups were shaped without them, "
@@ -141,12 +143,10 @@ async def _delete(opened: OpenRun, key: buffer_pb2.StageKey, wish: Wish, is_dry_
     done: query_pb2.DeleteExperiencesResponse = await answer_of(
         opened.queries.DeleteExperiences(request, timeout=CHANGE_SECONDS)
     )
-    said = f"The content of {_number(done.num_deleted)} {_verb(is_dry_run, 'deleted')}"
+    said = (
+        f"The content of {pluralize(done.num_deleted, 'experience')} {_verb(is_dry_run, 'deleted')}"
+    )
     return f"{said} for good." if is_dry_run else f"{said}, {done.num_bytes:,} bytes."
-
-
-def _number(count: int) -> str:
-    return "1 experience" if count == 1 else f"{count:,} experiences"
 
 
 def _verb(is_dry_run: bool, participle: str) -> str:

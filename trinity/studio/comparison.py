@@ -15,7 +15,6 @@ from trinity.studio.connection import OpenRun, experiment_of
 from trinity.studio.curves import (
     GROUPS,
     WIDE_LABEL,
-    CurveGroup,
     curves_chart,
     measured_chart,
 )
@@ -89,16 +88,14 @@ def compared_charts(
     yield from _evaluation_charts(stages)
     for group in GROUPS:
         curves = {
-            stage.label: stage.points(stage.history.curve(_first_name(stage.history, group)), axis)
+            stage.label: stage.points(
+                next(filter(None, map(stage.history.curve, group.names)), {}), axis
+            )
             for stage in stages
         }
         if any(curves.values()):
             x = "step" if axis is Axis.STEPS else "hours"
             yield group.title, curves_chart(curves, x=x, y=group.unit)
-
-
-def _first_name(history: StageHistory, group: CurveGroup) -> str:
-    return next((name for name in group.names if history.curve(name)), "")
 
 
 def _evaluation_charts(stages: Sequence[ComparedStage]) -> Iterator[tuple[str, JsonObject]]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from trinity.run.output import pluralize
 from trinity.studio.experiences import (
     NOT_RECORDED,
     POLICY,
@@ -62,7 +63,7 @@ def conversation_line(turns: Sequence[ConversationTurn]) -> str:
     num_calls = sum(message.role == TOOL for turn in turns for message in turn.messages)
     return joined(
         [
-            "1 turn" if len(turns) == 1 else f"{len(turns):,} turns",
+            pluralize(len(turns), "turn"),
             "1 answer of a tool" if num_calls == 1 else "",
             f"{num_calls:,} answers of tools" if num_calls > 1 else "",
         ]

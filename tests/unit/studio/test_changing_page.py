@@ -23,22 +23,21 @@ from trinity.runtime.security.credentials import PLAINTEXT
 from trinity.studio.changes import NOT_ALLOWED
 from trinity.studio.connection import OpenRun, Phase, ServiceConnection, System
 from trinity.studio.context import StudioContext, StudioOptions, ViewedRun, set_context
+from trinity.studio.pages.common import StagePage
 
 SCRIPT = """
 from tests.unit.studio import test_changing_page as test
 from trinity.studio.context import studio_context
 from trinity.studio.pages.changing import show_changes
 
-show_changes(studio_context(), test.viewed[0], test.KEY, test.chosen[0], test.conditions)
+show_changes(test.a_page(studio_context()), test.chosen[0], test.conditions)
 """
 EXPERIENCES = """
 from tests.unit.studio import test_changing_page as test
-from trinity.api.v1 import query_pb2
 from trinity.studio.context import studio_context
 from trinity.studio.pages import experiences
 
-stage = query_pb2.StoredStage(key=test.KEY)
-experiences._show_stored(studio_context(), test.viewed[0], stage)
+experiences._show_stored(test.a_page(studio_context()))
 """
 EXPERIMENT = "6d1c7d0e-98a9-4dc5-93a3-0f2f5b5d0f11"
 KEY = buffer_pb2.StageKey(tenant="default", experiment_id=EXPERIMENT, stage="rft")
@@ -46,6 +45,10 @@ ONE, OTHER = (f"0f4a1f6e-6a4b-5d0e-9a53-6d6e7e1d3a1{digit}" for digit in "01")
 viewed: list[ViewedRun] = []
 chosen: list[str] = []
 conditions: list[str] = []
+
+
+def a_page(context: StudioContext) -> StagePage:
+    return StagePage(context=context, viewed=viewed[0], stage=query_pb2.StoredStage(key=KEY))
 
 
 @dataclass

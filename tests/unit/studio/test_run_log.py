@@ -86,10 +86,12 @@ from pathlib import Path
 from tests.unit.studio import test_run_log as test
 from trinity.studio.connection import RunConnection
 from trinity.studio.context import StudioContext, StudioOptions, ViewedRun
+from trinity.studio.pages.common import RunPage
 from trinity.studio.pages.run_log import show_logs
 
 context = StudioContext(StudioOptions(places=()), visitor_now=lambda: test.visitor[0])
-show_logs(context, ViewedRun(connection=RunConnection(test.shown_job[0])))
+viewed = ViewedRun(connection=RunConnection(test.shown_job[0]))
+show_logs(RunPage(context=context, viewed=viewed))
 context.close()
 """
 shown_job: list[Path] = []

@@ -10,7 +10,7 @@ from tests.unit.studio.fake_run import KEY, FakeStudio, said, stored_stage
 from tests.unit.studio.test_runs import a_run
 from trinity.api.v1 import experience_pb2, query_pb2
 from trinity.errors import Unavailable
-from trinity.studio.pages import evaluations, tasks
+from trinity.studio.pages import common, tasks
 
 HOSTILE = "<script>alert(1)</script> [x](http://evil) ![](http://evil/i.png) \u202e"
 
@@ -36,8 +36,7 @@ def rows_of(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[str, ...]]]
         del columns
         shown[name] = [row.cells for row in rows]  # type: ignore[attr-defined]
 
-    for page in (tasks, evaluations):
-        monkeypatch.setattr(page, "show_table", show_table)
+    monkeypatch.setattr(common, "show_table", show_table)
     return shown
 
 

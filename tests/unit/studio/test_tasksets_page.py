@@ -23,6 +23,7 @@ from trinity.studio import tasksets as logic
 from trinity.studio import widgets
 from trinity.studio.connection import OpenRun, System
 from trinity.studio.context import StudioOptions
+from trinity.studio.pages import common
 from trinity.studio.pages import tasksets as page
 from trinity.studio.tasksets import (
     MAX_CELL_CHARS,
@@ -239,7 +240,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[str, ...]]]:
         del columns
         shown[name] = [row.cells for row in rows]
 
-    monkeypatch.setattr(page, "show_table", show_table)
+    monkeypatch.setattr(common, "show_table", show_table)
     monkeypatch.setattr(widgets, "show_table", show_table)
     return shown
 

@@ -169,7 +169,7 @@ def test_the_page_says_how_far_a_search_for_a_text_went(
 ) -> None:
     shown: list[list[str]] = []
     monkeypatch.setattr(
-        "trinity.studio.pages.experiences.show_table",
+        "trinity.studio.pages.common.show_table",
         lambda *args, **_: shown.append([row.id for row in args[2]]),
     )
     count = query_pb2.StateCount(state="EXPERIENCE_STATE_READY", count=TOTAL)

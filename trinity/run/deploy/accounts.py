@@ -48,7 +48,8 @@ async def set_up(settings: AccountSettings, stop: asyncio.Event) -> None:
         ) as connection:
             await set_up_roles(connection, passwords)
         async with await psycopg.AsyncConnection.connect(
-            libpq_dsn(_in_database(admin)), autocommit=True
+            libpq_dsn(urllib.parse.urlsplit(admin)._replace(path=f"/{DATABASE}").geturl()),
+            autocommit=True,
         ) as connection:
             await set_up_schemas(connection)
     except psycopg.errors.InsufficientPrivilege as error:
@@ -79,10 +80,6 @@ def passwords_of(dsns: Mapping[str, str]) -> dict[str, str]:
             raise UserError(f"{variable} holds no password: give {role} one")
         passwords[role] = urllib.parse.unquote(parts.password)
     return passwords
-
-
-def _in_database(dsn: str) -> str:
-    return urllib.parse.urlsplit(dsn)._replace(path=f"/{DATABASE}").geturl()
 
 
 def main() -> int:

@@ -95,7 +95,10 @@ def _patch(deployment: ExperimentDeployment, name: str, overlay: Overlay) -> Jso
         {"name": key, "value": value} for key, value in deployment.environment(name).items()
     ]
     if name == "explorer":
-        environment += [_of_secret(variable) for variable in deployment.model_variables]
+        environment += [
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": MODELS, "key": name}}}
+            for name in deployment.model_variables
+        ]
     if name == "trainer" and deployment.trainer_hosts > 1:
         environment += _gang_variables("trainer", "GANG", deployment.trainer_hosts)
     if name == "explorer" and deployment.explorer_hosts > 1:
@@ -110,10 +113,6 @@ def _patch(deployment: ExperimentDeployment, name: str, overlay: Overlay) -> Jso
     version, kind = KINDS[name]
     template: JsonValue = {"template": {"spec": spec}}
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": template}
-
-
-def _of_secret(variable: str) -> JsonValue:
-    return {"name": variable, "valueFrom": {"secretKeyRef": {"name": MODELS, "key": variable}}}
 
 
 def _mount(position: int, folder: MountedFolder, overlay: Overlay) -> JsonValue:

@@ -130,7 +130,8 @@ def _service(
         log_file=around.log_dir / f"{name}.log",
         env={
             **_thread_limit(),
-            **_quiet_core(),
+            # gRPC's core logs every malformed header block that anyone sends.
+            "GRPC_VERBOSITY": os.environ.get("GRPC_VERBOSITY", "NONE"),
             **others,
             **around.environment.get(name, {}),
             **{f"{prefix}{key}": value for key, value in settings.items()},
@@ -169,8 +170,3 @@ def _thread_limit() -> dict[str, str]:
     if _GPU_DEVICES.exists() or "OMP_NUM_THREADS" in os.environ:
         return {}
     return {"OMP_NUM_THREADS": "1"}
-
-
-def _quiet_core() -> dict[str, str]:
-    """Silences gRPC's core, which logs every malformed header block that anyone sends."""
-    return {"GRPC_VERBOSITY": os.environ.get("GRPC_VERBOSITY", "NONE")}

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from trinity.api.v1 import buffer_pb2, query_pb2
+from trinity.api.v1 import query_pb2
 from trinity.errors import TrinityError
 from trinity.inspect.conditions import parse_conditions
 from trinity.studio.changes import (
@@ -13,8 +13,7 @@ from trinity.studio.changes import (
     make_change,
     wish_of,
 )
-from trinity.studio.connection import require_open
-from trinity.studio.context import StudioContext, ViewedRun
+from trinity.studio.pages.common import StagePage
 from trinity.studio.widgets import show_box, show_problem
 
 ACTS = tuple(Act)
@@ -24,25 +23,19 @@ ASKED_KEY = "_change_asked"
 DONE_KEY = "_change_done"
 
 
-def show_changes(
-    context: StudioContext,
-    viewed: ViewedRun,
-    key: buffer_pb2.StageKey,
-    experience_id: str,
-    conditions: list[str],
-) -> None:
+def show_changes(page: StagePage, experience_id: str, conditions: list[str]) -> None:
     """Shows the form, and below it the question whether that is really meant."""
     if done := st.session_state.pop(DONE_KEY, None):
         show_box("good", done)
-    asked = _form(key, experience_id, conditions)
+    asked = _form(page.name, experience_id, conditions)
     if asked is not None:
-        _ask_again(context, viewed, key, asked, experience_id)
-    _second_question(context, viewed, key, experience_id)
+        _ask_again(page, asked, experience_id)
+    _second_question(page, experience_id)
 
 
-def _form(key: buffer_pb2.StageKey, experience_id: str, conditions: list[str]) -> Wish | None:
+def _form(stage: str, experience_id: str, conditions: list[str]) -> Wish | None:
     """Returns the wish that was sent just now."""
-    with st.form(f"change-{key.stage}", border=False):
+    with st.form(f"change-{stage}", border=False):
         act: Act = st.selectbox("What", ACTS, format_func=str)
         whose = st.selectbox("Which", (THIS_ONE, ALL_FOUND) if conditions else (THIS_ONE,))
         reward = st.number_input("Reward", value=None, format="%g")
@@ -60,28 +53,20 @@ def _form(key: buffer_pb2.StageKey, experience_id: str, conditions: list[str]) -
         return None
 
 
-def _ask_again(
-    context: StudioContext,
-    viewed: ViewedRun,
-    key: buffer_pb2.StageKey,
-    wish: Wish,
-    experience_id: str,
-) -> None:
+def _ask_again(page: StagePage, wish: Wish, experience_id: str) -> None:
     try:
-        would = _change(context, viewed, key, wish, is_dry_run=True)
+        would = _change(page, wish, is_dry_run=True)
     except (TrinityError, TimeoutError) as error:
         st.session_state.pop(ASKED_KEY, None)
         show_problem(error)
         return
-    st.session_state[ASKED_KEY] = (key.SerializeToString(), experience_id, wish, would)
+    st.session_state[ASKED_KEY] = ((*page.identity, experience_id), wish, would)
 
 
-def _second_question(
-    context: StudioContext, viewed: ViewedRun, key: buffer_pb2.StageKey, experience_id: str
-) -> None:
+def _second_question(page: StagePage, experience_id: str) -> None:
     """Asks for confirmation; drops a request that was made at another experience."""
-    stage, asked_at, wish, would = st.session_state.get(ASKED_KEY, (b"", "", None, ""))
-    if wish is None or (stage, asked_at) != (key.SerializeToString(), experience_id):
+    place, wish, would = st.session_state.get(ASKED_KEY, ((), None, ""))
+    if wish is None or place != (*page.identity, experience_id):
         st.session_state.pop(ASKED_KEY, None)
         return
     show_box("warning", f"Really? {would}\nReason: {wish.reason}")
@@ -91,27 +76,17 @@ def _second_question(
         st.rerun()
     if yes.button("Yes, do it", width="stretch"):
         st.session_state.pop(ASKED_KEY, None)
-        _do(context, viewed, key, wish)
+        try:
+            st.session_state[DONE_KEY] = _change(page, wish, is_dry_run=False)
+        except (TrinityError, TimeoutError) as error:
+            show_problem(error)
+            return
+        st.rerun()
 
 
-def _do(context: StudioContext, viewed: ViewedRun, key: buffer_pb2.StageKey, wish: Wish) -> None:
-    try:
-        done = _change(context, viewed, key, wish, is_dry_run=False)
-    except (TrinityError, TimeoutError) as error:
-        show_problem(error)
-        return
-    st.session_state[DONE_KEY] = done
-    st.rerun()
-
-
-def _change(
-    context: StudioContext,
-    viewed: ViewedRun,
-    key: buffer_pb2.StageKey,
-    wish: Wish,
-    *,
-    is_dry_run: bool,
-) -> str:
-    services, allows_changes = require_open(viewed.connection), context.options.allows_changes
-    work = make_change(services, key, wish, is_dry_run=is_dry_run, allows_changes=allows_changes)
-    return context.wait_for(work, CHANGE_SECONDS)
+def _change(page: StagePage, wish: Wish, *, is_dry_run: bool) -> str:
+    allows_changes = page.context.options.allows_changes
+    work = make_change(
+        page.services, page.key, wish, is_dry_run=is_dry_run, allows_changes=allows_changes
+    )
+    return page.wait_for(work, CHANGE_SECONDS)

@@ -1,21 +1,35 @@
 """Parts that several pages share: the chosen run, its head, and waiting until it is open."""
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import streamlit as st
 
-from trinity.api.v1 import query_pb2
+from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.errors import TrinityError
-from trinity.studio.connection import Phase, require_open, stages_of
-from trinity.studio.context import StudioContext, ViewedRun, studio_context
+from trinity.studio.connection import OpenRun, Phase, require_open, stages_of
+from trinity.studio.context import (
+    ANSWER_SECONDS,
+    StudioContext,
+    ViewedRun,
+    studio_context,
+)
 from trinity.studio.experiences import NOT_RECORDED, ExperienceRow
 from trinity.studio.plain_text import joined, plain_text
 from trinity.studio.runs import RunEntry, describe_run, find_runs, list_runs
 from trinity.studio.system import describe_experiment, is_experiment_id, list_experiments
-from trinity.studio.widgets import show_box, show_long_text, show_problem, show_text
+from trinity.studio.widgets import (
+    Column,
+    Row,
+    show_box,
+    show_long_text,
+    show_problem,
+    show_table,
+    show_text,
+)
 
 RUN = "run"
 """Parameter of the address: the directory of the run."""
@@ -74,25 +88,72 @@ def named_run() -> str | None:
     return st.query_params.get(RUN) or before
 
 
-def show_run(
-    draw: Callable[[StudioContext, ViewedRun], None], *, with_history: bool = False
-) -> tuple[StudioContext, ViewedRun] | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPage:
+    """A page about one run, as its parts get it."""
+
+    context: StudioContext
+    viewed: ViewedRun
+
+    @property
+    def services(self) -> OpenRun:
+        """The services of the run; raises UserError with the reason why they are not open."""
+        return require_open(self.viewed.connection)
+
+    def wait_for(
+        self, work: Coroutine[object, object, ValueT], seconds: float = ANSWER_SECONDS
+    ) -> ValueT:
+        """Returns the answer to a question to the services.
+
+        Raises: TimeoutError.
+        """
+        return self.context.wait_for(work, seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePage(RunPage):
+    """A page about one stage of a run."""
+
+    stage: query_pb2.StoredStage
+
+    @property
+    def key(self) -> buffer_pb2.StageKey:
+        """The key of the stage."""
+        return self.stage.key
+
+    @property
+    def name(self) -> str:
+        """The name of the stage."""
+        return self.stage.key.stage
+
+    @property
+    def identity(self) -> tuple[str, bytes]:
+        """The visitor and the stage: another visitor may not see what was answered to this one."""
+        return self.context.visitor().key, self.stage.key.SerializeToString()
+
+    @property
+    def counts(self) -> tuple[tuple[int, str, int], ...]:
+        """Changes when samples are stored or change their state."""
+        return tuple((known.state, known.reason, known.count) for known in self.stage.counts)
+
+
+def show_run(draw: Callable[[RunPage], None], *, with_history: bool = False) -> RunPage | None:
     """Shows a page about one run: its head, and the rest once the run is open.
 
     With history, it also waits for the events that are stored. Returns the run if it is open.
     """
-    opened = open_page()
-    if opened is None or not is_open(opened[1], with_history=with_history):
+    page = open_page()
+    if page is None or not is_open(page.viewed, with_history=with_history):
         return None
     try:
-        draw(*opened)
+        draw(page)
     except (TrinityError, TimeoutError) as error:
         show_problem(error)
-    return opened
+    return page
 
 
 def show_stage(
-    draw: Callable[[StudioContext, ViewedRun, query_pb2.StoredStage], None],
+    draw: Callable[[StagePage], None],
     *,
     empty: str,
     forget: Sequence[str],
@@ -100,17 +161,18 @@ def show_stage(
 ) -> None:
     """Shows a page about one stage of a run; another choice forgets parameters of the address."""
 
-    def show(context: StudioContext, viewed: ViewedRun) -> None:
-        stages = context.wait_for(stages_of(require_open(viewed.connection)))
+    def show(page: RunPage) -> None:
+        stages = page.wait_for(stages_of(page.services))
         if stages:
-            draw(context, viewed, chosen_stage(stages, forget))
+            stage = chosen_stage(stages, forget)
+            draw(StagePage(context=page.context, viewed=page.viewed, stage=stage))
         else:
             show_text(empty)
 
     show_run(show, with_history=with_history)
 
 
-def open_page() -> tuple[StudioContext, ViewedRun] | None:
+def open_page() -> RunPage | None:
     """Shows the head of a page about one run; returns the run, if any."""
     context = studio_context()
     try:
@@ -126,7 +188,7 @@ def open_page() -> tuple[StudioContext, ViewedRun] | None:
     place = f"stage {entry.stage}" if entry.stage else ""
     tenant = f"tenant {entry.tenant}" if entry.tenant else ""
     show_text(joined([entry.label, tenant, entry.state.value, place]))
-    return context, viewed
+    return RunPage(context=context, viewed=viewed)
 
 
 def _chosen(context: StudioContext) -> tuple[ViewedRun, RunEntry] | None:
@@ -261,6 +323,26 @@ def remembered(key: str, asked: object, answer: Callable[[], ValueT]) -> ValueT:
     if kept is None or kept[0] != asked:
         kept = st.session_state[key] = (asked, answer())
     return kept[1]
+
+
+def show_choice(
+    name: str,
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    *,
+    parameter: str,
+    key: str,
+    empty: str,
+    height: int = 0,
+) -> str:
+    """Shows a table to pick a row from; returns the id of the row that the address names."""
+    named = st.query_params.get(parameter, "")
+    picked = show_table(
+        name, columns, rows, key=key, empty=empty, selectable=True, selected=named, height=height
+    )
+    if picked is not None:
+        st.query_params[parameter] = picked
+    return picked or named
 
 
 def go_to_experiences(*, where: str, stage: str, sample: str = "") -> None:

@@ -5,15 +5,14 @@ from dataclasses import replace
 
 import streamlit as st
 
-from trinity.api.v1 import query_pb2
-from trinity.studio.connection import require_open
-from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.experiences import list_experiences
 from trinity.studio.pages.common import (
     PAGE,
+    StagePage,
     keep_choice,
     place_of,
     rows_of_page,
+    show_choice,
     show_prompt,
     show_response,
     show_stage,
@@ -36,7 +35,7 @@ from trinity.studio.scores import (
     pairs_of,
     short_names,
 )
-from trinity.studio.widgets import Column, Row, show_table, show_text
+from trinity.studio.widgets import Column, Row, show_text
 
 BEFORE, AFTER, SHOWN = "before", "after", "show"
 """Parameters of the address."""
@@ -53,8 +52,8 @@ def show() -> None:
     show_stage(_show_pairs, empty=DONE_FIRST, forget=(TASK, PAGE), with_history=True)
 
 
-def _show_pairs(context: StudioContext, viewed: ViewedRun, stage: query_pb2.StoredStage) -> None:
-    history = viewed.history.stages.get(stage.key.stage)
+def _show_pairs(page: StagePage) -> None:
+    history = page.viewed.history.stages.get(page.name)
     question = chosen_question(history, with_trained=False)
     if question is None or history is None:
         show_text(DONE_FIRST)
@@ -64,17 +63,16 @@ def _show_pairs(context: StudioContext, viewed: ViewedRun, stage: query_pb2.Stor
         show_text("Only one version was evaluated on this taskset. Two are compared here.")
         return
     before, after = _chosen_versions(versions)
-    table = ask_cached(context, viewed, stage, replace(question, versions=(before, after)))
+    table = ask_cached(page, replace(question, versions=(before, after)))
     pairs = pairs_of(table, before, after)
     show_text(pairs_line(pairs, before, after))
     if table.is_cut:
         show_text(
             f"Only {table.num_draws_read:,} of {table.num_draws:,} evaluated tasks are compared."
         )
-    _show_table(pairs, before, after)
-    named = st.query_params.get(TASK)
+    named = _show_table(pairs, before, after)
     if chosen := next((pair for pair in pairs if pair.task.name == named), None):
-        _show_answers(context, viewed, stage, chosen, (before, after))
+        _show_answers(page, chosen, (before, after))
 
 
 def _chosen_versions(versions: Sequence[int]) -> tuple[int, int]:
@@ -93,13 +91,14 @@ def _chosen_versions(versions: Sequence[int]) -> tuple[int, int]:
     return versions[before], versions[after]
 
 
-def _show_table(pairs: Sequence[TaskPair], before: int, after: int) -> None:
+def _show_table(pairs: Sequence[TaskPair], before: int, after: int) -> str:
+    """Shows the pairs; returns the task of the chosen one."""
     start = place_of(CHOICES, SHOWN)
     choice: str = st.radio("Show", CHOICES, index=start, horizontal=True)
     keep_choice(SHOWN, CHOICES, start, CHOICES.index(choice))
     kept = pairs_shown(pairs, choice)
     names = short_names(pair.task for pair in pairs)
-    picked = show_table(
+    named = show_choice(
         "Pairs of evaluations",
         (
             Column("Task", "number"),
@@ -110,15 +109,13 @@ def _show_table(pairs: Sequence[TaskPair], before: int, after: int) -> None:
             Column(f"mean v{after}", "number"),
         ),
         [pair_cells(pair, names[pair.task.name]) for pair in rows_of_page(kept)],
+        parameter=TASK,
         key="pairs",
         empty=NO_PAIRS,
-        selectable=True,
-        selected=st.query_params.get(TASK, ""),
         height=TABLE_HEIGHT,
     )
     turn_pages_of(kept)
-    if picked is not None:
-        st.query_params[TASK] = picked
+    return named
 
 
 def pairs_shown(pairs: Sequence[TaskPair], choice: str) -> list[TaskPair]:
@@ -145,20 +142,15 @@ def pair_cells(pair: TaskPair, name: str) -> Row:
     )
 
 
-def _show_answers(
-    context: StudioContext,
-    viewed: ViewedRun,
-    stage: query_pb2.StoredStage,
-    pair: TaskPair,
-    versions: tuple[int, int],
-) -> None:
+def _show_answers(page: StagePage, pair: TaskPair, versions: tuple[int, int]) -> None:
     """Shows the prompt, and the answers of both versions side by side."""
+    conditions = [f"task={pair.task.name}", "kind=eval"]
     pages = [
-        context.wait_for(
+        page.wait_for(
             list_experiences(
-                require_open(viewed.connection),
-                stage.key,
-                [f"task={pair.task.name}", "kind=eval", f"explore_step={version}"],
+                page.services,
+                page.key,
+                [*conditions, f"explore_step={version}"],
                 page_rows=NUM_ANSWERS,
             )
         )
@@ -166,18 +158,18 @@ def _show_answers(
     ]
     st.subheader("Both answers", divider="gray", anchor=False)
     show_text(joined([pair.task.name, pair.outcome.value]))
-    show_link_to_experiences([f"task={pair.task.name}", "kind=eval"], stage.key.stage)
-    rows = [row for page in pages for row in page.rows]
+    show_link_to_experiences(conditions, page.name)
+    rows = [row for found in pages for row in found.rows]
     if not rows:
         show_text("Its experiences are not stored any more.")
         return
     show_prompt(rows)
     columns = st.columns(2)
-    for column, version, page in zip(columns, versions, pages, strict=True):
+    for column, version, found in zip(columns, versions, pages, strict=True):
         with column:
             show_text(f"version {version}")
-            for row in page.rows:
+            for row in found.rows:
                 facts = [f"run {row.run}", f"reward {number_text(row.reward) or 'not recorded'}"]
                 show_response(row, [*facts, row.end])
-            if page.has_more:
-                show_text(f"The first {len(page.rows)} are shown.")
+            if found.has_more:
+                show_text(f"The first {len(found.rows)} are shown.")

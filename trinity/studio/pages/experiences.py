@@ -5,11 +5,8 @@ from pathlib import Path
 
 import streamlit as st
 
-from trinity.api.v1 import query_pb2
 from trinity.data.samples import held_samples
 from trinity.inspect.conditions import HELP
-from trinity.studio.connection import require_open
-from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.conversation import conversation_line, conversation_turns
 from trinity.studio.drawings import show_conversation, show_tokens
 from trinity.studio.experiences import (
@@ -30,8 +27,10 @@ from trinity.studio.pages.changing import show_changes
 from trinity.studio.pages.common import (
     PAGE,
     PAGE_ROWS,
+    StagePage,
     page_number,
     remembered,
+    show_choice,
     show_prompt,
     show_response,
     show_stage,
@@ -48,7 +47,7 @@ from trinity.studio.plain_text import (
 )
 from trinity.studio.scores import MANY_SECONDS
 from trinity.studio.tokens import WINDOW_TOKENS, colors_of, model_of, token_strip
-from trinity.studio.widgets import Column, Row, show_rows, show_table, show_text
+from trinity.studio.widgets import Column, Row, show_rows, show_text
 
 WHERE, SAMPLE = "where", "id"
 """Parameters of the address, so that the view can be linked and restored."""
@@ -85,66 +84,49 @@ def show() -> None:
     show_stage(_show_stored, empty=NONE_YET, forget=(SAMPLE, PAGE))
 
 
-def _show_stored(context: StudioContext, viewed: ViewedRun, stage: query_pb2.StoredStage) -> None:
-    held = held_samples(stage)
+def _show_stored(page: StagePage) -> None:
+    held = held_samples(page.stage)
     show_text(joined(f"{number:,} {name}" for name, number in held.items()) or NONE_YET)
     conditions = _conditions()
-    found = _found(context, viewed, stage, conditions)
-    picked = show_table(
+    found = _found(page, conditions)
+    chosen = show_choice(
         "Experiences",
         COLUMNS,
         [experience_cells(row) for row in found.rows],
+        parameter=SAMPLE,
         key="experiences",
         empty=NO_ROWS,
-        selectable=True,
-        selected=st.query_params.get(SAMPLE, ""),
         height=TABLE_HEIGHT,
     )
-    if picked is not None:
-        st.query_params[SAMPLE] = picked
-    number = _number_text(context, viewed, stage, conditions, found)
+    number = _number_text(page, conditions, found)
     turn_pages(len(found.rows), has_more=found.has_more, remark=f"{number}, the newest first")
-    if chosen := st.query_params.get(SAMPLE):
-        _show_sample(context, viewed, stage, chosen, conditions)
+    if chosen:
+        _show_sample(page, chosen, conditions)
 
 
-def _found(
-    context: StudioContext,
-    viewed: ViewedRun,
-    stage: query_pb2.StoredStage,
-    conditions: list[str],
-) -> ExperiencePage:
+def _found(page: StagePage, conditions: list[str]) -> ExperiencePage:
     """Returns the page of the experiences that satisfy the conditions."""
-    services = require_open(viewed.connection)
+    services, number = page.services, page_number()
     if not names_a_text(conditions):
-        return context.wait_for(
-            list_experiences(
-                services, stage.key, conditions, page=page_number(), page_rows=PAGE_ROWS
-            )
+        return page.wait_for(
+            list_experiences(services, page.key, conditions, page=number, page_rows=PAGE_ROWS)
         )
-    search = _search(context, stage, conditions)
-    first = page_number() * PAGE_ROWS
+    asked = (page.identity, tuple(conditions))  # its rows are kept until the conditions change
+    search = remembered(SEARCH_KEY, asked, lambda: TextSearch(conditions=tuple(conditions)))
+    first = number * PAGE_ROWS
     wanted = first + PAGE_ROWS + 1
-    total = sum(count.count for count in stage.counts)
+    total = sum(count.count for count in page.stage.counts)
     place = st.empty()
     while not search.is_done and len(search.rows) < wanted:
         share = min(search.num_examined / total, 1.0) if total else 0.0
         with place.container():  # another filter breaks the search off here
             st.progress(value=share)
             show_text(examined_text(search, total))
-        context.wait_for(search.go_on(services, stage.key, wanted=wanted), MANY_SECONDS)
+        page.wait_for(search.go_on(services, page.key, wanted=wanted), MANY_SECONDS)
     place.empty()
     show_text(examined_text(search, total))
     rows = tuple(search.rows[first : first + PAGE_ROWS])
     return ExperiencePage(rows=rows, has_more=len(search.rows) > first + PAGE_ROWS)
-
-
-def _search(
-    context: StudioContext, stage: query_pb2.StoredStage, conditions: list[str]
-) -> TextSearch:
-    """Returns the search for these conditions; its rows are kept until the conditions change."""
-    asked = (context.visitor().key, stage.key.SerializeToString(), tuple(conditions))
-    return remembered(SEARCH_KEY, asked, lambda: TextSearch(conditions=tuple(conditions)))
 
 
 def examined_text(search: TextSearch, total: int) -> str:
@@ -155,13 +137,7 @@ def examined_text(search: TextSearch, total: int) -> str:
     return f"{len(search.rows):,} found so far in {newest}"
 
 
-def _number_text(
-    context: StudioContext,
-    viewed: ViewedRun,
-    stage: query_pb2.StoredStage,
-    conditions: list[str],
-    found: ExperiencePage,
-) -> str:
+def _number_text(page: StagePage, conditions: list[str], found: ExperiencePage) -> str:
     """Says how many experiences satisfy the conditions, as far as that is known soon."""
     shown = page_number() * PAGE_ROWS + len(found.rows)
     if not found.has_more:
@@ -169,15 +145,12 @@ def _number_text(
     if names_a_text(conditions):
         return ", and more follow"
     if not conditions:
-        held = held_samples(stage)
+        held = held_samples(page.stage)
         return f" of about {sum(held.values()) - held.get('eval', 0):,}"
-    counts = tuple((count.state, count.reason, count.count) for count in stage.counts)
-    asked = (context.visitor().key, stage.key.SerializeToString(), counts, tuple(conditions))
-    services = require_open(viewed.connection)
     counted = remembered(
         COUNT_KEY,
-        asked,
-        lambda: context.wait_for(count_experiences(services, stage.key, conditions)),
+        (page.identity, page.counts, tuple(conditions)),
+        lambda: page.wait_for(count_experiences(page.services, page.key, conditions)),
     )
     if counted.is_all:
         return f" of {counted.number:,}"
@@ -204,25 +177,18 @@ def _conditions() -> list[str]:
     return split_conditions(words)
 
 
-def _show_sample(
-    context: StudioContext,
-    viewed: ViewedRun,
-    stage: query_pb2.StoredStage,
-    sample: str,
-    conditions: list[str],
-) -> None:
-    services = require_open(viewed.connection)
-    whole = context.wait_for(whole_experience(services, stage.key, sample))
-    group = context.wait_for(group_of(services, stage.key, whole.row))
+def _show_sample(page: StagePage, sample: str, conditions: list[str]) -> None:
+    whole = page.wait_for(whole_experience(page.services, page.key, sample))
+    group = page.wait_for(group_of(page.services, page.key, whole.row))
+    model = model_of(page.viewed.connection.job_dir, page.name)
     st.subheader("Experience", divider="gray", anchor=False)
     show_text(_facts(whole))
     tokens, conversation, others, details, *change = st.tabs(
-        TABS_WITH_CHANGES if context.options.allows_changes else TABS
+        TABS_WITH_CHANGES if page.context.options.allows_changes else TABS
     )
     with tokens:
-        _show_tokens(whole, viewed, stage.key.stage)
+        _show_tokens(whole, model)
     with conversation:
-        model = model_of(viewed.connection.job_dir, stage.key.stage)
         _show_conversation(conversation_of(group, whole.row), model)
     with others:
         _show_group(group, whole.row)
@@ -230,7 +196,7 @@ def _show_sample(
         _show_details(whole)
     for tab in change:
         with tab:
-            show_changes(context, viewed, stage.key, whole.row.id, conditions)
+            show_changes(page, whole.row.id, conditions)
 
 
 def _facts(whole: WholeExperience) -> str:
@@ -251,7 +217,7 @@ def _facts(whole: WholeExperience) -> str:
     )
 
 
-def _show_tokens(whole: WholeExperience, viewed: ViewedRun, stage: str) -> None:
+def _show_tokens(whole: WholeExperience, model: Path | None) -> None:
     colors = colors_of(whole)
     if not colors:
         show_text(f"Its content is {whole.why_no_content}.")
@@ -264,7 +230,6 @@ def _show_tokens(whole: WholeExperience, viewed: ViewedRun, stage: str) -> None:
     if total > WINDOW_TOKENS:
         first = st.slider("First token", 0, total - 1, step=WINDOW_TOKENS)
         show_text(f"{WINDOW_TOKENS:,} of {total:,} tokens are shown.")
-    model = model_of(viewed.connection.job_dir, stage)
     strip = token_strip(whole, model, color=colors[place], first=first)
     if strip.note:
         show_text(strip.note)

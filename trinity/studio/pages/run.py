@@ -10,8 +10,8 @@ from trinity.errors import TrinityError
 from trinity.run.progress.figures import format_clock
 from trinity.run.state import MemberReport, WorkReport, ask_work, state_of
 from trinity.runtime.rpc.errors import answer_of
-from trinity.studio.connection import OpenRun, require_open
-from trinity.studio.context import StudioContext, ViewedRun, members_of
+from trinity.studio.connection import OpenRun
+from trinity.studio.context import ViewedRun, members_of
 from trinity.studio.curves import (
     BETTER,
     GROUPS,
@@ -29,6 +29,7 @@ from trinity.studio.history import RunHistory, StageHistory
 from trinity.studio.lanes import step_spans
 from trinity.studio.pages.common import (
     REFRESH_SECONDS,
+    RunPage,
     is_ready,
     live_part,
     open_page,
@@ -99,26 +100,27 @@ VALUE_COLUMNS = (
 def show() -> None:
     """Shows the page."""
     st.title("Run", anchor=False)
-    opened = open_page()
-    if opened is not None:
-        live_part(_live, REFRESH_SECONDS)(*opened)
-        live_part(show_logs)(*opened)
+    page = open_page()
+    if page is not None:
+        live_part(_live, REFRESH_SECONDS)(page)
+        live_part(show_logs)(page)
 
 
-def _live(context: StudioContext, viewed: ViewedRun) -> None:
+def _live(page: RunPage) -> None:
     """Shows everything that changes while the run goes on."""
+    viewed = page.viewed
     viewed.connection.touch()
     if not viewed.history.stages and not is_ready(viewed, with_history=True):
         show_waiting(viewed)
         return
     try:
-        services = require_open(viewed.connection)
-        members, work = _state(context, viewed, services) if services.is_live else ((), ())
+        services = page.services
+        members, work = _state(page, services) if services.is_live else ((), ())
     except (TrinityError, TimeoutError) as error:
         show_problem(viewed.connection.state.detail or error)
         members, work = (), ()
     else:
-        _show_verdict(context, viewed, services)
+        _show_verdict(page, services)
     _show_stages(viewed.history, work)
     _show_lanes(viewed, is_live=bool(members or work))
     if members or work:
@@ -126,12 +128,12 @@ def _live(context: StudioContext, viewed: ViewedRun) -> None:
     _show_events(viewed.history)
 
 
-def _state(context: StudioContext, viewed: ViewedRun, services: OpenRun) -> tuple[Members, Work]:
-    members = viewed.members or context.wait_for(members_of(services))[0]
-    work = viewed.work.get(
+def _state(page: RunPage, services: OpenRun) -> tuple[Members, Work]:
+    members = page.viewed.members or page.wait_for(members_of(services))[0]
+    work = page.viewed.work.get(
         services,
-        lambda: context.wait_for(_work_of(services)),
-        news=viewed.history.last_event,
+        lambda: page.wait_for(_work_of(services)),
+        news=page.viewed.history.last_event,
     )
     return members, work
 
@@ -141,13 +143,13 @@ async def _work_of(services: OpenRun) -> tuple[WorkReport, ...]:
     return state_of(work=await answer_of(answer)).work or ()
 
 
-def _show_verdict(context: StudioContext, viewed: ViewedRun, services: OpenRun) -> None:
+def _show_verdict(page: RunPage, services: OpenRun) -> None:
     if not services.is_live:
         show_box("note", STOPPED)
         return
     try:
-        verdict = viewed.verdict.get(
-            services, lambda: context.wait_for(viewed.connection.diagnose())
+        verdict = page.viewed.verdict.get(
+            services, lambda: page.wait_for(page.viewed.connection.diagnose())
         )
     except (TrinityError, TimeoutError, OSError) as error:
         show_problem(error)

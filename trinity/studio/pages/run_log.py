@@ -21,7 +21,7 @@ from trinity.run.log_files import (
     since_of,
     tail_messages,
 )
-from trinity.studio.context import StudioContext, ViewedRun
+from trinity.studio.pages.common import RunPage
 from trinity.studio.plain_text import plain_text
 from trinity.studio.system import NO_DIRECTORY
 from trinity.studio.widgets import show_long_text, show_problem, show_text
@@ -51,20 +51,20 @@ class LogPage:
     """True if a file is longer than the part that was read."""
 
 
-def show_logs(context: StudioContext, viewed: ViewedRun) -> None:
+def show_logs(page: RunPage) -> None:
     """Shows the newest lines of the run's logs."""
     with st.expander("Logs"):
-        if viewed.connection.job_dir == NO_DIRECTORY or not context.visitor().is_owner:
+        job_dir = page.viewed.connection.job_dir
+        if job_dir == NO_DIRECTORY or not page.context.visitor().is_owner:
             show_text(ELSEWHERE)
             return
         try:
-            _show(viewed)
+            _show(job_dir)
         except TrinityError as error:
             show_problem(error)
 
 
-def _show(viewed: ViewedRun) -> None:
-    job_dir = viewed.connection.job_dir
+def _show(job_dir: Path) -> None:
     services = read_page(job_dir, "", LogFilter(level="CRITICAL")).services
     with st.form("log", border=False):
         first, second, third, fourth, button = st.columns(

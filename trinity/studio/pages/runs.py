@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import streamlit as st
 
 from trinity.errors import TrinityError
+from trinity.run.output import pluralize
 from trinity.studio.context import StudioContext, studio_context
 from trinity.studio.highlight import Highlight, of_history
 from trinity.studio.pages.common import RUN, all_entries, live_part, view_entry
@@ -57,7 +58,7 @@ def _list() -> None:
         return
     address, page = _show_newest(context, entries)
     if entries:
-        show_text(joined([_number_of(len(entries)), *map(str, context.places)]))
+        show_text(joined([pluralize(len(entries), "run"), *map(str, context.places)]))
     for sentence in remarks:
         show_text(sentence)
     if not entries:
@@ -115,10 +116,6 @@ def _overview_data(entry: RunEntry, found: Highlight) -> dict[str, object]:
 @functools.cache
 def _overview() -> Callable[..., object]:
     return component("trinity_overview", "overview", OVERVIEW_HTML)
-
-
-def _number_of(runs: int) -> str:
-    return "1 run" if runs == 1 else f"{runs:,} runs"
 
 
 def _go_to(page: str, address: str) -> None:

@@ -4,13 +4,11 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from trinity.api.v1 import query_pb2
 from trinity.run.progress.view import shown_order
-from trinity.studio.connection import require_open
-from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.history import StageHistory
 from trinity.studio.pages.common import (
     PAGE,
+    StagePage,
     go_to_experiences,
     keep_choice,
     place_of,
@@ -73,22 +71,17 @@ def metric_names(history: StageHistory | None) -> list[str]:
     return shown_order([*(history.scores if history is not None else ()), REWARD])
 
 
-def ask_cached(
-    context: StudioContext, viewed: ViewedRun, stage: query_pb2.StoredStage, question: ScoreQuestion
-) -> ScoreTable:
+def ask_cached(page: StagePage, question: ScoreQuestion) -> ScoreTable:
     """Returns the answer, from the session unless samples were stored or changed since.
 
     Raises: TrinityError, TimeoutError.
     """
-    counts = tuple((count.state, count.reason, count.count) for count in stage.counts)
-    asked = (context.visitor().key, stage.key.SerializeToString(), counts, question)
 
     def answer() -> ScoreTable:
         with st.spinner("Scores are being read."):
-            call = ask_scores(require_open(viewed.connection), stage.key, question)
-            return context.wait_for(call, MANY_SECONDS)
+            return page.wait_for(ask_scores(page.services, page.key, question), MANY_SECONDS)
 
-    return remembered(KEPT, asked, answer)
+    return remembered(KEPT, (page.identity, page.counts, question), answer)
 
 
 def show_link_to_experiences(conditions: Sequence[str], stage: str) -> None:

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import streamlit as st
 
 from trinity.api.v1 import query_pb2
-from trinity.studio.connection import require_open
-from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.pages.common import (
     PAGE,
     PAGE_ROWS,
+    StagePage,
     forget_parameters,
     go_to_experiences,
     keep_choice,
@@ -25,7 +24,6 @@ from trinity.studio.steps import (
     SHARES,
     Distribution,
     Generated,
-    LeftOut,
     RowOrder,
     StepView,
     TrainedRow,
@@ -76,20 +74,19 @@ def show() -> None:
     show_stage(_show_step, empty=NO_STEP, forget=(STEP, PAGE))
 
 
-def _show_step(context: StudioContext, viewed: ViewedRun, stage: query_pb2.StoredStage) -> None:
-    services = require_open(viewed.connection)
-    if not stage.recorded_step:
+def _show_step(page: StagePage) -> None:
+    if not page.stage.recorded_step:
         show_text(NO_STEP)
         return
-    step = _chosen_step(stage)
-    view = context.wait_for(step_view(services, stage.key, step), MANY_SECONDS)
+    step = _chosen_step(page.stage)
+    view = page.wait_for(step_view(page.services, page.key, step), MANY_SECONDS)
     show_text(step_line(view))
     for change in view.changes:
         show_text(f"changed {change}")
-    _show_rows(view, stage.key.stage)
+    _show_rows(view, page.name)
     if view.samples:
-        generated = context.wait_for(generated_for(services, view), MANY_SECONDS)
-        _show_left_out(view, generated, stage.key.stage)
+        generated = page.wait_for(generated_for(page.services, view), MANY_SECONDS)
+        _show_left_out(view, generated, page.name)
         _show_distributions(view, generated)
     _show_metrics(view)
 
@@ -201,7 +198,10 @@ def _show_left_out(view: StepView, generated: Generated, stage: str) -> None:
     picked = show_table(
         "Left out",
         LEFT_OUT_COLUMNS,
-        [left_out_cells(place, group) for place, group in enumerate(groups)],
+        [
+            Row(f"{place}", (f"{group.count:,}", group.state, group.reason))
+            for place, group in enumerate(groups)
+        ],
         key="left-out",
         empty="Nothing was left out.",
         selectable=not view.samples_from,
@@ -211,11 +211,6 @@ def _show_left_out(view: StepView, generated: Generated, stage: str) -> None:
         if len(view.explore_steps) == 1:
             where.append(f"explore_step={view.explore_steps[0]}")
         go_to_experiences(where=" ".join(where), stage=stage)
-
-
-def left_out_cells(place: int, group: LeftOut) -> Row:
-    """Converts samples that were left out to a row of the table."""
-    return Row(f"{place}", (f"{group.count:,}", group.state, group.reason))
 
 
 def _show_distributions(view: StepView, generated: Generated) -> None:

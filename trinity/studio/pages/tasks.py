@@ -2,15 +2,14 @@
 
 import streamlit as st
 
-from trinity.api.v1 import query_pb2
-from trinity.studio.connection import require_open
-from trinity.studio.context import StudioContext, ViewedRun
 from trinity.studio.experiences import list_experiences
 from trinity.studio.pages.common import (
     PAGE,
+    StagePage,
     keep_choice,
     place_of,
     rows_of_page,
+    show_choice,
     show_prompt,
     show_response,
     show_stage,
@@ -34,7 +33,7 @@ from trinity.studio.scores import (
     short_names,
     summary_of,
 )
-from trinity.studio.widgets import Column, Row, show_table, show_text
+from trinity.studio.widgets import Column, Row, show_text
 
 ORDERS = tuple(order.value for order in TaskOrder)
 ORDER = "order"
@@ -61,12 +60,12 @@ def show() -> None:
     show_stage(_show_tasks, empty=NO_TASKS, forget=(TASK, PAGE), with_history=True)
 
 
-def _show_tasks(context: StudioContext, viewed: ViewedRun, stage: query_pb2.StoredStage) -> None:
-    question = chosen_question(viewed.history.stages.get(stage.key.stage), with_trained=True)
+def _show_tasks(page: StagePage) -> None:
+    question = chosen_question(page.viewed.history.stages.get(page.name), with_trained=True)
     if question is None:
         show_text(DONE_FIRST)
         return
-    table = ask_cached(context, viewed, stage, question)
+    table = ask_cached(page, question)
     _show_summary(table, question)
     start = place_of(ORDERS, ORDER)
     order: str = st.radio("Order", ORDERS, index=start, horizontal=True)
@@ -74,24 +73,20 @@ def _show_tasks(context: StudioContext, viewed: ViewedRun, stage: query_pb2.Stor
     tasks = ordered_tasks(table, TaskOrder(order))
     shown = rows_of_page(tasks)
     heat, names = HeatMap.of(table.versions, shown), short_names(table.tasks)
-    picked = show_table(
+    named = show_choice(
         "Tasks",
         [*FIXED_COLUMNS, *(Column(label, "heat") for label in heat.labels)],
         [task_cells(task, names[task.name], heat) for task in shown],
+        parameter=TASK,
         key="tasks",
         empty=NO_TASKS,
-        selectable=True,
-        selected=st.query_params.get(TASK, ""),
         height=TABLE_HEIGHT,
     )
     if shown:
         show_text(LEGEND if heat.spans else f"{OF_DRAWINGS} {LEGEND}")
     turn_pages_of(tasks)
-    if picked is not None:
-        st.query_params[TASK] = picked
-    named = st.query_params.get(TASK)
     if chosen := next((task for task in table.tasks if task.name == named), None):
-        _show_task(context, viewed, stage, question, chosen)
+        _show_task(page, question, chosen)
 
 
 def _show_summary(table: ScoreTable, question: ScoreQuestion) -> None:
@@ -126,26 +121,18 @@ def task_cells(task: TaskHistory, name: str, heat: HeatMap) -> Row:
     )
 
 
-def _show_task(
-    context: StudioContext,
-    viewed: ViewedRun,
-    stage: query_pb2.StoredStage,
-    question: ScoreQuestion,
-    task: TaskHistory,
-) -> None:
+def _show_task(page: StagePage, question: ScoreQuestion, task: TaskHistory) -> None:
     conditions = [f"task={task.name}", *(["kind=eval"] if question.taskset else [])]
-    page = context.wait_for(
-        list_experiences(
-            require_open(viewed.connection), stage.key, conditions, page_rows=NUM_ANSWERS
-        )
-    )
+    rows = page.wait_for(
+        list_experiences(page.services, page.key, conditions, page_rows=NUM_ANSWERS)
+    ).rows
     st.subheader("Task", divider="gray", anchor=False)
     show_text(joined([task.name, f"drawn {task.num_draws:,} times"]))
-    show_link_to_experiences(conditions, stage.key.stage)
-    if not page.rows:
+    show_link_to_experiences(conditions, page.name)
+    if not rows:
         show_text("Its experiences are not stored any more.")
         return
-    show_prompt(page.rows)
-    for row in page.rows:
+    show_prompt(rows)
+    for row in rows:
         facts = [f"weights {row.versions}", f"run {row.run}", f"reward {number_text(row.reward)}"]
         show_response(row, [*facts, row.state, row.reason])

@@ -4,9 +4,13 @@ import streamlit as st
 
 from trinity.client import SubmitResult, TasksetInfo
 from trinity.errors import TrinityError
-from trinity.studio.connection import require_open
-from trinity.studio.context import StudioContext, ViewedRun
-from trinity.studio.pages.common import forget_parameters, named_number, show_run
+from trinity.studio.pages.common import (
+    RunPage,
+    forget_parameters,
+    named_number,
+    show_choice,
+    show_run,
+)
 from trinity.studio.plain_text import joined
 from trinity.studio.tasksets import (
     FILE_KINDS,
@@ -36,7 +40,6 @@ from trinity.studio.widgets import (
     show_long_text,
     show_problem,
     show_rows,
-    show_table,
     show_text,
 )
 
@@ -68,31 +71,29 @@ TOO_LONG = (
 def show() -> None:
     """Shows the page."""
     st.title("Tasksets", anchor=False)
-    if (opened := show_run(_show_tasksets)) is not None:
-        _show_upload(*opened)
+    if (page := show_run(_show_tasksets)) is not None:
+        _show_upload(page)
 
 
-def _show_tasksets(context: StudioContext, viewed: ViewedRun) -> None:
-    tasksets = context.wait_for(list_tasksets(require_open(viewed.connection)))
-    picked = show_table(
+def _show_tasksets(page: RunPage) -> None:
+    tasksets = page.wait_for(list_tasksets(page.services))
+    before = st.query_params.get(TASKSET, "")
+    named = show_choice(
         "Tasksets",
         COLUMNS,
         [taskset_cells(taskset) for taskset in tasksets[:MAX_LISTED]],
+        parameter=TASKSET,
         key="tasksets",
         empty=NO_TASKSETS,
-        selectable=True,
-        selected=st.query_params.get(TASKSET, ""),
         height=TABLE_HEIGHT,
     )
     if len(tasksets) > MAX_LISTED:
         show_text(f"The newest {MAX_LISTED} of {len(tasksets):,} are shown.")
-    if picked is not None and picked != st.query_params.get(TASKSET):
+    if named != before:
         forget_parameters((FIRST, ROW))
-        st.query_params[TASKSET] = picked
-    named = st.query_params.get(TASKSET)
     chosen = next((taskset for taskset in tasksets if taskset.taskset_id == named), None)
     if chosen is not None:
-        _show_taskset(context, viewed, chosen)
+        _show_taskset(page, chosen)
 
 
 def taskset_cells(taskset: TasksetInfo) -> Row:
@@ -112,7 +113,7 @@ def taskset_cells(taskset: TasksetInfo) -> Row:
     )
 
 
-def _show_taskset(context: StudioContext, viewed: ViewedRun, taskset: TasksetInfo) -> None:
+def _show_taskset(page: RunPage, taskset: TasksetInfo) -> None:
     st.subheader("Rows", divider="gray", anchor=False)
     title = joined([title_of(taskset), f"{taskset.num_rows:,} rows", source_text(taskset)])
     show_text(title)
@@ -122,23 +123,19 @@ def _show_taskset(context: StudioContext, viewed: ViewedRun, taskset: TasksetInf
         show_text(NO_ROWS)
         return
     first = _first_row(taskset)
-    services = require_open(viewed.connection)
-    found = context.wait_for(read_taskset(services, taskset.taskset_id, first_row=first))
+    found = page.wait_for(read_taskset(page.services, taskset.taskset_id, first_row=first))
     keys = columns_of(found.rows)
-    picked = show_table(
+    show_choice(
         "Rows",
         (Column("Row", "number"), *(Column(key, "text") for key in keys)),
         [
             Row(f"{first + place}", (f"{first + place:,}", *(cell_text(row, key) for key in keys)))
             for place, row in enumerate(found.rows)
         ],
+        parameter=ROW,
         key="rows",
         empty=NO_ROWS,
-        selectable=True,
-        selected=st.query_params.get(ROW, ""),
     )
-    if picked is not None:
-        st.query_params[ROW] = picked
     place = named_number(ROW, -1) - first
     if 0 <= place < len(found.rows):
         show_text("The whole row")
@@ -162,9 +159,9 @@ def _first_row(taskset: TasksetInfo) -> int:
     return int(first)
 
 
-def _show_upload(context: StudioContext, viewed: ViewedRun) -> None:
+def _show_upload(page: RunPage) -> None:
     st.subheader("Upload", divider="gray", anchor=False)
-    if not context.options.allows_changes:
+    if not page.context.options.allows_changes:
         show_text(NOT_ALLOWED)
         return
     sent = st.file_uploader("File", type=list(FILE_KINDS))
@@ -173,26 +170,24 @@ def _show_upload(context: StudioContext, viewed: ViewedRun) -> None:
         name = st.text_input("Name of the taskset", value=name_for(sent.name))
         is_queue = st.checkbox("Add to a queue of this name")
         if st.button("Upload"):
-            _upload(context, viewed, name, file, is_queue=is_queue)
+            _upload(page, name, file, is_queue=is_queue)
     if DONE_KEY in st.session_state:
         _show_done(*st.session_state[DONE_KEY])
 
 
-def _upload(
-    context: StudioContext, viewed: ViewedRun, name: str, file: UploadedFile, *, is_queue: bool
-) -> None:
+def _upload(page: RunPage, name: str, file: UploadedFile, *, is_queue: bool) -> None:
     st.session_state.pop(DONE_KEY, None)
     unfinished: dict[str, str] = st.session_state.setdefault(UNFINISHED_KEY, {})
     try:
         with st.spinner("The rows are being stored."):
-            done = context.wait_for(
+            done = page.wait_for(
                 upload(
-                    require_open(viewed.connection),
+                    page.services,
                     name=name,
                     file=file,
                     is_queue=is_queue,
                     request_id=request_id_of(name, file, is_queue=is_queue, unfinished=unfinished),
-                    allows_changes=context.options.allows_changes,
+                    allows_changes=page.context.options.allows_changes,
                 ),
                 UPLOAD_SECONDS,
             )
