@@ -235,7 +235,7 @@ def test_damaged_weights_are_handed_over_once(
     assert wait_for_damage(weights) == 1
 
 
-def announced(version: int, incarnation: int, damage: str = "") -> synchronizer_pb2.Version:
+def announcement(version: int, incarnation: int, damage: str = "") -> synchronizer_pb2.Version:
     return synchronizer_pb2.Version(
         stage="rft", version=version, incarnation=incarnation, damage=damage
     )
@@ -243,11 +243,11 @@ def announced(version: int, incarnation: int, damage: str = "") -> synchronizer_
 
 def test_a_version_that_a_later_incarnation_has_made_again_is_not_damaged() -> None:
     """Else the wait for evaluations of the final version would make it again and again."""
-    before = [announced(7, 1, "torn"), announced(8, 1, "torn")]
+    before = [announcement(7, 1, "torn"), announcement(8, 1, "torn")]
     assert [each.version for each in damaged_versions(before)] == [7, 8]
-    after = [*before, announced(8, 2)]
+    after = [*before, announcement(8, 2)]
     assert [(each.version, each.incarnation) for each in damaged_versions(after)] == [(7, 1)]
-    again = [*before, announced(8, 2, "torn")]
+    again = [*before, announcement(8, 2, "torn")]
     assert [(each.version, each.incarnation) for each in damaged_versions(again)] == [
         *((7, 1), (8, 2))
     ]
