@@ -12,6 +12,7 @@ import functools
 import logging
 import re
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 
 from trinity.rewards.math_forms import number_of
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 START_SECONDS = 300.0
 """By the clock, like `GRADE_SECONDS`: the grader gives up after fewer processor seconds."""
 GRADE_SECONDS = 90.0
+STOP_SECONDS = 5.0
 MAX_PROCESSES = 4
 MAX_CHARACTERS = 4000
 """Only the end of a longer response is graded, because answers are at the end."""
@@ -117,7 +119,9 @@ class GraderPool:
     def stop_processes(self) -> None:
         """Ends the processes that are idle."""
         if self._idle:
-            asyncio.run_coroutine_threadsafe(self._stop_idle(), _loop()).result()
+            stopping = asyncio.run_coroutine_threadsafe(self._stop_idle(), _loop())
+            with suppress(TimeoutError):  # a fork of this process has no thread of theirs
+                stopping.result(STOP_SECONDS)
 
     async def _grade(self, question: Message) -> bool:
         async with self._turn:

@@ -1,24 +1,16 @@
-"""Child processes: their command, the identity they run under, their end with their parent.
+"""Child processes: their command, the identity they run under, their end with their parent."""
 
-This file uses one of asyncio's insides, a process's `_transport`, as Python 3.11 to 3.14 have it;
-tests/unit/runtime/test_library_internals.py fails with another version.
-"""
-
-import asyncio
 import contextlib
 import os
 import pwd
 import signal
 import subprocess
 import sys
-from asyncio.subprocess import PIPE, Process
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trinity.errors import UserError
 from trinity.runtime.process import exec_as
-from trinity.runtime.process.box import Box
 
 _FALLBACK_NOBODY = 65_534
 _PROBE_SECONDS = 30.0
@@ -103,49 +95,3 @@ def _probe(identity: Identity, programs: Path, folder: Path) -> str | None:
         return None
     lines = outcome.stderr.strip().splitlines()
     return lines[-1] if lines else f"exit code {outcome.returncode}"
-
-
-async def start_child(
-    argv: list[str],
-    *,
-    limit: int,
-    env: Mapping[str, str],
-    identity: Identity | Box = OWN_IDENTITY,
-    stderr: int | None = None,
-    pass_fds: Sequence[int] = (),
-) -> Process:
-    """Starts a child with piped stdin and stdout, in its own process group.
-
-    `limit` bounds the output that is buffered here before it is read, in bytes.
-    """
-    command = identity.command(argv, death_signal=signal.SIGKILL)
-    return await asyncio.create_subprocess_exec(
-        *command,
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=stderr,
-        limit=limit,
-        env=env,
-        start_new_session=True,
-        pass_fds=pass_fds,
-    )
-
-
-async def end_child(process: Process) -> None:
-    """Kills the process and its group.
-
-    A descendant that has moved to another group may still hold the pipes; they are closed here.
-    """
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    close_pipes(process)
-    await process.wait()
-
-
-def close_pipes(process: Process) -> None:
-    """Closes this end of a process's pipes, which `Process.wait` would wait for.
-
-    A descendant that was moved to another process group may hold the other end.
-    """
-    process._transport.close()  # type: ignore[attr-defined]  # typeshed leaves it out

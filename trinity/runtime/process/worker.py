@@ -1,4 +1,8 @@
-"""A child process that answers lines of JSON: the parent's end of a `RequestChannel`."""
+"""A child process that answers lines of JSON: the parent's end of a `RequestChannel`.
+
+This file uses one of asyncio's insides, a process's `_transport`, as Python 3.11 to 3.14 have it;
+tests/unit/runtime/test_library_internals.py fails with another version.
+"""
 
 import asyncio
 import contextlib
@@ -6,18 +10,12 @@ import json
 import os
 import secrets
 import signal
-from asyncio.subprocess import Process
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from trinity.runtime.process.box import Box
-from trinity.runtime.process.child_process import (
-    OWN_IDENTITY,
-    Identity,
-    end_child,
-    module_command,
-    start_child,
-)
+from trinity.runtime.process.child_process import OWN_IDENTITY, Identity, module_command
 
 Message = dict[str, Any]
 MAX_LINE_BYTES = 64 * 1024**2
@@ -79,14 +77,20 @@ class Worker:
         stderr: int | None = None,
         pass_fds: Sequence[int] = (),
     ) -> Self:
-        """Starts a module."""
+        """Starts a module in a new process group.
+
+        `max_line_bytes` also bounds the output that is buffered here before it is read.
+        """
+        command = module_command(module, *arguments)
         return cls(
-            await start_child(
-                module_command(module, *arguments),
+            await asyncio.create_subprocess_exec(
+                *identity.command(command, death_signal=signal.SIGKILL),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=stderr,
                 limit=max_line_bytes,
                 env=env,
-                identity=identity,
-                stderr=stderr,
+                start_new_session=True,
                 pass_fds=pass_fds,
             )
         )
@@ -125,8 +129,15 @@ class Worker:
             raise WorkerFailed(f"the process ended ({await self._ending()})") from error
 
     async def kill(self) -> None:
-        """Kills the process and all that it started."""
-        await end_child(self.process)
+        """Kills the process and its group, and closes this end of its pipes.
+
+        `Process.wait` would wait for a descendant in another group that holds the other end.
+        """
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process._transport.close()  # type: ignore[attr-defined]  # typeshed leaves it out
+        await self.process.wait()
 
     async def _line(self) -> bytes:
         assert self.process.stdout is not None
