@@ -10,9 +10,11 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
 
 from services.explorer.rollout.user_processes import UserProcess
-from trinity.runtime.process.memory import available_bytes
 from trinity.runtime.process.worker import Message, WorkerFailed
 
 GROW_SECONDS = 0.2
@@ -33,6 +35,7 @@ ARRIVAL_SECONDS = 0.05
 MIN_FREE_BYTES = 1024**3
 """Memory that has to be free before a second or later process is started: one that has loaded torch
 takes 370 MB."""
+CGROUP = Path("/sys/fs/cgroup")
 _NUMBERS = itertools.count()
 
 
@@ -331,3 +334,14 @@ class UserProcessPool:
                 free.set_result(process)
                 return
         self._idle.append(process)
+
+
+def available_bytes() -> int:
+    """Returns the free memory of the machine, or that of its container where it is less."""
+    free = int(psutil.virtual_memory().available)
+    with contextlib.suppress(OSError, KeyError, ValueError):  # no container, or without a limit
+        limit = int((CGROUP / "memory.max").read_text())
+        figures = dict(map(str.split, (CGROUP / "memory.stat").read_text().splitlines()))
+        used = int((CGROUP / "memory.current").read_text()) - int(figures["inactive_file"])
+        free = min(free, limit - used)
+    return free
