@@ -261,8 +261,9 @@ class UserProcessPool:
 
     async def wait_for_more(self) -> None:
         """Waits for calls that are sent together with those that are there."""
-        if self._most_gathered > 1:
-            await asyncio.sleep(self._last_sending + GATHER_SECONDS - time.monotonic())
+        seconds = self._last_sending + GATHER_SECONDS - time.monotonic()
+        if self._most_gathered > 1 and seconds > 0:
+            await asyncio.sleep(seconds)
 
     def note_run(self, seconds: float) -> None:
         """Takes note of the time that a call took in its process."""
