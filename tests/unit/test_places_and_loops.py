@@ -269,9 +269,10 @@ LOOPS: dict[str, dict[str, str]] = {
             "MonitorFeed._call_monitor MonitorFeed._read_forever MonitorFeed._write_forever "
             "MonitorFeed.feed_forever"
         ),
-        "trinity/studio/background.py": "BackgroundLoop.__init__ BackgroundLoop.start",
         "trinity/studio/connection.py": "RunConnection._with_stopped _beside",
-        "trinity/studio/context.py": "ViewedRun.follow ViewedRun.watch_members",
+        "trinity/studio/context.py": (
+            "BackgroundLoop.__init__ BackgroundLoop.start ViewedRun.follow ViewedRun.watch_members"
+        ),
         "trinity/studio/server.py": "serve",
     },
 }
