@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trinity.run.diagnosis.gather import ANSWER_SECONDS, RETRY_ANSWER_SECONDS, gather
+from trinity.run.diagnosis import gather
 from trinity.run.diagnosis.snapshot import ComponentSnapshot, ProbeState
 from trinity.run.local.addresses import ServiceAddresses
 from trinity.run.local.run_file import RunningStack
@@ -18,6 +18,8 @@ LISTEN = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.get
 SPIN = "while True: pass"
 ADDRESSES = ("synchronizer", "buffer", "trainer", "explorer", "nats_url", "postgres_dsn")
 HANG = "import sys; sys.stdin.read()"
+RETRY_SECONDS = 0.5 + gather.ANSWER_SECONDS
+"""A process that works takes a processor until then."""
 
 
 @contextmanager
@@ -44,18 +46,19 @@ async def buffer_of(process: tuple[int, str], job_dir: Path) -> ComponentSnapsho
         pids={"buffer": pid},
         started_at=datetime.now(UTC),
     )
-    part = (await gather(running, job_dir)).part("buffer")
+    part = (await gather.gather(running, job_dir)).part("buffer")
     assert part is not None
     return part
 
 
 @pytest.mark.parametrize(
     ("then", "is_busy", "seconds"),
-    [(SPIN, True, RETRY_ANSWER_SECONDS), (HANG, False, ANSWER_SECONDS)],
+    [(SPIN, True, RETRY_SECONDS), (HANG, False, gather.ANSWER_SECONDS)],
 )
 async def test_who_works_is_asked_once_more_and_known_to_live(
-    then: str, is_busy: bool, seconds: float, tmp_path: Path
+    then: str, is_busy: bool, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(gather, "RETRY_ANSWER_SECONDS", RETRY_SECONDS)
     with mute(then) as process:
         part = await buffer_of(process, tmp_path)
     assert part.reply is ProbeState.SILENT

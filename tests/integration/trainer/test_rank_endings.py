@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,8 +32,12 @@ STAGE = "rft"
 
 @pytest.fixture
 def peers(tmp_path: Path, model: Path) -> Peers:
+    return peers_in(tmp_path, model)
+
+
+def peers_in(folder: Path, model: Path) -> Peers:
     """At the stage that trains on rollouts."""
-    peers = peers_of(plan_in(tmp_path, model), vocabulary=48)
+    peers = peers_of(plan_in(folder, model), vocabulary=48)
     peers.load_former_run(STAGE)
     return peers
 
@@ -124,41 +129,58 @@ async def test_a_stage_that_the_buffer_refuses_to_open_is_a_failure_not_an_end(
             await ending
 
 
-async def test_a_stage_is_opened_once_its_data_is_read_and_says_so_meanwhile(
-    peers: Peers, ranks: "Ranks", link: Link, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retry, "ASK_AGAIN_SECONDS", 0.0)
-    peers.stages[STAGE].num_readings = 3
-    async with stage_of(peers, ranks, link) as ending:
-        assert await ending == RankStageEnded(outcome="finished")
-    waits = [event for event in link.said() if isinstance(event, RankWaiting)]
-    assert [wait.reason for wait in waits[:4]] == ["tasks is being read"] * 3 + [""]
-    assert peers.stages[STAGE].finished_step == STEPS
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A stage that was trained to its end."""
+
+    peers: Peers
+    said: list[Event]
+    num_frozen: list[int]
+    """Objects that collections pass over, at each batch and after the stage."""
 
 
-async def test_each_version_names_the_one_it_was_trained_from(
-    peers: Peers, ranks: "Ranks", link: Link
-) -> None:
-    async with stage_of(peers, ranks, link) as ending:
-        await ending
-    parents = {version.version: version.parent_version for version in peers.published}
-    assert parents == {0: -1, 2: 0, 4: 2, 6: 4}
-    assert peers.experiment.stages[1].final_version.parent_version == 4
-
-
-async def test_collections_of_garbage_pass_over_the_libraries_only_while_it_trains(
-    peers: Peers, ranks: "Ranks", link: Link
-) -> None:
-    """A walk over verl takes longer than a small step; after a stage its model must go."""
-    stage = peers.stages[STAGE]
-    usual, kept = stage.rows_of, []
+@pytest.fixture(scope="module")
+def finished(model: Path, ranks: "Ranks", tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """One whose data had to be read first."""
+    peers, link = peers_in(tmp_path_factory.mktemp("finished"), model), Link()
+    stage, num_frozen = peers.stages[STAGE], []
+    stage.num_readings = 3
+    usual = stage.rows_of
 
     def watched(step: int) -> list[buffer_pb2.BatchRow]:
-        kept.append(gc.get_freeze_count())
+        num_frozen.append(gc.get_freeze_count())
         return usual(step)
 
+    async def train() -> None:
+        async with stage_of(peers, ranks, link) as ending:
+            assert await ending == RankStageEnded(outcome="finished")
+
     stage.rows_of = watched
-    async with stage_of(peers, ranks, link) as ending:
-        await ending
-    assert min(kept) > 100_000
-    assert gc.get_freeze_count() == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retry, "ASK_AGAIN_SECONDS", 0.0)
+        asyncio.run(train())
+    num_frozen.append(gc.get_freeze_count())
+    said = link.said()
+    link.close()
+    return Finished(peers=peers, said=said, num_frozen=num_frozen)
+
+
+def test_a_stage_is_opened_once_its_data_is_read_and_says_so_meanwhile(finished: Finished) -> None:
+    waits = [event for event in finished.said if isinstance(event, RankWaiting)]
+    assert [wait.reason for wait in waits[:4]] == ["tasks is being read"] * 3 + [""]
+    assert finished.peers.stages[STAGE].finished_step == STEPS
+
+
+def test_each_version_names_the_one_it_was_trained_from(finished: Finished) -> None:
+    parents = {version.version: version.parent_version for version in finished.peers.published}
+    assert parents == {0: -1, 2: 0, 4: 2, 6: 4}
+    assert finished.peers.experiment.stages[1].final_version.parent_version == 4
+
+
+def test_collections_of_garbage_pass_over_the_libraries_only_while_it_trains(
+    finished: Finished,
+) -> None:
+    """A walk over verl takes longer than a small step; after a stage its model must go."""
+    *while_training, after = finished.num_frozen
+    assert min(while_training) > 100_000
+    assert after == 0
