@@ -18,7 +18,6 @@ pytest_plugins = [
     "tests.forking",
     "tests.support.infra_fixtures",
     "tests.support.model_free.ended_run",
-    "tests.support.model_free.shared_stack",
 ]
 
 # The gate tries the same inputs each time; HYPOTHESIS_PROFILE=search looks for new ones.

@@ -60,15 +60,12 @@ GROUPS = {
         "*/together/test_two_experiments.py",
         "*/together/test_two_explorers.py",
     ),
-    "shared stack": (
-        "*/integration/monitors/test_submitted.py",
-        *(
-            f"*/model_free/test_{name}.py"
-            for name in (
-                *("episodes", "explorer_keys", "goes_on_changed", "model_free", "stored_bytes"),
-                "turns",
-            )
-        ),
+    "shared stack": tuple(
+        f"*/model_free/test_{name}.py"
+        for name in (
+            *("episodes", "explorer_keys", "goes_on_changed", "model_free", "stored_bytes"),
+            *("submitted", "turns"),
+        )
     ),
 }
 """By what they share: an import of vLLM or verl, a run, or a stack of some kind."""

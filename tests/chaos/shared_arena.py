@@ -11,7 +11,7 @@ ON_IT = pytest.mark.asyncio(loop_scope="session")
 """The mark of tests that use it: they run in the loop in which it is looked after."""
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def arena(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Arena]:
     """Its experiments need names that no other test gives."""
     async with arena_in(tmp_path_factory.mktemp("arena")) as arena:

@@ -34,9 +34,9 @@ MEMORY_BYTES = 512 * 1024**2
 _numbers = count(1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shared_nats_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of this session, with all rights."""
+    """A broker of this package, with all rights."""
     with _broker_in(tmp_path_factory.mktemp("buffer-nats")) as url:
         yield url
 
@@ -54,9 +54,9 @@ def _broker_in(root: Path) -> Iterator[str]:
         yield server.url(ADMIN)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shared_dsn(postgres_server: PostgresServer) -> Iterator[str]:
-    """A database of this session."""
+    """A database of this package."""
     with _database(postgres_server, SHARED) as dsn:
         yield dsn
 
@@ -71,7 +71,7 @@ def _database(server: PostgresServer, database: str) -> Iterator[str]:
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def process(
     shared_dsn: str, shared_nats_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BufferProcess]:
@@ -85,7 +85,7 @@ def process(
         started.kill()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def killed_process(
     postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BufferProcess]:
@@ -123,7 +123,7 @@ class UsersModule:
         (self.folder / f"{self.name}.py").write_text(source)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def users_process(
     postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BufferProcess]:

@@ -195,7 +195,7 @@ class SharedEngines:
         await self._stack.aclose()
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def engines(
     models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[SharedEngines]:

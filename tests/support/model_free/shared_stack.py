@@ -29,7 +29,7 @@ class SharedStack:
         return (SecretFiles(self.folder / "infra" / "secrets").folder / name).read_text().strip()
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def shared_stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SharedStack]:
     folder = tmp_path_factory.mktemp("shared-stack")
     async with model_free_stack(folder) as stack:
