@@ -10,7 +10,6 @@ import psutil
 import pytest
 
 from tests.support.forking.starts import close_images
-from tests.support.warm import close_warm_parents
 from trinity.run.local.given_run import TRUSTED_VARIABLE
 
 pytest_plugins = [
@@ -46,7 +45,6 @@ def no_part_of_the_stack_is_left_running(
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
     os.environ[TRUSTED_VARIABLE] = "/"  # tests copy runs of their own
     yield
-    close_warm_parents()
     close_images()
     commands = [_command(process) for process in psutil.process_iter() if _has(process, mark)]
     left = [command for command in commands if any(name in command for name in _OURS)]

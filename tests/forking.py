@@ -1,7 +1,11 @@
-"""Says in which tests programs are forked from a process that has imported them."""
+"""Says in which tests programs are forked from a process that has imported them.
+
+What is measured, the tests of the supervisor and of what users' machines do, tests on imports and
+on the interpreter, and the runs that others are compared with start each program itself.
+"""
 
 import fnmatch
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,54 +23,16 @@ Forked = tuple[tuple[str, ...], tuple[str, ...]]
 """What is imported, and the programs that are forked where a test starts them."""
 STARTED: Forked = ((), ())
 """Each program is started itself."""
-FORKED: Mapping[str, tuple[Forked, tuple[str, ...]]] = {
-    "stacks without a model": (
-        (MODEL_FREE, STACKS),
+FORKED: tuple[tuple[Forked, tuple[str, ...]], ...] = (
+    (
+        STARTED,
         (
-            "*/chaos/test_algorithms.py",
-            "*/chaos/test_campaign.py",
-            "*/chaos/test_exploring.py",
-            "*/chaos/test_lost_grants.py",
-            "*/chaos/test_operators.py",
-            "*/chaos/test_replay.py",
-            "*/chaos/test_retraining.py",
-            "*/chaos/test_running_ahead.py",
-            "*/chaos/test_selectors.py",
-            "*/chaos/test_sync_styles.py",
-            "*/chaos/test_varieties.py",
-            "*/e2e/model_free/test_bench.py",
-            "*/e2e/model_free/test_broken_reward.py",
-            "*/e2e/model_free/test_damaged_weights.py",
-            "*/e2e/model_free/test_episodes.py",
-            "*/e2e/model_free/test_explorer_keys.py",
-            "*/e2e/model_free/test_goes_on_changed.py",
-            "*/e2e/model_free/test_growth.py",
-            "*/e2e/model_free/test_left_running.py",
-            "*/e2e/model_free/test_model_free.py",
-            "*/e2e/model_free/test_other_models.py",
-            "*/e2e/model_free/test_serve.py",
-            "*/e2e/model_free/test_turns.py",
-            "*/integration/hostile/test_connections.py",
-            "*/integration/hostile/test_requests.py",
-            "*/integration/hostile/test_stream.py",
-            "*/integration/inspect/test_commands.py",
-            "*/integration/inspect/test_live_stage.py",
-            "*/integration/monitors/test_launched.py",
-            "*/integration/restarts/test_each_service.py",
-            "*/integration/restarts/test_half_made_run.py",
-            "*/integration/security/test_callers.py",
-            "*/integration/security/test_speaking.py",
-            "*/integration/security/test_studio.py",
-            "*/integration/stalls/test_endings.py",
-            "*/integration/stalls/test_launched.py",
-            "*/integration/studio/test_giving_way.py",
-            "*/integration/together/test_a_rank_dies.py",
-            "*/integration/together/test_two_experiments.py",
-            "*/integration/together/test_two_explorers.py",
-            "*/integration/together/test_two_tenants.py",
+            "*/chaos/test_severed_calls.py",
+            "*/integration/buffer/test_benchmark.py",
+            "*/integration/buffer/test_process.py",
         ),
     ),
-    "stacks with vLLM and verl": (
+    (
         (WITH_MODELS, STACKS),
         (
             "*/e2e/test_adapter.py",
@@ -79,18 +45,52 @@ FORKED: Mapping[str, tuple[Forked, tuple[str, ...]]] = {
             "*/e2e/test_verl_rows.py",
         ),
     ),
-    "compilers of schemas": ((SCHEMAS, SCHEMAS[:1]), ("*/integration/explorer/test_schemas.py",)),
-    "gangs of ranks": (
-        (TRAINER, ("tests.integration.trainer.*",)),
-        ("*/integration/trainer/test_ranks_publish.py",),
+    ((SCHEMAS, SCHEMAS[:1]), ("*/integration/explorer/test_schemas.py",)),
+    (
+        (TRAINER, STACKS),
+        (
+            "*/integration/trainer/test_hosts_train.py",
+            "*/integration/trainer/test_ranks_publish.py",
+            "*/integration/trainer/test_service_begins.py",
+            "*/integration/trainer/test_two_ranks.py",
+        ),
     ),
-}
-"""Test files by what is forked in them; in all others each program is started itself."""
+    (
+        (MODEL_FREE, STACKS),
+        (
+            "*/chaos/test_*.py",
+            "*/e2e/model_free/test_*.py",
+            "*/integration/buffer/test_*.py",
+            "*/integration/cli/test_*.py",
+            "*/integration/deploy/test_commands.py",
+            "*/integration/deploy/test_source_run.py",
+            "*/integration/hostile/test_*.py",
+            "*/integration/inspect/test_commands.py",
+            "*/integration/inspect/test_live_stage.py",
+            "*/integration/monitors/test_launched.py",
+            "*/integration/restarts/test_each_service.py",
+            "*/integration/restarts/test_half_made_run.py",
+            "*/integration/restarts/test_half_made_schemas.py",
+            "*/integration/restarts/test_schemas.py",
+            "*/integration/security/test_callers.py",
+            "*/integration/security/test_listening.py",
+            "*/integration/security/test_speaking.py",
+            "*/integration/security/test_studio.py",
+            "*/integration/stalls/test_endings.py",
+            "*/integration/stalls/test_launched.py",
+            "*/integration/studio/test_giving_way.py",
+            "*/integration/synchronizer/test_process.py",
+            "*/integration/telemetry/test_whole_chain.py",
+            "*/integration/together/test_*.py",
+        ),
+    ),
+)
+"""What is forked in which test files, the first that fits; in others each program is started."""
 
 
 def forked_in(path: str) -> Forked:
     """Returns what is imported and forked for a test."""
-    for forked, patterns in FORKED.values():
+    for forked, patterns in FORKED:
         if any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns):
             return forked
     return STARTED

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.buffer.worker import BenchmarkWorker, started
-from tests.integration.buffer.process import BufferProcess, start_anew
+from tests.integration.buffer.process import BufferProcess
 from tests.support.infra_fixtures import running
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.run.local.addresses import free_port
@@ -63,7 +63,7 @@ async def running_stack(root: Path) -> AsyncIterator[Stack]:
         stack.enter_context(running(broker.prepare_process(root / "nats.log")))
         await postgres.wait_ready()
         await broker.wait_ready()
-        buffer = BufferProcess(dsn, nats_url, root / "buffer.log", begin=start_anew)
+        buffer = BufferProcess(dsn, nats_url, root / "buffer.log")
         stack.callback(buffer.kill)
         await buffer.start()
         explorer = started(

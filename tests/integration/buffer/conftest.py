@@ -14,7 +14,7 @@ from psycopg import sql
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.plans import ROWS
-from tests.integration.buffer.process import Begin, BufferProcess, fork
+from tests.integration.buffer.process import BufferProcess
 from tests.support.infra_fixtures import running
 from trinity.client import AsyncTasksets
 from trinity.run.local.addresses import free_port
@@ -186,23 +186,12 @@ def own_settings() -> dict[str, str]:
 
 
 @pytest.fixture
-def own_begin() -> Begin:
-    """How `own_process` begins; a module that measures memory has `start_anew`."""
-    return fork
-
-
-@pytest.fixture
 async def own_process(
-    buffer_dsn: str,
-    nats_url: str,
-    tmp_path: Path,
-    own_settings: dict[str, str],
-    own_begin: Begin,
+    buffer_dsn: str, nats_url: str, tmp_path: Path, own_settings: dict[str, str]
 ) -> AsyncIterator[BufferProcess]:
     """A buffer with its own broker and database, which the test may kill."""
     log_file = tmp_path / "buffer.log"
-    process = BufferProcess(buffer_dsn, nats_url, log_file, own_settings, begin=own_begin)
-    async with process as started:
+    async with BufferProcess(buffer_dsn, nats_url, log_file, own_settings) as started:
         yield started
 
 

@@ -1,43 +1,20 @@
-"""A running buffer, as a process of its own, which is forked from one that has imported it."""
+"""A running buffer, as a process of its own."""
 
 import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol, Self
+from typing import Self
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.integration.buffer.calls import CALL_SECONDS
-from tests.support.warm import WarmProcess, start_warm
 from trinity.run.local.addresses import free_port
 from trinity.runtime.rpc.channel import open_channel
 
 SERVICE = "trinity.api.v1.BufferService"
-
-
-class Begin(Protocol):
-    """Begins a program."""
-
-    def __call__(
-        self, module: str, *arguments: str, env: Mapping[str, str], log: IO[bytes]
-    ) -> "WarmProcess | subprocess.Popen[bytes]": ...
-
-
-def fork(module: str, *arguments: str, env: Mapping[str, str], log: IO[bytes]) -> WarmProcess:
-    """From a process that has imported it."""
-    return start_warm(module, *arguments, env=env, stdout=log, stderr=log)
-
-
-def start_anew(
-    module: str, *arguments: str, env: Mapping[str, str], log: IO[bytes]
-) -> "subprocess.Popen[bytes]":
-    """As in use."""
-    argv = [sys.executable, "-m", module, *arguments]
-    return subprocess.Popen(argv, env=env, stdout=log, stderr=log)
 
 
 @dataclass(slots=True)
@@ -49,10 +26,8 @@ class BufferProcess:
     log_file: Path
     extra: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
-    process: "WarmProcess | subprocess.Popen[bytes] | None" = None
+    process: "subprocess.Popen[bytes] | None" = None
     program: tuple[str, ...] = ("services.buffer",)
-    begin: Begin = fork
-    """`start_anew` for one that is measured."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -82,7 +57,13 @@ class BufferProcess:
             **self.extra,
         }
         with self.log_file.open("ab") as log:
-            self.process = self.begin(*self.program, env={**os.environ, **settings}, log=log)
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", *self.program],
+                env={**os.environ, **settings},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
 
     async def start(self) -> None:
         self.spawn()

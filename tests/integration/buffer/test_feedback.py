@@ -13,7 +13,7 @@ from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import ROWS, Sizes, rollout_plan, with_advantage
-from tests.support.warm import COMMANDS, run_warm
+from tests.support.forking.starts import run_module
 from trinity.api.v1 import buffer_pb2
 from trinity.api.v1 import query_pb2 as pb
 from trinity.config.plan.stage_plan import StagePlan
@@ -194,6 +194,6 @@ async def test_a_reward_that_training_cannot_represent_is_refused(
 def test_a_line_that_is_no_feedback_is_named(tmp_path: Path) -> None:
     file = tmp_path / "rewards.jsonl"
     file.write_text(json.dumps({"id": "x", "reward": 1.0}) + "\n{}\n")
-    done = run_warm("trinity.cli.main", "feedback", str(file), also=COMMANDS)
+    done = run_module("trinity.cli.main", "feedback", str(file))
     assert done.returncode == 2
     assert "rewards.jsonl:2 is not" in done.stderr

@@ -15,19 +15,13 @@ from services.buffer.migrations import MIGRATIONS
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import rollout_plan
-from tests.integration.buffer.process import Begin, BufferProcess, start_anew
-from tests.support.warm import run_warm
+from tests.integration.buffer.process import BufferProcess
+from tests.support.forking.starts import run_module
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import UserError
 
 MAX_RESIDENT_MIB = 250
 HEAVY = ("torch", "transformers", "datasets", "pyarrow", "pandas", "vllm", "ray")
-
-
-@pytest.fixture
-def own_begin() -> Begin:
-    """As in use: its memory is measured."""
-    return start_anew
 
 
 def peak_mib(pid: int) -> float:
@@ -154,7 +148,7 @@ def test_a_mistake_in_the_settings_is_one_sentence(
         "TRINITY_BUFFER_CONNECT_SECONDS": "0.5",
         **settings,
     }
-    done = run_warm("services.buffer", env=environment)
+    done = run_module("services.buffer", env=environment)
     assert done.returncode == 2
     assert sentence in done.stderr
     assert done.stderr.strip().count("\n") == 0

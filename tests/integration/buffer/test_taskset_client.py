@@ -18,7 +18,7 @@ import pytest
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.plans import BATCH_SIZE, rollout_plan
 from tests.integration.buffer.process import BufferProcess
-from tests.support.warm import COMMANDS, run_warm
+from tests.support.forking.starts import run_module
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.client import AsyncTasksets, Tasksets, TasksetState
 from trinity.config.plan.stage_plan import StagePlan
@@ -213,7 +213,7 @@ def backed_up(path: Path, name: str) -> list[str]:
 def trinity(process: BufferProcess, *arguments: str) -> "subprocess.CompletedProcess[str]":
     where = ("--buffer", process.address, "--tenant", "shell")
     words, env = ("taskset", *arguments, *where), {**os.environ, "COLUMNS": "200"}
-    return run_warm("trinity.cli.main", *words, env=env, also=COMMANDS, timeout=COMMAND_SECONDS)
+    return run_module("trinity.cli.main", *words, env=env, timeout=COMMAND_SECONDS)
 
 
 def test_the_command_line_says_what_was_stored_and_what_was_refused(

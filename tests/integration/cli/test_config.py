@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.e2e.conftest import REPOSITORY
-from tests.support.warm import COMMANDS, run_warm
+from tests.support.forking.starts import run_module
 from tests.unit.config.builders import GRPO, write_model, write_rows
 from trinity.config.schema.experiment import deep_merge
 
@@ -18,7 +18,7 @@ HEAVY = ("torch", "grpc", "numpy", "transformers", "nats", "psycopg")
 
 
 def trinity(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return run_warm("trinity.cli.main", *arguments, cwd=REPOSITORY, also=COMMANDS)
+    return run_module("trinity.cli.main", *arguments, cwd=REPOSITORY)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["config", "check", GOOD]])

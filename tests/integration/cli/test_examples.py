@@ -1,6 +1,7 @@
 """Every example passes its check and the checks of a start, with its data and a small model."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from examples.addition.prepare import prepare
 from examples.frozen_lake.prepare import write
 from tests.e2e.conftest import REPOSITORY
-from tests.support.warm import COMMANDS, run_warm
+from tests.support.forking.starts import run_module
 
 EXAMPLES = sorted(
     str(file.relative_to(REPOSITORY)) for file in REPOSITORY.glob("examples/*/*.yaml")
@@ -48,7 +49,7 @@ def _with_more_positions(model: Path, copy: Path) -> Path:
 @pytest.mark.parametrize("file", EXAMPLES)
 def test_an_example_is_in_order(file: str, variables: dict[str, str]) -> None:
     for command in (("config", "check"), ("run", "--dry-run")):
-        done = run_warm(
-            "trinity.cli.main", *command, file, cwd=REPOSITORY, env=variables, also=COMMANDS
+        done = run_module(
+            "trinity.cli.main", *command, file, cwd=REPOSITORY, env=os.environ | variables
         )
         assert done.returncode == 0, done.stdout + done.stderr

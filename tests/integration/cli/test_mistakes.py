@@ -10,10 +10,8 @@ import pytest
 from examples.addition.prepare import prepare
 from tests.e2e.conftest import REPOSITORY
 from tests.e2e.launched import CONFIG
-from tests.support.warm import COMMANDS, run_warm
+from tests.support.forking.starts import run_module
 from trinity.run.local.addresses import free_port
-
-SECONDS = 60
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +25,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def trinity(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     env = {**os.environ, **environment}
-    return run_warm(
-        "trinity.cli.main", *arguments, env=env, cwd=REPOSITORY, also=COMMANDS, timeout=SECONDS
-    )
+    return run_module("trinity.cli.main", *arguments, env=env, cwd=REPOSITORY)
 
 
 def run_with(
@@ -115,7 +111,7 @@ def test_no_run_to_show_the_status_of(root: Path) -> None:
 def test_a_service_refuses_a_misspelt_variable(service: str) -> None:
     variable = f"TRINITY_{service.upper()}_LISTEM"
     env = {**os.environ, variable: "x"}
-    done = run_warm(f"services.{service}", env=env, cwd=REPOSITORY, timeout=SECONDS)
+    done = run_module(f"services.{service}", env=env, cwd=REPOSITORY)
     assert done.returncode == 2
     assert variable in done.stderr
 
@@ -129,7 +125,7 @@ def test_a_port_in_use_is_named(postgres_dsn: str) -> None:
             "TRINITY_SYNCHRONIZER_POSTGRES_DSN": postgres_dsn,
             "TRINITY_SYNCHRONIZER_MIGRATE_ON_START": "true",
         }
-        done = run_warm("services.synchronizer", env=env, cwd=REPOSITORY, timeout=SECONDS)
+        done = run_module("services.synchronizer", env=env, cwd=REPOSITORY)
     assert done.returncode == 2, done.stdout + done.stderr
     assert address in done.stderr
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.warm import COMMANDS, run_warm
+from tests.support.forking.starts import run_module
 
 REPOSITORY = Path(__file__).parents[3]
 
 
 def trinity(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_warm("trinity.cli.main", "deploy", *arguments, cwd=REPOSITORY, also=COMMANDS)
+    return run_module("trinity.cli.main", "deploy", *arguments, cwd=REPOSITORY)
 
 
 def test_render_says_which_command_takes_it(tmp_path: Path) -> None:

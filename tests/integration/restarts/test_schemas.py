@@ -9,8 +9,8 @@ import pytest
 
 from services.buffer.migrations import MIGRATIONS as BUFFER
 from services.synchronizer.__main__ import MIGRATIONS as SYNCHRONIZER
+from tests.support.forking.starts import run_module
 from tests.support.infra_fixtures import Database
-from tests.support.warm import run_warm
 from trinity.runtime.migrations import Migrations
 
 USER_MISTAKE = 2
@@ -32,7 +32,7 @@ class Store:
         if self.service == "buffer":
             settings["NATS_URL"] = "nats://127.0.0.1:1"
         env = os.environ | {f"{prefix}{name}": value for name, value in settings.items()}
-        done = await asyncio.to_thread(run_warm, f"services.{self.service}", env=env)
+        done = await asyncio.to_thread(run_module, f"services.{self.service}", env=env)
         assert done.returncode == USER_MISTAKE, done.stderr
         (line,) = done.stderr.splitlines()
         return line

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.warm import run_warm
+from tests.support.forking.starts import run_module
 from trinity.run.local.addresses import SERVICES
 from trinity.runtime.security.authorization import Scope
 from trinity.runtime.security.certificates import CredentialIssuer, CredentialRole
@@ -35,7 +35,7 @@ def refusal(service: str, settings: dict[str, str], security_dir: str = "") -> s
     """What the service says for its end, on one line."""
     own = {f"TRINITY_{service.upper()}_{name}": value for name, value in settings.items()}
     env = {**os.environ, **own, VARIABLE: security_dir}
-    done = run_warm(f"services.{service}", env=env, timeout=TIMEOUT)
+    done = run_module(f"services.{service}", env=env, timeout=TIMEOUT)
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"{service}: ")

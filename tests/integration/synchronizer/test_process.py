@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from services.synchronizer.__main__ import MIGRATIONS
 from services.synchronizer.servicer import SERVICE_NAME
 from tests.integration.synchronizer.builders import creation
-from tests.support.warm import run_warm
+from tests.support.forking.starts import run_module
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.run.local.addresses import free_port
 from trinity.runtime.rpc.channel import open_sync_channel
@@ -51,7 +51,7 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
 def refusal(*arguments: str, **settings: str) -> str:
     """The one line with which the service refuses to start."""
     env = os.environ | variables_of(settings)
-    done = run_warm("services.synchronizer", *arguments, env=env, timeout=TIMEOUT)
+    done = run_module("services.synchronizer", *arguments, env=env, timeout=TIMEOUT)
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
     return line

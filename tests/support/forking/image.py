@@ -28,7 +28,10 @@ from typing import TextIO, cast
 
 from tests.support.forking.programs import (
     DEFAULTS,
+    MAX_REQUEST_BYTES,
     NOT_COMPILED,
+    NUMBER_BYTES,
+    READY,
     SPAWNED,
     THREADS,
     Program,
@@ -36,7 +39,6 @@ from tests.support.forking.programs import (
     program_of,
 )
 from tests.support.forking.starts import ROOM_VARIABLE, ForkingStarts
-from tests.support.warm import MAX_REQUEST_BYTES, NUMBER_BYTES, READY
 
 SHOWN_OF_HELPERS = ("TRINITY_TEST_SESSION",)
 """Tests would take one that shows all variables for the program that it forks for."""

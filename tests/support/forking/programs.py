@@ -5,10 +5,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.support.warm import COMMANDS
-
 MODEL_FREE = (
-    *("trinity.cli.main", *COMMANDS, "trinity.run.local.supervisor"),
+    *("trinity.cli.main", "trinity.cli.config", "trinity.cli.experiment", "trinity.cli.feedback"),
+    *("trinity.cli.run", "trinity.cli.taskset", "trinity.run.deploy"),
+    "trinity.run.local.supervisor",
     *("services.synchronizer.__main__", "services.buffer.__main__", "services.trainer.__main__"),
     *("services.trainer.rank.__main__", "services.trainer.rank.stage"),
     *("tests.support.model_free.rank", "tests.support.model_free.explorer"),
@@ -38,9 +38,15 @@ STACKS = (
     "trinity.run.local.supervisor",
     "trinity.cli.main",
     "trinity.__main__",
+    "services.*",
+    "tests.chaos.*",
+    "tests.integration.*",
     "tests.support.model_free.*",
 )
 """Programs that are forked where a test starts them; what one of them starts is forked, too."""
+NUMBER_BYTES = 4
+READY = b"ready"
+MAX_REQUEST_BYTES = 128 * 1024
 OWN_PACKAGES = ("services", "tests", "trinity")
 LIMITED = (
     *("trinity.operators.worker", "trinity.operators.tasks.worker"),

@@ -12,18 +12,21 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.support.forking.programs import (
     ALSO_TAKEN_ON,
+    NUMBER_BYTES,
+    READY,
     Request,
     acts_at_import,
     program_of,
 )
-from tests.support.warm import NUMBER_BYTES, READY
 
 IMAGE = "tests.support.forking.image"
 IMPORT_SECONDS = 300.0
+RUN_SECONDS = 120.0
 ROOM_VARIABLE = "TRINITY_TEST_ROOM"
 ROOM_BYTES = 100_000
 ARGUMENTS_BYTES = 4_000
@@ -202,6 +205,25 @@ def real_starts() -> Iterator[None]:
     """Starts programs themselves within a test whose others are forked."""
     with _starting_through(None):
         yield
+
+
+def run_module(
+    module: str,
+    *arguments: str,
+    env: Mapping[str, str] = os.environ,
+    cwd: Path | None = None,
+    timeout: float = RUN_SECONDS,
+) -> "subprocess.CompletedProcess[str]":
+    """Runs a program to its end; returns what it wrote."""
+    return subprocess.run(
+        [sys.executable, "-P", "-m", module, *arguments],
+        env=env,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
 
 
 @contextlib.contextmanager
