@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from services.buffer.domain.stage import AssignmentKind, AssignmentState, RunState
 from services.buffer.store.columns import STAGE_KEY
 from services.buffer.store.database import (
+    columns_of,
     id_in,
     in_stage,
     insert_rows,
@@ -92,16 +93,8 @@ async def insert_assignments(
         {
             **key_columns(key),
             "assignment_id": assignment_id(key, draw.kind, draw.explore_step, draw.position),
-            "kind": draw.kind,
-            "taskset": draw.taskset,
-            "task_index": draw.task_index,
-            "explore_step": draw.explore_step,
-            "position": draw.position,
-            "refill_round": draw.refill_round,
-            "required_version": draw.required_version,
-            "repeat_times": draw.repeat_times,
+            **columns_of(draw),
             "num_open_runs": draw.repeat_times,
-            "awaits_feedback": draw.awaits_feedback,
             "state": AssignmentState.PENDING,
         }
         for draw in new

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -12,6 +12,7 @@ from sqlalchemy.sql.elements import Grouping
 from services.buffer.domain.stage import Stage
 from services.buffer.store.database import (
     FLOATS,
+    columns_of,
     decode_numbers,
     encode_numbers,
     id_in,
@@ -19,9 +20,11 @@ from services.buffer.store.database import (
     insert_rows,
     key_columns,
     number_in,
+    of_line,
     of_taskset,
     prefixed_params,
     stage_params,
+    value_of,
 )
 from services.buffer.store.experiences import PLACE, bodies_at, has_content, in_order_of
 from services.buffer.store.schema import (
@@ -144,23 +147,13 @@ async def find_with_stage(
 def _head_of(rows: Sequence[Row]) -> BatchHead | None:
     if not rows:
         return None
-    row = rows[0]
-    return BatchHead(
-        step=row.step,
-        incarnation=row.incarnation,
-        num_rows=row.num_rows,
-        metrics=decode_numbers(row.metrics),
-    )
+    return value_of(BatchHead, rows[0], metrics=decode_numbers(rows[0].metrics))
 
 
 async def insert_head(connection: Connection, stage: Stage, head: BatchHead) -> None:
     """Inserts a batch; its rows follow in the same transaction."""
-    values = {
-        **_place_of(stage, head),
-        "incarnation": head.incarnation,
-        "num_rows": head.num_rows,
-        "metrics": encode_numbers(head.metrics),
-    }
+    metrics = encode_numbers(head.metrics)
+    values = {**_place_of(stage, head), **columns_of(head), "metrics": metrics}
     await insert_rows(connection, batch, [values])
 
 
@@ -172,13 +165,9 @@ async def insert_items(
     rows = [
         {
             **own,
+            **columns_of(item),
             "position": position,
             "source": "data" if item.experience_id is None else "experience",
-            "experience_id": item.experience_id,
-            "taskset_id": item.taskset_id,
-            "row_index": item.row_index,
-            "advantage": item.advantage,
-            "weight": item.weight,
         }
         for position, item in enumerate(items)
     ]
@@ -198,7 +187,7 @@ async def any_metric_above_zero(connection: Connection, stage: Stage, name: str)
 async def sum_metric(connection: Connection, stage: Stage, name: str) -> float:
     """Returns the sum of a metric over the batches of the line."""
     counted = sa.func.coalesce(sa.func.sum(batch.c.metrics[name].as_float()), 0.0)
-    found = sa.select(counted).where(in_stage(batch, stage.key), batch.c.line == stage.line)
+    found = sa.select(counted).where(of_line(batch, stage))
     return float(await connection.fetch_value(found))
 
 
@@ -216,13 +205,11 @@ async def load_rows(
     drawn = [(item.taskset_id, item.row_index) for item in items if item.taskset_id is not None]
     task_of = await load_tasks(connection, stage.key.tenant, drawn)
     return [
-        LoadedRow(
-            position=item.position,
-            advantage=item.advantage,
-            weight=item.weight,
+        value_of(
+            LoadedRow,
+            item,
             experience_body=body_of.get(item.experience_id),
             row_json=task_of.get((item.taskset_id, item.row_index)),
-            row_index=item.row_index,
         )
         for item in items
     ]
@@ -284,10 +271,7 @@ async def insert_report(
 async def was_trained_before(connection: Connection, stage: Stage, step: int) -> bool:
     """Returns True if an earlier incarnation trained this step."""
     statement = sa.select(step_report.c.step).where(
-        in_stage(step_report, stage.key),
-        step_report.c.line == stage.line,
-        step_report.c.step == step,
-        step_report.c.incarnation < stage.incarnation,
+        of_line(step_report, stage, step), step_report.c.incarnation < stage.incarnation
     )
     return await connection.fetch_first(statement) is not None
 
@@ -306,7 +290,7 @@ async def store_feedback(
     place = BATCH_ITEM.position + 1
     statement = (
         sa.update(batch_item)
-        .where(*_items_of(stage, head), number_in(BATCH_ITEM.position, known))
+        .where(of_line(batch_item, stage, head.step), number_in(BATCH_ITEM.position, known))
         .values(mean_ratio=ratios[place], trained_advantage=advantages[place])
     )
     await connection.execute(statement)
@@ -315,21 +299,12 @@ async def store_feedback(
             await _store_tokens(connection, stage, head, row.position, row.tokens)
 
 
-def _items_of(stage: Stage, head: BatchHead) -> tuple[sa.ColumnElement[bool], ...]:
-    """Returns the conditions for the rows of a batch."""
-    return (
-        in_stage(batch_item, stage.key),
-        BATCH_ITEM.line == stage.line,
-        BATCH_ITEM.step == head.step,
-    )
-
-
 async def _store_tokens(
     connection: Connection, stage: Stage, head: BatchHead, position: int, tokens: TokenValues
 ) -> None:
     statement = (
         sa.update(batch_item)
-        .where(*_items_of(stage, head), BATCH_ITEM.position == position)
+        .where(of_line(batch_item, stage, head.step), BATCH_ITEM.position == position)
         .values(token_logprobs=tokens.logprobs, token_advantages=tokens.advantages)
     )
     await connection.execute(statement)
@@ -394,55 +369,27 @@ async def load_uses(
     )
     uses: dict[str, list[BatchUse]] = defaultdict(list)
     for row in await connection.fetch(statement):
-        uses[row.experience_id].append(
-            replace(_use(row), tokens=_tokens(row, are_read=with_tokens))
-        )
+        tokens = None
+        if with_tokens and row.token_logprobs is not None and row.token_advantages is not None:
+            tokens = TokenValues(logprobs=row.token_logprobs, advantages=row.token_advantages)
+        uses[row.experience_id].append(value_of(BatchUse, row, tokens=tokens))
     return uses
-
-
-def _tokens(row: Row, *, are_read: bool) -> TokenValues | None:
-    if not are_read or row.token_logprobs is None or row.token_advantages is None:
-        return None
-    return TokenValues(logprobs=row.token_logprobs, advantages=row.token_advantages)
 
 
 async def load_items(
     connection: Connection, stage: Stage, step: int, *, first: int, count: int
 ) -> list[RecordedItem]:
     """Returns rows of a batch from position `first` on, in order."""
-    places = BATCH_ITEM.position.between(first, first + count - 1)
     statement = (
         sa.select(*_USE)
         .where(
-            in_stage(batch_item, stage.key),
-            BATCH_ITEM.line == stage.line,
-            BATCH_ITEM.step == step,
-            places,
+            of_line(batch_item, stage, step),
+            BATCH_ITEM.position.between(first, first + count - 1),
         )
         .order_by(BATCH_ITEM.position)
     )
-    return [_recorded(row) for row in await connection.fetch(statement)]
-
-
-def _recorded(row: Row) -> RecordedItem:
-    return RecordedItem(
-        use=_use(row),
-        experience_id=row.experience_id,
-        taskset_id=row.taskset_id,
-        row_index=row.row_index,
-    )
-
-
-def _use(row: Row) -> BatchUse:
-    return BatchUse(
-        line=row.line,
-        step=row.step,
-        position=row.position,
-        advantage=row.advantage,
-        weight=row.weight,
-        mean_ratio=row.mean_ratio,
-        trained_advantage=row.trained_advantage,
-    )
+    rows = await connection.fetch(statement)
+    return [value_of(RecordedItem, row, use=value_of(BatchUse, row)) for row in rows]
 
 
 async def times_trained(connection: Connection, stage: Stage, step: int) -> Sequence[StepTraining]:
@@ -450,11 +397,11 @@ async def times_trained(connection: Connection, stage: Stage, step: int) -> Sequ
     c = step_report.c
     statement = (
         sa.select(c.incarnation, c.metrics)
-        .where(in_stage(step_report, stage.key), c.line == stage.line, c.step == step)
+        .where(of_line(step_report, stage, step))
         .order_by(c.incarnation)
     )
     return [
-        StepTraining(incarnation=row.incarnation, metrics=decode_numbers(row.metrics))
+        value_of(StepTraining, row, metrics=decode_numbers(row.metrics))
         for row in await connection.fetch(statement)
     ]
 

@@ -7,7 +7,15 @@ from enum import StrEnum
 
 import sqlalchemy as sa
 
-from services.buffer.store.database import UUIDS, id_in, key_columns, of_stage, stage_params
+from services.buffer.store.database import (
+    UUIDS,
+    columns_of,
+    id_in,
+    key_columns,
+    of_stage,
+    stage_params,
+    value_of,
+)
 from services.buffer.store.schema import sample_change
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
@@ -44,16 +52,12 @@ class RecordedChange:
     at: datetime
 
 
+_GIVEN = ("tenant", "experiment_id", "stage", "what", "reason", "by")
 _RECORD = sa.insert(sample_change).from_select(
-    ["tenant", "experiment_id", "stage", "experience_id", "what", "reason", "by"],
+    [*_GIVEN, "experience_id"],
     sa.select(
-        sa.bindparam("tenant", type_=SAMPLE_CHANGE.tenant.type),
-        sa.bindparam("experiment_id", type_=SAMPLE_CHANGE.experiment_id.type),
-        sa.bindparam("stage", type_=SAMPLE_CHANGE.stage.type),
+        *(sa.bindparam(name, type_=SAMPLE_CHANGE[name].type) for name in _GIVEN),
         sa.func.unnest(sa.bindparam("ids", type_=UUIDS)),
-        sa.bindparam("what", type_=SAMPLE_CHANGE.what.type),
-        sa.bindparam("reason", type_=SAMPLE_CHANGE.reason.type),
-        sa.bindparam("by", type_=SAMPLE_CHANGE.by.type),
     ),
     include_defaults=False,
 )
@@ -69,16 +73,8 @@ async def record_change(
     connection: Connection, key: StageKey, ids: Iterable[str], what: Change, why: ChangeReason
 ) -> None:
     """Records that a person did the same to these samples."""
-    await connection.execute(
-        _RECORD,
-        {
-            **key_columns(key),
-            "ids": list(ids),
-            "what": what.value,
-            "reason": why.reason,
-            "by": why.by,
-        },
-    )
+    values = {**key_columns(key), **columns_of(why), "ids": list(ids), "what": what.value}
+    await connection.execute(_RECORD, values)
 
 
 async def load_sample_changes(
@@ -86,4 +82,4 @@ async def load_sample_changes(
 ) -> Sequence[RecordedChange]:
     """Returns the changes of a sample, latest first."""
     rows = await connection.fetch(_LOAD, stage_params(key, ids=[experience_id]))
-    return [RecordedChange(what=row.what, reason=row.reason, by=row.by, at=row.at) for row in rows]
+    return [value_of(RecordedChange, row) for row in rows]

@@ -13,6 +13,7 @@ from services.buffer.store.database import (
     id_in,
     in_stage,
     notify,
+    of_line,
     of_stage,
     one_of,
 )
@@ -82,8 +83,7 @@ async def needed_steps(
     c = batch_item.c
     siblings = sa.select(EXPERIENCE.experience_id).where(_same_content(stage.key, rows))
     items = sa.select(c.step, sa.func.count().label("number")).where(
-        in_stage(batch_item, stage.key),
-        c.line == stage.line,
+        of_line(batch_item, stage),
         c.step > await oldest_kept_step(connection, stage),
         c.experience_id.in_(siblings),
     )
@@ -94,9 +94,7 @@ async def needed_steps(
 async def oldest_kept_step(connection: Connection, stage: Stage) -> int:
     """Returns the step of the oldest kept checkpoint of the line; 0 without one."""
     c = checkpoint.c
-    statement = sa.select(sa.func.min(c.step)).where(
-        in_stage(checkpoint, stage.key), c.line == stage.line, c.is_kept
-    )
+    statement = sa.select(sa.func.min(c.step)).where(of_line(checkpoint, stage), c.is_kept)
     return await connection.fetch_value(statement) or 0
 
 
@@ -106,8 +104,7 @@ async def count_deleted(
     """Counts deleted samples in the batches of these steps."""
     c = batch_item.c
     ids = sa.select(c.experience_id).where(
-        in_stage(batch_item, stage.key),
-        c.line == stage.line,
+        of_line(batch_item, stage),
         c.step.between(first_step, last_step),
         c.experience_id.is_not(None),
     )

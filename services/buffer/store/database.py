@@ -6,7 +6,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 from psycopg import sql
@@ -14,12 +14,17 @@ from psycopg.types.json import Jsonb
 from sqlalchemy.dialects.postgresql import JSONB, Insert, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from services.buffer.domain.stage import Stage
 from services.buffer.store.columns import NOW, STAGE_KEY
 from trinity.errors import NotReady
 from trinity.runtime.postgres import map_database_errors
 from trinity.runtime.sql import Connection, Row, transaction
 from trinity.types import StageKey
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+ValueT = TypeVar("ValueT", bound="DataclassInstance")
 RowValues = Mapping[str, object]
 """A row to insert: its values by column."""
 PREFIX = "key"
@@ -200,6 +205,12 @@ async def count_rows(
     return int(await connection.fetch_value(statement))
 
 
+def of_line(table: sa.Table, stage: Stage, step: int | None = None) -> sa.ColumnElement[bool]:
+    """Condition: rows of the stage's line, or of one train step on it."""
+    own = sa.and_(in_stage(table, stage.key), table.c.line == stage.line)
+    return own if step is None else sa.and_(own, table.c.step == step)
+
+
 def of_taskset(table: sa.Table, tenant: str, taskset_id: str) -> sa.ColumnElement[bool]:
     """Condition: rows of one taskset."""
     return sa.and_(table.c.tenant == tenant, table.c.taskset_id == taskset_id)
@@ -213,6 +224,21 @@ def key_columns(key: StageKey) -> dict[str, object]:
 def key_from_row(row: Row) -> StageKey:
     """Returns the stage's key from a row with its three columns."""
     return StageKey(tenant=row.tenant, experiment_id=row.experiment_id, stage=row.stage)
+
+
+def value_of(kind: type[ValueT], row: Row, **others: object) -> ValueT:
+    """Returns a value whose fields are columns of the row with the same names, or `others`."""
+    return kind(**{name: getattr(row, name) for name in _shared(kind, type(row))} | others)
+
+
+@lru_cache(maxsize=256)
+def _shared(kind: "type[DataclassInstance]", row_type: Any) -> tuple[str, ...]:
+    return tuple(name for name in kind.__dataclass_fields__ if name in row_type._fields)
+
+
+def columns_of(value: "DataclassInstance") -> dict[str, Any]:
+    """Returns the fields of a value as columns to insert."""
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
 async def notify(connection: Connection, *topics: str) -> None:

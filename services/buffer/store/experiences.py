@@ -15,6 +15,7 @@ from services.buffer.store.database import (
     FLOATS,
     PREFIX,
     UUIDS,
+    columns_of,
     count_rows,
     decode_numbers,
     encode_numbers,
@@ -26,6 +27,7 @@ from services.buffer.store.database import (
     of_stage,
     one_of,
     stage_params,
+    value_of,
 )
 from services.buffer.store.runs import won_runs
 from services.buffer.store.schema import assignment, experience, segment
@@ -132,29 +134,18 @@ async def insert_experiences(
     for result, state in stored:
         for sample in result.experiences:
             own = {**key_columns(key), "segment_id": segment_id, "payload_id": sample.experience_id}
-            payloads.append(
-                {**own, "codec": CODEC, "schema_version": SCHEMA_VERSION, "body": sample.body}
-            )
+            columns = {**own, **columns_of(sample), "metrics": encode_numbers(sample.metrics)}
+            body = columns.pop("body")
+            payloads.append({**own, "codec": CODEC, "schema_version": SCHEMA_VERSION, "body": body})
             rows.append(
                 {
-                    **own,
-                    "experience_id": sample.experience_id,
+                    **columns,
                     "assignment_id": result.assignment_id,
                     "explore_step": result.explore_step,
                     "position": result.position,
                     "run": result.run,
                     "attempt": result.attempt,
-                    "step": sample.step,
-                    "suffix": sample.suffix,
                     "state": state,
-                    "reward": sample.reward,
-                    "version_min": sample.version_min,
-                    "version_max": sample.version_max,
-                    "num_tokens": sample.num_tokens,
-                    "response_length": sample.response_length,
-                    "finish_reason": sample.finish_reason,
-                    "metrics": encode_numbers(sample.metrics),
-                    "content_hash": sample.content_hash,
                 }
             )
     await insert_bodies(connection, payloads_of(segment_id), payloads)
@@ -167,15 +158,7 @@ async def load_raw_samples(
     """Returns raw samples by assignment, in order: those that the pipeline has not processed."""
     samples: dict[str, list[ScoredSample]] = {own_id: [] for own_id in assignment_ids}
     for row in await connection.fetch(_RAW_SAMPLES, stage_params(key, ids=assignment_ids)):
-        samples[row.assignment_id].append(
-            ScoredSample(
-                experience_id=row.experience_id,
-                run=row.run,
-                reward=row.reward,
-                finish_reason=row.finish_reason,
-                response_length=row.response_length,
-            )
-        )
+        samples[row.assignment_id].append(value_of(ScoredSample, row))
     return samples
 
 
@@ -277,7 +260,7 @@ async def count_by_reason(connection: Connection, key: StageKey) -> Sequence[Sta
         .order_by(number.desc(), EXPERIENCE.state, EXPERIENCE.reason)
     )
     return [
-        StateCount(state=ExperienceState(row.state), reason=row.reason, number=row.number)
+        value_of(StateCount, row, state=ExperienceState(row.state))
         for row in await connection.fetch(statement)
     ]
 

@@ -14,7 +14,14 @@ from services.buffer.domain.stage import (
     Stage,
 )
 from services.buffer.store.columns import NOW, UUID
-from services.buffer.store.database import UUIDS, in_stage, of_stage, seconds_from_now, stage_params
+from services.buffer.store.database import (
+    UUIDS,
+    in_stage,
+    of_stage,
+    seconds_from_now,
+    stage_params,
+    value_of,
+)
 from services.buffer.store.schema import assignment, evaluation, run, stage_taskset, version
 from services.buffer.store.taskset_schema import task
 from trinity.runtime.rpc.answers import ANSWER_BYTES
@@ -223,20 +230,14 @@ async def take_leases(
 
 
 def _grant(stage: Stage, row: Row) -> LeaseGrant:
-    return LeaseGrant(
-        assignment_id=row.assignment_id,
+    return value_of(
+        LeaseGrant,
+        row,
         kind=AssignmentKind(row.kind),
-        explore_step=row.explore_step,
-        position=row.position,
-        taskset=row.taskset,
-        task_index=row.task_index,
         task_json=row.task_body,
         runs=tuple(row.open_runs),
         first_attempt=row.num_attempts - stage.attempts_per_lease,
-        lease_token=row.lease_token,
-        required_version=row.required_version,
         required_incarnation=row.incarnation or stage.incarnation,
-        repeat_times=row.repeat_times,
     )
 
 

@@ -33,6 +33,7 @@ from services.buffer.store.database import (
     one_of,
     seconds_from_now,
     stage_params,
+    value_of,
 )
 from services.buffer.store.schema import assignment, pipeline_scope, stage
 from services.buffer.store.stages import lock_stage
@@ -294,17 +295,7 @@ async def _claim(
 
 
 def _claims(key: StageKey, token: str, rows: Sequence[Row]) -> list[Claim]:
-    claims = [
-        Claim(
-            key=key,
-            assignment_id=row.assignment_id,
-            explore_step=row.explore_step,
-            position=row.position,
-            token=token,
-            attempts=row.attempts,
-        )
-        for row in rows
-    ]
+    claims = [value_of(Claim, row, key=key, token=token) for row in rows]
     return sorted(claims, key=lambda claim: (claim.explore_step, claim.position))
 
 

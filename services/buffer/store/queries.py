@@ -17,6 +17,7 @@ from services.buffer.store.database import (
     of_stage,
     one_of,
     stage_params,
+    value_of,
 )
 from services.buffer.store.experiences import PLACE, bodies_at, has_content
 from services.buffer.store.schema import assignment, batch_item, experience, stage
@@ -394,35 +395,14 @@ def _end_of(group: Row) -> SampleCursor:
 
 
 def _stored(row: Row, group: Row) -> StoredExperience:
-    return StoredExperience(
-        cursor=SampleCursor(
-            explore_step=row.explore_step,
-            position=row.position,
-            run=row.run,
-            step=row.step,
-            suffix=row.suffix,
-            revision=row.revision,
-            experience_id=row.experience_id,
-        ),
-        assignment_id=row.assignment_id,
-        parent_id=row.parent_id,
-        attempt=row.attempt,
+    return value_of(
+        StoredExperience,
+        row,
+        cursor=value_of(SampleCursor, row),
         taskset=group.taskset,
         task_index=group.task_index,
-        segment_id=row.segment_id,
-        payload_id=row.payload_id,
         state=ExperienceState(row.state),
-        reason=row.reason,
-        reward=row.reward,
-        shaped_reward=row.shaped_reward,
-        advantage=row.advantage,
-        version_min=row.version_min,
-        version_max=row.version_max,
-        num_tokens=row.num_tokens,
-        response_length=row.response_length,
-        finish_reason=row.finish_reason,
         metrics=decode_numbers(row.metrics),
-        created_at=row.created_at,
     )
 
 

@@ -22,9 +22,11 @@ from services.buffer.store.database import (
     decode_numbers,
     id_in,
     in_stage,
+    of_line,
     of_stage,
     one_of,
     stage_params,
+    value_of,
 )
 from services.buffer.store.schema import (
     assignment,
@@ -271,16 +273,8 @@ def _measured(row: Row) -> ReadyRow:
     return ReadyRow(
         experience_id=row.experience_id,
         advantage=row.advantage,
-        measured=MeasuredRow(
-            explore_step=row.explore_step,
-            position=row.position,
-            run=row.run,
-            reward=row.reward,
-            response_length=row.response_length,
-            version_min=row.version_min,
-            metrics=decode_numbers(row.metrics),
-            run_metrics=run_metrics,
-            finish_reason=row.finish_reason,
+        measured=value_of(
+            MeasuredRow, row, metrics=decode_numbers(row.metrics), run_metrics=run_metrics
         ),
     )
 
@@ -347,7 +341,7 @@ def _uses(stage: Stage) -> sa.Subquery:
     used = batch_item.c.experience_id
     return (
         sa.select(used, sa.func.count().label("num"))
-        .where(in_stage(batch_item, stage.key), batch_item.c.line == stage.line)
+        .where(of_line(batch_item, stage))
         .group_by(used)
         .subquery()
     )

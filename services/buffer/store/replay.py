@@ -15,6 +15,7 @@ from services.buffer.store.database import (
     in_stage,
     insert_rows,
     key_columns,
+    of_line,
     of_stage,
     one_of,
     stage_params,
@@ -167,11 +168,7 @@ async def count_replayed(connection: Connection, stage: Stage) -> ReplayCounts:
     """Counts replayed samples over all batches of the line."""
     uses = (
         sa.select(sa.func.count().label("number"))
-        .where(
-            in_stage(batch_item, stage.key),
-            USED.line == stage.line,
-            USED.experience_id.is_not(None),
-        )
+        .where(of_line(batch_item, stage), USED.experience_id.is_not(None))
         .group_by(USED.experience_id)
         .subquery()
     )

@@ -22,6 +22,7 @@ from services.buffer.store.columns import NOW
 from services.buffer.store.database import (
     BIGINTS,
     CHANNEL,
+    columns_of,
     count_rows,
     encode_numbers,
     in_stage,
@@ -31,6 +32,7 @@ from services.buffer.store.database import (
     number_in,
     producer_topic,
     progress_topic,
+    value_of,
 )
 from services.buffer.store.schema import blob, commit_report, dead_letter, progress
 from trinity.runtime.sql import Connection, Row
@@ -206,27 +208,16 @@ async def newest_report(connection: Connection, producer: str) -> int:
 
 
 def _reports(rows: Iterable[Row]) -> list[CommitReport]:
-    return [
-        CommitReport(
-            producer=row.producer,
-            sequence=row.sequence,
-            status=CommitStatus(row.state),
-            reason=row.reason,
-            number=row.number,
-        )
-        for row in rows
-    ]
+    return [value_of(CommitReport, row, status=CommitStatus(row.state)) for row in rows]
 
 
 async def insert_dead_letters(connection: Connection, letters: Iterable[DeadLetter]) -> None:
     """Stores dead letters for inspection by a person; only the newest are kept."""
     rows = [
         {
+            **columns_of(letter),
             "subject": letter.subject[:MAX_SUBJECT_LENGTH],
-            "reason": letter.reason,
             "body": letter.body[:MAX_BODY_BYTES],
-            "producer": letter.producer,
-            "sequence": letter.sequence,
         }
         for letter in letters
     ]
@@ -364,14 +355,5 @@ async def load_events(
         .order_by(progress.c.number)
         .limit(limit)
     )
-    return [_logged(row) for row in await connection.fetch(statement)]
-
-
-def _logged(row: Row) -> LoggedEvent:
-    return LoggedEvent(
-        number=row.number,
-        stage=row.stage,
-        unix_millis=int(row.millis),
-        kind=row.kind,
-        body=row.body,
-    )
+    rows = await connection.fetch(statement)
+    return [value_of(LoggedEvent, row, unix_millis=int(row.millis)) for row in rows]

@@ -34,6 +34,7 @@ from services.buffer.store.database import (
     of_stage,
     one_of,
     stage_params,
+    value_of,
 )
 from services.buffer.store.schema import assignment, run, run_attempt
 from services.buffer.store.segments import FILL, SegmentSize
@@ -140,15 +141,11 @@ _WON_RUNS = (
 
 
 def _view(row: Row) -> AssignmentView:
-    return AssignmentView(
-        assignment_id=row.assignment_id,
+    return value_of(
+        AssignmentView,
+        row,
         kind=AssignmentKind(row.kind),
         state=AssignmentState(row.state),
-        taskset=row.taskset,
-        task_index=row.task_index,
-        explore_step=row.explore_step,
-        position=row.position,
-        required_version=row.required_version,
         runs={
             number: RunProgress(state=RunState(state), num_failed=num_failed, reason=reason)
             for number, state, num_failed, reason in row.runs or ()
@@ -190,13 +187,7 @@ async def load_commit_context(
     if (stage := stage_of(stages)) is None:
         return None
     known = [
-        StoredAttempt(
-            place=(row.assignment_id, row.run, row.attempt),
-            producer=row.producer,
-            sequence=row.sequence,
-            content_hash=row.content_hash,
-            state=row.state,
-        )
+        value_of(StoredAttempt, row, place=(row.assignment_id, row.run, row.attempt))
         for rows in found
         for row in rows
     ]
@@ -298,14 +289,7 @@ async def oldest_open_work(
 def _open_work(row: Row) -> OpenWork | None:
     if row.explore_step is None:
         return None
-    return OpenWork(
-        explore_step=row.explore_step,
-        num_open=row.num_open,
-        num_pending=row.num_pending,
-        num_all=row.num_all,
-        holders=tuple(row.holders or ()),
-        required_version=row.required_version,
-    )
+    return value_of(OpenWork, row, holders=tuple(row.holders or ()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,16 @@ from services.buffer.domain.stage import (
     ExperienceState,
     Stage,
 )
-from services.buffer.store.database import count_rows, id_in, in_stage, number_in, of_stage, one_of
+from services.buffer.store.database import (
+    count_rows,
+    id_in,
+    in_stage,
+    number_in,
+    of_line,
+    of_stage,
+    one_of,
+    value_of,
+)
 from services.buffer.store.runs import won_runs
 from services.buffer.store.schema import assignment, batch_item, experience, pipeline_scope
 from services.buffer.store.schema import stage as stage_table
@@ -256,8 +265,7 @@ async def _count_uses(
     statement = (
         sa.select(USED.experience_id, sa.func.count().label("number"))
         .where(
-            in_stage(batch_item, stage.key),
-            USED.line == stage.line,
+            of_line(batch_item, stage),
             USED.experience_id.is_not(None),
             id_in(USED.experience_id, ids),
         )
@@ -267,11 +275,5 @@ async def _count_uses(
 
 
 def _sample(rows: Sequence[Row], task: Task, uses: Mapping[str, int]) -> GeneratedSample:
-    return GeneratedSample(
-        task=task,
-        response_length=rows[0].response_length,
-        reward=rows[0].reward,
-        num_uses=sum(uses.get(row.experience_id, 0) for row in rows),
-        state=rows[0].state,
-        reason=rows[0].reason,
-    )
+    num_uses = sum(uses.get(row.experience_id, 0) for row in rows)
+    return value_of(GeneratedSample, rows[0], task=task, num_uses=num_uses)

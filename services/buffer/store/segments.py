@@ -22,6 +22,7 @@ from services.buffer.store.database import (
     key_columns,
     key_from_row,
     number_in,
+    of_line,
     of_stage,
     one_of,
     stage_params,
@@ -212,7 +213,7 @@ async def segments_batched(
     c = batch_item.c
     rows = (
         sa.select(c.step, c.position, c.experience_id)
-        .where(in_stage(batch_item, stage.key), c.line == stage.line, c.step <= last_step)
+        .where(of_line(batch_item, stage), c.step <= last_step)
         .order_by(c.step, c.position)
         .limit(IDS_AT_ONCE)
     )
@@ -262,7 +263,6 @@ async def count_retired(
 ) -> tuple[int, int]:
     """Counts samples in retired segments in the batches of these steps; also the last such step."""
     c = batch_item.c
-    is_own = sa.and_(in_stage(batch_item, stage.key), c.line == stage.line)
     same = sa.and_(
         EXPERIENCE.experience_id == c.experience_id, of_stage(experience, stage.samples_key)
     )
@@ -271,7 +271,9 @@ async def count_retired(
         sa.select(sa.func.count(), sa.func.max(c.step))
         .join_from(batch_item, experience, same)
         .where(
-            is_own, c.step.between(first_step, last_step), number_in(EXPERIENCE.segment_id, retired)
+            of_line(batch_item, stage),
+            c.step.between(first_step, last_step),
+            number_in(EXPERIENCE.segment_id, retired),
         )
     )
     number, last = await connection.fetch_one(statement)

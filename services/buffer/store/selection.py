@@ -17,9 +17,11 @@ from services.buffer.store.database import (
     id_in,
     in_stage,
     key_columns,
+    of_line,
     of_taskset,
     one_of,
     stage_params,
+    value_of,
 )
 from services.buffer.store.ready_rows import Place
 from services.buffer.store.schema import assignment, batch_item, experience
@@ -313,10 +315,7 @@ class RolledOut:
 async def last_place_of_batch(connection: Connection, stage: Stage, step: int) -> Place | None:
     """Returns the place of the last group with a row in the batch of a step; None without one."""
     ids = sa.select(batch_item.c.experience_id).where(
-        in_stage(batch_item, stage.key),
-        batch_item.c.line == stage.line,
-        batch_item.c.step == step,
-        batch_item.c.experience_id.is_not(None),
+        of_line(batch_item, stage, step), batch_item.c.experience_id.is_not(None)
     )
     chosen = await connection.fetch_column(ids)
     statement = (
@@ -346,15 +345,7 @@ async def groups_awaiting_feedback(
     )
     rows = await connection.fetch(statement)
     rewards = await _rewards(connection, key, [row.assignment_id for row in rows])
-    return [
-        RolledOut(
-            assignment_id=row.assignment_id,
-            explore_step=row.explore_step,
-            task_index=row.task_index,
-            rewards=rewards.get(row.assignment_id, []),
-        )
-        for row in rows
-    ]
+    return [value_of(RolledOut, row, rewards=rewards.get(row.assignment_id, [])) for row in rows]
 
 
 async def _rewards(connection: Connection, key: StageKey, ids: list[str]) -> dict[str, list[float]]:

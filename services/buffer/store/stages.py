@@ -28,10 +28,12 @@ from services.buffer.store.database import (
     in_stage,
     key_columns,
     key_from_row,
+    of_line,
     of_taskset,
     one_of,
     stage_name,
     stage_params,
+    value_of,
 )
 from services.buffer.store.schema import (
     assignment,
@@ -87,29 +89,7 @@ def _from_row(row: Row) -> Stage:
     Raises: UnreadablePlan.
     """
     key = key_from_row(row)
-    return Stage(
-        key=key,
-        plan=_plan_of(key, row),
-        seed=row.seed,
-        state=StageState(row.state),
-        reason=row.reason,
-        num_rows=row.num_rows,
-        total_train_steps=row.total_train_steps,
-        total_explore_steps=row.total_explore_steps,
-        explore_step=row.explore_step,
-        num_drawn=row.num_drawn,
-        num_stale=row.num_stale,
-        num_unfilled=row.num_unfilled,
-        line=row.line,
-        incarnation=row.incarnation,
-        published=row.published,
-        step_version=row.step_version,
-        wants_version=row.wants_version,
-        recorded_step=row.recorded_step,
-        trained_step=row.trained_step,
-        finished_step=row.finished_step,
-        segment_id=row.segment_id,
-    )
+    return value_of(Stage, row, key=key, plan=_plan_of(key, row), state=StageState(row.state))
 
 
 def _plan_of(key: StageKey, row: Row) -> StagePlan:
@@ -209,15 +189,7 @@ def _update(names: tuple[str, ...]) -> sa.Update:
 async def stage_tasksets(connection: Connection, key: StageKey) -> dict[str, StageTaskset]:
     """Returns the tasksets of a stage by name."""
     rows = await connection.fetch(_TASKSETS, stage_params(key))
-    return {
-        row.name: StageTaskset(
-            name=row.name,
-            taskset_id=row.taskset_id,
-            kind=TasksetKind(row.kind),
-            num_rows=row.num_rows,
-        )
-        for row in rows
-    }
+    return {row.name: value_of(StageTaskset, row, kind=TasksetKind(row.kind)) for row in rows}
 
 
 async def stages_using(connection: Connection, tenant: str, taskset_id: str) -> list[StageKey]:
@@ -259,15 +231,8 @@ async def stored_stages(
 ) -> Sequence[StoredStage]:
     """Returns stages in the order in which they were opened; empty names mean all."""
     statement = _narrowed(sa.select(stage).order_by(stage.c.opened_at), tenant, experiment_id)
-    return [
-        StoredStage(
-            key=key_from_row(row),
-            state=row.state,
-            trained_step=row.trained_step,
-            recorded_step=row.recorded_step,
-        )
-        for row in await connection.fetch(statement)
-    ]
+    rows = await connection.fetch(statement)
+    return [value_of(StoredStage, row, key=key_from_row(row)) for row in rows]
 
 
 async def list_readable(connection: Connection) -> list[Stage]:
@@ -347,11 +312,7 @@ async def _ages(connection: Connection, stage: Stage, incarnation: int) -> list[
     """
     statement = (
         sa.select(sa.extract("epoch", NOW - STEP_REPORT.reported_at))
-        .where(
-            in_stage(step_report, stage.key),
-            STEP_REPORT.line == stage.line,
-            STEP_REPORT.incarnation == incarnation,
-        )
+        .where(of_line(step_report, stage), STEP_REPORT.incarnation == incarnation)
         .order_by(STEP_REPORT.step.desc())
         .limit(RECENT_REPORTS)
     )
@@ -361,9 +322,7 @@ async def _ages(connection: Connection, stage: Stage, incarnation: int) -> list[
 async def _incarnation_before(connection: Connection, stage: Stage, incarnation: int) -> int:
     """Returns the newest earlier incarnation that has reports; 0 without any."""
     statement = sa.select(sa.func.max(STEP_REPORT.incarnation)).where(
-        in_stage(step_report, stage.key),
-        STEP_REPORT.line == stage.line,
-        STEP_REPORT.incarnation < incarnation,
+        of_line(step_report, stage), STEP_REPORT.incarnation < incarnation
     )
     return await connection.fetch_value(statement) or 0
 

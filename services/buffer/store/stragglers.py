@@ -20,6 +20,7 @@ from services.buffer.store.columns import NOW
 from services.buffer.store.database import (
     BIGINTS,
     SCOPES_TOPIC,
+    columns_of,
     count_rows,
     id_in,
     in_stage,
@@ -28,6 +29,7 @@ from services.buffer.store.database import (
     notify,
     of_stage,
     one_of,
+    value_of,
 )
 from services.buffer.store.schema import assignment, evaluation, experience, pipeline_scope, run
 from trinity.runtime.sql import Connection
@@ -64,15 +66,7 @@ async def tasks_by_step(
             in_stage(assignment, key), ASSIGNMENT.kind == AssignmentKind.TRAIN, ASSIGNMENT.is_open
         )
         statement = statement.where(ASSIGNMENT.explore_step.in_(open_steps))
-    return [
-        ExploreStepTasks(
-            explore_step=row.explore_step,
-            num_drawn=row.num_drawn,
-            num_open=row.num_open,
-            num_ended=row.num_ended,
-        )
-        for row in await connection.fetch(statement)
-    ]
+    return [value_of(ExploreStepTasks, row) for row in await connection.fetch(statement)]
 
 
 async def seconds_since_ended(
@@ -124,10 +118,7 @@ async def cut_open_tasks(
         .values(state=AssignmentState.CUT, reason=reason, lease_token=None, lease_until=None)
         .returning(ASSIGNMENT.assignment_id, ASSIGNMENT.explore_step, ASSIGNMENT.position)
     )
-    return [
-        CancelledStraggler(row.assignment_id, row.explore_step, row.position)
-        for row in await connection.fetch(statement)
-    ]
+    return [value_of(CancelledStraggler, row) for row in await connection.fetch(statement)]
 
 
 async def with_ended_runs(
@@ -170,9 +161,7 @@ async def drop(
     scopes = [
         {
             **key_columns(key),
-            "assignment_id": row.assignment_id,
-            "explore_step": row.explore_step,
-            "position": row.position,
+            **columns_of(row),
             "state": ScopeState.DONE,
             "error": reason,
             "metrics": _figures(open_runs.get(row.assignment_id, 0), lengths[row.assignment_id]),

@@ -13,7 +13,15 @@ from sqlalchemy.dialects.postgresql import insert
 
 from services.buffer.domain.stage import StageState, TasksetKind
 from services.buffer.store.columns import STAGE_KEY
-from services.buffer.store.database import id_in, in_stage, insert_rows, of_taskset, one_of
+from services.buffer.store.database import (
+    columns_of,
+    id_in,
+    in_stage,
+    insert_rows,
+    of_taskset,
+    one_of,
+    value_of,
+)
 from services.buffer.store.schema import stage, stage_taskset
 from services.buffer.store.taskset_schema import (
     task,
@@ -46,17 +54,6 @@ class Taskset:
     """True if rows are added over time and drawn while more are still expected."""
     num_bytes: int = 0
     """Bytes of the rows that a client submitted."""
-
-
-def from_row(row: Row) -> Taskset:
-    """Converts a row with all columns."""
-    return Taskset(
-        taskset_id=row.taskset_id,
-        is_complete=row.is_complete,
-        num_rows=row.num_rows,
-        is_queue=row.is_queue,
-        num_bytes=row.num_bytes,
-    )
 
 
 async def claim_source(connection: Connection, tenant: str, source: str) -> str | None:
@@ -130,13 +127,13 @@ async def find_taskset(
     if for_update:
         statement = statement.with_for_update()
     row = await connection.fetch_first(statement)
-    return None if row is None else from_row(row)
+    return None if row is None else value_of(Taskset, row)
 
 
 async def get_taskset(connection: Connection, tenant: str, taskset_id: str) -> Taskset:
     """Returns a taskset that exists."""
     statement = sa.select(taskset).where(of_taskset(taskset, tenant, taskset_id))
-    return from_row(await connection.fetch_one(statement))
+    return value_of(Taskset, await connection.fetch_one(statement))
 
 
 async def hold_tasksets(connection: Connection, tenant: str, ids: Sequence[str]) -> set[str]:
@@ -191,13 +188,8 @@ async def insert_pipeline(
     connection: Connection, tenant: str, taskset_id: str, counts: PipelineCounts
 ) -> None:
     """Stores the counts of a task pipeline."""
-    values = {
-        "num_read": counts.num_read,
-        "left_out": counts.left_out,
-        "ordered_by": counts.ordered_by,
-    }
     own = of_taskset(taskset, tenant, taskset_id)
-    await connection.execute(sa.update(taskset).where(own).values(pipeline=values))
+    await connection.execute(sa.update(taskset).where(own).values(pipeline=columns_of(counts)))
 
 
 async def insert_source_rows(
@@ -307,16 +299,12 @@ def _described(tenant: str) -> sa.Select[Any]:
 
 
 def _from_row(row: Row) -> TasksetDescription:
-    return TasksetDescription(
-        taskset_id=row.taskset_id,
+    return value_of(
+        TasksetDescription,
+        row,
         name=row.name or "",
         source=row.source or "",
-        is_complete=row.is_complete,
-        is_queue=row.is_queue,
-        num_rows=row.num_rows,
         num_refused=int(row.num_refused),
-        num_stages=row.num_stages,
-        created_at=row.created_at,
         pipeline=PipelineCounts(**row.pipeline) if row.pipeline else None,
     )
 

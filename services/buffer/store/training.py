@@ -9,7 +9,15 @@ from sqlalchemy.dialects.postgresql import JSONPATH, insert
 from services.buffer.domain.evaluation import MetricSummary
 from services.buffer.domain.stage import AssignmentKind, EvaluationState, RunState, Stage
 from services.buffer.store.columns import NOW
-from services.buffer.store.database import count_rows, id_in, in_stage, key_columns
+from services.buffer.store.database import (
+    columns_of,
+    count_rows,
+    id_in,
+    in_stage,
+    key_columns,
+    of_line,
+    value_of,
+)
 from services.buffer.store.schema import (
     assignment,
     checkpoint,
@@ -19,7 +27,7 @@ from services.buffer.store.schema import (
     version,
 )
 from trinity.config.plan.stage_plan import keeps_best
-from trinity.runtime.sql import Connection, Row
+from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
 MAX_REMOVABLE = 200
@@ -65,13 +73,7 @@ async def insert_incarnation(
 
 async def insert_version(connection: Connection, stage: Stage, new: RecordedVersion) -> None:
     """Records published weights; idempotent."""
-    statement = insert(version).values(
-        **key_columns(stage.key),
-        version=new.version,
-        incarnation=new.incarnation,
-        line=stage.line,
-        weights_sha256=new.weights_sha256,
-    )
+    statement = insert(version).values(**key_columns(stage.key), **columns_of(new), line=stage.line)
     await connection.execute(statement.on_conflict_do_nothing())
 
 
@@ -82,40 +84,25 @@ async def versions_of(connection: Connection, stage: Stage, number: int) -> list
         .where(in_stage(version, stage.key), version.c.version == number)
         .order_by(version.c.incarnation.desc())
     )
-    return [_version(row) for row in await connection.fetch(statement)]
+    return [value_of(RecordedVersion, row) for row in await connection.fetch(statement)]
 
 
 async def newest_version(
     connection: Connection, stage: Stage, *, up_to: int | None = None
 ) -> RecordedVersion | None:
     """Returns the newest weights published on this line, up to a version number if given."""
-    statement = sa.select(version).where(in_stage(version, stage.key), version.c.line == stage.line)
+    statement = sa.select(version).where(of_line(version, stage))
     if up_to is not None:
         statement = statement.where(version.c.version <= up_to)
     order = (version.c.version.desc(), version.c.incarnation.desc())
-    statement = statement.order_by(*order).limit(1)
-    row = await connection.fetch_first(statement)
-    return None if row is None else _version(row)
-
-
-def _version(row: Row) -> RecordedVersion:
-    return RecordedVersion(
-        version=row.version,
-        incarnation=row.incarnation,
-        weights_sha256=bytes(row.weights_sha256),
-    )
+    row = await connection.fetch_first(statement.order_by(*order).limit(1))
+    return None if row is None else value_of(RecordedVersion, row)
 
 
 async def insert_checkpoint(connection: Connection, stage: Stage, new: Checkpoint) -> None:
     """Records a written checkpoint; idempotent."""
     statement = insert(checkpoint).values(
-        **key_columns(stage.key),
-        step=new.step,
-        incarnation=new.incarnation,
-        line=stage.line,
-        path=new.path,
-        manifest_sha256=new.manifest_sha256,
-        is_kept=True,
+        **key_columns(stage.key), **columns_of(new), line=stage.line, is_kept=True
     )
     await connection.execute(statement.on_conflict_do_nothing())
 
@@ -146,21 +133,12 @@ async def announce_removable(
 
 
 def _of_line(stage: Stage, *, is_kept: bool) -> sa.ColumnElement[bool]:
-    c = checkpoint.c
-    return sa.and_(in_stage(checkpoint, stage.key), c.line == stage.line, c.is_kept == is_kept)
+    return sa.and_(of_line(checkpoint, stage), checkpoint.c.is_kept == is_kept)
 
 
 async def _checkpoints(connection: Connection, chosen: sa.ColumnElement[bool]) -> list[Checkpoint]:
     statement = sa.select(checkpoint).where(chosen).order_by(*_NEWEST_FIRST)
-    return [
-        Checkpoint(
-            step=row.step,
-            incarnation=row.incarnation,
-            path=row.path,
-            manifest_sha256=bytes(row.manifest_sha256),
-        )
-        for row in await connection.fetch(statement)
-    ]
+    return [value_of(Checkpoint, row) for row in await connection.fetch(statement)]
 
 
 async def drop_checkpoint(connection: Connection, stage: Stage, old: Checkpoint) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from services.buffer.domain.tasks import RefusedRow
 from services.buffer.store.columns import NOW
-from services.buffer.store.database import of_taskset
+from services.buffer.store.database import columns_of, of_taskset, value_of
 from services.buffer.store.schema import stage_taskset
 from services.buffer.store.taskset_schema import taskset, taskset_upload
 from trinity.runtime.sql import Connection
@@ -56,13 +56,7 @@ async def find_upload(connection: Connection, tenant: str, request_id: str) -> S
     row = await connection.fetch_first(sa.select(taskset_upload).where(_own(tenant, request_id)))
     if row is None:
         return None
-    return StoredUpload(
-        taskset_id=row.taskset_id,
-        num_stored=row.num_stored,
-        num_refused=row.num_refused,
-        refused=[RefusedRow(index=item["index"], reason=item["reason"]) for item in row.refused],
-        is_complete=row.is_complete,
-    )
+    return value_of(StoredUpload, row, refused=[RefusedRow(**item) for item in row.refused])
 
 
 async def insert_upload(
@@ -91,7 +85,7 @@ async def complete_upload(
     refused: Sequence[RefusedRow],
 ) -> None:
     """Records that an upload is complete, and its refused rows."""
-    listed = [{"index": item.index, "reason": item.reason} for item in refused]
+    listed = [columns_of(item) for item in refused]
     await connection.execute(
         sa.update(taskset_upload)
         .where(_own(tenant, request_id))
