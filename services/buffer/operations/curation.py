@@ -4,7 +4,6 @@ Excluded samples can still be viewed and included again; the content of deleted 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from services.buffer.domain.stage import (
     UNTRAINED,
@@ -36,30 +35,6 @@ from services.buffer.store.training import open_versions
 from trinity.errors import PreconditionFailed
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
-
-
-@dataclass(slots=True, kw_only=True)
-class ExcludedCounts:
-    """Numbers of samples that were excluded, and that are already batched."""
-
-    num_excluded: int = 0
-    num_batched: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class IncludedCounts:
-    """Numbers of samples that were included again, and that came too late."""
-
-    num_included: int = 0
-    num_too_late: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class DeletedCounts:
-    """Numbers of deleted samples and of the bytes they held."""
-
-    num_deleted: int = 0
-    num_bytes: int = 0
 
 
 async def exclude_experiences(
@@ -105,8 +80,8 @@ async def include_experiences(
     rows: Sequence[StoredExperience],
     *,
     why: ChangeReason | None,
-) -> IncludedCounts:
-    """Includes samples again that were excluded.
+) -> tuple[int, int]:
+    """Includes samples again that were excluded; returns their number, and that of the others.
 
     Advantages belong to a group. A sample comes too late if the advantages of its group were
     computed without it, if the stage has ended, or if its content was retired. Samples in a batch
@@ -122,18 +97,18 @@ async def include_experiences(
     ]
     found = await find_includable(connection, key, with_content) if stage.is_open else []
     num_found = len(found) + len(batched_ids)
-    included = IncludedCounts(num_included=num_found, num_too_late=len(rows) - num_found)
+    num_too_late = len(rows) - num_found
     if why is None or not num_found:
-        return included
+        return num_found, num_too_late
     changed = [*batched_ids, *(row.experience_id for row in found)]
     await record_change(connection, key, changed, Change.INCLUDED, why)
-    included.num_included = await restore_withdrawn(connection, stage, batched_ids)
-    included.num_included += await restore_excluded(connection, stage, found)
+    num_included = await restore_withdrawn(connection, stage, batched_ids)
+    num_included += await restore_excluded(connection, stage, found)
     raw_groups = {row.assignment_id for row in found if row.parent_id is None}
     await reopen_finished_scopes(connection, key, raw_groups)
     await hold_scopes(connection, key, raw_groups)
     await notify(connection, *stage_topics(key))
-    return included
+    return num_included, num_too_late
 
 
 async def _with_content(
@@ -178,14 +153,14 @@ async def delete_experiences(
     kind: AssignmentKind,
     rows: Sequence[StoredExperience],
     why: ChangeReason,
-) -> DeletedCounts:
-    """Deletes the content of samples; their records stay, with the reason.
+) -> tuple[int, int]:
+    """Deletes the content of samples, whose records stay; returns their number and size in bytes.
 
     Raises: PreconditionFailed when it may still be needed.
     """
     present = [row for row in rows if row.state is not ExperienceState.DELETED]
     if not present:
-        return DeletedCounts()
+        return 0, 0
     await revoke_claims(connection, key, {row.assignment_id for row in present})
     await lock_stage(connection, key)
     await check_deletable(connection, key, kind, present)
@@ -198,4 +173,4 @@ async def delete_experiences(
     num_bytes = await delete_content(connection, key, present)
     await release_scopes(connection, key, {row.assignment_id for row in present})
     await notify(connection, *stage_topics(key))
-    return DeletedCounts(num_deleted=len(present), num_bytes=num_bytes)
+    return len(present), num_bytes

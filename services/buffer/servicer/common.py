@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import grpc
 
@@ -24,26 +24,25 @@ from trinity.runtime.rpc.limits import CHUNK_BYTES
 from trinity.runtime.rpc.quotas import QuotaUse
 
 ValueT = TypeVar("ValueT")
-AnswerT = TypeVar("AnswerT", covariant=True)
 KEEP_LOOKING_SECONDS = 30.0
 """A stream looks again after this long even without a notification."""
 Context: TypeAlias = grpc.aio.ServicerContext
+MAX_BLOB_BYTES = 64 * 1024 * 1024
+MAX_UPLOADS_BYTES = 4 * MAX_BLOB_BYTES
+"""Limit for all uploads together; when it is reached, clients retry."""
+UPLOAD_SECONDS = 120.0
+"""Time limit of an upload, because it takes room from others."""
 
 
-class PollResult(Protocol[AnswerT]):
+@dataclass(frozen=True, slots=True)
+class Look(Generic[ValueT]):
     """The result of one look on behalf of a waiting caller."""
 
-    @property
-    def answer(self) -> AnswerT:
-        """The current answer."""
-
-    @property
-    def is_final(self) -> bool:
-        """True if waiting cannot give a better answer."""
-
-    @property
-    def look_again_seconds(self) -> float | None:
-        """Delay after which to look again even without a notification."""
+    answer: ValueT
+    is_final: bool
+    """True if waiting cannot give a better answer."""
+    look_again_seconds: float | None = None
+    """Delay after which to look again even without a notification."""
 
 
 class LongPoller:
@@ -58,7 +57,7 @@ class LongPoller:
         self._closing.set()
 
     async def poll_until_final(
-        self, topic: str, wait_seconds: float, look: Callable[[], Awaitable[PollResult[ValueT]]]
+        self, topic: str, wait_seconds: float, look: Callable[[], Awaitable[Look[ValueT]]]
     ) -> ValueT:
         """Looks until an answer is final or the time is over."""
         loop = asyncio.get_running_loop()
@@ -90,13 +89,6 @@ class LongPoller:
             for waiter in (closing, changed):
                 waiter.cancel()
             await asyncio.gather(closing, changed, return_exceptions=True)
-
-
-MAX_BLOB_BYTES = 64 * 1024 * 1024
-MAX_UPLOADS_BYTES = 4 * MAX_BLOB_BYTES
-"""Limit for all uploads together; when it is reached, clients retry."""
-UPLOAD_SECONDS = 120.0
-"""Time limit of an upload, because it takes room from others."""
 
 
 @dataclass(slots=True)
@@ -173,16 +165,13 @@ class UploadMemoryBudget:
         body += chunk
 
 
-BYTES_PER_MESSAGE = ANSWER_BYTES
-
-
 def by_size(rows: Sequence[ValueT], size_of: Callable[[ValueT], int]) -> Iterator[Sequence[ValueT]]:
     """Splits rows in order into parts whose contents fit into a message, at least one in each."""
     part: list[ValueT] = []
     num_bytes = 0
     for row in rows:
         size = size_of(row)
-        if part and num_bytes + size > BYTES_PER_MESSAGE:
+        if part and num_bytes + size > ANSWER_BYTES:
             yield part
             part, num_bytes = [], 0
         part.append(row)

@@ -2,10 +2,11 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import TypeVar
+from functools import lru_cache
+from typing import Any, TypeVar
 
-from services.buffer.domain.tasks import SettingChange
+from google.protobuf.message import Message
+
 from services.buffer.store.tasksets import PipelineCounts
 from services.buffer.store.training import Checkpoint, RecordedVersion
 from trinity.api.v1 import buffer_pb2 as pb
@@ -18,6 +19,7 @@ from trinity.runtime.uuids import CANONICAL_UUID, are_canonical
 from trinity.types import StageKey
 
 ValueT = TypeVar("ValueT")
+MessageT = TypeVar("MessageT", bound=Message)
 
 SHA256_BYTES = 32
 MAX_NAME_BYTES = 500
@@ -194,28 +196,19 @@ def parse_checkpoint(message: pb.Checkpoint) -> Checkpoint:
     )
 
 
-def checkpoint_to_proto(checkpoint: Checkpoint) -> pb.Checkpoint:
-    """Converts a checkpoint to protobuf."""
-    return pb.Checkpoint(
-        step=checkpoint.step,
-        incarnation=checkpoint.incarnation,
-        path=checkpoint.path,
-        manifest_sha256=checkpoint.manifest_sha256,
-    )
+def fields_of(kind: type[Message], value: object) -> dict[str, Any]:
+    """Returns the fields of a message that a value has under the same names."""
+    return {name: getattr(value, name) for name in _shared(kind, type(value))}
 
 
-def version_to_proto(version: RecordedVersion) -> pb.PublishedVersion:
-    """Converts a version to protobuf."""
-    return pb.PublishedVersion(
-        version=version.version,
-        incarnation=version.incarnation,
-        weights_sha256=version.weights_sha256,
-    )
+@lru_cache(maxsize=256)
+def _shared(kind: type[Message], of: Any) -> tuple[str, ...]:
+    return tuple(kind.DESCRIPTOR.fields_by_name.keys() & of.__dataclass_fields__.keys())
 
 
-def setting_change_to_proto(change: SettingChange) -> pb.SettingChange:
-    """Converts a changed setting to protobuf."""
-    return pb.SettingChange(**asdict(change))
+def to_message(kind: type[MessageT], value: object, /, **others: Any) -> MessageT:
+    """Converts a value to protobuf by the names of its fields; `others` add to them or differ."""
+    return kind(**fields_of(kind, value) | others)
 
 
 def pipeline_to_proto(counts: PipelineCounts) -> taskset_pb2.TaskPipelineCounts:
@@ -228,9 +221,10 @@ def pipeline_to_proto(counts: PipelineCounts) -> taskset_pb2.TaskPipelineCounts:
         ),
         LEFT_OUT_BYTES,
     )
-    return taskset_pb2.TaskPipelineCounts(
-        num_read=counts.num_read,
+    num_reasons_left_out = len(reasons) - len(left_out)
+    return to_message(
+        taskset_pb2.TaskPipelineCounts,
+        counts,
         left_out=left_out,
-        ordered_by=counts.ordered_by,
-        num_reasons_left_out=len(reasons) - len(left_out),
+        num_reasons_left_out=num_reasons_left_out,
     )

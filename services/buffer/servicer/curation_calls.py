@@ -19,9 +19,6 @@ from services.buffer.domain.sample_statistics import (
 from services.buffer.domain.stage import UNTRAINED, AssignmentKind, ExperienceState
 from services.buffer.domain.tasks import NoticeEvent, SampleFilter
 from services.buffer.operations.curation import (
-    DeletedCounts,
-    ExcludedCounts,
-    IncludedCounts,
     check_deletable,
     delete_experiences,
     exclude_experiences,
@@ -37,6 +34,7 @@ from services.buffer.servicer.convert import (
     parse_name,
     parse_stage_key,
     parse_text,
+    to_message,
 )
 from services.buffer.servicer.samples import (
     KINDS,
@@ -156,13 +154,7 @@ def _to_proto(scores: TaskScores, num_draws: int) -> pb.TaskScores:
         task_index=index,
         num_draws=num_draws,
         versions=[
-            pb.VersionScore(
-                version=version,
-                num_runs=score.num_runs,
-                num_scored=score.num_scored,
-                num_passed=score.num_passed,
-                mean=score.mean,
-            )
+            to_message(pb.VersionScore, score, version=version, mean=score.mean)
             for version, score in scores.versions.items()
         ],
     )
@@ -179,7 +171,7 @@ class CurationRpcs:
     ) -> pb.ExcludeExperiencesResponse:
         """Excludes samples from training."""
         key, wanted, why = _asked(request)
-        done = ExcludedCounts()
+        done = pb.ExcludeExperiencesResponse()
         async for part in self._parts(key, wanted):
             done.num_batched += sum(row.state is ExperienceState.BATCHED for row in part.rows)
             if request.dry_run:
@@ -189,9 +181,7 @@ class CurationRpcs:
                 done.num_excluded += await exclude_experiences(connection, key, part.rows, why)
         if not request.dry_run:
             await self._tell(key, Change.EXCLUDED, done.num_excluded, why)
-        return pb.ExcludeExperiencesResponse(
-            num_excluded=done.num_excluded, num_batched=done.num_batched
-        )
+        return done
 
     async def IncludeExperiences(
         self, request: pb.IncludeExperiencesRequest, _: Context
@@ -203,27 +193,25 @@ class CurationRpcs:
         meant = wanted.states or (ExperienceState.EXCLUDED, ExperienceState.BATCHED)
         wanted = replace(wanted, states=meant)
         why = None if request.dry_run else _why(request.reason)
-        done = IncludedCounts()
+        done = pb.IncludeExperiencesResponse()
         async for part in self._parts(key, wanted):
             rows = [row for row in part.rows if was_excluded(row)]
             if not rows:
                 continue
             async with self.database.transaction() as connection:
-                counts = await include_experiences(connection, key, rows, why=why)
-            done.num_included += counts.num_included
-            done.num_too_late += counts.num_too_late
+                included, too_late = await include_experiences(connection, key, rows, why=why)
+            done.num_included += included
+            done.num_too_late += too_late
         if why is not None:
             await self._tell(key, Change.INCLUDED, done.num_included, why)
-        return pb.IncludeExperiencesResponse(
-            num_included=done.num_included, num_too_late=done.num_too_late
-        )
+        return done
 
     async def DeleteExperiences(
         self, request: pb.DeleteExperiencesRequest, _: Context
     ) -> pb.DeleteExperiencesResponse:
         """Deletes the content of matching samples, after checking that all may be deleted."""
         key, wanted, why = _asked(request)
-        found = DeletedCounts()
+        found, done = pb.DeleteExperiencesResponse(), pb.DeleteExperiencesResponse()
         async for part in self._parts(key, wanted):
             rows = [row for row in part.rows if row.state is not ExperienceState.DELETED]
             if not rows:
@@ -232,15 +220,16 @@ class CurationRpcs:
             async with self.database.transaction() as connection:
                 await check_deletable(connection, key, wanted.kind, rows)
         if request.dry_run:
-            return pb.DeleteExperiencesResponse(num_deleted=found.num_deleted)
-        done = DeletedCounts()
+            return found
         async for part in self._parts(key, wanted):
             async with self.database.transaction() as connection:
-                counts = await delete_experiences(connection, key, wanted.kind, part.rows, why)
-            done.num_deleted += counts.num_deleted
-            done.num_bytes += counts.num_bytes
+                deleted, size = await delete_experiences(
+                    connection, key, wanted.kind, part.rows, why
+                )
+            done.num_deleted += deleted
+            done.num_bytes += size
         await self._tell(key, Change.DELETED, done.num_deleted, why)
-        return pb.DeleteExperiencesResponse(num_deleted=done.num_deleted, num_bytes=done.num_bytes)
+        return done
 
     async def _tell(self, key: StageKey, what: Change, number: int, why: ChangeReason) -> None:
         """Tells those who follow the experiment; each sample's own record stands by then."""
@@ -278,14 +267,11 @@ class CurationRpcs:
             done.refused += result.refused
         if why.reason:
             await self._tell(key, Change.REWARDED, done.num_set, why)
-        return pb.GiveFeedbackResponse(
-            num_set=done.num_set,
-            num_known=done.num_known,
-            refused=[
-                pb.RefusedFeedback(experience_id=experience_id, reason=reason)
-                for experience_id, reason in done.refused
-            ],
-        )
+        refused = [
+            pb.RefusedFeedback(experience_id=experience_id, reason=reason)
+            for experience_id, reason in done.refused
+        ]
+        return to_message(pb.GiveFeedbackResponse, done, refused=refused)
 
     async def GetPopulation(
         self, request: pb.GetPopulationRequest, _: Context
@@ -339,13 +325,7 @@ def _population(found: SamplePopulation) -> pb.GetPopulationResponse:
 
 
 def _comparison(shift: DistributionShift) -> pb.Comparison:
-    return pb.Comparison(
-        name=shift.name,
-        generated_mean=shift.generated_mean,
-        trained_mean=shift.trained_mean,
-        shift=shift.distance,
-        is_significant=shift.is_significant,
-    )
+    return to_message(pb.Comparison, shift, shift=shift.distance)
 
 
 def _left_out(samples: Sequence[GeneratedSample]) -> list[StateCount]:

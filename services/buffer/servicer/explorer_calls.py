@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from services.buffer.domain.stage import AssignmentKind, CommitStatus
 from services.buffer.ingest.wire import Unparsable, check_field_count
@@ -15,10 +15,11 @@ from services.buffer.operations.leasing import (
     LeasingEnded,
     lease,
 )
-from services.buffer.servicer.common import BufferServicerBase, Context, by_size
+from services.buffer.servicer.common import BufferServicerBase, Context, Look, by_size
 from services.buffer.servicer.convert import (
     MAX_LISTED,
     check_max_items,
+    fields_of,
     parse_lease_seconds,
     parse_lease_tokens,
     parse_stage_key,
@@ -46,34 +47,24 @@ KINDS = {
     AssignmentKind.EVAL: pb.ASSIGNMENT_KIND_EVAL,
 }
 SHORTEST_LOOK_SECONDS = 1.0
-ENDED_STATES = {"drained": Response.STATE_DRAINED, "cancelled": Response.STATE_CANCELLED}
-MAX_SEQUENCES = 100_000
-REPORTS_PER_MESSAGE = 1_000
 STATES = {
     CommitStatus.COMMITTED: pb.CommitReport.STATE_COMMITTED,
     CommitStatus.SUPERSEDED: pb.CommitReport.STATE_SUPERSEDED,
     CommitStatus.LATE: pb.CommitReport.STATE_LATE,
     CommitStatus.REJECTED: pb.CommitReport.STATE_REJECTED,
 }
+ENDED_STATES = {"drained": Response.STATE_DRAINED, "cancelled": Response.STATE_CANCELLED}
+MAX_SEQUENCES = 100_000
+REPORTS_PER_MESSAGE = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class LeasePoll:
-    """The result of one poll for work."""
-
-    answer: LeaseResult
-
-    @property
-    def is_final(self) -> bool:
-        """True if the answer is not a wait."""
-        return not isinstance(self.answer, LeasesDelayed)
-
-    @property
-    def look_again_seconds(self) -> float | None:
-        """Delay until another explorer's lease may expire; bounded below to avoid a busy loop."""
-        if not isinstance(self.answer, LeasesDelayed) or self.answer.look_again_seconds is None:
-            return None
-        return max(SHORTEST_LOOK_SECONDS, self.answer.look_again_seconds)
+def look_of(answer: LeaseResult) -> Look[LeaseResult]:
+    """Returns a look whose delay, until another lease may expire, is no busy loop."""
+    if not isinstance(answer, LeasesDelayed):
+        return Look(answer, is_final=True)
+    seconds = answer.look_again_seconds
+    longer = None if seconds is None else max(SHORTEST_LOOK_SECONDS, seconds)
+    return Look(answer, is_final=False, look_again_seconds=longer)
 
 
 class LeaseRpcs(BufferServicerBase):
@@ -95,13 +86,13 @@ class LeaseRpcs(BufferServicerBase):
 
         begun_ns = 0
 
-        async def look() -> LeasePoll:
+        async def look() -> Look[LeaseResult]:
             nonlocal wanted, begun_ns
             begun_ns = time.time_ns()
             async with self.database.transaction() as connection:
                 answer = await lease(connection, wanted)
             wanted = replace(wanted, held=None)  # lost leases were freed by the first poll
-            return LeasePoll(answer)
+            return look_of(answer)
 
         topic = work_topic(wanted.key)
         answer = await self.poller.poll_until_final(
@@ -161,22 +152,8 @@ def _response(
 
 def _add(response: pb.LeaseAssignmentsResponse, grant: LeaseGrant, traceparent: str) -> None:
     """Adds an assignment in place: assigning a message to a field would copy all its bytes."""
-    response.assignments.add(
-        id=grant.assignment_id,
-        kind=KINDS[grant.kind],
-        explore_step=grant.explore_step,
-        position=grant.position,
-        taskset=grant.taskset,
-        task_index=grant.task_index,
-        task_json=grant.task_json,
-        runs=grant.runs,
-        first_attempt=grant.first_attempt,
-        lease_token=grant.lease_token,
-        required_version=grant.required_version,
-        required_incarnation=grant.required_incarnation,
-        repeat_times=grant.repeat_times,
-        traceparent=traceparent,
-    )
+    own = fields_of(pb.Assignment, grant) | {"kind": KINDS[grant.kind]}
+    response.assignments.add(**own, id=grant.assignment_id, traceparent=traceparent)
 
 
 class CommitRpcs(BufferServicerBase):

@@ -10,8 +10,7 @@ from services.buffer.servicer.convert import (
     parse_name,
     parse_stage_key,
     parse_uuid,
-    setting_change_to_proto,
-    version_to_proto,
+    to_message,
 )
 from services.buffer.servicer.samples import (
     SamplePage,
@@ -85,11 +84,10 @@ class QueryRpcs:
         async with self.database.transaction() as connection:
             counts = await count_by_reason(connection, stored.key)
         told = first_within(map(count_to_proto, counts), COUNTS_BYTES)
-        return query_pb2.StoredStage(
+        return to_message(
+            query_pb2.StoredStage,
+            stored,
             key=stage_key_to_proto(stored.key),
-            state=stored.state,
-            trained_step=stored.trained_step,
-            recorded_step=stored.recorded_step,
             counts=told,
             num_counts_left_out=len(counts) - len(told),
         )
@@ -261,35 +259,31 @@ async def _removed(
 async def _head(connection: Connection, stage: Stage, batch: BatchHead) -> query_pb2.StepHead:
     before = await newest_version(connection, stage, up_to=batch.step - 1)
     after = await newest_version(connection, stage, up_to=batch.step)
+    if after and after.version != batch.step:
+        after = None
     reports = await times_trained(connection, stage, batch.step)
     trained = _trained(batch.step, reports)
     changes = await load_changes(connection, stage.key, up_to_step=batch.step)
     stored, source = stage.plan.stored_rollouts, stage.samples_key
-    return query_pb2.StepHead(
+    return to_message(
+        query_pb2.StepHead,
+        batch,
         rows_from=None if source == stage.key else stage_key_to_proto(source),
         rows_from_run=stored.run if stored else "",
-        step=batch.step,
         line=stage.line,
-        incarnation=batch.incarnation,
-        num_rows=batch.num_rows,
         batch_metrics=batch.metrics,
         trained=trained,
         num_trained_left_out=len(reports) - len(trained),
-        changes=[setting_change_to_proto(change) for change in changes],
-        weights_before=version_to_proto(before) if before else None,
-        weights_after=(version_to_proto(after) if after and after.version == batch.step else None),
+        changes=[to_message(buffer_pb2.SettingChange, change) for change in changes],
+        weights_before=before and to_message(buffer_pb2.PublishedVersion, before),
+        weights_after=after and to_message(buffer_pb2.PublishedVersion, after),
     )
 
 
 def _trained(step: int, reports: Sequence[StepTraining]) -> list[buffer_pb2.StepTrained]:
     """Returns the trainings of a step, earliest first; the newest ones if not all fit."""
     newest_first = [
-        buffer_pb2.StepTrained(
-            step=step,
-            incarnation=report.incarnation,
-            metrics=report.metrics,
-            replayed=number > 0,
-        )
+        to_message(buffer_pb2.StepTrained, report, step=step, replayed=number > 0)
         for number, report in reversed(list(enumerate(reports)))
     ]
     return first_within(newest_first, TRAINED_BYTES)[::-1]

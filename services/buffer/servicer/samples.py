@@ -19,8 +19,9 @@ from services.buffer.servicer.convert import (
     parse_name,
     parse_text,
     parse_uuid,
+    to_message,
 )
-from services.buffer.store.batches import BatchUse, TokenValues
+from services.buffer.store.batches import BatchUse
 from services.buffer.store.changes import RecordedChange
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.experiences import StateCount, find_bodies
@@ -137,56 +138,24 @@ def _number(value: object) -> int:
 
 def use_to_proto(use: BatchUse) -> query_pb2.BatchUse:
     """Converts a use in a batch to protobuf."""
-    return query_pb2.BatchUse(
-        line=use.line,
-        step=use.step,
-        position=use.position,
-        advantage=use.advantage,
-        weight=use.weight,
-        mean_ratio=use.mean_ratio,
-        trained_advantage=use.trained_advantage,
-        tokens=_tokens_to_proto(use.tokens),
-    )
-
-
-def _tokens_to_proto(tokens: TokenValues | None) -> buffer_pb2.TokenValues | None:
-    if tokens is None:
-        return None
-    return buffer_pb2.TokenValues(logprobs=tokens.logprobs, advantages=tokens.advantages)
+    tokens = use.tokens and to_message(buffer_pb2.TokenValues, use.tokens)
+    return to_message(query_pb2.BatchUse, use, tokens=tokens)
 
 
 def record_to_proto(
     stage: str, row: StoredExperience, uses: list[BatchUse], body: bytes | None, removed: str = ""
 ) -> query_pb2.ExperienceRecord:
     """Converts a stored sample to protobuf, with its content or the reason why it is removed."""
-    place = row.cursor
-    record = query_pb2.ExperienceRecord(
+    eid = to_message(experience_pb2.Eid, row.cursor, stage=stage, attempt=row.attempt)
+    record = to_message(
+        query_pb2.ExperienceRecord,
+        row,
         id=row.experience_id,
         parent_id=row.parent_id or "",
-        eid=experience_pb2.Eid(
-            stage=stage,
-            explore_step=place.explore_step,
-            position=place.position,
-            run=place.run,
-            attempt=row.attempt,
-            step=place.step,
-            suffix=place.suffix,
-        ),
-        assignment_id=row.assignment_id,
-        taskset=row.taskset,
-        task_index=row.task_index,
+        eid=eid,
         state=STATES[row.state],
-        reason=row.reason,
-        reward=row.reward,
-        shaped_reward=row.shaped_reward,
-        advantage=row.advantage,
-        version_min=row.version_min,
-        version_max=row.version_max,
-        num_tokens=row.num_tokens,
-        response_length=row.response_length,
         finish_reason=FINISH_REASONS[FinishReason(row.finish_reason)],
-        revision=place.revision,
-        metrics=row.metrics,
+        revision=row.cursor.revision,
         unix_millis=int(row.created_at.timestamp() * 1000),
         uses=[use_to_proto(use) for use in uses],
         content_removed="" if body is not None else removed,
@@ -203,12 +172,8 @@ def count_to_proto(count: StateCount) -> query_pb2.StateCount:
 
 def sample_change_to_proto(change: RecordedChange) -> query_pb2.SampleChange:
     """Converts a person's change to a sample."""
-    return query_pb2.SampleChange(
-        what=change.what,
-        reason=change.reason,
-        by=change.by,
-        unix_millis=int(change.at.timestamp() * 1000),
-    )
+    millis = int(change.at.timestamp() * 1000)
+    return to_message(query_pb2.SampleChange, change, unix_millis=millis)
 
 
 def parse_feedback(message: query_pb2.Feedback) -> DelayedReward:

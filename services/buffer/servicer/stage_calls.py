@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from pydantic import ValidationError
 
@@ -18,7 +17,7 @@ from services.buffer.ingest.wire import subject_of
 from services.buffer.operations.batch_sources import NUM_DROPPED
 from services.buffer.operations.evaluation import end_stage
 from services.buffer.operations.stages import MAX_STEPS, needed_tasksets, open_stage
-from services.buffer.servicer.common import BufferServicerBase, Context
+from services.buffer.servicer.common import BufferServicerBase, Context, Look
 from services.buffer.servicer.convert import (
     clean_reason,
     parse_name,
@@ -26,7 +25,7 @@ from services.buffer.servicer.convert import (
     parse_text,
     parse_uuid,
     pipeline_to_proto,
-    setting_change_to_proto,
+    to_message,
 )
 from services.buffer.store.assignments import count_open, count_refills
 from services.buffer.store.batches import sum_metric
@@ -181,19 +180,6 @@ def _numbers(plan: StagePlan) -> Iterator[tuple[str, int, int, int]]:
         yield f"repeat_times of {taskset.name}", taskset.repeat_times, 1, MAX_TIMES
 
 
-@dataclass(frozen=True, slots=True)
-class TasksetPoll:
-    """The result of one poll for the tasksets of a stage."""
-
-    answer: ResolvedTasksets
-    look_again_seconds: float | None = None
-
-    @property
-    def is_final(self) -> bool:
-        """True if all tasksets are stored."""
-        return not self.answer.awaited
-
-
 class StageRpcs(BufferServicerBase):
     """OpenStage, CancelStage, GetBufferStatus."""
 
@@ -206,11 +192,11 @@ class StageRpcs(BufferServicerBase):
             known = await stage_tasksets(connection, key)
         missing = [taskset for taskset in needed if taskset.name not in known]
 
-        async def look() -> TasksetPoll:
+        async def look() -> Look[ResolvedTasksets]:
             found = await self.library.resolve(key.tenant, key.experiment_id, missing)
             stored = [*known.values(), *found.stored]
             found.awaited.extend(await self.features.awaited(key.tenant, needed, stored))
-            return TasksetPoll(found)
+            return Look(found, is_final=not found.awaited)
 
         resolved = await self.poller.poll_until_final(
             tasksets_topic(key.tenant), READ_SECONDS, look
@@ -322,18 +308,15 @@ async def _describe(
         task_pipelines=told,
         num_task_pipelines_left_out=len(pipelines) - len(told),
         changes=[
-            setting_change_to_proto(change) for change in await load_changes(connection, stage.key)
+            to_message(pb.SettingChange, change)
+            for change in await load_changes(connection, stage.key)
         ],
     )
 
 
 async def _task_pipelines(connection: Connection, stage: Stage) -> list[pb.TaskPipelineStatus]:
     return [
-        pb.TaskPipelineStatus(
-            taskset=pipeline.taskset,
-            num_rows=pipeline.num_rows,
-            counts=pipeline_to_proto(pipeline.counts),
-        )
+        to_message(pb.TaskPipelineStatus, pipeline, counts=pipeline_to_proto(pipeline.counts))
         for pipeline in await stage_pipelines(connection, stage.key)
     ]
 
@@ -341,11 +324,6 @@ async def _task_pipelines(connection: Connection, stage: Stage) -> list[pb.TaskP
 async def _replay(connection: Connection, stage: Stage) -> pb.ReplayStatus | None:
     if stage.plan.replay is None:
         return None
+    num_dropped = int(await sum_metric(connection, stage, NUM_DROPPED))
     counts = await count_replayed(connection, stage)
-    return pb.ReplayStatus(
-        num_trained=counts.num_trained,
-        num_replayed=counts.num_replayed,
-        max_uses=counts.max_uses,
-        num_waiting=counts.num_waiting,
-        num_dropped=int(await sum_metric(connection, stage, NUM_DROPPED)),
-    )
+    return to_message(pb.ReplayStatus, counts, num_dropped=num_dropped)

@@ -19,6 +19,7 @@ from services.buffer.servicer.convert import (
     parse_subject_part,
     parse_uuid,
     pipeline_to_proto,
+    to_message,
 )
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.tasksets import (
@@ -120,12 +121,8 @@ def _rows_of(request: pb.SubmitTasksetRequest) -> Sequence[str]:
 
 
 def _response(upload: StoredUpload) -> pb.SubmitTasksetResponse:
-    return pb.SubmitTasksetResponse(
-        taskset_id=upload.taskset_id,
-        num_stored=upload.num_stored,
-        refused=[pb.RefusedRow(index=row.index, reason=row.reason) for row in upload.refused],
-        num_refused=upload.num_refused,
-    )
+    refused = [to_message(pb.RefusedRow, row) for row in upload.refused]
+    return to_message(pb.SubmitTasksetResponse, upload, refused=refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,15 +225,11 @@ def _state(taskset: TasksetDescription) -> taskset_pb2.Taskset.State:
 
 
 def _to_proto(taskset: TasksetDescription) -> taskset_pb2.Taskset:
-    return taskset_pb2.Taskset(
+    return to_message(
+        taskset_pb2.Taskset,
+        taskset,
         id=taskset.taskset_id,
-        name=taskset.name,
-        source=taskset.source,
         state=_state(taskset),
-        num_rows=taskset.num_rows,
-        num_refused=taskset.num_refused,
         created_millis=int(taskset.created_at.timestamp() * 1000),
-        num_stages=taskset.num_stages,
-        is_queue=taskset.is_queue,
-        pipeline=None if taskset.pipeline is None else pipeline_to_proto(taskset.pipeline),
+        pipeline=taskset.pipeline and pipeline_to_proto(taskset.pipeline),
     )

@@ -15,10 +15,9 @@ from services.buffer.operations.training import (
     record_version,
     report_step,
 )
-from services.buffer.servicer.common import BufferServicerBase, Context, by_size
+from services.buffer.servicer.common import BufferServicerBase, Context, Look, by_size
 from services.buffer.servicer.convert import (
     check_max_items,
-    checkpoint_to_proto,
     parse_checkpoint,
     parse_metrics,
     parse_name,
@@ -26,7 +25,7 @@ from services.buffer.servicer.convert import (
     parse_uuid,
     parse_version,
     parse_wait_seconds,
-    version_to_proto,
+    to_message,
 )
 from services.buffer.servicer.stage_calls import MAX_ROWS
 from services.buffer.store.batches import (
@@ -74,37 +73,6 @@ MESSAGES = {
 
 
 @dataclass(frozen=True, slots=True)
-class BatchPoll:
-    """The result of one poll for a batch."""
-
-    answer: tuple[Stage, BatchAnswer]
-
-    @property
-    def look_again_seconds(self) -> float | None:
-        """Delay after which to look again even without a notification."""
-        answer = self.answer[1]
-        return answer.look_again_seconds if isinstance(answer, BatchWait) else None
-
-    @property
-    def is_final(self) -> bool:
-        """True if the answer is not a wait."""
-        return not isinstance(self.answer[1], BatchWait)
-
-
-@dataclass(frozen=True, slots=True)
-class EndPoll:
-    """The result of one look at a stage whose training has ended."""
-
-    answer: TrainingEnd
-    look_again_seconds: None = None
-
-    @property
-    def is_final(self) -> bool:
-        """True if no evaluation is open any more."""
-        return self.answer.state is not StageState.OPEN
-
-
-@dataclass(frozen=True, slots=True)
 class _WantedBatch:
     """The batch that a rank asks for."""
 
@@ -124,15 +92,13 @@ class TrainerRpcs(BufferServicerBase):
         async with self.database.transaction() as connection:
             start = await begin_incarnation(connection, parse_stage_key(request.key), trainer_id)
         newest = start.newest_version
-        told = first_within(map(checkpoint_to_proto, start.checkpoints))
-        return pb.BeginIncarnationResponse(
-            incarnation=start.incarnation,
-            line=start.line,
+        told = first_within(to_message(pb.Checkpoint, own) for own in start.checkpoints)
+        return to_message(
+            pb.BeginIncarnationResponse,
+            start,
             checkpoints=told,
             num_checkpoints_left_out=len(start.checkpoints) - len(told),
-            recorded_step=start.recorded_step,
-            newest_version=None if newest is None else version_to_proto(newest),
-            finished_step=start.finished_step,
+            newest_version=newest and to_message(pb.PublishedVersion, newest),
         )
 
     async def RecordVersion(
@@ -155,12 +121,13 @@ class TrainerRpcs(BufferServicerBase):
 
         is_first = True
 
-        async def look() -> BatchPoll:
+        async def look() -> Look[tuple[Stage, BatchAnswer]]:
             nonlocal is_first
             wanted = _WantedBatch(request.incarnation, request.step, request.takes_incomplete)
-            answer = await self._look_for_batch(key, wanted, is_first=is_first)
+            found = await self._look_for_batch(key, wanted, is_first=is_first)
             is_first = False
-            return BatchPoll(answer)
+            waits = isinstance(found[1], BatchWait)
+            return Look(found, not waits, found[1].look_again_seconds if waits else None)
 
         stage, answer = await self.poller.poll_until_final(batch_topic(key), wait_seconds, look)
         yield pb.GetBatchResponse(head=_head(answer, request.incarnation))
@@ -220,15 +187,10 @@ class TrainerRpcs(BufferServicerBase):
             )
             for row in check_max_items(request.rows, "rows", MAX_ROWS)
         ]
-        metrics = parse_metrics(request.metrics)
+        key, metrics = parse_stage_key(request.key), parse_metrics(request.metrics)
         async with self.database.transaction() as connection:
             kept = await report_step(
-                connection,
-                parse_stage_key(request.key),
-                request.incarnation,
-                request.step,
-                metrics,
-                rows,
+                connection, key, request.incarnation, request.step, metrics, rows
             )
         return pb.ReportStepResponse(pinned_versions=kept.pinned, best_versions=kept.best)
 
@@ -241,7 +203,7 @@ class TrainerRpcs(BufferServicerBase):
                 connection, parse_stage_key(request.key), parse_checkpoint(request.checkpoint)
             )
         return pb.CommitCheckpointResponse(
-            removable=[checkpoint_to_proto(checkpoint) for checkpoint in removable]
+            removable=[to_message(pb.Checkpoint, checkpoint) for checkpoint in removable]
         )
 
     async def FinishTraining(
@@ -250,11 +212,10 @@ class TrainerRpcs(BufferServicerBase):
         """Ends the training of a stage, and waits for its last evaluations."""
         key, wait_seconds = parse_stage_key(request.key), parse_wait_seconds(request.wait_seconds)
 
-        async def look() -> EndPoll:
+        async def look() -> Look[TrainingEnd]:
             async with self.database.transaction() as connection:
-                return EndPoll(
-                    await finish_training(connection, key, request.incarnation, request.step)
-                )
+                end = await finish_training(connection, key, request.incarnation, request.step)
+            return Look(end, is_final=end.state is not StageState.OPEN)
 
         end = await self.poller.poll_until_final(batch_topic(key), wait_seconds, look)
         return pb.FinishTrainingResponse(
@@ -290,20 +251,12 @@ def _has_failed(stage: Stage) -> bool:
 def _head(answer: BatchAnswer, incarnation: int) -> pb.BatchHead:
     match answer:
         case BatchHead():
-            return pb.BatchHead(
-                state=pb.BatchHead.STATE_READY,
-                num_rows=answer.num_rows,
-                replayed=answer.incarnation < incarnation,
-                metrics=answer.metrics,
-            )
+            is_replayed = answer.incarnation < incarnation
+            ready = pb.BatchHead.STATE_READY
+            return to_message(pb.BatchHead, answer, state=ready, replayed=is_replayed)
         case BatchWait():
-            return pb.BatchHead(
-                state=pb.BatchHead.STATE_WAITING,
-                reason=answer.reason,
-                num_rows=answer.num_rows,
-                num_wanted=answer.num_wanted,
-                waits_for=WAIT_KINDS[answer.waits_for],
-            )
+            kind, waiting = WAIT_KINDS[answer.waits_for], pb.BatchHead.STATE_WAITING
+            return to_message(pb.BatchHead, answer, state=waiting, waits_for=kind)
         case VersionRequested(reason):
             return pb.BatchHead(state=pb.BatchHead.STATE_VERSION_WANTED, reason=reason)
         case BatchEnd(state, reason):
@@ -365,8 +318,6 @@ def _event(logged: LoggedEvent) -> pb.ProgressEvent:
         body["metrics"] = decode_numbers(metrics)  # type: ignore[arg-type, assignment]
     body.pop("experience_ids", None)  # internal: finds texts to delete
     message = MESSAGES[logged.kind](**body)
-    event = pb.ProgressEvent(
-        number=logged.number, stage=logged.stage, unix_millis=logged.unix_millis
-    )
+    event = to_message(pb.ProgressEvent, logged)
     getattr(event, logged.kind).CopyFrom(message)
     return event

@@ -226,7 +226,7 @@ def key_from_row(row: Row) -> StageKey:
     return StageKey(tenant=row.tenant, experiment_id=row.experiment_id, stage=row.stage)
 
 
-def value_of(kind: type[ValueT], row: Row, **others: object) -> ValueT:
+def value_of(kind: type[ValueT], row: Row, /, **others: object) -> ValueT:
     """Returns a value whose fields are columns of the row with the same names, or `others`."""
     return kind(**{name: getattr(row, name) for name in _shared(kind, type(row))} | others)
 
