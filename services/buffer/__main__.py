@@ -6,7 +6,9 @@ import ctypes
 import gc
 import logging
 import sys
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 
 from services.buffer.ingest.ingest import Ingest, PlanVersionWaits
@@ -30,7 +32,6 @@ from services.buffer.servicer.common import LongPoller, UploadMemoryBudget
 from services.buffer.servicer.taskset_calls import TasksetServicer
 from services.buffer.settings import BufferSettings, MigrationSettings
 from services.buffer.sink.writer import ExperienceSinkWriter
-from services.buffer.status import BufferReadiness, synchronizer_heartbeat
 from services.buffer.store.database import CHANNEL, BufferDatabase
 from services.buffer.store.quotas import BufferQuotas
 from services.buffer.tasksets.background_jobs import BackgroundJobs
@@ -41,12 +42,16 @@ from services.buffer.workers.functions import FunctionRunner
 from trinity.api.v1 import buffer_pb2, query_pb2, taskset_pb2
 from trinity.api.v1.buffer_pb2_grpc import add_BufferServiceServicer_to_server
 from trinity.api.v1.query_pb2_grpc import add_QueryServiceServicer_to_server
+from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.api.v1.taskset_pb2_grpc import add_TasksetServiceServicer_to_server
 from trinity.runtime.loops import LoopKeeper, LoopKind
+from trinity.runtime.members import WaitKind
 from trinity.runtime.nats_client import LenientClient
 from trinity.runtime.notifications import Listener
 from trinity.runtime.postgres import async_engine, report_health, wait_until_up
-from trinity.runtime.presence import WaitRegistry
+from trinity.runtime.presence import Heartbeats, WaitRegistry
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.health import Health
 from trinity.runtime.rpc.runner import run_service
 from trinity.runtime.rpc.server import Servicer, serve
 from trinity.runtime.security.credentials import Credentials
@@ -62,6 +67,9 @@ GC_THRESHOLD = 10_000
 """Threshold of the garbage collector: the default of 700 costs 4 % of the time and frees little."""
 M_MMAP_THRESHOLD = -3
 LARGE_BYTES = 2 * 1024 * 1024
+DATABASE = "database"
+BROKER = "broker"
+NO_BROKER = "the broker does not answer"
 
 
 def set_mmap_threshold() -> None:
@@ -74,6 +82,61 @@ def set_mmap_threshold() -> None:
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
     except (AttributeError, OSError):
         return
+
+
+class BufferReadiness:
+    """Sets readiness from database and broker, and shows a wait for each that is missing."""
+
+    def __init__(
+        self, *, health: Health, ingest: Ingest, stream: RunStream, waits: WaitRegistry
+    ) -> None:
+        self._health = health
+        self._ingest = ingest
+        self._stream = stream
+        self._waits = waits
+
+    async def set_ready(self, ready: bool, reason: str = "") -> None:
+        """Updates readiness with the state of the database."""
+        is_bound = self._ingest.bound.is_set() and self._stream.is_connected
+        self._show(DATABASE, None if ready else reason)
+        self._show(BROKER, None if is_bound else NO_BROKER)
+        if ready and not is_bound:
+            ready, reason = False, NO_BROKER
+        await self._health.set_ready(ready, reason)
+
+    def _show(self, name: str, reason: str | None) -> None:
+        """Shows or clears a wait, without a deadline: the buffer never gives up, its callers do."""
+        if reason is None:
+            self._waits.clear(name)
+        else:
+            kind = WaitKind.NO_ANSWER
+            self._waits.set(name, waits_for=name, reason=reason, kind=kind)
+
+
+@dataclass(frozen=True, slots=True)
+class SynchronizerHeartbeat:
+    """The waits of this process; without a synchronizer they are not reported."""
+
+    waits: WaitRegistry
+    heartbeats: Heartbeats | None = None
+
+    def set_address(self, address: str) -> None:
+        """Reports the address at which this process serves."""
+        if self.heartbeats is not None:
+            self.heartbeats.set_address(address)
+            self.heartbeats.set_activity("serving")
+
+
+@contextlib.asynccontextmanager
+async def synchronizer_heartbeat(synchronizer: str) -> AsyncIterator[SynchronizerHeartbeat]:
+    """Sends heartbeats while the block runs."""
+    if not synchronizer:
+        yield SynchronizerHeartbeat(WaitRegistry(owner="buffer", on_change=lambda: None))
+        return
+    async with open_channel(synchronizer) as channel:
+        stub = SynchronizerServiceStub(channel)
+        async with Heartbeats(stub, member_id=str(uuid.uuid4()), role="buffer") as heartbeats:
+            yield SynchronizerHeartbeat(heartbeats.waits, heartbeats)
 
 
 class Components:
@@ -209,7 +272,7 @@ async def _work(
                 for kind, loops in parts.loops().items():
                     for name, loop in loops.items():
                         tasks.create_task(keeper.keep_running(name, loop, kind), name=name)
-                await needs.wait_bound()
+                await parts.ingest.bound.wait()
                 report = partial(report_health, parts.probed, needs, asyncio.Event())
                 await keeper.keep_running("health", report)
 

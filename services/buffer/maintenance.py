@@ -16,10 +16,8 @@ from services.buffer.store.database import RETENTION_TOPIC, BufferDatabase
 from services.buffer.store.ready_rows import current_load
 from services.buffer.store.reports import delete_old_blobs, delete_old_reports
 from services.buffer.store.segments import (
-    release_removal_lock,
     remove_retired,
     stages_with_old_segments,
-    try_removal_lock,
 )
 from services.buffer.store.stages import list_readable
 from services.buffer.store.tasksets import delete_taskset
@@ -37,8 +35,6 @@ from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
 limited_log = RateLimitedLog(logger)
-
-
 FEEDBACK_TIMEOUTS, STRAGGLER_CUTOFF = "feedback timeouts", "straggler cutoff"
 PAUSE_SECONDS = 600.0
 STRAGGLER_SECONDS = 1.0
@@ -98,7 +94,6 @@ async def run_feedback_timeouts(database: BufferDatabase, waits: WaitReporter) -
         return bool(stage.plan.config.buffer.feedback_timeout)
 
     shown = StageFailures(FEEDBACK_TIMEOUTS, "overdue feedback is waited for", waits)
-
     while True:
         await _in_each_stage(database, is_concerned, drop_overdue_samples, shown)
         await asyncio.sleep(FEEDBACK_SECONDS)
@@ -111,7 +106,6 @@ async def run_straggler_cutoff(database: BufferDatabase, waits: WaitReporter) ->
         return stage.plan.needs_rollout and bool(stage.plan.num_droppable_tasks)
 
     shown = StageFailures(STRAGGLER_CUTOFF, "slow tasks are waited for", waits)
-
     while True:
         await _in_each_stage(database, is_concerned, cut_stragglers, shown)
         await asyncio.sleep(STRAGGLER_SECONDS)
@@ -196,34 +190,16 @@ async def retain_once(database: BufferDatabase, batched: BatchedSegmentCache) ->
         keys = await stages_with_old_segments(connection)
     for key in keys:
         try:
-            await _retain(database, key, batched)
+            async with database.transaction() as connection:
+                retired = await retire_contents(connection, key, batched)
+            if retired.num_segments:
+                extra = {"stage": key.stage, "rows": retired.num_rows, "bytes": retired.num_bytes}
+                logger.info("old contents are retired", extra=extra)
         except (Unavailable, PreconditionFailed) as error:
             about = {"tenant": key.tenant, "experiment": key.experiment_id, "stage": key.stage}
             limited_log.warning("old contents of a stage stay for now", about, why=str(error))
-    await _remove(database)
-
-
-async def _retain(database: BufferDatabase, key: StageKey, batched: BatchedSegmentCache) -> None:
-    """Retires the unneeded contents of a stage.
-
-    Raises: Unavailable; PreconditionFailed when the needed contents cannot be determined.
-    """
-    async with database.transaction() as connection:
-        retired = await retire_contents(connection, key, batched)
-    if retired.num_segments:
-        extra = {"stage": key.stage, "rows": retired.num_rows, "bytes": retired.num_bytes}
-        logger.info("old contents are retired", extra=extra)
-
-
-async def _remove(database: BufferDatabase) -> None:
-    """Drops retired contents, unless another replica is already doing so."""
     async with database.autocommit() as connection:
-        if not await try_removal_lock(connection):
-            return
-        try:
-            await remove_retired(connection)
-        finally:
-            await release_removal_lock(connection)
+        await remove_retired(connection)
 
 
 @dataclass(slots=True)
@@ -249,7 +225,9 @@ class QueueDepthMetrics:
     def _register(self) -> None:
         self._is_registered = True
         metrics.STREAM_PENDING.register_callback(self._in_stream)
-        metrics.CREDIT.register_callback(lambda: self._of_stages(_credit))
+        metrics.CREDIT.register_callback(
+            lambda: self._of_stages(lambda stage, load: credit_rows(stage) - load.total)
+        )
         metrics.OUTSTANDING.register_callback(
             lambda: self._of_stages(lambda _, load: load.num_outstanding)
         )
@@ -274,10 +252,6 @@ class QueueDepthMetrics:
     def _of_stages(self, measure: Measure) -> Iterator[Observation]:
         for stage, load in self._loads:
             yield measure(stage, load), _about(stage)
-
-
-def _credit(stage: Stage, load: RowLoad) -> int:
-    return credit_rows(stage) - load.total
 
 
 def _about(stage: Stage) -> Attributes:

@@ -7,10 +7,9 @@ from nats.aio.msg import Msg
 
 from services.buffer.domain.results import CommitDecision
 from services.buffer.domain.stage import AssignmentKind
-from services.buffer.store.assignments import NewAssignment, assignment_id
-from services.buffer.store.leases import LeaseGrant
+from services.buffer.store.assignments import LeaseGrant, NewAssignment, assignment_id
+from services.buffer.store.pipeline import GroupResult
 from services.buffer.store.ready_rows import ReadyRow
-from services.buffer.types import GroupResult
 from trinity.runtime.telemetry import metrics, names, tracing
 from trinity.types import StageKey
 
@@ -50,23 +49,19 @@ def record_stored(
                 names.PROCESS, begun_ns=begun_ns, parent=sent, kind="consumer", attributes=about
             )
     for decision in decisions:
-        _record_decision(decision, begun_ns)
-
-
-def _record_decision(decision: CommitDecision, begun_ns: int) -> None:
-    result = decision.result
-    tracing.record_span(
-        names.STORE,
-        begun_ns=begun_ns,
-        parent=tracing.span_in_task(result.assignment_id, result.traceparent),
-        kind="consumer",
-        attributes={
-            names.RUN: result.run,
-            names.ATTEMPT: result.attempt,
-            names.FATE: decision.status.value,
-            names.NUM_EXPERIENCES: len(result.experiences),
-        },
-    )
+        result = decision.result
+        tracing.record_span(
+            names.STORE,
+            begun_ns=begun_ns,
+            parent=tracing.span_in_task(result.assignment_id, result.traceparent),
+            kind="consumer",
+            attributes={
+                names.RUN: result.run,
+                names.ATTEMPT: result.attempt,
+                names.FATE: decision.status.value,
+                names.NUM_EXPERIENCES: len(result.experiences),
+            },
+        )
 
 
 def record_groups(done: Sequence[GroupResult], begun_ns: int) -> None:
@@ -77,23 +72,19 @@ def record_groups(done: Sequence[GroupResult], begun_ns: int) -> None:
     if not tracing.is_on():
         return
     for group in done:
-        _record_group(group, begun_ns)
-
-
-def _record_group(group: GroupResult, begun_ns: int) -> None:
-    span = tracing.span(
-        names.PIPELINE,
-        parent=tracing.task_span(group.claim.assignment_id),
-        begun_ns=begun_ns,
-        attributes={
-            names.OPERATOR: group.operator,
-            names.NUM_ROWS: len(group.outcome.rows),
-            names.NUM_FILTERED: len(group.outcome.left_out),
-        },
-    )
-    if group.outcome.error:
-        span.fail("the group cannot be shaped")
-    span.end()
+        span = tracing.span(
+            names.PIPELINE,
+            parent=tracing.task_span(group.claim.assignment_id),
+            begun_ns=begun_ns,
+            attributes={
+                names.OPERATOR: group.operator,
+                names.NUM_ROWS: len(group.outcome.rows),
+                names.NUM_FILTERED: len(group.outcome.left_out),
+            },
+        )
+        if group.outcome.error:
+            span.fail("the group cannot be shaped")
+        span.end()
 
 
 def record_batch_span(

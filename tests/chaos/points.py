@@ -85,7 +85,7 @@ ALL = (
     # A lease: in the database, not yet with the explorer.
     _buffer("lease-granted", "servicer.explorer_calls:_response", counts=_is_granted),
     # A draw: what the selector learned from, what it took, neither committed yet.
-    _buffer("feedback-heard", "operations.grouping:mark_feedback_received"),
+    _buffer("feedback-heard", "operations.explore_steps:mark_feedback_received"),
     _buffer("tasks-drawn", "operations.leasing:draw_tasks"),
     _buffer("ranking-kept", "operations.explore_steps:insert_ranking", in_campaign=False),
     # A group: claimed, shaped, committed.
@@ -106,7 +106,7 @@ ALL = (
     _buffer("reward-stored", "operations.feedback:store_reward"),
     _buffer("feedback-given", "servicer.curation_calls:CurationRpcs.GiveFeedback"),
     # Rewards that never come: samples left out, their groups let go, all of it told, uncommitted.
-    _buffer("overdue-left-out", "operations.feedback:log_event"),
+    _buffer("overdue-left-out", "operations.feedback:log_notice"),
     _buffer("samples-excluded", "operations.curation:exclude"),
     _buffer("exclusion-committed", "servicer.curation_calls:CurationRpcs.ExcludeExperiences"),
     _buffer("samples-included", "operations.curation:restore_excluded"),

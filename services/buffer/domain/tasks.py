@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import NoReturn, Self
 
 from services.buffer.domain.evaluation import MetricSummary
-from services.buffer.domain.stage import AssignmentKind, ExperienceState
+from services.buffer.domain.stage import AssignmentKind, ExperienceState, TasksetKind
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.schema.data import FormatConfig
 from trinity.config.training_rows import (
+    RowCheck,
     label_of,
     read_cpt_row,
     read_dpo_row,
@@ -18,6 +19,7 @@ from trinity.config.training_rows import (
     read_sft_row,
 )
 from trinity.errors import UserError
+from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline
 from trinity.runtime.rpc.bounds import clip_text
 from trinity.types import JsonObject
 
@@ -309,3 +311,23 @@ class SampleCursor:
     suffix: str
     revision: int
     experience_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeededTaskset:
+    """A taskset that a plan uses."""
+
+    name: str
+    kind: TasksetKind
+    path: str | None
+    """None for tasks that a client submits under this name."""
+    split: str
+    subset_name: str | None
+    table: str | None = None
+    """Table of a database."""
+    is_queue: bool = False
+    feature_keys: tuple[str, ...] = ()
+    pipeline: ResolvedTaskPipeline | None = None
+    """Processing of its rows before any of them is drawn."""
+    row_check: RowCheck | None = None
+    """The check of rows of training data, if there is one."""

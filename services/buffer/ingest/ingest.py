@@ -6,7 +6,8 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -16,17 +17,18 @@ from nats.js.errors import Error as JetStreamError
 from services.buffer.domain.results import CommitDecision, Result
 from services.buffer.domain.stage import CommitStatus
 from services.buffer.domain.tasks import sanitize_text
-from services.buffer.ingest.stream import ACK_SECONDS, RunStream, subject_of_message
+from services.buffer.ingest.stream import ACK_SECONDS, RunStream
 from services.buffer.ingest.wire import (
     MAX_REASON_LENGTH,
     DecodedBatch,
+    InvalidResult,
     Unparsable,
     decode_batch,
     is_reference,
     subject_of,
 )
 from services.buffer.operations.results import NeedsExclusiveStage, ResultWriter
-from services.buffer.store.database import BufferDatabase
+from services.buffer.store.database import BufferDatabase, columns_of
 from services.buffer.store.reports import (
     MAX_BODY_BYTES,
     CommitReport,
@@ -40,6 +42,7 @@ from services.buffer.telemetry import record_stored
 from trinity.errors import Unavailable
 from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.nats import preserve_cancellation
+from trinity.runtime.nats_client import REPLACEMENT_CHARACTER
 from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.retry import wait_kind_of
 from trinity.runtime.sql import Connection
@@ -47,8 +50,6 @@ from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
 limited_log = RateLimitedLog(logger)
-
-
 REDELIVERY_SECONDS = 3.0
 """Redelivery delay, after which another replica may take the results."""
 EXPIRY_SECONDS = 4 * REDELIVERY_SECONDS
@@ -95,65 +96,18 @@ def _wait_name(key: StageKey) -> str:
     return f"results/{key.tenant}/{key.experiment_id}/{key.stage}"
 
 
-def rejection_reports(batch: DecodedBatch, reason: str) -> list[CommitReport]:
-    """Returns a rejection report for each result of the message, valid or not."""
-    senders = [(result.producer, result.sequence) for result in batch.results]
-    senders += [(refused.producer, refused.sequence) for refused in batch.invalid]
+def rejections(refused: Iterable[Result | InvalidResult], reason: str = "") -> list[CommitReport]:
+    """Returns a rejection report for each result, with the reason if one is given."""
+    rejected = CommitStatus.REJECTED
     return [
         CommitReport(
-            producer=producer, sequence=sequence, status=CommitStatus.REJECTED, reason=reason
+            producer=own.producer,
+            sequence=own.sequence,
+            status=rejected,
+            reason=reason or own.reason,
         )
-        for producer, sequence in senders
+        for own in refused
     ]
-
-
-def reports_of_invalid(batch: DecodedBatch) -> list[CommitReport]:
-    """Returns reports for results that could not be decoded."""
-    return [
-        CommitReport(
-            producer=refused.producer,
-            sequence=refused.sequence,
-            status=CommitStatus.REJECTED,
-            reason=refused.reason,
-        )
-        for refused in batch.invalid
-    ]
-
-
-def dead_letters_of_invalid(subject: str, batch: DecodedBatch) -> list[DeadLetter]:
-    """Returns dead letters for results that could not be decoded."""
-    return [
-        DeadLetter(
-            subject=subject,
-            reason=refused.reason,
-            body=refused.body,
-            producer=refused.producer,
-            sequence=refused.sequence,
-        )
-        for refused in batch.invalid
-    ]
-
-
-def report_of(decision: CommitDecision) -> CommitReport:
-    """Returns the report on a result that was decided on."""
-    return CommitReport(
-        producer=decision.result.producer,
-        sequence=decision.result.sequence,
-        status=decision.status,
-        reason=decision.reason,
-    )
-
-
-def dead_letter_of(decision: CommitDecision) -> DeadLetter:
-    """Returns a dead letter for a rejected result, with the wire bytes of its samples."""
-    result = decision.result
-    return DeadLetter(
-        subject=subject_of(result.key),
-        reason=decision.reason,
-        body=b"".join(experience.body for experience in result.experiences),
-        producer=result.producer,
-        sequence=result.sequence,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +118,7 @@ class DecodedMessage:
     dead_letter_body: bytes
     """For a dead letter: the message, or the beginning of the blob's content, since the whole blob
     would stay in memory while the results are stored."""
-    batch: DecodedBatch | None
+    batch: DecodedBatch | None = None
     """None if it was stored before, or cannot be read."""
     error: str = ""
     """The reason why it cannot be read."""
@@ -328,8 +282,9 @@ class Ingest:
             opened = await _with_content(connection, _decode(message))
             letter = DeadLetter(subject=opened.subject, reason=reason, body=opened.dead_letter_body)
             await insert_dead_letters(connection, [letter])
-            reports = rejection_reports(opened.batch, reason) if opened.batch else []
-            await insert_reports(connection, reports)
+            if batch := opened.batch:
+                refused: list[Result | InvalidResult] = [*batch.results, *batch.invalid]
+                await insert_reports(connection, rejections(refused, reason))
 
     async def _write_results(
         self, opened: Sequence[DecodedMessage], *, is_alone: bool
@@ -356,18 +311,25 @@ class Ingest:
                 )
             if content.batch is not None:
                 results += content.batch.results
-                reports += reports_of_invalid(content.batch)
-                letters += dead_letters_of_invalid(content.subject, content.batch)
+                reports += rejections(content.batch.invalid)
+                letters += [
+                    DeadLetter(subject=content.subject, **columns_of(refused))
+                    for refused in content.batch.invalid
+                ]
         decisions = await self.result_writer.write_results(connection, results, is_alone=is_alone)
-        letters += [
-            dead_letter_of(decision)
-            for decision in decisions
-            if decision.status is CommitStatus.REJECTED
-        ]
+        for decision in decisions:
+            result = decision.result
+            sender: dict[str, Any] = {
+                "producer": result.producer,
+                "sequence": result.sequence,
+                "reason": decision.reason,
+            }
+            reports.append(CommitReport(**sender, status=decision.status))
+            if decision.status is CommitStatus.REJECTED:
+                body = b"".join(experience.body for experience in result.experiences)
+                letters.append(DeadLetter(**sender, subject=subject_of(result.key), body=body))
         await insert_dead_letters(connection, letters)
-        await insert_reports(
-            connection, [*reports, *(report_of(decision) for decision in decisions)]
-        )
+        await insert_reports(connection, reports)
         return StoredMessages(contents=contents, decisions=decisions, letters=letters)
 
 
@@ -380,31 +342,34 @@ async def _settle(message: Msg, refused: Sequence[Msg]) -> None:
 
 
 def _decode(message: Msg) -> DecodedMessage:
-    subject, evidence = subject_of_message(message), message.data
+    subject = str(message.subject).replace("\x00", REPLACEMENT_CHARACTER)
+    opened = DecodedMessage(subject=subject, dead_letter_body=message.data)
     try:
-        return DecodedMessage(
-            subject=subject, dead_letter_body=evidence, batch=decode_batch(subject, message.data)
-        )
+        return replace(opened, batch=decode_batch(subject, message.data))
     except Unparsable as error:
-        return DecodedMessage(
-            subject=subject, dead_letter_body=evidence, batch=None, error=str(error)
-        )
+        return replace(opened, error=str(error))
 
 
 async def _with_content(connection: Connection, opened: DecodedMessage) -> DecodedMessage:
     """Replaces a reference by the blob it refers to; most messages hold their results."""
-    if opened.batch is None or not opened.batch.blob_sha256:
+    if opened.batch is None or not (sha256 := opened.batch.blob_sha256):
         return opened
-    subject, evidence = opened.subject, opened.dead_letter_body
+    subject, opened = opened.subject, replace(opened, batch=None)
+    tenant = subject.split(".")[2] if subject.count(".") >= 2 else ""
+    content = await take_blob(connection, tenant, sha256)
+    if content is None:
+        missing = f"it refers to the blob {sha256.hex()}, which was never uploaded"
+        return replace(opened, error=missing)
+    if not content:  # its results were stored before
+        return opened
+    opened = replace(opened, dead_letter_body=content[:MAX_BODY_BYTES])
     try:
-        content = await _take_content(connection, subject, opened.batch.blob_sha256)
-        evidence = content[:MAX_BODY_BYTES] or evidence
-        batch = _decode_content(subject, content) if content else None
+        batch = decode_batch(subject, content)
     except Unparsable as error:
-        return DecodedMessage(
-            subject=subject, dead_letter_body=evidence, batch=None, error=str(error)
-        )
-    return DecodedMessage(subject=subject, dead_letter_body=evidence, batch=batch)
+        return replace(opened, error=str(error))
+    if batch.blob_sha256:
+        return replace(opened, error="it refers to a blob that refers to a blob")
+    return replace(opened, batch=batch)
 
 
 @asynccontextmanager
@@ -443,19 +408,3 @@ def bundles(messages: Iterable[Msg]) -> Iterator[list[Msg]]:
         num_bytes += len(message.data)
     if bundle:
         yield bundle
-
-
-async def _take_content(connection: Connection, subject: str, sha256: bytes) -> bytes:
-    """Takes a blob's content out of the database; empty if its results were stored before."""
-    tenant = subject.split(".")[2] if subject.count(".") >= 2 else ""
-    content = await take_blob(connection, tenant, sha256)
-    if content is None:
-        raise Unparsable(f"it refers to the blob {sha256.hex()}, which was never uploaded")
-    return content
-
-
-def _decode_content(subject: str, content: bytes) -> DecodedBatch:
-    batch = decode_batch(subject, content)
-    if batch.blob_sha256:
-        raise Unparsable("it refers to a blob that refers to a blob")
-    return batch

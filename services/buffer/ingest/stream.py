@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.errors import NoServersError
 from nats.js import JetStreamContext
@@ -23,7 +22,6 @@ from nats.js.errors import Error as JetStreamError
 
 from trinity.errors import NotReady, Unavailable, UserError
 from trinity.runtime.nats import RECONNECT_OPTIONS, fault_of_broker, is_full
-from trinity.runtime.nats_client import REPLACEMENT_CHARACTER
 from trinity.runtime.security.broker import client_options
 from trinity.runtime.subjects import RUNS_CONSUMER, RUNS_PREFIX, RUNS_STREAM
 
@@ -221,8 +219,3 @@ class RunStream:
             max_deliver=-1,
             max_ack_pending=MAX_UNACKED,
         )
-
-
-def subject_of_message(message: Msg) -> str:
-    """Returns the subject of a message in a form that the database can store."""
-    return str(message.subject).replace("\x00", REPLACEMENT_CHARACTER)

@@ -12,7 +12,7 @@ from services.buffer.domain.replay import (
     select_replay_batch,
 )
 from services.buffer.domain.stage import ExperienceState, Stage, due_explore_step, planned_rows
-from services.buffer.domain.tasks import BatchComposed, NoticeEvent, SamplesEvent
+from services.buffer.domain.tasks import BatchComposed, SamplesEvent
 from services.buffer.operations.explore_steps import draw_rows
 from services.buffer.store.assignments import task_at
 from services.buffer.store.batches import (
@@ -26,7 +26,7 @@ from services.buffer.store.database import notify, stage_topics, work_topic
 from services.buffer.store.experiences import set_states
 from services.buffer.store.ready_rows import Place, filter_stale, place_of_fresh
 from services.buffer.store.replay import enter_pool, leave_pool, load_unused, load_used
-from services.buffer.store.reports import log_event
+from services.buffer.store.reports import log_event, log_notice
 from services.buffer.store.stages import stage_tasksets, update_stage
 from services.buffer.workers.functions import FunctionRunner
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedReplay
@@ -98,7 +98,7 @@ async def filter_stale_rows(
         return stage
     if not stage.num_stale and not await any_metric_above_zero(connection, stage, NUM_STALE):
         text = f"{count} rows are left out: {reason}; all of them are counted in {NUM_STALE}"
-        await log_event(connection, stage.key, NoticeEvent(text=text))
+        await log_notice(connection, stage.key, text)
     stage = dataclasses.replace(stage, num_stale=stage.num_stale + count)
     await update_stage(connection, stage.key, num_stale=stage.num_stale)
     # Rows left out free credit for the next explore step.
@@ -127,7 +127,7 @@ async def note_long_prompts(
         f"`model.max_prompt_tokens: {stage.plan.max_prompt_tokens}` and are not trained on, the "
         f"first that of task {index} of {name}; all of them are counted in {NUM_LONG_PROMPTS}"
     )
-    await log_event(connection, stage.key, NoticeEvent(text=text))
+    await log_notice(connection, stage.key, text)
 
 
 async def log_incomplete(connection: Connection, stage: Stage, step: int, num_rows: int) -> None:
@@ -139,7 +139,7 @@ async def log_incomplete(connection: Connection, stage: Stage, step: int, num_ro
         f"train step {step} takes {num_rows}{of_all}: no more "
         f"were ready after {stage.plan.experience_buffer.incomplete_after:g} s (`max_read_timeout`)"
     )
-    await log_event(connection, stage.key, NoticeEvent(text=text))
+    await log_notice(connection, stage.key, text)
 
 
 def sampling_metrics(stage: Stage) -> dict[str, float]:
@@ -244,7 +244,7 @@ async def _filter_rows(
     await set_states(connection, stage.key, _ids(rows), ExperienceState.FILTERED, reason)
     if not await any_metric_above_zero(connection, stage, NUM_DROPPED):
         text = f"{len(rows)} rows are left out: {reason}; all of them are counted in {NUM_DROPPED}"
-        await log_event(connection, stage.key, NoticeEvent(text=text))
+        await log_notice(connection, stage.key, text)
     # Rows left out free credit for the next explore step.
     await notify(connection, work_topic(stage.key))
 

@@ -12,20 +12,22 @@ from services.buffer.domain.stage import (
     Stage,
     StageState,
 )
-from services.buffer.store.changes import Change, ChangeReason, record_change
 from services.buffer.store.curation import (
+    Change,
+    ChangeReason,
     delete_content,
     exclude,
     find_includable,
     mark_deleted,
     needed_steps,
     oldest_kept_step,
+    record_change,
     reopen_finished_scopes,
     restore_excluded,
     revoke_claims,
 )
 from services.buffer.store.database import notify, stage_topics
-from services.buffer.store.feedback import hold_scopes, release_scopes
+from services.buffer.store.pipeline import hold_scopes, release_scopes
 from services.buffer.store.queries import StoredExperience
 from services.buffer.store.replay import leave_pool, restore_withdrawn, withdraw
 from services.buffer.store.reports import clear_sample_events

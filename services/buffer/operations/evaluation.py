@@ -3,11 +3,11 @@
 from services.buffer import telemetry
 from services.buffer.domain.evaluation import metric_names, summarise, with_failed_runs
 from services.buffer.domain.stage import AssignmentKind, Stage, StageState
-from services.buffer.domain.tasks import EvaluationDone, NoticeEvent
+from services.buffer.domain.tasks import EvaluationDone
 from services.buffer.store.assignments import NewAssignment, cancel_open, insert_assignments
 from services.buffer.store.database import RETENTION_TOPIC, notify, stage_topics
 from services.buffer.store.experiences import run_scores
-from services.buffer.store.reports import log_event
+from services.buffer.store.reports import log_event, log_notice
 from services.buffer.store.stages import get_stage, stage_tasksets, update_stage
 from services.buffer.store.training import (
     cancel_evaluations,
@@ -36,9 +36,7 @@ async def end_stage(connection: Connection, stage: Stage, state: StageState, rea
     num_revoked = await cancel_open(connection, stage.key, reason, tuple(AssignmentKind))
     await cancel_evaluations(connection, stage.key)
     await update_stage(connection, stage.key, state=state, reason=reason)
-    await log_event(
-        connection, stage.key, NoticeEvent(text=f"stage {stage.key.stage} {state}: {reason}")
-    )
+    await log_notice(connection, stage.key, f"stage {stage.key.stage} {state}: {reason}")
     await notify(connection, *stage_topics(stage.key), RETENTION_TOPIC)
     return num_revoked
 

@@ -1,7 +1,7 @@
 """Explore steps: drawing of their tasks, straggler cutoff, and the end of exploring."""
 
 import asyncio
-import dataclasses
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -25,9 +25,7 @@ from services.buffer.domain.task_draws import (
     interleave,
     seeded_generator,
 )
-from services.buffer.domain.tasks import NoticeEvent
 from services.buffer.operations.evaluation import open_evaluations
-from services.buffer.operations.grouping import current_beliefs
 from services.buffer.store.database import (
     RETENTION_TOPIC,
     SCOPES_TOPIC,
@@ -35,18 +33,22 @@ from services.buffer.store.database import (
     notify,
     stage_topics,
 )
-from services.buffer.store.experiences import count_state
-from services.buffer.store.feedback import hold_scopes
-from services.buffer.store.pipeline import open_scopes
-from services.buffer.store.ready_rows import ReadyRow, first_unfinished, least_used
-from services.buffer.store.reports import log_event
+from services.buffer.store.pipeline import hold_scopes, open_scopes
+from services.buffer.store.ready_rows import ReadyRow, count_state, first_unfinished, least_used
+from services.buffer.store.reports import log_notice
 from services.buffer.store.selection import (
+    RolledOut,
+    groups_awaiting_feedback,
     has_selection,
     insert_beliefs,
     insert_ranking,
+    last_place_of_batch,
+    load_beliefs,
     load_features,
+    mark_feedback_received,
     ranked_rows,
     tasks_of_step,
+    update_beliefs,
 )
 from services.buffer.store.stages import StageTaskset, lock_stage, stage_tasksets, update_stage
 from services.buffer.store.stragglers import (
@@ -60,7 +62,7 @@ from services.buffer.store.stragglers import (
 from services.buffer.store.tasksets import Taskset, get_taskset
 from services.buffer.store.training import RecordedVersion, insert_version, open_versions
 from trinity.config.plan.parts import ResolvedSelector, ResolvedTaskset, train_steps_from
-from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.schema.choices import DifficultyConfig
 from trinity.runtime.members import WaitKind
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
@@ -119,17 +121,14 @@ async def _cut(connection: Connection, stage: Stage, tasks: ExploreStepTasks) ->
     await open_scopes(connection, key, kept)
     if stage.plan.config.buffer.await_feedback:
         await hold_scopes(connection, key, kept)
-    num_cut = len(cut)
     text = (
-        f"explore step {tasks.explore_step}: {num_cut} of {tasks.num_drawn} tasks were left "
-        f"behind, the others had ended (`explorer.over_rollout`){_of_kept(len(kept))}"
+        f"explore step {tasks.explore_step}: {len(cut)} of {tasks.num_drawn} tasks were left "
+        "behind, the others had ended (`explorer.over_rollout`)"
     )
-    await log_event(connection, stage.key, NoticeEvent(text=text))
-    return num_cut
-
-
-def _of_kept(num_kept: int) -> str:
-    return f"; of {num_kept} of them the runs that had ended are trained" if num_kept else ""
+    if kept:
+        text += f"; of {len(kept)} of them the runs that had ended are trained"
+    await log_notice(connection, stage.key, text)
+    return len(cut)
 
 
 async def request_version(connection: Connection, stage: Stage) -> None:
@@ -165,9 +164,7 @@ async def log_progress(connection: Connection, stage: Stage) -> None:
     """Logs about ten notices of progress, because no train step reports any."""
     step, total = stage.explore_step, stage.total_explore_steps
     if not stage.plan.needs_training and 10 * step // total > 10 * (step - 1) // total:
-        await log_event(
-            connection, stage.key, NoticeEvent(text=f"explore step {step} of {total} begins")
-        )
+        await log_notice(connection, stage.key, f"explore step {step} of {total} begins")
 
 
 async def finish_if_explored(connection: Connection, stage: Stage) -> bool:
@@ -184,14 +181,9 @@ async def finish_if_explored(connection: Connection, stage: Stage) -> bool:
     text = f"{stage.explore_step} explore steps are done, {num_rows} experiences are stored"
     if stage.plan.mode == "bench":
         text = "all evaluations are done"
-    await log_event(connection, stage.key, NoticeEvent(text=text))
+    await log_notice(connection, stage.key, text)
     await notify(connection, *stage_topics(stage.key), RETENTION_TOPIC)
     return True
-
-
-def steps_of_explored(plan: StagePlan, num_rows: int) -> int:
-    """Returns the most train steps that use no row more often than `buffer.total_epochs`."""
-    return plan.config.buffer.total_epochs * num_rows // plan.train_batch_size
 
 
 async def explored_rows(connection: Connection, stage: Stage) -> list[ReadyRow]:
@@ -245,11 +237,9 @@ async def _end_queue(connection: Connection, stage: Stage, num_left: int) -> Sta
         text += (
             f"; its last {num_left} tasks make no explore step of {plan.config.buffer.batch_size}"
         )
-    await log_event(connection, stage.key, NoticeEvent(text=text))
+    await log_notice(connection, stage.key, text)
     await notify(connection, *stage_topics(stage.key))
-    return dataclasses.replace(
-        stage, total_explore_steps=stage.explore_step, total_train_steps=total
-    )
+    return replace(stage, total_explore_steps=stage.explore_step, total_train_steps=total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +274,15 @@ async def draw_tasks(
         if learns:
             rows = await _draw_learned(connection, stage, explore_step, own, share, version)
         else:
-            rows = await _draw_share(connection, stage, own.selector, stored[own.name], share)
+            rows = await draw_rows(
+                connection,
+                stage.key,
+                stored[own.name],
+                own.selector,
+                stage.seed,
+                first=share.first,
+                count=len(share.places),
+            )
         drawn |= {
             place: DrawnTask(own.name, row, learns)
             for place, row in zip(share.places, rows, strict=True)
@@ -303,19 +301,6 @@ async def draw_counter_after(connection: Connection, stage: Stage, count: int) -
     return last if queue is None else min(last, queue.num_rows)
 
 
-async def _draw_share(
-    connection: Connection,
-    stage: Stage,
-    selector: ResolvedSelector,
-    taskset: StageTaskset,
-    share: TasksetDraws,
-) -> Sequence[int]:
-    first, count = share.first, len(share.places)
-    return await draw_rows(
-        connection, stage.key, taskset, selector, stage.seed, first=first, count=count
-    )
-
-
 async def _draw_learned(
     connection: Connection,
     stage: Stage,
@@ -331,6 +316,45 @@ async def _draw_learned(
     chance = seeded_generator((stage.seed, taskset.selector.seed), share.first)
     count = len(share.places)
     return await asyncio.to_thread(beliefs.sample_tasks, config, chance, count, excluded)
+
+
+async def current_beliefs(
+    connection: Connection, stage: Stage, taskset: str, config: DifficultyConfig, *, version: int
+) -> PassRateBeliefs:
+    """Returns the beliefs for draws that roll out `version`; the caller holds the stage's lock."""
+    beliefs = await load_beliefs(connection, stage.key, taskset)
+    last = await last_place_of_batch(connection, stage, version)
+    if last is None:
+        return beliefs
+    groups = await groups_awaiting_feedback(connection, stage.key, taskset, last)
+    if not groups:
+        return beliefs
+    steps = _pass_rates(groups)
+    beliefs = await asyncio.to_thread(_learn, beliefs, steps, config)
+    await update_beliefs(connection, stage.key, taskset, beliefs, len(steps))
+    await mark_feedback_received(connection, stage.key, [group.assignment_id for group in groups])
+    return beliefs
+
+
+def _pass_rates(groups: Sequence[RolledOut]) -> list[dict[int, float]]:
+    """Returns for each explore step the pass rate by task: its mean reward, clipped to 0..1."""
+    rewards: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for group in groups:
+        if group.rewards:
+            rewards[group.explore_step][group.task_index] += group.rewards
+    return [
+        {task: min(1.0, max(0.0, sum(own) / len(own))) for task, own in of_step.items()}
+        for of_step in rewards.values()
+    ]
+
+
+def _learn(
+    beliefs: PassRateBeliefs, steps: Sequence[dict[int, float]], config: DifficultyConfig
+) -> PassRateBeliefs:
+    for rates in steps:
+        tasks_K = np.array(list(rates), dtype=np.int64)
+        beliefs = beliefs.updated(tasks_K, np.array(list(rates.values())), config)
+    return beliefs
 
 
 async def draw_rows(

@@ -1,23 +1,18 @@
 """Delayed rewards: samples wait for them, and so do their groups."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from services.buffer.domain.results import ReceivedSample, Result
-from services.buffer.domain.stage import ExperienceState, Stage
-from services.buffer.domain.tasks import NoticeEvent
-from services.buffer.store.changes import Change, ChangeReason, record_change
+from services.buffer.domain.stage import ExperienceState
+from services.buffer.store.curation import Change, ChangeReason, record_change
 from services.buffer.store.database import notify, stage_topics
-from services.buffer.store.experiences import load_bodies
-from services.buffer.store.feedback import Rewarded, leave_out_overdue, release_scopes, store_reward
+from services.buffer.store.experiences import leave_out_overdue, load_bodies, store_reward
+from services.buffer.store.pipeline import release_scopes
 from services.buffer.store.queries import StoredExperience, load_experiences
-from services.buffer.store.reports import log_event
+from services.buffer.store.reports import log_notice
 from services.buffer.store.stages import lock_stage
 from trinity.runtime.sql import Connection
-from trinity.types import FinishReason, StageKey
-
-UNREWARDED = (FinishReason.ABORT, FinishReason.PROMPT_TRUNCATED)
-"""Samples with these reasons are never trained on, so their rewards are not awaited."""
+from trinity.types import StageKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,24 +37,6 @@ class FeedbackResult:
     refused: list[tuple[str, str]] = field(default_factory=list)
 
 
-def split_awaiting_reward(
-    stage: Stage, result: Result, state: ExperienceState
-) -> Iterator[tuple[Result, ExperienceState]]:
-    """Splits a result: samples that wait for a reward are separated from the others."""
-    if state is not ExperienceState.RAW or not stage.plan.config.buffer.await_feedback:
-        yield result, state
-        return
-    awaiting = tuple(sample for sample in result.experiences if _is_awaited(sample))
-    others = tuple(sample for sample in result.experiences if not _is_awaited(sample))
-    for part, own in ((others, state), (awaiting, ExperienceState.AWAITING)):
-        if part:
-            yield replace(result, experiences=part), own
-
-
-def _is_awaited(sample: ReceivedSample) -> bool:
-    return sample.reward is None and sample.finish_reason not in UNREWARDED
-
-
 async def give_feedback(
     connection: Connection,
     key: StageKey,
@@ -82,7 +59,14 @@ async def give_feedback(
             result.refused.append((reward.experience_id, reason))
         elif sample is not None and sample.state is ExperienceState.AWAITING:
             [body] = await load_bodies(connection, key, [reward.experience_id])
-            await store_reward(connection, key, _rewarded(reward, write(body, reward)))
+            await store_reward(
+                connection,
+                key,
+                reward.experience_id,
+                write(body, reward),
+                reward=reward.reward,
+                reward_parts=reward.reward_parts,
+            )
             rewarded = replace(sample, state=ExperienceState.RAW, reward=reward.reward)
             found[reward.experience_id] = rewarded
             released.add(sample.assignment_id)
@@ -108,15 +92,6 @@ def _why_not(sample: StoredExperience | None, reward: DelayedReward) -> str:
     return f"its reward is {sample.reward:g} already"
 
 
-def _rewarded(reward: DelayedReward, body: bytes) -> Rewarded:
-    return Rewarded(
-        experience_id=reward.experience_id,
-        body=body,
-        reward=reward.reward,
-        reward_parts=reward.reward_parts,
-    )
-
-
 async def drop_overdue_samples(connection: Connection, key: StageKey) -> None:
     """Leaves out samples whose reward is overdue, if `buffer.feedback_timeout` is set."""
     stage = await lock_stage(connection, key)
@@ -129,5 +104,5 @@ async def drop_overdue_samples(connection: Connection, key: StageKey) -> None:
         return
     await release_scopes(connection, key, set(groups))
     text = f"{len(groups)} samples of {len(set(groups))} tasks are left out: {reason}"
-    await log_event(connection, key, NoticeEvent(text=text))
+    await log_notice(connection, key, text)
     await notify(connection, *stage_topics(key))

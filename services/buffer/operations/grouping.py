@@ -1,32 +1,18 @@
 """Commits the results computed for groups, and updates the beliefs of selectors by them."""
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from services.buffer.domain.stage import ExperienceState, ScopeState, Stage
-from services.buffer.domain.task_draws import PassRateBeliefs
-from services.buffer.domain.tasks import NoticeEvent, sanitize_text
+from services.buffer.domain.tasks import sanitize_text
 from services.buffer.store.assignments import first_explore_step
 from services.buffer.store.database import SCOPES_TOPIC, batch_topic, notify, work_topic
 from services.buffer.store.experiences import filter_raw, insert_derived, set_states
-from services.buffer.store.pipeline import Claim, end_claims, finish_claims
-from services.buffer.store.reports import log_event
-from services.buffer.store.selection import (
-    RolledOut,
-    groups_awaiting_feedback,
-    last_place_of_batch,
-    load_beliefs,
-    mark_feedback_received,
-    update_beliefs,
-)
-from services.buffer.store.stages import share_stage
-from services.buffer.types import GroupResult
+from services.buffer.store.pipeline import Claim, GroupResult, end_claims, finish_claims
+from services.buffer.store.reports import log_notice
+from services.buffer.store.stages import lock_stage
 from trinity.algorithm.units import UNIT_ARGUMENT
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.config.schema.choices import DifficultyConfig
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
@@ -43,7 +29,7 @@ async def commit_group_results(connection: Connection, results: Sequence[GroupRe
         return
     key = results[0].claim.key
     await _commit_outcomes(connection, key, [group for group in results if not group.outcome.error])
-    stage = await share_stage(connection, key)
+    stage = await lock_stage(connection, key, is_shared=True)
     await _commit_errors(connection, stage, [group for group in results if group.outcome.error])
     topics = [batch_topic(stage.key)]
     is_short = any(len(group.outcome.rows) < stage.repeat_times for group in results)
@@ -65,9 +51,8 @@ async def _commit_outcomes(
             left_out[sample.reason].append(sample.experience_id)
     for reason, ids in left_out.items():
         await set_states(connection, key, ids, ExperienceState.FILTERED, sanitize_text(reason))
-    await insert_derived(
-        connection, key, [row for group in own for row in group.derived_experiences]
-    )
+    derived = [(group.operator, row) for group in own for row in group.outcome.rows]
+    await insert_derived(connection, key, derived)
 
 
 async def _commit_errors(
@@ -96,7 +81,7 @@ async def _filter_groups(
         f"explore step {step}: the samples of {len(ids)} tasks are left out, "
         f"{function} cannot be used on them: {error}"
     )
-    await log_event(connection, stage.key, NoticeEvent(text=text))
+    await log_notice(connection, stage.key, text)
 
 
 def split_runs_text(stage: Stage, results: Sequence[GroupResult]) -> str:
@@ -124,52 +109,8 @@ def _about_samples(plan: StagePlan) -> Iterator[str]:
         )
 
 
-async def log_notice(connection: Connection, key: StageKey, text: str) -> None:
-    """Tells those who follow the experiment."""
-    await log_event(connection, key, NoticeEvent(text=text))
-
-
 async def release_untried_claims(connection: Connection, claims: Sequence[Claim]) -> None:
     """Releases claims on groups that were not tried, without counting an attempt."""
     if claims:
         await end_claims(connection, claims, ScopeState.OPEN, is_counted=False)
         await notify(connection, SCOPES_TOPIC)
-
-
-async def current_beliefs(
-    connection: Connection, stage: Stage, taskset: str, config: DifficultyConfig, *, version: int
-) -> PassRateBeliefs:
-    """Returns the beliefs for draws that roll out `version`; the caller holds the stage's lock."""
-    beliefs = await load_beliefs(connection, stage.key, taskset)
-    last = await last_place_of_batch(connection, stage, version)
-    if last is None:
-        return beliefs
-    groups = await groups_awaiting_feedback(connection, stage.key, taskset, last)
-    if not groups:
-        return beliefs
-    steps = _pass_rates(groups)
-    beliefs = await asyncio.to_thread(_learn, beliefs, steps, config)
-    await update_beliefs(connection, stage.key, taskset, beliefs, len(steps))
-    await mark_feedback_received(connection, stage.key, [group.assignment_id for group in groups])
-    return beliefs
-
-
-def _pass_rates(groups: Sequence[RolledOut]) -> list[dict[int, float]]:
-    """Returns for each explore step the pass rate by task: its mean reward, clipped to 0..1."""
-    rewards: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for group in groups:
-        if group.rewards:
-            rewards[group.explore_step][group.task_index] += group.rewards
-    return [
-        {task: min(1.0, max(0.0, sum(own) / len(own))) for task, own in of_step.items()}
-        for of_step in rewards.values()
-    ]
-
-
-def _learn(
-    beliefs: PassRateBeliefs, steps: Sequence[dict[int, float]], config: DifficultyConfig
-) -> PassRateBeliefs:
-    for rates in steps:
-        tasks_K = np.array(list(rates), dtype=np.int64)
-        beliefs = beliefs.updated(tasks_K, np.array(list(rates.values())), config)
-    return beliefs

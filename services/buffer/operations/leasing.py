@@ -26,14 +26,15 @@ from services.buffer.operations.explore_steps import (
     open_interval_evaluations,
     request_version,
 )
-from services.buffer.store.assignments import NewAssignment, insert_assignments
-from services.buffer.store.database import notify, work_topic
-from services.buffer.store.leases import (
+from services.buffer.store.assignments import (
     LeaseGrant,
+    NewAssignment,
     free_lost_leases,
+    insert_assignments,
     seconds_until_expiry,
     take_leases,
 )
+from services.buffer.store.database import notify, work_topic
 from services.buffer.store.ready_rows import current_load
 from services.buffer.store.runs import OpenWork, oldest_open_work
 from services.buffer.store.stages import lock_stage, update_stage
@@ -47,19 +48,6 @@ logger = logging.getLogger(__name__)
 def describe_rollouts(work: OpenWork) -> str:
     """Describes open training work of an explore step."""
     return f"explore step {work.explore_step}: {_describe(work)}"
-
-
-def describe_evaluation(work: OpenWork) -> str:
-    """Describes open work of an evaluation."""
-    return f"evaluation of version {work.explore_step}: {_describe(work)}"
-
-
-def describe_needed_version(work: OpenWork, published: int) -> str:
-    """Describes training work whose weights the newest trainer has not published yet."""
-    return (
-        f"explore step {work.explore_step} needs weights version {work.required_version}, "
-        f"this incarnation of the trainer has published version {published}"
-    )
 
 
 def wait_for_scopes(explore_step: int, num_groups: int, num_awaiting: int) -> BatchWait:
@@ -128,12 +116,15 @@ async def lease(connection: Connection, request: LeaseRequest) -> LeaseResult:
     stage = await lock_stage(connection, request.key)
     if ended := _leasing_ended(stage):
         return ended
-    await _release_undelivered(connection, request)
+    key, explorer_id, held = request.key, request.explorer_id, request.held
+    # Leases that were granted in a response that the explorer never received are free.
+    if held is not None and await free_lost_leases(connection, key, explorer_id, held):
+        await notify(connection, work_topic(key))
     stage, refused = await _open_explore_steps(connection, stage, request.max_assignments)
     grants = await take_leases(
         connection,
         stage,
-        explorer_id=request.explorer_id,
+        explorer_id=explorer_id,
         max_assignments=request.max_assignments,
         lease_seconds=request.lease_seconds,
     )
@@ -148,14 +139,6 @@ async def lease(connection: Connection, request: LeaseRequest) -> LeaseResult:
     reason = await _why_nothing(connection, stage, refused)
     kind = refused.waits_for if reason == refused.reason else WaitKind.STATE
     return LeasesDelayed(reason, await seconds_until_expiry(connection, stage.key), kind)
-
-
-async def _release_undelivered(connection: Connection, request: LeaseRequest) -> None:
-    """Frees leases that were granted in a response that the explorer never received."""
-    if request.held is None:
-        return
-    if await free_lost_leases(connection, request.key, request.explorer_id, request.held):
-        await notify(connection, work_topic(request.key))
 
 
 def _leasing_ended(stage: Stage) -> LeasingEnded | None:
@@ -273,10 +256,15 @@ async def _why_nothing(connection: Connection, stage: Stage, refused: AdmissionR
         connection, stage.key, AssignmentKind.EVAL, AssignmentKind.TRAIN
     )
     if evaluation:
-        return describe_evaluation(evaluation)
+        return f"evaluation of version {evaluation.explore_step}: {_describe(evaluation)}"
     if rollouts:
-        if rollouts.required_version > (stage.published or 0):
-            return describe_needed_version(rollouts, stage.published or 0)
+        published = stage.published or 0
+        if rollouts.required_version > published:
+            return (
+                f"explore step {rollouts.explore_step} needs weights version "
+                f"{rollouts.required_version}, this incarnation of the trainer has published "
+                f"version {published}"
+            )
         return describe_rollouts(rollouts)
     if not refused.is_final:
         return refused.reason

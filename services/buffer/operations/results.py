@@ -1,12 +1,13 @@
 """Stores results of runs, and ends the assignments whose runs have all ended."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from services.buffer.domain.results import (
     AssignmentView,
     CommitDecision,
+    ReceivedSample,
     Result,
     ResultDeduplicator,
     StoredAttempt,
@@ -21,27 +22,25 @@ from services.buffer.domain.stage import (
     RunState,
     Stage,
 )
-from services.buffer.domain.tasks import NoticeEvent
 from services.buffer.operations.evaluation import close_evaluation, finish_if_done
-from services.buffer.operations.feedback import split_awaiting_reward
 from services.buffer.store.assignments import end_assignments
 from services.buffer.store.database import SCOPES_TOPIC, notify, stage_topics
 from services.buffer.store.experiences import insert_experiences
-from services.buffer.store.feedback import hold_scopes
-from services.buffer.store.pipeline import open_scopes
-from services.buffer.store.reports import log_event
+from services.buffer.store.pipeline import hold_scopes, open_scopes
+from services.buffer.store.reports import log_notice
 from services.buffer.store.runs import (
     CommitContext,
     insert_attempts,
     load_commit_context,
-    update_open_counts,
     update_runs,
 )
 from services.buffer.store.segments import SegmentSize, grow_segment, open_segment
 from services.buffer.store.stages import in_order, update_stage
 from trinity.runtime.sql import Connection
-from trinity.types import StageKey
+from trinity.types import FinishReason, StageKey
 
+UNREWARDED = (FinishReason.ABORT, FinishReason.PROMPT_TRUNCATED)
+"""Samples with these reasons are never trained on, so their rewards are not awaited."""
 STORED_STATES = {
     AttemptState.SUPERSEDED: ExperienceState.SUPERSEDED,
     AttemptState.LATE: ExperienceState.LATE,
@@ -174,37 +173,40 @@ def _decide(
 async def _write(connection: Connection, decided: Sequence[_StageDecisions]) -> None:
     """Stores attempts with their samples, and their consequences."""
     for part in decided:
-        await _store(connection, part)
+        key = part.stage.key
+        await insert_attempts(connection, key, part.new)
+        await insert_experiences(connection, key, part.stage.segment_id, part.samples)
     for part in decided:
         await _store_runs(connection, part)
     # Rows that results of other assignments lock too are locked last, in a fixed order.
     for part in decided:
-        await _add_segment_size(connection, part)
+        stage, sizes = part.stage, part.sizes
+        if sizes:
+            await grow_segment(connection, stage.key, stage.segment_id, len(sizes), sum(sizes))
     for part in decided:
         await _close(connection, part.stage, part.ended)
 
 
-async def _store(connection: Connection, decided: _StageDecisions) -> None:
-    stage = decided.stage
-    await insert_attempts(connection, stage.key, decided.new)
-    await insert_experiences(connection, stage.key, stage.segment_id, decided.samples)
-
-
 def _samples(
     stage: Stage, decision: CommitDecision, views: Mapping[str, AssignmentView]
-) -> Iterable[tuple[Result, ExperienceState]]:
-    """Returns the parts of a result to store, with their states."""
-    if not decision.result.experiences:
-        return ()
-    state = _state_of(decision, views[decision.result.assignment_id])
-    return split_awaiting_reward(stage, decision.result, state)
+) -> Iterator[tuple[Result, ExperienceState]]:
+    """Yields the parts of a result to store: the samples that wait for a reward apart."""
+    result = decision.result
+    if not result.experiences:
+        return
+    state = _state_of(decision, views[result.assignment_id])
+    if state is not ExperienceState.RAW or not stage.plan.config.buffer.await_feedback:
+        yield result, state
+        return
+    awaiting = tuple(sample for sample in result.experiences if _is_awaited(sample))
+    others = tuple(sample for sample in result.experiences if not _is_awaited(sample))
+    for part, own in ((others, state), (awaiting, ExperienceState.AWAITING)):
+        if part:
+            yield replace(result, experiences=part), own
 
 
-async def _add_segment_size(connection: Connection, decided: _StageDecisions) -> None:
-    """Adds the stored samples to the size of the segment."""
-    stage, sizes = decided.stage, decided.sizes
-    if sizes:
-        await grow_segment(connection, stage.key, stage.segment_id, len(sizes), sum(sizes))
+def _is_awaited(sample: ReceivedSample) -> bool:
+    return sample.reward is None and sample.finish_reason not in UNREWARDED
 
 
 async def _store_runs(connection: Connection, decided: _StageDecisions) -> None:
@@ -219,11 +221,7 @@ async def _store_runs(connection: Connection, decided: _StageDecisions) -> None:
         (assignment_id, number, by_id[assignment_id].runs[number])
         for assignment_id, number in sorted(places)
     ]
-    key = decided.stage.key
-    await update_runs(connection, key, changed)
-    await update_open_counts(
-        connection, key, sorted({assignment_id for assignment_id, _ in places})
-    )
+    await update_runs(connection, decided.stage.key, changed)
 
 
 def _unknown(result: Result) -> CommitDecision:
@@ -300,4 +298,4 @@ async def _log_given_up(
         f"{what} {first.explore_step}: tasks given up, as all of their runs failed: {len(views)}, "
         f"first row {first.task_index} of {first.taskset}: {_reason(first)}"
     )  # one wording for all counts: notices that differ in numbers alone are shown once
-    await log_event(connection, stage.key, NoticeEvent(text=text))
+    await log_notice(connection, stage.key, text)

@@ -4,19 +4,16 @@ from dataclasses import dataclass
 
 from services.buffer.domain.replay import last_releasable_step
 from services.buffer.domain.stage import Stage, first_unbatched_step
-from services.buffer.domain.tasks import NoticeEvent
 from services.buffer.store.curation import oldest_kept_step
 from services.buffer.store.ready_rows import segments_taken
 from services.buffer.store.replay import segments_replayed
-from services.buffer.store.reports import log_event
+from services.buffer.store.reports import log_notice
 from services.buffer.store.segments import (
     old_segments,
     retire_segments,
     retired_segments,
     segments_batched,
-    segments_evaluated,
-    segments_reopened,
-    segments_waiting,
+    segments_in_work,
 )
 from services.buffer.store.stages import get_stage, list_stopped, list_unfinished, lock_stage
 from trinity.runtime.sql import Connection
@@ -100,10 +97,8 @@ async def needed_segments(
     """
     key = stage.key
     return {
-        *await segments_waiting(connection, key),
+        *await segments_in_work(connection, key, first_unbatched_step(stage)),
         *await batched.get(connection, stage),
-        *await segments_evaluated(connection, key),
-        *await segments_reopened(connection, key, first_unbatched_step(stage)),
         *await segments_replayed(connection, key),
         *await _trained_again(connection, stage),
     }
@@ -137,4 +132,4 @@ async def _log_retention_started(connection: Connection, stage: Stage) -> None:
         f"contents of old samples are removed from now on (`buffer.keep_steps: {kept}`); their "
         "metadata and batches are kept"
     )
-    await log_event(connection, stage.key, NoticeEvent(text=text))
+    await log_notice(connection, stage.key, text)

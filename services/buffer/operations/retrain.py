@@ -2,11 +2,10 @@
 
 from services.buffer.domain.batches import BatchEnd
 from services.buffer.domain.stage import Stage
-from services.buffer.domain.tasks import NoticeEvent
 from services.buffer.operations.batch_sources import record_batch
 from services.buffer.store.batches import BatchHead, BatchItem, RecordedItem, find_batch, load_items
 from services.buffer.store.curation import count_deleted
-from services.buffer.store.reports import log_event
+from services.buffer.store.reports import log_notice
 from services.buffer.store.segments import count_retired
 from services.buffer.store.stages import find_stage, get_stage, lock_stage
 from services.buffer.store.training import (
@@ -31,14 +30,18 @@ async def benched_checkpoints(connection: Connection, stage: Stage) -> list[Chec
 
     Raises: PreconditionFailed when there is no checkpoint at all.
     """
-    wanted = await _wanted(connection, stage)
+    wanted = await wanted_checkpoints(connection, stage)
     benched = stage.plan.benched
     assert benched is not None, "the stage evaluates checkpoints"
     known = {*benched.known_versions, *await done_versions(connection, stage.key)}
     return [wanted[0], *(checkpoint for checkpoint in wanted[1:] if checkpoint.step not in known)]
 
 
-async def _wanted(connection: Connection, stage: Stage) -> list[Checkpoint]:
+async def wanted_checkpoints(connection: Connection, stage: Stage) -> list[Checkpoint]:
+    """Returns the checkpoints that the stage evaluates, newest first.
+
+    Raises: PreconditionFailed when there is none.
+    """
     benched, explorer = stage.plan.benched, stage.plan.config.explorer
     assert benched is not None, "the stage evaluates checkpoints"
     source = await find_stage(connection, source_key(stage.key.tenant, benched))
@@ -55,11 +58,6 @@ async def _wanted(connection: Connection, stage: Stage) -> list[Checkpoint]:
             "`trainer.save_interval`"
         )
     return found
-
-
-async def newest_benched(connection: Connection, stage: Stage) -> int:
-    """Returns the newest version that will be evaluated."""
-    return (await _wanted(connection, stage))[0].step
 
 
 def source_key(tenant: str, stored: StoredBatches | EvaluatedRun) -> StageKey:
@@ -89,11 +87,6 @@ async def find_source(connection: Connection, tenant: str, stored: StoredBatches
             f"{num_deleted} samples of the batches of steps {stored.first_step}.."
             f"{stored.last_step} were deleted: choose steps without them"
         )
-    await _check_kept(connection, source, stored)
-    return source
-
-
-async def _check_kept(connection: Connection, source: Stage, stored: StoredBatches) -> None:
     num_retired, last = await count_retired(connection, source, stored.first_step, stored.last_step)
     if num_retired:
         raise PreconditionFailed(
@@ -101,6 +94,7 @@ async def _check_kept(connection: Connection, source: Stage, stored: StoredBatch
             f"{stored.last_step} were removed (`buffer.keep_steps: "
             f"{source.plan.config.buffer.keep_steps}`): choose steps from {last + 1} on"
         )
+    return source
 
 
 async def _check_start(connection: Connection, source: Stage, stored: StoredBatches) -> None:
@@ -188,4 +182,4 @@ async def compare_with_source(connection: Connection, stage: Stage, new: Recorde
         text = f"version {new.version} has the same weights as before, bit for bit"
     else:
         text = f"version {new.version} has other weights than before"
-    await log_event(connection, stage.key, NoticeEvent(text=text))
+    await log_notice(connection, stage.key, text)

@@ -20,16 +20,14 @@ from services.buffer.domain.stage import (
     planned_rows,
     refilled_explore_step,
 )
-from services.buffer.domain.tasks import NoticeEvent
 from services.buffer.operations.batch_sources import version_for_refill
 from services.buffer.operations.evaluation import end_stage, open_evaluations
 from services.buffer.operations.leasing import describe_rollouts, draw_assignments, wait_for_scopes
 from services.buffer.store.assignments import count_refills
 from services.buffer.store.database import notify, stage_topics, work_topic
 from services.buffer.store.experiences import has_batched
-from services.buffer.store.feedback import count_held
-from services.buffer.store.pipeline import count_unfinished_scopes
-from services.buffer.store.reports import log_event
+from services.buffer.store.pipeline import count_held, count_unfinished_scopes
+from services.buffer.store.reports import log_notice
 from services.buffer.store.runs import most_common_failure, oldest_open_work
 from services.buffer.store.stages import run_losses, update_stage
 from trinity.runtime.sql import Connection
@@ -94,7 +92,7 @@ async def _close_explore_step(connection: Connection, stage: Stage) -> BatchWait
         f"the rows that were left of explore step {number} fill fewer train steps than planned: "
         f"there are {total} in all"
     )
-    await log_event(connection, stage.key, NoticeEvent(text=reason))
+    await log_notice(connection, stage.key, reason)
     await notify(connection, *stage_topics(stage.key))
     return BatchWait(reason, look_again_seconds=0.0)
 

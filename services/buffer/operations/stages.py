@@ -13,7 +13,7 @@ from services.buffer.domain.stage import (
     refilled_explore_step,
 )
 from services.buffer.domain.tasks import (
-    NoticeEvent,
+    NeededTaskset,
     SettingChange,
     SettingsChanged,
     StageOpened,
@@ -21,12 +21,11 @@ from services.buffer.domain.tasks import (
 from services.buffer.operations.explore_steps import (
     begin_exploring,
     prepare_selector,
-    steps_of_explored,
 )
-from services.buffer.operations.retrain import find_source, newest_benched
+from services.buffer.operations.retrain import find_source, wanted_checkpoints
 from services.buffer.store.database import insert_rows, key_columns, notify, stage_topics
 from services.buffer.store.ready_rows import count_taken
-from services.buffer.store.reports import MAX_LISTED_CHANGES, log_event
+from services.buffer.store.reports import MAX_LISTED_CHANGES, log_event, log_notice
 from services.buffer.store.schema import stage_taskset
 from services.buffer.store.segments import open_segment
 from services.buffer.store.stages import (
@@ -48,7 +47,6 @@ from services.buffer.store.stragglers import (
 )
 from services.buffer.store.tasksets import SKIPPED, hold_tasksets, stage_pipelines
 from services.buffer.store.training import kept_checkpoints
-from services.buffer.types import NeededTaskset
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.changes.plans import stage_changes
 from trinity.config.changes.rules import ChangeKind
@@ -85,7 +83,7 @@ async def reopen_stage(connection: Connection, stage: Stage) -> None:
     if stage.plan.needs_rollout and stage.finished_step is None:
         await _reopen_training(connection, stage)
     text = f"stage {stage.key.stage} goes on; it {ENDINGS[stage.state]}: {stage.reason}"
-    await log_event(connection, stage.key, NoticeEvent(text=text))
+    await log_notice(connection, stage.key, text)
 
 
 async def _reopen_training(connection: Connection, stage: Stage) -> None:
@@ -113,12 +111,13 @@ async def extend_stage(connection: Connection, stage: Stage) -> None:
     if stage.plan.needs_rollout:
         await _reopen_training(connection, stage)
     text = f"stage {key.stage} goes on: its plan has more steps than it had finished with"
-    await log_event(connection, key, NoticeEvent(text=text))
+    await log_notice(connection, key, text)
 
 
 async def _log_changes(connection: Connection, before: Stage, now: Stage) -> None:
     """Records settings that change results from a step on; batches that are recorded stay."""
-    changes = stage_changes(before.plan, now.plan, _are_same)
+    # Another path for one counts as the same: other rows come under another name.
+    changes = stage_changes(before.plan, now.plan, lambda _before, _now: True)
     told = [change for change in changes if change.is_recorded]
     if not told:
         return
@@ -141,11 +140,6 @@ async def _log_changes(connection: Connection, before: Stage, now: Stage) -> Non
         num_left_out=max(0, len(told) - MAX_LISTED_CHANGES),
     )
     await log_event(connection, now.key, event)
-
-
-def _are_same(before: str, now: str) -> bool:  # noqa: ARG001  # the launcher has compared them
-    """Takes another path for one to the same content: other rows come under another name."""
-    return True
 
 
 def _is_longer(before: Stage, now: Stage) -> bool:
@@ -219,7 +213,7 @@ async def log_source_rows(connection: Connection, stage: Stage) -> None:
     text = f"trains on {num_rows:,} experiences of {stored.description}"
     if num_gone:
         text += f"; the contents of {num_gone:,} further ones were removed there ({_kept(source)})"
-    await log_event(connection, stage.key, NoticeEvent(text=text))
+    await log_notice(connection, stage.key, text)
 
 
 def _kept(source: Stage) -> str:
@@ -332,7 +326,7 @@ async def _report_skipped_rows(connection: Connection, key: StageKey) -> None:
             if reason.startswith(SKIPPED):
                 of = f"{count:,} of {pipeline.counts.num_read:,} rows"
                 text = f"{of} of {pipeline.taskset} are left out: {reason}"
-                await log_event(connection, key, NoticeEvent(text=text))
+                await log_notice(connection, key, text)
 
 
 async def _insert_tasksets(
@@ -385,8 +379,9 @@ async def _size_of(
     total_train_steps = plan.num_train_steps(num_rows)
     if before.num_unfilled:
         total_train_steps = max(before.recorded_step, total_train_steps - before.num_unfilled)
-    if num_stored:
-        total_train_steps = min(total_train_steps, steps_of_explored(plan, num_stored))
+    if num_stored:  # no row is used more often than `buffer.total_epochs`
+        most = plan.config.buffer.total_epochs * num_stored // plan.train_batch_size
+        total_train_steps = min(total_train_steps, most)
     if plan.stored_batches is not None:
         source = await find_source(connection, key.tenant, plan.stored_batches)
         num_rows, total_train_steps = source.num_rows, source.total_train_steps
@@ -405,7 +400,7 @@ async def _initialise(connection: Connection, stage: Stage) -> None:
         before = plan.stored_batches.first_step - 1
         await update_stage(connection, key, recorded_step=before, trained_step=before)
     if plan.benched is not None:
-        newest = await newest_benched(connection, stage)
+        newest = (await wanted_checkpoints(connection, stage))[0].step
         await update_stage(connection, key, recorded_step=newest, trained_step=newest)
     await _log_opened(connection, stage)
     await log_source_rows(connection, stage)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from services.buffer.domain.sample_statistics import SamplePopulation, population_metrics
 from services.buffer.domain.stage import AssignmentKind, Stage, StageState
-from services.buffer.domain.tasks import NoticeEvent, StepTrained
+from services.buffer.domain.tasks import StepTrained
 from services.buffer.operations.evaluation import finish_if_done, open_evaluations
 from services.buffer.operations.retrain import compare_with_source, starting_checkpoints
-from services.buffer.store.assignments import cancel_open
+from services.buffer.store.assignments import cancel_open, pinned_versions
 from services.buffer.store.batches import (
     RowFeedback,
     find_with_stage,
@@ -17,8 +17,7 @@ from services.buffer.store.batches import (
     was_trained_before,
 )
 from services.buffer.store.database import RETENTION_TOPIC, notify, stage_topics
-from services.buffer.store.leases import pinned_versions
-from services.buffer.store.reports import log_event
+from services.buffer.store.reports import log_event, log_notice
 from services.buffer.store.sample_statistics import (
     compared_step,
     last_settled_step,
@@ -194,7 +193,7 @@ async def _check_weights(
             f"version {new.version} came out with other weights when its steps were trained again; "
             "rollouts with the earlier weights are slightly off-policy"
         )
-        await log_event(connection, stage.key, NoticeEvent(text=text))
+        await log_notice(connection, stage.key, text)
 
 
 async def report_step(

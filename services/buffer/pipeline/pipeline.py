@@ -14,7 +14,6 @@ from services.buffer.domain.stage import Stage
 from services.buffer.domain.tasks import sanitize_text
 from services.buffer.operations.grouping import (
     commit_group_results,
-    log_notice,
     release_untried_claims,
     split_runs_text,
 )
@@ -22,14 +21,15 @@ from services.buffer.pipeline.shaping import AdvantageComputer
 from services.buffer.store.database import SCOPES_TOPIC, BufferDatabase
 from services.buffer.store.pipeline import (
     Claim,
+    GroupResult,
     claim_groups,
     claim_step,
     renew_claims,
     seconds_until_claims_end,
     stages_with_work,
 )
+from services.buffer.store.reports import log_notice
 from services.buffer.store.stages import get_stage
-from services.buffer.types import GroupResult
 from services.buffer.workers.functions import FunctionRunner, ServiceUnavailable
 from trinity.errors import Unavailable
 from trinity.runtime.logs import RateLimitedLog

@@ -18,8 +18,7 @@ from services.buffer.domain.operators import FunctionChain, GroupArrays, Pipelin
 from services.buffer.domain.stage import Stage
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.experiences import load_bodies, load_raw_samples
-from services.buffer.store.pipeline import Claim
-from services.buffer.types import GroupResult
+from services.buffer.store.pipeline import Claim, GroupResult
 from services.buffer.workers.functions import FunctionFailed, FunctionRunner
 from trinity.algorithm.advantage.needs import Needs
 from trinity.algorithm.advantage.samples import Advantages
@@ -37,17 +36,16 @@ NOTHING_TO_COMPARE = Advantages(np.zeros(0))
 
 def read_details(bodies: Iterable[bytes], needs: Needs) -> list[SampleDetail]:
     """Returns the needed values of each sample, in the same order."""
-    return [_detail(pb.Experience.FromString(body), needs) for body in bodies]
-
-
-def _detail(message: pb.Experience, needs: Needs) -> SampleDetail:
-    return SampleDetail(
-        mean_logprob=_mean_logprob(message) if needs.mean_logprobs else math.nan,
-        step_reward=_number(message, needs.step_reward_key),
-        state=_state(message, needs.state_key),
-        numbers={key: _number(message, key) for key in needs.numbers},
-        content=_content(message) if needs.content else None,
-    )
+    return [
+        SampleDetail(
+            mean_logprob=_mean_logprob(message) if needs.mean_logprobs else math.nan,
+            step_reward=_number(message, needs.step_reward_key),
+            state=_state(message, needs.state_key),
+            numbers={key: _number(message, key) for key in needs.numbers},
+            content=_content(message) if needs.content else None,
+        )
+        for message in map(pb.Experience.FromString, bodies)
+    ]
 
 
 def _content(message: pb.Experience) -> Content:

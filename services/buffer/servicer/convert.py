@@ -196,9 +196,9 @@ def parse_checkpoint(message: pb.Checkpoint) -> Checkpoint:
     )
 
 
-def fields_of(kind: type[Message], value: object) -> dict[str, Any]:
+def fields_of(kind: Any, value: Any) -> dict[str, Any]:
     """Returns the fields of a message that a value has under the same names."""
-    return {name: getattr(value, name) for name in _shared(kind, type(value))}
+    return {name: getattr(value, name) for name in _shared(kind, value.__class__)}
 
 
 @lru_cache(maxsize=256)

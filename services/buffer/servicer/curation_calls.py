@@ -2,22 +2,20 @@
 
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from services.buffer.domain.evaluation import SCORES
 from services.buffer.domain.sample_statistics import (
-    DistributionShift,
     GeneratedSample,
     SamplePopulation,
     Task,
-    TaskDraw,
     TaskScores,
     distribution_shifts,
     task_scores,
 )
 from services.buffer.domain.stage import UNTRAINED, AssignmentKind, ExperienceState
-from services.buffer.domain.tasks import NoticeEvent, SampleFilter
+from services.buffer.domain.tasks import SampleFilter
 from services.buffer.operations.curation import (
     check_deletable,
     delete_experiences,
@@ -47,10 +45,10 @@ from services.buffer.servicer.samples import (
     parse_filter,
     with_reward,
 )
-from services.buffer.store.changes import Change, ChangeReason
+from services.buffer.store.curation import Change, ChangeReason
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.experiences import StateCount
-from services.buffer.store.reports import log_event
+from services.buffer.store.reports import log_notice
 from services.buffer.store.sample_statistics import (
     DrawFilter,
     count_draws,
@@ -108,18 +106,13 @@ class ScoreRpcs:
         if (metric or "reward") in SCORES:
             scores |= {own: scores.get(own, []) + [0.0] * lost for own, lost in failed.items()}
         found = task_scores(draws, scores, request.pass_score)
-        drawn = await self._times_drawn(key, wanted, draws)
+        async with self.database.transaction() as connection:
+            tasks = {draw.task for draw in draws}
+            drawn = await draws_by_task(connection, key, wanted.kind, tasks)
         head = pb.TaskScoresHead(num_draws=max(num_draws, len(draws)), num_draws_read=len(draws))
         yield pb.ListTaskScoresResponse(head=head)
         for page in _pages(found, drawn):
             yield pb.ListTaskScoresResponse(page=page)
-
-    async def _times_drawn(
-        self, key: StageKey, wanted: DrawFilter, draws: Iterable[TaskDraw]
-    ) -> Mapping[Task, int]:
-        tasks = {draw.task for draw in draws}
-        async with self.database.transaction() as connection:
-            return await draws_by_task(connection, key, wanted.kind, tasks)
 
 
 def _parse_wanted(request: pb.ListTaskScoresRequest) -> DrawFilter:
@@ -239,7 +232,7 @@ class CurationRpcs:
         reason = f": {why.reason}" if why.reason else ""
         text = f"{samples} {what.value} by {why.by}{reason}"
         async with self.database.transaction() as connection:
-            await log_event(connection, key, NoticeEvent(text=text))
+            await log_notice(connection, key, text)
 
     async def _parts(self, key: StageKey, wanted: SampleFilter) -> AsyncIterator[SamplePage]:
         async with self.database.transaction() as connection:
@@ -319,13 +312,12 @@ def _population(found: SamplePopulation) -> pb.GetPopulationResponse:
         num_runs=sum(found.runs_of.values()),
         num_generated=len(found.samples),
         num_trained=found.num_trained,
-        comparisons=[_comparison(shift) for shift in distribution_shifts(found)],
+        comparisons=[
+            to_message(pb.Comparison, shift, shift=shift.distance)
+            for shift in distribution_shifts(found)
+        ],
         left_out=[count_to_proto(count) for count in _left_out(found.samples)],
     )
-
-
-def _comparison(shift: DistributionShift) -> pb.Comparison:
-    return to_message(pb.Comparison, shift, shift=shift.distance)
 
 
 def _left_out(samples: Sequence[GeneratedSample]) -> list[StateCount]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 
 from services.buffer.domain.stage import AssignmentKind, CommitStatus
@@ -26,8 +26,8 @@ from services.buffer.servicer.convert import (
     parse_uuid,
     parse_wait_seconds,
 )
+from services.buffer.store.assignments import LeaseGrant, release_leases, renew_leases
 from services.buffer.store.database import notify, producer_topic, work_topic
-from services.buffer.store.leases import LeaseGrant, release_leases, renew_leases
 from services.buffer.store.reports import (
     CommitReport,
     load_reports,
@@ -81,7 +81,9 @@ class LeaseRpcs(BufferServicerBase):
             explorer_id=parse_uuid(request.explorer_id, "explorer_id"),
             max_assignments=min(request.max_assignments, MAX_LISTED),
             lease_seconds=parse_lease_seconds(request.lease_seconds),
-            held=_held_by(request),
+            held=parse_lease_tokens(request.held.leases).values()
+            if request.HasField("held")
+            else None,
         )
 
         begun_ns = 0
@@ -128,10 +130,6 @@ class LeaseRpcs(BufferServicerBase):
             num_released = await release_leases(connection, key, explorer_id, tokens)
             await notify(connection, work_topic(key))
         return pb.ReleaseLeasesResponse(num_released=num_released)
-
-
-def _held_by(request: pb.LeaseAssignmentsRequest) -> Collection[str] | None:
-    return parse_lease_tokens(request.held.leases).values() if request.HasField("held") else None
 
 
 def _response(

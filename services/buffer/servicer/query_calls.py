@@ -35,7 +35,7 @@ from services.buffer.store.batches import (
     sizes_of_tasks,
     times_trained,
 )
-from services.buffer.store.changes import load_sample_changes
+from services.buffer.store.curation import load_sample_changes
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.experiences import count_by_reason, find_bodies
 from services.buffer.store.queries import StoredExperience, find_by_prefix, load_experiences
@@ -194,7 +194,8 @@ class QueryRpcs:
         """Yields up to `ITEMS_PER_MESSAGE` rows of a step from `first` on, in parts."""
         async with self.database.transaction() as connection:
             items = await load_items(connection, stage, step, first=first, count=ITEMS_PER_MESSAGE)
-            sizes = await _sizes(connection, stage, items)
+            drawn = [place for item in items if (place := item.data_row)]
+            sizes = await sizes_of_tasks(connection, stage.key.tenant, drawn)
 
         def size_of(item: RecordedItem) -> int:
             return 0 if item.data_row is None else sizes.get(item.data_row, 0)
@@ -287,14 +288,6 @@ def _trained(step: int, reports: Sequence[StepTraining]) -> list[buffer_pb2.Step
         for number, report in reversed(list(enumerate(reports)))
     ]
     return first_within(newest_first, TRAINED_BYTES)[::-1]
-
-
-async def _sizes(
-    connection: Connection, stage: Stage, items: Sequence[RecordedItem]
-) -> dict[tuple[str, int], int]:
-    """Returns the sizes of data rows in bytes; records of experiences are small."""
-    drawn = [place for item in items if (place := item.data_row)]
-    return await sizes_of_tasks(connection, stage.key.tenant, drawn)
 
 
 async def _rows(

@@ -22,7 +22,7 @@ from services.buffer.servicer.convert import (
     to_message,
 )
 from services.buffer.store.batches import BatchUse
-from services.buffer.store.changes import RecordedChange
+from services.buffer.store.curation import RecordedChange
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.experiences import StateCount, find_bodies
 from services.buffer.store.queries import (
@@ -54,15 +54,8 @@ KINDS = {
     buffer_pb2.ASSIGNMENT_KIND_TRAIN: AssignmentKind.TRAIN,
     buffer_pb2.ASSIGNMENT_KIND_EVAL: AssignmentKind.EVAL,
 }
-OPTIONAL_NUMBERS = (
-    "reward_min",
-    "reward_max",
-    "version_min",
-    "version_max",
-    "task_index",
-    "explore_step",
-    "train_step",
-    "train_step_last",
+OPTIONAL_NUMBERS = tuple(
+    field.name for field in query_pb2.ExperienceFilter.DESCRIPTOR.fields if field.has_presence
 )
 ROWS_PER_PAGE = 256
 MOST_ROWS_PER_PAGE = 2_048

@@ -30,7 +30,7 @@ from services.buffer.servicer.convert import (
 from services.buffer.store.assignments import count_open, count_refills
 from services.buffer.store.batches import sum_metric
 from services.buffer.store.database import tasksets_topic
-from services.buffer.store.experiences import count_state
+from services.buffer.store.ready_rows import count_state
 from services.buffer.store.replay import count_replayed
 from services.buffer.store.reports import count_dead_letters, load_changes, newest_dead_letter
 from services.buffer.store.stages import (
@@ -45,7 +45,7 @@ from services.buffer.tasksets.library import ResolvedTasksets
 from services.buffer.workers.functions import FunctionFailed
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.config.plan.data import ANCHORS
-from trinity.config.plan.parts import ResolvedReplay, ResolvedTaskset
+from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.data.codec import stage_key_to_proto
 from trinity.errors import InvalidRequest, PreconditionFailed, TooLarge, Unavailable, UserError
@@ -226,15 +226,13 @@ class StageRpcs(BufferServicerBase):
         except FunctionFailed as error:
             raise PreconditionFailed(str(error)) from error
         await self.sinks.check_places(tenant, plan)
-        if plan.replay is not None and plan.needs_rollout:
-            await self._check_priority(tenant, plan.replay)
-
-    async def _check_priority(self, tenant: str, replay: ResolvedReplay) -> None:
+        if (replay := plan.replay) is None or not plan.needs_rollout:
+            return
         name, arguments = replay.priority_fn, replay.priority_fn_args
         try:
             await self.priorities.load_priority(tenant, name, arguments)
         except FunctionFailed as error:
-            raise PreconditionFailed(f"priority_fn {replay.priority_fn}: {error}") from error
+            raise PreconditionFailed(f"priority_fn {name}: {error}") from error
 
     async def CancelStage(
         self, request: pb.CancelStageRequest, _: Context
@@ -284,7 +282,10 @@ async def _describe(
     now, lost = await pace(connection, stage), await run_losses(connection, stage)
     refills = await count_refills(connection, stage.key, stage.explore_step)
     subject = subject_of(stage.key)
-    pipelines = await _task_pipelines(connection, stage)
+    pipelines = [
+        to_message(pb.TaskPipelineStatus, pipeline, counts=pipeline_to_proto(pipeline.counts))
+        for pipeline in await stage_pipelines(connection, stage.key)
+    ]
     told = first_within(pipelines, PIPELINES_BYTES)
     return pb.StageStatus(
         key=stage_key_to_proto(stage.key),
@@ -312,13 +313,6 @@ async def _describe(
             for change in await load_changes(connection, stage.key)
         ],
     )
-
-
-async def _task_pipelines(connection: Connection, stage: Stage) -> list[pb.TaskPipelineStatus]:
-    return [
-        to_message(pb.TaskPipelineStatus, pipeline, counts=pipeline_to_proto(pipeline.counts))
-        for pipeline in await stage_pipelines(connection, stage.key)
-    ]
 
 
 async def _replay(connection: Connection, stage: Stage) -> pb.ReplayStatus | None:

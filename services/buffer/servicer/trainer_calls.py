@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 
 from services.buffer.domain.batches import BatchEnd, BatchWait, VersionRequested
 from services.buffer.domain.stage import Stage, StageState
@@ -72,15 +71,6 @@ MESSAGES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _WantedBatch:
-    """The batch that a rank asks for."""
-
-    incarnation: int
-    step: int
-    takes_incomplete: bool
-
-
 class TrainerRpcs(BufferServicerBase):
     """BeginIncarnation, RecordVersion, GetBatch, ReportStep, CommitCheckpoint, FinishTraining."""
 
@@ -123,11 +113,11 @@ class TrainerRpcs(BufferServicerBase):
 
         async def look() -> Look[tuple[Stage, BatchAnswer]]:
             nonlocal is_first
-            wanted = _WantedBatch(request.incarnation, request.step, request.takes_incomplete)
-            found = await self._look_for_batch(key, wanted, is_first=is_first)
+            found = await self._look_for_batch(key, request, is_first=is_first)
             is_first = False
-            waits = isinstance(found[1], BatchWait)
-            return Look(found, not waits, found[1].look_again_seconds if waits else None)
+            if isinstance(answer := found[1], BatchWait):
+                return Look(found, is_final=False, look_again_seconds=answer.look_again_seconds)
+            return Look(found, is_final=True)
 
         stage, answer = await self.poller.poll_until_final(batch_topic(key), wait_seconds, look)
         yield pb.GetBatchResponse(head=_head(answer, request.incarnation))
@@ -161,19 +151,19 @@ class TrainerRpcs(BufferServicerBase):
             count = max(1, BYTES_PER_PART * first // max(num_bytes, 1))
 
     async def _look_for_batch(
-        self, key: StageKey, wanted: _WantedBatch, *, is_first: bool
+        self, key: StageKey, request: pb.GetBatchRequest, *, is_first: bool
     ) -> tuple[Stage, BatchAnswer]:
         """Finds or composes a batch; the first look takes no lock: most batches exist by then."""
-        step = wanted.step
+        step, incarnation = request.step, request.incarnation
         async with self.database.transaction() as connection:
-            if is_first and (found := await _find(connection, key, wanted.incarnation, step)):
+            if is_first and (found := await _find(connection, key, incarnation, step)):
                 return found
             stage, head = await find_with_stage(connection, key, step, locks=True)
-            check_incarnation(stage, wanted.incarnation)
+            check_incarnation(stage, incarnation)
             if _has_failed(stage):
                 return stage, BatchEnd("failed", stage.reason)
             return stage, head or await self.composer.compose_batch(
-                connection, stage, step, is_due=wanted.takes_incomplete
+                connection, stage, step, is_due=request.takes_incomplete
             )
 
     async def ReportStep(self, request: pb.ReportStepRequest, _: Context) -> pb.ReportStepResponse:

@@ -31,7 +31,6 @@ from trinity.types import Pair, StageKey
 
 DRIVERS = {"postgresql": "postgresql+psycopg"}
 _ROWS = SinkBase.metadata.tables[ExperienceModel.__tablename__]
-BLOCK_BYTES = 1 << 16
 
 
 class SinkFenced(Exception):

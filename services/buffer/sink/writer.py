@@ -20,7 +20,7 @@ from services.buffer.sink.targets import (
     open_target,
     sink_failures,
 )
-from services.buffer.store.database import BufferDatabase
+from services.buffer.store.database import BufferDatabase, columns_of
 from services.buffer.store.queries import committed_after, newest_committed, try_sink_lock
 from services.buffer.store.stages import (
     UnreadablePlan,
@@ -109,20 +109,40 @@ def _fenced() -> Iterator[None]:
         raise SinkFenced from error
 
 
+class AllowedSinks:
+    """The places that the operator allows; one that is not allowed is logged once for a stage."""
+
+    def __init__(self, policy: TenantPolicy, text: str) -> None:
+        self._policy = policy
+        self._text = text
+        self._refused: set[StageKey] = set()
+
+    def has(self, key: StageKey, sink: ExperienceSink) -> bool:
+        """Returns whether the stage may write there."""
+        try:
+            self._policy.grants(key.tenant).check_sink(sink)
+        except UserError as error:
+            if key not in self._refused:
+                self._refused.add(key)
+                logger.warning(self._text, extra={"stage": key.stage, "why": str(error)})
+            return False
+        return True
+
+
 class TaskBackupWriter:
     """Writes each task of a queue once; the table itself holds the position."""
 
     def __init__(self, *, database: BufferDatabase, policy: TenantPolicy) -> None:
         self._database = database
-        self._policy = policy
+        text = "the tasks of a queue are not written to its `path`"
+        self._allowed = AllowedSinks(policy, text)
         self._tables: dict[TaskBackup, BackupTable] = {}
         self._positions: dict[tuple[str, TaskBackup], int] = {}
-        self._refused: set[StageKey] = set()
 
     async def write_stage(self, stage: Stage) -> bool:
         """Writes the tasks of a stage's queue; returns true if all are written."""
         backup = task_backup(stage.plan)
-        if backup is None or not self._is_allowed(stage, backup):
+        if backup is None or not self._allowed.has(stage.key, backup.sink):
             return True
         try:
             while await self._write_next(stage, backup):
@@ -160,20 +180,6 @@ class TaskBackupWriter:
         self._positions[place] = first + len(bodies)
         return True
 
-    def _is_allowed(self, stage: Stage, backup: TaskBackup) -> bool:
-        """Returns false, and says so once, for a place that the operator does not allow."""
-        try:
-            self._policy.grants(stage.key.tenant).check_sink(backup.sink)
-        except UserError as error:
-            if stage.key not in self._refused:
-                self._refused.add(stage.key)
-                logger.warning(
-                    "the tasks of a queue are not written to its `path`",
-                    extra={"stage": stage.key.stage, "why": str(error)},
-                )
-            return False
-        return True
-
     def close(self) -> None:
         """Releases connections."""
         for table in self._tables.values():
@@ -193,12 +199,13 @@ class ExperienceSinkWriter:
     def __init__(self, *, database: BufferDatabase, policy: TenantPolicy) -> None:
         self._database = database
         self._policy = policy
+        text = "experiences are not written to `experience_buffer.path`"
+        self._allowed = AllowedSinks(policy, text)
         self._backup = TaskBackupWriter(database=database, policy=policy)
         self._targets: dict[ExperienceSink, SinkTarget] = {}
         self._positions: dict[tuple[StageKey, ExperienceSink], int] = {}
         self._ended: set[StageKey] = set()
         """Stages that have ended and are written whole."""
-        self._refused: set[StageKey] = set()
 
     async def run_writer(self) -> None:
         """Writes until cancelled, then writes the remaining rows."""
@@ -287,7 +294,7 @@ class ExperienceSinkWriter:
     async def _write_stage(self, stage: Stage, sink: ExperienceSink) -> bool:
         """Writes the rows of a stage; returns true if all are written."""
         about = {"stage": stage.key.stage, "place": sink.shown}
-        if not self._is_allowed(stage, sink):
+        if not self._allowed.has(stage.key, sink):
             return True
         try:
             while await self._write_next(stage.key, sink):
@@ -318,10 +325,7 @@ class ExperienceSinkWriter:
             found = await committed_after(
                 connection, key, after=after, until=newest, most=ROWS_AT_ONCE
             )
-            rows = [
-                SinkRow(number=row.number, experience_id=row.experience_id, body=row.body)
-                for row in found
-            ]
+            rows = [SinkRow(**columns_of(row)) for row in found]
             until = _until(rows, newest)
             await asyncio.to_thread(lambda: target.write(key, rows, after=after, until=until))
         self._positions[place] = until
@@ -331,20 +335,6 @@ class ExperienceSinkWriter:
         if sink not in self._targets:
             self._targets[sink] = await asyncio.to_thread(open_target, sink)
         return self._targets[sink]
-
-    def _is_allowed(self, stage: Stage, sink: ExperienceSink) -> bool:
-        """Returns false, and says so once, for a place that the operator does not allow."""
-        try:
-            self._policy.grants(stage.key.tenant).check_sink(sink)
-        except UserError as error:
-            if stage.key not in self._refused:
-                self._refused.add(stage.key)
-                logger.warning(
-                    "experiences are not written to `experience_buffer.path`",
-                    extra={"stage": stage.key.stage, "why": str(error)},
-                )
-            return False
-        return True
 
 
 def _until(rows: Sequence[SinkRow], newest: int) -> int:

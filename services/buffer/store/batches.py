@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.elements import Grouping
 
 from services.buffer.domain.stage import Stage
@@ -17,6 +17,7 @@ from services.buffer.store.database import (
     encode_numbers,
     id_in,
     in_stage,
+    insert_new,
     insert_rows,
     key_columns,
     number_in,
@@ -34,9 +35,9 @@ from services.buffer.store.schema import (
     run_attempt,
     stage,
     step_report,
+    task,
 )
 from services.buffer.store.stages import FIND, locking, opened, stage_of
-from services.buffer.store.taskset_schema import task
 from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
@@ -253,19 +254,9 @@ async def insert_report(
     connection: Connection, stage: Stage, step: int, metrics: dict[str, float]
 ) -> bool:
     """Records that the newest incarnation trained a step; False if that is already recorded."""
-    statement = (
-        insert(step_report)
-        .values(
-            **key_columns(stage.key),
-            line=stage.line,
-            step=step,
-            incarnation=stage.incarnation,
-            metrics=encode_numbers(metrics),
-        )
-        .on_conflict_do_nothing()
-        .returning(step_report.c.step)
-    )
-    return await connection.fetch_first(statement) is not None
+    own = {**key_columns(stage.key), "line": stage.line, "step": step}
+    values = {**own, "incarnation": stage.incarnation, "metrics": encode_numbers(metrics)}
+    return await insert_new(connection, step_report, values)
 
 
 async def was_trained_before(connection: Connection, stage: Stage, step: int) -> bool:

@@ -1,29 +1,61 @@
-"""Statements that exclude, include or delete samples at a user's request."""
+"""Statements that exclude, include or delete samples at a user's request, and the record of it."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
 
 import sqlalchemy as sa
 
 from services.buffer.domain.stage import OPEN_SCOPE, UNTRAINED, ExperienceState, ScopeState, Stage
-from services.buffer.store.columns import NOW
 from services.buffer.store.database import (
     SCOPES_TOPIC,
+    UUIDS,
+    columns_of,
     count_rows,
     id_in,
     in_stage,
+    key_columns,
     notify,
     of_line,
     of_stage,
     one_of,
+    stage_params,
+    value_of,
 )
+from services.buffer.store.pipeline import update_scopes
 from services.buffer.store.queries import StoredExperience
-from services.buffer.store.schema import batch_item, checkpoint, experience, pipeline_scope
+from services.buffer.store.schema import (
+    NOW,
+    batch_item,
+    checkpoint,
+    experience,
+    pipeline_scope,
+    sample_change,
+)
 from services.buffer.store.segments import payloads_of, retired_segments
 from trinity.runtime.sql import Connection
 from trinity.types import FinishReason, StageKey
 
-EXPERIENCE, SCOPE = experience.c, pipeline_scope.c
+EXPERIENCE, SCOPE, SAMPLE_CHANGE = experience.c, pipeline_scope.c, sample_change.c
+MAX_CHANGES = 100
+"""Most changes of one sample in an answer; the newest ones."""
+_GIVEN = ("tenant", "experiment_id", "stage", "what", "reason", "by")
+_RECORD = sa.insert(sample_change).from_select(
+    [*_GIVEN, "experience_id"],
+    sa.select(
+        *(sa.bindparam(name, type_=SAMPLE_CHANGE[name].type) for name in _GIVEN),
+        sa.func.unnest(sa.bindparam("ids", type_=UUIDS)),
+    ),
+    include_defaults=False,
+)
+_LOAD = (
+    sa.select(SAMPLE_CHANGE.what, SAMPLE_CHANGE.reason, SAMPLE_CHANGE.by, SAMPLE_CHANGE.at)
+    .where(id_in(SAMPLE_CHANGE.experience_id), of_stage(sample_change))
+    .order_by(SAMPLE_CHANGE.number.desc())
+    .limit(MAX_CHANGES)
+)
 # The same rule as `Sample.why_not_compared`.
 _IS_COMPARED = sa.and_(
     EXPERIENCE.finish_reason != FinishReason.ABORT,
@@ -31,6 +63,49 @@ _IS_COMPARED = sa.and_(
         EXPERIENCE.reward.is_not(None), EXPERIENCE.finish_reason == FinishReason.PROMPT_TRUNCATED
     ),
 )
+
+
+class Change(StrEnum):
+    """An act of a person on a sample."""
+
+    EXCLUDED = "excluded"
+    INCLUDED = "included"
+    DELETED = "deleted"
+    REWARDED = "rewarded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeReason:
+    """The reason for a change, and the person."""
+
+    reason: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedChange:
+    """A stored change of one sample."""
+
+    what: str
+    reason: str
+    by: str
+    at: datetime
+
+
+async def record_change(
+    connection: Connection, key: StageKey, ids: Iterable[str], what: Change, why: ChangeReason
+) -> None:
+    """Records that a person did the same to these samples."""
+    values = {**key_columns(key), **columns_of(why), "ids": list(ids), "what": what.value}
+    await connection.execute(_RECORD, values)
+
+
+async def load_sample_changes(
+    connection: Connection, key: StageKey, experience_id: str
+) -> Sequence[RecordedChange]:
+    """Returns the changes of a sample, latest first."""
+    rows = await connection.fetch(_LOAD, stage_params(key, ids=[experience_id]))
+    return [value_of(RecordedChange, row) for row in rows]
 
 
 async def revoke_claims(
@@ -233,16 +308,8 @@ async def reopen_finished_scopes(
 ) -> None:
     """Lets the pipeline process groups again that it had finished without these samples."""
     is_finished = one_of(SCOPE.state, [ScopeState.DONE, ScopeState.DEAD])
-    await connection.execute(
-        sa.update(pipeline_scope)
-        .where(_scopes_of(key, assignment_ids), is_finished)
-        .values(
-            state=ScopeState.OPEN,
-            attempts=0,
-            error="",
-            opened_at=NOW,
-            metrics={},
-            batched_step=None,
-        )
+    new = {"state": ScopeState.OPEN, "attempts": 0, "error": "", "opened_at": NOW}
+    await update_scopes(
+        connection, key, assignment_ids, is_finished, **new, metrics={}, batched_step=None
     )
     await notify(connection, SCOPES_TOPIC)

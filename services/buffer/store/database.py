@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import JSONB, Insert, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.buffer.domain.stage import Stage
-from services.buffer.store.columns import NOW, STAGE_KEY
+from services.buffer.store.schema import NOW, STAGE_KEY
 from trinity.errors import NotReady
 from trinity.runtime.postgres import map_database_errors
 from trinity.runtime.sql import Connection, Row, transaction
@@ -228,7 +228,7 @@ def key_from_row(row: Row) -> StageKey:
 
 def value_of(kind: type[ValueT], row: Row, /, **others: object) -> ValueT:
     """Returns a value whose fields are columns of the row with the same names, or `others`."""
-    return kind(**{name: getattr(row, name) for name in _shared(kind, type(row))} | others)
+    return kind(**{name: getattr(row, name) for name in _shared(kind, row.__class__)} | others)
 
 
 @lru_cache(maxsize=256)
@@ -324,6 +324,12 @@ async def insert_rows(
         return
     statement = (_insert_new_json if ignore_existing else _insert_json)(table, tuple(rows[0]))
     await connection.execute(statement, {"rows": _as_json(rows)})
+
+
+async def insert_new(connection: Connection, table: sa.Table, values: RowValues) -> bool:
+    """Inserts a row; returns False if there is one with its key."""
+    statement = insert(table).values(values).on_conflict_do_nothing()
+    return await connection.fetch_first(statement.returning(sa.literal_column("1"))) is not None
 
 
 async def insert_bodies(connection: Connection, table: sa.Table, rows: Sequence[RowValues]) -> None:

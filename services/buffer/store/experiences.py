@@ -1,13 +1,15 @@
 """Statements on experiences and their payloads."""
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
 
 from services.buffer.domain.evaluation import RunScore
-from services.buffer.domain.group import ScoredSample
+from services.buffer.domain.group import DerivedRow, ScoredSample
 from services.buffer.domain.results import Result
 from services.buffer.domain.stage import AssignmentKind, ExperienceState
 from services.buffer.store.database import (
@@ -16,7 +18,6 @@ from services.buffer.store.database import (
     PREFIX,
     UUIDS,
     columns_of,
-    count_rows,
     decode_numbers,
     encode_numbers,
     id_in,
@@ -26,6 +27,7 @@ from services.buffer.store.database import (
     key_columns,
     of_stage,
     one_of,
+    seconds_from_now,
     stage_params,
     value_of,
 )
@@ -35,8 +37,10 @@ from services.buffer.store.segments import payloads_of, unavailable_if_dropped
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.errors import PreconditionFailed
 from trinity.runtime.sql import Connection, Row
+from trinity.runtime.uuids import name_uuid
 from trinity.types import StageKey
 
+DERIVED_NAMESPACE = uuid.UUID("5b1e0d0e-7a6c-5c3a-9a3c-3f6f4f0b9d21")
 CODEC = "trinity.api.v1.Experience"
 SCHEMA_VERSION = 1
 EXPERIENCE = experience.c
@@ -162,32 +166,29 @@ async def load_raw_samples(
     return samples
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DerivedExperience:
-    """A new revision of an experience."""
-
-    experience_id: str
-    parent_id: str
-    advantage: float
-    reward: float | None = None
-    """Set if an operator has changed it."""
-    is_masked: bool = False
+def derived_id(parent_id: str, operator: str, ordinal: int) -> str:
+    """Returns the deterministic id of an output of an operator."""
+    return name_uuid(DERIVED_NAMESPACE, f"{parent_id}/{operator}/{ordinal}")
 
 
 async def insert_derived(
-    connection: Connection, key: StageKey, derived: Sequence[DerivedExperience]
+    connection: Connection, key: StageKey, derived: Sequence[tuple[str, DerivedRow]]
 ) -> None:
-    """Inserts ready revisions of raw samples, in the order given; marks the parents as derived."""
+    """Inserts ready revisions of raw samples, in the order given; marks the parents as derived.
+
+    Each is given with the operator that it comes from.
+    """
     if not derived:
         return
-    parents = [sample.parent_id for sample in derived]
+    rows = [row for _, row in derived]
+    parents = [row.parent_id for row in rows]
     values = stage_params(
         key,
-        ids=[sample.experience_id for sample in derived],
+        ids=[derived_id(row.parent_id, operator, row.ordinal) for operator, row in derived],
         parents=parents,
-        advantages=[sample.advantage for sample in derived],
-        rewards=[sample.reward for sample in derived],
-        masked=[sample.is_masked for sample in derived],
+        advantages=[row.advantage for row in rows],
+        rewards=[row.reward for row in rows],
+        masked=[row.is_masked for row in rows],
     )
     await connection.execute(_INSERT_DERIVED, values)
     await set_states(connection, key, parents, ExperienceState.DERIVED)
@@ -206,6 +207,54 @@ async def set_states(
         await connection.execute(_SET_STATES, values)
 
 
+async def store_reward(
+    connection: Connection,
+    key: StageKey,
+    experience_id: str,
+    body: bytes,
+    *,
+    reward: float,
+    reward_parts: Mapping[str, float],
+) -> None:
+    """Stores the reward of a sample, and replaces its content by the one with the reward."""
+    statement = (
+        sa.update(experience)
+        .where(of_stage(experience, key), EXPERIENCE.experience_id == experience_id)
+        .values(
+            state=ExperienceState.RAW,
+            reward=reward,
+            metrics=EXPERIENCE.metrics.op("||")(sa.cast(encode_numbers(reward_parts), JSONB)),
+        )
+        .returning(EXPERIENCE.segment_id, EXPERIENCE.payload_id)
+    )
+    segment_id, payload_id = await connection.fetch_one(statement)
+    table = payloads_of(segment_id)
+    await connection.execute(
+        sa.update(table)
+        .where(
+            in_stage(table, key), table.c.segment_id == segment_id, table.c.payload_id == payload_id
+        )
+        .values(body=body)
+    )
+
+
+async def leave_out_overdue(
+    connection: Connection, key: StageKey, *, seconds: float, reason: str
+) -> list[str]:
+    """Filters samples that have waited for so long; returns their groups, one entry per sample."""
+    statement = (
+        sa.update(experience)
+        .where(
+            in_stage(experience, key),
+            one_of(EXPERIENCE.state, [ExperienceState.AWAITING]),
+            EXPERIENCE.created_at < seconds_from_now(-seconds),
+        )
+        .values(state=ExperienceState.FILTERED, reason=reason)
+        .returning(EXPERIENCE.assignment_id)
+    )
+    return await connection.fetch_column(statement)
+
+
 async def filter_raw(
     connection: Connection, key: StageKey, assignment_ids: Sequence[str], reason: str
 ) -> None:
@@ -219,12 +268,6 @@ async def filter_raw(
         )
         .values(state=ExperienceState.FILTERED, reason=reason)
     )
-
-
-async def count_state(connection: Connection, key: StageKey, state: ExperienceState) -> int:
-    """Counts the experiences of a stage in this state."""
-    is_there = one_of(EXPERIENCE.state, [state])
-    return await count_rows(connection, experience, in_stage(experience, key), is_there)
 
 
 async def has_batched(connection: Connection, key: StageKey, explore_step: int) -> bool:
@@ -304,15 +347,10 @@ def revised(body: bytes, *, reward: float | None, is_masked: bool) -> bytes:
     if reward is not None:
         message.reward = reward
     if is_masked:
-        for sequence in _sequences(message):
+        pair = (message.pair.chosen, message.pair.rejected)
+        for sequence in [message.sequence] if message.HasField("sequence") else pair:
             sequence.action_mask.data = bytes(len(sequence.action_mask.data))
     return message.SerializeToString(deterministic=True)
-
-
-def _sequences(message: pb.Experience) -> list[pb.Sequence]:
-    if message.HasField("sequence"):
-        return [message.sequence]
-    return [message.pair.chosen, message.pair.rejected]
 
 
 def has_content(prefix: str = PREFIX) -> sa.ColumnElement[bool]:
@@ -368,7 +406,9 @@ async def bodies_at(connection: Connection, key: StageKey, rows: Sequence[Row]) 
             found = await connection.fetch_binary(_bodies_in(segment_id), values)
         bodies |= {str(payload_id): body for payload_id, body in found}
     return {
-        row.experience_id: _revised(bodies[row.payload_id], row)
+        row.experience_id: revised(
+            bodies[row.payload_id], reward=row.shaped_reward, is_masked=row.is_masked
+        )
         for row in rows
         if row.payload_id in bodies
     }
@@ -380,7 +420,3 @@ def _bodies_in(segment_id: int) -> sa.Select[tuple[str, bytes]]:
     return sa.select(table.c.payload_id, table.c.body).where(
         in_stage(table), table.c.segment_id == sa.bindparam("segment"), id_in(table.c.payload_id)
     )
-
-
-def _revised(body: bytes, row: Row) -> bytes:
-    return revised(body, reward=row.shaped_reward, is_masked=row.is_masked)

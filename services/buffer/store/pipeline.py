@@ -11,17 +11,19 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
+from services.buffer.domain.group import GroupOutcome
 from services.buffer.domain.stage import (
     OPEN_SCOPE,
     UNFINISHED_SCOPE,
     AssignmentKind,
+    ExperienceState,
     ScopeState,
     StageState,
 )
-from services.buffer.store.columns import NOW, STAGE_KEY
 from services.buffer.store.database import (
     SCOPES_TOPIC,
     UUIDS,
+    count_rows,
     decode_numbers,
     encode_numbers,
     id_in,
@@ -35,7 +37,14 @@ from services.buffer.store.database import (
     stage_params,
     value_of,
 )
-from services.buffer.store.schema import assignment, pipeline_scope, stage
+from services.buffer.store.schema import (
+    NOW,
+    STAGE_KEY,
+    assignment,
+    experience,
+    pipeline_scope,
+    stage,
+)
 from services.buffer.store.stages import lock_stage
 from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
@@ -169,6 +178,51 @@ async def open_scopes(connection: Connection, key: StageKey, assignment_ids: Seq
     await notify(connection, SCOPES_TOPIC)
 
 
+async def update_scopes(
+    connection: Connection,
+    key: StageKey,
+    assignment_ids: Iterable[str],
+    *chosen: sa.ColumnElement[bool],
+    **values: object,
+) -> None:
+    """Updates columns of the scopes of these groups for which the conditions hold."""
+    own = (in_stage(pipeline_scope, key), id_in(PIPELINE_SCOPE.assignment_id, assignment_ids))
+    await connection.execute(sa.update(pipeline_scope).where(*own, *chosen).values(values))
+
+
+async def hold_scopes(connection: Connection, key: StageKey, assignment_ids: Iterable[str]) -> None:
+    """Withholds groups that wait for a reward from the pipeline."""
+    waits = PIPELINE_SCOPE.assignment_id.in_(_waiting(key, assignment_ids))
+    is_open = PIPELINE_SCOPE.state == ScopeState.OPEN
+    await update_scopes(connection, key, assignment_ids, is_open, waits, state=ScopeState.AWAITING)
+
+
+async def release_scopes(
+    connection: Connection, key: StageKey, assignment_ids: Iterable[str]
+) -> None:
+    """Releases groups to the pipeline once all their rewards have arrived."""
+    waits_no_more = PIPELINE_SCOPE.assignment_id.not_in(_waiting(key, assignment_ids))
+    is_held = PIPELINE_SCOPE.state == ScopeState.AWAITING
+    await update_scopes(
+        connection, key, assignment_ids, is_held, waits_no_more, state=ScopeState.OPEN
+    )
+    await notify(connection, SCOPES_TOPIC)
+
+
+def _waiting(key: StageKey, assignment_ids: Iterable[str]) -> sa.Select[tuple[str]]:
+    return sa.select(experience.c.assignment_id).where(
+        of_stage(experience, key),
+        id_in(experience.c.assignment_id, assignment_ids),
+        one_of(experience.c.state, [ExperienceState.AWAITING]),
+    )
+
+
+async def count_held(connection: Connection, key: StageKey) -> int:
+    """Counts the groups that wait for a reward."""
+    is_held = one_of(PIPELINE_SCOPE.state, [ScopeState.AWAITING])
+    return await count_rows(connection, pipeline_scope, in_stage(pipeline_scope, key), is_held)
+
+
 async def stages_with_work(connection: Connection) -> list[StageKey]:
     """Returns open stages with free scopes, the longest waiting first."""
     found = [row for row in await connection.fetch(_WITH_WORK) if row.since is not None]
@@ -229,6 +283,15 @@ class Claim:
     position: int
     token: str
     attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupResult:
+    """The result computed for a claimed group."""
+
+    claim: Claim
+    operator: str = ""
+    outcome: GroupOutcome
 
 
 async def claim_groups(

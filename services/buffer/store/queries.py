@@ -27,7 +27,12 @@ from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
 SINK_LOCK_PREFIX = "experience sink"
-EXPERIENCE = experience.c
+EXPERIENCE, ASSIGNMENT = experience.c, assignment.c
+_PLACE = (EXPERIENCE.explore_step, EXPERIENCE.position)
+_IN_GROUP = tuple(
+    EXPERIENCE[name] for name in ("run", "step", "suffix", "revision", "experience_id")
+)
+"""The order of samples within their group."""
 _LEFT_OUT = [
     ExperienceState.EVAL,
     ExperienceState.SUPERSEDED,
@@ -52,7 +57,6 @@ _NEXT = (
 GROUPS_AT_ONCE = 256
 """Groups that the first page of a search looks into."""
 MOST_GROUPS_AT_ONCE = 2_048
-EXPERIENCE, ASSIGNMENT = experience.c, assignment.c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,13 +199,7 @@ async def _groups(connection: Connection, request: PageRequest) -> list[Row]:
         conditions.append(ASSIGNMENT.explore_step.between(*request.steps))
     order = (ASSIGNMENT.explore_step, ASSIGNMENT.position)
     statement = (
-        sa.select(
-            ASSIGNMENT.assignment_id,
-            ASSIGNMENT.taskset,
-            ASSIGNMENT.task_index,
-            ASSIGNMENT.explore_step,
-            ASSIGNMENT.position,
-        )
+        sa.select(ASSIGNMENT.assignment_id, ASSIGNMENT.taskset, ASSIGNMENT.task_index, *order)
         .where(*conditions)
         .order_by(*(column.desc() for column in order) if request.latest_first else order)
         .limit(request.num_groups)
@@ -319,24 +317,13 @@ def _in_order(
 ) -> "sa.Select[Any]":
     """Returns the statement for columns of a page's samples, in the order of their places."""
     key = request.key
-    place = (EXPERIENCE.explore_step, EXPERIENCE.position)
-    tail = (
-        EXPERIENCE.run,
-        EXPERIENCE.step,
-        EXPERIENCE.suffix,
-        EXPERIENCE.revision,
-        EXPERIENCE.experience_id,
-    )
+    place = [column.desc() for column in _PLACE] if request.latest_first else _PLACE
     own = [group.assignment_id for group in groups]
     conditions = [of_stage(experience, key), id_in(EXPERIENCE.assignment_id, own)]
     conditions += _conditions(key, request.wanted)
     if request.after is not None:
         conditions.append(_is_after(request.after, request.latest_first))
-    return (
-        columns.where(*conditions)
-        .order_by(*(column.desc() for column in place) if request.latest_first else place, *tail)
-        .limit(request.size)
-    )
+    return columns.where(*conditions).order_by(*place, *_IN_GROUP).limit(request.size)
 
 
 def _stored_rows(rows: Iterable[Row], groups: Iterable[Row]) -> list[StoredExperience]:
@@ -367,15 +354,8 @@ def _conditions(key: StageKey, wanted: SampleFilter) -> list[sa.ColumnElement[bo
 
 
 def _is_after(cursor: SampleCursor, latest_first: bool) -> sa.ColumnElement[bool]:
-    place = sa.tuple_(EXPERIENCE.explore_step, EXPERIENCE.position)
+    place, tail = sa.tuple_(*_PLACE), sa.tuple_(*_IN_GROUP)
     here = (cursor.explore_step, cursor.position)
-    tail = sa.tuple_(
-        EXPERIENCE.run,
-        EXPERIENCE.step,
-        EXPERIENCE.suffix,
-        EXPERIENCE.revision,
-        EXPERIENCE.experience_id,
-    )
     last = (cursor.run, cursor.step, cursor.suffix, cursor.revision, cursor.experience_id)
     beyond = place < here if latest_first else place > here
     return sa.or_(beyond, sa.and_(place == here, tail > last))

@@ -6,8 +6,8 @@ from typing import Self
 import sqlalchemy as sa
 
 from services.buffer.settings import BufferSettings
-from services.buffer.store.schema import blob
-from services.buffer.store.taskset_schema import taskset, taskset_upload
+from services.buffer.store.database import count_rows
+from services.buffer.store.schema import blob, taskset, taskset_upload
 from trinity.runtime.rpc.quotas import QuotaUse, TenantQuota
 from trinity.runtime.sql import Connection
 
@@ -70,13 +70,13 @@ class BufferQuotas:
     async def check_new_taskset(self, connection: Connection, tenant: str) -> None:
         """Checks that the tenant may have the taskset that this transaction has inserted."""
         own = taskset.c.tenant == tenant, taskset.c.name.is_not(None)
-        num_tasksets = await _count(connection, taskset, *own)
+        num_tasksets = await count_rows(connection, taskset, *own)
         self.tasksets.check(tenant, used=num_tasksets - 1, more=1)
 
     async def check_new_upload(self, connection: Connection, tenant: str) -> None:
         """Checks that the tenant may begin another submission of tasks."""
         own = taskset_upload.c.tenant == tenant, ~taskset_upload.c.is_complete
-        num_open = await _count(connection, taskset_upload, *own)
+        num_open = await count_rows(connection, taskset_upload, *own)
         self.uploads.check(tenant, used=num_open, more=1)
 
     async def check_tasks(self, connection: Connection, tenant: str, num_bytes: int) -> None:
@@ -88,10 +88,3 @@ class BufferQuotas:
 
 def _total(column: sa.ColumnElement[int]) -> sa.Select[tuple[int]]:
     return sa.select(sa.func.coalesce(sa.func.sum(column), 0))
-
-
-async def _count(
-    connection: Connection, table: sa.Table, *conditions: sa.ColumnElement[bool]
-) -> int:
-    query = sa.select(sa.func.count()).select_from(table).where(*conditions)
-    return int(await connection.fetch_value(query) or 0)

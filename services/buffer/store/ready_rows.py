@@ -16,9 +16,9 @@ from services.buffer.domain.stage import (
     ExperienceState,
     Stage,
 )
-from services.buffer.store.columns import STAGE_KEY
 from services.buffer.store.database import (
     BIGINTS,
+    count_rows,
     decode_numbers,
     id_in,
     in_stage,
@@ -29,6 +29,7 @@ from services.buffer.store.database import (
     value_of,
 )
 from services.buffer.store.schema import (
+    STAGE_KEY,
     assignment,
     batch_item,
     experience,
@@ -72,7 +73,6 @@ _OPEN_RUNS = (
     .where(in_stage(assignment), assignment.c.kind == AssignmentKind.TRAIN, assignment.c.is_open)
     .scalar_subquery()
 )
-EXPERIENCE = experience.c
 TAKEN = (ExperienceState.READY, ExperienceState.BATCHED)
 """States of experiences that passed the pipeline, trained or not. A batched one that a user
 excluded has a reason."""
@@ -296,6 +296,12 @@ _COUNTS = sa.select(
 _READY = sa.select(_num_in_state(ExperienceState.READY).label("number"))
 
 
+async def count_state(connection: Connection, key: StageKey, state: ExperienceState) -> int:
+    """Counts the experiences of a stage in this state."""
+    is_there = one_of(EXPERIENCE.state, [state])
+    return await count_rows(connection, experience, in_stage(experience, key), is_there)
+
+
 async def current_load(connection: Connection, stage: Stage) -> RowLoad:
     """Counts the open runs of training assignments, and rows that are not batched yet.
 
@@ -322,14 +328,7 @@ async def least_used(connection: Connection, stage: Stage, count: int) -> list[R
             _is_taken(stage.samples_key),
             EXPERIENCE.segment_id != sa.all_(sa.cast(list(retired), BIGINTS)),
         )
-        .order_by(
-            num_uses,
-            EXPERIENCE.explore_step,
-            EXPERIENCE.position,
-            EXPERIENCE.run,
-            EXPERIENCE.step,
-            EXPERIENCE.suffix,
-        )
+        .order_by(num_uses, *(EXPERIENCE[name] for name in _BY_PLACE))
         .limit(count)
     )
     ids = await connection.fetch_column(statement)

@@ -19,23 +19,20 @@ from services.buffer.store.database import (
     of_stage,
     one_of,
     stage_params,
+    value_of,
 )
 from services.buffer.store.ready_rows import Place, is_ready
 from services.buffer.store.schema import batch, batch_item, experience, replay_pool
-from trinity.runtime.sql import Connection
+from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
 EXPERIENCE, REPLAY_POOL, USED = experience.c, replay_pool.c, batch_item.c
-_SEEN = (
-    EXPERIENCE.experience_id,
-    EXPERIENCE.explore_step,
-    EXPERIENCE.position,
-    EXPERIENCE.run,
-    EXPERIENCE.step,
-    EXPERIENCE.suffix,
-    EXPERIENCE.version_min,
-    EXPERIENCE.reward,
-    EXPERIENCE.advantage,
+_SEEN = tuple(
+    EXPERIENCE[name]
+    for name in (
+        *("experience_id", "explore_step", "position", "run", "step", "suffix"),
+        *("version_min", "reward", "advantage"),
+    )
 )
 _POOL = sa.select(REPLAY_POOL.experience_id).where(in_stage(replay_pool))
 _POOLED: sa.Select[Any] = sa.select(*_SEEN).where(
@@ -93,14 +90,12 @@ async def _ages(connection: Connection, stage: Stage, steps: Collection[int]) ->
     return {step: float(age) for step, age in await connection.fetch(_AGES, params)}
 
 
-def _waiting(row: Sequence[Any], num_uses: int, last_step: int) -> ReplayCandidate:
-    experience_id, explore_step, position, run, step, suffix, version, reward, advantage = row
-    return ReplayCandidate(
-        experience_id=experience_id,
-        place=(explore_step, position, run, step, suffix),
-        version=version,
-        reward=reward,
-        advantage=advantage,
+def _waiting(row: Row, num_uses: int, last_step: int) -> ReplayCandidate:
+    return value_of(
+        ReplayCandidate,
+        row,
+        place=(row.explore_step, row.position, row.run, row.step, row.suffix),
+        version=row.version_min,
         num_uses=num_uses,
         last_step=last_step,
     )

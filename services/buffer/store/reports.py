@@ -14,11 +14,11 @@ from services.buffer.domain.stage import CommitStatus
 from services.buffer.domain.tasks import (
     KINDS,
     Event,
+    NoticeEvent,
     SamplesEvent,
     SettingChange,
     SettingsChanged,
 )
-from services.buffer.store.columns import NOW
 from services.buffer.store.database import (
     BIGINTS,
     CHANNEL,
@@ -34,7 +34,7 @@ from services.buffer.store.database import (
     progress_topic,
     value_of,
 )
-from services.buffer.store.schema import blob, commit_report, dead_letter, progress
+from services.buffer.store.schema import NOW, blob, commit_report, dead_letter, progress
 from trinity.runtime.sql import Connection, Row
 from trinity.types import JsonValue, StageKey
 
@@ -311,6 +311,11 @@ async def log_event(connection: Connection, key: StageKey, event: Event) -> None
     await connection.execute(_LOCK, {"topic": topic})
     await connection.execute(_APPEND, own)
     await notify(connection, topic)
+
+
+async def log_notice(connection: Connection, key: StageKey, text: str) -> None:
+    """Appends a message for people."""
+    await log_event(connection, key, NoticeEvent(text=text))
 
 
 async def clear_sample_events(connection: Connection, tenant: str, ids: Collection[str]) -> None:

@@ -20,7 +20,6 @@ from services.buffer.domain.stage import (
     RunState,
     Stage,
 )
-from services.buffer.store.columns import STAGE_KEY
 from services.buffer.store.database import (
     BIGINTS,
     INTEGERS,
@@ -36,7 +35,7 @@ from services.buffer.store.database import (
     stage_params,
     value_of,
 )
-from services.buffer.store.schema import assignment, run, run_attempt
+from services.buffer.store.schema import STAGE_KEY, assignment, run, run_attempt
 from services.buffer.store.segments import FILL, SegmentSize
 from services.buffer.store.stages import locking, stage_of
 from trinity.runtime.sql import Connection, Row
@@ -235,7 +234,10 @@ async def insert_attempts(
 async def update_runs(
     connection: Connection, key: StageKey, changed: Sequence[tuple[str, int, RunProgress]]
 ) -> None:
-    """Stores the state of runs after decisions on their results; equal ones share a statement."""
+    """Stores the state of runs after decisions on their results, and how many are still open.
+
+    Equal ones share a statement.
+    """
     alike: dict[tuple[RunState, int, str], list[tuple[str, int]]] = defaultdict(list)
     for own_id, number, open_run in changed:
         alike[open_run.state, open_run.num_failed, open_run.reason].append((own_id, number))
@@ -245,12 +247,8 @@ async def update_runs(
         ids = list(set(run_ids))
         places = {"ids": ids, "run_ids": run_ids, "run_numbers": numbers}
         await connection.execute(_UPDATE_RUNS, stage_params(key, **places, **values))
-
-
-async def update_open_counts(connection: Connection, key: StageKey, ids: Sequence[str]) -> None:
-    """Updates the number of open runs of these assignments."""
-    if ids:
-        await connection.execute(_UPDATE_OPEN_COUNTS, stage_params(key, ids=ids))
+    if own_ids := sorted({own_id for own_id, *_ in changed}):
+        await connection.execute(_UPDATE_OPEN_COUNTS, stage_params(key, ids=own_ids))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,6 @@ import sqlalchemy as sa
 
 from services.buffer.domain.stage import UNTRAINED, AssignmentKind, EvaluationState, Stage
 from services.buffer.domain.stage import ScopeState as Scope
-from services.buffer.store.columns import NOW, STAGE_KEY
 from services.buffer.store.database import (
     id_in,
     in_stage,
@@ -28,6 +27,8 @@ from services.buffer.store.database import (
     stage_params,
 )
 from services.buffer.store.schema import (
+    NOW,
+    STAGE_KEY,
     assignment,
     batch_item,
     evaluation,
@@ -121,32 +122,26 @@ async def grow_segment(
     await connection.execute(_GROW, values)
 
 
-async def try_removal_lock(connection: Connection) -> bool:
-    """Tries to get the lock for removing partitions, held until `release_removal_lock`."""
-    asked = sa.select(sa.func.pg_try_advisory_lock(REMOVERS_LOCK))
-    return bool(await connection.fetch_value(asked))
-
-
-async def release_removal_lock(connection: Connection) -> None:
-    """Releases the lock of `try_removal_lock`."""
-    await connection.execute(sa.select(sa.func.pg_advisory_unlock(REMOVERS_LOCK)))
-
-
 async def remove_retired(connection: Connection) -> int:
-    """Drops the partitions of retired segments; returns their number.
+    """Drops the partitions of retired segments, unless another replica does; returns their number.
 
     Each statement is a separate transaction: after a crash between two of them, the next caller
     continues there. Readers and writers of other partitions are not blocked.
     """
-    found = await connection.fetch(_UNREMOVED)
-    for row in found:
-        name = partition(row.segment_id)
-        if row.is_attached:
-            await _detach(connection, name, "FINALIZE" if row.is_pending else "CONCURRENTLY")
-        await connection.execute(sa.text(f"DROP TABLE IF EXISTS {name}"))
-        gone = sa.update(segment).where(segment.c.segment_id == row.segment_id)
-        await connection.execute(gone.values(removed_at=NOW))
-    return len(found)
+    if not await connection.fetch_value(sa.select(sa.func.pg_try_advisory_lock(REMOVERS_LOCK))):
+        return 0
+    try:
+        found = await connection.fetch(_UNREMOVED)
+        for row in found:
+            name = partition(row.segment_id)
+            if row.is_attached:
+                await _detach(connection, name, "FINALIZE" if row.is_pending else "CONCURRENTLY")
+            await connection.execute(sa.text(f"DROP TABLE IF EXISTS {name}"))
+            gone = sa.update(segment).where(segment.c.segment_id == row.segment_id)
+            await connection.execute(gone.values(removed_at=NOW))
+        return len(found)
+    finally:
+        await connection.execute(sa.select(sa.func.pg_advisory_unlock(REMOVERS_LOCK)))
 
 
 async def _detach(connection: Connection, name: str, how: str) -> None:
@@ -176,13 +171,11 @@ async def old_segments(connection: Connection, stage: Stage) -> set[int]:
     return set(await connection.fetch_column(statement))
 
 
-async def segments_waiting(connection: Connection, key: StageKey) -> set[int]:
-    """Returns the segments with samples that may still be batched."""
-    return await _segments(connection, key, one_of(EXPERIENCE.state, UNTRAINED))
+async def segments_in_work(connection: Connection, key: StageKey, first_step: int) -> set[int]:
+    """Returns the segments with samples that may still be batched or are being evaluated.
 
-
-async def segments_evaluated(connection: Connection, key: StageKey) -> set[int]:
-    """Returns the segments with samples of open evaluations."""
+    Groups from explore step `first_step` on that are dead are retried if the stage is reopened.
+    """
     versions = sa.select(evaluation.c.version).where(
         in_stage(evaluation, key), evaluation.c.state == EvaluationState.OPEN
     )
@@ -191,19 +184,15 @@ async def segments_evaluated(connection: Connection, key: StageKey) -> set[int]:
         assignment.c.kind == AssignmentKind.EVAL,
         assignment.c.explore_step.in_(versions),
     )
-    ids = await connection.fetch_column(measured)
-    return await _segments(connection, key, id_in(EXPERIENCE.assignment_id, ids)) if ids else set()
-
-
-async def segments_reopened(connection: Connection, key: StageKey, first_step: int) -> set[int]:
-    """Returns the segments with dead groups, which are retried if the stage is reopened."""
     dead = sa.select(pipeline_scope.c.assignment_id).where(
         in_stage(pipeline_scope, key),
         pipeline_scope.c.state == Scope.DEAD,
         pipeline_scope.c.explore_step >= first_step,
     )
-    ids = await connection.fetch_column(dead)
-    return await _segments(connection, key, id_in(EXPERIENCE.assignment_id, ids)) if ids else set()
+    found = await _segments(connection, key, one_of(EXPERIENCE.state, UNTRAINED))
+    if ids := await connection.fetch_column(sa.union_all(measured, dead)):
+        found |= await _segments(connection, key, id_in(EXPERIENCE.assignment_id, ids))
+    return found
 
 
 async def segments_batched(

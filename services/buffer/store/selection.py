@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from services.buffer.domain.task_draws import FloatVector, IntVector, PassRateBe
 from services.buffer.store.database import (
     id_in,
     in_stage,
+    insert_new,
     key_columns,
     of_line,
     of_taskset,
@@ -24,8 +25,15 @@ from services.buffer.store.database import (
     value_of,
 )
 from services.buffer.store.ready_rows import Place
-from services.buffer.store.schema import assignment, batch_item, experience
-from services.buffer.store.taskset_schema import task, task_beliefs, task_feature, task_ranking
+from services.buffer.store.schema import (
+    assignment,
+    batch_item,
+    experience,
+    task,
+    task_beliefs,
+    task_feature,
+    task_ranking,
+)
 from trinity.errors import PreconditionFailed
 from trinity.runtime.sql import Connection
 from trinity.types import JsonValue, StageKey
@@ -113,23 +121,18 @@ async def insert_beliefs(
         **dict.fromkeys(COLUMNS, b""),
         "rho": beliefs.rho,
     }
-    statement = insert(task_beliefs).values(values).on_conflict_do_nothing()
-    if await connection.fetch_first(statement.returning(TASK_BELIEFS.taskset)) is not None:
+    if await insert_new(connection, task_beliefs, values):
         await _store(connection, key, taskset, weak=beliefs.weak_N, strong=beliefs.strong_N)
         await _store(connection, key, taskset, alpha=beliefs.alpha_N, beta=beliefs.beta_N)
 
 
 async def load_beliefs(connection: Connection, key: StageKey, taskset: str) -> PassRateBeliefs:
-    """Returns the beliefs, read in parts: a connection keeps memory for its largest row."""
+    """Returns the beliefs of the stage's selector."""
     own = stage_params(key, given_taskset=taskset)
     [(capability, rho, num_bytes)] = await connection.fetch_binary(_SCALARS, own)
     loaded = {}
     for name in COLUMNS:
-        whole = bytearray()
-        for first in range(0, num_bytes, PART_BYTES):
-            values = {**own, "first": first + 1, "count": PART_BYTES}
-            [(part,)] = await connection.fetch_binary(_PARTS[name], values)
-            whole += part
+        whole = await _read_parts(connection, _PARTS[name], own, num_bytes)
         loaded[f"{name}_N"] = np.frombuffer(whole, dtype="<f4")
     return PassRateBeliefs(**loaded, capability=capability, rho=rho)
 
@@ -195,14 +198,20 @@ async def load_features(
 
 
 async def _load(connection: Connection, own: Mapping[str, str]) -> Numbers:
-    """Reads in parts: a connection keeps memory for the largest row that it ever received."""
     [(num_bytes,)] = await connection.fetch_binary(_SIZE, own)
+    return np.frombuffer(await _read_parts(connection, _PART, own, num_bytes), dtype="<f8")
+
+
+async def _read_parts(
+    connection: Connection, part: sa.Select[Any], own: Mapping[str, object], num_bytes: int
+) -> bytearray:
+    """Reads in parts: a connection keeps memory for the largest row that it ever received."""
     whole = bytearray()
     for first in range(0, num_bytes, PART_BYTES):
         values = {**own, "first": first + 1, "count": PART_BYTES}
-        [(part,)] = await connection.fetch_binary(_PART, values)
-        whole += part
-    return np.frombuffer(whole, dtype="<f8")
+        [(own_part,)] = await connection.fetch_binary(part, values)
+        whole += own_part
+    return whole
 
 
 async def read_features(
@@ -289,9 +298,7 @@ async def store_features(
     """Stores a column, unless it is stored already; every read of it gives the same."""
     whole = numbers.astype("<f8").tobytes()
     own = {"tenant": tenant, "taskset_id": taskset_id, "name": name}
-    statement = insert(task_feature).values({**own, "numbers": whole[:STORED_BYTES]})
-    statement = statement.on_conflict_do_nothing()
-    if await connection.fetch_first(statement.returning(FEATURE.name)) is None:
+    if not await insert_new(connection, task_feature, {**own, "numbers": whole[:STORED_BYTES]}):
         return
     for first in range(STORED_BYTES, len(whole), STORED_BYTES):
         more = sa.literal(whole[first : first + STORED_BYTES], sa.LargeBinary)

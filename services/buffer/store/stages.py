@@ -10,7 +10,6 @@ from typing import Any
 
 import sqlalchemy as sa
 from pydantic import ValidationError
-from sqlalchemy.dialects.postgresql import insert
 
 from services.buffer.domain.stage import (
     AssignmentKind,
@@ -22,10 +21,10 @@ from services.buffer.domain.stage import (
     TasksetKind,
     parse_plan,
 )
-from services.buffer.store.columns import NOW, STAGE_KEY
 from services.buffer.store.database import (
     id_in,
     in_stage,
+    insert_new,
     key_columns,
     key_from_row,
     of_line,
@@ -36,6 +35,8 @@ from services.buffer.store.database import (
     value_of,
 )
 from services.buffer.store.schema import (
+    NOW,
+    STAGE_KEY,
     assignment,
     experience,
     run,
@@ -130,21 +131,12 @@ def opened(key: StageKey, found: Stage | None) -> Stage:
     return found
 
 
-async def lock_stage(connection: Connection, key: StageKey) -> Stage:
-    """Locks the stage exclusively for this transaction; required for changing a stage's row.
+async def lock_stage(connection: Connection, key: StageKey, *, is_shared: bool = False) -> Stage:
+    """Locks the stage until this transaction ends; alone, to change the stage's row, or shared.
 
     Raises: NotFound when it was never opened.
     """
-    _, rows = await connection.fetch_together(*locking(key))
-    return opened(key, stage_of(rows))
-
-
-async def share_stage(connection: Connection, key: StageKey) -> Stage:
-    """Locks the stage in shared mode until this transaction ends, and returns it.
-
-    Raises: NotFound when it was never opened.
-    """
-    _, rows = await connection.fetch_together(*locking(key, is_shared=True))
+    _, rows = await connection.fetch_together(*locking(key, is_shared=is_shared))
     return opened(key, stage_of(rows))
 
 
@@ -170,8 +162,7 @@ def stage_of(rows: Sequence[Row]) -> Stage | None:
 async def insert_stage(connection: Connection, key: StageKey, **values: str | int) -> bool:
     """Inserts an open stage; False if it exists already."""
     row = {**key_columns(key), "state": StageState.OPEN, **values}
-    statement = insert(stage).values(row).on_conflict_do_nothing().returning(stage.c.stage)
-    return await connection.fetch_first(statement) is not None
+    return await insert_new(connection, stage, row)
 
 
 async def update_stage(connection: Connection, key: StageKey, **values: str | int | None) -> None:

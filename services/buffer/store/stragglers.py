@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY
 
 from services.buffer.domain.admission import CancelledStraggler, ExploreStepTasks
 from services.buffer.domain.stage import (
@@ -16,9 +15,7 @@ from services.buffer.domain.stage import (
     RunState,
     ScopeState,
 )
-from services.buffer.store.columns import NOW
 from services.buffer.store.database import (
-    BIGINTS,
     SCOPES_TOPIC,
     columns_of,
     count_rows,
@@ -31,7 +28,15 @@ from services.buffer.store.database import (
     one_of,
     value_of,
 )
-from services.buffer.store.schema import assignment, evaluation, experience, pipeline_scope, run
+from services.buffer.store.pipeline import update_scopes
+from services.buffer.store.schema import (
+    NOW,
+    assignment,
+    evaluation,
+    experience,
+    pipeline_scope,
+    run,
+)
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
@@ -260,24 +265,17 @@ async def reopen_evaluations(connection: Connection, key: StageKey) -> list[str]
         .values(state=EvaluationState.OPEN, opened_at=NOW, done_at=None)
         .returning(evaluation.c.version, evaluation.c.taskset)
     )
-    reopened = [(row.version, row.taskset) for row in await connection.fetch(statement)]
+    reopened = {(row.version, row.taskset) for row in await connection.fetch(statement)}
     if not reopened:
         return []
-    tasks = sa.select(ASSIGNMENT.assignment_id).where(
+    columns = (ASSIGNMENT.assignment_id, ASSIGNMENT.explore_step, ASSIGNMENT.taskset)
+    tasks = sa.select(*columns).where(
         in_stage(assignment, key),
         ASSIGNMENT.kind == AssignmentKind.EVAL,
         one_of(ASSIGNMENT.state, [AssignmentState.CANCELLED, AssignmentState.GIVEN_UP]),
-        sa.tuple_(ASSIGNMENT.explore_step, ASSIGNMENT.taskset).in_(_pairs(reopened)),
     )
-    return await connection.fetch_column(tasks)
-
-
-def _pairs(measured: Sequence[tuple[int, str]]) -> sa.Select[tuple[int, str]]:
-    versions = sa.cast([version for version, _ in measured], BIGINTS)
-    names = sa.cast([taskset for _, taskset in measured], ARRAY(sa.Text))
-    pairs = sa.func.unnest(versions, names).table_valued("version", "taskset", name="reopened")
-    rows = pairs.render_derived()
-    return sa.select(rows.c.version, rows.c.taskset)
+    rows = await connection.fetch(tasks)
+    return [row.assignment_id for row in rows if (row.explore_step, row.taskset) in reopened]
 
 
 async def reopen_assignments(connection: Connection, key: StageKey, ids: Sequence[str]) -> None:
@@ -312,11 +310,7 @@ async def reopen_assignments(connection: Connection, key: StageKey, ids: Sequenc
 
 async def reopen_left_out_scopes(connection: Connection, key: StageKey, ids: Sequence[str]) -> None:
     """Lets the pipeline retry groups that it had left out."""
-    await connection.execute(
-        sa.update(pipeline_scope)
-        .where(in_stage(pipeline_scope, key), id_in(pipeline_scope.c.assignment_id, ids))
-        .values(state=ScopeState.OPEN, attempts=0, error="")
-    )
+    await update_scopes(connection, key, ids, state=ScopeState.OPEN, attempts=0, error="")
     await connection.execute(
         sa.update(experience)
         .where(

@@ -9,21 +9,22 @@ from typing import Any
 
 import sqlalchemy as sa
 from psycopg import sql
-from sqlalchemy.dialects.postgresql import insert
 
 from services.buffer.domain.stage import StageState, TasksetKind
-from services.buffer.store.columns import STAGE_KEY
 from services.buffer.store.database import (
     columns_of,
     id_in,
     in_stage,
+    insert_new,
     insert_rows,
     of_taskset,
     one_of,
     value_of,
 )
-from services.buffer.store.schema import stage, stage_taskset
-from services.buffer.store.taskset_schema import (
+from services.buffer.store.schema import (
+    STAGE_KEY,
+    stage,
+    stage_taskset,
     task,
     task_feature,
     task_origin,
@@ -63,14 +64,9 @@ async def claim_source(connection: Connection, tenant: str, source: str) -> str 
     """
     await connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
     taskset_id = str(uuid.uuid4())
-    statement = (
-        insert(taskset)
-        .values(tenant=tenant, taskset_id=taskset_id, source=source, is_complete=True)
-        .on_conflict_do_nothing()
-        .returning(taskset.c.taskset_id)
-    )
-    inserted: str | None = await connection.fetch_value(statement)
-    return inserted
+    own = {"tenant": tenant, "taskset_id": taskset_id}
+    values = {**own, "source": source, "is_complete": True}
+    return taskset_id if await insert_new(connection, taskset, values) else None
 
 
 async def copy_rows(

@@ -4,21 +4,23 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONPATH, insert
+from sqlalchemy.dialects.postgresql import JSONPATH
 
 from services.buffer.domain.evaluation import MetricSummary
 from services.buffer.domain.stage import AssignmentKind, EvaluationState, RunState, Stage
-from services.buffer.store.columns import NOW
 from services.buffer.store.database import (
     columns_of,
     count_rows,
     id_in,
     in_stage,
+    insert_new,
+    insert_rows,
     key_columns,
     of_line,
     value_of,
 )
 from services.buffer.store.schema import (
+    NOW,
     assignment,
     checkpoint,
     evaluation,
@@ -73,8 +75,8 @@ async def insert_incarnation(
 
 async def insert_version(connection: Connection, stage: Stage, new: RecordedVersion) -> None:
     """Records published weights; idempotent."""
-    statement = insert(version).values(**key_columns(stage.key), **columns_of(new), line=stage.line)
-    await connection.execute(statement.on_conflict_do_nothing())
+    values = {**key_columns(stage.key), **columns_of(new), "line": stage.line}
+    await insert_rows(connection, version, [values], ignore_existing=True)
 
 
 async def versions_of(connection: Connection, stage: Stage, number: int) -> list[RecordedVersion]:
@@ -101,10 +103,8 @@ async def newest_version(
 
 async def insert_checkpoint(connection: Connection, stage: Stage, new: Checkpoint) -> None:
     """Records a written checkpoint; idempotent."""
-    statement = insert(checkpoint).values(
-        **key_columns(stage.key), **columns_of(new), line=stage.line, is_kept=True
-    )
-    await connection.execute(statement.on_conflict_do_nothing())
+    values = {**key_columns(stage.key), **columns_of(new), "line": stage.line, "is_kept": True}
+    await insert_rows(connection, checkpoint, [values], ignore_existing=True)
 
 
 async def kept_checkpoints(connection: Connection, stage: Stage) -> list[Checkpoint]:
@@ -158,20 +158,9 @@ async def insert_evaluation(
     connection: Connection, key: StageKey, version: int, taskset: str, num_tasks: int
 ) -> bool:
     """Opens the evaluation of a version on a taskset; False if it was opened before."""
-    statement = (
-        insert(evaluation)
-        .values(
-            **key_columns(key),
-            version=version,
-            taskset=taskset,
-            state=EvaluationState.OPEN,
-            num_tasks=num_tasks,
-            figures=[],
-        )
-        .on_conflict_do_nothing()
-        .returning(evaluation.c.version)
-    )
-    return await connection.fetch_first(statement) is not None
+    own = {**key_columns(key), "version": version, "taskset": taskset}
+    new = {"state": EvaluationState.OPEN, "num_tasks": num_tasks, "figures": []}
+    return await insert_new(connection, evaluation, own | new)
 
 
 async def open_versions(connection: Connection, key: StageKey) -> list[int]:

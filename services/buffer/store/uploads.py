@@ -6,13 +6,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
 
 from services.buffer.domain.tasks import RefusedRow
-from services.buffer.store.columns import NOW
-from services.buffer.store.database import columns_of, of_taskset, value_of
-from services.buffer.store.schema import stage_taskset
-from services.buffer.store.taskset_schema import taskset, taskset_upload
+from services.buffer.store.database import columns_of, insert_new, of_taskset, value_of
+from services.buffer.store.schema import NOW, stage_taskset, taskset, taskset_upload
 from trinity.runtime.sql import Connection
 
 TASKSET_UPLOAD = taskset_upload.c
@@ -44,11 +41,8 @@ async def insert_submitted(
     connection: Connection, tenant: str, name: str, *, is_queue: bool
 ) -> bool:
     """Inserts a taskset that a client is about to upload; False if it exists."""
-    statement = insert(taskset).values(
-        tenant=tenant, taskset_id=str(uuid.uuid4()), name=name, is_complete=False, is_queue=is_queue
-    )
-    inserted = statement.on_conflict_do_nothing().returning(taskset.c.taskset_id)
-    return await connection.fetch_first(inserted) is not None
+    new = {"taskset_id": str(uuid.uuid4()), "is_complete": False, "is_queue": is_queue}
+    return await insert_new(connection, taskset, {"tenant": tenant, "name": name, **new})
 
 
 async def find_upload(connection: Connection, tenant: str, request_id: str) -> StoredUpload | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from services.buffer.domain.tasks import NeededTaskset
 from services.buffer.store.database import BufferDatabase, notify, tasksets_topic
 from services.buffer.store.selection import known_features, read_features, store_features
 from services.buffer.store.stages import StageTaskset
@@ -33,7 +34,6 @@ from services.buffer.tasksets.task_pipeline import (
     read_rows,
 )
 from services.buffer.tenants import TenantGrants, TenantPolicy, WorkerIsolation
-from services.buffer.types import NeededTaskset
 from trinity.config.data_files import find_data_files
 from trinity.config.plan.task_storage import HUB_NAME, without_password
 from trinity.config.training_rows import RowCheck, SkippedRows
@@ -295,7 +295,11 @@ class TasksetLibrary:
     async def _find(self, tenant: str, experiment_id: str, needed: NeededTaskset) -> Taskset | str:
         """Returns the complete stored taskset, or the reason why it is not ready."""
         reading = (tenant, experiment_id, needed.name)
-        self._check_pipeline(tenant, needed)
+        try:
+            if needed.pipeline is not None:
+                self._policy.check_pipeline(tenant, needed.pipeline)
+        except UserError as error:
+            raise PreconditionFailed(f"taskset {needed.name}: {error}") from error
         if needed.path is not None:
             commits = self._commits_of(reading)
             dataset = await source_of_files(
@@ -314,14 +318,6 @@ class TasksetLibrary:
         waits_for = self._begin(tenant, needed, dataset)
         self._commits[reading] = _Commits(dataset.commits)
         return waits_for
-
-    def _check_pipeline(self, tenant: str, needed: NeededTaskset) -> None:
-        if needed.pipeline is None:
-            return
-        try:
-            self._policy.check_pipeline(tenant, needed.pipeline)
-        except UserError as error:
-            raise PreconditionFailed(f"taskset {needed.name}: {error}") from error
 
     def _commits_of(self, reading: tuple[str, str, str]) -> Mapping[str, str]:
         """Returns the commits chosen at the first request; drops those of expired requests."""

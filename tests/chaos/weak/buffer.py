@@ -272,8 +272,10 @@ def keep_content(original: Function) -> Function:
 def keep_both(original: Function) -> Function:
     """Leave the content that came without a reward beside the one that has it."""
 
-    async def store_reward(connection: Any, key: Any, one: Any) -> None:
-        held = (experience.c.experience_id == one.experience_id, of_stage(experience, key))
+    async def store_reward(
+        connection: Any, key: Any, experience_id: str, *args: Any, **more: Any
+    ) -> None:
+        held = (experience.c.experience_id == experience_id, of_stage(experience, key))
         name = partition(
             await connection.fetch_value(sa.select(experience.c.segment_id).where(*held))
         )
@@ -281,10 +283,10 @@ def keep_both(original: Function) -> Function:
         await connection.execute(
             sa.text(
                 f"INSERT INTO {name} (payload_id, {columns}) SELECT gen_random_uuid(), {columns} "
-                f"FROM {name} WHERE payload_id = '{one.experience_id}'"
+                f"FROM {name} WHERE payload_id = '{experience_id}'"
             )
         )
-        await original(connection, key, one)
+        await original(connection, key, experience_id, *args, **more)
 
     return store_reward
 
@@ -301,11 +303,11 @@ def forget_count(_: Function) -> Function:
 def tell_first(original: Function) -> Function:
     """Tell of what is not done yet, in a transaction of its own."""
 
-    async def log_event(connection: Any, key: Any, event: Any) -> None:
+    async def log_notice(connection: Any, key: Any, text: str) -> None:
         async with _another(connection) as own:
-            await original(own, key, event)
+            await original(own, key, text)
 
-    return log_event
+    return log_notice
 
 
 def delete_in_parts(original: Function) -> Function:

@@ -59,7 +59,9 @@ WEAKNESSES = (
     _weakness("exact-version", "explorer", "types:WeightsRequirement.matches", "take_any"),
     _weakness("seeds", "explorer", "rollout.workflow_factory:SeedInputs.seed_of_call", "draw_anew"),
     _weakness("needed-contents", "buffer", "operations.retention:needed_segments", "need_nothing"),
-    _weakness("heard-once", "buffer", "operations.grouping:mark_feedback_received", "hear_again"),
+    _weakness(
+        "heard-once", "buffer", "operations.explore_steps:mark_feedback_received", "hear_again"
+    ),
     _weakness(
         "operators-again",
         "buffer",
@@ -75,7 +77,7 @@ WEAKNESSES = (
     _weakness("exclusion", "buffer", "operations.curation:exclude", "score_instead"),
     _weakness("deletion", "buffer", "operations.curation:delete_content", "keep_content"),
     _weakness("upload-count", "buffer", "operations.uploads:grow_upload", "forget_count"),
-    _weakness("overdue-told-with-it", "buffer", "operations.feedback:log_event", "tell_first"),
+    _weakness("overdue-told-with-it", "buffer", "operations.feedback:log_notice", "tell_first"),
     _weakness("abandoned-as-a-whole", "buffer", "maintenance:delete_taskset", "delete_in_parts"),
     _weakness("inclusion", "buffer", "operations.curation:restore_excluded", "leave_out"),
     _weakness("piped-order", "buffer", "tasksets.task_pipeline:copy_rows", "turn_around"),

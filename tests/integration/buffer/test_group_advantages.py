@@ -6,7 +6,7 @@ import numpy as np
 import psycopg
 import pytest
 
-from services.buffer.types import derived_id
+from services.buffer.store.experiences import derived_id
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import ROWS, rollout_plan, with_advantage

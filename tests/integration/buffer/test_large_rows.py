@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 from services.buffer.domain.stage import TasksetKind
+from services.buffer.domain.tasks import NeededTaskset
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.tasksets import Taskset
 from services.buffer.tasksets.library import source_of_submitted
-from services.buffer.types import NeededTaskset
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.process import BufferProcess

@@ -6,7 +6,7 @@ from typing import Unpack
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from services.buffer.store.leases import seconds_until_expiry
+from services.buffer.store.assignments import seconds_until_expiry
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import Sizes, rollout_plan

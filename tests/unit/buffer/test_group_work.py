@@ -14,8 +14,7 @@ from services.buffer.pipeline import pipeline
 from services.buffer.pipeline.pipeline import ClaimProcessor
 from services.buffer.pipeline.shaping import AdvantageComputer
 from services.buffer.store.database import BufferDatabase
-from services.buffer.store.pipeline import Claim
-from services.buffer.types import GroupResult
+from services.buffer.store.pipeline import Claim, GroupResult
 from services.buffer.workers.functions import FunctionRunner, ServiceUnavailable
 from tests.unit.buffer.builders import ASSIGNMENT, KEY, stage
 from trinity.errors import Unavailable

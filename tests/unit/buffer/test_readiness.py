@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from services.buffer.status import BufferReadiness
+from services.buffer.__main__ import BufferReadiness
 from trinity.runtime.presence import WaitRegistry
 
 
