@@ -178,8 +178,10 @@ def token_strip(
 
 
 def _no_tokenizer(model: Path | None) -> str:
-    where = f"{model} has no readable tokenizer.json" if model else "the model's place is unknown"
-    return f"Tokens are shown by their numbers, as {where}."
+    why = f"{model} has no readable tokenizer.json"
+    if model is None:
+        why = "there is no tokenizer.json of the stage's model on this machine"
+    return f"Tokens are shown by their numbers, as {why}."
 
 
 class _StripMaker:

@@ -182,7 +182,7 @@ def test_without_a_tokenizer_the_numbers_are_shown_and_why(tmp_path: Path) -> No
     assert [token.text for token in strip.tokens] == [" 7", " 8", " 9"]
     assert strip.note.endswith(f"as {tmp_path} has no readable tokenizer.json.")
     (tmp_path / "tokenizer.json").write_text("{")
-    assert token_strip(whole(), None, color="surprise").note.endswith("unknown.")
+    assert token_strip(whole(), None, color="surprise").note.endswith("model on this machine.")
 
 
 @pytest.mark.parametrize(
