@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.unit.subtests import as_subtests
 from trinity.api.v1 import experience_pb2
 from trinity.data.codec import (
     SampleRef,
@@ -135,7 +136,7 @@ def test_an_awaited_reward_stays_absent() -> None:
     assert experience_from_proto(message).reward is None
 
 
-@pytest.mark.parametrize("dtype", ["?", "u1", "i2", "i4", "i8", "f2", "f4", "f8", ">f4"])
+@as_subtests("dtype", ["?", "u1", "i2", "i4", "i8", "f2", "f4", "f8", ">f4"])
 def test_arrays_of_every_type_and_byte_order_keep_their_values(dtype: str) -> None:
     data = np.array([[0, 1], [1, 0]], dtype)
     received = tensor_from_proto(tensor_to_proto(Array(data))).data
@@ -188,7 +189,7 @@ def with_tokens(
     return message
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("message", "said"),
     [
         (with_tokens(shape=[5]), "needs 20 bytes, has 16"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.unit.subtests import as_subtests
 from trinity.cli.main import make_app
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +44,7 @@ def _markdown_files() -> list[Path]:
     return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
 
 
-PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in _markdown_files()]
+PAGES = _markdown_files()
 
 
 def _blanked(text: str, *patterns: re.Pattern[str]) -> str:
@@ -81,12 +82,12 @@ def _broken_links(page: Path) -> Iterator[str]:
             yield f"{target}: there is no such heading"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@as_subtests("page", PAGES)
 def test_links_and_anchors_resolve(page: Path) -> None:
     assert not list(_broken_links(page))
 
 
-@pytest.mark.parametrize("page", PAGES)
+@as_subtests("page", PAGES)
 def test_lines_are_short_outside_tables_and_code(page: Path) -> None:
     if page.relative_to(ROOT).as_posix() in LONG_LINES:
         return

@@ -21,6 +21,7 @@ import pytest
 from tests.chaos.points import ALL
 from tests.chaos.weak.weaknesses import WEAKNESSES
 from tests.unit.source_names import ROOT, ROOTS, files, folders, modules, names_of, resolves
+from tests.unit.subtests import as_subtests
 
 _ROOTS = "|".join(ROOTS)
 DOTTED = re.compile(rf"(?<![\w./-])(?:{_ROOTS})(?:\.[A-Za-z_]\w*)+(?::[A-Za-z_](?:[\w.]*\w)?)?")
@@ -374,7 +375,7 @@ def test_registered_parts_are_found_in_formatted_strings() -> None:
     assert len(made) > 20
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("file", "text", "token"),
     [
         ("trinity/x.py", '"""See `trinity.no_such.module`."""\n', "trinity.no_such.module"),

@@ -1,9 +1,9 @@
 import uuid
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.subtests import as_subtests
 from trinity.runtime.uuids import are_canonical, name_uuid
 
 ONE, OTHER = "7b0e5c8e-0000-4000-8000-000000000000", "7b0e5c8e-0000-4000-8000-00000000000f"
@@ -20,7 +20,7 @@ def test_ids_as_the_standard_library_writes_them_are_canonical(ids: list[uuid.UU
     assert are_canonical([str(one) for one in ids])
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     "texts",
     [
         [""],

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.unit.subtests import as_subtests
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [
@@ -105,7 +105,7 @@ def test_all_of_it_is_looked_at() -> None:
     assert len(SOURCES) > 300
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     "source",
     [
         "import pickle",
@@ -138,7 +138,7 @@ def test_whatever_pickles_would_be_found(source: str) -> None:
     assert found_in(source)
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     "source",
     [
         "torch.load(p, weights_only=True)",

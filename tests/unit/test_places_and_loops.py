@@ -15,6 +15,7 @@ from services.buffer import __main__ as buffer
 from services.buffer.maintenance import FEEDBACK_TIMEOUTS, STRAGGLER_CUTOFF
 from services.trainer.control.jobs import TrainerReadiness
 from tests.support.places_and_loops import ROOT, found_in, found_in_source, loops, places
+from tests.unit.subtests import as_subtests
 from trinity.run.launch.run import LocalRun
 
 PLACES: dict[str, dict[str, str]] = {
@@ -324,7 +325,7 @@ def test_the_page_names_every_loop_that_is_started_again() -> None:
     assert len(named) > 12
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     "text",
     [
         *("open(path, 'w')", "open(path, mode='ab')", "path.open('x')", "path.open('r+b')"),
@@ -343,7 +344,7 @@ def test_the_search_finds_each_way_to_write(text: str) -> None:
     }
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     "text",
     [
         *("open(path)", "path.open('rb')", "text.replace('a', 'b')", "replace(plan, name='a')"),

@@ -13,6 +13,7 @@ import yaml
 from pydantic import JsonValue
 from typer.core import TyperGroup
 
+from tests.unit.subtests import as_subtests
 from trinity.cli.main import make_app
 from trinity.config.check import check_file
 from trinity.config.docs.catalog import all_keys
@@ -155,7 +156,7 @@ def test_wrong_yaml_would_be_noticed(wrong: dict[str, JsonValue], tmp_path: Path
     assert checked(wrong, tmp_path)
 
 
-@pytest.mark.parametrize(("place", "line"), COMMANDS)
+@as_subtests(("place", "line"), COMMANDS)
 def test_a_command_has_the_words_and_options_that_it_is_shown_with(place: str, line: str) -> None:
     try:
         words = shlex.split(line.partition(" | ")[0].partition(" > ")[0].partition(" &")[0])[1:]

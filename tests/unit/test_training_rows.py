@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from trinity.config.schema.data import FormatConfig
 from trinity.config.training_rows import check_training_row, label_of, read_dpo_row, read_kto_row
 from trinity.errors import UserError
@@ -21,7 +22,7 @@ TEXTS, MESSAGES = FormatConfig(prompt_type="plaintext"), FormatConfig(messages_k
 WITH_RULES = FormatConfig(prompt_type="plaintext", system_prompt="Be brief.")
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("form", "row", "prompt"),
     [
         (TEXTS, {"prompt": "1+1=", "chosen": "2", "rejected": "3"}, [ASKED]),
@@ -69,7 +70,7 @@ def test_what_is_no_answer_is_named(row: Mapping[str, JsonValue], error: str) ->
         read_dpo_row(dict(row), MESSAGES, "row 0")
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("label", "is_good"),
     [
         *((label, True) for label in (True, 1, 1.0, "True", "1")),

@@ -28,6 +28,7 @@ from services.synchronizer.plan import (
 )
 from tests.integration.hostile.values import cursor_of, with_another_type, with_other_types
 from tests.support.model_free.experiment import experiment_plan
+from tests.unit.subtests import as_subtests
 from trinity.errors import InvalidRequest, PreconditionFailed, TooLarge
 from trinity.runtime.json_values import holds_null, parse_untrusted
 
@@ -60,7 +61,7 @@ def test_a_cursor_that_came_with_a_page_is_taken() -> None:
     assert parse_cursor(cursor_with()) == CURSOR
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     "text",
     [
         encoded(NESTED),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from trinity.inspect.tables import sanitize_terminal
 from trinity.runtime.control_characters import ESCAPED, escape_steering
 from trinity.runtime.logs import TextFormatter
@@ -20,7 +21,7 @@ HOSTILE = "a\u202eb\x1b]0;title\x07c\x9b31md\u2066e"
 SHOWN = r"a\u202eb\x1b]0;title\x07c\x9b31md\u2066e"
 
 
-@pytest.mark.parametrize("character", BIDIRECTIONAL)
+@as_subtests("character", BIDIRECTIONAL)
 def test_what_reorders_a_line_is_escaped(character: str) -> None:
     expected = f"x\\u{ord(character):04x}y"
     text = f"x{character}y"

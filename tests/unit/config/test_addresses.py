@@ -3,6 +3,7 @@
 import pytest
 
 from tests.unit.config.builders import config
+from tests.unit.subtests import as_subtests
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 
@@ -26,7 +27,7 @@ def complaint(*changes: dict[str, object]) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("key", "address"),
     [
         (f"{TASKS}.path", "s3://bucket/x.jsonl"),

@@ -7,6 +7,7 @@ import pytest
 
 from tests.unit.config.builders import DPO, GRPO, SFT, stage, write_model
 from tests.unit.config.test_algorithm_planning import EXPERTS, WORKFLOW
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.token_advantage import COMPARES_POLICIES
 from trinity.algorithm.token_advantage.token_batch import (
@@ -35,8 +36,8 @@ def said(base: dict[str, object] = GRPO, /, **changes: object) -> str:
     return ""
 
 
-@pytest.mark.parametrize("part", ["kl_loss_fn", "kl_penalty_fn"])
-@pytest.mark.parametrize(
+@as_subtests("part", ["kl_loss_fn", "kl_penalty_fn"])
+@as_subtests(
     ("args", "what"),
     [
         ({"adaptive": True}, "target_kl"),

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.unit.config.builders import CPT, DPO, GRPO, SFT, config, stage
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.config.checks.advice import advise
 from trinity.config.checks.algorithm import TAUGHT_BY_LOSS
@@ -28,7 +29,7 @@ def only(name: str, **changes: object) -> StagePlan:
     return stage(base, **changes)
 
 
-@pytest.mark.parametrize("name", ALGORITHM_TYPES.builtins)
+@as_subtests("name", ALGORITHM_TYPES.builtins)
 def test_every_algorithm_runs_with_its_own_defaults(name: str) -> None:
     declared = ALGORITHM_TYPES.get(name)
     brought = EXPERTS if declared.sample_strategy == "mix" else {}
@@ -264,7 +265,7 @@ def test_the_entropys_coefficient_may_stay_where_its_loss_is_taken_out() -> None
     assert stage(GRPO, algorithm=given).algorithm.entropy_loss_fn == "none"
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("given", "said"),
     [
         ({"algorithm_type": "gspoo"}, "`algorithm.algorithm_type: gspoo` is not supported"),

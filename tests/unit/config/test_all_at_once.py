@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.unit.subtests import as_subtests
 from trinity.cli.main import make_app
 from trinity.config.check import check_file
 from trinity.config.loading.verl_keys import PREFIX, RENAMED_KEYS
@@ -147,8 +148,8 @@ WRONG = {
 """What is wrong with the file, with its line."""
 
 
-@pytest.mark.parametrize("command", ["plan", "show"])
-@pytest.mark.parametrize("file", sorted(GUIDE.glob("*.yaml")), ids=lambda file: file.stem)
+@as_subtests("command", ["plan", "show"])
+@as_subtests("file", sorted(GUIDE.glob("*.yaml")))
 def test_what_is_planned_is_named_and_the_rest_told(command: str, file: Path) -> None:
     words = ["config", command, str(file)]
     done = CliRunner().invoke(make_app(words[:2]), words)
@@ -162,7 +163,7 @@ BEGINS = "trainer.resume_mode"
 """In a file it is a key of its own; `from-verl` writes the switch that says the same."""
 
 
-@pytest.mark.parametrize("key", [key for key in RENAMED_KEYS if key != BEGINS])
+@as_subtests("key", [key for key in RENAMED_KEYS if key != BEGINS])
 def test_verls_names_have_one_source(key: str) -> None:
     """What is passed to verl's trainer in a file lands where `from-verl` would write it."""
     row = find_row(key) or find_row(f"{PREFIX}.{key}")

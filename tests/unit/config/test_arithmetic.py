@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import GRPO, config, stage
+from tests.unit.subtests import as_subtests
 from trinity.config.plan.arithmetic import (
     PACKABLE,
     PACKED_ATTENTION,
@@ -25,7 +26,7 @@ from trinity.errors import UserError
 from trinity.types import JsonValue
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("keys", "reason"),
     [
         ({"model_type": "qwen2"}, None),

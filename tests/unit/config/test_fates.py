@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import load
+from tests.unit.subtests import as_subtests
 from trinity.config.check import check_file
 from trinity.config.docs.catalog import ConfigKey, all_keys
 from trinity.config.loading.keys import parse_key, put
@@ -33,7 +34,7 @@ def with_value(key: ConfigKey, value: object) -> str:
     return yaml_text(tree)
 
 
-@pytest.mark.parametrize("key", MARKED, ids=lambda key: key.path)
+@as_subtests("key", MARKED)
 def test_a_key_that_does_not_act_is_silent_where_it_says_what_happens_anyway(
     tmp_path: Path, key: ConfigKey
 ) -> None:
@@ -44,9 +45,7 @@ def test_a_key_that_does_not_act_is_silent_where_it_says_what_happens_anyway(
     assert reading.notices == ()
 
 
-@pytest.mark.parametrize(
-    "key", [k for k in MARKED if "true or false" in k.type], ids=lambda key: key.path
-)
+@as_subtests("key", [k for k in MARKED if "true or false" in k.type])
 def test_a_switch_that_does_not_act_is_named_where_it_asks_for_something(
     tmp_path: Path, key: ConfigKey
 ) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from trinity.config.check import check_file
 from trinity.config.schema.base import KeyStatus
 
@@ -31,7 +32,7 @@ def test_every_yaml_file_of_the_repository_is_looked_at() -> None:
     assert ours - recorded <= {*OURS, *GUIDE}
 
 
-@pytest.mark.parametrize("file", OURS, ids=lambda file: str(file.relative_to(ROOT)))
+@as_subtests("file", OURS)
 def test_our_own_files_act_as_they_are_written(file: Path) -> None:
     report = check_file(file)
     assert report.errors == ()

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.unit.config.builders import config
+from tests.unit.subtests import as_subtests
 from trinity.config.docs.catalog import all_keys
 from trinity.config.docs.explain import explain_key_lines, find_keys
 from trinity.config.key_modes import ALL, MODES, modes_of
@@ -68,8 +69,8 @@ def _put(values: dict[str, object], path: list[str], value: object) -> None:
     values[path[-1]] = value
 
 
-@pytest.mark.parametrize("key", OTHERS)
-@pytest.mark.parametrize("mode", ALL)
+@as_subtests("key", OTHERS)
+@as_subtests("mode", ALL)
 def test_a_key_that_does_not_act_in_a_mode_changes_no_plan(mode: str, key: str) -> None:
     if mode not in modes_of(key):
         assert differing(resolved(mode), resolved(mode, key, OTHERS[key])) == []

@@ -7,6 +7,7 @@ import yaml
 from pydantic import ValidationError
 
 from tests.unit.config.builders import load
+from tests.unit.subtests import as_subtests
 from trinity.config.loading.load import load_config
 from trinity.config.loading.yaml import load_yaml
 from trinity.errors import UserError
@@ -187,7 +188,7 @@ def test_a_file_that_is_no_configuration_gets_a_sentence(
     assert len(answer.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("first", "second"),
     [
         ("yes", "on"),

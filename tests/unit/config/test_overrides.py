@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from trinity.cli.overrides import is_override, parse_overrides
 from trinity.config.check import check_file
 from trinity.config.loading.load import load_config
 from trinity.errors import UserError
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("argument", "value"),
     [
         ("a.b=1", 1),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from trinity.config.plan.placement import (
     ClusterGpus,
     EngineGroup,
@@ -66,7 +67,7 @@ def test_one_gpu_is_shared_in_colocate() -> None:
     assert found == {"rollout engine 0": ("0:0",), "rank 0": ("0:0",)}
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("nodes", "gpus", "wanted", "message"),
     [
         (1, 4, demand(engines(tensor_parallel=6)), "6 GPUs, no multiple of a node's 4"),

@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.unit.config.builders import GRPO, SFT, config, stage
+from tests.unit.subtests import as_subtests
 from trinity.config.checks.advice import advise
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
@@ -109,7 +110,7 @@ def test_arguments_lie_over_the_functions_own() -> None:
     assert (arguments["clip_range_low"], arguments["clip_ratio_c"]) == (None, 3.0)
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("base", "changes", "said"),
     [
         (GRPO, {"algorithm": {"algorithm_type": "pairs"}}, "is not supported"),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from trinity.config.plan.rope import rope_keys, rope_parameters, with_rope
 from trinity.config.schema.model import ModelConfig
 from trinity.errors import UserError
@@ -40,7 +41,7 @@ def test_another_type_takes_nothing_from_the_one_before() -> None:
     assert found == {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e6}
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("scaling", "said"),
     [
         ({"rope_type": "yarm", "factor": 4.0}, "no type of transformers: did you mean `yarn`?"),

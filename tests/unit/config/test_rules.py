@@ -6,7 +6,6 @@ both. Where a rule of Trinity-RFT surprises its users, the case holds what is do
 
 from pathlib import Path
 
-import pytest
 import yaml
 
 from tests.unit.config.rules.algorithm_rules import ALGORITHM
@@ -24,6 +23,7 @@ from tests.unit.config.rules.case import (
 from tests.unit.config.rules.explorer_rules import EXPLORER, SYNCHRONIZER
 from tests.unit.config.rules.model_rules import GPUS, MODEL
 from tests.unit.config.rules.run_rules import OLDER, THE_RUN
+from tests.unit.subtests import as_subtests
 from trinity.config.check import CheckReport, check_file
 from trinity.config.schema.experiment import deep_merge
 
@@ -36,7 +36,7 @@ def checked(directory: Path, case: Case) -> CheckReport:
     return check_file(file)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
+@as_subtests("case", CASES)
 def test_the_rule_holds(tmp_path: Path, case: Case) -> None:
     report = checked(tmp_path, case)
     said: dict[str, list[str]] = {ERROR: list(report.errors), ADVICE: list(report.advice)}

@@ -10,6 +10,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from tests.unit.config.builders import GRPO
+from tests.unit.subtests import as_subtests
 from trinity.cli.config_commands import show_difference, show_file
 from trinity.cli.config_document import render_page
 from trinity.config.check import check_file
@@ -123,7 +124,7 @@ def test_every_key_can_be_explained() -> None:
         assert list(explain_key_lines(key))
 
 
-@pytest.mark.parametrize("file", [*EXAMPLES, *GUIDE], ids=lambda file: file.stem)
+@as_subtests("file", [*EXAMPLES, *GUIDE])
 def test_every_file_fits_the_json_schema(file: Path) -> None:
     jsonschema.Draft7Validator(json_schema()).validate(OmegaConf.to_container(OmegaConf.load(file)))
 

@@ -7,6 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.unit.config.builders import GRPO, SFT, stage
+from tests.unit.subtests import as_subtests
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 
@@ -97,7 +98,7 @@ def test_no_step_waits_for_weights_that_its_own_experiences_must_make(
     assert version <= planned.required_version(step + 1)
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("buffer", "trainer", "explore", "train"),
     [
         ({"total_steps": 10}, {}, 10, 10),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import stage, write_rows
+from tests.unit.subtests import as_subtests
 from trinity.config.checks.data import check_number_of_tasks, check_taskset, placed_sample_rows
 from trinity.config.checks.rows import single_bad_rows
 from trinity.config.loading.load import read_config
@@ -63,7 +64,7 @@ def test_selectors_take_their_arguments() -> None:
         assert with_taskset(path="/a", data_selector={"selector_type": kind}).tasksets
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("taskset", "sentence"),
     [
         ({"path": None}, "`storage_type: file` reads it"),

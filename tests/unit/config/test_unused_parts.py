@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.config.builders import GRPO, config, write_model
 from tests.unit.config.preflight import check
+from tests.unit.subtests import as_subtests
 from trinity.config.checks.advice import advise
 from trinity.config.checks.unused_parts import (
     ASKS_FIRST_MODEL,
@@ -36,7 +37,7 @@ def tasks(workflow: str, **taskset: object) -> dict[str, object]:
     return {"explorer_input": {"taskset": {"default_workflow_type": workflow, **taskset}}}
 
 
-@pytest.mark.parametrize("workflow", sorted(WORKFLOWS.builtins))
+@as_subtests("workflow", sorted(WORKFLOWS.builtins))
 def test_an_auxiliary_model_is_asked_by_the_workflows_that_say_so(workflow: str) -> None:
     told = [
         text
@@ -51,7 +52,7 @@ def test_an_auxiliary_model_is_asked_by_the_workflows_that_say_so(workflow: str)
         assert f"`{workflow}` asks none" in told[0]
 
 
-@pytest.mark.parametrize("workflow", sorted(WORKFLOWS.builtins))
+@as_subtests("workflow", sorted(WORKFLOWS.builtins))
 def test_the_lists_are_what_the_code_of_workflows_does(workflow: str) -> None:
     made = WORKFLOWS.get(workflow)
     classes = [base for base in made.__mro__ if base.__module__.startswith(OURS)]

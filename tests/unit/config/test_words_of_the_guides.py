@@ -10,6 +10,7 @@ from pydantic import JsonValue
 from typer.testing import CliRunner
 
 from tests.unit.config.guide_meanings import BASES, KeyMeaning, meanings
+from tests.unit.subtests import as_subtests
 from trinity.cli.config_commands import explain_key
 from trinity.cli.main import make_app
 from trinity.config.check import CheckReport, check_file
@@ -96,7 +97,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / f"{name}.yaml" for name in BASES}
 
 
-@pytest.mark.parametrize("meaning", [*meanings()], ids=lambda found: f"{found.key}={found.value}")
+@as_subtests("meaning", [*meanings()])
 def test_a_key_of_the_guides_acts_as_they_say_or_stands_in_the_table(
     meaning: KeyMeaning, plain: dict[str, Path]
 ) -> None:
@@ -152,7 +153,7 @@ def test_a_key_that_the_table_does_not_name_would_be_noticed() -> None:
     assert not is_in_table("trainer.trainer_config.actor_rollout_ref.actor.grad_clip")
 
 
-@pytest.mark.parametrize("key", sorted({meaning.key for meaning in meanings()}))
+@as_subtests("key", sorted({meaning.key for meaning in meanings()}))
 def test_a_key_of_the_guides_is_explained(key: str, capsys: pytest.CaptureFixture[str]) -> None:
     explain_key(key)
     assert len(capsys.readouterr().out.splitlines()) > 1
@@ -181,12 +182,12 @@ def test_a_section_of_verl_at_the_top_is_sent_to_its_place(
     assert "belongs below `trainer.trainer_config`" in "".join(report.errors)
 
 
-@pytest.mark.parametrize("words", IN_TABLE)
+@as_subtests("words", IN_TABLE)
 def test_what_differs_stands_in_the_table(words: str) -> None:
     assert re.search(rf"(?<![\w/]){re.escape(words)}(?!\w)", TABLE), words
 
 
-@pytest.mark.parametrize("what", TYPED)
+@as_subtests("what", TYPED)
 def test_what_the_guides_type_is_typed_by_a_test(what: str) -> None:
     file, _, words = TYPED[what].partition("::")
     assert words in (ROOT / file).read_text()

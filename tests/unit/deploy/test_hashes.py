@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.subtests import as_subtests
+
 REPOSITORY = Path(__file__).parents[3]
 LOCKS = REPOSITORY / "requirements"
 INSTALL = LOCKS / "install_locked.sh"
@@ -19,7 +21,7 @@ WITHOUT_LOCK = {"Makefile": 2, "deploy/check.sh": 1, "requirements/browser.sh": 
 """Tools of single checks, in environments under build/; nothing of them runs with the services."""
 
 
-@pytest.mark.parametrize("lock", sorted(LOCKS.glob("*.lock")), ids=lambda lock: lock.stem)
+@as_subtests("lock", sorted(LOCKS.glob("*.lock")))
 def test_every_pin_has_a_hash(lock: Path) -> None:
     assert list(without_hash(lock.read_text())) == []
     assert "==" in lock.read_text()

@@ -13,6 +13,7 @@ from services.synchronizer.settings import SynchronizerSettings
 from services.trainer.settings import TrainerSettings
 from tests.unit.deploy.manifests import SERVICES, SHIPPED, compose_files, deployment_of, pods
 from tests.unit.deploy.manifests import rendered as render
+from tests.unit.subtests import as_subtests
 from trinity.run.deploy.accounts import AccountSettings
 from trinity.run.deploy.render import Target
 from trinity.run.deploy.secret_folder import (
@@ -48,7 +49,7 @@ def _shipped() -> Iterator[Path]:
     yield from sorted((SHIPPED / "nomad").glob("*.hcl"))
 
 
-@pytest.mark.parametrize("file", list(_shipped()), ids=lambda file: file.name)
+@as_subtests("file", list(_shipped()))
 def test_every_variable_is_one_that_its_service_takes(file: Path) -> None:
     """A service refuses a variable that it does not know."""
     for variable in _variables(file.read_text()):

@@ -2,13 +2,14 @@
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from trinity.api.v1 import buffer_pb2, experience_pb2
 from trinity.api.v1 import query_pb2 as pb
 from trinity.errors import UserError
 from trinity.inspect.conditions import parse_conditions
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("word", "meant"),
     [
         ("reward=0.5", pb.ExperienceFilter(reward_min=0.5, reward_max=0.5)),
@@ -48,7 +49,7 @@ def test_all_conditions_hold_together() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("words", "said"),
     [
         (["reward"], "'reward' is not a condition: write NAME=VALUE"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import GRPO, IMITATION, REINFORCEMENT, SFT, config, write_rows
+from tests.unit.subtests import as_subtests
 from trinity.config.changes.plans import ChangedRun, compare_plans
 from trinity.config.changes.rules import RULES, ChangeKind, plain_key, rule_of
 from trinity.config.docs.catalog import all_keys
@@ -182,7 +183,7 @@ def test_the_table_is_as_long_as_it_says() -> None:
     assert len({kind for *_, kind in CASES}) == 3
 
 
-@pytest.mark.parametrize(("key", "value", "kind"), CASES)
+@as_subtests(("key", "value", "kind"), CASES)
 def test_each_changed_file_is_of_its_kind(
     tmp_path: Path, key: str, value: object, kind: ChangeKind
 ) -> None:
@@ -195,7 +196,7 @@ def test_each_changed_file_is_of_its_kind(
     assert all(change.instead for change in changed.impossible)
 
 
-@pytest.mark.parametrize(("key", "value", "kind"), CASES)
+@as_subtests(("key", "value", "kind"), CASES)
 def test_the_launcher_goes_by_the_kind(
     tmp_path: Path, key: str, value: object, kind: ChangeKind
 ) -> None:
@@ -210,7 +211,7 @@ def test_the_launcher_goes_by_the_kind(
                 check_resumable(changed, accepts_changes=accepts)
 
 
-@pytest.mark.parametrize(("base", "key", "value", "why"), IDLE)
+@as_subtests(("base", "key", "value", "why"), IDLE)
 def test_what_does_nothing_is_free(
     tmp_path: Path, base: dict[str, object], key: str, value: object, why: str
 ) -> None:
@@ -247,7 +248,7 @@ def test_other_bits_are_recorded(tmp_path: Path, key: str, value: object) -> Non
     assert any(change.rounds and change.is_recorded for change in changed.changes)
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("key", "value"),
     [
         (f"{OPTIMIZER}.lr_warmup_steps", 0),

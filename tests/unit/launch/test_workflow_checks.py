@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS, load_plugins
 from trinity.rft.checks.workflow import check_workflow, has_no_reward
@@ -121,7 +122,7 @@ def test_control_what_is_called_passes(base: str, body: str, tmp_path: Path) -> 
     checked(tmp_path, base, body)
 
 
-@pytest.mark.parametrize("name", sorted(WORKFLOWS.builtins))
+@as_subtests("name", sorted(WORKFLOWS.builtins))
 def test_every_workflow_that_comes_with_us_passes(name: str) -> None:
     check_workflow(WORKFLOWS.get(name), name)
 

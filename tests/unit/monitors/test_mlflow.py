@@ -4,6 +4,7 @@ import posixpath
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from trinity.run.monitors.mlflow import LONGEST_NAME, metric_name
 
 ODD_NAMES = [
@@ -25,7 +26,7 @@ ODD_NAMES = [
 ]
 
 
-@pytest.mark.parametrize("name", ODD_NAMES)
+@as_subtests("name", ODD_NAMES)
 def test_any_name_becomes_one_that_mlflow_takes(name: str) -> None:
     shown = metric_name(name)
     assert 0 < len(shown) <= LONGEST_NAME

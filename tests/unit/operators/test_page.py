@@ -2,15 +2,14 @@
 
 from pathlib import Path
 
-import pytest
-
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.signature import read_signature
 from trinity.operators import BUILT_IN
 
 PAGE = Path(__file__).parents[3] / "docs" / "operators.md"
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@as_subtests("name", BUILT_IN)
 def test_an_operator_is_on_the_page_with_its_arguments(name: str) -> None:
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| `{name}` |")]
     arguments = read_signature(BUILT_IN[name]).arguments

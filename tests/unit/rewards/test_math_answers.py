@@ -4,6 +4,7 @@ import pytest
 
 from tests.unit.rewards import prose_pairs, relation_pairs, sign_pairs
 from tests.unit.rewards.math_pairs import RIGHT, WRONG
+from tests.unit.subtests import as_subtests
 from trinity.plugins import REWARDS
 from trinity.rewards.math_grading import (
     MAX_CHARACTERS,
@@ -23,18 +24,18 @@ SOME = slice(None, None, 7)
 """All pairs are graded once, and some by each reward: what differs is how the answer is marked."""
 
 
-@pytest.mark.parametrize(("answer", "truth"), [*RIGHT, *sign_pairs.RIGHT, *relation_pairs.RIGHT])
+@as_subtests(("answer", "truth"), [*RIGHT, *sign_pairs.RIGHT, *relation_pairs.RIGHT])
 def test_a_right_answer_is_right_however_it_is_written(answer: str, truth: str) -> None:
     assert is_right_answer(answer, truth)
 
 
-@pytest.mark.parametrize(("answer", "truth"), [*WRONG, *sign_pairs.WRONG, *relation_pairs.WRONG])
+@as_subtests(("answer", "truth"), [*WRONG, *sign_pairs.WRONG, *relation_pairs.WRONG])
 def test_a_wrong_answer_is_wrong_though_it_holds_the_right_number(answer: str, truth: str) -> None:
     assert not is_right_answer(answer, truth)
 
 
-@pytest.mark.parametrize("name", MARKED)
-@pytest.mark.parametrize(("answer", "truth"), [*RIGHT[SOME], *WRONG[SOME]])
+@as_subtests("name", MARKED)
+@as_subtests(("answer", "truth"), [*RIGHT[SOME], *WRONG[SOME]])
 def test_every_reward_grades_alike(name: str, answer: str, truth: str) -> None:
     response = MARKED[name] % answer
     parts = BoundReward(REWARDS.get(name), {}, name)(
@@ -43,7 +44,7 @@ def test_every_reward_grades_alike(name: str, answer: str, truth: str) -> None:
     assert (parts["accuracy"] == 1.0) == ((answer, truth) in RIGHT)
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("response", "truth", "is_right"),
     [
         (r"Half of it is $\frac{1}{2}$.", "0.5", True),
@@ -62,12 +63,12 @@ def test_an_answer_that_is_not_marked_is_looked_for_in_prose_alone(
     assert is_equivalent(response, truth) is is_right
 
 
-@pytest.mark.parametrize(("response", "truth"), prose_pairs.RIGHT)
+@as_subtests(("response", "truth"), prose_pairs.RIGHT)
 def test_prose_that_gives_the_answer_is_right(response: str, truth: str) -> None:
     assert is_equivalent(response, truth)
 
 
-@pytest.mark.parametrize(("response", "truth"), prose_pairs.WRONG)
+@as_subtests(("response", "truth"), prose_pairs.WRONG)
 def test_prose_that_denies_or_changes_the_number_beside_it_is_wrong(
     response: str, truth: str
 ) -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from trinity.rewards.math_forms import NUMBER, normalize
 from trinity.rewards.math_grader import OutOfTime, limited
 from trinity.rewards.math_grading import GraderPool, is_equivalent
@@ -16,7 +17,7 @@ from trinity.rewards.math_units import multiplied_out
 NEVER_ENDS = "$9^{9^{9^{9}}}$"
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("response", "truth"),
     [
         ("42", "42"),
@@ -43,7 +44,7 @@ def test_the_same_value_in_another_form_is_right(response: str, truth: str) -> N
     assert is_equivalent(response, truth)
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("response", "truth"),
     [
         ("", "0"),

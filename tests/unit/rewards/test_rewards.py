@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
 from trinity.rewards.exact_match_reward import ExactMatchReward
@@ -62,7 +63,7 @@ def test_math_reward_adds_accuracy_and_layout(
     assert score("math_reward", response, truth) == {"accuracy": accuracy, "format_score": layout}
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("response", "expected"),
     [
         ("<answer>(1+2)*4*2</answer>", 1.0),
@@ -185,7 +186,7 @@ def compares(scale: float, response: str, truth: str) -> float:
     return scale * (response == truth)
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("source", "args", "expected"),
     [
         (Scaled, {}, 2.0),

@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 
 from services.buffer.settings import BufferSettings
 from services.synchronizer.settings import SynchronizerSettings
+from tests.unit.subtests import as_subtests
 from trinity.api.v1 import buffer_pb2
 from trinity.errors import QuotaExceeded, UserError
 from trinity.runtime.rpc.errors import QUOTA, status_code
@@ -40,7 +41,7 @@ def test_callers_for_all_tenants_have_no_limit_unless_it_is_given() -> None:
     quota("1").check("a", used=0, more=1)
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     "text", ["", "a=1", "many", "-1", "1GB", "=1", "1 =2", "\N{SUPERSCRIPT TWO}", "9" * 20]
 )
 def test_what_is_no_limit_is_refused(text: str) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from trinity.errors import UserError
 from trinity.runtime.postgres import sqlalchemy_url
 from trinity.runtime.rpc.channel import open_channel, open_sync_channel
@@ -24,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return issuer.issue(CredentialRole(name="buffer", scopes=()), timedelta(hours=1))
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("host", "is_local"),
     [
         ("127.0.0.1", True),

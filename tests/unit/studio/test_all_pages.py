@@ -15,6 +15,7 @@ from streamlit.testing.v1 import AppTest
 
 from tests.unit.studio.fake_run import FakeStudio, said, stored_stage
 from tests.unit.studio.test_runs import PLAN, a_run
+from tests.unit.subtests import as_subtests
 from trinity.config.docs.catalog import all_keys
 from trinity.config.sizing import stage_sizes
 from trinity.run.local.given_run import TRUSTED_VARIABLE
@@ -57,7 +58,7 @@ def unknown_keys(source: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", ADVISING, ids=lambda path: path.stem)
+@as_subtests("path", ADVISING)
 def test_every_key_that_a_page_names_exists(path: Path) -> None:
     assert unknown_keys(path.read_text()) == []
 

@@ -15,6 +15,7 @@ import psutil
 import pytest
 import yaml
 
+from tests.unit.subtests import as_subtests
 from trinity.config.check import check_file
 from trinity.config.loading.yaml import yaml_text
 from trinity.config.sizing.memory import GIB
@@ -176,7 +177,7 @@ def test_every_key_that_acts_has_one_field_and_every_beginner_field_exists() -> 
     assert all(spec.meaning for spec in specs.values())
 
 
-@pytest.mark.parametrize("spec", field_specs().values(), ids=lambda spec: spec.path)
+@as_subtests("spec", field_specs().values())
 def test_a_default_survives_its_widget_and_writes_nothing(spec: FieldSpec) -> None:
     entries = {spec.name: entry(spec.name, spec.path)}
     assert make_tree({}, {spec.name: spec.widget_default}, entries) == {}

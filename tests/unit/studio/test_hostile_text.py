@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from trinity.studio.widgets import escaped_html
 
 STUDIO = Path(__file__).parents[3] / "trinity" / "studio"
@@ -84,12 +85,12 @@ def hazards(source: str) -> Iterator[str]:
         yield from (f"{where}: {name}({ast.unparse(a)})" for a in shown if not is_own_text(a))
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(STUDIO)))
+@as_subtests("path", PAGES)
 def test_only_own_text_is_read_as_markup(path: Path) -> None:
     assert list(hazards(path.read_text())) == []
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     "line",
     [
         "st.error(str(error))",

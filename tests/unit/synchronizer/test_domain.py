@@ -21,6 +21,7 @@ from services.synchronizer.domain import (
     VersionKind,
 )
 from services.synchronizer.plan import longer_stages
+from tests.unit.subtests import as_subtests
 from trinity.errors import RpcError
 
 PLAN = (
@@ -150,7 +151,7 @@ def plan_json(*stages: dict[str, object]) -> str:
 EPOCHS_2 = {"config": {"buffer": {"total_epochs": 2}}}
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("before", "now", "is_longer"),
     [
         ({"total_train_steps": 5}, {"total_train_steps": 6}, True),

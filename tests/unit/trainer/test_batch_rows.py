@@ -8,6 +8,7 @@ import pytest
 
 from services.trainer.batch_rows import RowFormatter, RowReader
 from services.trainer.types import TrainRow
+from tests.unit.subtests import as_subtests
 from tests.unit.trainer.builders import PAIR, data_row
 from trinity.api.v1 import buffer_pb2, experience_pb2
 from trinity.data.codec import SampleRef, experience_to_proto
@@ -135,7 +136,7 @@ def test_experts_of_the_response_reach_the_row_in_one_type() -> None:
     assert alone.routed_experts is None, "the stage does not replay what another one recorded"
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     "routes",
     [
         np.ones((2, 1, 2), np.uint8),

@@ -18,6 +18,7 @@ from tests.support.chat_families import (
     table,
 )
 from tests.unit.source_names import ROOT
+from tests.unit.subtests import as_subtests
 
 CALLS = (
     "{% for c in m.tool_calls %}<|call|>{{ c.function.name }} {{ c.function.arguments | tojson }}"
@@ -102,7 +103,7 @@ HARMONY = Family(
 )
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("own", "template", "said", "turns"),
     [
         (family(), USUAL, [*RIGHT, LOST, "right"], "one sample"),

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from services.trainer.batch_rows import with_mismatched
+from tests.unit.subtests import as_subtests
 from tests.unit.trainer.builders import data_row
 from trinity.algorithm.policy_loss.inputs import PolicyInputs
 from trinity.algorithm.policy_loss.kto import kto
@@ -60,8 +61,8 @@ def slow_shift(batch: SelectionBatch) -> float:
     return max(0.0, sum(sums) / len(sums))
 
 
-@pytest.mark.parametrize("shift", [0.7, -0.7])
-@pytest.mark.parametrize("seed", range(5))
+@as_subtests("shift", [0.7, -0.7])
+@as_subtests("seed", range(5))
 def test_the_loss_and_its_gradient_are_those_of_a_loop(seed: int, shift: float) -> None:
     batch, inputs, labels = random_inputs(seed, shift)
     z = slow_shift(batch)

@@ -17,6 +17,7 @@ from services.trainer.learner.advantages import RolloutRows, estimate_advantages
 from services.trainer.learner.loss import BatchLoss, LossFunctions
 from services.trainer.learner.prepared_batch import PreparedBatch
 from services.trainer.types import mean_over_passes
+from tests.unit.subtests import as_subtests
 from tests.unit.trainer.builders import random_batch
 from trinity.algorithm.advantage.samples import Advantages
 from trinity.algorithm.aggregation import BatchTotals
@@ -147,7 +148,7 @@ KINDS: Mapping[str, tuple[Callable[[], Mapping[str, float]], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@as_subtests("kind", KINDS)
 def test_a_metric_of_a_users_part_is_logged(kind: str) -> None:
     compute, name = KINDS[kind]
     assert compute()[name] == pytest.approx(VALUE)

@@ -19,6 +19,7 @@ from services.trainer.learner.microbatches import (
 )
 from services.trainer.learner.prepared_batch import MicroBatch, row_units, units_of_rank
 from services.trainer.types import TrainBatch, TrainRow
+from tests.unit.subtests import as_subtests
 from tests.unit.trainer.builders import data_row, make_plan, random_batch, random_pairs
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix
 
@@ -59,8 +60,8 @@ def test_rows_that_must_keep_their_order_do() -> None:
     assert all(len(part) * max(rows[number].length for number in part) <= 64 for part in parts)
 
 
-@pytest.mark.parametrize("max_tokens", [1, 40, 64, 8192])
-@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+@as_subtests("max_tokens", [1, 40, 64, 8192])
+@as_subtests("num_ranks", [1, 2, 3])
 def test_pairs_never_part(max_tokens: int, num_ranks: int) -> None:
     rows = random_pairs(9).rows
     for rank in range(num_ranks):
@@ -149,8 +150,8 @@ def test_ranks_get_equal_numbers_of_tokens_and_neighbours_would_not_be_equal() -
     assert busiest_over_mean(rows, 8, deals_tokens=False) > 1.2
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 3, 8])
-@pytest.mark.parametrize("keep_order", [True, False])
+@as_subtests("num_ranks", [1, 2, 3, 8])
+@as_subtests("keep_order", [True, False])
 def test_every_row_is_in_one_packed_part_of_one_rank_within_the_budget(
     num_ranks: int, keep_order: bool
 ) -> None:
@@ -203,8 +204,8 @@ def test_a_micro_batch_may_be_full() -> None:
     assert [len(part) for part in packed_parts(rows, units, 32)] == [4]
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 3])
-@pytest.mark.parametrize("changes", [{}, {"deals_tokens": False}, {"keep_order": True}])
+@as_subtests("num_ranks", [1, 2, 3])
+@as_subtests("changes", [{}, {"deals_tokens": False}, {"keep_order": True}])
 def test_prompts_that_are_not_shared_decide_nothing(
     num_ranks: int, changes: dict[str, bool]
 ) -> None:

@@ -8,6 +8,7 @@ from services.trainer.control.places import (
     ranks_per_host,
 )
 from services.trainer.settings import TrainerSettings
+from tests.unit.subtests import as_subtests
 from trinity.errors import UserError
 
 
@@ -21,7 +22,7 @@ def test_a_host_alone_needs_nothing() -> None:
     check_place(settings(num_hosts=2, host=1, leader="127.0.0.1:5", gang_address="127.0.0.2"))
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("values", "said"),
     [
         ({"host": 1}, "TRINITY_TRAINER_HOST is 1, and TRINITY_TRAINER_NUM_HOSTS 1"),

@@ -6,6 +6,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from services.trainer.data.encoders import Formatter
+from tests.unit.subtests import as_subtests
 from tests.unit.trainer.formatting import TEMPLATE, Load, decoded, learned_of, messages_of, only_row
 from trinity.errors import UserError
 from trinity.types import JsonValue
@@ -124,7 +125,7 @@ def test_calls_of_tools_and_answers_to_their_results_are_learned(
     assert learned_of(tokenizer, row) == "+1<end>1<end>(see)+1<end>()1<end>"
 
 
-@pytest.mark.parametrize("seed", range(40))
+@as_subtests("seed", range(40))
 def test_nothing_but_answers_is_ever_learned(
     tokenizer: PreTrainedTokenizerFast, all_turns: Formatter, seed: int
 ) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from tests.unit.verl.builders import converted, flat, from_keys, missing, value
 from trinity.config.check import check_file
 from trinity.config.data_files import find_data_files
@@ -18,7 +19,7 @@ STRICT = ("data.train_batch_size=256",)
 """One of veRL's steps is one of ours."""
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("given", "expected"),
     [
         (["algorithm.adv_estimator=grpo"], {"trainer.enable_gradient_checkpointing": True}),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from tests.unit.verl.builders import converted, flat, from_keys, missing, value
 from trinity.config.schema.model import LoRAConfig
 from trinity.errors import UserError
@@ -83,7 +84,7 @@ def test_keys_behind_a_comment_in_a_continued_command_are_pointed_out(tmp_path: 
     )
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("key", "matters"),
     [
         (f"{ACTOR}.megatron.override_transformer_config.moe_aux_loss_coeff=0.01", False),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from tests.unit.verl.builders import flat, from_keys, value
 from trinity.verl.values import JsonValue
 
@@ -12,7 +13,7 @@ ENGINE = "explorer.rollout_model"
 VAL = f"{ROLLOUT}.val_kwargs"
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("given", "key", "expected"),
     [
         # algorithm
@@ -209,7 +210,7 @@ def test_passes_over_a_batch_are_the_critics_too_unless_it_has_its_own(
         assert value(found, "trainer.critic.ppo_epochs") == critic
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("given", "engines", "trained"),
     [
         (["trainer.n_gpus_per_node=8", f"{ROLLOUT}.tensor_model_parallel_size=1"], 2, 6),

@@ -1,13 +1,13 @@
 """Overrides mean what they mean to Hydra."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.subtests import as_subtests
 from trinity.verl.values import JsonValue, Override, read_override, read_value
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("text", "value"),
     [
         ("1", 1),
@@ -43,7 +43,7 @@ def test_values(text: str, value: JsonValue) -> None:
     assert type(found) is type(value)
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("text", "expected"),
     [
         ("a.b=1", Override("a.b", 1, "")),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from tests.unit.verl.builders import converted, flat, from_keys, missing, value
 from trinity.config.check import check_file
 from trinity.config.plan.placement import (
@@ -81,7 +82,7 @@ def test_machines_that_verl_keeps_for_rollout_are_of_explorers() -> None:
     assert _lines(found, "--explorers 2")
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     "given",
     [
         [f"trainer.nnodes={nodes}", f"trainer.n_gpus_per_node={gpus}", f"{TENSOR}={tensor}", *more]
@@ -93,7 +94,6 @@ def test_machines_that_verl_keeps_for_rollout_are_of_explorers() -> None:
             [f"{ROLLOUT}.data_parallel_size=8", f"{ROLLOUT}.expert_parallel_size=8"],
         )
     ],
-    ids=str,
 )
 def test_what_is_shared_out_fits_the_machines_and_divides(given: list[str]) -> None:
     found = from_keys(*given)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from tests.unit.verl.builders import converted, flat, from_keys, value
 from trinity.verl.values import JsonValue
 
@@ -31,7 +32,7 @@ def test_what_is_counted_in_verls_steps_is_counted_in_ours(given: str, key: str)
     assert value(from_keys(f"{given}=10", "data.train_batch_size=256", *CRITIC), key) == 10
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("estimator", "unit"),
     [
         ("grpo", "sample"),

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.unit.subtests import as_subtests
 from trinity.errors import UserError
 from trinity.verl.shell.reader import Script, read_script
 
@@ -46,7 +47,7 @@ def test_any_text_is_read_or_refused_with_its_line(text: str) -> None:
         assert str(error).startswith("run.sh")
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("written", "expected"),
     [
         ("$X", "ab"),
@@ -116,7 +117,7 @@ def test_a_comment_ends_a_continued_command() -> None:
     assert [(field.text, field.line) for field in second.words] == [("a.z=3", 3)]
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("condition", "holds"),
     [
         ('[ "$A" = gpu ]', True),
@@ -206,7 +207,7 @@ def test_forms_on_which_grammars_fail_are_read(text: str, expected: list[str]) -
     assert words(text if "LIST" not in text else f"LIST=()\n{text}") == expected
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("text", "expected"),
     [
         ('A=(1 2 3 4)\nstart "${A[@]:1:2}" ${A[-1]} ${#A[@]} "${A[*]}"', "2|3|4|4|1 2 3 4"),
@@ -234,7 +235,7 @@ def test_arrays_and_changes_of_texts_are_those_of_bash(text: str, expected: str)
     assert "|".join(words(text)[1:]) == expected
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("text", "expected"),
     [
         ("f() {\n local lr=$1; shift\n start lr=$lr n=$# \"$@\"\n}\nf 1 'a b' c", "lr=1|n=2|a b|c"),

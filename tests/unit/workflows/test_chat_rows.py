@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from tests.unit.workflows.scripted import play, task_of
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
@@ -164,7 +165,7 @@ def test_the_json_text_of_messages_is_messages_and_other_texts_are_texts(
 PICTURE: JsonValue = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What?"}]
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("row", "said"),
     [
         (row_with({"role": "user", "content": PICTURE}), "part of type 'image'.*text alone"),

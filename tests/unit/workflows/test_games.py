@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from tests.unit.workflows.scripted import play
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
@@ -68,7 +69,7 @@ async def test_a_row_draws_its_lake_and_the_same_row_the_same() -> None:
     assert await first(row) == await first(row) != await first({**row, "seed": 4})
 
 
-@pytest.mark.parametrize("seed", range(20))
+@as_subtests("seed", range(20))
 def test_every_lake_can_be_crossed_in_time(seed: int) -> None:
     rows = random_rows(size=4, ice_share=0.6, seed=seed, max_steps=5)
     lake = FrozenLake.from_rows(rows)

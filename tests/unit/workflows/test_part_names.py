@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from trinity.errors import UserError
 from trinity.plugins import (
     PLUGIN_DIRS_VARIABLE,
@@ -25,7 +26,7 @@ def rft_names(kind: str) -> list[str]:
     return [name for of, name in lines if of == kind]
 
 
-@pytest.mark.parametrize("name", rft_names("workflow"))
+@as_subtests("name", rft_names("workflow"))
 def test_every_workflow_of_trinity_rft_runs_or_says_what_to_do(name: str) -> None:
     if name in WORKFLOW_PATHS:
         assert WORKFLOWS.get(name).__name__
@@ -41,7 +42,7 @@ def test_every_reward_of_trinity_rft_is_here(name: str) -> None:
     assert REWARDS.get(name)
 
 
-@pytest.mark.parametrize("name", sorted({*WORKFLOW_PATHS, *REWARD_PATHS}))
+@as_subtests("name", sorted({*WORKFLOW_PATHS, *REWARD_PATHS}))
 def test_every_name_is_a_class_that_is_there(name: str) -> None:
     found = WORKFLOWS.get(name) if name in WORKFLOW_PATHS else REWARDS.get(name)
     assert isinstance(found, type) and found.__doc__
@@ -61,7 +62,7 @@ def test_a_plugin_may_take_the_name_of_a_workflow_that_is_not_here() -> None:
         registry.get("webshop_workflw")
 
 
-@pytest.mark.parametrize("name", sorted(RENAMED))
+@as_subtests("name", sorted(RENAMED))
 def test_what_a_plugin_of_trinity_rft_imports_is_ours(name: str, tmp_path: Path) -> None:
     source = f"from trinity.common.workflows.workflow import {name}\n"
     if name == "Workflow":

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.unit.subtests import as_subtests
 from tests.unit.workflows.test_rft_experience import built
 from trinity.plugins import REWARDS
 from trinity.rewards.math_reward import MathReward
@@ -173,15 +174,15 @@ def kinds(value: Any) -> dict[str, Callable[[], object]]:
     }
 
 
-@pytest.mark.parametrize("kind", kinds(None))
-@pytest.mark.parametrize("value", NO_SCORES, ids=repr)
+@as_subtests("kind", kinds(None))
+@as_subtests("value", NO_SCORES)
 def test_every_kind_of_reward_that_returns_no_score_fails(value: Any, kind: str) -> None:
     with pytest.raises(BadReward, match=r"the reward (own|later|theirs|OfTheirs) returned"):
         kinds(value)[kind]()
 
 
-@pytest.mark.parametrize("kind", kinds(None))
-@pytest.mark.parametrize(("value", "number"), SCORES, ids=repr)
+@as_subtests("kind", kinds(None))
+@as_subtests(("value", "number"), SCORES)
 def test_every_kind_of_reward_may_return_any_number(value: Any, number: float, kind: str) -> None:
     assert kinds(value)[kind]() == number
 

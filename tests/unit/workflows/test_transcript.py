@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from itertools import combinations
 from operator import eq
 
-import pytest
-
+from tests.unit.subtests import as_subtests
 from trinity.workflows.turns import lcs_pairs
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("told", "answers", "places"),
     [
         ("", "ab", []),
@@ -38,7 +37,7 @@ def most(told: Sequence[str], answers: Sequence[str]) -> int:
     return next(n for n in sizes if any(map(holds, combinations(answers, n))))
 
 
-@pytest.mark.parametrize("seed", range(50))
+@as_subtests("seed", range(50))
 def test_no_choice_of_answers_is_longer(seed: int) -> None:
     dice = random.Random(seed)
     told, answers = (dice.choices("abc", k=dice.randrange(8)) for _ in range(2))

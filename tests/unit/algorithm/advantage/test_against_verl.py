@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 import torch
 from verl.trainer.ppo import core_algos
 
 from tests.unit.algorithm.advantage.builders import compute, random_samples
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.advantage.samples import Samples
 
 SEEDS = range(5)
@@ -41,9 +41,9 @@ ESTIMATORS: list[tuple[str, dict[str, object], Callable[..., Any], dict[str, obj
 ]
 
 
-@pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("name", "arguments", "estimator", "verls"), ESTIMATORS)
+@as_subtests("dtype", TOLERANCES)
+@as_subtests("seed", SEEDS)
+@as_subtests(("name", "arguments", "estimator", "verls"), ESTIMATORS)
 def test_an_estimator_is_verls(
     name: str,
     arguments: dict[str, object],

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.oracle import groups as references
 from tests.unit.algorithm.advantage.builders import compute, random_samples, samples_at
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.advantage import ADVANTAGE_PATHS
 from trinity.algorithm.advantage.groups import draw_copies
 from trinity.algorithm.advantage.samples import FloatVector, Samples
@@ -41,9 +42,9 @@ FORMULAS: list[tuple[str, dict[str, object], Callable[..., FloatVector]]] = [
 ]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize(("name", "arguments", "reference"), FORMULAS)
+@as_subtests("seed", SEEDS)
+@as_subtests("unit", UNITS)
+@as_subtests(("name", "arguments", "reference"), FORMULAS)
 def test_a_function_is_its_formula(
     name: str,
     arguments: dict[str, object],
@@ -142,7 +143,7 @@ def test_balance_drops_the_surplus_of_bad_samples_by_lot(seed: int) -> None:
     assert some_dropped
 
 
-@pytest.mark.parametrize("name", sorted(ADVANTAGE_PATHS.keys() - {"none", "reward_filter"}))
+@as_subtests("name", sorted(ADVANTAGE_PATHS.keys() - {"none", "reward_filter"}))
 def test_groups_without_enough_spread_are_left_out_with_a_reason(name: str) -> None:
     samples = Samples.of_groups([0.1, 0.1, 0.1], [0.0, 1.0], [0.5], [0.4, 0.5])
     advantages = compute(name, samples, std_threshold=0.0)

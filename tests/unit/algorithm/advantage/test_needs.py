@@ -3,8 +3,7 @@
 import subprocess
 import sys
 
-import pytest
-
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.advantage import ADVANTAGE_PATHS, ADVANTAGES
 from trinity.algorithm.advantage.needs import NOTHING, Needs, needs, needs_of
 from trinity.algorithm.advantage.samples import Advantages, Samples
@@ -19,7 +18,7 @@ for name in ADVANTAGES.names():
 """
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("name", "arguments", "expected"),
     [
         ("grpo", {}, NOTHING),

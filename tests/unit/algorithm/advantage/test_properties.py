@@ -14,6 +14,7 @@ from tests.unit.algorithm.advantage.builders import (
     many_samples,
     random_samples,
 )
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.advantage import ADVANTAGE_PATHS, ADVANTAGES
 from trinity.algorithm.advantage.needs import needs_of
 from trinity.algorithm.advantage.samples import Samples
@@ -51,8 +52,8 @@ def test_whatever_comes_the_numbers_are_finite(
         assert figure.shape == (samples.num_groups,) and np.isfinite(figure).all()
 
 
-@every_variant
-@pytest.mark.parametrize("reward", [0.0, 0.1, -3.7, 1e6])
+@as_subtests(("name", "arguments"), VARIANTS)
+@as_subtests("reward", [0.0, 0.1, -3.7, 1e6])
 def test_equal_rewards_give_finite_numbers_and_groups_of_several_no_preference(
     name: str, arguments: dict[str, object], reward: float
 ) -> None:
@@ -64,7 +65,7 @@ def test_equal_rewards_give_finite_numbers_and_groups_of_several_no_preference(
         assert values[:10] == pytest.approx(0.0)
 
 
-@every_variant
+@as_subtests(("name", "arguments"), VARIANTS)
 def test_a_group_of_one_and_no_sample_at_all_are_fine(
     name: str, arguments: dict[str, object]
 ) -> None:
@@ -104,8 +105,8 @@ def test_the_order_of_groups_does_not_matter(
     )
 
 
-@pytest.mark.parametrize("name", UNMOVED_BY_A_SHIFT)
-@pytest.mark.parametrize("shift", [-5.0, 0.5, 1000.0])
+@as_subtests("name", UNMOVED_BY_A_SHIFT)
+@as_subtests("shift", [-5.0, 0.5, 1000.0])
 def test_a_constant_on_all_rewards_changes_nothing_where_there_is_something_to_compare(
     name: str, shift: float
 ) -> None:
@@ -120,8 +121,8 @@ def test_a_constant_on_all_rewards_changes_nothing_where_there_is_something_to_c
     )
 
 
-@pytest.mark.parametrize("name", GROWING_WITH_THE_SCALE)
-@pytest.mark.parametrize("scale", [0.01, 3.0])
+@as_subtests("name", GROWING_WITH_THE_SCALE)
+@as_subtests("scale", [0.01, 3.0])
 def test_advantages_grow_with_rewards_where_no_deviation_takes_the_scale_out(
     name: str, scale: float
 ) -> None:

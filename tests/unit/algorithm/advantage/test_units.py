@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.unit.algorithm.token_advantage.batches import random_batch
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.advantage import ADVANTAGE_PATHS, ADVANTAGES
 from trinity.algorithm.advantage.samples import Advantages, Samples
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES
@@ -84,7 +85,7 @@ def found(name: str, samples: Samples, **arguments: object) -> Advantages:
     return advantages
 
 
-@pytest.mark.parametrize(("name", "arguments"), GROUP_CALLS)
+@as_subtests(("name", "arguments"), GROUP_CALLS)
 def test_a_run_that_splits_has_the_advantage_it_had_whole(
     name: str, arguments: dict[str, object]
 ) -> None:
@@ -98,7 +99,7 @@ def test_a_run_that_splits_has_the_advantage_it_had_whole(
         assert np.array_equal(after.metrics[metric], values), metric
 
 
-@pytest.mark.parametrize(("name", "arguments"), GROUP_CALLS)
+@as_subtests(("name", "arguments"), GROUP_CALLS)
 def test_runs_of_one_sample_are_the_same_in_both_units(
     name: str, arguments: dict[str, object]
 ) -> None:
@@ -137,7 +138,7 @@ def test_a_group_of_one_run_is_left_out_whole_and_copied_sample_by_sample() -> N
     assert (made.copies_of[4:] == -1).all()
 
 
-@pytest.mark.parametrize("name", sorted(COUNTS_UNITS & ADVANTAGE_PATHS.keys()))
+@as_subtests("name", sorted(COUNTS_UNITS & ADVANTAGE_PATHS.keys()))
 def test_another_unit_is_refused(name: str) -> None:
     with pytest.raises(UserError, match="give `run`"):
         found(name, whole(), unit="token")
@@ -190,7 +191,7 @@ def of_tokens(name: str, batch: TokenBatch, **arguments: object) -> FloatVector:
     return made.advantages_BT[:, 0]
 
 
-@pytest.mark.parametrize(("name", "arguments"), TOKEN_CALLS)
+@as_subtests(("name", "arguments"), TOKEN_CALLS)
 def test_a_run_that_splits_in_a_batch_has_the_advantage_it_had_whole(
     name: str, arguments: dict[str, object]
 ) -> None:
@@ -200,7 +201,7 @@ def test_a_run_that_splits_in_a_batch_has_the_advantage_it_had_whole(
     assert np.allclose(after, before[np.repeat(np.arange(10), sizes)], rtol=1e-13, atol=1e-13)
 
 
-@pytest.mark.parametrize("name", [name for name, _ in TOKEN_CALLS])
+@as_subtests("name", [name for name, _ in TOKEN_CALLS])
 def test_counting_samples_differs_where_a_run_splits_and_only_there(name: str) -> None:
     whole_rows = of_tokens(name, batch_of([1] * 10), unit="sample")
     assert np.array_equal(whole_rows, of_tokens(name, batch_of([1] * 10)))

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.unit.algorithm.classes import plugin
+from tests.unit.subtests import as_subtests
 from trinity import types
 from trinity.algorithm import token_advantage
 from trinity.algorithm.advantage import ADVANTAGES
@@ -177,7 +178,7 @@ OWN = {"eid", "reward", "info", "metrics", "prompt_text", "response_text"}
 FIELDS = sorted({name for name in dir(Experience) if name[0] != "_"} | {*UNREAD, "custom_fields"})
 
 
-@pytest.mark.parametrize("name", FIELDS)
+@as_subtests("name", FIELDS)
 def test_every_field_of_an_experience_can_be_read(name: str) -> None:
     found = getattr(experiences_of(ROLLOUTS)[4], name)
     expected = getattr(recorded(4).copied(), name)

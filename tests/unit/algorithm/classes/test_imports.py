@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from trinity import rft
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
@@ -51,7 +52,7 @@ IMPORTS = [
 ]
 
 
-@pytest.mark.parametrize(("module", "names"), IMPORTS)
+@as_subtests(("module", "names"), IMPORTS)
 def test_names_are_where_files_of_trinity_rft_look(module: str, names: str) -> None:
     found = importlib.import_module(module)
     assert all(getattr(found, name) is not None for name in names.split())
@@ -135,7 +136,7 @@ def test_bases_need_neither_torch_nor_numpy() -> None:
 REWARD = "<think>\nx\n</think>\n<answer>\n4\n</answer>"
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("name", "arguments", "call", "expected"),
     [
         ("FormatReward", {}, {"response": REWARD}, {"format_score": 0.1}),

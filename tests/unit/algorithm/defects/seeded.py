@@ -4,6 +4,7 @@ python -m tests.unit.algorithm.defects.seeded    # writes the table of docs/algo
 """
 
 import importlib
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -110,8 +111,8 @@ def of_tokens(check: Callable[[Any], None]) -> Callable[[], None]:
 
 
 def called(check: Callable[..., None], *args: Any) -> Callable[[], None]:
-    """A test with its parameters."""
-    run = partial(check, *args)
+    """One case of a test, by its parameters."""
+    run = partial(inspect.unwrap(check), *args)
     run.__name__, run.__module__ = check.__name__, check.__module__  # type: ignore[attr-defined]
     return run
 

@@ -3,9 +3,10 @@
 import pytest
 
 from tests.unit.algorithm.defects.seeded import DEFECTS, PAGE, with_table
+from tests.unit.subtests import as_subtests
 
 
-@pytest.mark.parametrize("name", DEFECTS)
+@as_subtests("name", DEFECTS)
 def test_a_defect_is_found_and_sound_code_is_not(name: str) -> None:
     defect = DEFECTS[name]
     defect.found_by()

@@ -8,6 +8,7 @@ import torch
 from tests.support.oracle.losses import divergence
 from tests.unit.algorithm.policy_loss.batches import AGES, Age, random_inputs
 from tests.unit.algorithm.policy_loss.verl_losses import core_algos
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.kl.estimators import KL_ESTIMATORS, KlEstimator
 from trinity.algorithm.kl.penalty import ESTIMATORS
 from trinity.verl.rules.algorithm import KL_NAMES
@@ -47,9 +48,9 @@ def assert_same(
         torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("age", AGES)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
-@pytest.mark.parametrize("name", SAME_AS_VERL)
+@as_subtests("age", AGES)
+@as_subtests(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
+@as_subtests("name", SAME_AS_VERL)
 def test_values_and_gradients_are_verls(
     name: str, dtype: torch.dtype, tolerance: float, age: Age
 ) -> None:
@@ -71,7 +72,7 @@ def test_k3_is_verls_below_its_bound() -> None:
 VERLS_NAMES = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
 
 
-@pytest.mark.parametrize("verls", [*VERLS_NAMES, "kl+", "k1+", "mse+", "k2+", "low_var_kl+", "k3+"])
+@as_subtests("verls", [*VERLS_NAMES, "kl+", "k1+", "mse+", "k2+", "low_var_kl+", "k3+"])
 def test_what_the_converter_writes_for_verls_name_is_verls_however_far_the_reference_is(
     verls: str,
 ) -> None:
@@ -86,7 +87,7 @@ def test_what_the_converter_writes_for_verls_name_is_verls_however_far_the_refer
     torch.testing.assert_close(in_reward, theirs[0][0], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("name", "expected"),
     [
         ("none", 0.0),
@@ -105,8 +106,8 @@ def test_each_estimator_has_its_value(name: str, expected: float) -> None:
     assert KL_ESTIMATORS[name](policy, reference, old).item() == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("age", AGES)
-@pytest.mark.parametrize("name", sorted(KL_ESTIMATORS.keys() - {"none"}))
+@as_subtests("age", AGES)
+@as_subtests("name", sorted(KL_ESTIMATORS.keys() - {"none"}))
 def test_values_and_gradients_are_the_formulas(name: str, age: Age) -> None:
     policy_BT, old_BT = policies(age, torch.float64)
     reference_BT = policy_BT.roll(1, 0)
@@ -119,7 +120,7 @@ def test_values_and_gradients_are_the_formulas(name: str, age: Age) -> None:
         assert gradient[b, t].item() == pytest.approx(slope, rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", KL_ESTIMATORS)
+@as_subtests("name", KL_ESTIMATORS)
 def test_a_policy_does_not_diverge_from_itself(name: str) -> None:
     same = torch.tensor([[-0.7, -3.0]])
     values, gradient = values_and_gradient(KL_ESTIMATORS[name], (same, same, same))
@@ -127,8 +128,8 @@ def test_a_policy_does_not_diverge_from_itself(name: str) -> None:
     assert name in ("k1", "abs") or not gradient.any()
 
 
-@pytest.mark.parametrize("name", KL_ESTIMATORS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@as_subtests("name", KL_ESTIMATORS)
+@as_subtests("dtype", [torch.float32, torch.float64])
 def test_values_and_gradients_stay_finite_however_far_the_reference_is(
     name: str, dtype: torch.dtype
 ) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from verl.trainer.ppo.core_algos import AdaptiveKLController
 
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.kl.controller import KlController, kl_controller
 from trinity.errors import UserError
 
@@ -56,7 +57,7 @@ def test_a_fixed_coefficient_has_no_use_for_a_target() -> None:
     assert kl_controller(kl_coef=0.05, target_kl=1.0, horizon=1) == KlController(coef=0.05)
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("args", "text"),
     [
         ({"adaptive": True}, "needs target_kl; give one"),

@@ -9,6 +9,7 @@ import torch
 from verl.trainer.ppo.core_algos import kl_penalty_forward
 
 from tests.unit.algorithm.rollout_correction.gaps import random_gap
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.kl.estimators import KL_ESTIMATORS
 from trinity.algorithm.kl.penalty import ESTIMATORS, KlPenalty, kl_penalty
 from trinity.errors import UserError
@@ -30,8 +31,8 @@ def penalty(estimator: str, seed: int = 0, *, size: float = 1.0, coef: float = 0
     )
 
 
-@pytest.mark.parametrize("name", sorted(KL_ESTIMATORS.keys() - {"none"}))
-@pytest.mark.parametrize("size", [0.5, 30.0])
+@as_subtests("name", sorted(KL_ESTIMATORS.keys() - {"none"}))
+@as_subtests("size", [0.5, 30.0])
 def test_estimators_have_the_values_of_those_with_a_gradient(name: str, size: float) -> None:
     gap = random_gap(3, size=size)
     tensors = [torch.tensor(x) for x in (gap.proximal_BT, gap.rollout_BT, gap.proximal_BT + 0.3)]
@@ -90,7 +91,7 @@ def test_what_is_observed_is_the_mean_over_rows_of_their_means() -> None:
     assert dict(result.metrics) == {"kl": result.kl, "kl_coef": 0.5}
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@as_subtests("name", ESTIMATORS)
 def test_masked_tokens_keep_their_rewards_whatever_stands_there(name: str) -> None:
     gap = random_gap(1)
     spoilt = np.where(gap.mask_BT, gap.rollout_BT, np.nan)

@@ -19,6 +19,7 @@ from tests.unit.algorithm.policy_loss.batches import (
     random_inputs,
     totals_of,
 )
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.aggregation import LossAggMode
 from trinity.algorithm.policy_loss.cispo import cispo
 from trinity.algorithm.policy_loss.dpo import dpo
@@ -129,8 +130,8 @@ def assert_is(
 
 
 @pytest.mark.parametrize("age", AGES)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", PAIRS)
+@as_subtests("mode", MODES)
+@as_subtests("name", PAIRS)
 def test_loss_and_gradient_are_the_formulas(name: str, mode: LossAggMode, age: Age) -> None:
     pair, inputs = PAIRS[name], random_inputs(4, age)
 
@@ -141,8 +142,8 @@ def test_loss_and_gradient_are_the_formulas(name: str, mode: LossAggMode, age: A
     assert_is(pair.ours, slow, inputs, mode)
 
 
-@pytest.mark.parametrize("age", AGES)
-@pytest.mark.parametrize(
+@as_subtests("age", AGES)
+@as_subtests(
     ("clip_mode", "weight", "regularizer"), list(product(CLIP_MODES, WEIGHTS, REGULARIZERS))
 )
 def test_rec_is_the_formula_in_all_its_variants(
@@ -218,7 +219,7 @@ def mixture(
     return slow
 
 
-@pytest.mark.parametrize(("mode", "sft_mode"), list(product(MODES, MODES)))
+@as_subtests(("mode", "sft_mode"), list(product(MODES, MODES)))
 def test_mix_averages_rollouts_and_expert_rows_among_themselves(
     mode: LossAggMode, sft_mode: LossAggMode
 ) -> None:

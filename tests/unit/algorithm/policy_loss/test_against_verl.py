@@ -32,6 +32,7 @@ from tests.unit.algorithm.policy_loss.batches import (
     random_inputs,
 )
 from tests.unit.algorithm.policy_loss.verl_losses import VerlLoss
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.aggregation import LossAggMode
 from trinity.algorithm.policy_loss.cispo import cispo
 from trinity.algorithm.policy_loss.dppo_kl import dppo_kl
@@ -97,10 +98,7 @@ PAIRS = {
     ),
 }
 CASES = [
-    pytest.param(pair, mode, age, id=f"{name}-{mode}-{age}")
-    for name, pair in PAIRS.items()
-    for mode in pair.modes
-    for age in pair.ages
+    (name, mode, age) for name, pair in PAIRS.items() for mode in pair.modes for age in pair.ages
 ]
 
 
@@ -122,20 +120,22 @@ def assert_same(ours: Outcome, theirs: Outcome, tolerance: float) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("pair", "mode", "age"), CASES)
-def test_loss_and_gradient_are_verls(pair: Pair, mode: LossAggMode, age: Age, seed: int) -> None:
+@as_subtests(("name", "mode", "age"), CASES)
+def test_loss_and_gradient_are_verls(name: str, mode: LossAggMode, age: Age, seed: int) -> None:
+    pair = PAIRS[name]
     inputs = batch_for(pair, age, seed, torch.float64)
     ours, theirs = outcome(pair.ours, inputs, mode), pair.verls(inputs, mode)
     assert_same(ours, theirs, MEAN_OF_ROW if mode == "seq-mean-token-mean" else EXACT)
 
 
-@pytest.mark.parametrize(("pair", "mode", "age"), CASES)
-def test_so_they_are_in_single_precision(pair: Pair, mode: LossAggMode, age: Age) -> None:
+@as_subtests(("name", "mode", "age"), CASES)
+def test_so_they_are_in_single_precision(name: str, mode: LossAggMode, age: Age) -> None:
+    pair = PAIRS[name]
     inputs = batch_for(pair, age, 7, torch.float32)
     assert_same(outcome(pair.ours, inputs, mode), pair.verls(inputs, mode), SINGLE)
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@as_subtests("name", PAIRS)
 def test_importance_weights_multiply_the_losses_as_in_verl(name: str) -> None:
     pair = PAIRS[name]
     inputs = batch_for(pair, "stale", 5, torch.float64)
@@ -150,8 +150,8 @@ def test_importance_weights_multiply_the_losses_as_in_verl(name: str) -> None:
     assert_same(ours, pair.verls(inputs, mode, factors_BT), exact)
 
 
-@pytest.mark.parametrize("age", ["fresh", "stale"])
-@pytest.mark.parametrize("name", PAIRS)
+@as_subtests("age", ["fresh", "stale"])
+@as_subtests("name", PAIRS)
 def test_figures_are_verls_where_it_has_them(name: str, age: Age) -> None:
     pair = PAIRS[name]
     inputs = batch_for(pair, age, 11, torch.float64)

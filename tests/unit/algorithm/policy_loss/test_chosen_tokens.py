@@ -18,6 +18,7 @@ from tests.unit.algorithm.policy_loss.batches import (
 )
 from tests.unit.algorithm.policy_loss.verl_losses import VerlLoss
 from tests.unit.algorithm.token_selection.batches import choice_of
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.aggregation import LossAggMode
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.policy_loss.inputs import PolicyInputs
@@ -80,8 +81,8 @@ def assert_same(ours: Outcome, theirs: Outcome, tolerance: float) -> None:
     torch.testing.assert_close(ours.gradient_BT, theirs.gradient_BT, rtol=tolerance, atol=scale)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("name", "mode", "age"), CASES)
+@as_subtests("seed", range(3))
+@as_subtests(("name", "mode", "age"), CASES)
 def test_loss_gradient_and_figures_are_verls(
     name: str, mode: LossAggMode, age: Age, seed: int
 ) -> None:
@@ -92,7 +93,7 @@ def test_loss_gradient_and_figures_are_verls(
         assert ours.figures[figure] == pytest.approx(value, rel=1e-6, abs=1e-9), figure
 
 
-@pytest.mark.parametrize(("name", "mode", "age"), CASES)
+@as_subtests(("name", "mode", "age"), CASES)
 def test_so_they_are_in_single_precision(name: str, mode: LossAggMode, age: Age) -> None:
     inputs = random_inputs(7, age, num_rows=16, num_tokens=24, dtype=torch.float32)
     assert_same(*both(name, mode, inputs, 7), SINGLE)

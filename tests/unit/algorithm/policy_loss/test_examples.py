@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.unit.algorithm.policy_loss.batches import Loss, random_inputs
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.policy_loss.inputs import PolicyInputs
 from trinity.algorithm.policy_loss.ppo import ppo
@@ -89,7 +90,7 @@ def test_an_unknown_policy_loss_names_the_ones_that_are_close() -> None:
         POLICY_LOSSES.get("pp0")
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("name", "arguments", "named"),
     [
         ("ppo", {"clip_ratio_c": 1.0}, "clip_ratio_c"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.unit.algorithm.policy_loss.batches import outcome, totals_of
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.aggregation import BatchTotals
 from trinity.algorithm.policy_loss.cispo import cispo
 from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
@@ -94,8 +95,8 @@ def test_rec_tells_the_share_that_is_out_of_its_range() -> None:
     assert outcome(rec, inputs).figures["pg_clipfrac"] == 0.0
 
 
-@pytest.mark.parametrize("clip_mode", ["one-side", "two-side", "ring", "gspo-one-side"])
-@pytest.mark.parametrize(("advantage", "ratio"), [(1.0, 2.0), (-1.0, 0.5)])
+@as_subtests("clip_mode", ["one-side", "two-side", "ring", "gspo-one-side"])
+@as_subtests(("advantage", "ratio"), [(1.0, 2.0), (-1.0, 0.5)])
 def test_a_ratio_that_is_recs_bound_still_counts(
     clip_mode: ClipMode, advantage: float, ratio: float
 ) -> None:
@@ -105,11 +106,11 @@ def test_a_ratio_that_is_recs_bound_still_counts(
     assert found.loss.item() == -math.log(2)
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("clip_mode", "share"),
     [("one-side", 0.0), ("gspo-one-side", 0.0), ("ring", 0.0), ("two-side", 1.0)],
 )
-@pytest.mark.parametrize("ratio", [4.0, 0.25])
+@as_subtests("ratio", [4.0, 0.25])
 def test_neither_bound_holds_for_an_advantage_of_zero_where_rec_has_one_side(
     clip_mode: ClipMode, share: float, ratio: float
 ) -> None:

@@ -11,6 +11,7 @@ from tests.support.oracle import losses as reference
 from tests.support.oracle.losses import Scalar
 from tests.unit.algorithm.policy_loss.batches import Loss, outcome, random_inputs
 from tests.unit.algorithm.policy_loss.test_against_formula import assert_is
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.policy_loss.ipo import ipo
 from trinity.algorithm.policy_loss.orpo import orpo
 from trinity.algorithm.policy_loss.simpo import simpo
@@ -26,8 +27,8 @@ CASES: dict[str, tuple[Loss, Callable[..., Scalar]]] = {
 }
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("name", CASES)
+@as_subtests("seed", range(4))
+@as_subtests("name", CASES)
 def test_a_loss_of_pairs_is_the_mean_of_its_formula(name: str, seed: int) -> None:
     ours, of_pair = CASES[name]
 

@@ -19,6 +19,7 @@ from tests.unit.algorithm.policy_loss.batches import (
 )
 from tests.unit.algorithm.policy_loss.cutting import outcome_in_parts, random_cut
 from tests.unit.algorithm.policy_loss.variants import IN_PAIRS, POLICY_GRADIENTS, VARIANTS
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.aggregation import LossAggMode
 from trinity.algorithm.policy_loss import PAIR_LOSSES
 from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
@@ -136,7 +137,7 @@ def test_numbers_stay_finite_however_far_the_old_policy_is(
     assert all(np.isfinite(value) for value in found.figures.values())
 
 
-@every_loss
+@as_subtests("name", sorted(VARIANTS))
 def test_a_batch_without_tokens_is_worth_nothing(name: str) -> None:
     inputs = random_inputs(1, with_experts=True)
     empty = replace(inputs, mask_BT=torch.zeros_like(inputs.mask_BT))
@@ -146,7 +147,7 @@ def test_a_batch_without_tokens_is_worth_nothing(name: str) -> None:
     assert not any(found.figures.values())
 
 
-@every_loss
+@as_subtests("name", sorted(VARIANTS))
 def test_no_loss_leaves_the_device_or_waits_for_it(name: str) -> None:
     """Tensors of the meta device hold no numbers: asking for one, or mixing devices, fails."""
     inputs = random_inputs(1, with_experts=True)

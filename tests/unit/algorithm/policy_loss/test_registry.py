@@ -5,9 +5,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-import pytest
-
 from tests.unit.algorithm.policy_loss.batches import random_inputs
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.entropy import ENTROPY_LOSSES
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.policy_loss.inputs import PolicyLoss
@@ -28,7 +27,7 @@ def test_every_loss_of_the_inventory_has_its_name() -> None:
     assert sorted(ENTROPY_LOSSES.builtins) == ["default", "mix", "none"]
 
 
-@pytest.mark.parametrize(("registry", "name"), PARTS)
+@as_subtests(("registry", "name"), PARTS)
 def test_each_is_in_the_file_of_its_name_with_defaults_for_all_arguments(
     registry: Registry[Callable[..., PolicyLoss]], name: str
 ) -> None:
@@ -41,7 +40,7 @@ def test_each_is_in_the_file_of_its_name_with_defaults_for_all_arguments(
         assert isinstance(parameter.default, float | int | str | None)
 
 
-@pytest.mark.parametrize("name", sorted(POLICY_LOSSES.builtins))
+@as_subtests("name", sorted(POLICY_LOSSES.builtins))
 def test_each_gives_losses_and_figures_of_tokens_or_of_rows(name: str) -> None:
     inputs = random_inputs(1, with_experts=True)
     loss = POLICY_LOSSES.get(name)(inputs)

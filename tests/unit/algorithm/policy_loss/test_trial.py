@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss, validate_policy_loss
 from trinity.errors import UserError
@@ -36,7 +37,7 @@ def with_a_slip(inputs: PolicyInputs) -> PolicyLoss:
     return PolicyLoss(name="loss", loss_BT=inputs.logprobs_BT[:, :1] @ inputs.old_logprobs_BT)
 
 
-@pytest.mark.parametrize("name", sorted(POLICY_LOSSES.builtins))
+@as_subtests("name", sorted(POLICY_LOSSES.builtins))
 def test_every_loss_of_ours_passes(name: str) -> None:
     validate_policy_loss(name, POLICY_LOSSES.get(name), {})
 

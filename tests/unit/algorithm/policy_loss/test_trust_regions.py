@@ -4,13 +4,13 @@ import math
 from dataclasses import replace
 from functools import partial
 
-import pytest
 import torch
 
 from tests.support.oracle import losses as reference
 from tests.unit.algorithm.policy_loss.batches import AGES, MODES, Age, random_inputs
 from tests.unit.algorithm.policy_loss.test_against_formula import assert_is
 from tests.unit.algorithm.policy_loss.test_examples import gradient, one_token
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.aggregation import LossAggMode
 from trinity.algorithm.policy_loss.dcpo import dcpo
 from trinity.algorithm.policy_loss.inputs import PolicyInputs
@@ -18,8 +18,8 @@ from trinity.algorithm.policy_loss.m2po import m2po
 from trinity.algorithm.policy_loss.ppo import ppo
 
 
-@pytest.mark.parametrize("age", AGES)
-@pytest.mark.parametrize("mode", MODES)
+@as_subtests("age", AGES)
+@as_subtests("mode", MODES)
 def test_dcpo_clips_where_the_change_of_probability_reaches_its_bounds(
     mode: LossAggMode, age: Age
 ) -> None:
@@ -45,9 +45,9 @@ def test_a_rare_token_may_rise_further_than_a_likely_one() -> None:
     assert gradient(ppo, at(0.01, 3.0, 1.0)) == 0
 
 
-@pytest.mark.parametrize("largest", [0.0, 0.6, 2.0])
-@pytest.mark.parametrize("age", AGES)
-@pytest.mark.parametrize("mode", MODES)
+@as_subtests("largest", [0.0, 0.6, 2.0])
+@as_subtests("age", AGES)
+@as_subtests("mode", MODES)
 def test_m2po_is_ppo_within_the_range_of_the_batch_but_never_less_than_its_own(
     mode: LossAggMode, age: Age, largest: float
 ) -> None:

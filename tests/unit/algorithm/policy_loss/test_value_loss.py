@@ -7,6 +7,7 @@ import torch
 
 from tests.unit.algorithm.policy_loss.batches import MODES, random_inputs, totals_of
 from tests.unit.algorithm.policy_loss.verl_losses import core_algos
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.aggregation import LossAggMode
 from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.value_loss import ValueInputs, value_loss
@@ -22,8 +23,8 @@ def random_values(dtype: torch.dtype) -> ValueInputs:
     )
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
-@pytest.mark.parametrize("mode", MODES)
+@as_subtests(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
+@as_subtests("mode", MODES)
 def test_loss_gradient_and_figures_are_verls(
     mode: LossAggMode, dtype: torch.dtype, tolerance: float
 ) -> None:

@@ -10,6 +10,7 @@ from verl.trainer.config.algorithm import RolloutCorrectionConfig
 from verl.trainer.ppo import rollout_corr_helper as verl
 
 from tests.unit.algorithm.rollout_correction.gaps import Gap, random_gap
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.rollout_correction.correction import CorrectionResult, correct_rollout
 from trinity.algorithm.rollout_correction.settings import (
     PRESETS,
@@ -75,7 +76,7 @@ def theirs(
     return None if weights is None else weights.batch["rollout_is_weights"], mask, metrics
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: f"{s.rollout_is}-{s.rollout_rs}")
+@as_subtests("settings", SETTINGS)
 def test_gives_what_verl_gives(
     settings: CorrectionSettings, precision: tuple[torch.dtype, float]
 ) -> None:

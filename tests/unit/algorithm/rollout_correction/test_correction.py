@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.algorithm.rollout_correction.gaps import Gap, random_gap
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.rollout_correction.correction import CorrectionResult, correct_rollout
 from trinity.algorithm.rollout_correction.settings import PRESETS, REJECTIONS, CorrectionSettings
 from trinity.errors import UserError
@@ -147,7 +148,7 @@ def test_a_batch_without_tokens_is_left_alone() -> None:
         assert correction == CorrectionResult(weights_BT=None, mask_BT=nothing)
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("wrong", "text"),
     [
         ({"rollout_is": "token", "rollout_is_threshold": "two"}, "rollout_is_threshold` is 'two'"),

@@ -12,6 +12,7 @@ from tests.unit.algorithm.token_advantage.batches import (
     random_batch,
     with_outcome_rewards,
 )
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
 from trinity.errors import UserError
@@ -145,8 +146,8 @@ def test_the_teachers_pull_is_clipped_on_both_sides(batch: TokenBatch) -> None:
         run("on_policy_distill", batch, max_gap=0.0)
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.3, 0.5, 1.0])
-@pytest.mark.parametrize("chunk_size", [None, 7])
+@as_subtests("weight", [0.0, 0.3, 0.5, 1.0])
+@as_subtests("chunk_size", [None, 7])
 def test_jsd_is_minus_the_per_token_score(
     batch: TokenBatch, weight: float, chunk_size: int | None
 ) -> None:

@@ -16,6 +16,7 @@ from verl.trainer.ppo import core_algos
 from tests.unit.algorithm.policy_loss.batches import outcome
 from tests.unit.algorithm.policy_loss.verl_losses import VerlLoss
 from tests.unit.algorithm.token_advantage.batches import assert_close, random_batch
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.policy_loss.gpg import gpg
 from trinity.algorithm.policy_loss.inputs import PolicyInputs
 from trinity.algorithm.policy_loss.ppo import ppo as ppo_loss
@@ -104,8 +105,8 @@ def test_the_critics_targets_are_the_rewards_to_come_whatever_it_believed(
     assert_close(first, second)
 
 
-@pytest.mark.parametrize("method", ["pow", "max_min", "max_random"])
-@pytest.mark.parametrize("power", [2.0, 0.5])
+@as_subtests("method", ["pow", "max_min", "max_random"])
+@as_subtests("power", [2.0, 0.5])
 def test_pf_ppo_counts_a_row_as_often_as_verl_draws_it(
     batch: TokenBatch, method: Literal["pow", "max_min", "max_random"], power: float
 ) -> None:
@@ -146,8 +147,8 @@ def test_pf_ppo_looks_at_scores_before_the_penalty(batch: TokenBatch) -> None:
     assert np.abs(np.delete(found.advantages_BT, 2, axis=0)).max() < 1e-5
 
 
-@pytest.mark.parametrize("metric", ["length", "token_efficiency"])
-@pytest.mark.parametrize("num_kept", [1, 2, 3])
+@as_subtests("metric", ["length", "token_efficiency"])
+@as_subtests("num_kept", [1, 2, 3])
 def test_gfpo_is_grpo_among_the_best_of_each_group(
     batch: TokenBatch, metric: Literal["length", "token_efficiency"], num_kept: int
 ) -> None:

@@ -12,6 +12,7 @@ from verl.trainer.ppo import core_algos as verl
 from verl.utils import torch_functional
 
 from tests.unit.algorithm.token_advantage.batches import assert_close, random_batch
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.token_advantage.gdpo import gdpo
 from trinity.algorithm.token_advantage.token_batch import TokenBatch
 from trinity.errors import UserError
@@ -44,8 +45,8 @@ def verls(batch: TokenBatch, weights: dict[str, float] | None) -> torch.Tensor:
     return advantages
 
 
-@pytest.mark.parametrize("weights", [None, WEIGHTS, {"format": 1.0}])
-@pytest.mark.parametrize("seed", range(5))
+@as_subtests("weights", [None, WEIGHTS, {"format": 1.0}])
+@as_subtests("seed", range(5))
 def test_gives_what_verl_gives(weights: dict[str, float] | None, seed: int) -> None:
     batch = random_batch(seed)
     ours = gdpo(batch, reward_weights=weights).advantages_BT

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.token_advantage.jensen_shannon import jensen_shannon
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix, TokenAdvantages, TokenBatch
 
@@ -43,8 +44,8 @@ def every_word(logits_V: np.ndarray, teacher_V: np.ndarray, weight: float) -> To
     )
 
 
-@pytest.mark.parametrize("weight", [0.1, 0.5, 0.9])
-@pytest.mark.parametrize("seed", range(4))
+@as_subtests("weight", [0.1, 0.5, 0.9])
+@as_subtests("seed", range(4))
 def test_its_expected_gradient_is_minus_that_of_the_divergence(seed: int, weight: float) -> None:
     draw = np.random.default_rng(seed)
     logits_V, teacher_V = draw.normal(size=NUM_WORDS), softmax(2 * draw.normal(size=NUM_WORDS))

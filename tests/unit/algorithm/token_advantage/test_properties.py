@@ -16,6 +16,7 @@ from tests.unit.algorithm.token_advantage.batches import (
     with_outcome_rewards,
     with_rubbish_outside,
 )
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
 
@@ -115,8 +116,8 @@ def extremes() -> dict[str, TokenBatch]:
     }
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("case", extremes())
+@as_subtests("name", NAMES)
+@as_subtests("case", extremes())
 def test_extremes_give_finite_numbers(name: str, case: str) -> None:
     batch = extremes()[case]
     result = run(name, batch)

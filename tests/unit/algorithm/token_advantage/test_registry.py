@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.algorithm.token_advantage.batches import random_batch
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.token_advantage import NEEDS, TOKEN_ADVANTAGES, needs_of
 from trinity.algorithm.token_advantage.need import Need
 from trinity.algorithm.token_advantage.token_batch import TokenBatch
@@ -32,7 +33,7 @@ def without(batch: TokenBatch, needs: set[Need]) -> TokenBatch:
     return replace(batch, **changes)
 
 
-@pytest.mark.parametrize("name", sorted(TOKEN_ADVANTAGES.builtins))
+@as_subtests("name", sorted(TOKEN_ADVANTAGES.builtins))
 def test_what_is_declared_is_enough(name: str) -> None:
     batch = without(random_batch(0), FIELDS.keys() - needs_of(name))
     TOKEN_ADVANTAGES.get(name)(batch)
@@ -43,7 +44,7 @@ def test_arguments_of_every_advantage_can_be_tried_before_a_run() -> None:
         probe_advantage(SimpleNamespace(advantage_fn=name, advantage_fn_args={}))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("name", "need"), [(n, one) for n in NEEDS for one in sorted(needs_of(n))])
+@as_subtests(("name", "need"), [(n, one) for n in NEEDS for one in sorted(needs_of(n))])
 def test_what_is_declared_and_missing_is_named(name: str, need: Need) -> None:
     with pytest.raises(UserError, match=r"algorithm\.advantage_fn needs"):
         TOKEN_ADVANTAGES.get(name)(without(random_batch(0), {need}))
@@ -54,7 +55,7 @@ def test_only_functions_that_exist_have_needs() -> None:
     assert needs_of("grpo_verl") == frozenset()
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("name", "args"),
     [
         ("ppo", {"gamma": 1.5}),

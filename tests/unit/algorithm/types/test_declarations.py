@@ -5,8 +5,7 @@ import sys
 from dataclasses import asdict
 from typing import get_args
 
-import pytest
-
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.aggregation import LossAggMode as TrainersLossAggMode
 from trinity.algorithm.entropy import ENTROPY_LOSSES
@@ -72,7 +71,7 @@ def test_every_algorithm_of_trinity_rft_is_there_and_those_that_it_has_not() -> 
     assert set(OF_TRINITY_RFT) <= set(NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@as_subtests("name", NAMES)
 def test_a_type_bears_the_name_it_is_registered_by_and_says_what_it_is(name: str) -> None:
     declared = ALGORITHM_TYPES.get(name)
     assert declared.name == name
@@ -81,7 +80,7 @@ def test_a_type_bears_the_name_it_is_registered_by_and_says_what_it_is(name: str
     assert declared.paper.startswith("https://")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@as_subtests("name", NAMES)
 def test_every_declared_part_exists(name: str) -> None:
     declared = ALGORITHM_TYPES.get(name)
     for part, registries in REGISTRIES.items():
@@ -91,7 +90,7 @@ def test_every_declared_part_exists(name: str) -> None:
     assert declared.loss_agg_mode in get_args(LossAggMode)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@as_subtests("name", NAMES)
 def test_declared_arguments_are_taken_and_differ_from_the_functions_own(name: str) -> None:
     declared = ALGORITHM_TYPES.get(name)
     for part, arguments in declared.args.items():
@@ -102,7 +101,7 @@ def test_declared_arguments_are_taken_and_differ_from_the_functions_own(name: st
             assert known[argument].default != value
 
 
-@pytest.mark.parametrize("name", NAMES)
+@as_subtests("name", NAMES)
 def test_exactly_what_needs_values_declares_a_critic(name: str) -> None:
     declared = ALGORITHM_TYPES.get(name)
     assert declared.needs_critic == ("values" in NEEDS.get(declared.advantage_fn, ()))

@@ -4,8 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.document import TABLES, render_page
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.types import ALGORITHM_TYPES
@@ -31,7 +30,7 @@ def test_every_algorithm_and_loss_has_a_row() -> None:
     assert [n for n in POLICY_LOSSES.builtins if f"\n| [`{n}`](" not in page] == []
 
 
-@pytest.mark.parametrize("name", TABLES)
+@as_subtests("name", TABLES)
 def test_a_table_has_rows_of_one_length_that_break_nothing(name: str) -> None:
     rows = list(TABLES[name]())
     assert len(rows) > 1

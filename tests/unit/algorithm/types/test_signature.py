@@ -6,6 +6,7 @@ from typing import Literal
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.signature import Argument, read_signature, signature_of
 from trinity.types import JsonValue
 
@@ -66,7 +67,7 @@ def test_a_function_that_is_not_there_is_named(module: str) -> None:
         read_signature(f"{module}.lost")
 
 
-@pytest.mark.parametrize(
+@as_subtests(
     ("annotation", "fitting", "others"),
     [
         ("float", [0.5, 1], ["1", True, None, [1.0]]),
