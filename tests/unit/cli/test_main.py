@@ -1,8 +1,17 @@
-"""The list of commands is for reading: whole sentences, and no line of gRPC's core."""
+"""The list of commands is for reading, and `trinity debug` opens Studio beside the runs."""
 
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from trinity.cli import studio
+from trinity.cli.main import make_app
+
+EXAMPLE = Path(__file__).parents[3] / "examples/addition/addition.yaml"
 
 
 def trinity(*words: str, **environment: str) -> str:
@@ -45,3 +54,15 @@ def failing_import(module: str) -> subprocess.CompletedProcess[str]:
     )
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_viewer_shows_the_runs_beside_that_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[tuple[list[Path], int]] = []
+    monkeypatch.setattr(studio, "studio", lambda places, port: opened.append((places, port)))
+    root = f"checkpoint_root_dir={tmp_path}"
+    words = ["debug", "--config", str(EXAMPLE), "--module", "viewer", "--port", "8502", root]
+    result = CliRunner().invoke(make_app(words), words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert opened == [([tmp_path / "examples"], 8502)]

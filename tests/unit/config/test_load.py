@@ -1,4 +1,4 @@
-"""A file becomes a configuration, or sentences about what is wrong with it."""
+"""A file, names in any case and `key=value` become a configuration, or sentences say why not."""
 
 from pathlib import Path
 
@@ -6,11 +6,29 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from tests.unit.config.builders import load
+from tests.unit.config.builders import GRPO, config, load, stage
 from tests.unit.subtests import as_subtests
+from trinity.algorithm.types import ALGORITHM_TYPES
+from trinity.cli.overrides import is_override, parse_overrides
+from trinity.config.changes.plans import stage_changes
+from trinity.config.check import check_file
 from trinity.config.loading.load import load_config
 from trinity.config.loading.yaml import load_yaml
+from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
+CAPITALS = {
+    "algorithm_type": "Grpo",
+    "sample_strategy": "DEFAULT",
+    "advantage_fn": "GRPO",
+    "policy_loss_fn": "PPO",
+    "kl_penalty_fn": "None",
+    "kl_loss_fn": "K2",
+    "entropy_loss_fn": "Default",
+}
 
 
 def complaint(directory: Path, text: str) -> str:
@@ -269,3 +287,189 @@ def test_a_file_that_makes_no_configuration_gets_a_sentence(
     tmp_path: Path, text: str, said: str
 ) -> None:
     assert complaint(tmp_path, text) == said
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_the_example_loads_and_plans(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    plan = plan_experiment(load_config(file))
+    assert plan.stages
+    assert ExperimentPlan.model_validate_json(plan.model_dump_json()) == plan
+
+
+@as_subtests(
+    ("argument", "value"),
+    [
+        ("a.b=1", 1),
+        ("a.b=1e-5", 1e-5),
+        ("a.b=true", True),
+        ("a.b=", None),
+        ("a.b=text with spaces", "text with spaces"),
+        ("a.b=[1, x]", [1, "x"]),
+        ("a.b={c: 2}", {"c": 2}),
+        ("a.b=x=y", "x=y"),
+        ("a.b='1'", "1"),
+    ],
+)
+def test_values_are_read_as_yaml(argument: str, value: object) -> None:
+    assert parse_overrides([argument]) == {"a.b": value}
+
+
+@pytest.mark.parametrize("argument", ["a.b", "=1", " =1", "a=[1", "a={b"])
+def test_what_sets_nothing_gets_a_sentence(argument: str) -> None:
+    with pytest.raises(UserError, match=r"sets no key|is not valid YAML"):
+        parse_overrides([argument])
+
+
+def test_they_reach_into_sections_and_stages(tmp_path: Path) -> None:
+    arguments = ("algorithm.optimizer.lr=1e-5", "stages[1].trainer.total_steps=4", "mode=TRAIN")
+    config = load_config(
+        _file(tmp_path, "name: x\nstages: [{stage_name: a}, {stage_name: b}]\n"),
+        parse_overrides(arguments),
+    )
+    assert config.algorithm.optimizer.lr == 1e-5
+    assert config.stages[1].trainer.total_steps == 4
+    assert config.mode == "train"
+
+
+def test_they_may_use_other_keys_and_older_names(tmp_path: Path) -> None:
+    file = _file(tmp_path, "model: {max_prompt_tokens: 7}\n")
+    given = parse_overrides(
+        ["model.max_response_tokens=${model.max_prompt_tokens}", "trainer.actor_grad_clip=3"]
+    )
+    config = load_config(file, given)
+    assert config.model.max_response_tokens == 7
+    assert config.trainer.grad_clip == 3
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        (
+            "trainer.grad_clp=3",
+            "unknown key `trainer.grad_clp` on the command line: did you mean `trainer.grad_clip`?",
+        ),
+        (
+            "trainer.grad_clip=-1",
+            "`trainer.grad_clip` on the command line must be greater than 0, not -1",
+        ),
+        ("name.x=3", "the command line"),
+        ("stages[7].mode=both", "the command line"),
+        (
+            "stage_name=b",
+            "reach stages[0], which sets its own: write stages[0].stage_name",
+        ),
+        ("a..b=1", "`a..b=1` sets no key: write it as "),
+        ("[=1", "`[=1` sets no key: write it as "),
+    ],
+)
+def test_mistakes_are_on_the_command_line(tmp_path: Path, argument: str, said: str) -> None:
+    file = _file(tmp_path, "name: x\nstages: [{stage_name: a}]\n")
+    with pytest.raises(UserError) as caught:
+        load_config(file, parse_overrides([argument]))
+    assert said in str(caught.value)
+
+
+def test_a_plans_mistake_is_on_the_command_line_too(tmp_path: Path) -> None:
+    file = _file(tmp_path, "model: {model_path: /m, max_model_len: 24}\n")
+    report = check_file(file, parse_overrides(["algorithm.advantage_fn=nothing"]))
+    assert "the command line: stage `main`: `algorithm.advantage_fn: nothing`" in report.errors[0]
+
+
+def test_files_are_told_from_overrides() -> None:
+    assert is_override("a.b=1")
+    assert not is_override("a.yaml")
+    assert not is_override("runs/lr=3/x.yaml")
+
+
+def _file(directory: Path, text: str) -> Path:
+    file = directory / "x.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_a_plan_is_the_same_in_capitals() -> None:
+    small = {key: name.lower() for key, name in CAPITALS.items()}
+    before, now = (stage(GRPO, algorithm=names) for names in (small, CAPITALS))
+    assert before.algorithm == now.algorithm
+    assert not stage_changes(before, now, lambda *_: False)
+
+
+def test_a_name_in_capitals_is_a_users_part_if_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine = ALGORITHM_TYPES.get("rloo")
+    monkeypatch.setitem(ALGORITHM_TYPES._sources, "GRPO", mine)
+    assert stage(GRPO, algorithm={"algorithm_type": "GRPO"}).algorithm.algorithm_type == "rloo"
+    assert stage(GRPO, algorithm={"algorithm_type": "Grpo"}).algorithm.algorithm_type == "grpo"
+
+
+def test_a_misspelt_name_is_refused_in_any_case() -> None:
+    with pytest.raises(UserError, match="did you mean `grpo`"):
+        stage(GRPO, algorithm={"algorithm_type": "grop"})
+    with pytest.raises(UserError, match=r"`algorithm\.policy_loss_fn: PPPO` is not supported"):
+        stage(GRPO, algorithm={"policy_loss_fn": "PPPO"})
+
+
+OLD, NEW = "buffer.default_workflow_type", "buffer.explorer_input.default_workflow_type"
+
+
+@pytest.mark.parametrize(("in_file", "typed"), [(OLD, NEW), (NEW, OLD), (NEW, NEW), (OLD, OLD)])
+def test_an_override_is_over_the_file_under_any_name(
+    tmp_path: Path, in_file: str, typed: str
+) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(nested_text(in_file, "simple_workflow"))
+    read = load_config(file, {typed: "math_workflow"})
+    assert read.buffer.explorer_input.default_workflow_type == "math_workflow"
+
+
+def test_two_names_of_a_key_in_one_place_are_still_refused(tmp_path: Path) -> None:
+    text = "buffer:\n  default_workflow_type: a\n  explorer_input: {default_workflow_type: b}\n"
+    with pytest.raises(UserError, match="is another name of"):
+        load(tmp_path, text)
+    file = tmp_path / "none.yaml"
+    file.write_text("name: x\n")
+    with pytest.raises(UserError, match="is another name of"):
+        load_config(file, {OLD: "a", NEW: "b"})
+
+
+def nested_text(key: str, value: str) -> str:
+    *above, last = key.split(".")
+    lines = [f"{'  ' * depth}{name}:" for depth, name in enumerate(above)]
+    return "\n".join([*lines, f"{'  ' * len(above)}{last}: {value}"]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ({"stages[0].mode": "train"}, "there is no such list, or it is shorter"),
+        ({"buffer.batch_size.x": 1}, "there is no section at `batch_size`"),
+    ],
+)
+def test_an_override_that_leads_nowhere_says_why(
+    tmp_path: Path, overrides: dict[str, object], says: str
+) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("name: x\nbuffer: {batch_size: 4}\n")
+    report = check_file(file, overrides)  # type: ignore[arg-type]
+    assert says in report.errors[0]
+
+
+def test_a_key_in_the_place_of_a_file_is_told_how_to_set_it() -> None:
+    assert "by `buffer.batch_size=VALUE`" in check_file(Path("buffer.batch_size")).errors[0]
+    assert "VALUE" not in check_file(Path("no_such.yaml")).errors[0]
+
+
+def test_a_missing_item_has_the_line_of_its_list(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("name: x\nalgorithm:\n  optimizer:\n    betas: [0.9]\n")
+    [said] = [line for line in check_file(file).errors if "betas" in line]
+    assert f"in {file}:4" in said
+
+
+def test_a_bench_without_tasks_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("mode: bench\nmodel: {model_path: /m, max_model_len: 24}\n")
+    assert any("`mode: bench` evaluates on" in said for said in check_file(file).advice)
+    assert config(GRPO).mode == "both"

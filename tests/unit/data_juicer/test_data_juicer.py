@@ -5,6 +5,8 @@ tried with Data-Juicer itself.
 """
 
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,6 +15,7 @@ import pytest
 
 from tests.support.data_juicer_process import LIMIT_SECONDS, PYTHON, data_juicer_server
 from tests.support.data_juicer_server import LongEnough, served
+from tests.unit.config.builders import GRPO, stage
 from trinity.algorithm.advantage.samples import Samples
 from trinity.errors import Unavailable, UserError
 from trinity.operators.data_juicer import data_juicer
@@ -23,6 +26,7 @@ from trinity.user_code.data_juicer.client import DataJuicerClient, _server_lock
 
 TEXTS = ("a sentence that is long enough", "short", "another sentence of some length")
 NO_OPERATOR: list[dict[str, JsonValue]] = [{"no_such_filter": {}}]
+ELSEWHERE = "http://10.0.0.7:8005"
 
 
 def at_least(length: int) -> list[dict[str, JsonValue]]:
@@ -116,3 +120,62 @@ def test_the_same_with_data_juicer_itself() -> None:
         check(changes)
         with pytest.raises(UserError, match="answers 400: KeyError: 'no_such_filter'"):
             data_juicer(rollouts(), server_url=url, operators=NO_OPERATOR)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.7", "::", "data-juicer", ""])
+def test_a_server_that_others_could_reach_does_not_start(
+    host: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(server, "import_data_juicer", lambda: pytest.fail("it went on"))
+    monkeypatch.setattr(sys, "argv", ["server", "--host", host])
+    with pytest.raises(SystemExit) as ended:
+        server.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert line.startswith(f"refusing to listen on {host}") and "use 127.0.0.1" in line
+
+
+@pytest.mark.parametrize("host", ["10.0.0.7", "data-juicer", "localhost.example", "[fd00::1]"])
+def test_rows_do_not_leave_this_machine_plainly(host: str) -> None:
+    with pytest.raises(UserError, match=r"without TLS.*127\.0\.0\.1") as refusal:
+        DataJuicerClient(f"http://me:secret@{host}:8005", {})
+    assert "secret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:8005", "http://[::1]:8005", "http://localhost", "https://dj.example"]
+)
+def test_this_machine_and_a_proxy_with_tls_may_be_asked(url: str) -> None:
+    assert DataJuicerClient(url, {}).url == url
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8005", "dj.example", "ftp://127.0.0.1", "http://[::1"])
+def test_what_is_no_address_is_said(url: str) -> None:
+    with pytest.raises(UserError, match=r"no address like http://127\.0\.0\.1:8005"):
+        DataJuicerClient(url, {})
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        {
+            "experience_pipeline": {
+                "operators": [
+                    {"name": "data_juicer", "args": {"operators": [{"text_length_filter": {}}]}}
+                ]
+            }
+        },
+        {"task_pipeline": {"operators": [{"name": "text_length_filter"}]}},
+    ],
+)
+def test_planning_already_refuses_it(processor: dict[str, object]) -> None:
+    service = {"data_juicer": {"server_url": ELSEWHERE}}
+    with pytest.raises(UserError, match=r"stage `main`: .*Data-Juicer at 10\.0\.0\.7 without TLS"):
+        stage(GRPO, data_processor=processor, service=service)
+
+
+def test_the_server_needs_nothing_that_its_environment_lacks() -> None:
+    ours = ("grpc", "google.protobuf", "pydantic", "numpy", "cryptography")
+    blocked = "; ".join(f"sys.modules[{name!r}] = None" for name in ours)
+    code = f"import sys; {blocked}; import trinity.user_code.data_juicer.server"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

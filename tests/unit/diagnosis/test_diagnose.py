@@ -1,6 +1,8 @@
-"""Of everything that waits, the one that holds the run is named."""
+"""Of everything that waits, the part that holds the run is named, and the cause behind it."""
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,14 +17,27 @@ from tests.unit.diagnosis.builders import (
     with_parts,
 )
 from trinity.api.v1 import synchronizer_pb2
+from trinity.run.diagnosis import gather
 from trinity.run.diagnosis.diagnose import diagnose
 from trinity.run.diagnosis.rules import DiagnosisState
-from trinity.run.diagnosis.snapshot import ProbeState, ProcessState, RecentExit
+from trinity.run.diagnosis.snapshot import (
+    ComponentSnapshot,
+    CpuDemand,
+    ProbeState,
+    ProcessState,
+    RecentExit,
+)
 from trinity.run.state import DeviceTurnReport, DeviceWishReport, ExperimentReport, state_of
 from trinity.runtime.members import WaitKind
 
 BATCH = wait("trainer", "buffer", 30, "the batch of train step 13")
 STRAGGLER = wait("explorer", "workflow", 29, "to end run 0 of row 3 of train", 171)
+GONE = part("explorer", condition=ProcessState.GONE, reply=ProbeState.REFUSES)
+SILENT = part("postgres", reply=ProbeState.SILENT, asked_seconds=0.5)
+STARVED = CpuDemand(worked_seconds=0.4, queued_seconds=8.1)
+AT_WORK = CpuDemand(worked_seconds=9.7, queued_seconds=0.1)
+UNKNOWN = "StatusCode.DEADLINE_EXCEEDED"
+FOLDER = "/data/p/run"
 
 
 def test_a_run_that_gets_on_says_since_when_the_last_step_is_trained() -> None:
@@ -311,3 +326,129 @@ def test_a_kind_of_a_newer_version_is_shown_as_its_part_gave_it() -> None:
     long = told.model_copy(update={"waited_seconds": 90.0})
     verdict = diagnose(snapshot(member("trainer", long), member("explorer", STRAGGLER)))
     assert "for the buffer (kind 77 of a newer version)" in verdict.text
+
+
+def cause_with(*parts: ComponentSnapshot) -> str:
+    return diagnose(with_parts(snapshot(), *parts)).cause
+
+
+def test_who_was_slow_to_answer_comes_after_a_process_that_is_gone() -> None:
+    assert cause_with(SILENT, GONE) == "explorer gone refuses"
+
+
+def test_who_refuses_comes_before_a_process_that_died_of_it() -> None:
+    refusing = part("postgres", condition=ProcessState.FOREIGN, reply=ProbeState.REFUSES)
+    assert cause_with(refusing, GONE) == "postgres foreign refuses"
+
+
+def test_where_all_processes_live_the_first_that_is_silent_is_named() -> None:
+    refusing = part("buffer", reply=ProbeState.REFUSES)
+    assert cause_with(SILENT, refusing) == "postgres running silent"
+
+
+def busy(name: str, demand: CpuDemand, **changes: object) -> ComponentSnapshot:
+    return part(name, reply=ProbeState.SILENT, asked_seconds=10.0, demand=demand, **changes)
+
+
+def test_a_part_that_is_starved_is_said_to_live_and_what_else_takes_the_processors() -> None:
+    now = with_parts(snapshot(work=None, unanswered=UNKNOWN), busy("buffer", STARVED))
+    verdict = diagnose(now)
+    assert verdict.state is DiagnosisState.HELD
+    assert verdict.text.startswith(
+        "The buffer lives and is slow to answer: in the 10 s that it was given, its process 100 "
+        "worked for 0.4 s and waited for a processor for 8.1 s."
+    )
+    assert "more work than processors" in verdict.text
+    assert "kill" not in verdict.text and "does not answer" not in verdict.text
+
+
+def test_a_part_that_works_all_the_time_may_do_so_for_ever() -> None:
+    now = with_parts(snapshot(work=None, unanswered=UNKNOWN), busy("buffer", AT_WORK))
+    verdict = diagnose(now)
+    assert "worked for 9.7 s" in verdict.text and "Ask again in a moment" in verdict.text
+    assert "if this lasts, `kill -KILL 100` has it restarted" in verdict.text
+    assert "/run/log/buffer.log" in verdict.text
+
+
+def test_while_the_others_tell_how_things_stand_a_slow_part_is_a_note() -> None:
+    verdict = diagnose(with_parts(snapshot(), busy("explorer", STARVED)))
+    assert verdict.state is DiagnosisState.WORKING
+    assert any("The explorer lives and is slow to answer" in note for note in verdict.notes)
+
+
+def test_a_slow_part_does_not_stand_for_another_that_cannot_say_how_things_stand() -> None:
+    now = with_parts(
+        snapshot(work=None, unanswered="the database does not answer"), busy("explorer", STARVED)
+    )
+    verdict = diagnose(now)
+    assert verdict.text.startswith("The run waits for the buffer, which is alive but cannot report")
+    assert "the database does not answer" in verdict.text
+
+
+def test_a_slow_part_hides_none_that_is_gone() -> None:
+    now = with_parts(
+        snapshot(members=None, work=None, unanswered=UNKNOWN),
+        busy("postgres", STARVED),
+        part("buffer", condition=ProcessState.GONE),
+    )
+    assert diagnose(now).text.startswith("The run waits for the buffer: its process 100 is gone")
+
+
+def test_a_slow_part_that_nobody_has_heard_of_is_not_missed() -> None:
+    from_explorer = snapshot()
+    members = tuple(one for one in from_explorer.members or () if one.role != "explorer")
+    verdict = diagnose(with_parts(snapshot(members=members), busy("explorer", STARVED)))
+    assert verdict.text.startswith("The explorer lives and is slow to answer")
+
+
+@pytest.mark.parametrize("demand", [CpuDemand(), CpuDemand(0.1, 0.2)])
+def test_a_part_that_has_no_work_and_says_nothing_hangs(demand: CpuDemand) -> None:
+    verdict = diagnose(with_parts(snapshot(), busy("buffer", demand)))
+    assert verdict.state is DiagnosisState.BROKEN
+    assert "takes connections and does not answer" in verdict.text
+
+
+def test_a_full_disk_is_the_cause_of_what_waits_for_the_broker() -> None:
+    buffer = member("buffer", wait("buffer", "broker", 40.0, kind=WaitKind.NO_ANSWER))
+    trainer = member("trainer", wait("trainer", "buffer", 41.0, kind=WaitKind.NO_ANSWER))
+    verdict = diagnose(snapshot(trainer, buffer, full_disk=FOLDER))
+    assert "What is seen of it: The run waits for the broker" in verdict.text
+    assert (verdict.state, verdict.cause) == (DiagnosisState.BROKEN, "disk full")
+    assert verdict.text.startswith(f"The disk of {FOLDER} is full: make room there.")
+
+
+def test_a_full_disk_is_the_cause_of_a_database_that_is_gone() -> None:
+    parts = (
+        part("postgres", condition=ProcessState.GONE, last_log_line="No space left on device"),
+    )
+    verdict = diagnose(snapshot(parts=parts, full_disk=FOLDER))
+    assert verdict.cause == "disk full"
+    assert "What is seen of it: " in verdict.text
+
+
+def test_a_run_that_still_gets_on_is_warned() -> None:
+    verdict = diagnose(snapshot(full_disk=FOLDER))
+    assert verdict.state is DiagnosisState.WORKING
+    assert verdict.notes == (f"The disk of {FOLDER} is full: make room there.",)
+
+
+@pytest.mark.parametrize(("free", "full"), [(0, True), (2**20, True), (2**30, False)])
+def test_a_disk_is_full_when_next_to_nothing_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, full: bool
+) -> None:
+    usage = type(shutil.disk_usage(tmp_path))(2**40, 2**40 - free, free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    assert gather.is_disk_full(tmp_path) is full
+
+
+def test_a_directory_that_is_gone_is_no_full_disk(tmp_path: Path) -> None:
+    assert not gather.is_disk_full(tmp_path / "gone")
+
+
+def test_a_broker_that_refuses_is_not_looked_for_on_the_network() -> None:
+    trainer = member("trainer", wait("trainer", "buffer", 41.0, kind=WaitKind.NO_ANSWER))
+    for kind in (WaitKind.STATE, WaitKind.NO_ANSWER):
+        buffer = member("buffer", wait("buffer", "broker", 40.0, "its disk is full", kind=kind))
+        told = diagnose(snapshot(trainer, buffer)).text
+        assert "its disk is full" in told
+        assert ("network" in told) is (kind is WaitKind.NO_ANSWER)

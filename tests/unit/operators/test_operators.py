@@ -1,12 +1,16 @@
 """Each experience operator against what it says of itself."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from tests.unit.subtests import as_subtests
 from trinity.algorithm.advantage.needs import needs_of
 from trinity.algorithm.advantage.samples import Samples
+from trinity.algorithm.signature import read_signature
 from trinity.errors import UserError
-from trinity.operators import OPERATORS
+from trinity.operators import BUILT_IN, OPERATORS
 from trinity.operators.dapo_dynamic_sampling import dapo_dynamic_sampling
 from trinity.operators.invalid_reward_filter import invalid_reward_filter
 from trinity.operators.mask_response_truncated import mask_response_truncated
@@ -20,6 +24,7 @@ from trinity.rewards.math_dapo_reward import MathDapoReward
 from trinity.runtime.json_values import JsonValue
 
 NAN = float("nan")
+PAGE = Path(__file__).parents[3] / "docs" / "operators.md"
 
 
 def rollouts(*groups: list[float], **numbers: list[float]) -> Rollouts:
@@ -171,3 +176,11 @@ def test_pass_rates_are_measured_and_nothing_is_changed() -> None:
         "selection/<15_16_ratio": [1.0, 0.0, 1.0, 1.0, 0.0],
         "selection/>1_16_ratio": [0.0, 1.0, 1.0, 0.0, 1.0],
     }
+
+
+@as_subtests("name", BUILT_IN)
+def test_an_operator_is_on_the_page_with_its_arguments(name: str) -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| `{name}` |")]
+    arguments = read_signature(BUILT_IN[name]).arguments
+    # One for tasks may be called the same.
+    assert any(all(f"`{argument}" in row for argument in arguments) for row in rows)

@@ -1,4 +1,4 @@
-"""A server answers with the right codes, says how it is, and ends in order."""
+"""A server answers with the right codes, says how it is, also to watchers, and ends in order."""
 
 import asyncio
 import time
@@ -25,6 +25,9 @@ from trinity.runtime.rpc.server import RunningServer, Servicer, serve
 from trinity.runtime.settings import ServiceSettings
 
 NAME = trainer_pb2.DESCRIPTOR.services_by_name["TrainerService"].full_name
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+PATIENT = ServiceSettings(drain_seconds=60.0)
 
 
 class FailingTrainer(trainer_pb2_grpc.TrainerServiceServicer):
@@ -184,3 +187,23 @@ async def test_calls_that_come_while_a_service_is_busy_are_all_answered(setup: S
     setup.trainer.stands_still_seconds = 1.0
     codes = await asyncio.to_thread(codes_of_many_calls, setup.server.address)
     assert codes == {grpc.StatusCode.OK: NUM_CLIENTS * CALLS_OF_ONE}
+
+
+async def test_a_watch_hears_the_end_and_does_not_hold_it_up() -> None:
+    heard: list[int] = []
+
+    async def watch(channel: grpc.aio.Channel, began: asyncio.Event) -> None:
+        stub = health_pb2_grpc.HealthStub(channel)
+        async for answer in stub.Watch(health_pb2.HealthCheckRequest()):
+            heard.append(answer.status)
+            began.set()
+
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        began = asyncio.Event()
+        async with serve(PATIENT, []) as server:
+            channel = open_channel(server.address)
+            watching = tasks.create_task(watch(channel, began))
+            await began.wait()
+        await watching
+        await channel.close()
+    assert heard == [SERVING, NOT_SERVING]

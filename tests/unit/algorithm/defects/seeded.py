@@ -29,7 +29,7 @@ from tests.unit.algorithm.token_advantage import test_against_formula as token_f
 from tests.unit.algorithm.token_advantage import test_runs_and_references
 from tests.unit.algorithm.token_advantage.batches import random_batch
 from tests.unit.trainer import test_batch_rows as batch_rows
-from tests.unit.trainer import test_cut_batches, test_layout, test_lessons
+from tests.unit.trainer import test_cut_batches, test_prepared_batch, test_token_head
 from tests.unit.trainer import test_rollouts as rollouts
 from trinity.algorithm.aggregation import token_weights
 from trinity.algorithm.policy_loss.ppo import ppo
@@ -197,7 +197,7 @@ DEFECTS: dict[str, Defect] = {
         what="tokens of tools and users are trained on",
         target=f"{TRAINER}.learner.prepared_batch.ResponseLayout.stack",
         broken=_tools_trained,
-        found_by=test_layout.test_a_matrix_begins_with_each_rows_first_response_token,
+        found_by=test_prepared_batch.test_a_matrix_begins_with_each_rows_first_response_token,
     ),
     "end token": Defect(
         what="the last token of an answer is never trained on",
@@ -346,7 +346,7 @@ DEFECTS: dict[str, Defect] = {
         target="trinity.algorithm.teacher_divergence.TeacherTokens.split",
         broken=_shifted,
         found_by=called(
-            test_lessons.test_each_token_is_compared_with_what_the_teacher_shows_there, "reverse"
+            test_token_head.test_each_token_is_compared_with_what_the_teacher_shows_there, "reverse"
         ),
     ),
     "teacher's direction": Defect(
@@ -356,7 +356,7 @@ DEFECTS: dict[str, Defect] = {
             logprobs_SV, teacher, "forward" if direction == "reverse" else "reverse"
         ),
         found_by=called(
-            test_lessons.test_each_token_is_compared_with_what_the_teacher_shows_there, "forward"
+            test_token_head.test_each_token_is_compared_with_what_the_teacher_shows_there, "forward"
         ),
     ),
     "teacher's temperature": Defect(
@@ -366,7 +366,7 @@ DEFECTS: dict[str, Defect] = {
             self, hidden, labels_S, torch.ones_like(temperatures_S), *rest
         ),
         found_by=called(
-            test_lessons.test_each_token_is_compared_with_what_the_teacher_shows_there, "reverse"
+            test_token_head.test_each_token_is_compared_with_what_the_teacher_shows_there, "reverse"
         ),
     ),
     "correction": Defect(

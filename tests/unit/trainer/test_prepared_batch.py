@@ -1,4 +1,4 @@
-"""Which rows' tokens are recorded, and what is recorded of them."""
+"""Tokens' figures go from rows into matrices and micro-batches, and back."""
 
 import numpy as np
 import pytest
@@ -6,15 +6,57 @@ import pytest
 from services.trainer.learner import prepared_batch
 from services.trainer.learner.prepared_batch import (
     PreparedBatch,
+    ResponseLayout,
     is_recorded_row,
     with_token_values,
 )
 from services.trainer.types import RowStatistics
 from tests.unit.trainer.builders import random_batch
 
+ROWS = random_batch(7, seed=2).rows
+LAYOUT = ResponseLayout(ROWS)
+PART = [5, 0, 3]
 PREPARED = PreparedBatch.from_batch(random_batch(8, seed=4))
 MEANS = {row.position: RowStatistics(mean_ratio=1.0, advantage=0.5) for row in PREPARED.rows}
 LOGPROBS_BT = PREPARED.rollout_logprobs_BT - 0.25
+
+
+def test_a_matrix_begins_with_each_rows_first_response_token() -> None:
+    mask_BT = LAYOUT.stack((row.mask for row in ROWS), np.bool_)
+    for number, row in enumerate(ROWS):
+        assert mask_BT[number, : row.response_length].tolist() == row.mask.tolist()
+        assert not mask_BT[number, row.response_length :].any()
+
+
+def test_a_part_has_every_figure_at_its_tokens_place_in_the_sequence() -> None:
+    ids_BT = LAYOUT.stack((row.tokens[row.prompt_length :] for row in ROWS), np.int32)
+    placed_NC = LAYOUT.gather_part(ids_BT, PART)
+    first = LAYOUT.first_token(PART)
+    for placed_C, number in zip(placed_NC, PART, strict=True):
+        row = ROWS[number]
+        expected = np.zeros(len(placed_C), dtype=np.int32)
+        response = slice(row.prompt_length - first, row.length - first)
+        expected[response] = row.tokens[row.prompt_length :]
+        assert placed_C.tolist() == expected.tolist()
+
+
+def test_what_a_part_gives_comes_back_to_its_rows_and_nothing_else_does() -> None:
+    generator = np.random.default_rng(1)
+    given_NC = generator.normal(size=(len(PART), LAYOUT.num_columns(PART)))
+    into_BT = LAYOUT.zeros()
+    LAYOUT.scatter_part(given_NC, PART, into=into_BT)
+    placed_NC = LAYOUT.gather_part(into_BT, PART)
+    is_token_NC = LAYOUT.gather_part(LAYOUT.is_token_BT, PART)
+    assert np.array_equal(placed_NC[is_token_NC], given_NC[is_token_NC])
+    others = [number for number in range(len(ROWS)) if number not in PART]
+    assert not into_BT[others].any()
+    assert not into_BT[~LAYOUT.is_token_BT].any()
+
+
+def test_an_empty_part_changes_nothing() -> None:
+    into_BT = LAYOUT.zeros()
+    LAYOUT.scatter_part(np.ones((1, 1)), [], into=into_BT)
+    assert not into_BT.any()
 
 
 def recorded(share: float) -> dict[int, RowStatistics]:
