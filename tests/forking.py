@@ -84,6 +84,7 @@ FORKED: tuple[tuple[Forked, tuple[str, ...]], ...] = (
             "*/integration/synchronizer/test_process.py",
             "*/integration/telemetry/test_whole_chain.py",
             "*/integration/together/test_*.py",
+            "*/integration/trainer/test_supervision.py",
         ),
     ),
 )

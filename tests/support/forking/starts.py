@@ -157,7 +157,7 @@ def _read_variables(given: Sequence[bytes]) -> dict[str, str]:
 
 @dataclass(slots=True)
 class _Image:
-    """A process that has imported programs; it is started when the first one is needed."""
+    """A process that has imported programs; it is started with the first test that needs it."""
 
     modules: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -196,6 +196,7 @@ _images: dict[tuple[str, ...], _Image] = {}
 def forked_programs(modules: tuple[str, ...], programs: tuple[str, ...]) -> Iterator[None]:
     """Forks these programs where they are started here, from a process with these modules."""
     image = _images.setdefault(modules, _Image(modules))
+    image.connect()  # a start may be in an event loop, which would stand still for the imports
     with _starting_through(ForkingStarts(image.connect, image.environment, programs)):
         yield
 
