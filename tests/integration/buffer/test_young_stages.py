@@ -36,7 +36,7 @@ def young(process: BufferProcess) -> Iterator[psycopg.Connection]:
     """Tables with a stage of many rows, which nobody analyzes: temporary ones."""
     with psycopg.connect(process.dsn) as connection:
         connection.execute("SET search_path = pg_temp, buffer")
-        for table in ("assignment", "experience"):
+        for table in ("assignment", "experience", "run"):
             connection.execute(
                 f"CREATE TEMP TABLE {table} (LIKE buffer.{table} INCLUDING DEFAULTS"
                 " INCLUDING IDENTITY INCLUDING GENERATED INCLUDING INDEXES)"
