@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,11 @@ PLACES = (
 """The code on the way from a file's arguments to users' parts."""
 BY_TENSORS = {"loss_agg_mode", "backend"}
 """Arguments that mean something by their names, as in Trinity-RFT."""
+FIRST = "an_input_"
+"""What users call the input in these functions."""
 
 
+@cache
 def internal_names() -> list[str]:
     """Every name of a parameter of a function there, but those that no argument can have."""
     files = [
@@ -73,16 +77,16 @@ def _in(place: str) -> list[Path]:
     return sorted((ROOT / place).rglob("*.py"))
 
 
-NAMES = internal_names()
-VALUES: Mapping[str, Any] = {name: float(place) for place, name in enumerate(NAMES)}
-FIRST = "an_input_"
-"""What users call the input in these functions."""
+@cache
+def numbered() -> Mapping[str, Any]:
+    """A number for each of these names."""
+    return {name: float(place) for place, name in enumerate(internal_names())}
 
 
 def function(body: str, head: str = "") -> Callable[..., Any]:
     """A user's function that takes all names; `seen` in its body is what it was given."""
-    takes = ", ".join(f"{name}=None" for name in NAMES)
-    given = ", ".join(f"{name!r}: {name}" for name in NAMES)
+    takes = ", ".join(f"{name}=None" for name in internal_names())
+    given = ", ".join(f"{name!r}: {name}" for name in internal_names())
     source = f"def own({FIRST}{head}, *, {takes}):\n    seen = {{{given}}}\n    {body}\n"
     namespace: dict[str, Any] = {"check": check}
     exec(source, namespace)
@@ -91,13 +95,13 @@ def function(body: str, head: str = "") -> Callable[..., Any]:
 
 
 def check(seen: Mapping[str, object]) -> None:
-    assert dict(seen) == VALUES
+    assert dict(seen) == numbered()
 
 
 def constructor() -> Callable[..., None]:
     """A constructor with all names, which keeps them apart."""
-    takes = ", ".join(f"{name}=None" for name in NAMES)
-    given = ", ".join(f"{name!r}: {name}" for name in NAMES)
+    takes = ", ".join(f"{name}=None" for name in internal_names())
+    given = ", ".join(f"{name!r}: {name}" for name in internal_names())
     namespace: dict[str, Any] = {}
     exec(f"def __init__({FIRST}, *, {takes}):\n    {FIRST}.seen_ = {{{given}}}\n", namespace)
     made: Callable[..., None] = namespace["__init__"]
@@ -201,7 +205,7 @@ def test_a_class_takes_arguments_of_all_our_names(kind: str) -> None:
     adapt, source, value, part = CLASSES[kind]
     own = adapt("own", source)
     known = AlgorithmPart(part=part, name="own", signature=signature_of(own), is_own=True)
-    own(value, **known.arguments({}, dict(VALUES)))
+    own(value, **known.arguments({}, dict(numbered())))
     with pytest.raises(UserError, match="has no argument"):
         known.arguments({}, {"unheard_of": 1})
 
@@ -219,19 +223,19 @@ def test_a_name_that_python_has_is_refused_with_a_sentence() -> None:
 
 
 def test_estimators_and_strategies_may_name_any_argument() -> None:
-    every = classmethod(lambda _: dict(VALUES))
+    every = classmethod(lambda _: dict(numbered()))
     kl = class_of(KLFn, method="calculate_kl", does=lambda *rows: rows[0], default_args=every)
     assert torch.equal(adapted_kl("own", kl)(ROWS_BT, ROWS_BT), ROWS_BT)
     strategy = type("Own", (MixSampleStrategy,), {"default_args": every})
-    assert adapt_strategy("own", strategy).defaults == VALUES
+    assert adapt_strategy("own", strategy).defaults == numbered()
 
 
 def test_functions_take_arguments_of_all_our_names() -> None:
     scored = group_reward(function(f"check(seen); return [1.0] * len({FIRST})"))
-    rewards = scored(ROLLOUTS, **VALUES).rewards
+    rewards = scored(ROLLOUTS, **numbered()).rewards
     assert rewards is not None and rewards.tolist() == [1.0, 1.0]
     priority = function("check(seen); return 1.0")
-    assert compute_priorities(priority, dict(VALUES), [CANDIDATE]) == [1.0]
+    assert compute_priorities(priority, dict(numbered()), [CANDIDATE]) == [1.0]
 
 
 def _batch() -> TokenData:
@@ -262,7 +266,7 @@ OVER_OURS: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
 def test_classes_over_ours_keep_further_arguments_apart(kind: str) -> None:
     source, result = OVER_OURS[kind]
     known = set() if kind == "operator" else set(source.default_args())
-    crowded = {name: value for name, value in VALUES.items() if name not in known}
+    crowded = {name: value for name, value in numbered().items() if name not in known}
     # An operator hands all that it is given to its function.
     made = source(**({} if kind == "operator" else crowded))
     set_attributes(made, crowded)
@@ -271,8 +275,8 @@ def test_classes_over_ours_keep_further_arguments_apart(kind: str) -> None:
 
 def test_rewards_take_arguments_of_all_our_names() -> None:
     own = function("check(seen); return 1.0", head="=None")
-    check_reward(own, dict(VALUES), "own")
-    assert BoundReward(own, dict(VALUES), "own")(self=1) == {"own": 1.0}
+    check_reward(own, dict(numbered()), "own")
+    assert BoundReward(own, dict(numbered()), "own")(self=1) == {"own": 1.0}
     source = class_of(object, does=lambda **_: 1.0)
     made: Any = reward_class(NamedReward(source=source, args={}, name="own"), {})
-    assert made(**VALUES)(response="a") == {"own": 1.0}
+    assert made(**numbered())(response="a") == {"own": 1.0}
