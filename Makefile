@@ -8,7 +8,7 @@ BASELINE := proto/baseline.binpb
 SCRATCH := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough browser check-images check-images-heavy check-deploy check-supply sbom pin-images check-data-juicer check-python312 faults hosts bench \
+.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough browser wheel release check-wheel check-images check-images-heavy check-deploy check-supply sbom pin-images check-data-juicer check-python312 faults hosts bench \
 	bench-buffer bench-gpu gpu-acceptance check format types prose protos proto proto-drift proto-baseline docs docs-drift lock clean
 
 help:  ## This list
@@ -21,8 +21,8 @@ setup:  ## The environment in .venv, from requirements/cpu.lock (skipped where i
 prepare: setup  ## Data and model of the addition example
 	@$(BIN)/python -m examples.addition.prepare
 
-demo: prepare  ## A small model learns to add: the addition example from start to end
-	@$(BIN)/trinity run --config examples/addition/addition.yaml
+demo: setup  ## A small model learns to add: the addition example from start to end
+	@$(BIN)/trinity demo
 
 # A worker a core, at most four; a file of slow tests stays on one, and so do files that share
 # something costly; the slowest begin (tests/scheduling.py).
@@ -51,6 +51,20 @@ test-thorough: browser  ## All tests with processes, a broker and a database
 
 test-fast: setup  ## Unit tests only
 	$(BIN)/pytest $(WORKERS) --dist worksteal tests/unit
+
+wheel: setup  ## The wheel, under dist
+	$(BIN)/python -m hatchling build --target wheel --directory dist
+
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+release: sbom wheel  ## Wheel, sdist, bills of materials, notes and checksums under dist; nothing is uploaded
+	$(BIN)/python -m hatchling build --target sdist --directory dist
+	cp $(SBOM)/* dist/
+	sed '/^## \[$(VERSION)\]/,/^## \[/!d;//d' CHANGELOG.md > dist/NOTES.md
+	@test -s dist/NOTES.md || { echo 'CHANGELOG.md has no section [$(VERSION)]' >&2; exit 1; }
+	cd dist && rm -f SHA256SUMS && sha256sum -- * > $(CURDIR)/$(SCRATCH)/SHA256SUMS && mv $(CURDIR)/$(SCRATCH)/SHA256SUMS .
+
+check-wheel: setup  ## The wheel in empty environments of each Python that is here, and a whole demo (3 GB)
+	$(BIN)/pytest -n 0 tests/e2e/images/test_wheel.py
 
 check-images: setup  ## The environments of the buffer's and the synchronizer's image: made, weighed, started
 	$(BIN)/pytest tests/e2e/images/test_images.py

@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# Make or update the environment from the locks of this folder: requirements/install.sh [ENVIRONMENT]
-# Does nothing where the environment already is what the lock says. PYTHON chooses the interpreter.
+# Make or update an environment from the locks of this folder: requirements/install.sh [ENVIRONMENT] [cpu|gpu]
+# Does nothing where the environment already is what the locks say. PYTHON chooses the interpreter of
+# a new one. In a checkout the project is installed too; the installed package calls it for the rest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-environment="${1:-.venv}"
+environment="${1:-.venv}" kind="${2:-cpu}"
 stamp="$environment/installed-from"
-wanted="$(cat requirements/{build,torch-cpu,torch-cuda,cpu}.lock pyproject.toml "$0" | sha256sum | cut -d' ' -f1) $PWD"
+sources=(requirements/{build,"$kind"}.lock requirements/install.sh)
+[ "$kind" = gpu ] || sources+=(requirements/torch-{cpu,cuda}.lock)
+[ ! -f pyproject.toml ] || sources+=(pyproject.toml)
+wanted="$(cat "${sources[@]}" | sha256sum | cut -d' ' -f1) $PWD"
 
 if [ -x "$environment/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
     exit 0
@@ -14,7 +18,7 @@ fi
 step() { echo "setup: $1 [${SECONDS} s]"; }
 pip() { "$environment/bin/python" -m pip --disable-pip-version-check -qq "$@"; }
 
-install_locked() { requirements/install_locked.sh "requirements/$1.lock" "$environment/bin/python"; }
+install_locked() { bash requirements/install_locked.sh "requirements/$1.lock" "$environment/bin/python" --no-deps; }
 is_supported() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; }
 
 check_system() {
@@ -49,15 +53,17 @@ install_torch() {
 
 check_system
 python="$(find_python)"
-step "making $environment: some minutes, about 3 GB"
-step "environment with $("$python" --version) (1 of 4)"
+size="3 GB"
+[ "$kind" = cpu ] || size="14 GB"
+step "making $environment with $("$python" --version): some minutes, about $size"
 is_supported "$environment/bin/python" || "$python" -m venv "$environment"
 install_locked build
-step "torch (2 of 4)"
-install_torch
-step "$(grep -c '==' requirements/cpu.lock) locked packages (3 of 4)"
-install_locked cpu
-step "this project (4 of 4)"
-pip install --no-deps --no-build-isolation --editable .
+[ "$kind" = gpu ] || { step torch; install_torch; }
+step "$(grep -c '==' "requirements/$kind.lock") locked packages"
+install_locked "$kind"
+if [ -f pyproject.toml ]; then
+    step "this project"
+    pip install --no-deps --no-build-isolation --editable .
+fi
 echo "$wanted" > "$stamp"
 step "done"

@@ -9,7 +9,9 @@ shift 2
 said="$(mktemp)"
 trap 'rm -f "$said"' EXIT
 
-"$python" -m pip --disable-pip-version-check -qq install --no-deps --no-build-isolation \
+quiet=-qq
+[ ! -t 1 ] || quiet=--progress-bar=on
+"$python" -m pip --disable-pip-version-check "$quiet" install --no-build-isolation \
     --require-hashes --requirement "$lock" "$@" 2> "$said" && exit
 status=$?
 cat "$said" >&2

@@ -71,15 +71,21 @@ printf '%s\n' cyclonedx-bom pip-audit pip-licenses uv | resolve "$locks/supply.l
 
 one_a_line() { sed -z 's/ \\\n */ /g' "$locks/$1.lock" | grep '=='; }
 
-gpu() { # SERVICE REQUIREMENT...
-    local service="$1"
-    shift
-    # Versions that the tests run with come first, then those that the lock has.
+# Versions that the tests run with come first, then those that the lock has.
+gpu() { # LOCK DESCRIPTION EXTRAS REQUIREMENT...
+    local lock="$1" description="$2" extras=()
+    for extra in $3; do extras+=(--extra "$extra"); done
+    shift 3
+    touch "$locks/$lock.lock"
     one_a_line cpu > "$scratch/preferred"
-    one_a_line "$service-gpu" | grep -v -f <(sed 's/==.*/==/; s/^/^/' "$scratch/preferred") > "$scratch/own"
+    one_a_line "$lock" | grep -v -f <(sed 's/==.*/==/; s/^/^/' "$scratch/preferred") > "$scratch/own" || true
     cat "$scratch/own" >> "$scratch/preferred"
-    printf '%s\n' "$@" | resolve "$scratch/preferred" pyproject.toml --extra "$service" --extra telemetry |
-        write "$service-gpu" "Every package of the image \`$service-gpu\`; installed by deploy/docker/install.sh."
+    printf '%s\n' "$@" | resolve "$scratch/preferred" pyproject.toml "${extras[@]}" | write "$lock" "$description"
 }
-gpu explorer 'vllm==0.24.*' 'torch==2.11.*'
-gpu trainer 'torch==2.11.*'
+gpu_image() { # SERVICE REQUIREMENT...
+    gpu "$1-gpu" "Every package of the image \`$1-gpu\`; installed by deploy/docker/install.sh." "$1 telemetry" "${@:2}"
+}
+gpu_image explorer 'vllm==0.24.*' 'torch==2.11.*'
+gpu_image trainer 'torch==2.11.*'
+gpu gpu "Every package of the environment of a machine with GPUs; installed by \`trinity setup gpu\`." \
+    "buffer embedded explorer export report studio synchronizer telemetry trainer" 'vllm==0.24.*' 'torch==2.11.*'

@@ -10,7 +10,7 @@ options=(--no-cache-dir --no-compile)
 
 python3 -m venv "$environment"
 for each in "$locks/build.lock" "$lock"; do
-    "$locks/install_locked.sh" "$each" "$environment/bin/python" "${options[@]}"
+    "$locks/install_locked.sh" "$each" "$environment/bin/python" --no-deps "${options[@]}"
 done
 pip() { "$environment/bin/python" -m pip --disable-pip-version-check -q "$@"; }
 pip install --no-deps --no-build-isolation "${options[@]}" .

@@ -2,7 +2,6 @@
 
 import ast
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -10,8 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pythons import other_python
 from trinity.errors import UserError
-from trinity.runtime.interpreter import check_interpreter, hiding_files
+from trinity.runtime import interpreter
+from trinity.runtime.interpreter import (
+    check_interpreter,
+    check_interpreter_for_models,
+    hiding_files,
+)
 from trinity.runtime.process.child_process import module_command
 
 REPOSITORY = Path(__file__).parents[2]
@@ -132,15 +137,36 @@ def test_packages_of_another_checkout_are_refused(
         check_interpreter()
 
 
-@pytest.mark.parametrize("version", [(3, 11), (3, 12)])
+@pytest.mark.parametrize("version", [(3, 11), (3, 12), (3, 13)])
 def test_these_versions_of_python_will_do(version: tuple[int, int]) -> None:
     check_interpreter(version, "linux")
+
+
+def test_models_run_on_the_versions_for_which_torch_is_locked() -> None:
+    check_interpreter_for_models((3, 11))
+    check_interpreter_for_models((3, 12))
+    with pytest.raises(
+        UserError, match=r"models run on Python 3.11 to 3.12, and .* is Python 3.13"
+    ):
+        check_interpreter_for_models((3, 13))
+
+
+@pytest.mark.parametrize("other", ["trinity_rft-0.6.0", "trinity-1.0", "services-2.1"])
+def test_another_distribution_with_the_same_packages_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    monkeypatch.setattr(interpreter, "_OWN_FOLDER", str(tmp_path))
+    (tmp_path / "trinity_services-0.1.0.dist-info").mkdir()
+    check_interpreter()
+    (tmp_path / f"{other}.dist-info").mkdir()
+    with pytest.raises(UserError, match=f"{other} and this project have packages of the same name"):
+        check_interpreter()
 
 
 @pytest.mark.parametrize(
     ("version", "system", "named"),
     [
-        ((3, 13), "linux", "Python 3.11 to 3.12, and .* is Python 3.13"),
+        ((3, 14), "linux", "Python 3.11 to 3.13, and .* is Python 3.14"),
         ((3, 10), "linux", "is Python 3.10"),
         ((3, 12), "darwin", "runs on Linux, and here is darwin"),
         ((3, 11), "win32", "here is win32"),
@@ -151,20 +177,11 @@ def test_others_are_refused(version: tuple[int, int], system: str, named: str) -
         check_interpreter(version, system)
 
 
-def other_python(name: str) -> str:
-    """Returns a Python that runs: a name on the path may stand for one that is not there."""
-    installed = Path.home().glob(f".pyenv/versions/{name.removeprefix('python')}.*/bin/{name}")
-    for path in filter(None, (shutil.which(name), *map(str, installed))):
-        if subprocess.run([path, "-c", ""], capture_output=True).returncode == 0:
-            return path
-    pytest.skip(f"there is no {name} here")
-
-
-@pytest.mark.parametrize("name", ["python3.13", "python3.10"])
+@pytest.mark.parametrize("name", ["python3.10"])
 def test_another_python_is_refused_before_anything_is_imported(tmp_path: Path, name: str) -> None:
     begun = time.monotonic()
     done = ended([other_python(name), "-m", "trinity", "--version"], tmp_path)
-    assert done.returncode == 2 and "this runs on Python 3.11 to 3.12" in done.stderr, done.stderr
+    assert done.returncode == 2 and "this runs on Python 3.11 to 3.13" in done.stderr, done.stderr
     assert time.monotonic() - begun < SECONDS
 
 

@@ -75,6 +75,7 @@ PLACES: dict[str, dict[str, str]] = {
         "trinity/cli/config_from_verl.py": "_write_text",
         "trinity/cli/config_init.py": "write_draft",
         "trinity/cli/export.py": "write_dataset write_parquet",
+        "trinity/cli/first_steps.py": "write_example",
         "trinity/runtime/owned_places.py": "move_to_new working_folder write_new_file",
         "trinity/studio/generator/start.py": "save start_run",
         "services/explorer/debug/workflow.py": "_output",
@@ -98,6 +99,9 @@ PLACES: dict[str, dict[str, str]] = {
     },
     "token": {
         "trinity/cli/token.py": "token",
+    },
+    "contexts": {
+        "trinity/run/contexts.py": "Contexts.save",
     },
     "caches": {
         "trinity/run/local/data_juicer.py": "_make data_juicer_python",

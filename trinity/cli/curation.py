@@ -2,17 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 
 from trinity.api.v1 import query_pb2
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
+from trinity.cli.places import at_a_run
 from trinity.cli.view import StageOption
 from trinity.inspect.conditions import HELP, parse_conditions
 from trinity.inspect.open import open_stored_experiment
-from trinity.run.runs import ConfigOption, JobDirOption, find_job_dir
+from trinity.run.places import RunLocation
 
 SECONDS = 3600.0
 AnswerT = TypeVar("AnswerT")
@@ -28,11 +28,12 @@ ReasonOption = Annotated[
 YesOption = Annotated[bool, typer.Option("--yes", help="Do it; else only count.")]
 
 
+@at_a_run(has_words=True)
 def exclude(
     conditions: ConditionsArgument,
     reason: ReasonOption,
-    config: ConfigOption = None,
-    job_dir: JobDirOption = None,
+    *,
+    place: RunLocation,
     stage: StageOption = None,
     yes: YesOption = False,
 ) -> None:
@@ -41,7 +42,7 @@ def exclude(
         filter=parse_conditions(conditions), reason=reason, dry_run=not yes
     )
     answer: query_pb2.ExcludeExperiencesResponse = _apply(
-        lambda queries: queries.ExcludeExperiences, request, config, job_dir, stage
+        lambda queries: queries.ExcludeExperiences, request, place, stage
     )
     done = "are excluded" if yes else "would be excluded: add --yes to do it"
     print(f"{answer.num_excluded:,} samples {done}")
@@ -50,10 +51,11 @@ def exclude(
         print(f"{answer.num_batched:,} further samples {stay}")
 
 
+@at_a_run(has_words=True)
 def include(
     conditions: ConditionsArgument,
-    config: ConfigOption = None,
-    job_dir: JobDirOption = None,
+    *,
+    place: RunLocation,
     stage: StageOption = None,
     yes: YesOption = False,
     reason: Annotated[
@@ -65,7 +67,7 @@ def include(
         filter=parse_conditions(conditions), reason=reason, dry_run=not yes
     )
     answer: query_pb2.IncludeExperiencesResponse = _apply(
-        lambda queries: queries.IncludeExperiences, request, config, job_dir, stage
+        lambda queries: queries.IncludeExperiences, request, place, stage
     )
     done = "are included again" if yes else "would be included again: add --yes to do it"
     print(f"{answer.num_included:,} samples {done}")
@@ -76,11 +78,12 @@ def include(
         )
 
 
+@at_a_run(has_words=True)
 def delete(
     conditions: ConditionsArgument,
     reason: ReasonOption,
-    config: ConfigOption = None,
-    job_dir: JobDirOption = None,
+    *,
+    place: RunLocation,
     stage: StageOption = None,
     yes: YesOption = False,
 ) -> None:
@@ -89,7 +92,7 @@ def delete(
         filter=parse_conditions(conditions), reason=reason, dry_run=not yes
     )
     answer: query_pb2.DeleteExperiencesResponse = _apply(
-        lambda queries: queries.DeleteExperiences, request, config, job_dir, stage
+        lambda queries: queries.DeleteExperiences, request, place, stage
     )
     if yes:
         print(f"{answer.num_deleted:,} samples with {answer.num_bytes:,} bytes are deleted")
@@ -100,14 +103,13 @@ def delete(
 def _apply(
     call: Callable[[QueryServiceStub], Callable[..., Awaitable[AnswerT]]],
     request: Request,
-    config: Path | None,
-    job_dir: Path | None,
+    place: RunLocation,
     stage: str | None,
 ) -> AnswerT:
     """Sends a request about a stage to the buffer of a run, which is started if necessary."""
 
     async def ask() -> AnswerT:
-        async with open_stored_experiment(find_job_dir(config, job_dir), to_change=True) as stored:
+        async with open_stored_experiment(place, to_change=True) as stored:
             request.key.CopyFrom(stored.key(stage))
             return await call(stored.queries)(request, timeout=SECONDS)
 

@@ -9,12 +9,14 @@ from typing import Annotated, Any, Literal
 import typer
 
 from trinity.api.v1 import query_pb2
+from trinity.cli.places import at_a_run
 from trinity.config.checks.packages import install_command
 from trinity.data.samples import sample_row, samples
 from trinity.errors import UserError
 from trinity.inspect.conditions import HELP, parse_conditions
 from trinity.inspect.open import StoredExperiment, open_stored_experiment
-from trinity.run.runs import ConfigOption, JobDirOption, find_job_dir, read_outline
+from trinity.run.places import RunLocation
+from trinity.run.runs import read_outline
 from trinity.runtime.owned_places import move_to_new, working_folder
 from trinity.types import JsonObject
 from trinity.weights.stored import model_lines
@@ -153,13 +155,14 @@ def _load_datasets() -> Any:
 WRITERS: dict[str, Writer] = {"parquet": write_parquet, "datasets": write_dataset}
 
 
+@at_a_run(has_words=True)
 def export(
     out: Annotated[
         Path, typer.Argument(help="The file or directory to write.", show_default=False)
     ],
     conditions: Annotated[list[str] | None, typer.Argument(help=HELP)] = None,
-    config: ConfigOption = None,
-    job_dir: JobDirOption = None,
+    *,
+    place: RunLocation,
     stage: Annotated[
         str | None, typer.Option("--stage", help="The stage; without it all of them.")
     ] = None,
@@ -181,19 +184,17 @@ def export(
     if not out.absolute().parent.is_dir():
         raise UserError(f"{out.absolute().parent} is not a directory: create it first")
     load_pyarrow()
-    directory = find_job_dir(config, job_dir)
-    count = asyncio.run(_write(directory, stage, wanted, out.absolute(), chosen))
+    count = asyncio.run(_write(place, stage, wanted, out.absolute(), chosen))
     print(f"{count:,} samples in {out}")
-    for line in model_lines(
-        directory, [planned.name for planned in read_outline(directory).stages]
-    ):
-        print(line)
+    if isinstance(place, Path):
+        stages = [planned.name for planned in read_outline(place).stages]
+        print(*model_lines(place, stages), sep="\n")
 
 
 async def _write(
-    directory: Path, stage: str | None, wanted: query_pb2.ExperienceFilter, out: Path, form: str
+    place: RunLocation, stage: str | None, wanted: query_pb2.ExperienceFilter, out: Path, form: str
 ) -> int:
-    async with open_stored_experiment(directory) as stored:
+    async with open_stored_experiment(place) as stored:
         count: int = await WRITERS[form](out, _rows(stored, stage, wanted))
         return count
 

@@ -10,15 +10,17 @@ from typing import Annotated
 import typer
 
 from trinity.api.v1 import query_pb2
+from trinity.cli.places import at_a_run
 from trinity.cli.view import StageOption
 from trinity.errors import RunFailed, UserError
 from trinity.inspect.open import open_stored_experiment
-from trinity.run.runs import ConfigOption, JobDirOption, find_job_dir
+from trinity.run.places import RunLocation
 
 AT_ONCE = 1000
 SECONDS = 120.0
 
 
+@at_a_run(has_words=True)
 def feedback(
     file: Annotated[
         str,
@@ -28,8 +30,8 @@ def feedback(
             show_default=False,
         ),
     ],
-    config: ConfigOption = None,
-    job_dir: JobDirOption = None,
+    *,
+    place: RunLocation,
     stage: StageOption = None,
     reason: Annotated[
         str,
@@ -41,7 +43,7 @@ def feedback(
     May be repeated: a reward that was given before is not set again. Exit code 1: one is refused.
     """
     rewards = list(_read(file))
-    asyncio.run(_give(find_job_dir(config, job_dir), stage, rewards, reason))
+    asyncio.run(_give(place, stage, rewards, reason))
 
 
 def _read(file: str) -> Iterator[query_pb2.Feedback]:
@@ -65,11 +67,11 @@ def _read(file: str) -> Iterator[query_pb2.Feedback]:
 
 
 async def _give(
-    directory: Path, stage: str | None, rewards: list[query_pb2.Feedback], reason: str
+    place: RunLocation, stage: str | None, rewards: list[query_pb2.Feedback], reason: str
 ) -> None:
     num_set = num_known = 0
     refused: list[query_pb2.RefusedFeedback] = []
-    async with open_stored_experiment(directory, to_change=True) as stored:
+    async with open_stored_experiment(place, to_change=True) as stored:
         for first in range(0, len(rewards), AT_ONCE):
             request = query_pb2.GiveFeedbackRequest(
                 key=stored.key(stage), feedback=rewards[first : first + AT_ONCE], reason=reason

@@ -2,34 +2,35 @@
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trinity.api.v1 import query_pb2
+from trinity.cli.places import at_a_run
 from trinity.cli.view import JsonOption, StageOption
 from trinity.data.samples import sample_row, step_rows
 from trinity.inspect.open import open_stored_experiment
 from trinity.inspect.tables import console, step_header, step_table
-from trinity.run.runs import ConfigOption, JobDirOption, find_job_dir
+from trinity.run.places import RunLocation
 from trinity.types import JsonObject
 
 
+@at_a_run(has_words=True)
 def lineage(
     step: Annotated[int, typer.Argument(min=1, help="The train step.", show_default=False)],
-    config: ConfigOption = None,
-    job_dir: JobDirOption = None,
+    *,
+    place: RunLocation,
     stage: StageOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show which samples moved a train step: from which task, made by which weights, with which
     reward, advantage and ratio."""
-    asyncio.run(_show(find_job_dir(config, job_dir), stage, step, as_json))
+    asyncio.run(_show(place, stage, step, as_json))
 
 
-async def _show(directory: Path, stage: str | None, step: int, as_json: bool) -> None:
-    async with open_stored_experiment(directory) as stored:
+async def _show(place: RunLocation, stage: str | None, step: int, as_json: bool) -> None:
+    async with open_stored_experiment(place) as stored:
         key = stored.key(stage)
         head, rows = await step_rows(stored.queries, key, step)
     if as_json:

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from trinity.cli.places import at_a_run
 from trinity.errors import UserError
 from trinity.run.local.addresses import stack_directory_of
 from trinity.run.log_files import (
@@ -26,7 +27,7 @@ from trinity.run.log_files import (
     read_logs,
     since_of,
 )
-from trinity.run.runs import ConfigOption, JobDirOption, RunArgument, find_job_dir, place_of
+from trinity.run.places import Deployment, RunLocation
 from trinity.runtime.control_characters import ESCAPED
 
 COLORS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31;1", "DEBUG": "2"}
@@ -36,6 +37,10 @@ LEVEL_WIDTH = 8
 HEAD_WIDTH = len("2000-01-01 00:00:00.000 ") + SERVICE_WIDTH + LEVEL_WIDTH + 2
 MIN_TEXT_WIDTH = 40
 CUT = "…"
+ELSEWHERE = (
+    "the logs of a deployment are where its processes run: ask `kubectl logs`, `docker compose "
+    "logs` or `nomad alloc logs`"
+)
 _LOGGER = re.compile(r"^(services|trinity)(\.\w+)*: ")
 
 ServiceOption = Annotated[
@@ -68,10 +73,10 @@ ShortOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 
 
+@at_a_run()
 def log(
-    run: RunArgument = None,
-    config: ConfigOption = None,
-    job_dir: JobDirOption = None,
+    *,
+    place: RunLocation,
     service: ServiceOption = None,
     level: LevelOption = "DEBUG",
     since: SinceOption = None,
@@ -87,7 +92,9 @@ def log(
     if level.upper() not in LEVELS:
         raise UserError(f"--level {level} is not a level: give one of {', '.join(LEVELS)}")
     services = service or []
-    directory = stack_directory_of(find_job_dir(*place_of(run, config, job_dir)))
+    if isinstance(place, Deployment):
+        raise UserError(ELSEWHERE)
+    directory = stack_directory_of(place)
     wanted = LogFilter(
         level=level.upper(),
         since=since_of(since, datetime.now(UTC)) if since else None,

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 import trinity
 from trinity.errors import ServiceNotReady, TrinityError, UserError
 from trinity.runtime.control_characters import guard_terminal
+from trinity.runtime.interpreter import check_interpreter_for_models
 from trinity.runtime.proxies import reach_loopback_directly
 
 GC_THRESHOLD = 100_000
@@ -24,19 +25,26 @@ FAILURE = 1
 NO_ANSWER = 3
 INTERRUPTED = 130
 
+FOR_MODELS = ("debug", "demo", "retrain", "run")
+"""Commands that start a model; all others also run on newer versions of Python."""
 COMPLETE_SUFFIX = "TRINITY_COMPLETE"
 """Ends the variable that a shell sets to have a line completed."""
 
 COMMANDS = {
+    "demo": "Watch a small model learn to add: installs what is missing.",
+    "setup": "Install what runs models on CPUs or GPUs, or an extra.",
+    "example": "Write an example into the current folder.",
     "run": "Run an experiment, or resume one that stopped.",
     "studio": "Show runs in a browser, and write configurations there.",
     "debug": "Try a workflow on a few tasks, against an engine that stays.",
+    "ls": "List the runs below a directory, or a deployment's experiments.",
     "status": "Show a run's stages, its members and what each waits for.",
     "log": "Show, follow and filter the logs of a run's processes.",
     "why": "Show what holds a run up, and what to do.",
     "view": "List the experiences of a run, or show one in full.",
     "lineage": "Show the experiences of a train step, with their weights and tasks.",
     "export": "Write experiences as parquet or as a `datasets` directory.",
+    "push-to-hub": "Publish the best version of a run, with a model card.",
     "feedback": "Give a reward that came later.",
     "exclude": "Keep experiences from being trained on.",
     "include": "Allow excluded experiences to be trained on again.",
@@ -48,11 +56,15 @@ COMMANDS = {
 }
 """Command to its help line; a command is the function of that name in the module of that name."""
 
-MODULES = {"exclude": "curation", "include": "curation", "delete": "curation"}
+MODULES = {
+    **dict.fromkeys(("exclude", "include", "delete"), "curation"),
+    **dict.fromkeys(("setup", "example", "demo"), "first_steps"),
+}
 """Commands that share a module."""
 
 GROUPS = {
     "config": "Check, resolve, explain and write configurations.",
+    "context": "Name the addresses and tokens of deployments.",
     "deploy": "Write manifests and secrets, and start an experiment on running services.",
     "taskset": "Submit, list, show, close and delete tasksets.",
 }
@@ -78,8 +90,9 @@ def make_app(words: Sequence[str]) -> typer.Typer:
     )
     app.callback()(_options)
     for name, summary in COMMANDS.items():
-        module = MODULES.get(name, name)
-        command = vars(_module(module))[name] if name == chosen else _placeholder
+        function = name.replace("-", "_")
+        module = MODULES.get(name, function)
+        command = vars(_module(module))[function] if name == chosen else _placeholder
         app.command(name, help=None if name == chosen else summary, short_help=summary)(command)
     for name, summary in GROUPS.items():
         group = vars(_module(name))["app"] if name == chosen else typer.Typer()
@@ -116,6 +129,8 @@ def _add_own_modules(group: typer.Typer, name: str, words: Sequence[str]) -> Non
 def app(*, standalone_mode: bool = True) -> None:
     """Runs the command that the process was started with."""
     words = [word for word in _written_words() if not word.startswith("-")]
+    if words[:1] and words[0] in FOR_MODELS:
+        check_interpreter_for_models()
     command = typer.main.get_command(make_app(words))
     show_full_summaries(command)
     command(standalone_mode=standalone_mode)

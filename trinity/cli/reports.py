@@ -73,10 +73,10 @@ def why_report(verdict: Diagnosis, found: RunReport) -> WhyReport:
     )
 
 
-def running_report(job_dir: Path, state: RunReport, waits: Iterable[WaitReport]) -> StatusReport:
+def running_report(job_dir: str, state: RunReport, waits: Iterable[WaitReport]) -> StatusReport:
     """Returns the state of a run that is going on, with these waits."""
     return StatusReport(
-        job_dir=str(job_dir),
+        job_dir=job_dir,
         is_running=True,
         experiments=state.experiments or (),
         work=state.work or (),

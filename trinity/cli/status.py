@@ -5,83 +5,97 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import grpc
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
 from trinity.api.v1 import buffer_pb2, query_pb2, query_pb2_grpc
+from trinity.cli.places import at_a_run
 from trinity.cli.reports import running_report, stopped_report
-from trinity.errors import RunFailed
+from trinity.errors import RpcError, RunFailed
 from trinity.inspect.tables import population_lines, population_table
-from trinity.run.local.addresses import ServiceAddresses
 from trinity.run.monitors.factory import MONITOR_FOLDER
 from trinity.run.monitors.feed import MonitorOutage
+from trinity.run.places import Deployment, RunLocation
 from trinity.run.runs import (
-    ConfigOption,
-    JobDirOption,
     OneJsonOption,
-    RunArgument,
-    find_job_dir,
-    place_of,
     running_stack,
     stopped_experiment,
     stopped_run_lines,
 )
 from trinity.run.state import RunReport, WaitReport, WorkReport, ask_state
 from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.errors import translate_rpc_errors
 from trinity.runtime.rpc.limits import CALL_SECONDS
 
 Populations = list[query_pb2.GetPopulationResponse]
 """One for each stage at work."""
 
 
-def status(
-    config: ConfigOption = None,
-    job_dir: JobDirOption = None,
-    run: RunArgument = None,
-    as_json: OneJsonOption = False,
-) -> None:
+@at_a_run()
+def status(*, place: RunLocation, as_json: OneJsonOption = False) -> None:
     """Show the stages, how trained samples differ from generated ones, and what waits for what.
 
     For a stopped run: how it ended, and its newest checkpoints.
     """
-    directory = find_job_dir(*place_of(run, config, job_dir))
-    running = running_stack(directory)
-    if running is None and as_json:
-        report = stopped_report(directory, *stopped_experiment(directory))
-        print(report.model_dump_json(indent=1))
+    if isinstance(place, Deployment):
+        state, populations = _state_of(place, f"the run at {place.synchronizer}", one=True)
+        job_dir, waits = "", list(state.waits)
+    elif (running := running_stack(place)) is None:
+        _show_stopped(place, as_json)
         return
-    if running is None:
-        for line in stopped_run_lines(directory):
-            print(line)
-        return
-    try:
-        state, populations = asyncio.run(_ask(running.addresses))
-    except grpc.aio.AioRpcError as error:
-        raise _no_answer(directory, error.details()) from error
-    if state.unanswered:
-        raise _no_answer(directory, state.unanswered)
-    waits = [*state.waits, *_monitor_waits(directory)]
+    else:
+        at = Deployment(
+            synchronizer=running.addresses.synchronizer,
+            buffer=running.addresses.buffer,
+            security=running.addresses.security,
+        )
+        state, populations = _state_of(
+            at, f"the run in {place}", f"`trinity why --job-dir {place}` shows why"
+        )
+        job_dir, waits = str(place), [*state.waits, *_monitor_waits(place)]
     if as_json:
-        print(running_report(directory, state, waits).model_dump_json(indent=1))
+        print(running_report(job_dir, state, waits).model_dump_json(indent=1))
         return
     _show(state, populations, waits)
 
 
-def _no_answer(directory: Path, why: str | None) -> RunFailed:
-    return RunFailed(
-        f"the run in {directory} does not answer: {why}; "
-        f"`trinity why --job-dir {directory}` shows why"
-    )
+def _state_of(
+    at: Deployment, name: str, hint: str = "`trinity why` shows why", *, one: bool = False
+) -> tuple[RunReport, Populations]:
+    """Raises: RunFailed if a service does not answer."""
+    try:
+        with translate_rpc_errors():
+            state, populations = asyncio.run(_ask(at, one=one))
+    except RpcError as error:
+        raise RunFailed(f"{name} does not answer: {error}; {hint}") from error
+    if state.unanswered:
+        raise RunFailed(f"{name} does not answer: {state.unanswered}; {hint}")
+    return state, populations
 
 
-async def _ask(at: ServiceAddresses) -> tuple[RunReport, Populations]:
+def _show_stopped(directory: Path, as_json: bool) -> None:
+    if as_json:
+        report = stopped_report(directory, *stopped_experiment(directory))
+        print(report.model_dump_json(indent=1))
+        return
+    for line in stopped_run_lines(directory):
+        print(line)
+
+
+async def _ask(at: Deployment, *, one: bool) -> tuple[RunReport, Populations]:
+    """Asks both services, about the experiment that is meant if there may be others."""
+    meant = await at.find() if one else None
     async with (
         open_channel(at.synchronizer, at.security) as to_synchronizer,
         open_channel(at.buffer, at.security) as to_buffer,
     ):
-        state = await ask_state(to_synchronizer, to_buffer)
+        state = await ask_state(
+            to_synchronizer,
+            to_buffer,
+            experiment_id=meant.id if meant else "",
+            tenant=meant.tenant if meant else "",
+        )
         queries: query_pb2_grpc.QueryServiceStub = query_pb2_grpc.QueryServiceStub(to_buffer)
         populations = [await _population(queries, stage) for stage in state.work or ()]
     return label_stages(state), populations

@@ -18,7 +18,7 @@ from trinity.data.chat_template import TEMPLATE_EXTENSIONS
 from trinity.errors import UserError
 
 CHARACTERS_PER_TOKEN = 3
-NO_TOKENIZERS = "`pip install tokenizers` to have them counted"
+NO_TOKENIZERS = "`trinity setup studio` to have them counted"
 TEMPLATE_TOKENS = 32
 """Tokens that a chat template adds where it cannot be rendered here."""
 

@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -13,6 +12,7 @@ import typer
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.cli.overrides import refuse_ignored
+from trinity.cli.places import at_a_run
 from trinity.data.samples import held_samples, sample_row, samples
 from trinity.errors import UserError
 from trinity.inspect.conditions import HELP, parse_conditions
@@ -26,7 +26,7 @@ from trinity.inspect.tables import (
     sample_details,
     sample_table,
 )
-from trinity.run.runs import ConfigOption, JobDirOption, find_job_dir
+from trinity.run.places import RunLocation
 from trinity.runtime.rpc.limits import CALL_SECONDS
 
 DEFAULT_LIMIT = 20
@@ -58,10 +58,11 @@ class ShownOrder:
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON lines, contents included.")]
 
 
+@at_a_run(has_words=True)
 def view(
     words: WordsArgument = None,
-    config: ConfigOption = None,
-    job_dir: JobDirOption = None,
+    *,
+    place: RunLocation,
     stage: StageOption = None,
     limit: Annotated[
         int | None,
@@ -95,19 +96,18 @@ def view(
         if asked:
             raise UserError("--population looks at all samples: it takes no conditions")
         refuse_ignored("--population", {**of_many, "--json": as_json})
-        asyncio.run(_show_population(find_job_dir(config, job_dir), stage))
+        asyncio.run(_show_population(place, stage))
         return
     if len(asked) == 1 and "=" not in asked[0]:
         require_sample_id(asked[0])
         refuse_ignored("the id of a sample", of_many)
-        asyncio.run(_show_one(find_job_dir(config, job_dir), stage, asked[0], as_json))
+        asyncio.run(_show_one(place, stage, asked[0], as_json))
         return
     if lowest and sort is None:
         raise UserError("--lowest says where --sort begins: add `--sort reward`")
     order = ShownOrder(latest_first=not oldest, sort=sort, lowest_first=lowest)
     wanted, most = parse_conditions(asked), DEFAULT_LIMIT if limit is None else limit
-    directory = find_job_dir(config, job_dir)
-    asyncio.run(_show_many(directory, stage, wanted, most, order, as_json))
+    asyncio.run(_show_many(place, stage, wanted, most, order, as_json))
 
 
 def require_sample_id(word: str) -> None:
@@ -119,8 +119,8 @@ def require_sample_id(word: str) -> None:
         )
 
 
-async def _show_population(directory: Path, stage: str | None) -> None:
-    async with open_stored_experiment(directory) as stored:
+async def _show_population(place: RunLocation, stage: str | None) -> None:
+    async with open_stored_experiment(place) as stored:
         key = stored.key(stage)
         found: query_pb2.GetPopulationResponse = await stored.queries.GetPopulation(
             query_pb2.GetPopulationRequest(key=key), timeout=CALL_SECONDS
@@ -133,8 +133,8 @@ async def _show_population(directory: Path, stage: str | None) -> None:
     out.print(population_table(found))
 
 
-async def _show_one(directory: Path, stage: str | None, sample: str, as_json: bool) -> None:
-    async with open_stored_experiment(directory) as stored:
+async def _show_one(place: RunLocation, stage: str | None, sample: str, as_json: bool) -> None:
+    async with open_stored_experiment(place) as stored:
         answer: query_pb2.GetExperienceResponse = await stored.queries.GetExperience(
             query_pb2.GetExperienceRequest(key=stored.key(stage), experience_id=sample),
             timeout=CALL_SECONDS,
@@ -177,14 +177,14 @@ async def _sorted(
 
 
 async def _show_many(
-    directory: Path,
+    place: RunLocation,
     stage: str | None,
     wanted: query_pb2.ExperienceFilter,
     limit: int,
     order: ShownOrder,
     as_json: bool,
 ) -> None:
-    async with open_stored_experiment(directory) as stored:
+    async with open_stored_experiment(place) as stored:
         if order.sort is None:
             found = samples(
                 stored.queries,

@@ -80,7 +80,7 @@ def _count(file: Path) -> int:
 
 def _require_pyarrow(file: Path) -> None:
     if file.suffix in (".parquet", ".arrow") and importlib.util.find_spec("pyarrow") is None:
-        raise UserError(f"reading {file} needs pyarrow: run `make setup`, or pip install pyarrow")
+        raise UserError(f"reading {file} needs pyarrow: run `trinity setup export`")
 
 
 def _count_arrow(file: Path) -> int:

@@ -29,6 +29,7 @@ from trinity.run.local.infrastructure import ExternalServers, ProcessWithProbe
 from trinity.run.local.run_file import read_running
 from trinity.run.local.services import StackContext, service_processes
 from trinity.run.local.stack import LocalStack
+from trinity.run.places import Deployment, RunLocation
 from trinity.runtime.retry import Retry
 from trinity.runtime.rpc.channel import open_channel
 from trinity.runtime.rpc.errors import answer_of, translate_rpc_errors
@@ -72,18 +73,31 @@ class StoredExperiment:
 
 @contextlib.asynccontextmanager
 async def open_stored_experiment(
-    job_dir: Path, *, to_change: bool = False
+    place: RunLocation, *, to_change: bool = False
 ) -> AsyncIterator[StoredExperiment]:
-    """Opens the job's stored experiment within the block.
+    """Opens a run's stored experiment within the block.
 
-    Raises: UserError when there is no job; RpcError, in the block too, when a query fails.
+    Raises: UserError when there is no run; RpcError, in the block too, when a query fails.
     """
-    tenant, label = identity_of(job_dir)
-    async with running_services(job_dir, to_change=to_change) as addresses:
+    if isinstance(place, Deployment):
+        async with _of_deployment(place) as stored:
+            yield stored
+        return
+    tenant, label = identity_of(place)
+    async with running_services(place, to_change=to_change) as addresses:
         with translate_rpc_errors():
             experiment_id = await find_experiment(addresses, tenant, label)
             async with open_channel(addresses.buffer, addresses.security) as channel:
                 yield await _stored(QueryServiceStub(channel), label, experiment_id)
+
+
+@contextlib.asynccontextmanager
+async def _of_deployment(place: Deployment) -> AsyncIterator[StoredExperiment]:
+    if (found := await place.find()) is None:
+        raise UserError(f"the synchronizer at {place.synchronizer} has no experiment")
+    with translate_rpc_errors():
+        async with open_channel(place.buffer, place.security) as channel:
+            yield await _stored(QueryServiceStub(channel), found.label, found.id, found.tenant)
 
 
 def identity_of(job_dir: Path) -> tuple[str, str]:
@@ -163,8 +177,10 @@ async def find_experiment(addresses: ServiceAddresses, tenant: str, label: str) 
     return experiment.id
 
 
-async def _stored(queries: QueryServiceStub, label: str, experiment_id: str) -> StoredExperiment:
-    answer = await retry_until_ready(partial(list_stages, queries, experiment_id))
+async def _stored(
+    queries: QueryServiceStub, label: str, experiment_id: str, tenant: str = ""
+) -> StoredExperiment:
+    answer = await retry_until_ready(partial(list_stages, queries, experiment_id, tenant))
     if not answer.stages:
         raise RunFailed(f"{label} has stored nothing yet")
     return StoredExperiment(queries=queries, label=label, stages=tuple(answer.stages))

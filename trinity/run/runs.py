@@ -193,16 +193,15 @@ def place_of(
     return (None, word) if word.is_dir() else (word, None)
 
 
-def find_run(config: Path | None, job_dir: Path | None) -> tuple[Path, RunningStack]:
-    """Returns the directory of the run, and its running stack.
+def active_stack(directory: Path) -> RunningStack:
+    """Returns the stack that runs there.
 
     Raises: UserError if no run is active there.
     """
-    directory = find_job_dir(config, job_dir)
     running = _running(directory)
     if running is None:
         raise UserError(f"no run is going on in {directory}{_why_not(directory)}")
-    return directory, running
+    return running
 
 
 def running_stack(directory: Path) -> RunningStack | None:

@@ -13,9 +13,12 @@ TYPE_CHECKING = False  # `typing` is a file that could be hidden; type checkers 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-OLDEST, NEWEST = (3, 11), (3, 12)
+OLDEST, NEWEST = (3, 11), (3, 13)
+NEWEST_FOR_MODELS = (3, 12)
 SYSTEM = "linux"
 OWN_PACKAGES = ("services", "trinity")
+OTHERS = ("services-", "trinity-", "trinity_rft-")
+"""Distributions that have these packages too."""
 _OWN_FOLDER = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__))
 
@@ -25,21 +28,27 @@ def check_interpreter(
 ) -> None:
     """Checks Python, the operating system and import paths.
 
-    Raises: UserError for another Python or system, and when child processes would import the
-    packages of another checkout.
+    Raises: UserError for another Python or system, for another distribution with packages of the
+    same name, and when child processes would import the packages of another checkout.
     """
     if system != SYSTEM:
         raise UserError(f"this runs on Linux, and here is {system}: use a Linux machine")
-    if not OLDEST <= version <= NEWEST:
-        found, oldest, newest = map(_dotted, (version, OLDEST, NEWEST))
-        raise UserError(
-            f"this runs on Python {oldest} to {newest}, and {sys.executable} is Python {found}: "
-            f"make the environment again with one of those (make setup PYTHON=python{newest})"
-        )
+    _check_version(version, NEWEST, "this runs")
+    for installed in sorted(os.listdir(_OWN_FOLDER)):
+        if installed.startswith(OTHERS) and installed.endswith(".dist-info"):
+            raise UserError(
+                f"{installed.rpartition('.')[0]} and this project have packages of the same name "
+                f"in {_OWN_FOLDER}: install each in a separate environment"
+            )
     given = os.environ.get("PYTHONPATH")
     for folder in given.split(os.pathsep) if given else ():
         if hidden := _foreign_package(folder):
             raise UserError(hidden)
+
+
+def check_interpreter_for_models(version: tuple[int, int] = sys.version_info[:2]) -> None:
+    """Raises: UserError for a Python for which torch, vLLM and verl are not locked."""
+    _check_version(version, NEWEST_FOR_MODELS, "models run")
 
 
 def hiding_files(path: "Sequence[str]" = sys.path) -> "Iterator[str]":
@@ -59,6 +68,15 @@ def hiding_files(path: "Sequence[str]" = sys.path) -> "Iterator[str]":
             hidden = PathFinder.find_spec(name, later)
             if hidden is not None and hidden.origin is not None:
                 yield _sentence(os.path.join(folder, name), name, hidden.origin)
+
+
+def _check_version(version: tuple[int, int], newest: tuple[int, int], what: str) -> None:
+    if not OLDEST <= version <= newest:
+        found, first, last = map(_dotted, (version, OLDEST, newest))
+        raise UserError(
+            f"{what} on Python {first} to {last}, and {sys.executable} is Python {found}: "
+            f"make an environment with one of those (python{_dotted(NEWEST_FOR_MODELS)} -m venv)"
+        )
 
 
 def _dotted(version: tuple[int, int]) -> str:

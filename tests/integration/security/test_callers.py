@@ -6,8 +6,9 @@ from pathlib import Path
 
 import grpc
 import pytest
+from grpc_reflection.v1alpha import reflection_pb2
 
-from tests.integration.security.secured import Refusal, Secured
+from tests.integration.security.secured import Refusal, Secured, answer_of, bearer
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.client.async_tasksets import AsyncTasksets
@@ -17,7 +18,12 @@ from trinity.run.diagnosis.gather import gather
 from trinity.run.diagnosis.snapshot import ProbeState
 from trinity.run.local.addresses import SERVICES
 from trinity.run.local.run_file import read_running
-from trinity.runtime.security.authorization import SCOPES_OF_METHODS, WHOLE_PROCESS_METHODS, Scope
+from trinity.runtime.security.authorization import (
+    REFLECTION_SERVICES,
+    SCOPES_OF_METHODS,
+    WHOLE_PROCESS_METHODS,
+    Scope,
+)
 from trinity.runtime.security.certificates import CredentialIssuer, CredentialRole
 from trinity.runtime.security.credentials import AUTHORITY, TOKEN, Credentials
 
@@ -93,6 +99,22 @@ async def test_health_needs_a_certificate_and_no_token(secured: Secured, service
     async with secured.channel(address, secured.certificate()) as channel:
         call = channel.unary_unary("/grpc.health.v1.Health/Check")
         assert await call(b"", timeout=10)
+
+
+@pytest.mark.parametrize("service", REFLECTION_SERVICES)
+async def test_contracts_are_told_to_whoever_may_read(secured: Secured, service: str) -> None:
+    asked = reflection_pb2.ServerReflectionRequest(list_services="*").SerializeToString()
+    trainers = secured.token(scopes={Scope.TRAINER})
+    address = secured.address_of(ONE_OF_EACH["buffer"])
+    async with secured.channel(address, secured.certificate()) as channel:
+        for token, code in (
+            (secured.token(scopes={Scope.READ}), CODES.OK),
+            (trainers, CODES.PERMISSION_DENIED),
+            (None, CODES.UNAUTHENTICATED),
+        ):
+            method = f"{service}/ServerReflectionInfo"
+            answer = await answer_of(channel, method, asked, bearer(token))
+            assert code_of(answer) is code
 
 
 @pytest.mark.parametrize("method", sorted(SCOPES_OF_METHODS))

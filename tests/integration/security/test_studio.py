@@ -11,6 +11,7 @@ from trinity.errors import TrinityError, UserError
 from trinity.run.diagnosis.diagnose import diagnose
 from trinity.run.diagnosis.remote import gather_by_address, gather_from_services
 from trinity.run.diagnosis.snapshot import SystemSnapshot
+from trinity.run.places import Deployment
 from trinity.runtime.security.authorization import EVERY_TENANT, Scope
 from trinity.runtime.security.credentials import Credentials
 from trinity.studio.connection import Phase, System, stages_of
@@ -119,7 +120,9 @@ async def test_the_command_line_finds_the_experiment_there_itself(secured: Secur
     def ask(token: str) -> Awaitable[SystemSnapshot]:
         system = system_of(secured, token)
         return gather_from_services(
-            synchronizer=system.synchronizer, buffer=system.buffer, security=system.security
+            Deployment(
+                synchronizer=system.synchronizer, buffer=system.buffer, security=system.security
+            )
         )
 
     mine = diagnose(await ask(secured.token(scopes=[Scope.READ])))

@@ -14,13 +14,13 @@ from typing import Any
 import yaml
 
 from tests.support.infra_fixtures import running
-from trinity.run.deploy.deployment import manifests
 from trinity.run.deploy.secret_folder import ServerAddresses, write_secrets
 from trinity.run.local import binaries
 from trinity.run.local.addresses import free_port
 from trinity.run.local.postgres import PostgresServer
 from trinity.run.local.process_spec import ProcessSpec
 from trinity.runtime.security.secret_files import SecretFiles
+from trinity.runtime.shipped import shipped
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 JOB_SECONDS = 600.0
@@ -146,7 +146,7 @@ def by_hand(
     postgres_port, nats_port = free_port(), free_port()
     places = ServerAddresses(postgres=f"127.0.0.1:{postgres_port}", nats=f"127.0.0.1:{nats_port}")
     write_secrets(folder / "secrets", places)
-    compose = yaml.safe_load((manifests() / "compose.yaml").read_text())
+    compose = yaml.safe_load((shipped("deploy") / "compose.yaml").read_text())
     ports = {port: free_port() for port in OWN_PORTS}
     with ExitStack() as stack:
         stack.enter_context(running(_postgres(folder, postgres_port)))
@@ -176,7 +176,7 @@ def _nats(folder: Path, port: int) -> ProcessSpec:
     """deploy/nats/nats.conf with this test's port and folder."""
     place = folder / "nats"
     (place / "users").mkdir(parents=True)
-    text = (manifests() / "nats" / "nats.conf").read_text()
+    text = (shipped("deploy") / "nats" / "nats.conf").read_text()
     for old, new in (
         ("port: 4222", f"host: 127.0.0.1\nport: {port}"),
         ("127.0.0.1:8222", f"127.0.0.1:{free_port()}"),

@@ -179,7 +179,7 @@ def test_lengths_that_are_guessed_are_said_to_be(
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     [absent] = [found for found in look_into(given)[1] if found.startswith("prompts of")]
-    assert absent.endswith("3 characters a token: `pip install tokenizers` to have them counted")
+    assert absent.endswith("3 characters a token: `trinity setup studio` to have them counted")
     monkeypatch.setattr("trinity.cli.token_lengths.token_counter", lambda _: len)
     monkeypatch.setattr("trinity.cli.config_init.token_counter", lambda _: len)
     [counted] = [found for found in look_into(given)[1] if found.startswith("prompts of")]

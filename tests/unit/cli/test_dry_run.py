@@ -118,7 +118,7 @@ def test_what_is_not_installed_is_one_sentence_with_what_to_install(
     monkeypatch.setattr(packages, "_is_here", lambda name: name != only and here(name))
     [line] = [line for line in said(capsys, GRPO) if "extra `" in line]
     assert f"needs {only} (extra `{extra}`)" in line
-    assert f"pip install -e '.[{extra}]'" in line
+    assert f"run `trinity setup {'cpu' if extra in ('explorer', 'trainer') else extra}`" in line
     checked = check_on_machine(ROOT / "examples/gsm8k/gsm8k.yaml", {})
     assert not checked.errors
     assert [text for text in checked.advice if "extra `" in text] == [line.partition(": ")[2]]

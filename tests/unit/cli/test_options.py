@@ -28,11 +28,11 @@ def rewards(samples: Samples) -> Advantages:
     return Advantages(samples.rewards)
 """
 IGNORED = {
-    "view --population --sort reward": "--sort has no effect beside --population",
-    "view --population --json --limit 3": "--limit and --json have no effect beside --population",
-    "view --population --oldest": "--oldest has no effect",
-    "view 2df7bea2 --sort reward --lowest": "--sort and --lowest have no effect beside the id",
-    "view --lowest": "add `--sort reward`",
+    "view --population --sort reward --job-dir .": "--sort has no effect beside --population",
+    "view --population --json --limit 3 --job-dir .": "--limit and --json have no effect",
+    "view --population --oldest --job-dir .": "--oldest has no effect",
+    "view 2df7bea2 --sort reward --lowest --job-dir .": "--sort and --lowest have no effect",
+    "view --lowest --job-dir .": "add `--sort reward`",
     "debug FILE --module viewer --output-dir o": "--output-dir has no effect beside --module view",
     "debug FILE --module viewer --stage s": "--stage has no effect beside --module viewer",
     "debug FILE --module inference_model --first-row 0": "--first-row has no effect",

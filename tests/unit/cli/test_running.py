@@ -9,12 +9,12 @@ from tests.unit.progress.builders import empty_view
 from trinity.errors import UserError
 from trinity.run.local.reaper import JobLock
 from trinity.run.progress.summary import summarize, write_summary
-from trinity.run.runs import find_job_dir, find_run, running_stack
+from trinity.run.runs import active_stack, find_job_dir, running_stack
 
 
 def asked(job_dir: Path) -> str:
     with pytest.raises(UserError) as refused:
-        find_run(None, job_dir)
+        active_stack(job_dir)
     return str(refused.value)
 
 
@@ -116,5 +116,5 @@ def test_a_run_that_begins_is_the_one_that_is_meant(
     (tmp_path / "sums/first").mkdir(parents=True)
     lock = JobLock.acquire(tmp_path / "sums/first")
     with pytest.raises(UserError, match="starts or stops one; ask again"):
-        find_run(None, None)
+        active_stack(find_job_dir(None, None))
     lock.release()

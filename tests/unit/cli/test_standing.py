@@ -8,6 +8,7 @@ import pytest
 from tests.unit.progress.builders import changed, empty_view, trained
 from tests.unit.source_names import ROOT
 from trinity.api.v1 import synchronizer_pb2
+from trinity.cli.ls import ls
 from trinity.cli.reports import REPORTS, StatusReport, schema_text, why_report
 from trinity.cli.status import status
 from trinity.errors import UserError
@@ -151,3 +152,20 @@ def test_why_is_told_as_json() -> None:
 def test_the_schemas_in_the_docs_are_those_of_the_code(name: str) -> None:
     written = (ROOT / f"docs/schemas/{name}.json").read_text(encoding="utf-8")
     assert written == schema_text(REPORTS[name]), "run python -m trinity.cli.reports docs/schemas"
+
+
+def test_ls_lists_runs_with_their_states(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    for name in ("first", "second"):
+        (tmp_path / "sums" / name).mkdir(parents=True)
+        stopped_run(tmp_path / "sums" / name)
+    leave(tmp_path / "sums" / "second", "failed", "the disk is full")
+    ls(tmp_path)
+    rows = capsys.readouterr().out.splitlines()
+    [first] = [row for row in rows if "first" in row]
+    [second] = [row for row in rows if "second" in row]
+    assert "stopped" in first and "failed" in second
+    with pytest.raises(UserError, match="no run was started below"):
+        ls(tmp_path / "elsewhere")

@@ -1,6 +1,5 @@
 """`trinity why` asks services by address: which experiment is meant, and what is refused."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -13,9 +12,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.cli.why import why
 from trinity.errors import UserError
+from trinity.run import contexts
 from trinity.run.diagnosis.diagnose import diagnose
 from trinity.run.diagnosis.remote import gather_from_services
 from trinity.run.local.addresses import free_port
+from trinity.run.places import Deployment
 from trinity.runtime.security.credentials import PLAINTEXT, VARIABLE
 
 RUNNING = synchronizer_pb2.EXPERIMENT_STATE_RUNNING
@@ -86,7 +87,7 @@ async def served(synchronizer: Synchronizer) -> AsyncIterator[tuple[str, Buffer]
 async def verdict(synchronizer: Synchronizer, named: str = "") -> tuple[str, list[tuple[str, str]]]:
     async with served(synchronizer) as (address, buffer):
         found = await gather_from_services(
-            synchronizer=address, buffer=address, security=PLAINTEXT, experiment=named
+            Deployment(synchronizer=address, buffer=address, security=PLAINTEXT, experiment=named)
         )
     return diagnose(found).text, buffer.asked
 
@@ -124,8 +125,9 @@ async def test_an_unknown_one_and_a_refused_token_are_mistakes_of_the_caller() -
 
 
 @pytest.fixture
-def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv(contexts.VARIABLE, str(tmp_path / "contexts.json"))
     return iter((None,))
 
 
@@ -144,12 +146,12 @@ def test_what_is_missing_or_too_much_is_named() -> None:
     with pytest.raises(UserError, match="--synchronizer is missing"):
         why(buffer="127.0.0.1:1")
     with pytest.raises(UserError, match="--buffer is missing"):
+        why(synchronizer="127.0.0.1:1")
+    with pytest.raises(UserError, match="--experiment needs the addresses of a deployment"):
         why(experiment="m/a")
     with pytest.raises(UserError, match=r"run\.yaml names a run of this machine"):
         why(Path("run.yaml"), buffer="127.0.0.1:1", synchronizer="127.0.0.1:2")
     with pytest.raises(UserError, match="refusing to speak to far:2 without TLS and a token"):
         why(buffer="far:1", synchronizer="far:2")
     with pytest.raises(UserError, match="nowhere"):
-        asyncio.run(
-            gather_from_services(synchronizer="nowhere", buffer="127.0.0.1:1", security=PLAINTEXT)
-        )
+        why(buffer="127.0.0.1:1", synchronizer="nowhere")

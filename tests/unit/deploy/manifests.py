@@ -9,12 +9,13 @@ import yaml
 
 from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
-from trinity.run.deploy.deployment import ContainerImages, ExperimentDeployment, manifests
+from trinity.run.deploy.deployment import ContainerImages, ExperimentDeployment
 from trinity.run.deploy.kubernetes import Overlay
 from trinity.run.deploy.render import ManifestRenderer, Target
+from trinity.runtime.shipped import shipped
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-SHIPPED = manifests()
+SHIPPED = shipped("deploy")
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 
 

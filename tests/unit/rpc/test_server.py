@@ -9,7 +9,12 @@ from dataclasses import dataclass
 
 import grpc
 import pytest
+from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
 
 from trinity.api.v1 import trainer_pb2, trainer_pb2_grpc
 from trinity.errors import (
@@ -207,3 +212,25 @@ async def test_a_watch_hears_the_end_and_does_not_hold_it_up() -> None:
         await watching
         await channel.close()
     assert heard == [SERVING, NOT_SERVING]
+
+
+async def test_a_client_without_contracts_learns_them(setup: Setup) -> None:
+    """By gRPC's own client of v1alpha, and by the same messages under the name of v1."""
+
+    def learned() -> set[str]:
+        with grpc.insecure_channel(setup.server.address) as channel:
+            database = ProtoReflectionDescriptorDatabase(channel)
+            pool = DescriptorPool(database)
+            assert NAME in database.get_services()
+            return set(pool.FindServiceByName(NAME).methods_by_name)
+
+    assert "GetTrainerStatus" in await asyncio.to_thread(learned)
+    method = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+    call = setup.channel.stream_stream(
+        method,
+        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+    )
+    asked = reflection_pb2.ServerReflectionRequest(list_services="*")
+    async for answer in call(iter([asked]), timeout=10):
+        assert NAME in [service.name for service in answer.list_services_response.service]

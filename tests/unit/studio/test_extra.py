@@ -21,7 +21,7 @@ def test_without_the_packages_it_says_what_to_install(monkeypatch: pytest.Monkey
     with pytest.raises(UserError) as caught:
         command.studio([], port=0)
     assert str(caught.value).startswith("Studio needs streamlit, which this environment")
-    assert "have: run `pip install -e '.[studio]'` in the checkout" in str(caught.value)
+    assert "have: run `trinity setup studio`" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import sysconfig
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 from trinity.config.plan.stage_plan import ExperimentPlan
@@ -22,12 +23,16 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "telemetry": ("opentelemetry.sdk", "opentelemetry.exporter"),
 }
 """The modules, or with a hyphen the programs, that each extra of `pyproject.toml` brings."""
+STACKS = ("cpu", "gpu")
+"""What `trinity setup` installs as a whole: no index has both builds of torch and vLLM."""
 SERVERS = ("TRINITY_NATS_URL", "TRINITY_POSTGRES_DSN")
 
 
 def install_command(extra: str) -> str:
-    """Returns what brings an extra; the package is on no index."""
-    return f"run `pip install -e '.[{extra}]'` in the checkout (`make setup` has it)"
+    """Returns what brings an extra; explorers and trainers need a whole stack."""
+    if extra in ("explorer", "trainer"):
+        return "run `trinity setup cpu`, or `trinity setup gpu` on a machine with GPUs"
+    return f"run `trinity setup {extra}`"
 
 
 def not_installed(error: ModuleNotFoundError) -> str | None:
@@ -39,15 +44,27 @@ def not_installed(error: ModuleNotFoundError) -> str | None:
     return None
 
 
+def lacks_stack() -> bool:
+    """Returns true if a package that every run needs is not installed here."""
+    extras = ("database", "buffer", "embedded", "explorer", "trainer")
+    return not all(map(_is_here, ("vllm", *(name for extra in extras for name in EXTRAS[extra]))))
+
+
 def missing_packages(plan: ExperimentPlan) -> Iterator[str]:
-    """Yields a sentence for each extra of which something lacks that `trinity run` starts."""
-    for extra in _needed(plan):
-        lacking = [name for name in EXTRAS[extra] if not _is_here(name)]
-        if lacking:
-            yield (
-                f"this run needs {', '.join(lacking)} (extra `{extra}`), not installed here: "
-                f"{install_command(extra)}"
-            )
+    """Yields a sentence for each extra of which something lacks that `trinity run` starts.
+
+    Where a whole stack lacks, that is the only sentence: its installation brings the rest.
+    """
+    lacking = {extra: [n for n in EXTRAS[extra] if not _is_here(n)] for extra in _needed(plan)}
+    lacking = {extra: names for extra, names in lacking.items() if names}
+    stack = [extra for extra in lacking if extra in ("explorer", "trainer")]
+    if stack and len(lacking) > 1:
+        lacking = {stack[0]: list(dict.fromkeys(chain.from_iterable(lacking.values())))}
+    for extra, names in lacking.items():
+        of = f" (extra `{extra}`)" if set(names) <= set(EXTRAS[extra]) else ""
+        yield (
+            f"this run needs {', '.join(names)}{of}, not installed here: {install_command(extra)}"
+        )
 
 
 def _needed(plan: ExperimentPlan) -> Iterator[str]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from string import Template
 from typing import Literal
 
-import trinity
 from trinity.config.data_files import SUFFIXES
 from trinity.config.plan.experience_sink import experience_sink, task_backup
 from trinity.config.plan.parts import ExternalAccess, ResolvedExperienceBuffer, ResolvedTaskset
@@ -18,6 +17,7 @@ from trinity.config.plan.task_storage import DATABASES
 from trinity.config.schema.base import redact_secrets
 from trinity.errors import UserError
 from trinity.run.launch.modes import server_urls
+from trinity.runtime.shipped import shipped
 
 Variant = Literal["cpu", "gpu"]
 SQLITE = "sqlite:///"
@@ -394,18 +394,7 @@ def _secret_in(value: object, key: str = "") -> str:
     return key if redact_secrets(key, value) != value else ""
 
 
-def manifests() -> Path:
-    """Returns the folder of the manifests that come with the project.
-
-    Raises: UserError where only the package is installed.
-    """
-    folder = Path(trinity.__file__).parents[1] / "deploy"
-    if not (folder / "compose.yaml").is_file():
-        raise UserError(f"there are no manifests in {folder}: render in a checkout of the project")
-    return folder
-
-
 def template(file: str, /, **values: str | int) -> str:
     """Returns a manifest of `deploy/templates` with its `$names` replaced by values."""
-    text = (manifests() / "templates" / f"{file}.yaml").read_text(encoding="utf-8")
+    text = (shipped("deploy") / "templates" / f"{file}.yaml").read_text(encoding="utf-8")
     return Template(text).substitute(values)

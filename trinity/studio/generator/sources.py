@@ -13,15 +13,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-import trinity
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.schema.experiment import SINGLE_STAGE
 from trinity.errors import UserError
 from trinity.run.launch.resume import PLAN_FILE
 from trinity.runtime.logs import HIDDEN
+from trinity.runtime.shipped import shipped
 from trinity.studio.generator.document import Tree, read_document
 
-EXAMPLES = Path(trinity.__file__).parents[1] / "examples"
+EXAMPLES = shipped("examples")
 COPY_SUFFIX = "-copy"
 EXAMPLE_REMARK = (
     "Its paths begin in the root of the repository, and its README says how its data is made."
