@@ -166,7 +166,7 @@ docs:  ## Write the tables of the documentation from the code
 	$(BIN)/python -m trinity.verl.document docs/align-with-verl.md
 	$(BIN)/python -m trinity.runtime.security.document docs/security.md
 	$(BIN)/python -m trinity.rft.document docs/workflows.md
-	$(BIN)/python -m trinity.cli.reports docs/schemas
+	$(BIN)/python -m trinity.run.reports docs/schemas
 
 docs-drift:
 	$(BIN)/python -m trinity.algorithm.document docs/algorithms.md --check

@@ -7,6 +7,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
+    from trinity.run.handle import AsyncRun as AsyncRun
+    from trinity.run.handle import Run as Run
+
 __version__ = "0.1.0"
 
 ROOTS_OF_TRINITY_RFT = (
@@ -31,3 +34,12 @@ class _FirstImport:
 
 
 sys.meta_path.insert(0, _FirstImport)
+
+
+def __getattr__(name: str) -> object:
+    """Imports `Run` and `AsyncRun` when they are first used: this stays light without them."""
+    if name not in ("AsyncRun", "Run"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module("trinity.run.handle"), name)

@@ -74,10 +74,11 @@ PLACES: dict[str, dict[str, str]] = {
     "file that is made": {
         "trinity/cli/config_from_verl.py": "_write_text",
         "trinity/cli/config_init.py": "write_draft",
-        "trinity/cli/export.py": "write_dataset write_parquet",
         "trinity/cli/first_steps.py": "write_example",
+        "trinity/run/exports.py": "write_dataset write_parquet",
         "trinity/runtime/owned_places.py": "move_to_new working_folder write_new_file",
-        "trinity/studio/generator/start.py": "save start_run",
+        "trinity/run/launch/start.py": "start_run",
+        "trinity/studio/generator/start.py": "save",
         "services/explorer/debug/workflow.py": "_output",
     },
     "folder that is made": {
@@ -126,7 +127,7 @@ PLACES: dict[str, dict[str, str]] = {
         "services/buffer/tasksets/allowed_files.py": "FoundPlace.open",
     },
     "developer's tools": {
-        "trinity/cli/reports.py": "main",
+        "trinity/run/reports.py": "main",
         "trinity/runtime/doc_tables.py": "write_page",
     },
 }
@@ -261,6 +262,8 @@ LOOPS: dict[str, dict[str, str]] = {
             "GracefulShutdown.guard GracefulShutdown.unless_pressed_again LocalRun._beside.keep "
             "LocalRun._first_completed PhaseTimer.save_periodically"
         ),
+        "trinity/client/background_loop.py": "BackgroundLoop.__init__ BackgroundLoop.start",
+        "trinity/run/handle.py": "AsyncRun.follow",
         "trinity/run/local/infrastructure.py": "Infrastructure.start_embedded",
         "trinity/run/local/postgres.py": (
             "PostgresServer._connect_when_up PostgresServer.wait_ready"
@@ -275,9 +278,7 @@ LOOPS: dict[str, dict[str, str]] = {
             "MonitorFeed.feed_forever"
         ),
         "trinity/studio/connection.py": "RunConnection._with_stopped _beside",
-        "trinity/studio/context.py": (
-            "BackgroundLoop.__init__ BackgroundLoop.start ViewedRun.follow ViewedRun.watch_members"
-        ),
+        "trinity/studio/context.py": "ViewedRun.follow ViewedRun.watch_members",
         "trinity/studio/server.py": "serve",
     },
 }

@@ -10,9 +10,9 @@ from trinity.api.v1 import query_pb2
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.cli.places import at_a_run
 from trinity.cli.view import StageOption
-from trinity.inspect.conditions import HELP, parse_conditions
-from trinity.inspect.open import open_stored_experiment
+from trinity.run.conditions import HELP, parse_conditions
 from trinity.run.places import RunLocation
+from trinity.run.stored import open_stored_experiment
 
 SECONDS = 3600.0
 AnswerT = TypeVar("AnswerT")

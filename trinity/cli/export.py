@@ -1,158 +1,17 @@
 """`trinity export`: stored samples as a Parquet file or a `datasets` directory."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import typer
 
-from trinity.api.v1 import query_pb2
 from trinity.cli.places import at_a_run
-from trinity.config.checks.packages import install_command
-from trinity.data.samples import sample_row, samples
-from trinity.errors import UserError
-from trinity.inspect.conditions import HELP, parse_conditions
-from trinity.inspect.open import StoredExperiment, open_stored_experiment
+from trinity.run.conditions import HELP
+from trinity.run.exports import Form, export_samples
 from trinity.run.places import RunLocation
 from trinity.run.runs import read_outline
-from trinity.runtime.owned_places import move_to_new, working_folder
-from trinity.types import JsonObject
 from trinity.weights.stored import model_lines
-
-ROWS_A_GROUP = 1024
-BYTES_A_GROUP = 32 * 1024 * 1024
-"""Uncompressed bytes in memory at once."""
-AS_JSON = ("metrics", "reward_parts", "info", "arrays")
-"""Columns with a workflow's own structure: each a JSON object."""
-Writer = Callable[[Path, AsyncIterator[JsonObject]], Any]
-
-
-def load_pyarrow() -> Any:
-    """Imports pyarrow.
-
-    Raises: UserError when it is not installed.
-    """
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise UserError(
-            f"an export needs pyarrow, which cannot be imported ({error}): "
-            f"{install_command('export')}"
-        ) from error
-    return pyarrow
-
-
-def schema(pa: Any) -> Any:
-    """Returns the columns, in order."""
-    text, whole, real = pa.string(), pa.int64(), pa.float64()
-    sequence = [
-        ("prompt", text),
-        ("response", text),
-        ("prompt_length", whole),
-        ("tokens", pa.list_(pa.int32())),
-        ("action_mask", pa.list_(pa.bool_())),
-        ("rollout_logprobs", pa.list_(pa.float32())),
-    ]
-    span = pa.struct([(name, whole) for name in ("start", "end", "version", "incarnation")])
-    sampling = pa.struct(
-        [
-            ("temperature", real),
-            ("top_p", real),
-            ("top_k", whole),
-            ("max_tokens", whole),
-            ("seed", whole),
-            ("min_p", real),
-            ("repetition_penalty", real),
-            ("presence_penalty", real),
-            ("frequency_penalty", real),
-            ("stop", pa.list_(text)),
-            ("logprobs", whole),
-            ("json_schema", text),
-        ]
-    )
-    texts = ("id", "stage", "suffix", "parent_id", "assignment_id", "taskset", "state", "reason")
-    places = ("explore_step", "position", "run", "attempt", "step", "revision", "task_index")
-    counts = ("version_min", "version_max", "num_tokens", "response_length", "train_step", "place")
-    reals = ("reward", "shaped_reward", "advantage", "weight", "mean_ratio", "trained_advantage")
-    return pa.schema(
-        [
-            *((name, text) for name in texts),
-            *((name, whole) for name in (*places, *counts)),
-            *((name, real) for name in reals),
-            ("finish_reason", text),
-            ("created_at", text),
-            *sequence,
-            ("rejected", pa.struct(sequence)),
-            ("version_spans", pa.list_(span)),
-            ("sampling", sampling),
-            *((name, text) for name in AS_JSON),
-            ("trace_id", text),
-        ]
-    )
-
-
-async def write_parquet(path: Path, rows: AsyncIterator[JsonObject]) -> int:
-    """Writes a file atomically; returns the number of samples in it."""
-    pa = load_pyarrow()
-    columns = schema(pa)
-    count = 0
-    with working_folder(path) as work:
-        with pa.parquet.ParquetWriter(work / path.name, columns, compression="zstd") as writer:
-            async for group in _groups(rows):
-                writer.write_table(pa.Table.from_pylist(group, schema=columns))
-                count += len(group)
-        move_to_new(work / path.name, path)
-    return count
-
-
-async def _groups(rows: AsyncIterator[JsonObject]) -> AsyncIterator[list[JsonObject]]:
-    group: list[JsonObject] = []
-    num_bytes = 0
-    async for row in rows:
-        flat = {**row, **{name: json.dumps(row[name]) for name in AS_JSON if name in row}}
-        group.append(flat)
-        num_bytes += _size(flat)
-        if len(group) >= ROWS_A_GROUP or num_bytes >= BYTES_A_GROUP:
-            yield group
-            group, num_bytes = [], 0
-    if group:
-        yield group
-
-
-def _size(row: JsonObject) -> int:
-    """Estimates the bytes that a row takes."""
-    return sum(len(value) * 8 for value in row.values() if isinstance(value, str | list))
-
-
-async def write_dataset(path: Path, rows: AsyncIterator[JsonObject]) -> int:
-    """Writes a directory for `datasets.load_from_disk`; returns the number of its samples."""
-    dataset_class = _load_datasets()
-    with working_folder(path) as work:
-        count = await write_parquet(work / "samples.parquet", rows)
-        dataset = dataset_class.from_parquet(
-            str(work / "samples.parquet"), cache_dir=str(work / "cache")
-        )
-        dataset.save_to_disk(str(work / "dataset"))
-        move_to_new(work / "dataset", path)
-    return count
-
-
-def _load_datasets() -> Any:
-    try:
-        import datasets
-    except ImportError as error:
-        raise UserError(
-            f"this export needs `datasets`, which cannot be imported ({error}): "
-            f"{install_command('export')}, or write a .parquet file"
-        ) from error
-    datasets.disable_progress_bars()
-    return datasets.Dataset
-
-
-WRITERS: dict[str, Writer] = {"parquet": write_parquet, "datasets": write_dataset}
 
 
 @at_a_run(has_words=True)
@@ -167,7 +26,7 @@ def export(
         str | None, typer.Option("--stage", help="The stage; without it all of them.")
     ] = None,
     form: Annotated[
-        Literal["parquet", "datasets"] | None,
+        Form | None,
         typer.Option(
             "--format", help="Default: parquet for a path with that ending, else datasets."
         ),
@@ -177,36 +36,8 @@ def export(
 
     The samples are streamed, so that few are in memory at a time.
     """
-    wanted = parse_conditions(conditions or [])
-    chosen = form or ("parquet" if out.suffix == ".parquet" else "datasets")
-    if out.exists():
-        raise UserError(f"{out} exists: give another path, or remove it")
-    if not out.absolute().parent.is_dir():
-        raise UserError(f"{out.absolute().parent} is not a directory: create it first")
-    load_pyarrow()
-    count = asyncio.run(_write(place, stage, wanted, out.absolute(), chosen))
+    count = asyncio.run(export_samples(place, out, conditions or (), stage=stage, form=form))
     print(f"{count:,} samples in {out}")
     if isinstance(place, Path):
         stages = [planned.name for planned in read_outline(place).stages]
         print(*model_lines(place, stages), sep="\n")
-
-
-async def _write(
-    place: RunLocation, stage: str | None, wanted: query_pb2.ExperienceFilter, out: Path, form: str
-) -> int:
-    async with open_stored_experiment(place) as stored:
-        count: int = await WRITERS[form](out, _rows(stored, stage, wanted))
-        return count
-
-
-async def _rows(
-    stored: StoredExperiment, stage: str | None, wanted: query_pb2.ExperienceFilter
-) -> AsyncIterator[JsonObject]:
-    keys = (
-        [stored.key(stage)]
-        if stage is not None
-        else [stored_stage.key for stored_stage in stored.stages]
-    )
-    for key in keys:
-        async for record in samples(stored.queries, key, wanted, with_content=True):
-            yield sample_row(record)

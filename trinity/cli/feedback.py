@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -13,11 +13,8 @@ from trinity.api.v1 import query_pb2
 from trinity.cli.places import at_a_run
 from trinity.cli.view import StageOption
 from trinity.errors import RunFailed, UserError
-from trinity.inspect.open import open_stored_experiment
+from trinity.run.feedback import give_feedback
 from trinity.run.places import RunLocation
-
-AT_ONCE = 1000
-SECONDS = 120.0
 
 
 @at_a_run(has_words=True)
@@ -43,7 +40,11 @@ def feedback(
     May be repeated: a reward that was given before is not set again. Exit code 1: one is refused.
     """
     rewards = list(_read(file))
-    asyncio.run(_give(place, stage, rewards, reason))
+    done = asyncio.run(give_feedback(place, rewards, stage=stage, reason=reason))
+    print(f"{done.num_set:,} rewards are set, {done.num_known:,} were known")
+    if done.refused:
+        lines = [f"{sample}: {why}" for sample, why in done.refused.items()]
+        raise RunFailed(f"{len(lines):,} rewards are refused\n" + "\n".join(lines))
 
 
 def _read(file: str) -> Iterator[query_pb2.Feedback]:
@@ -64,29 +65,3 @@ def _read(file: str) -> Iterator[query_pb2.Feedback]:
                 raise UserError(
                     f'{file}:{number} is not {{"id": ..., "reward": ...}}: {error}'
                 ) from error
-
-
-async def _give(
-    place: RunLocation, stage: str | None, rewards: list[query_pb2.Feedback], reason: str
-) -> None:
-    num_set = num_known = 0
-    refused: list[query_pb2.RefusedFeedback] = []
-    async with open_stored_experiment(place, to_change=True) as stored:
-        for first in range(0, len(rewards), AT_ONCE):
-            request = query_pb2.GiveFeedbackRequest(
-                key=stored.key(stage), feedback=rewards[first : first + AT_ONCE], reason=reason
-            )
-            answer: query_pb2.GiveFeedbackResponse = await stored.queries.GiveFeedback(
-                request, timeout=SECONDS
-            )
-            num_set += answer.num_set
-            num_known += answer.num_known
-            refused += answer.refused
-    print(f"{num_set:,} rewards are set, {num_known:,} were known")
-    _complain(refused)
-
-
-def _complain(refused: Iterable[query_pb2.RefusedFeedback]) -> None:
-    lines = [f"{feedback.experience_id}: {feedback.reason}" for feedback in refused]
-    if lines:
-        raise RunFailed(f"{len(lines):,} rewards are refused\n" + "\n".join(lines))

@@ -10,9 +10,9 @@ from trinity.api.v1 import query_pb2
 from trinity.cli.places import at_a_run
 from trinity.cli.view import JsonOption, StageOption
 from trinity.data.samples import sample_row, step_rows
-from trinity.inspect.open import open_stored_experiment
 from trinity.inspect.tables import console, step_header, step_table
 from trinity.run.places import RunLocation
+from trinity.run.stored import open_stored_experiment
 from trinity.types import JsonObject
 
 

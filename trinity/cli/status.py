@@ -1,7 +1,6 @@
 """`trinity status`: the state of a run and its waits, from another terminal."""
 
 import asyncio
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -11,19 +10,11 @@ from rich.table import Column, Table
 
 from trinity.api.v1 import buffer_pb2, query_pb2, query_pb2_grpc
 from trinity.cli.places import at_a_run
-from trinity.cli.reports import running_report, stopped_report
-from trinity.errors import RpcError, RunFailed
 from trinity.inspect.tables import population_lines, population_table
-from trinity.run.monitors.factory import MONITOR_FOLDER
-from trinity.run.monitors.feed import MonitorOutage
-from trinity.run.places import Deployment, RunLocation
-from trinity.run.runs import (
-    OneJsonOption,
-    running_stack,
-    stopped_experiment,
-    stopped_run_lines,
-)
-from trinity.run.state import RunReport, WaitReport, WorkReport, ask_state
+from trinity.run.places import RunLocation
+from trinity.run.reports import ask_run, report_of
+from trinity.run.runs import OneJsonOption, services_of, stopped_run_lines
+from trinity.run.state import RunReport, WaitReport, WorkReport
 from trinity.runtime.rpc.channel import open_channel
 from trinity.runtime.rpc.errors import translate_rpc_errors
 from trinity.runtime.rpc.limits import CALL_SECONDS
@@ -38,67 +29,23 @@ def status(*, place: RunLocation, as_json: OneJsonOption = False) -> None:
 
     For a stopped run: how it ended, and its newest checkpoints.
     """
-    if isinstance(place, Deployment):
-        state, populations = _state_of(place, f"the run at {place.synchronizer}", one=True)
-        job_dir, waits = "", list(state.waits)
-    elif (running := running_stack(place)) is None:
-        _show_stopped(place, as_json)
-        return
+    state = asyncio.run(ask_run(place))
+    if as_json:
+        print(report_of(place, state).model_dump_json(indent=1))
+    elif state is None:
+        assert isinstance(place, Path), "only a run here stops with its services"
+        print(*stopped_run_lines(place), sep="\n")
     else:
-        at = Deployment(
-            synchronizer=running.addresses.synchronizer,
-            buffer=running.addresses.buffer,
-            security=running.addresses.security,
-        )
-        state, populations = _state_of(
-            at, f"the run in {place}", f"`trinity why --job-dir {place}` shows why"
-        )
-        job_dir, waits = str(place), [*state.waits, *_monitor_waits(place)]
-    if as_json:
-        print(running_report(job_dir, state, waits).model_dump_json(indent=1))
-        return
-    _show(state, populations, waits)
+        _show(state, asyncio.run(_populations(place, state)))
 
 
-def _state_of(
-    at: Deployment, name: str, hint: str = "`trinity why` shows why", *, one: bool = False
-) -> tuple[RunReport, Populations]:
-    """Raises: RunFailed if a service does not answer."""
-    try:
-        with translate_rpc_errors():
-            state, populations = asyncio.run(_ask(at, one=one))
-    except RpcError as error:
-        raise RunFailed(f"{name} does not answer: {error}; {hint}") from error
-    if state.unanswered:
-        raise RunFailed(f"{name} does not answer: {state.unanswered}; {hint}")
-    return state, populations
-
-
-def _show_stopped(directory: Path, as_json: bool) -> None:
-    if as_json:
-        report = stopped_report(directory, *stopped_experiment(directory))
-        print(report.model_dump_json(indent=1))
-        return
-    for line in stopped_run_lines(directory):
-        print(line)
-
-
-async def _ask(at: Deployment, *, one: bool) -> tuple[RunReport, Populations]:
-    """Asks both services, about the experiment that is meant if there may be others."""
-    meant = await at.find() if one else None
-    async with (
-        open_channel(at.synchronizer, at.security) as to_synchronizer,
-        open_channel(at.buffer, at.security) as to_buffer,
-    ):
-        state = await ask_state(
-            to_synchronizer,
-            to_buffer,
-            experiment_id=meant.id if meant else "",
-            tenant=meant.tenant if meant else "",
-        )
-        queries: query_pb2_grpc.QueryServiceStub = query_pb2_grpc.QueryServiceStub(to_buffer)
-        populations = [await _population(queries, stage) for stage in state.work or ()]
-    return label_stages(state), populations
+async def _populations(place: RunLocation, state: RunReport) -> Populations:
+    at = services_of(place)
+    assert at is not None, "it was asked just now"
+    with translate_rpc_errors():
+        async with open_channel(at.buffer, at.security) as channel:
+            queries: query_pb2_grpc.QueryServiceStub = query_pb2_grpc.QueryServiceStub(channel)
+            return [await _population(queries, stage) for stage in state.work or ()]
 
 
 async def _population(
@@ -113,24 +60,7 @@ async def _population(
     return found
 
 
-def label_stages(state: RunReport) -> RunReport:
-    """Adds the experiment's label to the names of stages if there are several experiments."""
-    work = state.work or ()
-    if len({stage.experiment_id for stage in work}) < 2:
-        return state
-    labels = {experiment.id: experiment.label for experiment in state.experiments or ()}
-    named = [
-        stage.model_copy(
-            update={
-                "stage": f"{labels.get(stage.experiment_id, stage.experiment_id)} {stage.stage}"
-            }
-        )
-        for stage in work
-    ]
-    return state.model_copy(update={"work": tuple(named)})
-
-
-def _show(state: RunReport, populations: Populations, waits: list[WaitReport]) -> None:
+def _show(state: RunReport, populations: Populations) -> None:
     console, work = Console(), state.work or ()
     for experiment in state.experiments or ():
         reason = escape(f": {experiment.reason}") if experiment.reason else ""
@@ -150,22 +80,7 @@ def _show(state: RunReport, populations: Populations, waits: list[WaitReport]) -
         console.print(*map(escape, lines(work)), sep="", end="")
     console.print(member_table(state))
     console.print(*left_out_lines(state), sep="", end="")
-    console.print(_wait_table(waits) if waits else "nothing waits")
-
-
-def _monitor_waits(job_dir: Path) -> list[WaitReport]:
-    """Waits of the launcher, which is not a member."""
-    absence = MonitorOutage.load_outage(job_dir / MONITOR_FOLDER)
-    if absence is None:
-        return []
-    return [
-        WaitReport(
-            owner="launcher",
-            waits_for=absence.monitor,
-            reason=f"metrics wait, training goes on: {absence.reason}",
-            waited_seconds=max(0.0, time.time() - absence.since),
-        )
-    ]
+    console.print(_wait_table(state.waits) if state.waits else "nothing waits")
 
 
 def _work_table(work: Iterable[WorkReport]) -> Table:
@@ -251,7 +166,7 @@ def member_table(state: RunReport) -> Table:
     return table
 
 
-def _wait_table(waits: list[WaitReport]) -> Table:
+def _wait_table(waits: Iterable[WaitReport]) -> Table:
     table = Table("waits", "for", "because", "since", "gives up in")
     for wait in waits:
         limit = f"{wait.deadline_seconds:.0f} s" if wait.deadline_seconds else "never"

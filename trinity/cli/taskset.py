@@ -17,9 +17,9 @@ from trinity.cli.overrides import refuse_ignored
 from trinity.client import AsyncTasksets, SubmitResult, TasksetInfo
 from trinity.data.rows import row_name, rows_to_json
 from trinity.errors import UserError
-from trinity.inspect.open import retry_until_ready, running_services
 from trinity.run.output import pluralize
 from trinity.run.runs import ConfigOption, JobDirOption, find_job_dir, running_stack
+from trinity.run.stored import retry_until_ready, running_services
 
 ValueT = TypeVar("ValueT")
 BufferCall = Callable[[AsyncTasksets], Awaitable[ValueT]]

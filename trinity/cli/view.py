@@ -15,8 +15,6 @@ from trinity.cli.overrides import refuse_ignored
 from trinity.cli.places import at_a_run
 from trinity.data.samples import held_samples, sample_row, samples
 from trinity.errors import UserError
-from trinity.inspect.conditions import HELP, parse_conditions
-from trinity.inspect.open import StoredExperiment, open_stored_experiment
 from trinity.inspect.tables import (
     RunPlace,
     console,
@@ -26,7 +24,9 @@ from trinity.inspect.tables import (
     sample_details,
     sample_table,
 )
+from trinity.run.conditions import HELP, parse_conditions
 from trinity.run.places import RunLocation
+from trinity.run.stored import StoredExperiment, open_stored_experiment
 from trinity.runtime.rpc.limits import CALL_SECONDS
 
 DEFAULT_LIMIT = 20

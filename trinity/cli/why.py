@@ -5,12 +5,12 @@ import asyncio
 import typer
 
 from trinity.cli.places import at_a_run
-from trinity.cli.reports import why_report
 from trinity.run.diagnosis.diagnose import diagnose
 from trinity.run.diagnosis.gather import gather
 from trinity.run.diagnosis.remote import gather_from_services
 from trinity.run.local.addresses import stack_directory_of
 from trinity.run.places import Deployment, RunLocation
+from trinity.run.reports import why_report
 from trinity.run.runs import OneJsonOption, active_stack
 
 HELD_UP = 3

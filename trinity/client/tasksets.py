@@ -1,11 +1,11 @@
 """Synchronous client for tasksets."""
 
-import asyncio
 from collections.abc import Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from trinity.client.async_tasksets import AsyncTasksets
+from trinity.client.background_loop import BackgroundLoop
 from trinity.client.packing import Row
 from trinity.client.results import SubmitResult, TasksetInfo
 from trinity.runtime.security.credentials import Credentials
@@ -14,7 +14,7 @@ ValueT = TypeVar("ValueT")
 
 
 class Tasksets:
-    """The calls of `AsyncTasksets` for code without an event loop; not thread-safe."""
+    """The calls of `AsyncTasksets` for code that does not await, also in a notebook."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class Tasksets:
         patience_seconds: float = 60.0,
         security: Credentials | None = None,
     ) -> None:
-        self._runner = asyncio.Runner()
+        self._loop = BackgroundLoop()
         self._calls = self._run(_connect(address, tenant, patience_seconds, security))
 
     def __enter__(self) -> Self:
@@ -41,7 +41,7 @@ class Tasksets:
     def close(self) -> None:
         """Closes the connection."""
         self._run(self._calls.close())
-        self._runner.close()
+        self._loop.close()
 
     def submit(
         self,
@@ -71,7 +71,7 @@ class Tasksets:
         return self._run(self._calls.close_queue(taskset))
 
     def _run(self, call: Coroutine[Any, Any, ValueT]) -> ValueT:
-        return self._runner.run(call)
+        return self._loop.wait_for(call)
 
 
 async def _connect(

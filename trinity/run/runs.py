@@ -18,6 +18,7 @@ from trinity.run.launch.resume import PLAN_FILE, has_run
 from trinity.run.local.addresses import stack_directory_of
 from trinity.run.local.reaper import LOCK_FILE, lock_owner_pid, viewer_pid
 from trinity.run.local.run_file import RunningStack, read_running
+from trinity.run.places import Deployment, RunLocation
 from trinity.run.progress.summary import FINISHED, RunSummary, read_summary
 from trinity.run.progress.view import Evaluation, failed_runs_text, shown_order
 from trinity.run.state import ExperimentReport, StageReport
@@ -204,20 +205,33 @@ def active_stack(directory: Path) -> RunningStack:
     return running
 
 
+def services_of(place: RunLocation) -> Deployment | None:
+    """Returns the services of a run; None if it has stopped.
+
+    Raises: UserError if no run was started there, or if one is being started or stopped.
+    """
+    if isinstance(place, Deployment):
+        return place
+    if (running := running_stack(place)) is None:
+        return None
+    at = running.addresses
+    return Deployment(synchronizer=at.synchronizer, buffer=at.buffer, security=at.security)
+
+
 def running_stack(directory: Path) -> RunningStack | None:
     """Returns the stack that runs there; None if the run has stopped.
 
     Raises: UserError if no run was started, or if one is being started or stopped.
     """
     running = _running(directory)
-    if running is None and (_launcher_pid(directory) is not None or not has_run(directory)):
+    if running is None and (launcher_pid(directory) is not None or not has_run(directory)):
         raise UserError(f"no run is going on in {directory}{_why_not(directory)}")
     return running
 
 
 def _why_not(directory: Path) -> str:
     """Explains why no run is going on, as the end of a sentence."""
-    if (process := _launcher_pid(directory)) is not None:
+    if (process := launcher_pid(directory)) is not None:
         return f" yet, or any more: process {process} starts or stops one; ask again in a moment"
     if not has_run(directory):
         return ": none was started there; give its --config or its --job-dir"
@@ -238,7 +252,7 @@ def find_job_dir(config: Path | None, job_dir: Path | None) -> Path:
             raise UserError(f"{job_dir} is a file: give the run's directory as `--job-dir`")
         return job_dir
     if config is not None:
-        return _run_of(load_config(config))
+        return run_of(load_config(config))
     return _default_run(default_root())
 
 
@@ -247,7 +261,7 @@ def default_root() -> Path:
     return Path(os.environ.get(ROOT_VARIABLE, DEFAULT_ROOT))
 
 
-def _run_of(config: Config) -> Path:
+def run_of(config: Config) -> Path:
     """The directory of a configuration's run, or of one made from it, such as a trial.
 
     Its stages are not planned: the run has started, and the plug-ins that a file names are not
@@ -280,7 +294,7 @@ def _default_run(root: Path) -> Path:
     if found := [path for path in run_directories(root, RUN_FILE) if _running(path) is not None]:
         return _single(found)
     if found := [
-        path for path in run_directories(root, LOCK_FILE) if _launcher_pid(path) is not None
+        path for path in run_directories(root, LOCK_FILE) if launcher_pid(path) is not None
     ]:
         return found[0]  # being started or stopped; the caller reports that
     stopped = sorted(run_directories(root, PLAN_FILE), key=_began, reverse=True)
@@ -317,7 +331,7 @@ def _single(found: list[Path]) -> Path:
     return found[0]
 
 
-def _launcher_pid(directory: Path) -> int | None:
+def launcher_pid(directory: Path) -> int | None:
     """The process that starts, runs or stops a run there, not one that only views it."""
     return None if viewer_pid(directory) is not None else lock_owner_pid(directory)
 

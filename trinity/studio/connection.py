@@ -21,13 +21,6 @@ from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.errors import TrinityError, UserError
-from trinity.inspect.open import (
-    find_experiment,
-    identity_of,
-    list_stages,
-    opened_stack,
-    retry_until_ready,
-)
 from trinity.run.diagnosis.diagnose import diagnose
 from trinity.run.diagnosis.gather import gather
 from trinity.run.diagnosis.rules import Diagnosis
@@ -35,6 +28,13 @@ from trinity.run.local.addresses import ServiceAddresses, stack_directory_of
 from trinity.run.local.given_run import opening_question
 from trinity.run.local.reaper import is_wanted, lock_owner_pid, viewer_pid
 from trinity.run.local.run_file import read_running
+from trinity.run.stored import (
+    find_experiment,
+    identity_of,
+    list_stages,
+    opened_stack,
+    retry_until_ready,
+)
 from trinity.runtime.rpc.channel import open_channel
 from trinity.runtime.rpc.errors import answer_of
 from trinity.runtime.rpc.limits import CALL_SECONDS

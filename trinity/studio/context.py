@@ -8,7 +8,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Generic, Self, TypeVar
 import grpc
 
 from trinity.api.v1 import buffer_pb2
+from trinity.client.background_loop import BackgroundLoop
 from trinity.errors import TrinityError, UserError
 from trinity.run.diagnosis.rules import Diagnosis
 from trinity.run.launch.follow import StreamRetry
@@ -39,7 +39,6 @@ from trinity.studio.visitors import OWNER, Shares, Visitor
 ValueT = TypeVar("ValueT")
 ANSWER_SECONDS = 15.0
 """A page gives up on an answer after this time."""
-CLOSE_SECONDS = 20.0
 RETRY_SECONDS = 0.5
 WORK_SECONDS = 10.0
 """Age of an answer about open work; of the page's questions it costs a run most."""
@@ -182,60 +181,6 @@ class ViewedRun:
             self.lanes.end()
 
 
-class BackgroundLoop:
-    """An event loop in a separate thread, so that pages never wait for a network.
-
-    loop = BackgroundLoop()
-    try:
-        answer = loop.wait_for(ask())
-    finally:
-        loop.close()
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="studio", daemon=True)
-        self._thread.start()
-
-    def start(self, work: Coroutine[object, object, ValueT]) -> Future[ValueT]:
-        """Starts something; it is cancelled when the loop is closed."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def wait_for(
-        self, work: Coroutine[object, object, ValueT], seconds: float = ANSWER_SECONDS
-    ) -> ValueT:
-        """Runs the work and returns its result.
-
-        Raises: TimeoutError after `seconds`; the work is cancelled then.
-        """
-        future = self.start(work)
-        try:
-            return future.result(seconds)
-        except TimeoutError:
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        """Cancels everything, waits for its clean-up, and ends the thread."""
-        if self._loop.is_closed():
-            return
-        ending = self.start(self._cancel_all())
-        try:
-            ending.result(CLOSE_SECONDS)
-        finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(CLOSE_SECONDS)
-            if not self._thread.is_alive():
-                self._loop.close()
-
-    async def _cancel_all(self) -> None:
-        own = asyncio.current_task()
-        tasks = [task for task in asyncio.all_tasks() if task is not own]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudioOptions:
     """The choices of the person who starts Studio."""
@@ -256,7 +201,7 @@ class StudioContext:
         visitor_now: Callable[[], Visitor | None] = lambda: OWNER,
     ) -> None:
         self.options = options
-        self.background = BackgroundLoop()
+        self.background = BackgroundLoop(ANSWER_SECONDS)
         self.visitor_now = visitor_now
         self.drafts = Drafts()
         self.shares = Shares()

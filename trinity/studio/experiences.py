@@ -10,8 +10,8 @@ from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.data.codec import experience_from_proto, sequence_from_proto
 from trinity.data.samples import STREAM_SECONDS, finish_reason_name, samples, state_name
 from trinity.errors import UserError
-from trinity.inspect.conditions import parse_conditions
 from trinity.inspect.tables import versions
+from trinity.run.conditions import parse_conditions
 from trinity.runtime.rpc.errors import answer_of, translate_rpc_errors
 from trinity.runtime.rpc.limits import CALL_SECONDS
 from trinity.studio.connection import OpenRun

@@ -25,7 +25,6 @@ from trinity.errors import (
     Unavailable,
     UserError,
 )
-from trinity.inspect.open import identity_of
 from trinity.run.diagnosis.diagnose import diagnose
 from trinity.run.diagnosis.remote import gather_by_address
 from trinity.run.diagnosis.rules import Diagnosis
@@ -37,6 +36,7 @@ from trinity.run.state import (
     ask_work,
     state_of,
 )
+from trinity.run.stored import identity_of
 from trinity.runtime.host_port import split_address
 from trinity.runtime.rpc.channel import open_channel
 from trinity.runtime.rpc.errors import answer_of, error_of

@@ -13,11 +13,11 @@ from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.client.async_tasksets import AsyncTasksets
 from trinity.errors import Forbidden, Unauthenticated
-from trinity.inspect.open import open_stored_experiment
 from trinity.run.diagnosis.gather import gather
 from trinity.run.diagnosis.snapshot import ProbeState
 from trinity.run.local.addresses import SERVICES
 from trinity.run.local.run_file import read_running
+from trinity.run.stored import open_stored_experiment
 from trinity.runtime.security.authorization import (
     REFLECTION_SERVICES,
     SCOPES_OF_METHODS,

@@ -12,11 +12,11 @@ import pytest
 
 from tests.support.model_free.experiment import experiment_plan, start_experiment
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.inspect.open import only_needed
 from trinity.run.launch.resume import store_plan
 from trinity.run.local.given_run import TRUSTED_VARIABLE
 from trinity.run.local.reaper import viewer_pid
 from trinity.run.local.stack import LocalStack
+from trinity.run.stored import only_needed
 from trinity.studio.connection import Phase, RunConnection
 from trinity.studio.runs import RunDirectoryState, run_state
 

@@ -9,11 +9,11 @@ from tests.unit.progress.builders import changed, empty_view, trained
 from tests.unit.source_names import ROOT
 from trinity.api.v1 import synchronizer_pb2
 from trinity.cli.ls import ls
-from trinity.cli.reports import REPORTS, StatusReport, schema_text, why_report
 from trinity.cli.status import status
 from trinity.errors import UserError
 from trinity.run.diagnosis.rules import Diagnosis, DiagnosisState
 from trinity.run.progress.summary import summarize, write_summary
+from trinity.run.reports import REPORTS, StatusReport, schema_text, why_report
 from trinity.run.state import state_of
 
 
@@ -151,7 +151,7 @@ def test_why_is_told_as_json() -> None:
 @pytest.mark.parametrize("name", REPORTS)
 def test_the_schemas_in_the_docs_are_those_of_the_code(name: str) -> None:
     written = (ROOT / f"docs/schemas/{name}.json").read_text(encoding="utf-8")
-    assert written == schema_text(REPORTS[name]), "run python -m trinity.cli.reports docs/schemas"
+    assert written == schema_text(REPORTS[name]), "run python -m trinity.run.reports docs/schemas"
 
 
 def test_ls_lists_runs_with_their_states(

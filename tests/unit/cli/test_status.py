@@ -9,11 +9,11 @@ from trinity.api.v1 import buffer_pb2, query_pb2, synchronizer_pb2
 from trinity.cli import status
 from trinity.cli.status import (
     changed_lines,
-    label_stages,
     left_out_lines,
     member_table,
     refused_lines,
 )
+from trinity.run.reports import label_stages
 from trinity.run.state import state_of
 
 
@@ -107,7 +107,7 @@ def test_texts_of_members_are_shown_as_they_are(
         buffer_pb2.GetBufferStatusResponse(stages=[stage]),
     )
     populations = [query_pb2.GetPopulationResponse(last_explore_step=1)]
-    status._show(state, populations, [*state.waits])
+    status._show(state, populations)
     shown = capsys.readouterr().out
     assert shown.count(HOSTILE) == 15 and "\x1b" not in shown
 

@@ -6,7 +6,7 @@ from tests.unit.subtests import as_subtests
 from trinity.api.v1 import buffer_pb2, experience_pb2
 from trinity.api.v1 import query_pb2 as pb
 from trinity.errors import UserError
-from trinity.inspect.conditions import parse_conditions
+from trinity.run.conditions import parse_conditions
 
 
 @as_subtests(

@@ -12,8 +12,8 @@ import pytest
 
 from tests.unit.inspect.builders import content, record, sequence
 from trinity.api.v1 import experience_pb2
-from trinity.cli.export import AS_JSON, ROWS_A_GROUP, write_dataset, write_parquet
 from trinity.data.samples import sample_row
+from trinity.run.exports import AS_JSON, ROWS_A_GROUP, write_dataset, write_parquet
 from trinity.runtime.owned_places import MARK
 from trinity.types import JsonObject, Pair, SamplingParams
 

@@ -9,7 +9,6 @@ from rich.console import Console, RenderableType
 
 from tests.unit.inspect.builders import ID, record, sequence
 from trinity.api.v1 import buffer_pb2, query_pb2
-from trinity.cli.export import schema
 from trinity.data.samples import sample_row
 from trinity.inspect.tables import (
     population_lines,
@@ -19,6 +18,7 @@ from trinity.inspect.tables import (
     step_header,
     step_table,
 )
+from trinity.run.exports import schema
 from trinity.studio.plain_text import reward_text
 
 

@@ -21,6 +21,7 @@ from trinity.config.loading.yaml import yaml_text
 from trinity.config.sizing.memory import GIB
 from trinity.errors import UserError
 from trinity.run.launch.resume import store_plan
+from trinity.run.launch.start import start_run
 from trinity.studio.generator.document import (
     check_tree,
     document_from_verl,
@@ -43,7 +44,7 @@ from trinity.studio.generator.sources import (
     document_of_run,
     example_files,
 )
-from trinity.studio.generator.start import file_name, save, start_run
+from trinity.studio.generator.start import file_name, save
 
 ROOT = Path(__file__).parents[3]
 
@@ -280,7 +281,7 @@ def test_a_file_is_not_overwritten_unless_that_is_said(tmp_path: Path) -> None:
 STARTER = """
 import sys, time
 from pathlib import Path
-from trinity.studio.generator.start import start_run
+from trinity.run.launch.start import start_run
 sleeper = (sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)")
 print(start_run(Path(sys.argv[1]), sleeper).pid, flush=True)
 time.sleep(60)

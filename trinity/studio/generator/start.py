@@ -1,10 +1,7 @@
 """Saves a configuration, and starts its run here or submits it to services; it outlives Studio."""
 
 import asyncio
-import os
 import re
-import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +9,6 @@ from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.run.deploy.submission import ExperimentSubmission, refuse_local_modes
-from trinity.runtime.process.child_process import module_command
 from trinity.runtime.rpc.errors import answer_of
 from trinity.studio.connection import System
 
@@ -20,15 +16,6 @@ _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 SUFFIXES = (".yaml", ".yml")
 SUBMIT_SECONDS = 10.0
 """Time that the synchronizer may take to answer each call."""
-_started: list["subprocess.Popen[bytes]"] = []
-
-
-@dataclass(frozen=True, slots=True)
-class StartedRun:
-    """A run that was started; its output is in the log."""
-
-    pid: int
-    log: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,37 +53,6 @@ def save(text: str, path: Path, *, may_replace: bool) -> Path:
     return path
 
 
-def start_run(config: Path, command: Sequence[str] = ()) -> StartedRun:
-    """Starts `trinity run` in a new session, with its output in a log next to the file.
-
-    Raises: UserError if the log cannot be written.
-    """
-    log = config.with_suffix(".log")
-    program = command or module_command("trinity", "run", "--config", str(config))
-    try:
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    except OSError as error:
-        raise UserError(f"cannot write {log}: {error.strerror}") from error
-    try:
-        process = subprocess.Popen(
-            program,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            cwd=Path.cwd(),
-        )
-    finally:
-        os.close(output)
-    _started.append(process)
-    return StartedRun(process.pid, log)
-
-
-def reap_started() -> None:
-    """Collects the exit codes of runs that have ended."""
-    _started[:] = [process for process in _started if process.poll() is None]
-
-
 async def submit_run(config: Path, system: System) -> SubmittedRun:
     """Submits the run of a configuration to services, as `trinity deploy submit` does.
 
@@ -115,14 +71,3 @@ async def submit_run(config: Path, system: System) -> SubmittedRun:
     told: list[str] = []
     experiment = await answer_of(submission.submit(told.append))
     return SubmittedRun(experiment_id=experiment.id, told=tuple(told))
-
-
-def last_lines(log: Path, num_lines: int = 8) -> str:
-    """Returns the end of a log; untrusted text."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 16_384))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return ""
-    return "\n".join(text.splitlines()[-num_lines:])

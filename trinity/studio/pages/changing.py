@@ -4,7 +4,7 @@ import streamlit as st
 
 from trinity.api.v1 import query_pb2
 from trinity.errors import TrinityError
-from trinity.inspect.conditions import parse_conditions
+from trinity.run.conditions import parse_conditions
 from trinity.studio.changes import (
     CHANGE_SECONDS,
     MAX_REASON_CHARS,

@@ -11,6 +11,7 @@ import streamlit as st
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.sizing.memory import GIB
 from trinity.errors import TrinityError, UserError
+from trinity.run.launch.start import StartedRun, last_lines, reap_started, start_run
 from trinity.studio.connection import System
 from trinity.studio.context import studio_context
 from trinity.studio.generator.document import (
@@ -47,15 +48,7 @@ from trinity.studio.generator.sources import (
     document_of_run,
     example_files,
 )
-from trinity.studio.generator.start import (
-    StartedRun,
-    file_name,
-    last_lines,
-    reap_started,
-    save,
-    start_run,
-    submit_run,
-)
+from trinity.studio.generator.start import file_name, save, submit_run
 from trinity.studio.pages.common import live_part
 from trinity.studio.plain_text import plain_text
 from trinity.studio.runs import find_runs

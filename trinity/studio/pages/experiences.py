@@ -6,7 +6,7 @@ from pathlib import Path
 import streamlit as st
 
 from trinity.data.samples import held_samples
-from trinity.inspect.conditions import HELP
+from trinity.run.conditions import HELP
 from trinity.studio.conversation import conversation_line, conversation_turns
 from trinity.studio.drawings import show_conversation, show_tokens
 from trinity.studio.experiences import (

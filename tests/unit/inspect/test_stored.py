@@ -8,7 +8,7 @@ import pytest
 from trinity.api.v1 import query_pb2
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.errors import NotFound, Unavailable
-from trinity.inspect import open
+from trinity.run import stored as opening
 from trinity.runtime.retry import Retry
 
 
@@ -26,8 +26,8 @@ class StartingBuffer:
         return query_pb2.ListStagesResponse(stages=[query_pb2.StoredStage(state="open")])
 
 
-async def asked(*codes: grpc.StatusCode) -> open.StoredExperiment:
-    return await open._stored(cast(QueryServiceStub, StartingBuffer(*codes)), "a/b", "e")
+async def asked(*codes: grpc.StatusCode) -> opening.StoredExperiment:
+    return await opening._stored(cast(QueryServiceStub, StartingBuffer(*codes)), "a/b", "e")
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +47,6 @@ async def test_what_is_no_matter_of_time_is_told_at_once() -> None:
 
 
 async def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open, "START_SECONDS", -1.0)
+    monkeypatch.setattr(opening, "START_SECONDS", -1.0)
     with pytest.raises(Unavailable, match="not ready yet"):
         await asked(grpc.StatusCode.UNAVAILABLE)
