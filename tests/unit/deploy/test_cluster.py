@@ -22,7 +22,7 @@ from trinity.cli.main import FAILURE, NO_ANSWER, USER_ERROR
 from trinity.run.deploy.kubernetes import Overlay
 
 COLLECTOR = "collector.example"
-EXPERIMENT = "experiment-examples-addition"
+EXPERIMENT = f"experiment-{deployment_of('addition').job_name}"
 STORES = ("postgres", "nats")
 PEERS = {
     *((one, "synchronizer", 50051) for one in ("buffer", "trainer", "explorer", EXPERIMENT)),

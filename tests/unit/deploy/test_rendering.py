@@ -21,7 +21,7 @@ from tests.unit.deploy.manifests import (
 )
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
-from trinity.run.deploy.deployment import ExperimentDeployment
+from trinity.run.deploy.deployment import ContainerImages, ExperimentDeployment
 from trinity.run.deploy.kubernetes import Overlay
 from trinity.run.deploy.render import Target
 from trinity.run.deploy.submission import read_plan
@@ -97,9 +97,26 @@ def test_kubectl_builds_what_was_rendered(tmp_path: Path, example: str, overlay:
     assert {mount["name"] for mount in container["volumeMounts"]} == named
     gpus = container["resources"]["limits"].get("nvidia.com/gpu", 0)
     assert gpus == (1 if example == "gsm8k" else 0)
-    assert ("Job", f"experiment-examples-{example}") in by_name
+    assert ("Job", f"experiment-{deployment.job_name}") in by_name
     assert (("NetworkPolicy", "hub") in by_name) == (example == "gsm8k")
     assert (("StatefulSet", "postgres") in by_name) == (overlay == "one-node")
+
+
+def test_a_job_is_named_after_plan_and_image_as_kubernetes_changes_none(tmp_path: Path) -> None:
+    """Argo CD and Flux apply the same folder again and again."""
+
+    def job(folder: str, tag: str = "0.1.0", **changes: Any) -> str:
+        images = ContainerImages(tag=tag)
+        deployment = replace(deployment_of("addition", **changes), images=images)
+        made = rendered(deployment, "k8s", tmp_path / folder)
+        name: str = yaml.safe_load((made / "experiment.yaml").read_text())["metadata"]["name"]
+        return name
+
+    first = job("first")
+    assert first.startswith("experiment-examples-addition-")
+    assert job("again") == first
+    assert job("other", seed=7) != first
+    assert job("newer", "0.2.0") != first
 
 
 def test_a_cluster_starts_as_many_explorers_as_asked_for(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """An experiment's requirements of its runtime environment: folders, GPUs, images."""
 
+import hashlib
 import re
 import urllib.parse
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,7 @@ TRUST_COMMENT = (
 )
 MODELS = "models"
 """The Secret with addresses and keys of external models, and the policy to reach them."""
+DIGEST_LENGTH = 8
 LONGEST_NAME = 40
 """Kubernetes allows 63 and appends suffixes."""
 
@@ -87,6 +89,15 @@ class ExperimentDeployment:
         """The label in the form of a DNS name."""
         plain = re.sub(r"[^a-z0-9]+", "-", self.plan.label.lower()).strip("-")
         return plain[:LONGEST_NAME].strip("-") or "experiment"
+
+    @property
+    def job_name(self) -> str:
+        """The name with a digest of plan and image: Kubernetes changes no Job.
+
+        The same rendering may be applied any number of times, and another one starts another Job.
+        """
+        content = self.plan.model_dump_json() + self.images.full("synchronizer", self.variant)
+        return f"{self.name}-{hashlib.sha256(content.encode()).hexdigest()[:DIGEST_LENGTH]}"
 
     @property
     def needs_explorer(self) -> bool:

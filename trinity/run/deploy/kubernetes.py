@@ -29,7 +29,7 @@ def kubernetes_files(deployment: ExperimentDeployment, overlay: Overlay) -> File
     patches = {name: _text(_patch(deployment, name, overlay)) for name in KINDS}
     files = {f"{name}.yaml": deployment.explained(text) for name, text in patches.items()}
     patched = set(files)
-    files["experiment.yaml"] = template("experiment", name=deployment.name)
+    files["experiment.yaml"] = template("experiment", name=deployment.job_name)
     if deployment.uses_hub:
         files["hub.yaml"] = _egress("hub", "buffer, explorer, trainer", HTTPS)
     if deployment.model_variables:
