@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.e2e.launched import Launched
+from tests.support.notebooks import run_notebook
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -79,3 +80,11 @@ def _secrets_in(text: str) -> list[str]:
     """The text itself, and the password alone where it is an address with one."""
     password = urlsplit(text).password if "://" in text else None
     return [text, password] if password else [text]
+
+
+async def test_the_notebook_that_trains(undisturbed: Launched) -> None:
+    """On a run that is finished: a start shows its results again."""
+    names = run_notebook("train.ipynb", CONFIG=str(undisturbed.config))
+    assert names["report"].experiments[0].state == "finished"
+    assert names["results"].best_evaluation.taskset == "held_out"
+    assert len(names["samples"]) == 200

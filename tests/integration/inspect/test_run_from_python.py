@@ -9,6 +9,7 @@ import pytest
 
 import trinity
 from tests.support.model_free.ended_run import EndedRun
+from tests.support.notebooks import run_notebook
 from trinity.errors import UserError
 
 pytestmark = pytest.mark.timeout(400)
@@ -44,3 +45,11 @@ async def test_the_same_calls_are_awaited(ended_run: EndedRun, tmp_path: Path) -
     run = trinity.AsyncRun.attach(job)
     assert (await run.status()).experiments[0].label == ended_run.plan.label
     assert (await run.experiences(["step=5"], form="arrow")).num_rows == 8
+
+
+async def test_the_notebook_that_looks_into_a_run(ended_run: EndedRun, tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    shutil.copytree(ended_run.untouched, job)
+    names = run_notebook("look_into_a_run.ipynb", RUN=str(job))
+    assert len(names["samples"]) == 64 and len(names["newest"]) == 8
+    assert 0 < len(names["dataset"]) <= 64
