@@ -69,13 +69,18 @@ def install_stack(kind: str) -> None:
 
 
 def _install_extra(extra: str) -> None:
-    locks = [shipped("requirements") / f"{name}.lock" for name in ("build", "cpu")]
+    """Installs an extra with the versions and hashes of the lock, after the pip of the release.
+
+    Older ones take no hashes from constraints.
+    """
+    build, cpu = (shipped("requirements") / f"{name}.lock" for name in ("build", "cpu"))
+    install = ["bash", str(shipped("requirements") / "install_locked.sh")]
+    _run([*install, str(build), sys.executable, "--no-deps"])
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as wanted:
-        wanted.writelines(f"-c {lock}\n" for lock in locks)
+        wanted.writelines(f"-c {lock}\n" for lock in (build, cpu))
         wanted.writelines(f"{line}\n" for line in sorted(set(_requirements(extra))))
         wanted.flush()
-        script = shipped("requirements") / "install_locked.sh"
-        _run(["bash", str(script), wanted.name, sys.executable])
+        _run([*install, wanted.name, sys.executable])
 
 
 def _requirements(extra: str) -> Iterator[str]:

@@ -48,6 +48,8 @@ def test_the_light_part_works_on_each_python(wheel: Path, tmp_path: Path, python
     python = str(tmp_path / "env" / "bin" / "python")
     client = [python, "-c", "import trinity.client, trinity.api.v1"]
     subprocess.run(client, cwd=tmp_path, check=True)
+    said("setup", "export")
+    subprocess.run([python, "-c", "import datasets, pyarrow"], check=True)
     for words in (("studio",), ("run", "--config", CONFIG)):
         done = subprocess.run([program, *words], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
