@@ -8,7 +8,7 @@ import typer
 
 from trinity.api.v1 import query_pb2
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
-from trinity.cli.places import at_a_run
+from trinity.cli.places import FindRun, at_a_run
 from trinity.cli.view import StageOption
 from trinity.run.conditions import HELP, parse_conditions
 from trinity.run.places import RunLocation
@@ -33,7 +33,7 @@ def exclude(
     conditions: ConditionsArgument,
     reason: ReasonOption,
     *,
-    place: RunLocation,
+    find_run: FindRun,
     stage: StageOption = None,
     yes: YesOption = False,
 ) -> None:
@@ -42,7 +42,7 @@ def exclude(
         filter=parse_conditions(conditions), reason=reason, dry_run=not yes
     )
     answer: query_pb2.ExcludeExperiencesResponse = _apply(
-        lambda queries: queries.ExcludeExperiences, request, place, stage
+        lambda queries: queries.ExcludeExperiences, request, find_run(), stage
     )
     done = "are excluded" if yes else "would be excluded: add --yes to do it"
     print(f"{answer.num_excluded:,} samples {done}")
@@ -55,7 +55,7 @@ def exclude(
 def include(
     conditions: ConditionsArgument,
     *,
-    place: RunLocation,
+    find_run: FindRun,
     stage: StageOption = None,
     yes: YesOption = False,
     reason: Annotated[
@@ -67,7 +67,7 @@ def include(
         filter=parse_conditions(conditions), reason=reason, dry_run=not yes
     )
     answer: query_pb2.IncludeExperiencesResponse = _apply(
-        lambda queries: queries.IncludeExperiences, request, place, stage
+        lambda queries: queries.IncludeExperiences, request, find_run(), stage
     )
     done = "are included again" if yes else "would be included again: add --yes to do it"
     print(f"{answer.num_included:,} samples {done}")
@@ -83,7 +83,7 @@ def delete(
     conditions: ConditionsArgument,
     reason: ReasonOption,
     *,
-    place: RunLocation,
+    find_run: FindRun,
     stage: StageOption = None,
     yes: YesOption = False,
 ) -> None:
@@ -92,7 +92,7 @@ def delete(
         filter=parse_conditions(conditions), reason=reason, dry_run=not yes
     )
     answer: query_pb2.DeleteExperiencesResponse = _apply(
-        lambda queries: queries.DeleteExperiences, request, place, stage
+        lambda queries: queries.DeleteExperiences, request, find_run(), stage
     )
     if yes:
         print(f"{answer.num_deleted:,} samples with {answer.num_bytes:,} bytes are deleted")

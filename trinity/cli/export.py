@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.places import at_a_run
+from trinity.cli.places import FindRun, at_a_run
 from trinity.run.conditions import HELP
-from trinity.run.exports import Form, export_samples
-from trinity.run.places import RunLocation
+from trinity.run.exports import Form, check_export, export_samples
 from trinity.run.runs import read_outline
 from trinity.weights.stored import model_lines
 
@@ -21,7 +20,7 @@ def export(
     ],
     conditions: Annotated[list[str] | None, typer.Argument(help=HELP)] = None,
     *,
-    place: RunLocation,
+    find_run: FindRun,
     stage: Annotated[
         str | None, typer.Option("--stage", help="The stage; without it all of them.")
     ] = None,
@@ -36,7 +35,9 @@ def export(
 
     The samples are streamed, so that few are in memory at a time.
     """
-    count = asyncio.run(export_samples(place, out, conditions or (), stage=stage, form=form))
+    wanted = check_export(out, conditions or ())
+    place = find_run()
+    count = asyncio.run(export_samples(place, out, wanted, stage=stage, form=form))
     print(f"{count:,} samples in {out}")
     if isinstance(place, Path):
         stages = [planned.name for planned in read_outline(place).stages]

@@ -10,11 +10,10 @@ from typing import Annotated
 import typer
 
 from trinity.api.v1 import query_pb2
-from trinity.cli.places import at_a_run
+from trinity.cli.places import FindRun, at_a_run
 from trinity.cli.view import StageOption
 from trinity.errors import RunFailed, UserError
 from trinity.run.feedback import give_feedback
-from trinity.run.places import RunLocation
 
 
 @at_a_run(has_words=True)
@@ -28,7 +27,7 @@ def feedback(
         ),
     ],
     *,
-    place: RunLocation,
+    find_run: FindRun,
     stage: StageOption = None,
     reason: Annotated[
         str,
@@ -40,7 +39,7 @@ def feedback(
     May be repeated: a reward that was given before is not set again. Exit code 1: one is refused.
     """
     rewards = list(_read(file))
-    done = asyncio.run(give_feedback(place, rewards, stage=stage, reason=reason))
+    done = asyncio.run(give_feedback(find_run(), rewards, stage=stage, reason=reason))
     print(f"{done.num_set:,} rewards are set, {done.num_known:,} were known")
     if done.refused:
         lines = [f"{sample}: {why}" for sample, why in done.refused.items()]

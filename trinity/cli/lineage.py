@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from trinity.api.v1 import query_pb2
-from trinity.cli.places import at_a_run
+from trinity.cli.places import FindRun, at_a_run
 from trinity.cli.view import JsonOption, StageOption
 from trinity.data.samples import sample_row, step_rows
 from trinity.inspect.tables import console, step_header, step_table
@@ -20,13 +20,13 @@ from trinity.types import JsonObject
 def lineage(
     step: Annotated[int, typer.Argument(min=1, help="The train step.", show_default=False)],
     *,
-    place: RunLocation,
+    find_run: FindRun,
     stage: StageOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show which samples moved a train step: from which task, made by which weights, with which
     reward, advantage and ratio."""
-    asyncio.run(_show(place, stage, step, as_json))
+    asyncio.run(_show(find_run(), stage, step, as_json))
 
 
 async def _show(place: RunLocation, stage: str | None, step: int, as_json: bool) -> None:

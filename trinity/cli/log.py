@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.places import at_a_run
+from trinity.cli.places import FindRun, at_a_run
 from trinity.errors import UserError
 from trinity.run.local.addresses import stack_directory_of
 from trinity.run.log_files import (
@@ -27,7 +27,7 @@ from trinity.run.log_files import (
     read_logs,
     since_of,
 )
-from trinity.run.places import Deployment, RunLocation
+from trinity.run.places import Deployment
 from trinity.runtime.control_characters import ESCAPED
 
 COLORS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31;1", "DEBUG": "2"}
@@ -76,7 +76,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 @at_a_run()
 def log(
     *,
-    place: RunLocation,
+    find_run: FindRun,
     service: ServiceOption = None,
     level: LevelOption = "DEBUG",
     since: SinceOption = None,
@@ -92,6 +92,7 @@ def log(
     if level.upper() not in LEVELS:
         raise UserError(f"--level {level} is not a level: give one of {', '.join(LEVELS)}")
     services = service or []
+    place = find_run()
     if isinstance(place, Deployment):
         raise UserError(ELSEWHERE)
     directory = stack_directory_of(place)

@@ -2,9 +2,9 @@
 
 import inspect
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
@@ -13,6 +13,8 @@ from trinity.run.contexts import Contexts
 from trinity.run.places import Deployment, RunLocation
 from trinity.run.runs import ConfigOption, JobDirOption, RunArgument, find_job_dir, place_of
 
+FindRun: TypeAlias = Callable[[], RunLocation]
+"""Raises UserError if there is no such run, or if several are meant."""
 CommandT = TypeVar("CommandT", bound=Callable[..., None])
 BufferOption = Annotated[
     str,
@@ -50,7 +52,9 @@ _OPTIONS: dict[str, tuple[Any, object]] = {
 
 
 def at_a_run(*, has_words: bool = False) -> Callable[[CommandT], Callable[..., None]]:
-    """Gives a command the options that name a run, in place of its parameter `place`.
+    """Gives a command the options that name a run, in place of its parameter `find_run`.
+
+    The command calls that to find the run, after it has checked what else it was given.
 
     A command whose arguments are words takes no further argument for the run; an option that the
     command has for itself stays its own.
@@ -62,7 +66,7 @@ def at_a_run(*, has_words: bool = False) -> Callable[[CommandT], Callable[..., N
         names = [name for name in _OPTIONS if name not in own]
         parameters: list[inspect.Parameter] = []
         for parameter in signature.parameters.values():
-            if parameter.name == "place":
+            if parameter.name == "find_run":
                 parameters += map(_parameter, names)
             else:
                 parameters.append(parameter)
@@ -71,7 +75,7 @@ def at_a_run(*, has_words: bool = False) -> Callable[[CommandT], Callable[..., N
         def called(*args: Any, **given: Any) -> None:
             bound = called.__signature__.bind(*args, **given)  # type: ignore[attr-defined]
             named = {name: bound.arguments.pop(name, _OPTIONS[name][1]) for name in names}
-            command(**bound.arguments, place=named_place(**named))
+            command(**bound.arguments, find_run=partial(named_place, **named))
 
         called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         called.__annotations__ = {each.name: each.annotation for each in parameters}

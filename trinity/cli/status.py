@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from trinity.api.v1 import buffer_pb2, query_pb2, query_pb2_grpc
-from trinity.cli.places import at_a_run
+from trinity.cli.places import FindRun, at_a_run
 from trinity.inspect.tables import population_lines, population_table
 from trinity.run.places import RunLocation
 from trinity.run.reports import ask_run, report_of
@@ -24,11 +24,12 @@ Populations = list[query_pb2.GetPopulationResponse]
 
 
 @at_a_run()
-def status(*, place: RunLocation, as_json: OneJsonOption = False) -> None:
+def status(*, find_run: FindRun, as_json: OneJsonOption = False) -> None:
     """Show the stages, how trained samples differ from generated ones, and what waits for what.
 
     For a stopped run: how it ended, and its newest checkpoints.
     """
+    place = find_run()
     state = asyncio.run(ask_run(place))
     if as_json:
         print(report_of(place, state).model_dump_json(indent=1))

@@ -12,7 +12,7 @@ import typer
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.cli.overrides import refuse_ignored
-from trinity.cli.places import at_a_run
+from trinity.cli.places import FindRun, at_a_run
 from trinity.data.samples import held_samples, sample_row, samples
 from trinity.errors import UserError
 from trinity.inspect.tables import (
@@ -62,7 +62,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON lines, cont
 def view(
     words: WordsArgument = None,
     *,
-    place: RunLocation,
+    find_run: FindRun,
     stage: StageOption = None,
     limit: Annotated[
         int | None,
@@ -96,18 +96,18 @@ def view(
         if asked:
             raise UserError("--population looks at all samples: it takes no conditions")
         refuse_ignored("--population", {**of_many, "--json": as_json})
-        asyncio.run(_show_population(place, stage))
+        asyncio.run(_show_population(find_run(), stage))
         return
     if len(asked) == 1 and "=" not in asked[0]:
         require_sample_id(asked[0])
         refuse_ignored("the id of a sample", of_many)
-        asyncio.run(_show_one(place, stage, asked[0], as_json))
+        asyncio.run(_show_one(find_run(), stage, asked[0], as_json))
         return
     if lowest and sort is None:
         raise UserError("--lowest says where --sort begins: add `--sort reward`")
     order = ShownOrder(latest_first=not oldest, sort=sort, lowest_first=lowest)
     wanted, most = parse_conditions(asked), DEFAULT_LIMIT if limit is None else limit
-    asyncio.run(_show_many(place, stage, wanted, most, order, as_json))
+    asyncio.run(_show_many(find_run(), stage, wanted, most, order, as_json))
 
 
 def require_sample_id(word: str) -> None:

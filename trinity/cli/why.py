@@ -4,12 +4,12 @@ import asyncio
 
 import typer
 
-from trinity.cli.places import at_a_run
+from trinity.cli.places import FindRun, at_a_run
 from trinity.run.diagnosis.diagnose import diagnose
 from trinity.run.diagnosis.gather import gather
 from trinity.run.diagnosis.remote import gather_from_services
 from trinity.run.local.addresses import stack_directory_of
-from trinity.run.places import Deployment, RunLocation
+from trinity.run.places import Deployment
 from trinity.run.reports import why_report
 from trinity.run.runs import OneJsonOption, active_stack
 
@@ -17,7 +17,7 @@ HELD_UP = 3
 
 
 @at_a_run()
-def why(*, place: RunLocation, as_json: OneJsonOption = False) -> None:
+def why(*, find_run: FindRun, as_json: OneJsonOption = False) -> None:
     """Show what holds the run up and what to do; works whatever part of it is down.
 
     With --buffer and --synchronizer it asks the services of a deployment. Processes, logs, broker
@@ -26,6 +26,7 @@ def why(*, place: RunLocation, as_json: OneJsonOption = False) -> None:
     Exit code 0: it makes progress or has nothing to do. 3: it is held up or has failed.
     2: no run is going on there.
     """
+    place = find_run()
     if isinstance(place, Deployment):
         found = asyncio.run(gather_from_services(place))
     else:

@@ -158,30 +158,34 @@ WRITERS: dict[Form, Writer] = {"parquet": write_parquet, "datasets": write_datas
 async def export_samples(
     place: RunLocation,
     out: Path,
-    conditions: Iterable[str] = (),
+    wanted: query_pb2.ExperienceFilter,
     *,
     stage: str | None = None,
     form: Form | None = None,
 ) -> int:
-    """Writes the samples that satisfy; returns their number. Few are in memory at a time.
-
-    Raises: UserError for an invalid condition, if `out` exists, or if a package is missing.
-    """
-    wanted, out = parse_conditions(conditions), _new_path(out)
-    load_pyarrow()
+    """Writes the samples that satisfy; returns their number. Few are in memory at a time."""
     write = WRITERS[form or ("parquet" if out.suffix == ".parquet" else "datasets")]
     async with open_stored_experiment(place) as stored:
-        count: int = await write(out, stored_rows(stored, stage, wanted))
+        count: int = await write(_absolute(out), stored_rows(stored, stage, wanted))
         return count
 
 
-def _new_path(out: Path) -> Path:
-    out = out.absolute()
+def check_export(out: Path, conditions: Iterable[str]) -> query_pb2.ExperienceFilter:
+    """Returns the samples that conditions mean.
+
+    Raises: UserError for an invalid condition, if `out` exists, or if a package is missing.
+    """
+    wanted = parse_conditions(conditions)
     if out.exists():
         raise UserError(f"{out} exists: give another path, or remove it")
-    if not out.parent.is_dir():
-        raise UserError(f"{out.parent} is not a directory: create it first")
-    return out
+    if not _absolute(out).parent.is_dir():
+        raise UserError(f"{_absolute(out).parent} is not a directory: create it first")
+    load_pyarrow()
+    return wanted
+
+
+def _absolute(path: Path) -> Path:
+    return path.absolute()
 
 
 async def stored_rows(

@@ -27,7 +27,15 @@ from trinity.config.loading.load import load_config
 from trinity.errors import RunFailed, UserError
 from trinity.run.conditions import parse_conditions
 from trinity.run.contexts import Contexts
-from trinity.run.exports import Form, export_samples, flat_row, load_pyarrow, schema, stored_rows
+from trinity.run.exports import (
+    Form,
+    check_export,
+    export_samples,
+    flat_row,
+    load_pyarrow,
+    schema,
+    stored_rows,
+)
 from trinity.run.feedback import RewardsGiven, give_feedback
 from trinity.run.launch.start import StartedRun, last_lines, start_run
 from trinity.run.places import Deployment, RunLocation
@@ -168,7 +176,8 @@ class AsyncRun:
         form: Form | None = None,
     ) -> int:
         """Writes samples as `trinity export` does; returns their number."""
-        return await export_samples(self.location, Path(out), conditions, stage=stage, form=form)
+        wanted = check_export(Path(out), conditions)
+        return await export_samples(self.location, Path(out), wanted, stage=stage, form=form)
 
     async def feedback(
         self, rewards: Rewards, *, stage: str | None = None, reason: str = ""
