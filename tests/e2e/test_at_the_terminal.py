@@ -28,7 +28,7 @@ def test_ctrl_c_while_the_stack_starts_stops_in_order(launch: Launch, presses: i
 def test_a_trial_on_a_terminal_shows_a_panel_and_its_status_elsewhere(launch: Launch) -> None:
     run = launch("trial")
     with OnTerminal(run.command("run", "--max-steps", "2")) as terminal:
-        terminal.read_until("[warmup] started")
+        terminal.read_until("trainer: loading the model")  # it has told of itself by then
         status = run.ask("status")
         terminal.read_until_end()
         assert terminal.exit_code() == 0, terminal.text

@@ -41,7 +41,7 @@ from trinity.run.launch.start import StartedRun, last_lines, start_run
 from trinity.run.places import Deployment, RunLocation
 from trinity.run.progress.summary import FINISHED, SUMMARY_FILE, RunSummary, read_summary
 from trinity.run.reports import StatusReport, ask_run, report_of
-from trinity.run.runs import find_job_dir, launcher_pid, run_of, running_stack
+from trinity.run.runs import find_job_dir, launcher_pid, run_of
 from trinity.run.stored import open_stored_experiment
 from trinity.runtime.process.child_process import module_command
 
@@ -108,13 +108,19 @@ class AsyncRun:
 
         It outlives this process; its output is in a file beside the configuration.
         """
-        directory = self._directory("a start")
+        self._directory("a start")
         self._started = self._begin("run")
-        while not _is_up(directory):
-            if (code := self._started.process.poll()) is not None:
-                _raise_unless_ended_well(self._started, code)
+        while (code := self._started.process.poll()) is None:
+            if await self._is_up():
                 return
             await asyncio.sleep(POLL_SECONDS)
+        _raise_unless_ended_well(self._started, code)
+
+    async def _is_up(self) -> bool:
+        try:
+            return (await self.status()).is_running
+        except (RunFailed, UserError):  # it is being started
+            return False
 
     async def status(self) -> StatusReport:
         """Returns the state of the run, also of one that has stopped."""
@@ -123,11 +129,22 @@ class AsyncRun:
     async def follow(self, seconds: float = FOLLOW_SECONDS) -> AsyncIterator[StatusReport]:
         """Yields the state every `seconds`, until the run has ended or stopped."""
         while True:
-            report = await self.status()
-            yield report
-            if not report.is_running or all(e.state != "running" for e in report.experiments):
-                return
+            if (report := await self._report()) is not None:
+                yield report
+                if not report.is_running or all(e.state != "running" for e in report.experiments):
+                    return
             await asyncio.sleep(seconds)
+
+    async def _report(self) -> StatusReport | None:
+        """Returns the state; None while a run of this machine is being started or stopped."""
+        try:
+            return await self.status()
+        except (RunFailed, UserError):
+            if isinstance(self.location, Deployment):
+                raise
+            if launcher_pid(self.location) is not None or self._is_starting():
+                return None
+        return await self.status()  # it has stopped meanwhile
 
     async def wait(self) -> RunSummary:
         """Waits for the end of the run; returns its results. Raises: RunFailed if it fails."""
@@ -333,13 +350,6 @@ async def _next(reports: AsyncIterator[StatusReport]) -> StatusReport | None:
 
 def _words(overrides: Overrides) -> list[str]:
     return [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
-
-
-def _is_up(directory: Path) -> bool:
-    try:
-        return running_stack(directory) is not None
-    except UserError:  # it is being started
-        return False
 
 
 def _results(directory: Path) -> RunSummary:
