@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import trinity
 from tests.e2e.conftest import Launch
 from tests.e2e.launched import CONFIG, Launched
 
@@ -53,3 +54,11 @@ def test_what_cannot_be_trained_again_says_why(undisturbed: Launched) -> None:
     done = undisturbed.ask("retrain", "--steps", "3..8")
     assert done.returncode == 1
     assert "there is no checkpoint of step 2 to begin step 3 from" in done.stderr
+
+
+@pytest.mark.thorough
+def test_a_run_is_evaluated_and_trained_again_from_python(undisturbed: Launched) -> None:
+    run = trinity.Run.from_config(undisturbed.config)
+    assert run.retrain(1, 2, name="from-python").steps == 2
+    evaluated = run.evaluate({"explorer.bench_on_latest_checkpoint": True})
+    assert evaluated.final_evaluation is not None and evaluated.final_evaluation.version == 8

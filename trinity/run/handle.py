@@ -24,6 +24,7 @@ from pydantic import JsonValue
 from trinity.api.v1 import query_pb2
 from trinity.client.background_loop import BackgroundLoop
 from trinity.config.loading.load import load_config
+from trinity.config.schema.experiment import stages_of
 from trinity.errors import RunFailed, UserError
 from trinity.run.conditions import parse_conditions
 from trinity.run.contexts import Contexts
@@ -52,6 +53,7 @@ Rewards: TypeAlias = Mapping[str, float] | Iterable[Mapping[str, Any]]
 Overrides: TypeAlias = Mapping[str, JsonValue]
 """Values by the dotted keys of a configuration."""
 NO_OVERRIDES: Overrides = MappingProxyType({})
+TRAINING = ("both", "train")
 POLL_SECONDS = 0.5
 FOLLOW_SECONDS = 2.0
 
@@ -214,7 +216,15 @@ class AsyncRun:
 
     async def evaluate(self, overrides: Overrides = NO_OVERRIDES) -> RunSummary:
         """Evaluates the checkpoints of the run, or its model, as `mode: bench` does."""
-        return await self._to_end("run", _words({"stages": [], "mode": "bench", **overrides}))
+        return await self._to_end("run", _words({self._mode_key(): "bench", **overrides}))
+
+    def _mode_key(self) -> str:
+        """Returns the key of the mode of the last stage that trains."""
+        if self._config is None:
+            raise UserError(f"{self.location} was attached: `from_config` knows how to evaluate it")
+        config = load_config(self._config, self._overrides)
+        stages = [stage.index for stage in stages_of(config) if stage.config.mode in TRAINING]
+        return f"stages[{stages[-1]}].mode" if config.stages and stages else "mode"
 
     async def retrain(
         self, first: int, last: int, *, stage: str | None = None, name: str | None = None
