@@ -198,7 +198,7 @@ sbom: setup $(SUPPLY)/installed  ## Bills of materials (CycloneDX) and the repor
 	@mkdir -p $(SBOM)
 	$(SUPPLY)/bin/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --mc-type application \
 		--output-reproducible --output-format JSON --output-file $(SBOM)/environment.json
-	for lock in buffer synchronizer explorer-cpu trainer-cpu explorer-gpu trainer-gpu; do \
+	for lock in buffer synchronizer explorer-cpu trainer-cpu explorer-gpu trainer-gpu gpu; do \
 		$(SUPPLY)/bin/cyclonedx-py requirements requirements/$$lock.lock --pyproject pyproject.toml --mc-type application \
 			--output-reproducible --output-format JSON --output-file $(SBOM)/$$lock.json || exit 1; done
 	$(SUPPLY)/bin/pip-licenses --python $(BIN)/python --from=mixed --with-system --with-urls --format=markdown \
