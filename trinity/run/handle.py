@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Literal, Self, TypeAlias
 
 from pydantic import JsonValue
 
@@ -46,7 +46,6 @@ from trinity.run.runs import find_job_dir, launcher_pid, run_of
 from trinity.run.stored import open_stored_experiment
 from trinity.runtime.process.child_process import module_command
 
-ValueT = TypeVar("ValueT")
 TableForm = Literal["pandas", "datasets", "arrow"]
 Rewards: TypeAlias = Mapping[str, float] | Iterable[Mapping[str, Any]]
 """Rewards by the ids of samples; or rows with `id`, `reward` and perhaps `reward_parts`."""
@@ -220,9 +219,7 @@ class AsyncRun:
 
     def _mode_key(self) -> str:
         """Returns the key of the mode of the last stage that trains."""
-        if self._config is None:
-            raise UserError(f"{self.location} was attached: `from_config` knows how to evaluate it")
-        config = load_config(self._config, self._overrides)
+        config = load_config(self._file(), self._overrides)
         stages = [stage.index for stage in stages_of(config) if stage.config.mode in TRAINING]
         return f"stages[{stages[-1]}].mode" if config.stages and stages else "mode"
 
@@ -248,11 +245,14 @@ class AsyncRun:
         return _results(max(changed or after, key=lambda path: after[path]))
 
     def _begin(self, command: str, *words: str) -> StartedRun:
+        given = [*self._options, *words, *_words(self._overrides)]
+        program = module_command("trinity", command, "--config", str(self._file()), *given)
+        return start_run(self._file(), program)
+
+    def _file(self) -> Path:
         if self._config is None:
             raise UserError(f"{self.location} was attached: `from_config` knows how to start it")
-        given = [*self._options, *words, *_words(self._overrides)]
-        program = module_command("trinity", command, "--config", str(self._config), *given)
-        return start_run(self._config, program)
+        return self._config
 
     def _directory(self, what: str) -> Path:
         if isinstance(self.location, Deployment):

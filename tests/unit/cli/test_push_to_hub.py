@@ -27,7 +27,7 @@ REPOSITORY = "me/adder"
 
 @dataclass(slots=True)
 class Hub:
-    """What was sent to a hub on loopback."""
+    """The files and the message that a hub on loopback received."""
 
     address: str = ""
     created: dict[str, object] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
+        """Keeps the requests out of the tests' output."""
 
 
 @contextmanager
@@ -150,7 +150,7 @@ def test_the_best_version_is_published_with_its_card(run: Path, hub: Hub) -> Non
     _, head, text = card.split("---\n", 2)
     assert yaml.safe_load(head)["library_name"] == "transformers"
     assert "| accuracy | 0.200 ± 0.010 | 0.900 ± 0.010 | 1000 |" in text
-    assert str(run.parent) not in card, "folders of this machine are nobody's business"
+    assert str(run.parent) not in card, "folders of this machine say who trained"
 
 
 def test_the_newest_version_on_demand(run: Path, hub: Hub) -> None:

@@ -200,7 +200,7 @@ METADATA = {
 
 
 def statements(table: sa.Table) -> Iterator[str]:
-    """What makes the table and its indexes on PostgreSQL."""
+    """Returns the statements that create the table and its indexes on PostgreSQL."""
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
     yield str(CreateTable(table).compile(dialect=dialect))
     for index in sorted(table.indexes, key=lambda index: str(index.name)):

@@ -30,7 +30,7 @@ def text_of(results: object) -> str:
 
 
 def entry_of(result: object) -> Any:
-    """What is recorded of a case: its result, or a digest of one that is long."""
+    """Returns the record of a case: its result, or a digest of a long one."""
     text = json.dumps(result, sort_keys=True, ensure_ascii=False)
     if len(text) <= MAX_READABLE:
         return json.loads(text)

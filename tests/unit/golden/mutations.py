@@ -143,7 +143,7 @@ def _has(parent: Any, part: str | int) -> bool:
 
 
 def changed_files(folder: Path) -> dict[str, Any]:
-    """What each base and each recipe's file comes to, and how many of these are accepted."""
+    """Returns the outcome of each base and each recipe's file, and the number of accepted ones."""
     with surroundings(ROOT):
         file = folder / "x.yaml"
         trees = bases()

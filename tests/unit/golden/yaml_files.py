@@ -199,7 +199,7 @@ def snippets() -> dict[str, str]:
 
 
 def loaded(folder: Path) -> dict[str, Any]:
-    """What each snippet comes to, and of one that is refused the exit code."""
+    """Returns the outcome of each snippet, and of a refused one the exit code."""
     results: dict[str, Any] = {}
     with surroundings(ROOT, VARIABLES):
         file = folder / "x.yaml"

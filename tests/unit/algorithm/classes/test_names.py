@@ -57,7 +57,7 @@ PLACES = (
 BY_TENSORS = {"loss_agg_mode", "backend"}
 """Arguments that mean something by their names, as in Trinity-RFT."""
 FIRST = "an_input_"
-"""What users call the input in these functions."""
+"""Users' names of the input in these functions."""
 
 
 @cache
