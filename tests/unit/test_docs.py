@@ -139,6 +139,14 @@ def _named_decisions() -> Iterator[tuple[str, str]]:
             yield name, match[1] or match[2] or match[3]
 
 
+def test_guides_say_why_themselves() -> None:
+    """A guide that sends to a decision leaves its reader to find the reason among the history."""
+    about_decisions = {ROOT / "docs" / name for name in ("README.md", "figures.md")}
+    guides = {*ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/README.md")} - about_decisions
+    assert [page.name for page in sorted(guides) if "decisions/" in page.read_text()] == []
+    assert all("decisions/" in page.read_text() for page in about_decisions), "the control"
+
+
 def test_the_glossary_is_sorted_and_names_each_term_once() -> None:
     text = (ROOT / "docs/glossary.md").read_text()
     terms = re.findall(r"^### (.+)$", text, re.MULTILINE)

@@ -1,6 +1,12 @@
-"""Every snippet of every page is read by what it is meant for: Python, the schema, the parser."""
+"""Every snippet of every page is read by what it is meant for: Python, the schema, the parser.
+
+A block says its language, and each language has a reader here. What needs a GPU, a hub or a cluster
+is read and not run: `NOT_RUN` lists the programs. Decisions are left out: nobody types them.
+"""
 
 import ast
+import importlib.util
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -26,7 +32,27 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "examples").glob("*/README.md")),
 ]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"(?<=\n\n)(?:    \S.*\n)+")
+SHELL, PRINTED = ("sh", "console"), ("text",)
+LANGUAGES = ("python", "yaml", "json", *SHELL, *PRINTED)
+NOT_RUN = {
+    "git": "a network",
+    "curl": "a model that is served",
+    "docker": "a container engine",
+    "kubectl": "a cluster",
+    "nomad": "a cluster",
+    "jupyter": "a browser",
+    "npm": "a registry",
+    "node": "Node, whose client `tests/integration` runs where it is there",
+    "pip": "a package index: `make check-wheel` types the lines of installation",
+    "data-juicer/bin/pip": "a package index: `make check-data-juicer`",
+    "psql": "Postgres' own client",
+    "trinity-synchronizer": "a database: `tests/integration/deploy` runs it",
+    "trinity-buffer": "a database: `tests/integration/deploy` runs it",
+}
+"""Programs of commands that are looked at and not run, with what they need."""
+OF_THE_SHELL = ("cd", "export", "mkdir", "tail", "tee", "source", ".", "#", "cat", "cp")
 DECLARED = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 OTHER_FILES = ("apiVersion", "services", "scrape_configs", "tools", "process", "resources")
 """First keys of files that are not ours: Kubernetes, compose, Prometheus, veRL, Data-Juicer."""
@@ -48,9 +74,12 @@ class Snippet:
 def snippets() -> Iterator[Snippet]:
     for page in PAGES:
         text = page.read_text()
+        name = str(page.relative_to(ROOT))
         for found in FENCE.finditer(text):
-            line = text.count("\n", 0, found.start()) + 1
-            yield Snippet(str(page.relative_to(ROOT)), found[1], found[2], line)
+            yield Snippet(name, found[1], found[2], text.count("\n", 0, found.start()) + 1)
+        if page.parent.parent.name == "examples":
+            for found in INDENTED.finditer(FENCE.sub("", text)):
+                yield Snippet(name, "sh", found[0], 0)
 
 
 ALL = list(snippets())
@@ -58,13 +87,19 @@ PYTHON = [snippet for snippet in ALL if snippet.language == "python"]
 YAML = [snippet for snippet in ALL if snippet.language == "yaml"]
 
 
+def typed(snippet: Snippet) -> Iterator[str]:
+    """The lines of a shell's block that are typed."""
+    for line in snippet.text.replace("\\\n", " ").splitlines():
+        if snippet.language == "sh" or line.startswith("$ "):
+            yield line.strip().removeprefix("$ ")
+
+
 def commands() -> Iterator[tuple[str, str]]:
     """Each command line of the shell's blocks, and of texts in backquotes that begin as one."""
     for snippet in ALL:
-        if snippet.language in ("", "sh", "bash", "console"):
-            joined = snippet.text.replace("\\\n", " ")
-            for line in joined.splitlines():
-                yield str(snippet), line.strip().removeprefix("$ ")
+        if snippet.language in SHELL:
+            for line in typed(snippet):
+                yield str(snippet), line
     for page in PAGES:
         plain = FENCE.sub("", page.read_text())
         for found in re.findall(r"`(trinity [^`]*)`", plain):
@@ -154,6 +189,84 @@ def test_yaml_is_right_in_a_whole_file(snippet: Snippet, tmp_path: Path) -> None
 )
 def test_wrong_yaml_would_be_noticed(wrong: dict[str, JsonValue], tmp_path: Path) -> None:
     assert checked(wrong, tmp_path)
+
+
+def unread(snippet: Snippet) -> str:
+    """Why nothing reads a block; empty if something does."""
+    if snippet.language not in LANGUAGES:
+        return f"`{snippet.language}` has no reader: {', '.join(LANGUAGES)} have one"
+    if snippet.language in PRINTED and re.search(r"^(\$ |trinity )", snippet.text, re.MULTILINE):
+        return "it has commands: `console` reads them"
+    if snippet.language == "console" and not list(typed(snippet)):
+        return "it has no command: `text` is for what is printed"
+    return ""
+
+
+@as_subtests("snippet", ALL)
+def test_a_block_is_read_by_something(snippet: Snippet) -> None:
+    assert unread(snippet) == ""
+    if snippet.language == "json":
+        json.loads(snippet.text)
+
+
+def test_a_block_that_nothing_reads_would_be_noticed() -> None:
+    for language, text in (("", "x"), ("rust", "x"), ("text", "$ ls\n"), ("console", "said\n")):
+        assert unread(Snippet("page", language, text, 1))
+
+
+def programs(line: str) -> Iterator[list[str]]:
+    """The commands of a line, without variables and words of the shell before them."""
+    words = shlex.shlex(re.sub(r"\$\([^)]*\)", "x", line), posix=True, punctuation_chars=";&|<>")
+    words.whitespace_split = True
+    command: list[str] = []
+    for word in [*words, ";"]:
+        if set(word) <= set(";&|"):
+            if command:
+                yield command
+            command = []
+        elif command or not (re.match(r"\w+=", word) or word in ("do", "done", "for", "...")):
+            command.append(word)
+
+
+def unknown(command: list[str]) -> str:
+    """Why a command cannot be typed; empty if it can, or is on the list."""
+    program, *words = command
+    name = program.removeprefix(".venv/bin/")
+    if name == "make":
+        targets = re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        return ", ".join({word for word in words if "=" not in word} - {*targets})
+    if re.fullmatch(r"python3?|.*/bin/python", name):
+        module = words[words.index("-m") + 1] if "-m" in words else "venv"
+        return "" if importlib.util.find_spec(module) else f"no module {module}"
+    if name == "pytest":
+        return ", ".join(word for word in words if "/" in word and not (ROOT / word).exists())
+    known = {"trinity", *NOT_RUN, *OF_THE_SHELL}
+    return "" if name in known else f"{name} is neither ours nor on the list"
+
+
+SHELL_LINES = sorted(
+    {(str(block), line) for block in ALL if block.language in SHELL for line in typed(block)}
+)
+
+
+@as_subtests(("place", "line"), SHELL_LINES)
+def test_a_line_of_the_shell_is_ours_or_on_the_list(place: str, line: str) -> None:
+    try:
+        found = list(programs(re.sub(r"\s+#.*", "", line)))
+    except ValueError:
+        pytest.skip("half a command")
+    reasons = [unknown(command) for command in found if not re.match(r"\w+ in ", " ".join(command))]
+    assert [reason for reason in reasons if reason] == [], f"{place}: {line}"
+
+
+def test_a_wrong_line_would_be_noticed() -> None:
+    for line in (
+        "make no-such-target",
+        "python -m benchmarks.nowhere",
+        "trinty run",
+        "ls | trl sft",
+    ):
+        assert any(map(unknown, programs(line))), line
 
 
 @as_subtests(("place", "line"), COMMANDS)

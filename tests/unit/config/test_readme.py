@@ -26,7 +26,7 @@ def shown() -> Iterator[tuple[str, list[str]]]:
     """Each command with the lines below it."""
     section = SECTION.search((ROOT / "README.md").read_text())
     assert section
-    (block,) = re.findall(r"```\n(\$ trinity.*?)```", section[1], re.DOTALL)
+    (block,) = re.findall(r"```console\n(\$ trinity.*?)```", section[1], re.DOTALL)
     for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
         command, *lines = part.splitlines()
         yield command, lines
