@@ -1,15 +1,15 @@
 """Studio with a certificate, as in a deployment: its pages know whose token signed in."""
 
+import asyncio
 import http.client
 import re
 import ssl
 import subprocess
 import sys
 import textwrap
-import time
 import urllib.parse
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidMessage, InvalidStatus
-from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin, Subprotocol
 
 from trinity.runtime.security.authorization import Scope
@@ -78,13 +78,13 @@ class Serving:
             key = str(answer.headers["location"]).replace("/#key=", KEY_PROTOCOL)
             return str(answer.headers["set-cookie"]).partition(";")[0], key
 
-    @contextmanager
-    def socket(self, name: str, browser: tuple[str, str]) -> Iterator[ClientConnection]:
+    @asynccontextmanager
+    async def socket(self, name: str, browser: tuple[str, str]) -> AsyncIterator[ClientConnection]:
         """An open page, which has asked for its content."""
         cookie, key = browser
         request = BackMsg()
         request.rerun_script.page_name = name
-        with connect(
+        async with connect(
             f"wss://localhost:{self.port}/_stcore/stream",
             origin=Origin(f"https://localhost:{self.port}"),
             additional_headers={"Cookie": cookie},
@@ -94,15 +94,16 @@ class Serving:
             open_timeout=PATIENCE_SECONDS,
             proxy=None,
         ) as websocket:
-            websocket.send(request.SerializeToString())
+            await websocket.send(request.SerializeToString())
             yield websocket
 
-    def values(self, name: str, browser: tuple[str, str]) -> None:
+    async def values(self, name: str, browser: tuple[str, str]) -> None:
         """Sends each field of a page values of kinds that it does not have."""
-        with self.socket(name, browser) as websocket:
+        async with self.socket(name, browser) as websocket:
             fields, sent = set[str](), ForwardMsg()
             while sent.WhichOneof("type") != "script_finished":
-                message = websocket.recv(timeout=PATIENCE_SECONDS)
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    message = await websocket.recv()
                 assert isinstance(message, bytes)
                 sent = ForwardMsg.FromString(message)
                 fields |= set(FIELD.findall(str(sent)))
@@ -111,20 +112,21 @@ class Serving:
             request.rerun_script.page_name = name
             for field in (*fields, "none"):
                 request.rerun_script.widget_states.widgets.add(id=field, json_value="{no JSON")
-            websocket.send(request.SerializeToString())
-            for message in websocket:
+            await websocket.send(request.SerializeToString())
+            async for message in websocket:
                 assert isinstance(message, bytes)
                 if ForwardMsg.FromString(message).WhichOneof("type") == "script_finished":
                     return
 
-    def page(self, name: str, browser: tuple[str, str], *, until: bytes) -> bytes:
+    async def page(self, name: str, browser: tuple[str, str], *, until: bytes) -> bytes:
         """All that Streamlit sends a browser for a page, until these words are there."""
-        with self.socket(name, browser) as websocket:
-            sent, deadline = b"", time.monotonic() + PATIENCE_SECONDS
-            while until not in sent:
-                message = websocket.recv(timeout=max(deadline - time.monotonic(), 0))
-                assert isinstance(message, bytes)
-                sent += message
+        async with self.socket(name, browser) as websocket:
+            sent = b""
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while until not in sent:
+                    message = await websocket.recv()
+                    assert isinstance(message, bytes)
+                    sent += message
         return sent
 
 
@@ -151,28 +153,30 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
         process.communicate()
 
 
-def test_a_page_calls_the_services_with_the_token_of_its_visitor(serving: Serving) -> None:
+async def test_a_page_calls_the_services_with_the_token_of_its_visitor(serving: Serving) -> None:
     browser = serving.sign_in()
-    runs = serving.page("runs", browser, until=b"The synchronizer at 127.0.0.1:2 does not answer")
+    runs = await serving.page(
+        "runs", browser, until=b"The synchronizer at 127.0.0.1:2 does not answer"
+    )
     assert b"Your token has expired" not in runs
-    configure = serving.page("configure", browser, until=b"a token does not open it")
+    configure = await serving.page("configure", browser, until=b"a token does not open it")
     assert b"model_path" not in configure
 
 
-def test_values_of_other_kinds_are_one_line_and_no_traceback(serving: Serving) -> None:
-    serving.values("compare", serving.sign_in())
+async def test_values_of_other_kinds_are_one_line_and_no_traceback(serving: Serving) -> None:
+    await serving.values("compare", serving.sign_in())
     said = serving.log.read_text()
     assert said.count("a websocket sends a value that its field does not take") == 1, said
     assert "Traceback" not in said
 
 
-def test_a_visitor_with_very_many_pages_keeps_no_other_one_waiting(serving: Serving) -> None:
+async def test_a_visitor_with_very_many_pages_keeps_no_other_one_waiting(serving: Serving) -> None:
     greedy = serving.sign_in()
     num_open = 0
-    with ExitStack() as pages:
+    async with AsyncExitStack() as pages:
         for _ in range(GREED):
             try:
-                pages.enter_context(serving.socket("runs", greedy))
+                await pages.enter_async_context(serving.socket("runs", greedy))
             except InvalidMessage:
                 pass  # closed without an answer
             except InvalidStatus as refused:
@@ -180,4 +184,4 @@ def test_a_visitor_with_very_many_pages_keeps_no_other_one_waiting(serving: Serv
             else:
                 num_open += 1
         assert num_open == MAX_SOCKETS
-        assert serving.page("runs", serving.sign_in("bob"), until=b"does not answer")
+        assert await serving.page("runs", serving.sign_in("bob"), until=b"does not answer")
