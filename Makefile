@@ -8,7 +8,7 @@ BASELINE := proto/baseline.binpb
 SCRATCH := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough browser wheel release check-wheel check-images check-images-heavy check-deploy check-supply sbom pin-images check-data-juicer check-python312 faults hosts bench \
+.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough browser wheel release check-wheel check-images check-images-heavy check-deploy check-supply sbom pin-images check-data-juicer check-python312 site faults hosts bench \
 	bench-buffer bench-gpu gpu-acceptance check format types prose protos proto proto-drift proto-baseline docs docs-drift lock clean
 
 help:  ## This list
@@ -174,6 +174,20 @@ docs-drift:
 	$(BIN)/python -m trinity.verl.document docs/align-with-verl.md --check
 	$(BIN)/python -m trinity.runtime.security.document docs/security.md --check
 	$(BIN)/python -m trinity.rft.document docs/workflows.md --check
+
+# Pages are staged as they lie in the repository, with the sources that they link to.
+SITE := $(SCRATCH)/site
+SITE_FILES := '*.md' LICENSE .pre-commit-config.yaml docs examples benchmarks/results proto trinity 'tests/*.py'
+
+$(SITE)/tools/installed: requirements/build.lock requirements/site.lock
+	rm -rf $(SITE)/tools && $(BIN)/python -m venv $(SITE)/tools
+	for lock in $^; do requirements/install_locked.sh $$lock $(SITE)/tools/bin/python || exit 1; done
+	touch $@
+
+site: setup $(SITE)/tools/installed  ## The documentation with a search, below build/site/html; a dead link is an error
+	rm -rf $(SITE)/pages && mkdir -p $(SITE)/pages
+	git ls-files -z -- $(SITE_FILES) | xargs -0 cp --parents -t $(SITE)/pages
+	NO_MKDOCS_2_WARNING=1 $(SITE)/tools/bin/mkdocs build --strict --site-dir $(SITE)/html
 
 # The tools for locks, bills of materials and audits, with hashes too, in an environment of their own.
 SUPPLY := $(SCRATCH)/supply

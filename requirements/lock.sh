@@ -45,7 +45,7 @@ with_known_hashes() { # LOCK FILE-NAME < one package
     printf '%s\n%s\n' "$pin" "$hashes" | sed '$!s/$/ \\/'
 }
 
-touch "$locks"/{cpu,torch-cpu,torch-cuda,build,supply}.lock
+touch "$locks"/{cpu,torch-cpu,torch-cuda,build,supply,site}.lock
 "$python" -m pip freeze --exclude-editable |
     grep -v -e '^#' -e '^trinity-services' | LC_ALL=C sort --ignore-case > "$scratch/pins"
 torch="$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' "$scratch/pins")"
@@ -66,6 +66,8 @@ echo "torch==$torch" |
     write torch-cuda "The default build of torch with CUDA's packages, for where no build for processors is found."
 printf '%s\n' cyclonedx-bom pip-audit pip-licenses uv | resolve "$locks/supply.lock" |
     write supply "The tools of \`make lock\`, \`make sbom\` and \`make check-supply\`, in an environment of their own."
+echo mkdocs-material | resolve "$locks/site.lock" |
+    write site "The tools of \`make site\`, in an environment of their own."
 
 "$python" "$locks/lock_images.py"
 
