@@ -166,6 +166,8 @@ docs:  ## Write the tables of the documentation from the code
 	$(BIN)/python -m trinity.verl.document docs/align-with-verl.md
 	$(BIN)/python -m trinity.runtime.security.document docs/security.md
 	$(BIN)/python -m trinity.rft.document docs/workflows.md
+	$(BIN)/python -m benchmarks.document README.md
+	$(BIN)/python -m benchmarks.document docs/figures.md
 	$(BIN)/python -m trinity.run.reports docs/schemas
 
 docs-drift:
@@ -174,6 +176,8 @@ docs-drift:
 	$(BIN)/python -m trinity.verl.document docs/align-with-verl.md --check
 	$(BIN)/python -m trinity.runtime.security.document docs/security.md --check
 	$(BIN)/python -m trinity.rft.document docs/workflows.md --check
+	$(BIN)/python -m benchmarks.document README.md --check
+	$(BIN)/python -m benchmarks.document docs/figures.md --check
 
 # Pages are staged as they lie in the repository, with the sources that they link to.
 SITE := $(SCRATCH)/site

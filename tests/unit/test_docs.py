@@ -164,8 +164,8 @@ def test_the_readme_counts_the_algorithms() -> None:
     page = (ROOT / "docs/algorithms.md").read_text()
     rows = page.partition("## All algorithms")[2].partition("\n## ")[0].splitlines()
     assert int(number) == sum(row.startswith("| `") for row in rows) - 1
-    first_run = (ROOT / "docs/first-run.md").read_text()
-    assert re.findall(r"`algorithm.algorithm_type`, one of (\d+)", first_run) == [number]
+    runs = (ROOT / "docs/runs.md").read_text()
+    assert re.findall(r"`algorithm.algorithm_type`, one of (\d+)", runs) == [number]
 
 
 UNTRUE = (

@@ -60,12 +60,13 @@ OTHER_FILES = ("apiVersion", "services", "scrape_configs", "tools", "process", "
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """A block between fences."""
+    """A block between fences; a title is the name of the file that it is."""
 
     page: str
     language: str
     text: str
     line: int
+    title: str = ""
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
@@ -76,7 +77,9 @@ def snippets() -> Iterator[Snippet]:
         text = page.read_text()
         name = str(page.relative_to(ROOT))
         for found in FENCE.finditer(text):
-            yield Snippet(name, found[1], found[2], text.count("\n", 0, found.start()) + 1)
+            language, _, title = found[1].partition(" ")
+            line = text.count("\n", 0, found.start()) + 1
+            yield Snippet(name, language, found[2], line, title.removeprefix("title=").strip('"'))
         if page.parent.parent.name == "examples":
             for found in INDENTED.finditer(FENCE.sub("", text)):
                 yield Snippet(name, "sh", found[0], 0)
@@ -84,7 +87,8 @@ def snippets() -> Iterator[Snippet]:
 
 ALL = list(snippets())
 PYTHON = [snippet for snippet in ALL if snippet.language == "python"]
-YAML = [snippet for snippet in ALL if snippet.language == "yaml"]
+YAML = [snippet for snippet in ALL if snippet.language == "yaml" and not snippet.title]
+FILES = [snippet for snippet in ALL if snippet.title]
 
 
 def typed(snippet: Snippet) -> Iterator[str]:
@@ -174,6 +178,21 @@ def test_yaml_is_right_in_a_whole_file(snippet: Snippet, tmp_path: Path) -> None
     for document in yaml.safe_load_all(snippet.text):
         if not set(document) & set(OTHER_FILES):
             assert checked(document, tmp_path) == []
+
+
+@pytest.mark.parametrize("page", sorted({file.page for file in FILES}))
+def test_the_files_of_a_page_pass_the_check_together(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    files = [file for file in FILES if file.page == page]
+    for file in files:
+        Path(file.title).write_text(file.text)
+    for file in files:
+        if file.language == "yaml":
+            report = check_file(Path(file.title))
+            assert [*report.errors, *map(str, report.notices)] == []
 
 
 @pytest.mark.parametrize(

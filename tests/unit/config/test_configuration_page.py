@@ -1,4 +1,4 @@
-"""The commands of the README's section on configuration print what stands there."""
+"""The commands of the page on configuration print what stands there."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from trinity.cli.main import make_app
 
 ROOT = Path(__file__).parents[3]
-SECTION = re.compile(r"^## Configuration\n(.*?)^## ", re.DOTALL | re.MULTILINE)
+SECTION = re.compile(r"^## What the commands print\n(.*?)^## ", re.DOTALL | re.MULTILINE)
 MINE = """\
 model: {model_path: Qwen/Qwen2.5-0.5B-Instruct, max_model_len: 2048}
 trainer: {total_steps: 100}
@@ -24,7 +24,7 @@ buffer:
 
 def shown() -> Iterator[tuple[str, list[str]]]:
     """Each command with the lines below it."""
-    section = SECTION.search((ROOT / "README.md").read_text())
+    section = SECTION.search((ROOT / "docs/configuration.md").read_text())
     assert section
     (block,) = re.findall(r"```console\n(\$ trinity.*?)```", section[1], re.DOTALL)
     for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
@@ -36,7 +36,7 @@ SHOWN = list(shown())
 
 
 @pytest.mark.parametrize(("command", "lines"), SHOWN, ids=[command for command, _ in SHOWN])
-def test_a_command_prints_what_the_readme_says(
+def test_a_command_prints_what_the_page_says(
     command: str, lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine.yaml").write_text(MINE)
