@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,7 +31,6 @@ from trinity.runtime.retry import WaitReporter
 from trinity.runtime.sql import Connection
 from trinity.runtime.telemetry import metrics, names
 from trinity.runtime.telemetry.metrics import Observation
-from trinity.runtime.telemetry.tracing import Attributes
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
@@ -250,11 +250,9 @@ class QueueDepthMetrics:
         return [] if self._pending is None else [(self._pending, {})]
 
     def _of_stages(self, measure: Measure) -> Iterator[Observation]:
+        """Yields the sum of the stages of a name, of all experiments of a tenant."""
+        sums: Counter[tuple[str, str]] = Counter()
         for stage, load in self._loads:
-            yield measure(stage, load), _about(stage)
-
-
-def _about(stage: Stage) -> Attributes:
-    """Returns attributes that tell apart stages with the same name in several experiments."""
-    key = stage.key
-    return {names.RL_RUN: key.experiment_id, names.TENANT: key.tenant, names.STAGE: key.stage}
+            sums[stage.key.tenant, stage.key.stage] += measure(stage, load)
+        for (tenant, name), value in sums.items():
+            yield value, {names.TENANT: tenant, names.STAGE: name}

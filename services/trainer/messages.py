@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from trinity.runtime.members import MemberPhase, WaitKind
+from trinity.runtime.telemetry.tracing import Value
 
 EVENTS_VARIABLE = "TRINITY_RANK_EVENTS_FD"
 """Descriptor number of the inherited pipe that takes a rank's events."""
@@ -12,6 +13,8 @@ LISTENER_VARIABLE = "TRINITY_RANK_STORE_FD"
 """Descriptor number of the inherited socket on which the first rank serves the store."""
 LOG_LEVEL_VARIABLE = "TRINITY_RANK_LOG_LEVEL"
 LOG_FORMAT_VARIABLE = "TRINITY_RANK_LOG_FORMAT"
+METRICS_VARIABLE = "TRINITY_RANK_METRICS"
+"""Set where the service keeps metrics: the first rank sends it the values that it measures."""
 
 
 class _Message(BaseModel):
@@ -94,6 +97,15 @@ class RankWaiting(_Message):
     wait_kind: WaitKind = WaitKind.STATE
 
 
+class RankMeasured(_Message):
+    """First rank to service: a value of one of its instruments; it is no sign of life."""
+
+    kind: Literal["measured"] = "measured"
+    name: str
+    value: float
+    attributes: dict[str, Value]
+
+
 class RankStageEnded(_Message):
     """Rank to service: its work in the stage is done."""
 
@@ -115,7 +127,13 @@ class RankStageFailed(_Message):
 
 
 Event = Annotated[
-    RankReady | RankActivity | RankAlive | RankWaiting | RankStageEnded | RankStageFailed,
+    RankReady
+    | RankActivity
+    | RankAlive
+    | RankWaiting
+    | RankMeasured
+    | RankStageEnded
+    | RankStageFailed,
     Field(discriminator="kind"),
 ]
 

@@ -199,9 +199,10 @@ class StepTelemetry:
         parent, own = (None, place) if begins_trace else (place, None)
         with tracing.span(names.SYNC, parent=parent, own=own, attributes=about):
             yield
-        metrics.SYNC_SECONDS.record(
-            time.perf_counter() - begun, {names.STAGE: self.key.stage, "trinity.sync": "publish"}
-        )
+        stage = {names.STAGE: self.key.stage}
+        seconds = time.perf_counter() - begun
+        metrics.SYNC_SECONDS.record(seconds, {**stage, "trinity.sync": "publish"})
+        metrics.PUBLISHED_VERSION.set(version, stage)
 
     def saving(self, step: int) -> AbstractContextManager[Span]:
         """Returns the span of writing a checkpoint."""

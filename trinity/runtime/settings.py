@@ -31,6 +31,10 @@ class ServiceSettings(BaseSettings):
     log_format: Literal["text", "json"] = "text"
     """Lines for people, or one JSON object per line."""
 
+    metrics_listen: str = ""
+    """Address that serves `/metrics` to Prometheus, host:port; empty for none. With certificates it
+    takes TLS and a token for all tenants with the scope `read`, without them it is of loopback."""
+
     drain_seconds: float = Field(default=5.0, ge=0)
     """Time that calls in flight may continue after SIGTERM."""
 

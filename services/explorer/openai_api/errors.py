@@ -44,15 +44,6 @@ class InvalidApiRequest(ValueError):
         self.status = status
 
 
-def bearer_token(request: Request) -> str:
-    """Returns the key or token of a request, or an empty text.
-
-    The scheme may be written in any case (RFC 9110, 11.1).
-    """
-    scheme, _, bearer = request.headers.get("authorization", "").strip().partition(" ")
-    return bearer.strip() if scheme.lower() == "bearer" else ""
-
-
 def json_response(body: JsonObject, status: int = 200) -> Response:
     """Returns a JSON response; Starlette's own fails at half of a surrogate pair."""
     return Response(json.dumps(body), status, media_type="application/json")

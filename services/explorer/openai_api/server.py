@@ -17,7 +17,6 @@ from starlette.types import Send
 from services.explorer.openai_api.chat import ResponseWriter
 from services.explorer.openai_api.errors import (
     Answer,
-    bearer_token,
     error_response,
     json_response,
     new_application,
@@ -36,7 +35,7 @@ from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError
 from trinity.runtime.http.connections import ConnectionTable, HttpLimits
 from trinity.runtime.http.listener import open_port
-from trinity.runtime.http.server import HttpServer
+from trinity.runtime.http.server import HttpServer, bearer_token
 from trinity.runtime.json_values import JsonValue
 from trinity.workflows.generation import ChatTokenizer
 from trinity.workflows.model import ModelWrapper

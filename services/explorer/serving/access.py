@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.explorer.openai_api.errors import bearer_token, error_response
+from services.explorer.openai_api.errors import error_response
 from trinity.errors import Unauthenticated, UserError
+from trinity.runtime.http.server import bearer_token
 from trinity.runtime.http.tls import renewing_context
 from trinity.runtime.rpc import audit
 from trinity.runtime.security.authorization import Caller, Scope

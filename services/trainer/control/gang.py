@@ -20,7 +20,9 @@ from services.trainer.messages import (
     LISTENER_VARIABLE,
     LOG_FORMAT_VARIABLE,
     LOG_LEVEL_VARIABLE,
+    METRICS_VARIABLE,
     Event,
+    RankMeasured,
     StageOrder,
     StopOrder,
     encode,
@@ -29,6 +31,7 @@ from trinity.api.v1.hosts_pb2 import HostReport, LeaderMessage
 from trinity.runtime.process.child_process import module_command
 from trinity.runtime.rpc.host_group import HostLink
 from trinity.runtime.security.loopback import is_loopback
+from trinity.runtime.telemetry import metrics
 
 logger = logging.getLogger(__name__)
 
@@ -221,7 +224,11 @@ class Gang:
 
     async def _forward_events(self, rank: _Rank) -> None:
         async for line in rank.events:
-            self._events.put_nowait(RankEvent(rank.number, EVENTS.validate_json(line)))
+            event = EVENTS.validate_json(line)
+            if isinstance(event, RankMeasured):
+                metrics.record(event.name, event.value, event.attributes)
+            else:
+                self._events.put_nowait(RankEvent(rank.number, event))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +273,8 @@ async def _start_ranks(
     listener: socket.socket | None,
 ) -> list[_Rank]:
     shared = shared | _torchrun_variables(places)
+    if metrics.is_on():
+        shared[METRICS_VARIABLE] = "1"
     return [
         await _start_rank(places.first + local, local, command, shared, listener)
         for local in range(places.num_local)

@@ -1,5 +1,6 @@
 """The trainer's current state: read by status calls, sent with heartbeats."""
 
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from trinity.errors import PreconditionFailed
 from trinity.runtime.members import MemberPhase, WaitKind
 from trinity.runtime.presence import Heartbeats
 from trinity.runtime.rpc.host_group import HostGroup
+from trinity.runtime.telemetry import metrics, names
+from trinity.runtime.telemetry.metrics import Observation
 
 STAND_BY = "stand by"
 
@@ -36,11 +39,17 @@ class TrainerState:
     save_and_stop: Callable[[str, str], Awaitable[int | None]] | None = None
     """Saves the step in hand of a tenant's experiment and returns its number, if there is one."""
     _waits: set[str] = field(default_factory=set)
+    _progress_at: float = 0.0
+    """By `time.monotonic`: the newest step trained the first time, or the stage's begin."""
+
+    def __post_init__(self) -> None:
+        metrics.SINCE_STEP_SECONDS.register_callback(self._since_step)
 
     def begin_stage(self, experiment_id: str, stage: str) -> None:
         """Records that work on a stage begins."""
         self.experiment_id, self.stage = experiment_id, stage
         self.incarnation = self.step = self.num_gang_starts = 0
+        self._progress_at = time.monotonic()
         self.end_waits()
         if self.heartbeats is not None:
             self.heartbeats.set_work(experiment_id, stage)
@@ -65,6 +74,8 @@ class TrainerState:
         is_progress = report.step > self.step
         self.incarnation = report.incarnation
         self.step = max(self.step, report.step)
+        if is_progress:
+            self._progress_at = time.monotonic()
         self._set_activity(report.activity, report.phase)
         if self.heartbeats is not None:
             self.heartbeats.set_version(report.version)
@@ -117,6 +128,12 @@ class TrainerState:
         """Clears a wait, as `WaitRegistry.clear` does."""
         if self.heartbeats is not None:
             self.heartbeats.waits.clear(name, told_from=told_from)
+
+    def _since_step(self) -> list[Observation]:
+        """Returns the seconds without progress; nothing while there is no stage to train."""
+        if not self.experiment_id:
+            return []
+        return [(time.monotonic() - self._progress_at, {names.STAGE: self.stage})]
 
     def _set_activity(self, activity: str, phase: MemberPhase = MemberPhase.WORKING) -> None:
         self.activity = activity

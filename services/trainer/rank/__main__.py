@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from services.trainer.messages import (
     LOG_FORMAT_VARIABLE,
     LOG_LEVEL_VARIABLE,
+    METRICS_VARIABLE,
     RankReady,
     RankStageFailed,
     StageOrder,
@@ -30,7 +31,7 @@ from trinity.config.sizing.stage_sizes import is_out_of_memory, trainer_remedies
 from trinity.errors import InvalidRequest, NotFound, PreconditionFailed, RunFailed, UserError
 from trinity.runtime.logs import configure_logging
 from trinity.runtime.retry import StopRequested
-from trinity.runtime.telemetry import lifecycle
+from trinity.runtime.telemetry import lifecycle, metrics
 
 if TYPE_CHECKING:  # it imports torch
     from services.trainer.collectives import Ranks
@@ -82,6 +83,8 @@ def main(load_parts: Callable[[], ModelParts] = load_model_parts) -> int:
     link.send_event(RankReady())
     if ranks.is_first:
         lifecycle.start("trinity-trainer", {"trinity.rank": "0"})
+        if METRICS_VARIABLE in os.environ:
+            metrics.forward_to(link.send_measured)
     try:
         return _serve(link, ranks, parts)
     finally:

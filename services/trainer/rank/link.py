@@ -17,6 +17,7 @@ from services.trainer.messages import (
     Event,
     RankActivity,
     RankAlive,
+    RankMeasured,
     RankWaiting,
     SaveOrder,
     StageOrder,
@@ -25,6 +26,7 @@ from services.trainer.messages import (
 )
 from trinity.runtime.members import MemberPhase, WaitKind
 from trinity.runtime.process.channel import reserve_stdin
+from trinity.runtime.telemetry.tracing import Attributes
 
 logger = logging.getLogger(__name__)
 
@@ -148,6 +150,10 @@ class RankLink:
     def report_alive(self) -> None:
         """Reports a sign of life during a long activity."""
         self.send_event(RankAlive())
+
+    def send_measured(self, name: str, value: float, attributes: Attributes) -> None:
+        """Sends a value of an instrument to the service, which exports it."""
+        self.send_event(RankMeasured(name=name, value=value, attributes=dict(attributes)))
 
     def _read_orders(self) -> None:
         for line in self._orders:

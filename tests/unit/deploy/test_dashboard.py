@@ -1,15 +1,19 @@
-"""The dashboard shows every figure that is measured, under the name that Prometheus has for it."""
+"""Dashboard and alerts use figures that are measured, by the names that Prometheus has for them."""
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from tests.unit.deploy.manifests import SHIPPED
+from tests.unit.subtests import as_subtests
 from trinity.runtime.telemetry import metrics, names
 from trinity.runtime.telemetry.metrics import INSTRUMENTS, Instrument
 
@@ -18,9 +22,15 @@ OBSERVABILITY = SHIPPED / "observability"
 DASHBOARD = OBSERVABILITY / "grafana" / "dashboards" / "trinity.json"
 UNITS = {"s": "_seconds", "1": ""}
 SERIES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
-PROMETHEUS_OWN = {"up"}
+OF_OTHERS = {
+    *("up", "kubelet_volume_stats_available_bytes", "kubelet_volume_stats_capacity_bytes"),
+    *("node_filesystem_avail_bytes", "node_filesystem_size_bytes"),
+}
+"""Series of Prometheus, the kubelet and node_exporter."""
+RULES = OBSERVABILITY / "alerts.yaml"
+CASES = Path(__file__).parent / "alert_cases.yaml"
 LABELS = {
-    *("job", "le", "service_name", "service_instance_id"),
+    *("job", "instance", "le"),
     *("trinity_outcome", "trinity_sync", "trinity_wait_owner", "trinity_wait_for"),
 }
 """Attributes that are not in `trinity.runtime.telemetry.names`: of others, or of one figure."""
@@ -88,7 +98,7 @@ def test_names_are_those_of_the_collectors_exporter(
 
 def test_the_collector_adds_suffixes_and_no_namespace() -> None:
     exporter = yaml.safe_load((OBSERVABILITY / "collector.yaml").read_text())["exporters"]
-    assert exporter["prometheus"].keys() == {"endpoint", "resource_to_telemetry_conversion"}
+    assert exporter["prometheus"].keys() == {"endpoint"}
 
 
 def test_everything_measured_is_in_a_panel() -> None:
@@ -97,14 +107,18 @@ def test_everything_measured_is_in_a_panel() -> None:
 
 
 def test_every_metric_and_label_of_a_panel_exists() -> None:
-    known = PROMETHEUS_OWN.union(*map(in_prometheus, INSTRUMENTS.values()))
+    known = OF_OTHERS.union(*map(in_prometheus, INSTRUMENTS.values()))
     attributes = {value for key, value in vars(names).items() if key.isupper()}
     labels = LABELS | {re.sub(r"\W", "_", one) for one in attributes}
+    listed = json.loads(DASHBOARD.read_text())["templating"]["list"]
+    variables = {one["name"] for one in listed}
+    assert variables == {"job", "instance", "tenant", "stage"}
     for panel in figures():
         for text in expressions(panel):
             assert metrics_of(text) <= known, panel["title"]
             assert metrics_of(text), panel["title"]
             assert labels_of(text) <= labels, panel["title"]
+            assert set(re.findall(r'=~"\$(\w+)"', text)) <= variables, panel["title"]
         legends = " ".join(target["legendFormat"] for target in panel["targets"])
         assert set(re.findall(r"\{\{(\w+)\}\}", legends)) <= labels, panel["title"]
 
@@ -130,6 +144,56 @@ def test_panels_have_a_title_a_unit_and_a_place_of_their_own() -> None:
         below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
         assert beside or below
     assert all(one["gridPos"]["x"] + one["gridPos"]["w"] <= COLUMNS for one in all_panels)
+
+
+def alerts() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load(RULES.read_text())["groups"]
+    return list(group["rules"])
+
+
+def test_every_metric_of_an_alert_exists_and_its_runbook_says_what_to_do() -> None:
+    known = OF_OTHERS.union(*map(in_prometheus, INSTRUMENTS.values()))
+    page = (SHIPPED.parent / "docs" / "operations.md").read_text()
+    section = page.partition("\n## Alerts\n")[2].partition("\n## ")[0]
+    for rule in alerts():
+        assert metrics_of(rule["expr"]) - {"group_left"} <= known, rule["alert"]
+        assert rule["annotations"]["runbook"] == "docs/operations.md#alerts"
+        assert f"| `{rule['alert']}` |" in section, rule["alert"]
+
+
+def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+    tests = yaml.safe_load(CASES.read_text())["tests"]
+    cases = [case for test in tests for case in test["alert_rule_test"]]
+    for fires in (True, False):
+        names = {case["alertname"] for case in cases if bool(case["exp_alerts"]) is fires}
+        assert names == {rule["alert"] for rule in alerts()}
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
+@as_subtests(
+    "arguments",
+    [
+        ("check", "rules", RULES),
+        ("test", "rules", CASES),
+        ("check", "config", "--syntax-only", OBSERVABILITY / "prometheus.yml"),
+        ("check", "config", "--syntax-only", "/dev/stdin"),
+    ],
+)
+def test_promtool_accepts_rules_cases_and_configurations(arguments: tuple[str | Path, ...]) -> None:
+    in_kubernetes = (OBSERVABILITY / "prometheus-kubernetes.yml").read_text()
+    # Debian's Prometheus is built without the discovery of Kubernetes.
+    known = "".join(
+        line for line in in_kubernetes.splitlines(True) if "kubernetes_sd_configs" not in line
+    )
+    done = subprocess.run(
+        ["promtool", *arguments],
+        input=known,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_names_in_expressions_are_found() -> None:

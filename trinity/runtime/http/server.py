@@ -9,6 +9,7 @@ from collections.abc import Callable
 from email.utils import formatdate
 
 import uvicorn
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -46,6 +47,15 @@ class OneLineEach(logging.Filter):
 def plain_refusal(text: str) -> Response:
     """Returns a plain-text answer to bytes that are not HTTP."""
     return PlainTextResponse(text, 400)
+
+
+def bearer_token(request: Request) -> str:
+    """Returns the key or token of a request, or an empty text.
+
+    The scheme may be written in any case (RFC 9110, 11.1).
+    """
+    scheme, _, bearer = request.headers.get("authorization", "").strip().partition(" ")
+    return bearer.strip() if scheme.lower() == "bearer" else ""
 
 
 class HttpServer:

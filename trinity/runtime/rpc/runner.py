@@ -1,6 +1,7 @@
 """The lifecycle of a service process: settings, logs, signals, graceful shutdown, exit code."""
 
 import asyncio
+import contextlib
 import logging
 import signal
 import sys
@@ -8,11 +9,13 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from trinity.errors import UserError
+from trinity.runtime.host_port import split_address
 from trinity.runtime.interpreter import check_interpreter
 from trinity.runtime.logs import configure_logging
 from trinity.runtime.proxies import reach_loopback_directly
+from trinity.runtime.security.credentials import Credentials
 from trinity.runtime.settings import ServiceSettings
-from trinity.runtime.telemetry import lifecycle
+from trinity.runtime.telemetry import lifecycle, metrics
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +37,8 @@ def run_service(name: str, settings_type: type[SettingsT], main: ServiceMain[Set
         check_interpreter()
         settings = settings_type.from_environment()
         configure_logging(name, settings.log_level, settings.log_format)
-        lifecycle.start(f"trinity-{name}")
+        _, port = split_address(settings.listen)
+        lifecycle.start(f"trinity-{name}", port=port, scraped=bool(settings.metrics_listen))
         asyncio.run(_run(settings, main))
     except UserError as error:
         sys.stderr.write(f"{name}: {error}\n")
@@ -59,7 +63,17 @@ async def _run(settings: SettingsT, main: ServiceMain[SettingsT]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await main(settings, stop)
+    security = Credentials.from_environment()
+    if security.is_on and metrics.is_on():
+        from trinity.runtime.security.certificates import expiry_times
+
+        metrics.CREDENTIAL_EXPIRY.register_callback(lambda: expiry_times(security))
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.metrics_listen:
+            from trinity.runtime.telemetry.prometheus import serve_metrics
+
+            await stack.enter_async_context(serve_metrics(settings.metrics_listen, security))
+        await main(settings, stop)
 
 
 def _first_in(error: BaseException) -> BaseException:

@@ -21,6 +21,7 @@ from trinity.runtime.rpc.reflection import add_reflection
 from trinity.runtime.security.credentials import VARIABLE, Credentials
 from trinity.runtime.security.loopback import is_loopback
 from trinity.runtime.settings import ServiceSettings
+from trinity.runtime.telemetry import metrics
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +97,7 @@ async def serve(
     add_reflection(guarded, [servicer.name for servicer in servicers])
     bound = _bind(server, host, port, security)
     await health.start()
+    metrics.SERVICE_READY.register_callback(lambda: [(float(health.ready), {})])
     await server.start()
     logger.info("serving", extra={"address": join_address(host, bound)})
     try:

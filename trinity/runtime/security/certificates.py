@@ -1,11 +1,12 @@
 """Issues credentials: a development authority, certificates, and tokens for every role."""
 
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import jwt
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -14,9 +15,17 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from trinity.errors import UserError
 from trinity.runtime.security.authorization import EVERY_TENANT, ROLE_SCOPES, Scope
-from trinity.runtime.security.credentials import AUTHORITY, CERTIFICATE, KEY, TOKEN, TOKEN_KEYS
+from trinity.runtime.security.credentials import (
+    AUTHORITY,
+    CERTIFICATE,
+    KEY,
+    TOKEN,
+    TOKEN_KEYS,
+    Credentials,
+)
 from trinity.runtime.security.secret_files import SecretFiles, read_private
 from trinity.runtime.security.tokens import issue_token
+from trinity.runtime.telemetry import names
 
 _CLOCK_SKEW = timedelta(minutes=5)
 _AUTHORITY_NAME = "trinity development authority"
@@ -150,6 +159,18 @@ def parts_of(
         )
         for name in PARTS
     )
+
+
+def expiry_times(security: Credentials) -> Iterator[tuple[float, dict[str, str]]]:
+    """Yields when a folder's credentials expire, in seconds since 1970, of several the first."""
+    for name, what in ((CERTIFICATE, "certificate"), (AUTHORITY, "authority")):
+        found = x509.load_pem_x509_certificates(security.file(name).read_bytes())
+        first = min(certificate.not_valid_after_utc for certificate in found)
+        yield first.timestamp(), {names.CREDENTIAL: what}
+    if security.folder is not None and (security.folder / TOKEN).is_file():
+        token = (security.folder / TOKEN).read_text().strip()
+        claims = jwt.decode(token, options={"verify_signature": False})
+        yield float(claims["exp"]), {names.CREDENTIAL: "token"}
 
 
 class CredentialIssuer:

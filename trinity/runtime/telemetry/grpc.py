@@ -5,6 +5,7 @@ another kind of call, whose streams and cancellation behave differently. When of
 wrapped, except at log level DEBUG, at which the end of each call is logged.
 """
 
+import asyncio
 import inspect
 import logging
 import time
@@ -153,7 +154,7 @@ class _ServerSpan:
 
     def __exit__(self, kind: type[BaseException] | None, error: object, _: object) -> None:
         number = self._context.code()
-        code = _name_of(number) if kind is None or number else kind.__name__
+        code = _name_of(number) if kind is None or number else _name_of_error(kind)
         if kind is not None and not issubclass(kind, GeneratorExit):
             self._span.fail(code)
         self._span.set(names.RPC_STATUS, code)
@@ -169,6 +170,12 @@ def _name_of(number: Any) -> str:
     if isinstance(number, grpc.StatusCode):
         return str(number.name)
     return str(CODES.get(number or 0, UNKNOWN))
+
+
+def _name_of_error(kind: type[BaseException]) -> str:
+    """Returns the code that a client sees when a handler ends in an error and has set no code."""
+    is_left = issubclass(kind, asyncio.CancelledError | GeneratorExit)
+    return str(grpc.StatusCode.CANCELLED.name) if is_left else UNKNOWN
 
 
 def _sent_with(context: grpc.aio.ServicerContext) -> tracing.SpanContextRef | None:

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from trinity.errors import UserError
@@ -12,6 +12,8 @@ from trinity.runtime.telemetry import metrics, tracing
 logger = logging.getLogger(__name__)
 EXPORTERS = ("otlp", "console", "none")
 PROTOCOLS = ("grpc", "http/protobuf")
+PROMETHEUS = "prometheus"
+"""The reader behind an address that is scraped; a setting asks for it, no `OTEL_*` variable."""
 DEFAULT_PROTOCOL = "grpc"
 Signal = Literal["TRACES", "METRICS"]
 SIGNALS: tuple[Signal, Signal] = ("TRACES", "METRICS")
@@ -55,24 +57,39 @@ def _check(variable: str, value: str, known: tuple[str, ...]) -> None:
         raise UserError(f"{variable}={value} is not known: use one of {', '.join(known)}")
 
 
-def start(service: str, attributes: Mapping[str, str] | None = None) -> None:
-    """Starts the telemetry that the OTEL_* variables request, if any.
+def start(
+    service: str,
+    attributes: Mapping[str, str] | None = None,
+    *,
+    port: int = 0,
+    scraped: bool = False,
+) -> None:
+    """Starts the telemetry that the OTEL_* variables request, if any, and that which is scraped.
+
+    `port` tells the processes of a host apart where it is not 0.
 
     Raises: UserError when they request something that is not known or not installed.
     """
     global _stop
     spans, values = (export_config(os.environ, name) for name in SIGNALS)
+    if scraped:
+        if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+            raise UserError(
+                "OTEL_SDK_DISABLED=true switches off the metrics that METRICS_LISTEN of this "
+                "service is to serve: unset one of them"
+            )
+        values = replace(values, exporters=(*values.exporters, PROMETHEUS))
     if not (spans.exporters or values.exporters) or _stop is not None:
         return
     try:
         from trinity.runtime.telemetry.sdk import set_up
     except ImportError as error:
         raise UserError(
-            "OTEL_* variables ask for telemetry, which needs OpenTelemetry: install the extra "
-            f"`telemetry`, or set OTEL_SDK_DISABLED=true ({error})"
+            "OTEL_* variables or METRICS_LISTEN ask for telemetry, which needs OpenTelemetry: run "
+            f"`trinity setup telemetry`, or unset them ({error})"
         ) from error
     logging.getLogger("opentelemetry").setLevel(logging.ERROR)
-    _stop = set_up(spans, values, service, attributes or {})
+    _stop = set_up(spans, values, service, attributes or {}, port)
     logger.info(
         "telemetry is on",
         extra={

@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from trinity.api.v1 import synchronizer_pb2 as pb
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 Observation = tuple[float, Attributes]
 Observe = Callable[[], Iterable[Observation]]
+Send = Callable[[str, float, Attributes], None]
 InstrumentKind = Literal["counter", "histogram", "gauge", "observed"]
 SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LONG = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
@@ -52,6 +54,10 @@ class Instrument:
         """Records one value."""
         if self._record is not None:
             self._record(value, attributes)
+
+    def forward_to(self, send: Send) -> None:
+        """Starts passing values on by the instrument's name."""
+        self._record = partial(send, self.name)
 
     def bind(self, meter: "Meter | None") -> None:
         """Starts or stops passing values on."""
@@ -106,7 +112,7 @@ class ObservableGauge(Instrument):
 
         The registering object must live as long as the process.
         """
-        if _meter is not None:
+        if _is_on:
             self._observers.append(observe)
 
     def bind(self, meter: "Meter | None") -> None:
@@ -125,11 +131,11 @@ class ObservableGauge(Instrument):
                 logger.exception("a metric could not be observed", extra={"name_": self.name})
 
 
-_meter: "Meter | None" = None
+_is_on = False
 
 SAMPLE_SECONDS = Histogram("rl.sample.duration", "s", "A run, from start to end", bounds=LONG)
-REWARD = Histogram(
-    "rl.reward.value", "1", "Reward of a sample", bounds=(-1, -0.5, 0, 0.25, 0.5, 0.75, 1, 2)
+REWARD = Histogram(  # where a bound is negative, Prometheus's client leaves out sum and count
+    "rl.reward.value", "{reward}", "Reward of a sample", bounds=(0, 0.25, 0.5, 0.75, 1, 2)
 )
 REWARD_FAILURES = Counter(
     "trinity.reward.failures",
@@ -195,6 +201,16 @@ BATCH_WAIT_SECONDS = Histogram(
     "trinity.batch.wait.duration", "s", "A train step's wait for its batch", bounds=LONG
 )
 TRAINED_STEP = Gauge("trinity.train.step", "{step}", "Newest train step reported")
+SINCE_STEP_SECONDS = ObservableGauge(
+    "trinity.train.since_step", "s", "Since the newest train step, or the stage's begin"
+)
+PUBLISHED_VERSION = Gauge("trinity.weights.published", "{version}", "Newest version published")
+SERVICE_READY = ObservableGauge(
+    "trinity.service.ready", "{service}", "1 while all that the service needs is usable, else 0"
+)
+CREDENTIAL_EXPIRY = ObservableGauge(
+    "trinity.credential.expiry_time", "s", "Expiry of certificate, authority, token; since 1970"
+)
 WAIT_SECONDS = ObservableGauge(
     "trinity.wait.duration", "s", "Waits going on, the longest of each owner and reason"
 )
@@ -202,15 +218,31 @@ WAIT_SECONDS = ObservableGauge(
 
 def set_meter(meter: "Meter | None") -> None:
     """Switches metrics on, or off."""
-    global _meter
-    _meter = meter
+    global _is_on
+    _is_on = meter is not None
     for instrument in INSTRUMENTS.values():
         instrument.bind(meter)
 
 
+def forward_to(send: Send) -> None:
+    """Passes each recorded value to another process, which calls `record` with it.
+
+    What is read at each export is left out: it is of the process.
+    """
+    global _is_on
+    _is_on = True
+    for instrument in INSTRUMENTS.values():
+        instrument.forward_to(send)
+
+
+def record(name: str, value: float, attributes: Attributes) -> None:
+    """Records a value of the instrument of this name."""
+    INSTRUMENTS[name].record(value, attributes)
+
+
 def is_on() -> bool:
     """Returns true while metrics are kept."""
-    return _meter is not None
+    return _is_on
 
 
 def observe_waits(waits: Callable[[], Iterable[pb.Wait]]) -> None:

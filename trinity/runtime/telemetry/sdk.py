@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -26,6 +27,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 
 from trinity.errors import UserError
 from trinity.runtime.telemetry import metrics, names, tracing
+from trinity.runtime.telemetry.lifecycle import PROMETHEUS
 from trinity.runtime.telemetry.tracing import Span, SpanContextRef, SpanOptions, Value
 
 if TYPE_CHECKING:
@@ -158,16 +160,22 @@ def _place_of(span: trace.Span) -> SpanContextRef:
 
 
 def set_up(
-    spans: "ExportConfig", values: "ExportConfig", service: str, attributes: Mapping[str, str]
+    spans: "ExportConfig",
+    values: "ExportConfig",
+    service: str,
+    attributes: Mapping[str, str],
+    port: int = 0,
 ) -> Callable[[], None]:
     """Switches spans and metrics on; returns the function that flushes them for a limited time."""
-    resource = _resource(service, attributes)
+    host = socket.gethostname()
+    own = {"service.instance.id": f"{host}/{os.getpid()}", **attributes}
+    resource = _resource(service, own)
+    # Prometheus makes a label of it, so a process that is started again keeps its own.
+    place = {"service.instance.id": f"{host}:{port}"} if port else {}
     keeps_exemplars = bool(os.environ.get("OTEL_METRICS_EXEMPLAR_FILTER"))
     meters = MeterProvider(
-        metric_readers=[
-            PeriodicExportingMetricReader(exporter) for exporter in _exporters("metrics", values)
-        ],
-        resource=resource,
+        metric_readers=_readers(values),
+        resource=_resource(service, own | place),
         shutdown_on_exit=False,
         # They cost a third of a measurement.
         exemplar_filter=None if keeps_exemplars else AlwaysOffExemplarFilter(),
@@ -191,6 +199,20 @@ def set_up(
         meters.shutdown(timeout_millis=STOP_MILLIS)
 
     return stop
+
+
+def _readers(values: "ExportConfig") -> list[MetricReader]:
+    pushed = replace(
+        values, exporters=tuple(name for name in values.exporters if name != PROMETHEUS)
+    )
+    readers: list[MetricReader] = [
+        PeriodicExportingMetricReader(exporter) for exporter in _exporters("metrics", pushed)
+    ]
+    if pushed != values:
+        from trinity.runtime.telemetry.prometheus import new_reader
+
+        readers.append(new_reader())
+    return readers
 
 
 def _exporters(signal: str, wanted: "ExportConfig") -> list[Any]:
@@ -217,7 +239,6 @@ def _resource(service: str, attributes: Mapping[str, str]) -> Resource:
     own = {
         "service.name": service,
         "service.namespace": NAMESPACE,
-        "service.instance.id": f"{socket.gethostname()}/{os.getpid()}",
         names.RL_SYSTEM: NAMESPACE,
         **attributes,
     }
