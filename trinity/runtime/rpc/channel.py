@@ -14,6 +14,7 @@ from trinity.api.v1 import (
     trainer_pb2,
 )
 from trinity.runtime.rpc.limits import CHANNEL_SIZES, KEEPALIVE, LARGE_RESPONSE_OPTIONS
+from trinity.runtime.rpc.renewal import RenewingChannel, RenewingSyncChannel
 from trinity.runtime.security.credentials import Credentials
 from trinity.runtime.security.plaintext_policy import refuse_plain_service
 from trinity.runtime.telemetry.grpc import traced_channel
@@ -78,11 +79,15 @@ def open_channel(
 
     Raises: UserError when the address is beyond loopback and there is no security.
     """
-    credentials = _credentials(address, security)
+    security = _security_for(address, security)
     chosen = [*(options or (*_options(), ("grpc.service_config", RETRY_CONFIG))), NO_PROXY]
-    if credentials is None:
+    if not security.is_on:
         return traced_channel(grpc.aio.insecure_channel(address, options=chosen))
-    return traced_channel(grpc.aio.secure_channel(address, credentials, options=chosen))
+
+    def connect() -> grpc.aio.Channel:
+        return grpc.aio.secure_channel(address, security.channel_credentials(), options=chosen)
+
+    return traced_channel(RenewingChannel(security, connect))
 
 
 def open_sync_channel(
@@ -100,20 +105,24 @@ def open_sync_channel(
     There are no retries: a stream that is retried after its server was killed hangs in grpcio 1.85
     beyond its deadline, forever. The caller waits and retries.
     """
-    credentials = _credentials(address, security, shows_token=shows_token)
+    security = _security_for(address, security)
     options = [*_options(), NO_PROXY, ("grpc.enable_retries", 0)]
     if server_name:
         options.append(("grpc.ssl_target_name_override", server_name))
-    if credentials is None:
+    if not security.is_on:
         return traced_channel(grpc.insecure_channel(address, options=options))
-    return traced_channel(grpc.secure_channel(address, credentials, options=options))
+
+    def connect() -> grpc.Channel:
+        credentials = (
+            security.channel_credentials if shows_token else security.tokenless_credentials
+        )
+        return grpc.secure_channel(address, credentials(), options=options)
+
+    return traced_channel(RenewingSyncChannel(security, connect))
 
 
-def _credentials(
-    address: str, security: Credentials | None, *, shows_token: bool = True
-) -> grpc.ChannelCredentials | None:
+def _security_for(address: str, security: Credentials | None) -> Credentials:
     security = security or Credentials.from_environment()
-    if security.is_on:
-        return security.channel_credentials() if shows_token else security.tokenless_credentials()
-    refuse_plain_service(address)
-    return None
+    if not security.is_on:
+        refuse_plain_service(address)
+    return security

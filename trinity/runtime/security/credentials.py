@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -21,6 +21,23 @@ AUTHORITY = "ca.crt"
 TOKEN = "token"
 TOKEN_KEYS = "token-keys.pem"
 _HINT = f"`trinity certs` makes such folders, and {VARIABLE} names one"
+
+
+class _RenewingContext(ssl.SSLContext):
+    """A client's context whose connections show the certificate that is there when they begin."""
+
+    def follow(self, security: "Credentials") -> None:
+        """Loads the certificate, and again before each connection that begins after a change."""
+        self._security, self._stamp = security, security.certificate_stamp()
+        self.load_cert_chain(security.file(CERTIFICATE), security.file(KEY))
+
+    def wrap_bio(self, *arguments: Any, **more: Any) -> ssl.SSLObject:
+        """Begins a connection of asyncio."""
+        stamp = self._security.certificate_stamp()
+        if stamp != self._stamp and self._security.has_whole_certificate():
+            self.load_verify_locations(self._security.file(AUTHORITY))
+            self.follow(self._security)
+        return super().wrap_bio(*arguments, **more)
 
 
 class TokenFile(grpc.AuthMetadataPlugin):  # type: ignore[misc]  # the library has no types
@@ -121,10 +138,29 @@ class Credentials:
 
         Raises: UserError naming the file that is missing.
         """
-        authority, key, certificate = map(self.file, (AUTHORITY, KEY, CERTIFICATE))
-        context = ssl.create_default_context(cafile=authority)
-        context.load_cert_chain(certificate, key)
+        context = _RenewingContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(self.file(AUTHORITY))
+        context.follow(self)
         return context
+
+    def certificate_stamp(self) -> tuple[int, ...]:
+        """Returns a value that changes when the own certificate, key or authority is replaced."""
+        assert self.folder is not None, "a plain process has no credentials"
+        try:
+            status = [(self.folder / name).stat() for name in (AUTHORITY, KEY, CERTIFICATE)]
+        except FileNotFoundError:  # they are being replaced
+            return ()
+        return tuple(value for file in status for value in (file.st_mtime_ns, file.st_ino))
+
+    def has_whole_certificate(self) -> bool:
+        """Returns true unless the key is not the certificate's: both are being replaced."""
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(
+                self.file(CERTIFICATE), self.file(KEY)
+            )
+            return self.file(AUTHORITY).stat().st_size > 0
+        except (OSError, UserError):
+            return False
 
     def _server_configuration(self) -> grpc.ServerCertificateConfiguration:
         authority, key, certificate = self._pem(AUTHORITY, KEY, CERTIFICATE)
