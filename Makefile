@@ -192,6 +192,7 @@ site: setup $(SITE)/tools/installed  ## The documentation with a search, below b
 	rm -rf $(SITE)/pages && mkdir -p $(SITE)/pages
 	git ls-files -z -- $(SITE_FILES) | xargs -0 cp --parents -t $(SITE)/pages
 	NO_MKDOCS_2_WARNING=1 $(SITE)/tools/bin/mkdocs build --strict --site-dir $(SITE)/html
+	@echo 'site: python3 -m http.server --bind 127.0.0.1 --directory $(SITE)/html'
 
 # The tools for locks, bills of materials and audits, with hashes too, in an environment of their own.
 SUPPLY := $(SCRATCH)/supply
