@@ -17,7 +17,10 @@ from trinity.plugins import REWARDS
 from trinity.rewards.reward import BoundReward
 from trinity.types import Experience, JsonObject
 
-ROW: JsonObject = {"question": "A crate holds 24 bottles. How many are in 17 crates?", "answer": "408"}
+ROW: JsonObject = {
+    "question": "A crate holds 24 bottles. How many are in 17 crates?",
+    "answer": "408",
+}
 CALL = '<tool_call>\n{{"name": "calculate", "arguments": {{"expression": "{}"}}}}\n</tool_call>'
 
 
