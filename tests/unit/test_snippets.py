@@ -38,6 +38,7 @@ SHELL, PRINTED = ("sh", "console"), ("text",)
 LANGUAGES = ("python", "yaml", "json", *SHELL, *PRINTED)
 NOT_RUN = {
     "git": "a network",
+    "hf": "the hub",
     "curl": "a model that is served",
     "docker": "a container engine",
     "kubectl": "a cluster",
