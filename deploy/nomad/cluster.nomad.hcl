@@ -60,6 +60,12 @@ variable "trainer_gpus" {
   default = 0
 }
 
+variable "sizes" {
+  type        = map(map(number))
+  description = "Of each service, in place of `shipped` below: cpu in MHz, memory in MiB, shm in bytes."
+  default     = {}
+}
+
 variable "security" {
   type        = string
   description = "Folder of the nodes with the certificates and token of each service, in one of its name."
@@ -73,6 +79,13 @@ variable "stream_replicas" {
 }
 
 locals {
+  shipped = {
+    synchronizer = { cpu = 500, memory = 1024 }
+    buffer       = { cpu = 1000, memory = 4096 }
+    trainer      = { cpu = 4000, memory = 65536, shm = 8589934592 }
+    explorer     = { cpu = 4000, memory = 32768, shm = 8589934592 }
+  }
+  sizes = { for name, size in local.shipped : name => merge(size, lookup(var.sizes, name, {})) }
   # Where a service answers, for a file of variables.
   synchronizer = "{{ range nomadService 1 (env \"NOMAD_ALLOC_ID\") \"trinity-synchronizer\" }}{{ .Address }}:{{ .Port }}{{ end }}"
   buffer       = "{{ range nomadService 1 (env \"NOMAD_ALLOC_ID\") \"trinity-buffer\" }}{{ .Address }}:{{ .Port }}{{ end }}"
@@ -191,9 +204,8 @@ job "trinity" {
       }
       kill_timeout = "30s"
       resources {
-        cpu        = 500
-        memory     = 512
-        memory_max = 1024
+        cpu    = local.sizes.synchronizer.cpu
+        memory = local.sizes.synchronizer.memory
       }
     }
   }
@@ -304,9 +316,8 @@ job "trinity" {
       }
       kill_timeout = "30s"
       resources {
-        cpu        = 1000
-        memory     = 1024
-        memory_max = 4096
+        cpu    = local.sizes.buffer.cpu
+        memory = local.sizes.buffer.memory
       }
     }
   }
@@ -361,7 +372,7 @@ job "trinity" {
         image           = var.images.trainer
         network_mode    = "host"
         volumes         = concat(["${var.security}/trainer:/etc/trinity/tls:ro"], var.volumes.trainer)
-        shm_size        = 8589934592
+        shm_size        = local.sizes.trainer.shm
         init            = true
         readonly_rootfs = true
         cap_drop        = ["all"]
@@ -381,9 +392,8 @@ job "trinity" {
       }
       kill_timeout = "60s"
       resources {
-        cpu        = 4000
-        memory     = 16384
-        memory_max = 65536
+        cpu    = local.sizes.trainer.cpu
+        memory = local.sizes.trainer.memory
         dynamic "device" {
           for_each = var.trainer_gpus > 0 ? [var.trainer_gpus] : []
           labels   = ["nvidia/gpu"]
@@ -440,7 +450,7 @@ job "trinity" {
         image           = var.images.explorer
         network_mode    = "host"
         volumes         = concat(["${var.security}/explorer:/etc/trinity/tls:ro"], var.volumes.explorer)
-        shm_size        = 8589934592
+        shm_size        = local.sizes.explorer.shm
         init            = true
         readonly_rootfs = true
         cap_drop        = ["all"]
@@ -468,9 +478,8 @@ job "trinity" {
       }
       kill_timeout = "60s"
       resources {
-        cpu        = 4000
-        memory     = 8192
-        memory_max = 32768
+        cpu    = local.sizes.explorer.cpu
+        memory = local.sizes.explorer.memory
         dynamic "device" {
           for_each = var.explorer_gpus > 0 ? [var.explorer_gpus] : []
           labels   = ["nvidia/gpu"]

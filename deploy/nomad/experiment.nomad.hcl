@@ -57,6 +57,12 @@ variable "trainer_gpus" {
   default = 0
 }
 
+variable "sizes" {
+  type        = map(map(number))
+  description = "Not used here."
+  default     = {}
+}
+
 variable "security" {
   type        = string
   description = "Folder of the nodes with the certificates and token of each service, in one of its name."

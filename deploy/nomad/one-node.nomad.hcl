@@ -60,6 +60,12 @@ variable "trainer_gpus" {
   default = 0
 }
 
+variable "sizes" {
+  type        = map(map(number))
+  description = "Of each service, in place of `shipped` below: cpu in MHz, memory in MiB, shm in bytes."
+  default     = {}
+}
+
 variable "studio_tls" {
   type        = string
   description = "Folder of the node with Studio's certificate and token keys; empty: no Studio."
@@ -72,6 +78,13 @@ variable "nats_config" {
 }
 
 locals {
+  shipped = {
+    synchronizer = { cpu = 500, memory = 1024 }
+    buffer       = { cpu = 1000, memory = 4096 }
+    trainer      = { cpu = 4000, memory = 65536, shm = 8589934592 }
+    explorer     = { cpu = 4000, memory = 32768, shm = 8589934592 }
+  }
+  sizes = { for name, size in local.shipped : name => merge(size, lookup(var.sizes, name, {})) }
   # Of every service: where it may write. Compiled kernels cannot be loaded from docker's tmpfs.
   own = {
     HOME                = "/local"
@@ -320,9 +333,8 @@ job "trinity" {
       }
       kill_timeout = "30s"
       resources {
-        cpu        = 500
-        memory     = 512
-        memory_max = 1024
+        cpu    = local.sizes.synchronizer.cpu
+        memory = local.sizes.synchronizer.memory
       }
     }
 
@@ -361,9 +373,8 @@ job "trinity" {
       }
       kill_timeout = "30s"
       resources {
-        cpu        = 1000
-        memory     = 1024
-        memory_max = 4096
+        cpu    = local.sizes.buffer.cpu
+        memory = local.sizes.buffer.memory
       }
     }
 
@@ -373,7 +384,7 @@ job "trinity" {
       config {
         image           = var.images.trainer
         volumes         = var.volumes.trainer
-        shm_size        = 8589934592
+        shm_size        = local.sizes.trainer.shm
         init            = true
         readonly_rootfs = true
         cap_drop        = ["all"]
@@ -387,9 +398,8 @@ job "trinity" {
       }, var.environment.trainer)
       kill_timeout = "60s"
       resources {
-        cpu        = 4000
-        memory     = 16384
-        memory_max = 65536
+        cpu    = local.sizes.trainer.cpu
+        memory = local.sizes.trainer.memory
         dynamic "device" {
           for_each = var.trainer_gpus > 0 ? [var.trainer_gpus] : []
           labels   = ["nvidia/gpu"]
@@ -406,7 +416,7 @@ job "trinity" {
       config {
         image           = var.images.explorer
         volumes         = var.volumes.explorer
-        shm_size        = 8589934592
+        shm_size        = local.sizes.explorer.shm
         init            = true
         readonly_rootfs = true
         cap_drop        = ["all"]
@@ -428,9 +438,8 @@ job "trinity" {
       }
       kill_timeout = "60s"
       resources {
-        cpu        = 4000
-        memory     = 8192
-        memory_max = 32768
+        cpu    = local.sizes.explorer.cpu
+        memory = local.sizes.explorer.memory
         dynamic "device" {
           for_each = var.explorer_gpus > 0 ? [var.explorer_gpus] : []
           labels   = ["nvidia/gpu"]

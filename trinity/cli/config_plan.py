@@ -17,8 +17,10 @@ from trinity.config.plan.placement import GpuAssignment, assign_gpus, cluster_gp
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.base import KeyStatus
 from trinity.config.schema.choices import BY_TURNS
+from trinity.config.sizing.disk import disk_sizes
 from trinity.config.sizing.memory import GIB, MemoryTerm
 from trinity.config.sizing.model_shape import ModelShape, count_adapter, count_parameters
+from trinity.config.sizing.services import stage_services
 from trinity.config.sizing.stage_sizes import (
     USABLE,
     engine_advice,
@@ -41,6 +43,7 @@ from trinity.run.output import pluralize
 from trinity.runtime.host_port import join_address
 
 MAX_LISTED_SEATS = 8
+DISKS = {"run": "run's directory", "database": "database", "cache": "models of the hub"}
 GpuMemoryOption = Annotated[
     float | None,
     typer.Option("--gpu-memory", min=1, help="GiB of each GPU, such as 80.", show_default=False),
@@ -189,6 +192,30 @@ def _turn_lines(stage: StagePlan, shape: ModelShape, critic: ModelShape | None) 
         yield f"    {name:18} {_gib(size):>10}  {what}"
 
 
+def service_lines(
+    stage: StagePlan, model_config: Path | None, *, own_functions: bool
+) -> Iterator[str]:
+    """Yields what a process of each service takes of its host, with the terms of its memory."""
+    yield "host of each process of a service, an estimate"
+    for name, sizes in stage_services(stage, model_config, own_functions).items():
+        if sizes is None:
+            yield f"  {name:16} not known without the config.json of its model"
+            continue
+        yield (
+            f"  {name:16} {_gib(sizes.memory_bytes)} memory, {pluralize(sizes.cpus, 'CPU')} "
+            f"({sizes.cpu_formula}), {_gib(sizes.shm_bytes)} /dev/shm"
+        )
+        for title, terms in (
+            ("", sizes.memory),
+            ("beside it while models are loaded, or", sizes.loading),
+            ("beside it afterwards", sizes.working),
+            ("in /dev/shm", sizes.shm),
+        ):
+            yield from [f"    {title}:"] if title and terms else []
+            yield from _term_lines(terms)
+    yield "  memory is a quarter more than its terms, and /dev/shm, in whole GiB"
+
+
 def _term_lines(terms: tuple[MemoryTerm, ...]) -> Iterator[str]:
     for term in terms:
         yield f"    {term.name:18} {_gib(term.bytes):>10}  {term.formula}"
@@ -224,6 +251,13 @@ def plan(
         for line in _volume_lines(stage, rows):
             print(f"  {line}")
         for line in memory_lines(stage, model_config, gpu_bytes):
+            print(f"  {line}")
+        for line in service_lines(stage, model_config, own_functions=plugin_dir is not None):
+            print(f"  {line}")
+    print("\ndisk, an estimate")
+    for place, terms in disk_sizes(experiment, model_config, rows).items():
+        print(f"  {DISKS[place]:18}   {_gib(sum(term.bytes for term in terms)):>10}")
+        for line in _term_lines(terms):
             print(f"  {line}")
 
 

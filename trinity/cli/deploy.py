@@ -1,15 +1,14 @@
 """`trinity deploy`: deploys experiments; each command imports its heavy modules itself."""
 
 import asyncio
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from trinity.cli.config_plan import ModelConfigOption
 from trinity.cli.overrides import FileOption, WordsArgument, parse_overrides, split_words
 from trinity.cli.run import AcceptChangesOption, PluginDirOption, use_plugins
-from trinity.errors import UserError
 from trinity.run.output import write_errors
 
 app = typer.Typer(
@@ -34,23 +33,16 @@ def render(
         "deployment"
     ),
     explorers: Annotated[int, typer.Option(min=1, help="Explorers to start with.")] = 1,
-    registry: Annotated[str, typer.Option(help="Where images are pulled from.")] = "",
-    tag: Annotated[str, typer.Option(help="Version of the images.")] = "0.1.0",
-    digest: Annotated[
-        list[str] | None,
-        typer.Option(help="An image by its digest: buffer=sha256:...; once for each service."),
-    ] = None,
-    otlp_endpoint: Annotated[
-        str, typer.Option(help="Collector of spans and metrics, http://host:4317.")
-    ] = "",
+    model_config: ModelConfigOption = None,
     plugin_dir: PluginDirOption = None,
 ) -> None:
     """Write the manifests of an experiment; nothing is started, and no secret is written."""
     from trinity.config.loading.load import load_config
     from trinity.config.planning import plan_experiment
-    from trinity.run.deploy.deployment import ContainerImages, ExperimentDeployment
+    from trinity.run.deploy.deployment import ExperimentDeployment
     from trinity.run.deploy.render import ManifestRenderer, render_notes
     from trinity.run.deploy.submission import refuse_local_modes
+    from trinity.run.deploy.values import read_values
 
     file, overrides = split_words(words, config, "trinity deploy render")
     use_plugins(plugin_dir)
@@ -60,8 +52,8 @@ def render(
         plan=plan,
         explorers=explorers,
         plugin_dir=plugin_dir.resolve() if plugin_dir else None,
-        images=ContainerImages(registry=registry, tag=tag, digests=_digests(digest or [])),
-        otlp_endpoint=otlp_endpoint,
+        values=read_values(output),
+        model_config=model_config,
     )
     rendering = ManifestRenderer(
         deployment=deployment, target=target, overlay=overlay, output=output
@@ -72,18 +64,6 @@ def render(
     print(f"  {command}")
     for note in render_notes(deployment, target, overlay):
         print(f"note: {note}")
-
-
-def _digests(given: list[str]) -> dict[str, str]:
-    """Returns the digest of each image named as `service=sha256:...`."""
-    form = re.compile(r"(buffer|explorer|synchronizer|trainer)=(sha256:[0-9a-f]{64})")
-    found = {text: form.fullmatch(text) for text in given}
-    if wrong := [text for text, match in found.items() if match is None]:
-        raise UserError(
-            f"`--digest {wrong[0]}`: expected a service and what the registry said at the push, "
-            "as in `buffer=sha256:` with 64 hexadecimal digits"
-        )
-    return {match[1]: match[2] for match in found.values() if match}
 
 
 @app.command()

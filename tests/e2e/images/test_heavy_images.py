@@ -22,7 +22,7 @@ from tests.support.deployed.by_hand import ByHand, by_hand
 from trinity.config.loading.load import load_config
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
-from trinity.run.deploy.deployment import ContainerImages, ExperimentDeployment
+from trinity.run.deploy.deployment import ExperimentDeployment
 from trinity.run.deploy.render import ManifestRenderer
 
 pytestmark = pytest.mark.timeout(8_000)
@@ -102,7 +102,7 @@ def short_plan(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ExperimentPlan:
 
 def rendered(plan: ExperimentPlan, output: Path) -> dict[str, dict[str, Any]]:
     """The services of compose.override.yaml."""
-    of = ExperimentDeployment(plan=plan, explorers=1, plugin_dir=None, images=ContainerImages())
+    of = ExperimentDeployment(plan=plan, explorers=1, plugin_dir=None)
     ManifestRenderer(
         deployment=of, target="compose", overlay="one-node", output=output
     ).write_manifests()

@@ -16,7 +16,7 @@ from tests.support.model_free.experiment import experiment_plan
 from tests.support.model_free.stack import MODULES
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import RunFailed
-from trinity.run.deploy.deployment import ContainerImages, ExperimentDeployment
+from trinity.run.deploy.deployment import ExperimentDeployment
 from trinity.run.deploy.render import ManifestRenderer, compose_override
 from trinity.run.deploy.submission import ExperimentSubmission
 
@@ -25,7 +25,7 @@ SERVICES = ("synchronizer", "buffer", "trainer")
 
 
 def deployment(plan: ExperimentPlan) -> ExperimentDeployment:
-    return ExperimentDeployment(plan=plan, explorers=1, plugin_dir=None, images=ContainerImages())
+    return ExperimentDeployment(plan=plan, explorers=1, plugin_dir=None)
 
 
 @pytest.fixture

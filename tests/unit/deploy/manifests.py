@@ -9,7 +9,7 @@ import yaml
 
 from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
-from trinity.run.deploy.deployment import ContainerImages, ExperimentDeployment
+from trinity.run.deploy.deployment import ExperimentDeployment
 from trinity.run.deploy.kubernetes import Overlay
 from trinity.run.deploy.render import ManifestRenderer, Target
 from trinity.runtime.shipped import shipped
@@ -22,9 +22,7 @@ SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 def deployment_of(example: str, **overrides: Any) -> ExperimentDeployment:
     """One of the examples as it stands."""
     config = load_config(EXAMPLES / example / f"{example}.yaml", overrides)
-    return ExperimentDeployment(
-        plan=plan_experiment(config), explorers=1, plugin_dir=None, images=ContainerImages()
-    )
+    return ExperimentDeployment(plan=plan_experiment(config), explorers=1, plugin_dir=None)
 
 
 def rendered(

@@ -20,6 +20,7 @@ from tests.unit.deploy.manifests import SERVICES, deployment_of, rendered
 from tests.unit.deploy.policies import Connection, Network, selects
 from trinity.cli.main import FAILURE, NO_ANSWER, USER_ERROR
 from trinity.run.deploy.kubernetes import Overlay
+from trinity.run.deploy.values import DeploymentValues
 
 COLLECTOR = "collector.example"
 EXPERIMENT = f"experiment-{deployment_of('addition').job_name}"
@@ -45,7 +46,9 @@ def objects(
     request: pytest.FixtureRequest, overlay: Overlay, tmp_path_factory: pytest.TempPathFactory
 ) -> list[Object]:
     """Those of an example, as they are written and as kubectl makes them."""
-    deployment = replace(deployment_of("addition"), otlp_endpoint=f"http://{COLLECTOR}:4317")
+    deployment = replace(
+        deployment_of("addition"), values=DeploymentValues(otlp_endpoint=f"http://{COLLECTOR}:4317")
+    )
     folder = rendered(deployment, "k8s", tmp_path_factory.mktemp("out"), overlay)
     return kustomized.read(folder) if request.param == "read" else kustomized.built(folder)
 

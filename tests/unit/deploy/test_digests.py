@@ -14,11 +14,9 @@ from threading import Thread
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from tests.unit.deploy.manifests import EXAMPLES, compose_files, deployment_of, rendered
-from trinity.cli.main import make_app
-from trinity.run.deploy.deployment import ContainerImages
+from tests.unit.deploy.manifests import compose_files, deployment_of, rendered
+from trinity.run.deploy.values import DeploymentValues
 
 REPOSITORY = Path(__file__).parents[3]
 DEPLOY = REPOSITORY / "deploy"
@@ -171,8 +169,8 @@ OWN = {
 
 
 def test_own_images_are_rendered_by_their_digests(tmp_path: Path) -> None:
-    images = ContainerImages(registry="registry.example.org", digests=OWN)
-    deployment = dataclasses.replace(deployment_of("addition"), images=images)
+    values = DeploymentValues(registry="registry.example.org", digests=OWN)
+    deployment = dataclasses.replace(deployment_of("addition"), values=values)
     _, override = compose_files(rendered(deployment, "compose", tmp_path / "compose"))
     used = {service["image"] for service in override["services"].values() if "image" in service}
     of_services = set(OWN.values()) - {OWN["studio"]}  # compose is told Studio's by a variable
@@ -184,12 +182,3 @@ def test_own_images_are_rendered_by_their_digests(tmp_path: Path) -> None:
     for image in yaml.safe_load(k8s.read_text())["images"]:
         assert image["digest"] == OWN[image["name"].removeprefix("trinity-")]
         assert "newTag" not in image  # kustomize takes one of them
-
-
-@pytest.mark.parametrize("digest", ["buffer", "buffer=latest", f"nats=sha256:{64 * 'a'}"])
-def test_what_is_no_digest_is_refused(tmp_path: Path, digest: str) -> None:
-    example = str(EXAMPLES / "addition" / "addition.yaml")
-    command = ["deploy", "render", "-c", example, "-o", str(tmp_path / "out"), "--digest", digest]
-    done = CliRunner().invoke(make_app(command), command)
-    assert done.exit_code != 0 and f"`--digest {digest}`" in f"{done.exception}{done.output}"
-    assert not (tmp_path / "out").exists()

@@ -10,7 +10,7 @@ from tests.unit.config.builders import IMITATION, REINFORCEMENT, config
 from tests.unit.deploy.manifests import compose_files, json_file, rendered
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
-from trinity.run.deploy.deployment import ContainerImages, ExperimentDeployment
+from trinity.run.deploy.deployment import ExperimentDeployment
 from trinity.run.deploy.kubernetes import Overlay
 from trinity.run.deploy.render import Target
 
@@ -21,9 +21,7 @@ TWO_MACHINES = {"node_num": 2, "gpu_per_node": 8}
 def deployment(explorers: int = 1, **changes: Any) -> ExperimentDeployment:
     given = {"cluster": {"gpu_per_node": 8}, "buffer": LISTENING, **changes}
     plan = plan_experiment(config(**given))
-    return ExperimentDeployment(
-        plan=plan, explorers=explorers, plugin_dir=None, images=ContainerImages()
-    )
+    return ExperimentDeployment(plan=plan, explorers=explorers, plugin_dir=None)
 
 
 def engines(number: int) -> dict[str, object]:

@@ -19,7 +19,6 @@ from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline, TaskOper
 from trinity.run.deploy.deployment import (
     FUNCTION_TRUST,
     TRUST_COMMENT,
-    ContainerImages,
     ExperimentDeployment,
 )
 from trinity.run.deploy.kubernetes import Overlay
@@ -36,7 +35,7 @@ def with_stage(**changes: Any) -> ExperimentDeployment:
     *before, last = plain.plan.stages
     stages = (*before, last.model_copy(update=changes))
     plan: ExperimentPlan = plain.plan.model_copy(update={"stages": stages})
-    return ExperimentDeployment(plan=plan, explorers=1, plugin_dir=None, images=ContainerImages())
+    return ExperimentDeployment(plan=plan, explorers=1, plugin_dir=None)
 
 
 def auxiliary(model_path: str, external: ExternalAccess | None = None) -> Mapping[str, Any]:

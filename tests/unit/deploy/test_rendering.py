@@ -21,10 +21,11 @@ from tests.unit.deploy.manifests import (
 )
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
-from trinity.run.deploy.deployment import ContainerImages, ExperimentDeployment
+from trinity.run.deploy.deployment import ExperimentDeployment
 from trinity.run.deploy.kubernetes import Overlay
 from trinity.run.deploy.render import Target
 from trinity.run.deploy.submission import read_plan
+from trinity.run.deploy.values import DeploymentValues
 
 VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 BOTH = pytest.mark.parametrize("example", ["addition", "gsm8k"])
@@ -72,7 +73,7 @@ def test_gpus_are_shared_and_processors_get_their_own_images(tmp_path: Path) -> 
     assert devices["trainer"]["device_ids"] == ["1"]
     _, cpu = compose_files(rendered(deployment_of("addition"), "compose", tmp_path / "cpu"))
     assert cpu["services"]["trainer"]["image"] == "trinity-trainer:0.1.0-cpu"
-    assert "deploy" not in cpu["services"]["trainer"]
+    assert "reservations" not in str(cpu["services"]["trainer"])
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl builds kustomizations")
@@ -106,8 +107,8 @@ def test_a_job_is_named_after_plan_and_image_as_kubernetes_changes_none(tmp_path
     """Argo CD and Flux apply the same folder again and again."""
 
     def job(folder: str, tag: str = "0.1.0", **changes: Any) -> str:
-        images = ContainerImages(tag=tag)
-        deployment = replace(deployment_of("addition", **changes), images=images)
+        values = DeploymentValues(tag=tag)
+        deployment = replace(deployment_of("addition", **changes), values=values)
         made = rendered(deployment, "k8s", tmp_path / folder)
         name: str = yaml.safe_load((made / "experiment.yaml").read_text())["metadata"]["name"]
         return name
@@ -121,7 +122,7 @@ def test_a_job_is_named_after_plan_and_image_as_kubernetes_changes_none(tmp_path
 
 def test_a_cluster_starts_as_many_explorers_as_asked_for(tmp_path: Path) -> None:
     plan = deployment_of("gsm8k")
-    many = ExperimentDeployment(plan=plan.plan, explorers=4, plugin_dir=None, images=plan.images)
+    many = ExperimentDeployment(plan=plan.plan, explorers=4, plugin_dir=None)
     folder = rendered(many, "k8s", tmp_path / "out", "cluster")
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
     assert kustomization["replicas"] == [{"name": "explorer", "count": 4}]
@@ -134,7 +135,7 @@ def test_a_cluster_starts_as_many_explorers_as_asked_for(tmp_path: Path) -> None
 def test_what_only_imitates_needs_no_explorer(tmp_path: Path) -> None:
     both = deployment_of("addition")
     plan = both.plan.model_copy(update={"stages": both.plan.stages[:1]})
-    deployment = ExperimentDeployment(plan=plan, explorers=1, plugin_dir=None, images=both.images)
+    deployment = ExperimentDeployment(plan=plan, explorers=1, plugin_dir=None)
     _, override = compose_files(rendered(deployment, "compose", tmp_path / "out"))
     assert override["services"]["explorer"]["deploy"] == {"replicas": 0}
 
@@ -176,9 +177,7 @@ def _num_explorers(folder: Path, target: Target) -> int:
 
 def test_plugins_are_mounted_and_named(tmp_path: Path) -> None:
     plain = deployment_of("addition")
-    deployment = ExperimentDeployment(
-        plan=plain.plan, explorers=1, plugin_dir=Path("/work/own"), images=plain.images
-    )
+    deployment = ExperimentDeployment(plan=plain.plan, explorers=1, plugin_dir=Path("/work/own"))
     folder = rendered(deployment, "k8s", tmp_path / "out")
     patch = next(one for one in objects(folder) if one["metadata"]["name"] == "explorer")
     (container,) = patch["spec"]["template"]["spec"]["containers"]
@@ -188,7 +187,7 @@ def test_plugins_are_mounted_and_named(tmp_path: Path) -> None:
 
 def test_the_collector_is_told_to_every_service_and_reached(tmp_path: Path) -> None:
     endpoint = "http://otel.monitoring:4318"
-    deployment = replace(deployment_of("addition"), otlp_endpoint=endpoint)
+    deployment = replace(deployment_of("addition"), values=DeploymentValues(otlp_endpoint=endpoint))
     _, override = compose_files(rendered(deployment, "compose", tmp_path / "compose"))
     variables = json_file(rendered(deployment, "nomad", tmp_path / "n") / "experiment.vars.json")
     folder = rendered(deployment, "k8s", tmp_path / "k8s", "cluster")
@@ -213,13 +212,6 @@ def test_without_a_collector_nothing_is_sent(tmp_path: Path) -> None:
         assert VARIABLE not in override["services"][name]["environment"]
 
 
-@pytest.mark.parametrize("wrong", ["otel:4317", "http://", "http://me:x@otel", "http://otel:port"])
-def test_what_is_no_collector_is_refused(tmp_path: Path, wrong: str) -> None:
-    deployment = replace(deployment_of("addition"), otlp_endpoint=wrong)
-    with pytest.raises(UserError, match="--otlp-endpoint"):
-        rendered(deployment, "compose", tmp_path / "out")
-
-
 def test_a_rendering_replaces_an_older_one_and_nothing_else(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     rendered(deployment_of("addition"), "k8s", folder)
@@ -240,9 +232,7 @@ def test_code_that_is_in_no_image_is_refused(tmp_path: Path) -> None:
 
 def test_one_node_has_one_explorer(tmp_path: Path) -> None:
     plain = deployment_of("addition")
-    deployment = ExperimentDeployment(
-        plan=plain.plan, explorers=2, plugin_dir=None, images=plain.images
-    )
+    deployment = ExperimentDeployment(plan=plain.plan, explorers=2, plugin_dir=None)
     with pytest.raises(UserError, match="`--explorers 2`: on one node"):
         rendered(deployment, "compose", tmp_path / "out")
 
@@ -255,10 +245,7 @@ def test_a_plan_with_a_password_is_refused(tmp_path: Path) -> None:
     )
     stages = (first, second.model_copy(update={"tasksets": (taskset,)}))
     secret = ExperimentDeployment(
-        plan=deployment.plan.model_copy(update={"stages": stages}),
-        explorers=1,
-        plugin_dir=None,
-        images=deployment.images,
+        plan=deployment.plan.model_copy(update={"stages": stages}), explorers=1, plugin_dir=None
     )
     with pytest.raises(UserError, match=r"`stages\.tasksets\.path` holds a secret") as refusal:
         rendered(secret, "compose", tmp_path / "out")

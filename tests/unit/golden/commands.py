@@ -95,7 +95,7 @@ RENDERINGS = {
     "compose": ("--target", "compose"),
     "k8s one-node": ("--target", "k8s", "--overlay", "one-node"),
     "k8s cluster": ("--target", "k8s", "--overlay", "cluster", "--explorers", "2"),
-    "nomad cluster": ("--target", "nomad", "--overlay", "cluster", "--registry", "r.example/"),
+    "nomad cluster": ("--target", "nomad", "--overlay", "cluster"),
 }
 
 
@@ -210,9 +210,7 @@ def renderings(folder: Path) -> dict[str, Any]:
     with surroundings(ROOT):
         for name, words in RENDERINGS.items():
             output = folder / name.replace(" ", "-")
-            done = trinity(
-                "deploy", "render", "-c", ADDITION, "-o", str(output), "--tag", "t1", *words
-            )
+            done = trinity("deploy", "render", "-c", ADDITION, "-o", str(output), *words)
             results[name] = {"exit code": done.code}
             held = _files(output) if output.exists() else ()
             results |= {f"{name}: {path}": content for path, content in held}

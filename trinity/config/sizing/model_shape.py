@@ -54,6 +54,8 @@ class ModelShape:
     """True if logits are changed after the head, which is computed whole for that."""
     keeps_scores: bool = False
     """True if attention changes its scores in a way for which they all lie in memory."""
+    stored_bytes: int = 2
+    """Bytes of a parameter in the model's files."""
 
     @property
     def query_width(self) -> int:
@@ -140,6 +142,7 @@ def shape_of(keys: Keys, name: str = "config.json") -> ModelShape:
         sparse_layers=_sparse_layers(keys, layers) if experts else 0,
         changes_logits=changes_logits(keys),
         keeps_scores=dropped_of_text("sdpa", keys) is not None,
+        stored_bytes=4 if "float32" in (keys.get("dtype"), keys.get("torch_dtype")) else 2,
     )
 
 

@@ -16,7 +16,11 @@ from trinity.config.plan.placement import engine_groups_of, num_hosts
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import DATABASES
 from trinity.config.schema.base import redact_secrets
+from trinity.config.sizing.disk import disk_sizes
+from trinity.config.sizing.memory import GIB
+from trinity.config.sizing.services import explorer_hosts, service_sizes
 from trinity.errors import UserError
+from trinity.run.deploy.values import UNITS, DeploymentValues, num_bytes
 from trinity.run.launch.modes import server_urls
 from trinity.runtime.shipped import shipped
 
@@ -32,6 +36,8 @@ TRUST_COMMENT = (
 MODELS = "models"
 """The Secret with addresses and keys of external models, and the policy to reach them."""
 DIGEST_LENGTH = 8
+SHARED_BYTES = UNITS["Ti"]
+"""Size of the claim `shared` in deploy/k8s."""
 LONGEST_NAME = 40
 """Kubernetes allows 63 and appends suffixes."""
 
@@ -72,17 +78,37 @@ class ContainerImages:
 class ExperimentDeployment:
     """One experiment and the services it runs on.
 
-    images = ContainerImages()
-    deployment = ExperimentDeployment(plan=plan, explorers=2, plugin_dir=None, images=images)
-    deployment.folders("trainer"), deployment.gpus("trainer")
+    deployment = ExperimentDeployment(plan=plan, explorers=2, plugin_dir=None)
+    deployment.folders("trainer"), deployment.gpus("trainer"), deployment.sizes("trainer")
     """
 
     plan: ExperimentPlan
     explorers: int
     plugin_dir: Path | None
-    images: ContainerImages
-    otlp_endpoint: str = ""
-    """The address for spans and metrics, http://host:port; if empty, they are not sent."""
+    values: DeploymentValues = field(default_factory=DeploymentValues)
+    model_config: Path | None = None
+    """The policy's config.json, if its directory is not here."""
+
+    @property
+    def images(self) -> ContainerImages:
+        """The images, as the values name them."""
+        values = self.values
+        return ContainerImages(registry=values.registry, tag=values.tag, digests=values.digests)
+
+    def sizes(self, service: str) -> dict[str, int]:
+        """Returns `memory` and `shm` in bytes and `cpus` of one process, as far as known.
+
+        A value that is given wins over the plan's.
+        """
+        own = self.plugin_dir is not None
+        planned = service_sizes(self.plan, self.model_config, own_functions=own).get(service)
+        given = self.values.service(service)
+        found = {
+            "memory": num_bytes(given.memory) if given.memory else planned and planned.memory_bytes,
+            "shm": num_bytes(given.shm) if given.shm else planned and planned.shm_bytes,
+            "cpus": given.cpus or (planned and planned.cpus),
+        }
+        return {name: size for name, size in found.items() if size}
 
     @property
     def name(self) -> str:
@@ -114,6 +140,13 @@ class ExperimentDeployment:
         """The log level of every service."""
         return self.plan.stages[0].config.log.level
 
+    def claims(self) -> dict[str, int]:
+        """Returns the bytes of volume claims that are given, or too small for the plan."""
+        run = sum(term.bytes for term in disk_sizes(self.plan, self.model_config)["run"])
+        found: dict[str, int] = {"shared": -(-run // GIB) * GIB} if run > SHARED_BYTES else {}
+        given = self.values.claims.items()
+        return found | {name: num_bytes(claim.size) for name, claim in given if claim.size}
+
     def gpus(self, service: str) -> int:
         """Returns the number of GPUs of one process of the service."""
         if self.variant == "cpu":
@@ -130,10 +163,7 @@ class ExperimentDeployment:
     @property
     def explorer_hosts(self) -> int:
         """Machines of one explorer: several if one engine alone is larger than one."""
-        node = self.plan.stages[0].config.cluster.gpu_per_node
-        stages = [stage for stage in self.plan.stages if stage.needs_rollout]
-        engines = [group.gpus_each for stage in stages for group in engine_groups_of(stage)]
-        return num_hosts(max(engines, default=0), node)
+        return max(map(explorer_hosts, self.plan.stages))
 
     @property
     def num_explorer_services(self) -> int:
@@ -247,21 +277,20 @@ class ExperimentDeployment:
             added["OMP_NUM_THREADS"] = "1"
         if service != "synchronizer" and self.plugin_dir is not None:
             added["TRINITY_PLUGIN_DIRS"] = str(self.plugin_dir)
-        if self.otlp_endpoint:
-            added[OTLP_ENDPOINT] = self.otlp_endpoint
+        if self.values.otlp_endpoint:
+            added[OTLP_ENDPOINT] = self.values.otlp_endpoint
         return added
 
     @property
     def otlp_port(self) -> int:
         """The collector's port; OTLP's default if the address names no port."""
-        return urllib.parse.urlsplit(self.otlp_endpoint).port or OTLP_PORT
+        return urllib.parse.urlsplit(self.values.otlp_endpoint).port or OTLP_PORT
 
     def check_images_and_secrets(self) -> None:
         """Checks that the images can run the experiment and that its plan holds no secret.
 
         Raises: UserError.
         """
-        _check_endpoint(self.otlp_endpoint)
         for stage in self.plan.stages:
             for kind, path in _parts(stage):
                 _check_in_images(stage, kind, path)
@@ -310,14 +339,6 @@ def _check_in_images(stage: StagePlan, kind: str, path: str) -> None:
         raise UserError(
             f"stage `{stage.name}`: the {kind} `{path}` is not in the images: register it under a "
             "name in a file of a folder given with `--plugin-dir`"
-        )
-
-
-def _check_endpoint(address: str) -> None:
-    if address and not re.fullmatch(r"https?://[^\s/@:]+(:\d{1,5})?(/[^\s@]*)?", address):
-        raise UserError(
-            "`--otlp-endpoint` is not the address of a collector: give it as "
-            "http://host:4317, without a user"
         )
 
 

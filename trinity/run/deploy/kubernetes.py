@@ -1,12 +1,13 @@
 """The experiment's kustomize overlay, on top of deploy/k8s/overlays."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import yaml
 from pydantic import JsonValue
 
 from trinity.run.deploy.deployment import MODELS, ExperimentDeployment, MountedFolder, template
+from trinity.run.deploy.values import UNITS
 
 Overlay = Literal["one-node", "cluster"]
 Files = dict[str, str]
@@ -16,6 +17,12 @@ POD_INDEX = "apps.kubernetes.io/pod-index"
 """The label with the number of a pod in its set; of Kubernetes 1.28 on."""
 HTTPS = 443
 PORTS = {"trainer": 50053, "explorer": 50054}
+CLAIMS: Mapping[Overlay, tuple[str, ...]] = {
+    "one-node": ("postgres", "nats"),
+    "cluster": ("shared",),
+}
+CLAIM_PLACES = {"shared": ("PersistentVolumeClaim", "/spec")}
+"""Other claims are the first of a set of the same name."""
 KINDS: Mapping[str, tuple[str, str]] = {
     "buffer": ("apps/v1", "Deployment"),
     "explorer": ("apps/v1", "Deployment"),
@@ -34,18 +41,20 @@ def kubernetes_files(deployment: ExperimentDeployment, overlay: Overlay) -> File
         files["hub.yaml"] = _egress("hub", "buffer, explorer, trainer", HTTPS)
     if deployment.model_variables:
         files["models.yaml"] = _egress(MODELS, "explorer", HTTPS)
-    if deployment.otlp_endpoint:
+    if deployment.values.otlp_endpoint:
         files["telemetry.yaml"] = _egress("telemetry", ", ".join(KINDS), deployment.otlp_port)
     if deployment.trainer_hosts > 1:
         files["gang.yaml"] = _hosts("trainer", "gang")
     if deployment.explorer_hosts > 1:
         files["engine.yaml"] = _hosts("explorer", "engine")
     resources = [f"k8s/overlays/{overlay}", *(name for name in files if name not in patched)]
-    files["kustomization.yaml"] = _text(_kustomization(deployment, resources))
+    files["kustomization.yaml"] = _text(_kustomization(deployment, resources, overlay))
     return files
 
 
-def _kustomization(deployment: ExperimentDeployment, resources: list[str]) -> JsonValue:
+def _kustomization(
+    deployment: ExperimentDeployment, resources: list[str], overlay: Overlay
+) -> JsonValue:
     counts = {"explorer": deployment.num_explorer_services}
     if deployment.trainer_hosts > 1:
         counts["trainer"] = deployment.trainer_hosts
@@ -54,14 +63,18 @@ def _kustomization(deployment: ExperimentDeployment, resources: list[str]) -> Js
         "kind": "Kustomization",
         "namespace": "trinity",
         "resources": [*resources],
-        "patches": _patches(deployment),
+        "patches": [
+            *_patches(deployment),
+            *_claims(deployment, overlay),
+            *_pull_secrets(deployment),
+        ],
         "replicas": [{"name": name, "count": count} for name, count in counts.items()],
         "images": [_image(deployment, name) for name in IMAGES],
         "configMapGenerator": [{"name": "experiment-plan", "files": ["plan.json"]}],
     }
 
 
-def _patches(deployment: ExperimentDeployment) -> JsonValue:
+def _patches(deployment: ExperimentDeployment) -> list[JsonValue]:
     """Returns the patches; an explorer on several machines becomes a set of numbered pods."""
     patches: list[JsonValue] = [{"path": f"{name}.yaml"} for name in KINDS]
     if deployment.explorer_hosts > 1:
@@ -104,15 +117,77 @@ def _patch(deployment: ExperimentDeployment, name: str, overlay: Overlay) -> Jso
     if name == "explorer" and deployment.explorer_hosts > 1:
         environment += _gang_variables("explorer", "ENGINE", deployment.explorer_hosts)
     container: dict[str, JsonValue] = {"name": name, "env": environment}
-    if gpus := deployment.gpus(name):
-        container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
-    spec: dict[str, JsonValue] = {"containers": [container]}
+    if resources := _resources(deployment, name):
+        container["resources"] = resources
+    spec: dict[str, JsonValue] = {"containers": [container], **_placement(deployment, name)}
+    volumes: list[JsonValue] = []
     if folders := deployment.folders(name):
         container["volumeMounts"] = [_mount(*numbered, overlay) for numbered in enumerate(folders)]
-        spec["volumes"] = _volumes(folders, overlay)
+        volumes += _volumes(folders, overlay)
+    if "shm" in (sizes := deployment.sizes(name)) and name in PORTS:
+        shm: JsonValue = {"medium": "Memory", "sizeLimit": quantity(sizes["shm"])}
+        volumes.append({"name": "shm", "emptyDir": shm})
+    if volumes:
+        spec["volumes"] = volumes
     version, kind = KINDS[name]
     template: JsonValue = {"template": {"spec": spec}}
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": template}
+
+
+def _resources(deployment: ExperimentDeployment, name: str) -> dict[str, JsonValue]:
+    """Returns what is requested and, of memory and GPUs, the same as the limit."""
+    sizes = deployment.sizes(name)
+    requests: dict[str, JsonValue] = {}
+    limits: dict[str, JsonValue] = {}
+    if "cpus" in sizes:
+        requests["cpu"] = str(sizes["cpus"])
+    if "memory" in sizes:
+        requests["memory"] = limits["memory"] = quantity(sizes["memory"])
+    if gpus := deployment.gpus(name):
+        limits["nvidia.com/gpu"] = gpus
+    return {key: value for key, value in (("requests", requests), ("limits", limits)) if value}
+
+
+def _placement(deployment: ExperimentDeployment, name: str) -> dict[str, JsonValue]:
+    """Returns what the values say of the nodes of a service."""
+    values = deployment.values.service(name)
+    given: dict[str, JsonValue] = {
+        "nodeSelector": {**values.node_selector},
+        "tolerations": [{**toleration} for toleration in values.tolerations],
+        "runtimeClassName": values.runtime_class,
+        "priorityClassName": values.priority_class,
+    }
+    return {key: value for key, value in given.items() if value}
+
+
+def quantity(num_bytes: int) -> str:
+    """Returns a number of bytes as Kubernetes writes it."""
+    gibibytes, rest = divmod(num_bytes, UNITS["Gi"])
+    return f"{-(-num_bytes // UNITS['Mi'])}Mi" if rest else f"{gibibytes}Gi"
+
+
+def _claims(deployment: ExperimentDeployment, overlay: Overlay) -> Iterator[JsonValue]:
+    """Yields patches of the claims for which there are values, or the plan asks for more."""
+    sizes = deployment.claims()
+    for name in CLAIMS[overlay]:
+        size, storage_class = sizes.get(name), deployment.values.claim(name).storage_class
+        changes = {"/resources/requests/storage": size and quantity(size)}
+        changes["/storageClassName"] = storage_class
+        kind, path = CLAIM_PLACES.get(name, ("StatefulSet", "/spec/volumeClaimTemplates/0/spec"))
+        patch: list[JsonValue] = [
+            {"op": "add", "path": f"{path}{key}", "value": value}
+            for key, value in changes.items()
+            if value
+        ]
+        if patch:
+            yield {"target": {"kind": kind, "name": name}, "patch": _text(patch)}
+
+
+def _pull_secrets(deployment: ExperimentDeployment) -> Iterator[JsonValue]:
+    names: list[JsonValue] = [{"name": name} for name in deployment.values.pull_secrets]
+    if names:
+        patch: JsonValue = [{"op": "add", "path": "/imagePullSecrets", "value": names}]
+        yield {"target": {"kind": "ServiceAccount", "name": "trinity"}, "patch": _text(patch)}
 
 
 def _mount(position: int, folder: MountedFolder, overlay: Overlay) -> JsonValue:
@@ -126,7 +201,7 @@ def _mount(position: int, folder: MountedFolder, overlay: Overlay) -> JsonValue:
     return mount
 
 
-def _volumes(folders: tuple[MountedFolder, ...], overlay: Overlay) -> JsonValue:
+def _volumes(folders: tuple[MountedFolder, ...], overlay: Overlay) -> list[JsonValue]:
     if overlay == "cluster":
         return [{"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}}]
     return [

@@ -22,9 +22,13 @@ from trinity.run.deploy.deployment import (
     template,
 )
 from trinity.run.deploy.kubernetes import Overlay, kubernetes_files
+from trinity.run.deploy.values import UNITS, write_values
 from trinity.runtime.owned_places import claim_folder
 from trinity.runtime.shipped import shipped
 
+MIB = UNITS["Mi"]
+WITH_SHM = ("trainer", "explorer")
+"""Services that use /dev/shm."""
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 CACHE = "/alloc/data/huggingface"
 """Shared by the tasks of a group, and kept while they stay on a node."""
@@ -72,12 +76,32 @@ def _service(deployment: ExperimentDeployment, name: str) -> dict[str, JsonValue
         rendered["environment"] = {**deployment.environment(name), **dict.fromkeys(variables)}
     if folders := deployment.folders(name):
         rendered["volumes"] = [_bind(folder) for folder in folders]
+    resources: dict[str, JsonValue] = {}
+    if limits := _limits(deployment, name):
+        resources["limits"] = limits
     if devices := _devices(deployment, name):
         wanted: JsonValue = {"driver": "nvidia", "device_ids": devices, "capabilities": ["gpu"]}
-        rendered["deploy"] = {"resources": {"reservations": {"devices": [wanted]}}}
+        resources["reservations"] = {"devices": [wanted]}
+    if resources:
+        rendered["deploy"] = {"resources": resources}
+    if "shm" in (sizes := deployment.sizes(name)) and name in WITH_SHM:
+        rendered["shm_size"] = f"{sizes['shm'] // MIB}m"
     if name == "explorer" and not deployment.needs_explorer:
         rendered["deploy"] = {"replicas": 0}
     return rendered
+
+
+def _limits(deployment: ExperimentDeployment, name: str) -> dict[str, JsonValue]:
+    """Returns the limit of memory, and of processors where the values have one.
+
+    Docker refuses a limit of more processors than the machine has, and compose has no request.
+    """
+    sizes, limits = deployment.sizes(name), dict[str, JsonValue]()
+    if "memory" in sizes:
+        limits["memory"] = f"{sizes['memory'] // MIB}m"
+    if cpus := deployment.values.service(name).cpus:
+        limits["cpus"] = str(cpus)
+    return limits
 
 
 def _bind(folder: MountedFolder) -> JsonValue:
@@ -122,7 +146,15 @@ def _values(deployment: ExperimentDeployment) -> dict[str, JsonValue]:
         "trainers": deployment.trainer_hosts,
         "explorer_gpus": deployment.gpus("explorer"),
         "trainer_gpus": deployment.gpus("trainer"),
+        "sizes": {name: _nomad_sizes(deployment, name) for name in SERVICES},
     }
+
+
+def _nomad_sizes(deployment: ExperimentDeployment, name: str) -> dict[str, JsonValue]:
+    """Returns the sizes in Nomad's units: MHz, of which a processor counts a thousand, and MiB."""
+    sizes = deployment.sizes(name)
+    units = {"cpu": ("cpus", 1000), "memory": ("memory", 1 / MIB), "shm": ("shm", 1)}
+    return {key: int(sizes[of] * unit) for key, (of, unit) in units.items() if of in sizes}
 
 
 def check_gpu_capacity(deployment: ExperimentDeployment, *, on_one_node: bool) -> None:
@@ -182,6 +214,7 @@ class ManifestRenderer:
         check_gpu_capacity(self.deployment, on_one_node=on_one_node)
         files = self._files()
         self._prepare()
+        write_values(self.output)
         for name in COPIED[self.target]:
             _copy(shipped("deploy") / name, self.output / name)
         for name, content in files.items():
@@ -230,6 +263,14 @@ def render_notes(
         yield _of_models(" and ".join(names), target)
     if FUNCTION_TRUST in deployment.environment("buffer"):
         yield f"{FUNCTION_TRUST}: {TRUST_COMMENT}"
+    unknown = [name for name in WITH_SHM if "memory" not in deployment.sizes(name)]
+    if not deployment.needs_explorer:
+        unknown.remove("explorer")
+    if unknown:
+        yield (
+            f"{' and '.join(unknown)} keep the sizes of the shipped manifests, as the config.json of "
+            "a model is not here: give `--model-config FILE`, or sizes in `values.yaml`"
+        )
     yield from _unseen(deployment.plan)
     monitor = deployment.plan.stages[0].config.monitor.monitor_type
     if monitor not in ("none", "tensorboard"):  # files of the latter are always written
