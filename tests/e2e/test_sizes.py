@@ -1,6 +1,5 @@
 """Services take no more of their host than `trinity config plan` says, and not much less."""
 
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,7 +35,9 @@ buffer:
   explorer_input:
     default_workflow_type: simple_workflow
     default_reward_fn_type: math_reward
-    taskset: {{path: {root}/made/data/train.jsonl, format: {{prompt_key: question, response_key: answer}}}}
+    taskset:
+      path: {root}/made/data/train.jsonl
+      format: {{prompt_key: question, response_key: answer}}
 """
 
 
@@ -119,7 +120,6 @@ def test_services_take_what_is_planned_for_two_sizes_of_model(tmp_path: Path) ->
         assert size_of(checkpoint) == pytest.approx(terms["main: checkpoints"] / 2, rel=0.03)
         for version in (stage / "weights").glob("v*-*"):
             assert size_of(version) == pytest.approx(terms["main: versions"] / 3, rel=0.03)
-    print(json.dumps({"bytes": taken, "parameters": parameters}))
     for name, sizes in planned.items():
         for service in SERVICES:
             had = taken[name][service]
