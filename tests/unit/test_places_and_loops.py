@@ -87,6 +87,7 @@ PLACES: dict[str, dict[str, str]] = {
             "ManifestRenderer._prepare ManifestRenderer.write_manifests _copy"
         ),
         "trinity/run/deploy/secret_folder.py": "write_secrets",
+        "trinity/run/deploy/values.py": "write_digests write_values",
         "trinity/runtime/owned_places.py": "claim_folder mark_if_new",
         "trinity/runtime/security/certificates.py": (
             "CredentialIssuer._make_signing_key CredentialIssuer._new_authority "

@@ -66,7 +66,7 @@ def test_seventy_billion_parameters_get_the_memory_of_their_plan(tmp_path: Path)
     memory = of_kubernetes(rendered(small, "k8s", tmp_path / "small", "cluster"))["limits"][
         "memory"
     ]
-    assert num_bytes(memory) < 100 * GIB
+    assert num_bytes(memory) < planned["memory"] / 5
 
 
 def test_compose_and_nomad_get_them_in_their_units(tmp_path: Path) -> None:
@@ -172,8 +172,8 @@ def test_the_file_explains_every_key_as_it_may_be_written(tmp_path: Path) -> Non
     ("text", "said"),
     [
         ("registri: r\n", r"`registri` is wrong \(Extra inputs"),
-        ("services: {trainer: {memory: 64GB}}\n", r"`services.trainer.memory` is wrong"),
-        ("services: {trainers: {cpus: 1}}\n", r"`services.trainers.\[key\]` is wrong"),
+        ("services: {trainer: {memory: 64GB}}\n", r"`services\.trainer\.memory` is wrong"),
+        ("services: {trainers: {cpus: 1}}\n", r"`services\.trainers\.\[key\]` is wrong"),
         ("claims: {shared: {size: 1}}\n", r"`claims.shared.size` is wrong"),
         ("digests: {buffer: latest}\n", r"`digests.buffer` is wrong"),
         ("otlp_endpoint: 'http://me:x@otel'\n", r"`otlp_endpoint` is wrong"),
