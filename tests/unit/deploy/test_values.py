@@ -139,7 +139,10 @@ def test_given_values_win_and_say_where_kubernetes_puts_what(tmp_path: Path) -> 
     account = named(objects, "ServiceAccount", "trinity")
     assert account["imagePullSecrets"] == [{"name": "login"}]
     claim = named(objects, "PersistentVolumeClaim", "shared")["spec"]
-    assert (claim["resources"]["requests"]["storage"], claim["storageClassName"]) == ("9216Gi", "nfs")
+    assert (claim["resources"]["requests"]["storage"], claim["storageClassName"]) == (
+        "9216Gi",
+        "nfs",
+    )
     one_node = built(
         rendered(replace(deployment_of("addition"), values=VALUES), "k8s", tmp_path / "one")
     )
