@@ -207,9 +207,9 @@ def service_lines(
         )
         for title, terms in (
             ("", sizes.memory),
-            ("beside it while models are loaded, or", sizes.loading),
-            ("beside it afterwards", sizes.working),
-            ("in /dev/shm", sizes.shm),
+            ("and while models are loaded", sizes.loading),
+            ("or afterwards", sizes.working),
+            ("of it in /dev/shm", sizes.shm),
         ):
             yield from [f"    {title}:"] if title and terms else []
             yield from _term_lines(terms)

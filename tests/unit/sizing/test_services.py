@@ -1,6 +1,7 @@
 """What services take of their hosts, against sums made by hand."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ ON_SIXTEEN: dict[str, object] = {
     "trainer": {"rank_num": 8},
     "buffer": {"explorer_input": {"default_workflow_type": "math_workflow"}},
 }
-Case = dict[str, object]
+Case = Mapping[str, object]
 
 
 def seventy(tmp_path: Path) -> Path:
@@ -56,7 +57,7 @@ def sizes(tmp_path: Path, service: str, *changes: Case) -> ServiceSizes:
 
 def of(terms: object, name: str) -> float:
     assert isinstance(terms, tuple)
-    return sum(term.bytes for term in terms if term.name == name) / P
+    return float(sum(term.bytes for term in terms if term.name == name) / P)
 
 
 @as_subtests(

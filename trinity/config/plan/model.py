@@ -49,8 +49,14 @@ class HubReference:
 
 def missing_from_cache(plan: ExperimentPlan) -> tuple[HubReference, ...]:
     """The names that are neither a directory nor in the cache, each once."""
+    named = hub_references(plan)
+    return tuple(name for name in named if newest_snapshot(name.kind, name.name) is None)
+
+
+def hub_references(plan: ExperimentPlan) -> tuple[HubReference, ...]:
+    """The models and datasets of the hub, each once."""
     named = {(name.kind, name.name): name for stage in plan.stages for name in _named(stage)}
-    return tuple(name for name in named.values() if newest_snapshot(name.kind, name.name) is None)
+    return tuple(named.values())
 
 
 def hub_dataset(rows: ResolvedRows) -> str | None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from trinity.config.plan.model import hub_references
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan, keeps_best
 from trinity.config.sizing.memory import BYTES, MemoryTerm
 from trinity.config.sizing.model_shape import ModelShape, count_adapter, count_parameters
@@ -68,22 +69,8 @@ def _of_database(stage: StagePlan, rows: int | None) -> Iterator[MemoryTerm]:
 
 
 def _of_cache(plan: ExperimentPlan, model_config: Path | None) -> Iterator[MemoryTerm]:
-    for path, stage in hub_models(plan).items():
-        if (shape := shape_in(stage, model_config, path)) is not None:
+    for model in hub_references(plan):
+        shape = shape_in(plan.stages[0], model_config, model.name)
+        if model.kind == "model" and shape is not None:
             size = shape.stored_bytes * count_parameters(shape)
-            yield MemoryTerm(path, size, f"{shape.stored_bytes} P")
-
-
-def hub_models(plan: ExperimentPlan) -> dict[str, StagePlan]:
-    """Returns the models that the hub has, each with a stage that uses it."""
-    return {
-        path: stage
-        for stage in reversed(plan.stages)
-        for path in (
-            stage.critic_model_path,
-            stage.teacher_model_path,
-            *(model.model_path for model in stage.auxiliary_models if model.external is None),
-            stage.model_path if stage.needs_training or stage.external_model is None else "",
-        )
-        if path and not path.startswith("/")
-    }
+            yield MemoryTerm(model.name, size, f"{shape.stored_bytes} P")

@@ -61,7 +61,7 @@ Shapes = Callable[[str], ModelShape | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSizes:
-    """What one process of a service, with its children, takes of its host.
+    """The part of its host that one process of a service takes, with its children.
 
     sizes = service_sizes(plan)["trainer"]
     sizes.memory_bytes, sizes.shm_bytes, sizes.cpus
@@ -70,7 +70,7 @@ class ServiceSizes:
     memory: tuple[MemoryTerm, ...]
     """What is always there."""
     loading: tuple[MemoryTerm, ...] = ()
-    """What is there beside it while models are loaded."""
+    """What is added to it while models are loaded."""
     working: tuple[MemoryTerm, ...] = ()
     """What is there afterwards."""
     shm: tuple[MemoryTerm, ...] = ()
@@ -102,10 +102,11 @@ def service_sizes(
     """
     stages = [stage_services(stage, model_config, own_functions) for stage in plan.stages]
     found: dict[str, ServiceSizes] = {}
-    unknown = {name for sizes in stages for name, one in sizes.items() if one is None}
-    for name, one in (pair for sizes in stages for pair in sizes.items()):
-        if one is not None and name not in unknown:
-            found[name] = max(found.get(name, one), one, key=lambda s: (s.memory_bytes, s.cpus))
+    for name in dict.fromkeys(name for stage in stages for name in stage):
+        sizes = [stage[name] for stage in stages if name in stage]
+        known = [size for size in sizes if size is not None]
+        if len(known) == len(sizes):
+            found[name] = max(known, key=lambda size: (size.memory_bytes, size.cpus))
     return found
 
 

@@ -268,8 +268,8 @@ def render_notes(
         unknown.remove("explorer")
     if unknown:
         yield (
-            f"{' and '.join(unknown)} keep the sizes of the shipped manifests, as the config.json of "
-            "a model is not here: give `--model-config FILE`, or sizes in `values.yaml`"
+            f"{' and '.join(unknown)} keep the sizes of the shipped manifests, as the config.json "
+            "of a model is not here: give `--model-config FILE`, or sizes in `values.yaml`"
         )
     yield from _unseen(deployment.plan)
     monitor = deployment.plan.stages[0].config.monitor.monitor_type

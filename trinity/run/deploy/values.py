@@ -1,4 +1,4 @@
-"""What a deployment has of its own: `values.yaml` in its folder, which no rendering changes."""
+"""The values of a deployment: `values.yaml` in its folder, which no rendering changes."""
 
 import re
 from pathlib import Path
