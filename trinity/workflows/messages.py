@@ -18,6 +18,8 @@ class Message(TypedDict):
     """Functions that the assistant called, with arguments as objects."""
     tool_call_id: NotRequired[str]
     """The call that a tool's message answers."""
+    reasoning_content: NotRequired[str]
+    """What the assistant thought before it answered."""
 
 
 def as_mapping(message: Any) -> Mapping[str, Any]:

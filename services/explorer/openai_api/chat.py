@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from services.explorer.openai_api import fields
 from services.explorer.openai_api.errors import MAX_SHOWN_CHARACTERS, InvalidApiRequest
 from services.explorer.openai_api.fields import MAX_CHOICES, MAX_LOGPROBS
+from services.explorer.openai_api.kept_chats import KeptChats
 from services.explorer.openai_api.response import (
     answer_fingerprint,
     finish_reason,
@@ -73,6 +74,9 @@ def _message(value: object, where: str) -> Message:
         message["tool_call_id"] = value["tool_call_id"]
     if isinstance(value.get("name"), str):
         message["name"] = value["name"]
+    thoughts = value.get("reasoning_content") or value.get("reasoning")
+    if isinstance(thoughts, str) and thoughts:
+        message["reasoning_content"] = thoughts
     return message
 
 
@@ -179,6 +183,8 @@ class ResponseWriter:
     """The variables that the chat template has in all requests."""
     told_variables: set[str] = field(default_factory=set)
     """Variables of requests that the template does not read, each warned of once."""
+    kept: KeptChats = field(default_factory=KeptChats)
+    """The chats that later requests may go on."""
 
     def check_supported(self, request: ChatRequest) -> None:
         """Raises InvalidApiRequest for tools without a parser, or reasoning with a JSON schema."""

@@ -6,10 +6,11 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from services.explorer.openai_api.chat import ChatRequest, ResponseWriter, logprobs_of
-from services.explorer.openai_api.errors import InvalidApiRequest
+from services.explorer.openai_api.errors import CONTEXT_LENGTH, InvalidApiRequest, OpenAiEnding
 from services.explorer.openai_api.response import (
     check_cacheable,
     prompt_tokens,
+    response_tokens,
     usage_of,
     weights_fingerprint,
 )
@@ -37,7 +38,7 @@ def fill_lengths(
             f"this model's maximum context length is {limits.max_model_len} tokens, and the prompt "
             f"has {longest}: shorten it",
             param=param,
-            code="context_length_exceeded",
+            code=CONTEXT_LENGTH,
         )
     filled = SamplingOverrides(
         max_tokens=limits.max_model_len, min_tokens=0, max_prompt_tokens=limits.max_model_len - 1
@@ -103,8 +104,12 @@ class ChatCall:
 
     def encode_prompts(self) -> None:
         """Encodes the messages into the tokenizer's cache."""
-        request = self._request
-        check_cacheable(self._writer.tokenizer.encode_chat(request.messages, request.tools))
+        check_cacheable(self.prompt)
+
+    @property
+    def prompt(self) -> Prompt:
+        """The prompt, with the tools."""
+        return self._writer.tokenizer.encode_chat(self._request.messages, self._request.tools)
 
     async def complete_response(self, model: ModelWrapper) -> Callable[[], JsonObject]:
         """Generates, and returns what writes the complete answer."""
@@ -134,7 +139,7 @@ def sampling_of(
     return fill_lengths(request.sampling, model, [prompt], param="messages")
 
 
-class ChatStreamWriter:
+class ChatStreamWriter(OpenAiEnding):
     """Writes the events of a chat completion.
 
     If tool calls or reasoning are parsed from a response, it is sent in one piece.
@@ -147,19 +152,39 @@ class ChatStreamWriter:
         self._writer = writer
         self._model = model
         self._sampling = sampling_of(request, model, writer)
-        stop = model.stop_texts(request.sampling)
+        self._stop = model.stop_texts(request.sampling)
         self._texts = [
-            TextStream(writer.tokenizer.decode, stop) for _ in range(request.num_choices)
+            TextStream(writer.tokenizer.decode, self._stop) for _ in range(request.num_choices)
         ]
+        self.answer_id = uuid.uuid4().hex
+        self.model_path = writer.model_path
         self._head: JsonObject = {
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "id": f"chatcmpl-{self.answer_id}",
             "object": "chat.completion.chunk",
             "created": int(time.time()),
             "model": writer.model_path,
             "system_fingerprint": weights_fingerprint(*model.weights),
         }
 
-    async def generate(self, on_delta: OnIndexedDelta) -> list[Experience]:
+    @property
+    def num_prompt_tokens(self) -> int:
+        """The length of the prompt."""
+        prompt = self._writer.tokenizer.encode_chat(self._request.messages, self._request.tools)
+        return len(prompt.token_ids)
+
+    def message_of(self, answer: Experience) -> tuple[JsonObject, str]:
+        """Returns the message of an answer and its finish reason."""
+        return self._writer.message(answer, self._request)
+
+    def stop_text_of(self, answer: Experience) -> str | None:
+        """Returns the stop text that ended an answer."""
+        if not self._stop:
+            return None
+        shown = len(answer.response_text)
+        rest = self._writer.tokenizer.decode(response_tokens(answer))[shown:]
+        return next((text for text in self._stop if rest.startswith(text)), None)
+
+    async def generate(self, on_delta: OnIndexedDelta | None) -> list[Experience]:
         """Generates the answers, and passes their deltas to `on_delta`."""
         request = self._request
         return await self._model.chat_async(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from services.explorer.openai_api import fields
 from services.explorer.openai_api.chat import ResponseWriter
 from services.explorer.openai_api.chat_completions import TextStream, fill_lengths
-from services.explorer.openai_api.errors import InvalidApiRequest
+from services.explorer.openai_api.errors import InvalidApiRequest, OpenAiEnding
 from services.explorer.openai_api.fields import MAX_CHOICES, MAX_LOGPROBS, Body
 from services.explorer.openai_api.response import (
     check_cacheable,
@@ -310,7 +310,7 @@ def sampling_of(request: CompletionRequest, model: ModelWrapper) -> SamplingOver
     return fill_lengths(request.sampling, model, prompts, param="prompt")
 
 
-class CompletionStreamWriter:
+class CompletionStreamWriter(OpenAiEnding):
     """Writes the events of a completion."""
 
     def __init__(

@@ -20,6 +20,17 @@ from trinity.types import JsonObject
 _limited = RateLimitedLog(logging.getLogger(__name__))
 
 INVALID = "invalid_request_error"
+CONTEXT_LENGTH = "context_length_exceeded"
+MESSAGES_ERRORS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""Anthropic's kinds of errors, by status."""
 MAX_SHOWN_CHARACTERS = 200
 Answer: TypeAlias = Callable[[Request, Send], Awaitable[Response | None]]
 """Answers a request; returns None if it has sent the answer itself."""
@@ -44,6 +55,16 @@ class InvalidApiRequest(ValueError):
         self.status = status
 
 
+class OpenAiEnding:
+    """How OpenAI's own streams end."""
+
+    end_mark = b"[DONE]"
+
+    def error_event(self, body: JsonObject) -> JsonObject:
+        """Returns an error as the last event."""
+        return body
+
+
 def json_response(body: JsonObject, status: int = 200) -> Response:
     """Returns a JSON response; Starlette's own fails at half of a surrogate pair."""
     return Response(json.dumps(body), status, media_type="application/json")
@@ -61,6 +82,25 @@ def error_body(
 ) -> JsonObject:
     """Returns the body of an error, also for an answer that has already begun."""
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def messages_error(status: int, error: JsonObject) -> JsonObject:
+    """Returns the body of an error as Anthropic's clients read it, from OpenAI's `error`."""
+    text = str(error["message"])
+    if error["code"] == CONTEXT_LENGTH:
+        text = f"prompt is too long: {text}"  # agents look for these words, and shorten their chat
+    kind = MESSAGES_ERRORS.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": text}}
+
+
+def in_dialect(request: Request, response: Response) -> Response:
+    """Returns a response; an error in the form that the client of the request reads."""
+    if response.status_code < 400 or not (
+        "anthropic-version" in request.headers or "/v1/messages" in request.scope["path"]
+    ):
+        return response
+    error = json.loads(bytes(response.body))["error"]
+    return json_response(messages_error(response.status_code, error), response.status_code)
 
 
 def response_for_error(error: Exception) -> Response:
@@ -86,14 +126,15 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
+        request = Request(scope, receive)
         try:
-            response = await self.answer(Request(scope, receive), send)
+            response = await self.answer(request, send)
         except ConnectionError:  # the client has gone
             raise
         except Exception as error:  # the edge: without it, uvicorn answers in words
             response = response_for_error(error)
         if response is not None:
-            await response(scope, receive, send)
+            await in_dialect(request, response)(scope, receive, send)
 
 
 def new_application(routes: Mapping[str, Answer]) -> Starlette:
@@ -118,4 +159,4 @@ async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.scope["path"][:MAX_SHOWN_CHARACTERS]
     text = f"{request.method} {path}: {error.detail}"
-    return error_response(error.status_code, INVALID, text)
+    return in_dialect(request, error_response(error.status_code, INVALID, text))

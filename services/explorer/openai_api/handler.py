@@ -15,6 +15,7 @@ from services.explorer.openai_api.bodies import BodyReader
 from services.explorer.openai_api.chat import ResponseWriter, read_request
 from services.explorer.openai_api.chat_completions import ChatCall
 from services.explorer.openai_api.completions import CompletionCall, read_completion
+from services.explorer.openai_api.dialects import CountCall, ExchangeCall
 from services.explorer.openai_api.errors import (
     INVALID,
     error_body,
@@ -22,7 +23,10 @@ from services.explorer.openai_api.errors import (
     json_response,
     response_for_error,
 )
+from services.explorer.openai_api.messages import MessagesExchange
+from services.explorer.openai_api.responses import ResponsesExchange
 from services.explorer.openai_api.schemas import SchemaChecker
+from services.explorer.openai_api.tokens import TokensCall
 from trinity.runtime.threads import DaemonThreads, is_being_cancelled
 from trinity.types import Experience, JsonObject
 from trinity.workflows.generation import GenerationDelta
@@ -63,6 +67,15 @@ class StreamWriter(Protocol):
         """Yields the events after all answers."""
         ...
 
+    def error_event(self, body: JsonObject) -> JsonObject:
+        """Returns the event of an error, from OpenAI's body of it."""
+        ...
+
+    @property
+    def end_mark(self) -> bytes:
+        """The data of the event after the last one; empty if there is none."""
+        ...
+
 
 class EventStream:
     """One streamed answer to one request; errors before its first token are raised."""
@@ -95,7 +108,7 @@ class EventStream:
 
     async def send_error(self, failure: Response) -> None:
         """Sends a failure as the last event."""
-        await send_event(self._send, bytes(failure.body))
+        await self._write(iter([self._writer.error_event(json.loads(bytes(failure.body)))]))
         await send_event(self._send)
 
     async def _begin(self) -> None:
@@ -108,25 +121,27 @@ class EventStream:
             answers = generation.result()
         except (Exception, asyncio.CancelledError) as error:  # the status is already sent
             text = str(error) or "the answer was cut short"
-            await self._write(iter([error_body("server_error", text)]))
+            body = error_body("server_error", text)
+            await self._write(iter([self._writer.error_event(body)]))
         else:
             for index, answer in enumerate(answers):
                 await self._write(self._writer.answer_end_events(index, answer))
             await self._write(self._writer.closing_events(answers))
-            await send_event(self._send, b"[DONE]")
+            if self._writer.end_mark:
+                await send_event(self._send, b"data: %s\n\n" % self._writer.end_mark)
         await send_event(self._send)
 
     async def _write(self, bodies: Iterator[JsonObject]) -> None:
         for body in bodies:
-            await send_event(self._send, json.dumps(body).encode())
+            kind = f"event: {body['type']}\n" if "type" in body else ""
+            await send_event(self._send, f"{kind}data: {json.dumps(body)}\n\n".encode())
 
 
-async def send_event(send: Send, data: bytes | None = None) -> None:
+async def send_event(send: Send, event: bytes = b"") -> None:
     """Sends an event, or the end; raises ConnectionError if the client does not read."""
-    body = b"" if data is None else b"data: %s\n\n" % data
     try:
         async with asyncio.timeout(SEND_SECONDS):
-            await send({"type": "http.response.body", "body": body, "more_body": data is not None})
+            await send({"type": "http.response.body", "body": event, "more_body": bool(event)})
     except TimeoutError as error:
         raise ConnectionAbortedError("the client does not read the answer") from error
 
@@ -170,10 +185,29 @@ def _completion(body: object, writer: ResponseWriter) -> ApiCall:
     return CompletionCall(request=read_completion(body), writer=writer)
 
 
+def _message(body: object, writer: ResponseWriter) -> ApiCall:
+    return ExchangeCall(exchange=MessagesExchange(body), writer=writer)
+
+
+def _response(body: object, writer: ResponseWriter) -> ApiCall:
+    return ExchangeCall(exchange=ResponsesExchange(body, writer.kept), writer=writer)
+
+
+def _message_count(body: object, writer: ResponseWriter) -> ApiCall:
+    return CountCall(exchange=MessagesExchange(body, counts=True), writer=writer)
+
+
 ReadCall = Callable[[object, ResponseWriter], ApiCall]
 """Reads a body; raises InvalidApiRequest."""
-ROUTES: dict[str, ReadCall] = {"/chat/completions": _chat, "/completions": _completion}
-"""The kinds of requests, by their paths below the address."""
+ROUTES: dict[str, ReadCall] = {
+    "/v1/chat/completions": _chat,
+    "/v1/completions": _completion,
+    "/v1/responses": _response,
+    "/v1/messages": _message,
+    "/v1/messages/count_tokens": _message_count,
+    "/inference/v1/generate": TokensCall,
+}
+"""The kinds of requests, by their paths."""
 BorrowModel = Callable[[ApiCall], AbstractAsyncContextManager[ModelWrapper]]
 """Provides the model for one request, with one set of weights until the block ends."""
 
@@ -244,8 +278,27 @@ def attempt_gone() -> Response:
 
 
 def model_list(*names: str) -> JsonObject:
-    """Lists models by the names that requests may give."""
+    """Lists models by the names that requests may give, for clients of OpenAI and Anthropic."""
     return {
         "object": "list",
-        "data": [{"id": name, "object": "model", "owned_by": "trinity"} for name in names],
+        "data": [_model(name) for name in names],
+        "first_id": names[0],
+        "last_id": names[-1],
+        "has_more": False,
     }
+
+
+def named_model(request: Request, *names: str) -> Response:
+    """Returns the model that the request's path names; 404 if there is none."""
+    name = request.path_params["name"]
+    if name in names:
+        return json_response(_model(name))
+    return error_response(
+        404, INVALID, f"there is no model `{name}` here: ask for {names[0]}", code="model_not_found"
+    )
+
+
+def _model(name: str) -> JsonObject:
+    begun = "1970-01-01T00:00:00Z"
+    both: JsonObject = {"id": name, "object": "model", "created": 0, "owned_by": "trinity"}
+    return {**both, "type": "model", "display_name": name, "created_at": begun}

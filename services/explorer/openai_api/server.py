@@ -28,6 +28,7 @@ from services.explorer.openai_api.handler import (
     ReadCall,
     attempt_gone,
     model_list,
+    named_model,
 )
 from services.explorer.openai_api.schemas import SchemaChecker
 from services.explorer.openai_api.tools import ResponseParsers
@@ -92,11 +93,12 @@ class AttemptApiServer:
 
     async def start_api(self) -> None:
         """Starts to listen, on any free port if `base_port` is taken."""
-        attempt = "/attempts/{secret}/v1"
+        attempt = "/attempts/{secret}"
         routes: dict[str, Answer] = {
             "GET /health": self._health,
             "GET /v1/models": self._list_models,
-            f"GET {attempt}/models": self._list_models,
+            f"GET {attempt}/v1/models": self._list_models,
+            f"GET {attempt}/v1/models/{{name:path}}": self._show_model,
         }
         for path, read in ROUTES.items():
             routes[f"POST {attempt}{path}"] = partial(self._answer, read)
@@ -129,6 +131,9 @@ class AttemptApiServer:
             return _no_key()
         return json_response(model_list(self._model_path))
 
+    async def _show_model(self, request: Request, _: Send) -> Response:
+        return named_model(request, self._model_path) if self._has_key(request) else _no_key()
+
     async def _answer(self, read: ReadCall, request: Request, send: Send) -> Response | None:
         begun = time.monotonic()
         if not self._has_key(request):
@@ -158,5 +163,7 @@ def _listen(port: int | None) -> socket.socket:
 
 def _no_key() -> Response:
     return error_response(
-        401, "authentication_error", "send the `api_key` of the model as a bearer token"
+        401,
+        "authentication_error",
+        "send the `api_key` of the model as a bearer token or `x-api-key`",
     )

@@ -20,7 +20,13 @@ from services.explorer.openai_api.errors import (
     new_application,
     not_http,
 )
-from services.explorer.openai_api.handler import ROUTES, ApiCall, ApiHandler, model_list
+from services.explorer.openai_api.handler import (
+    ROUTES,
+    ApiCall,
+    ApiHandler,
+    model_list,
+    named_model,
+)
 from services.explorer.serving.access import ServingAccessPolicy
 from services.explorer.serving.pool import ModelBorrower, ServingPool
 from trinity.errors import UserError
@@ -96,10 +102,11 @@ class ModelServer:
         routes: dict[str, Answer] = {
             "GET /health": self._health,
             "GET /v1/models": self._allowed(self._list_models),
+            "GET /v1/models/{name:path}": self._allowed(self._show_model),
         }
         for path, read in ROUTES.items():
             answer = partial(self._handler.answer, read, self._borrow)
-            routes[f"POST /v1{path}"] = self._allowed(answer)
+            routes[f"POST {path}"] = self._allowed(answer)
         return new_application(routes)
 
     async def _drain(self, seconds: float) -> None:
@@ -120,6 +127,9 @@ class ModelServer:
 
     async def _list_models(self, _: Request, __: Send) -> Response:
         return json_response(model_list(*self._names))
+
+    async def _show_model(self, request: Request, _: Send) -> Response:
+        return named_model(request, *self._names)
 
     def _allowed(self, answer: Answer) -> Answer:
         async def allowed(request: Request, send: Send) -> Response | None:

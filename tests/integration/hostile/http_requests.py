@@ -7,7 +7,11 @@ from random import Random
 from tests.integration.hostile.values import DEEP, TEXTS
 from trinity.types import JsonObject, JsonValue
 
-PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/health")
+ASKED = (
+    *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"),
+    *("/v1/messages/count_tokens", "/inference/v1/generate"),
+)
+PATHS = (*ASKED, "/v1/models", "/v1/models/any", "/health")
 STRANGE_PATHS = (
     *("", "/", "/v1", "/v1/../health", "/v1/%00", "/%2e%2e/etc/passwd"),
     "/" + "a" * 9_000,
@@ -22,6 +26,12 @@ NUMBERS: tuple[JsonValue, ...] = (
 )
 COUNTS = ("n", "max_tokens", "max_completion_tokens", "top_k", "top_logprobs", "seed", "best_of")
 FRACTIONS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "logprobs")
+KEYS = (
+    *("stream", "stop", "stream_options", "response_format", "tools", "tool_choice", "system"),
+    *("stop_sequences", "output_config", "instructions", "text", "previous_response_id"),
+)
+BLOCKS = ("text", "thinking", "tool_use", "tool_result", "input_text", "image")
+ITEMS = ("message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "a")
 LARGEST_COUNT = 4
 """Right requests ask for little: how long an engine computes is not what is looked at."""
 
@@ -54,7 +64,7 @@ class HttpFuzzer:
         path = self._prefix + self._random.choice(PATHS)
         if self._one_in(15):
             path = self._random.choice(STRANGE_PATHS)
-        method = "POST" if "completions" in path else "GET"
+        method = "POST" if path.endswith(ASKED) else "GET"
         if self._one_in(15):
             method = self._random.choice(("PUT", "HEAD", "OPTIONS", "get", "X" * 300, ""))
         body = self._body(path)
@@ -97,15 +107,19 @@ class HttpFuzzer:
 
     def _fields(self, path: str) -> JsonObject:
         found: JsonObject = {"model": "any", "max_tokens": LARGEST_COUNT}
-        if "chat" in path:
+        if "chat" in path or "messages" in path:
             found["messages"] = [self._message() for _ in range(self._random.randrange(1, 4))]
+        elif "responses" in path:
+            found = {"max_output_tokens": LARGEST_COUNT, "input": self._items()}
+        elif "generate" in path:
+            found = {"token_ids": [1, 2], "sampling_params": found}
         else:
             prompts: tuple[JsonValue, ...] = ("a", [1, 2], ["a", "b"], self._text(), [[]])
             found["prompt"] = self._random.choice(prompts)
         for name in (*COUNTS, *FRACTIONS):
             if self._one_in(12):
                 found[name] = self._random.choice(NUMBERS)
-        for name in ("stream", "stop", "stream_options", "response_format", "tools", "tool_choice"):
+        for name in KEYS:
             if self._one_in(12):
                 found[name] = self._wild(0)
         if self._one_in(6):
@@ -120,12 +134,35 @@ class HttpFuzzer:
         content: JsonValue = "a" if self._one_in(2) else self._text()
         if self._one_in(4):
             content = [{"type": "text", "text": content}, self._wild(1)]
+        elif self._one_in(3):
+            content = [self._block()]
         message: JsonObject = {"role": self._random.choice(("user", "assistant", "tool", "\0"))}
         message["content"] = content
         if self._one_in(6):
             call: JsonObject = {"name": self._text(), "arguments": self._text()}
             message["tool_calls"] = [{"id": "1", "type": "function", "function": call}]
         return message
+
+    def _block(self) -> JsonObject:
+        """Returns a block of a message as Anthropic has it; every second one is right."""
+        keys = ("text", "thinking", "id", "name", "tool_use_id", "content", "output")
+        block: JsonObject = {key: self._text() for key in keys}
+        block |= {"type": self._random.choice(BLOCKS), "input": {}}
+        if self._one_in(2):
+            block[self._random.choice(list(block))] = self._wild(1)
+        return block
+
+    def _items(self) -> JsonValue:
+        if self._one_in(6):
+            return self._wild(0)
+        items: list[JsonValue] = []
+        for _ in range(self._random.randrange(1, 4)):
+            named: JsonObject = {"type": self._random.choice(ITEMS), "call_id": self._text()}
+            message = self._message()
+            items.append(
+                {**self._block(), **named} | (message if isinstance(message, dict) else {})
+            )
+        return items
 
     def _text(self) -> str:
         return self._random.choice((*self._random.choice(TEXTS), "\ud800", "\U0001f600"))[:5_000]
