@@ -8,7 +8,7 @@ BASELINE := proto/baseline.binpb
 SCRATCH := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough browser wheel release check-wheel check-images check-images-heavy check-deploy check-supply sbom pin-images check-data-juicer check-python312 site faults hosts bench \
+.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough browser wheel release check-wheel check-images check-images-heavy check-deploy check-supply sbom pin-images check-data-juicer check-agents check-python312 site faults hosts bench \
 	bench-buffer bench-gpu gpu-acceptance check format types prose protos proto proto-drift proto-baseline docs docs-drift lock clean
 
 help:  ## This list
@@ -80,6 +80,15 @@ check-data-juicer: setup  ## The operators that ask Data-Juicer, against itself,
 	@test -x $(DATA_JUICER)/bin/python || $(BIN)/python -m venv $(DATA_JUICER)
 	$(DATA_JUICER)/bin/pip --disable-pip-version-check install -q py-data-juicer==1.6.1 aiohttp
 	TRINITY_TEST_DATA_JUICER=$(CURDIR)/$(DATA_JUICER)/bin/python $(BIN)/pytest -n 0 tests/unit/data_juicer
+
+AGENTS := build/agents
+check-agents: setup  ## Agents as their makers ship them (npm and pip, 1 GB), on the address of a run
+	npm install --no-audit --no-fund --prefix $(AGENTS) @anthropic-ai/claude-code@2.1.197 @openai/codex@0.171.0
+	cd $(AGENTS)/node_modules/@anthropic-ai/claude-code && node install.cjs
+	@test -x $(AGENTS)/python/bin/python || $(BIN)/python -m venv $(AGENTS)/python
+	$(AGENTS)/python/bin/pip --disable-pip-version-check install -q openai-agents==0.24.0 langchain==1.5.2 \
+		langchain-openai==1.7.4 langchain-anthropic==1.7.10 mini-swe-agent==2.4.6
+	$(BIN)/pytest -n 0 tests/e2e/images/test_agents.py
 
 PYTHON312 := build/python3.12
 WITHOUT_TORCH := tests/unit/buffer tests/unit/cli tests/unit/client tests/unit/data_juicer tests/unit/diagnosis tests/unit/inspect \

@@ -1,7 +1,7 @@
 """A model whose answers are scripted, and the clients of both companies; vLLM finds its calls."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import anthropic
@@ -29,6 +29,8 @@ class Scripted(ArithmeticEngine):
     """An engine that says what it is given, in this order."""
 
     texts: list[str] = field(default_factory=list)
+    answer: Callable[[str], str] | None = None
+    """Answers prompts instead of the texts."""
     fails_after: int = 0
     """Number of deltas after which a streamed answer fails; 0 for never."""
 
@@ -40,7 +42,9 @@ class Scripted(ArithmeticEngine):
         min_tokens: int = 0,
         on_delta: OnDelta | None = None,
     ) -> Generation:
-        tokens = [*self.texts.pop(0).encode(), END][: sampling.max_tokens]
+        prompt = bytes(prompt_token_ids).decode()
+        text = self.texts.pop(0) if self.answer is None else self.answer(prompt)
+        tokens = [*text.encode(), END][: sampling.max_tokens]
         reason = FinishReason.STOP if tokens[-1] == END else FinishReason.LENGTH
         pieces = [tokens[place : place + 4] for place in range(0, len(tokens), 4)]
         for number, piece in enumerate(pieces if on_delta is not None else ()):

@@ -28,8 +28,8 @@ async def asked(request: pytest.FixtureRequest) -> AsyncIterator[Asked]:
     model = ModelWrapper(
         generator=engine,
         tokenizer=chats,
-        limits=ModelLimits(max_model_len=4000, max_prompt_tokens=3000),
-        sampling=SamplingParams(max_tokens=1000),
+        limits=ModelLimits(max_model_len=400_000, max_prompt_tokens=300_000),
+        sampling=SamplingParams(max_tokens=2000),
         weights=(4, 1),
         seed_of_call=lambda call: 100 + call,
         keeps_history=True,

@@ -151,7 +151,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "`messages`"),
     ({"messages": [{"role": "tool", "content": "a"}]}, "no role"),
     ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "is not a block"),
-    ({"messages": [{"role": "user", "content": "a" * 4100}]}, "prompt is too long"),
+    ({"messages": [{"role": "user", "content": "a" * 400_100}]}, "prompt is too long"),
     ({"tools": [{"name": 1}]}, "`tools[0]` has no name"),
     ({"tools": [TOOL], "tool_choice": {"type": "some"}}, "tool_choice"),
     ({"temperature": -1}, "temperature"),

@@ -133,7 +133,7 @@ MISTAKES: list[tuple[JsonObject, str]] = [
     ({"input": [{"type": "image_generation_call"}]}, "input[0]"),
     ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "not a text"),
     ({"input": [{"type": "function_call", "name": 1}]}, "`call_id`"),
-    ({"input": "a" * 4100}, "maximum context length"),
+    ({"input": "a" * 400_100}, "maximum context length"),
     ({"tools": "add"}, "`tools`"),
     ({"background": True}, "`background`"),
     ({"max_output_tokens": 0}, "max_tokens"),
