@@ -52,10 +52,10 @@ def plain_refusal(text: str) -> Response:
 def bearer_token(request: Request) -> str:
     """Returns the key or token of a request, or an empty text.
 
-    The scheme may be written in any case (RFC 9110, 11.1).
+    The scheme may be written in any case (RFC 9110, 11.1). Anthropic's clients send `x-api-key`.
     """
     scheme, _, bearer = request.headers.get("authorization", "").strip().partition(" ")
-    return bearer.strip() if scheme.lower() == "bearer" else ""
+    return bearer.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
 
 
 class HttpServer:
