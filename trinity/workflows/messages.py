@@ -19,7 +19,7 @@ class Message(TypedDict):
     tool_call_id: NotRequired[str]
     """The call that a tool's message answers."""
     reasoning_content: NotRequired[str]
-    """What the assistant thought before it answered."""
+    """The thoughts of the assistant before its answer."""
 
 
 def as_mapping(message: Any) -> Mapping[str, Any]:

@@ -112,7 +112,7 @@ class ChatCall:
         return self._writer.tokenizer.encode_chat(self._request.messages, self._request.tools)
 
     async def complete_response(self, model: ModelWrapper) -> Callable[[], JsonObject]:
-        """Generates, and returns what writes the complete answer."""
+        """Generates, and returns the writer of the complete answer."""
         request = self._request
         answers = await model.chat_async(
             request.messages,

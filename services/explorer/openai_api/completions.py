@@ -210,7 +210,7 @@ class CompletionCall:
                 check_cacheable(self._writer.tokenizer.encode(prompt))
 
     async def complete_response(self, model: ModelWrapper) -> Callable[[], JsonObject]:
-        """Generates, and returns what writes the complete answer."""
+        """Generates, and returns the writer of the complete answer."""
         request = self._request
         if not request.generates:
             return await self._score_only(model)

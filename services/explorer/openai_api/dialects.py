@@ -75,7 +75,7 @@ class ExchangeCall(ChatCall):
         self._exchange = exchange
 
     async def complete_response(self, model: ModelWrapper) -> Callable[[], JsonObject]:
-        """Generates, and returns what writes the complete answer."""
+        """Generates, and returns the writer of the complete answer."""
         chat = super().stream_writer(model)
         (answer,) = await chat.generate(None)
         return lambda: self._exchange.answer_body(_in_chat_terms(chat, answer))
@@ -89,7 +89,7 @@ class CountCall(ExchangeCall):
     """Answers how many tokens the prompt of a request has."""
 
     async def complete_response(self, _: ModelWrapper) -> Callable[[], JsonObject]:
-        """Returns what writes the count."""
+        """Returns the writer of the count."""
         count = len(self.prompt.token_ids)
         return lambda: {"input_tokens": count}
 
@@ -142,8 +142,8 @@ class ExchangeStreamWriter:
 def in_turns(messages: Iterable[JsonObject]) -> list[JsonObject]:
     """Returns the messages of a chat as templates take them, which these dialects do not ask for.
 
-    The messages of one side that follow one another become one, the system's stands first, and
-    what it says later is said by the user.
+    Consecutive messages of one side become one; a system message after the first turn becomes one
+    of the user.
     """
     found: list[JsonObject] = []
     for message in messages:

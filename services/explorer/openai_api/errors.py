@@ -56,7 +56,7 @@ class InvalidApiRequest(ValueError):
 
 
 class OpenAiEnding:
-    """How OpenAI's own streams end."""
+    """The ends of OpenAI's own streams."""
 
     end_mark = b"[DONE]"
 

@@ -135,7 +135,7 @@ def _joined(blocks: Sequence[JsonObject], kind: str) -> str:
 
 
 def _of_user(blocks: Sequence[JsonObject], role: str) -> Iterator[JsonObject]:
-    """Yields the results of tools, then what is said."""
+    """Yields the results of tools, then the texts."""
     for block in blocks:
         if block["type"] == "tool_result":
             answered, content = block["tool_use_id"], block["content"]

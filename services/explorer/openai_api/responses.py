@@ -127,7 +127,7 @@ class ResponsesExchange:
 
 
 def message_item(answer_id: str, text: str, status: str = "completed") -> JsonObject:
-    """Returns the item of what the assistant says."""
+    """Returns the item of a message."""
     content: list[JsonValue] = [text_part(text)] if status == "completed" else []
     item: JsonObject = {"id": f"msg_{answer_id}", "type": "message", "role": "assistant"}
     return {**item, "status": status, "content": content}
@@ -139,7 +139,7 @@ def text_part(text: str) -> JsonObject:
 
 
 def reasoning_item(answer_id: str, text: str) -> JsonObject:
-    """Returns the item of what the assistant thinks."""
+    """Returns the item of thoughts."""
     content: list[JsonValue] = [{"type": "reasoning_text", "text": text}] if text else []
     return {"id": f"rs_{answer_id}", "type": "reasoning", "summary": [], "content": content}
 

@@ -52,7 +52,7 @@ class TokensCall(CompletionCall):
         super().__init__(request=request, writer=writer)
 
     async def complete_response(self, model: ModelWrapper) -> Callable[[], JsonObject]:
-        """Generates, and returns what writes the complete answer."""
+        """Generates, and returns the writer of the complete answer."""
         request, writer = self._request, self.stream_writer(model)
         answers = await writer.generate(None)
         scores = None
