@@ -1,4 +1,5 @@
-"""Compose files against their schema, Nomad jobs against HCL's grammar: for deploy/check.sh."""
+"""Compose files against their schema, Nomad jobs against HCL's grammar, certificates against
+cert-manager's models: for deploy/check.sh."""
 
 import json
 import sys
@@ -7,6 +8,18 @@ from pathlib import Path
 import hcl2
 import jsonschema
 import yaml
+
+
+def check_certificates(manifests: Path) -> None:
+    """Raises where an object of cert-manager has fields that its models do not have."""
+    from cloudcoil.models.cert_manager import v1
+
+    objects = [found for found in yaml.safe_load_all(manifests.read_text()) if found]
+    ours = [found for found in objects if found["apiVersion"].startswith("cert-manager.io/")]
+    for given in ours:
+        read = getattr(v1, given["kind"]).model_validate(given)
+        assert read.model_dump(by_alias=True, exclude_none=True, mode="json") == given
+    sys.stdout.write(f"{manifests}: {len(ours)} objects of cert-manager, valid for 1.17\n")
 
 
 def main(schema: Path, compose: Path, nomad: Path) -> None:
@@ -26,4 +39,7 @@ def main(schema: Path, compose: Path, nomad: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    if sys.argv[1] == "certificates":
+        check_certificates(Path(sys.argv[2]))
+    else:
+        main(*map(Path, sys.argv[1:]))

@@ -8,10 +8,15 @@ python="${PYTHON:-python3}"
 tools=build/deploy-tools
 rendered=build/deploy-rendered
 
-if [ ! -x "$tools/bin/kubernetes-validate" ]; then
+checkov=build/checkov  # it pins much of what it needs, so it is alone
+if ! "$tools/bin/python" -c 'import kubernetes_validate, cloudcoil.models.cert_manager' 2> /dev/null; then
     python3 -m venv "$tools"
     "$tools/bin/pip" --disable-pip-version-check install -q \
-        kubernetes-validate==1.37.0 python-hcl2==8.1.4 jsonschema pyyaml
+        kubernetes-validate==1.37.0 python-hcl2==8.1.4 jsonschema pyyaml cloudcoil-models-cert-manager==1.17.1.0
+fi
+if [ ! -x "$checkov/bin/checkov" ]; then
+    python3 -m venv "$checkov"
+    "$checkov/bin/pip" --disable-pip-version-check install -q checkov==3.3.30
 fi
 if [ ! -d "$tools/dclint" ]; then  # it carries the schema of the compose specification
     mkdir -p "$tools/dclint"
@@ -20,15 +25,17 @@ if [ ! -d "$tools/dclint" ]; then  # it carries the schema of the compose specif
 fi
 
 rm -rf "$rendered"
-for overlay in one-node cluster; do  # with Studio beside the services
-    folder="$rendered/studio-$overlay"
+for overlay in one-node cluster; do  # with every component
+    folder="$rendered/components-$overlay"
     mkdir -p "$folder"
-    printf 'resources: [../../../deploy/k8s/overlays/%s]\ncomponents: [../../../deploy/k8s/components/studio]\n' \
-        "$overlay" > "$folder/kustomization.yaml"
+    components=(../../../deploy/k8s/components/{studio,cert-manager,autoscale})
+    printf 'resources: [../../../deploy/k8s/overlays/%s]\ncomponents: [%s]\n' \
+        "$overlay" "$(IFS=,; echo "${components[*]}")" > "$folder/kustomization.yaml"
     kubectl kustomize "$folder" > "$folder.yaml"
     for version in 1.31 1.37; do
-        "$tools/bin/kubernetes-validate" --strict --quiet -k "$version" "$folder.yaml"
+        "$tools/bin/kubernetes-validate" --strict --quiet -k "$version" "$folder.yaml" | { grep -v cert-manager.io || true; }
     done
+    "$tools/bin/python" deploy/check.py certificates "$folder.yaml"
     echo "$folder: $(grep -c '^kind: ' "$folder.yaml") objects, valid for Kubernetes 1.31 and 1.37"
 done
 for example in addition gsm8k; do
@@ -71,3 +78,11 @@ for wide in gang engine; do
     "$tools/bin/python" deploy/check.py "$tools/dclint/schemas/compose.schema.json" \
         "$rendered/gsm8k-compose" "$rendered/$wide-nomad"
 done
+"$checkov/bin/checkov" --framework kubernetes --compact --quiet --skip-download \
+    $(printf -- '--file %s ' "$rendered"/*.yaml) | grep -v '^$'
+if command -v promtool > /dev/null; then  # of Debian's package `prometheus`
+    promtool check rules deploy/observability/alerts.yaml
+    promtool test rules tests/unit/deploy/alert_cases.yaml
+else
+    echo "promtool is not installed: the alert rules were not checked" >&2
+fi
