@@ -6,13 +6,22 @@ import ssl
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import grpc
 import pytest
 
+from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.api.v1.synchronizer_pb2_grpc import (
+    SynchronizerServiceServicer,
+    SynchronizerServiceStub,
+    add_SynchronizerServiceServicer_to_server,
+)
 from trinity.errors import UserError
+from trinity.runtime.rpc.channel import open_channel
+from trinity.runtime.rpc.server import Servicer, serve
 from trinity.runtime.security.authorization import Scope
 from trinity.runtime.security.certificates import (
     CredentialIssuer,
@@ -20,6 +29,7 @@ from trinity.runtime.security.certificates import (
     expiry_times,
 )
 from trinity.runtime.security.credentials import AUTHORITY, PLAINTEXT, TOKEN, Credentials
+from trinity.runtime.settings import ServiceSettings
 from trinity.runtime.telemetry import lifecycle, metrics
 from trinity.runtime.telemetry.prometheus import serve_metrics
 
@@ -154,3 +164,42 @@ def test_values_of_another_process_count_in_this_one() -> None:
     metrics.STORED._record = lambda *value: got.append(value)
     metrics.record(*sent[0])  # type: ignore[arg-type]  # a value of the pipe
     assert got == [(2, {"trinity.fate": "replayed"})]
+
+
+class Synchronizer(SynchronizerServiceServicer):
+    """Streams one message, and ends with its caller."""
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+
+    async def WatchExperiments(
+        self, request: pb.WatchExperimentsRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.WatchExperimentsResponse]:
+        try:
+            yield pb.WatchExperimentsResponse()
+            await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+
+
+@pytest.mark.usefixtures("measured")
+async def test_a_call_that_its_client_leaves_has_the_code_of_grpc() -> None:
+    service = Synchronizer()
+    name = pb.DESCRIPTOR.services_by_name["SynchronizerService"].full_name
+    servicer = Servicer(
+        name=name, add=add_SynchronizerServiceServicer_to_server, implementation=service
+    )
+    async with serve(ServiceSettings(), [servicer]) as server:
+        async with open_channel(server.address) as channel:
+            stub = SynchronizerServiceStub(channel)
+            stream = stub.WatchExperiments(pb.WatchExperimentsRequest(), timeout=300)
+            await stream.read()
+            stream.cancel()
+            await service.ended.wait()
+        async with serve_metrics("127.0.0.1:0", PLAINTEXT) as address:
+            _, text = await asyncio.to_thread(scrape, f"http://{address}/metrics")
+    calls = [
+        line for line in text.splitlines() if line.startswith("rpc_server_call") and name in line
+    ]
+    assert calls and all('rpc_response_status_code="CANCELLED"' in line for line in calls)
+    assert "trinity_service_ready 0.0" in text

@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from services.trainer.control.status import TrainerState
-from services.trainer.messages import RankWaiting
+from services.trainer.messages import RankActivity, RankWaiting
 from tests.unit.clock import Clock
 from trinity.api.v1.synchronizer_pb2 import Wait
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
@@ -36,6 +36,21 @@ def test_a_wait_keeps_its_beginning_whatever_its_reason(state: TrainerState, clo
     (wait,) = shown(state)
     assert (wait.reason, wait.waited_seconds) == ("7 of 8 rows are there", 30)
     assert wait.deadline_seconds == 70
+
+
+def test_the_time_since_a_step_is_told_while_a_stage_is_trained(
+    state: TrainerState, clock: Clock
+) -> None:
+    assert state._since_step() == []
+    state.begin_stage("experiment", "rft")
+    clock.now += 30
+    assert state._since_step() == [(30, {"trinity.stage": "rft"})]
+    state.record_activity(RankActivity(activity="training", incarnation=1, step=1))
+    clock.now += 5
+    state.record_activity(RankActivity(activity="training again", incarnation=2, step=1))
+    assert state._since_step() == [(5, {"trinity.stage": "rft"})]
+    state.set_idle()
+    assert state._since_step() == []
 
 
 def test_each_rank_has_waits_of_its_own(state: TrainerState) -> None:
