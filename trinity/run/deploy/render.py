@@ -37,7 +37,7 @@ PLAN_FROM_JOBS = "../plan.json"
 Target = Literal["compose", "k8s", "nomad"]
 COPIED: dict[Target, tuple[str, ...]] = {
     "compose": ("compose.yaml", "compose.studio.yaml", "nats", "observability"),
-    "k8s": ("k8s", "nats"),
+    "k8s": ("k8s", "nats", "observability"),
     "nomad": ("nomad", "nats"),
 }
 PLAN = "plan.json"

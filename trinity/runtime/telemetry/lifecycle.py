@@ -83,13 +83,15 @@ def start(
         return
     try:
         from trinity.runtime.telemetry.sdk import set_up
+
+        stopping = set_up(spans, values, service, attributes or {}, port)
     except ImportError as error:
         raise UserError(
             "OTEL_* variables or METRICS_LISTEN ask for telemetry, which needs OpenTelemetry: run "
             f"`trinity setup telemetry`, or unset them ({error})"
         ) from error
     logging.getLogger("opentelemetry").setLevel(logging.ERROR)
-    _stop = set_up(spans, values, service, attributes or {}, port)
+    _stop = stopping
     logger.info(
         "telemetry is on",
         extra={
