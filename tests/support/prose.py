@@ -20,6 +20,7 @@ from tests.support.shape import faults_of_shape, is_source
 ROOT = Path(__file__).parents[2]
 SOURCES = ("trinity/", "services/", "benchmarks/", "deploy/")
 PRODUCT = ("trinity/", "services/")
+RECORDS = ("docs/decisions/",)
 GENERATED = ("trinity/api/", "services/buffer/migrations/", "services/synchronizer/migrations/")
 OPENING = re.compile(
     r"(What|Whether|How|Which|Where|Who|Whose|When|Why|That|Those|As|Of|For|Until|Since|By|With"
@@ -72,11 +73,13 @@ def faults_of_source(file: str, text: str) -> Iterator[Fault]:
 
 
 def faults_of_document(file: str, text: str) -> Iterator[Fault]:
-    """Yields the faults of a Markdown file, outside of code blocks."""
+    """Yields the faults of a Markdown file, outside of code blocks, which say their language."""
     is_code = False
     for number, line in enumerate(text.splitlines(), start=1):
         if line.lstrip().startswith("```"):
             is_code = not is_code
+            if is_code and line.strip() == "```" and not file.startswith(RECORDS):
+                yield Fault(file, number, "a code block says no language, so nothing reads it")
         elif not is_code:
             yield from _words(file, number, re.sub(r"`[^`]*`", "", line))
 

@@ -25,8 +25,14 @@ def test_plain_english_passes() -> None:
 
 
 def test_documents_are_checked_outside_of_code() -> None:
-    text = "Start it anew.\n\n```\nanew\n```\n`anew`\n"
+    text = "Start it anew.\n\n```text\nanew\n```\n`anew`\n"
     assert [fault.line for fault in faults_of_document("a.md", text)] == [1]
+
+
+def test_a_code_block_says_its_language() -> None:
+    text = "```\nx\n```\n\n```sh\nx\n```\n"
+    assert [fault.line for fault in faults_of_document("docs/a.md", text)] == [1]
+    assert list(faults_of_document("docs/decisions/1.md", text)) == []
 
 
 @pytest.mark.parametrize(
