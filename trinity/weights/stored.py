@@ -24,12 +24,17 @@ class StoredModel:
 
 def best_model(job_dir: Path, stage: str) -> StoredModel | None:
     """Returns a stage's best version by evaluation; None if no best version is kept."""
-    folder = job_dir / "stages" / stage / BEST_FOLDER
+    folder = job_dir / "stages" / stage
+    manifest = best_manifest(folder)
+    return None if manifest is None else StoredModel(folder / BEST_FOLDER, stage, manifest.step)
+
+
+def best_manifest(folder: Path) -> Manifest | None:
+    """Returns the manifest of the best version in a stage's folder; None if there is none."""
     try:
-        manifest = Manifest.model_validate_json(read_regular_file(folder / MANIFEST_NAME))
+        return Manifest.model_validate_json(read_regular_file(folder / BEST_FOLDER / MANIFEST_NAME))
     except (OSError, ValidationError):
         return None
-    return StoredModel(folder, stage, manifest.step)
 
 
 def newest_model(job_dir: Path, stage: str) -> StoredModel | None:

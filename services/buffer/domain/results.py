@@ -133,6 +133,8 @@ class ResultDeduplicator:
     known: Iterable[StoredAttempt]
     stage_is_open: bool
     max_attempts: int
+    newest_version: int
+    """No weights are newer: so many steps have their batch."""
     stored: list[StoredAttempt] = field(init=False, default_factory=list)
     """Attempts to store."""
     _by_place: dict[tuple[str, int, int], StoredAttempt] = field(init=False)
@@ -179,6 +181,12 @@ class ResultDeduplicator:
             return "the EID is not the assignment's"
         if (result.taskset, result.task_index) != (view.taskset, view.task_index):
             return "the task is not the assignment's"
+        made_with = max(sample.version_max or 0 for sample in result.experiences)
+        if made_with > self.newest_version:
+            return (
+                f"it was made with version {made_with} of the weights, and batches are recorded up "
+                f"to step {self.newest_version}: the database is older, restored from a backup"
+            )
         return ""
 
     def _attempt_state(self, result: Result) -> AttemptState:

@@ -155,6 +155,7 @@ def _decide(
         known=[*before.known, *earlier],
         stage_is_open=stage.is_open,
         max_attempts=stage.max_attempts,
+        newest_version=stage.recorded_step,
     )
     decisions = [deduplicator.decide(result) for result in results]
     earlier += deduplicator.stored

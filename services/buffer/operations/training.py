@@ -34,6 +34,7 @@ from services.buffer.store.training import (
     insert_incarnation,
     insert_version,
     kept_checkpoints,
+    newest_restore,
     newest_version,
     versions_of,
 )
@@ -80,6 +81,7 @@ class IncarnationStart:
     recorded_step: int
     newest_version: RecordedVersion | None
     finished_step: int
+    restored: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +152,7 @@ async def begin_incarnation(
         recorded_step=stage.recorded_step,
         newest_version=await newest_version(connection, stage),
         finished_step=stage.finished_step or 0,
+        restored=await newest_restore(connection, key),
     )
 
 

@@ -1,5 +1,6 @@
 """Statements on the trainer's incarnations, versions and checkpoints, and on evaluations."""
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -32,6 +33,8 @@ from trinity.config.plan.stage_plan import keeps_best
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
+RESTORER = str(uuid.UUID(int=0))
+"""The trainer id of incarnations that `trinity.run.deploy.restore` begins."""
 MAX_REMOVABLE = 200
 """Most checkpoints in one answer; their paths have up to 16 KB each."""
 _NEWEST_FIRST = (checkpoint.c.step.desc(), checkpoint.c.incarnation.desc())
@@ -71,6 +74,14 @@ async def insert_incarnation(
     """Records a new incarnation of the trainer."""
     values = {**key_columns(stage.key), "incarnation": number, "trainer_id": trainer_id}
     await connection.execute(sa.insert(incarnation).values(values))
+
+
+async def newest_restore(connection: Connection, key: StageKey) -> int:
+    """Returns the incarnation that the newest restore of the database began; 0 without any."""
+    statement = sa.select(sa.func.max(incarnation.c.incarnation)).where(
+        in_stage(incarnation, key), incarnation.c.trainer_id == RESTORER
+    )
+    return (await connection.fetch_column(statement))[0] or 0
 
 
 async def insert_version(connection: Connection, stage: Stage, new: RecordedVersion) -> None:

@@ -35,6 +35,8 @@ class Incarnation:
     """The step at which an earlier life finished the training; 0 when none did."""
     committed: tuple[Path, ...]
     """All committed checkpoints."""
+    restored: int = 0
+    """The incarnation that the newest restore of the database began; 0 without any."""
     checkpoints_to_evaluate: tuple[buffer_pb2.Checkpoint, ...] = ()
     """The same as the buffer's messages; in mode bench those to evaluate, where an empty path
     means the starting weights."""
@@ -42,6 +44,16 @@ class Incarnation:
     def version_to_republish(self, sync_interval: int) -> int:
         """Returns the newest version due by the recorded steps; explorers continue from it."""
         return self.recorded_step // sync_interval * sync_interval
+
+    def unread_checkpoints(self) -> str:
+        """Returns the end of a sentence on what a life lacks that had to begin from step 0."""
+        if self.checkpoint is not None or not self.committed:
+            return ""
+        count, newest = len(self.committed), self.committed[0]
+        return (
+            f"; and no checkpoint can be read (of {count} on record, the newest is {newest}): put "
+            "one back, with all its files, and start again"
+        )
 
 
 def begin_incarnation(
@@ -79,6 +91,7 @@ def _incarnation(answer: buffer_pb2.BeginIncarnationResponse, chosen: int) -> In
         last_published_sha256=known.weights_sha256,
         finished_step=answer.finished_step,
         committed=tuple(Path(row.path) for row in answer.checkpoints),
+        restored=answer.restored,
         checkpoints_to_evaluate=tuple(answer.checkpoints),
     )
 

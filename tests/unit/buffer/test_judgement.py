@@ -8,11 +8,18 @@ from tests.unit.buffer.builders import result, view
 
 
 def judge(
-    *, state: AssignmentState = AssignmentState.LEASED, stage_is_open: bool = True
+    *,
+    state: AssignmentState = AssignmentState.LEASED,
+    stage_is_open: bool = True,
+    newest_version: int = 10,
 ) -> ResultDeduplicator:
     own = view(state=state)
     return ResultDeduplicator(
-        assignments={own.assignment_id: own}, known=(), stage_is_open=stage_is_open, max_attempts=2
+        assignments={own.assignment_id: own},
+        known=(),
+        stage_is_open=stage_is_open,
+        max_attempts=2,
+        newest_version=newest_version,
     )
 
 

@@ -308,7 +308,7 @@ class BeginIncarnationRequest(_message.Message):
     def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., trainer_id: _Optional[str] = ...) -> None: ...
 
 class BeginIncarnationResponse(_message.Message):
-    __slots__ = ("incarnation", "line", "checkpoints", "recorded_step", "newest_version", "finished_step", "num_checkpoints_left_out")
+    __slots__ = ("incarnation", "line", "checkpoints", "recorded_step", "newest_version", "finished_step", "num_checkpoints_left_out", "restored")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     LINE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
@@ -316,6 +316,7 @@ class BeginIncarnationResponse(_message.Message):
     NEWEST_VERSION_FIELD_NUMBER: _ClassVar[int]
     FINISHED_STEP_FIELD_NUMBER: _ClassVar[int]
     NUM_CHECKPOINTS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     line: int
     checkpoints: _containers.RepeatedCompositeFieldContainer[Checkpoint]
@@ -323,7 +324,8 @@ class BeginIncarnationResponse(_message.Message):
     newest_version: PublishedVersion
     finished_step: int
     num_checkpoints_left_out: int
-    def __init__(self, incarnation: _Optional[int] = ..., line: _Optional[int] = ..., checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ..., recorded_step: _Optional[int] = ..., newest_version: _Optional[_Union[PublishedVersion, _Mapping]] = ..., finished_step: _Optional[int] = ..., num_checkpoints_left_out: _Optional[int] = ...) -> None: ...
+    restored: int
+    def __init__(self, incarnation: _Optional[int] = ..., line: _Optional[int] = ..., checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ..., recorded_step: _Optional[int] = ..., newest_version: _Optional[_Union[PublishedVersion, _Mapping]] = ..., finished_step: _Optional[int] = ..., num_checkpoints_left_out: _Optional[int] = ..., restored: _Optional[int] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
     __slots__ = ("step", "incarnation", "path", "manifest_sha256")

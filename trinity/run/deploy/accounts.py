@@ -19,6 +19,8 @@ from trinity.runtime.postgres import libpq_dsn, place, wait_until_up
 from trinity.runtime.rpc.runner import run_service
 from trinity.runtime.settings import ServiceSettings
 
+READER = "backup"
+
 
 class AccountSettings(ServiceSettings):
     """Settings from the `TRINITY_ACCOUNTS_*` variables; addresses may be given as `..._FILE`."""
@@ -31,14 +33,20 @@ class AccountSettings(ServiceSettings):
     """The address that the buffer is given."""
     synchronizer_dsn: SecretStr
     """The address that the synchronizer is given."""
+    backup_dsn: SecretStr | None = None
+    """The address that the backup job is given; without it there is no such role."""
     connect_seconds: float = Field(default=60.0, gt=0)
     """Time to wait for the database."""
 
 
 async def set_up(settings: AccountSettings, stop: asyncio.Event) -> None:
     """Creates missing roles, database and schemas, and sets the passwords."""
-    dsns = {"buffer": settings.buffer_dsn, "synchronizer": settings.synchronizer_dsn}
-    passwords = passwords_of({role: dsn.get_secret_value() for role, dsn in dsns.items()})
+    dsns = {
+        "buffer": settings.buffer_dsn,
+        "synchronizer": settings.synchronizer_dsn,
+        READER: settings.backup_dsn,
+    }
+    passwords = passwords_of({role: dsn.get_secret_value() for role, dsn in dsns.items() if dsn})
     admin = settings.admin_dsn.get_secret_value()
     if not await wait_until_up(admin, settings.connect_seconds, stop):
         return
@@ -52,6 +60,11 @@ async def set_up(settings: AccountSettings, stop: asyncio.Event) -> None:
             autocommit=True,
         ) as connection:
             await set_up_schemas(connection)
+            if READER in passwords:
+                await connection.execute(
+                    f"GRANT pg_read_all_data TO {READER}; "
+                    f"GRANT CONNECT ON DATABASE {DATABASE} TO {READER}"
+                )
     except psycopg.errors.InsufficientPrivilege as error:
         raise UserError(
             f"the user of TRINITY_ACCOUNTS_ADMIN_DSN may not set up {place(admin)} "
@@ -66,7 +79,7 @@ def passwords_of(dsns: Mapping[str, str]) -> dict[str, str]:
 
     Raises: UserError when an address is not that of the service's own role.
     """
-    assert set(dsns) == set(SCHEMA_OWNERS)
+    assert set(dsns) - {READER} == set(SCHEMA_OWNERS)
     passwords = {}
     for role, dsn in dsns.items():
         variable = f"TRINITY_ACCOUNTS_{role.upper()}_DSN"

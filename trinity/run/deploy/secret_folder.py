@@ -3,6 +3,7 @@
 secrets/
   admin/password, dsn               the database's first user, for the accounts job alone
   buffer/postgres-dsn, nats-url     synchronizer/postgres-dsn     explorer/nats-url
+  backup/postgres-dsn               a role that reads both schemas
   nats/users.conf                   included by the broker's configuration
   grafana/password                  for the dashboard's user admin
   kustomization.yaml                the same as Kubernetes Secrets: kubectl apply -k secrets
@@ -26,6 +27,7 @@ from trinity.runtime.security.secret_files import SecretFiles
 
 NAMES = {
     "admin": ("dsn", "password"),
+    "backup": ("postgres-dsn",),
     "buffer": ("nats-url", "postgres-dsn"),
     "explorer": ("nats-url",),
     "grafana": ("password",),
@@ -80,6 +82,7 @@ def write_secrets(folder: Path, places: ServerAddresses) -> None:
     contents = {
         "admin/password": made.password("postgres-admin"),
         "admin/dsn": _dsn(made, SUPERUSER, places.postgres, "postgres"),
+        "backup/postgres-dsn": _dsn(made, "backup", places.postgres, DATABASE),
         "buffer/postgres-dsn": _dsn(made, "buffer", places.postgres, DATABASE),
         "buffer/nats-url": _nats_url(made, "buffer", places.nats),
         "synchronizer/postgres-dsn": _dsn(made, "synchronizer", places.postgres, DATABASE),
