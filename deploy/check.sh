@@ -28,7 +28,7 @@ rm -rf "$rendered"
 for overlay in one-node cluster; do  # with every component
     folder="$rendered/components-$overlay"
     mkdir -p "$folder"
-    components=(../../../deploy/k8s/components/{studio,cert-manager,autoscale})
+    components=(../../../deploy/k8s/components/{studio,backup,cert-manager,autoscale})
     printf 'resources: [../../../deploy/k8s/overlays/%s]\ncomponents: [%s]\n' \
         "$overlay" "$(IFS=,; echo "${components[*]}")" > "$folder/kustomization.yaml"
     kubectl kustomize "$folder" > "$folder.yaml"

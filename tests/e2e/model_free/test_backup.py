@@ -1,18 +1,14 @@
-"""The database is lost and comes back from a backup, older than all else; real services, no model."""
+"""The database is lost and comes back from a backup, older than all else; no model."""
 
 import asyncio
-import subprocess
+import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg
 import pytest
 
-from tests.integration.deploy.test_one_node import JOBS
 from tests.integration.deploy.test_source_run import deployment, lay_over
-from tests.support.deployed.by_hand import ByHand, by_hand
+from tests.support.deployed.backed_up import JOBS, Node, backed_up_node
 from tests.support.model_free.alone import weights_of
 from tests.support.model_free.experiment import (
     experiment_plan,
@@ -24,118 +20,87 @@ from tests.support.model_free.stack import MODULES
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.run.deploy.backup import stored_backups
 from trinity.runtime.rpc.channel import open_channel
-from trinity.weights.manifest import MANIFEST_NAME, Manifest, verify
+from trinity.weights.manifest import MANIFEST_NAME, Manifest, describe
 
-pytestmark = pytest.mark.timeout(600)
-STEPS = 24
-STORES = ("synchronizer", "buffer")
-
-
-@dataclass(slots=True)
-class Node:
-    """One node whose services with a database may be stopped and started."""
-
-    by_hand: ByHand
-    stores: ExitStack
-
-    @property
-    def synchronizer(self) -> str:
-        return self.by_hand.address("synchronizer")
-
-    @property
-    def backups(self) -> Path:
-        return self.by_hand.folder / "backups"
-
-    def job(self, *names: str) -> None:
-        for name in names:
-            done = self.by_hand.run(name)
-            assert done.returncode == 0, done.stderr
-
-    def refused(self, name: str) -> str:
-        done = self.by_hand.run(name)
-        assert done.returncode == 2, done.stderr
-        return done.stderr
-
-    def start(self) -> None:
-        for name in STORES:
-            self.stores.enter_context(self.by_hand.service(name))
-        for name in STORES:
-            self.by_hand.wait_ready(name)
-
-    def query(self, text: str, database: str = "trinity") -> list[tuple[object, ...]]:
-        dsn = (self.by_hand.secrets / "admin" / "dsn").read_text()
-        with psycopg.connect(dsn, dbname=database, autocommit=True) as connection:
-            found = connection.execute(text.encode())
-            return found.fetchall() if found.description else []
-
-    def lose_database(self) -> None:
-        self.stores.close()
-        self.query("DROP DATABASE trinity WITH (FORCE)", "postgres")
-        self.query("DROP ROLE buffer, synchronizer, backup", "postgres")
+pytestmark = pytest.mark.timeout(900)
+STEPS = 12
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    plan = experiment_plan(tmp_path)
-    plan.job_path.mkdir(parents=True)
-    with by_hand(tmp_path, modules=MODULES) as services, ExitStack() as stores:
-        lay_over(services, deployment(plan))
-        node = Node(services, stores)
-        for job in ("backup", "restore"):
-            variables = services.compose["services"][job]["environment"]
-            variables[f"TRINITY_{job.upper()}_FOLDER"] = str(node.backups)
-        node.job(*JOBS)
+    """A deployment whose trainer and explorer have no model, and work on throughout."""
+    with backed_up_node(tmp_path, MODULES) as node:
+        lay_over(node.by_hand, deployment(planned(tmp_path, "run", 1)))
         node.start()
-        with services.service("trainer"), services.service("explorer"):
+        with node.by_hand.service("trainer"), node.by_hand.service("explorer"):
             yield node
 
 
-def planned(root: Path, name: str, steps: int = STEPS) -> ExperimentPlan:
+def planned(root: Path, name: str, steps: int) -> ExperimentPlan:
     plan = experiment_plan(root, name=name, buffer={"total_steps": steps})
     plan.job_path.mkdir(parents=True, exist_ok=True)
     return plan
 
 
 async def trained_to(node: Node, run: pb.Experiment, step: int) -> int:
-    """The newest step, which is at least this one."""
+    """The newest step, once it is this one or a later one."""
     async with open_channel(node.by_hand.address("buffer")) as channel:
         stub: buffer_pb2_grpc.BufferServiceStub = buffer_pb2_grpc.BufferServiceStub(channel)
         request = buffer_pb2.WatchProgressRequest(tenant=run.tenant, experiment_id=run.id)
+        newest: int = 0
         async for answer in stub.WatchProgress(request):
-            newest = max((event.step.step for event in answer.events), default=0)
+            newest = max(newest, *(int(event.step.step) for event in answer.events), 0)
             if newest >= step:
                 return newest
     raise AssertionError("no answer")
 
 
-def manifest_of(folder: Path) -> tuple[Manifest, bytes]:
-    import hashlib
-
-    content = (folder / MANIFEST_NAME).read_bytes()
-    return Manifest.model_validate_json(content), hashlib.sha256(content).digest()
+def is_whole(folder: Path) -> bool:
+    manifest = Manifest.model_validate_json((folder / MANIFEST_NAME).read_bytes())
+    return all(describe(folder / name) == file for name, file in manifest.files.items())
 
 
-async def test_a_run_ends_in_the_calm_weights_though_its_database_went_back(
-    node: Node, tmp_path: Path
+async def test_runs_go_on_from_a_database_that_is_older_than_they_are(
+    node: Node, tmp_path: Path, calm_weights: str
 ) -> None:
-    """The backup is taken while it trains; trainer and explorer work on through the restore."""
-    calm = await run_to_end(node.synchronizer, planned(tmp_path, "calm"))
-    plan = planned(tmp_path, "restored")
+    """One is backed up while it trains; of two that had ended, files are gone."""
+    calm = await run_to_end(node.synchronizer, planned(tmp_path, "calm", STEPS))
+    short = [planned(tmp_path, name, 3) for name in ("without-checkpoint", "without-contents")]
+    ended = [await run_to_end(node.synchronizer, plan) for plan in short]
+    plan = planned(tmp_path, "busy", STEPS)
     run = await start_experiment(node.synchronizer, plan)
-    await trained_to(node, run, 4)
-    done = await asyncio.to_thread(node.by_hand.run, "backup")
-    assert done.returncode == 0, done.stderr
-    await trained_to(node, run, await trained_to(node, run, 4) + 4)
+    await trained_to(node, run, 1)
+    await asyncio.to_thread(node.job, "backup")
+    newest = await trained_to(node, run, min(await trained_to(node, run, 1) + 3, STEPS))
+    longer = await run_to_end(node.synchronizer, planned(tmp_path, "without-checkpoint", 5))
     node.lose_database()
+
     stage = plan.job_path / "stages" / "rft"
-    names = [path.name for path in (*stage.glob("weights/v*"), *stage.glob("checkpoints/step-*"))]
-    node.job("accounts", "restore", *JOBS)
-    [(known,)] = node.query(f"SELECT recorded_step FROM buffer.stage WHERE experiment_id = '{run.id}'")
+    future = {path.name for path in stage.glob("*/*-1")}
+    node.job("accounts", "restore")
+    of_run = f"experiment_id = '{run.id}'"
+    [known] = node.query(f"SELECT recorded_step FROM buffer.stage WHERE {of_run}")
     assert isinstance(known, int)
-    print("known", known, names)
+    assert known < newest, "the database is behind"
+    for before in short:
+        shutil.rmtree(before.job_path / "stages" / "rft" / "checkpoints")
+    node.query(
+        f"UPDATE buffer.segment SET retired_at = now() WHERE experiment_id = '{ended[1].id}'"
+    )
+    node.job(*JOBS)
     node.start()
-    ended = await wait_until_ended(node.synchronizer, run.id)
-    assert weights_of(ended) == weights_of(calm)
-    print(sorted(str(p.relative_to(stage)) for p in stage.glob("*/*")), sorted(str(p.relative_to(stage)) for p in stage.glob("set-aside/*/*")))
+
+    assert weights_of(await wait_until_ended(node.synchronizer, run.id)) == weights_of(calm)
+    aside = {path.name: path for path in stage.glob("set-aside/*/*")}
+    lost = {name for name in future if int(name.split("-")[-2].strip("v")) > known}
+    assert lost
+    assert lost <= aside.keys()
+    assert all(map(is_whole, aside.values()))
+    assert longer.id == ended[0].id
+    again = await run_to_end(node.synchronizer, planned(tmp_path, "without-checkpoint", 8))
+    assert weights_of(again) == calm_weights
+    failed = await run_to_end(node.synchronizer, planned(tmp_path, "without-contents", 8))
+    assert failed.state == pb.EXPERIMENT_STATE_FAILED
+    assert "the contents of 8 samples of stage rft are gone" in failed.reason
+    assert "no checkpoint can be read (of 1 on record, the newest is" in failed.reason

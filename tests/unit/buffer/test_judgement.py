@@ -1,8 +1,9 @@
 """Which attempt wins."""
 
 import random
+from dataclasses import replace
 
-from services.buffer.domain.results import ResultDeduplicator
+from services.buffer.domain.results import ReceivedSample, ResultDeduplicator
 from services.buffer.domain.stage import AssignmentState, AttemptState, CommitStatus, RunState
 from tests.unit.buffer.builders import result, view
 
@@ -80,3 +81,26 @@ def test_what_names_no_assignment_or_run_is_refused() -> None:
     assert own.decide(result(run=7)).status is CommitStatus.REJECTED
     own.assignments.clear()
     assert "no assignment" in own.decide(result()).reason
+
+
+def test_a_result_of_weights_that_cannot_exist_is_refused() -> None:
+    """It was made before the database went back to a backup."""
+    sample = ReceivedSample(
+        experience_id="",
+        step=0,
+        suffix="",
+        reward=1.0,
+        finish_reason="stop",
+        version_min=9,
+        version_max=11,
+        num_tokens=1,
+        response_length=1,
+        metrics={},
+        content_hash=b"",
+        body=b"",
+    )
+    made = replace(result(), experiences=(sample,))
+    refused = judge(newest_version=10).decide(made)
+    assert refused.status is CommitStatus.REJECTED
+    assert "made with version 11 of the weights" in refused.reason
+    assert judge(newest_version=11).decide(made).status is CommitStatus.COMMITTED

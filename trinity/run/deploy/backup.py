@@ -29,7 +29,7 @@ from trinity.weights.manifest import make_durable
 
 logger = logging.getLogger(__name__)
 
-OTHER_FOLDER = "give the backups of each database a folder of their own"
+CONNECT_SECONDS = 60.0
 _NAME = re.compile(r"backup-(\d{6,})\.dump")
 
 
@@ -41,18 +41,22 @@ class BackupSettings(ServiceSettings):
     dsn: SecretStr
     """The database's address with a user that may read it all: the role `backup`."""
     folder: Path
-    """Where the backups of this database are kept."""
+    """Where the backups of this database are kept, and of no other."""
     keep: int = Field(default=7, ge=1)
     """Newest backups that are kept; older ones are removed once another is whole."""
-    connect_seconds: float = Field(default=60.0, gt=0)
-    """Time to wait for the database."""
 
 
 async def back_up(settings: BackupSettings, stop: asyncio.Event) -> None:
     """Writes the next backup, then removes those that are too many."""
-    dsn = settings.dsn.get_secret_value()
-    if await wait_until_up(dsn, settings.connect_seconds, stop):
-        await asyncio.to_thread(_write, dsn, settings.folder, settings.keep)
+    dsn, folder = settings.dsn.get_secret_value(), settings.folder
+    if not await wait_until_up(dsn, CONNECT_SECONDS, stop):
+        return
+    claim_folder(folder, "give the backups of each database a folder of their own")
+    path = folder / f"backup-{max(stored_backups(folder), default=0) + 1:06}.dump"
+    await asyncio.to_thread(_dump, dsn, path)
+    for old in list(stored_backups(folder).values())[: -settings.keep]:
+        old.unlink()
+    logger.info("backed up", extra={"database": place(dsn), "file": str(path)})
 
 
 def stored_backups(folder: Path) -> dict[int, Path]:
@@ -61,9 +65,7 @@ def stored_backups(folder: Path) -> dict[int, Path]:
     return dict(sorted((int(match[1]), path) for match, path in found))
 
 
-def _write(dsn: str, folder: Path, keep: int) -> None:
-    claim_folder(folder, OTHER_FOLDER)
-    path = folder / f"backup-{max(stored_backups(folder), default=0) + 1:06}.dump"
+def _dump(dsn: str, path: Path) -> None:
     with working_folder(path) as work:
         made = work / path.name
         made.touch(mode=0o600)
@@ -71,18 +73,13 @@ def _write(dsn: str, folder: Path, keep: int) -> None:
         done = subprocess.run(
             program_command("pg_dump", "--format=custom", *schemas, f"--file={made}"),
             env=libpq_environment(dsn),
-            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
         )
         if done.returncode != 0:
             raise RunFailed(f"{place(dsn)} was not backed up: {first_error(done.stderr)}")
         move_to_new(made, path)
-    make_durable(folder)
-    for old in list(stored_backups(folder).values())[:-keep]:
-        old.unlink()
-    size = path.stat().st_size
-    logger.info("backed up", extra={"database": place(dsn), "file": str(path), "bytes": size})
+    make_durable(path.parent)
 
 
 def program_command(name: str, *arguments: str) -> list[str]:
@@ -97,25 +94,19 @@ def program_command(name: str, *arguments: str) -> list[str]:
 def libpq_environment(dsn: str) -> dict[str, str]:
     """Returns an address as libpq's variables: other users can read a process's arguments."""
     given = conninfo_to_dict(libpq_dsn(dsn))
-    variables = {
+    names = {
         option.keyword.decode(): option.envvar.decode()
         for option in Conninfo.get_defaults()
         if option.envvar
     }
-    named = {variables[name]: str(value) for name, value in given.items() if name in variables}
-    return {"LC_ALL": "C", **named}
+    return {"LC_ALL": "C", **{names[key]: str(given[key]) for key in names.keys() & given.keys()}}
 
 
 def first_error(stderr: str) -> str:
     """Returns the first line of a program's errors, without its name."""
     line = next((line for line in stderr.splitlines() if "error:" in line.lower()), stderr.strip())
-    return line.split("error: ", 1)[-1].split("ERROR:  ", 1)[-1]
-
-
-def main() -> int:
-    """Runs the job; its entry point."""
-    return run_service("backup", BackupSettings, back_up)
+    return re.split(r"error: +", line, maxsplit=1, flags=re.IGNORECASE)[-1]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_service("backup", BackupSettings, back_up))
