@@ -363,8 +363,11 @@ def check_publication(
     """Refuses weights of a superseded trainer, or that contradict published ones.
 
     `same` is the version published under the same numbers; `newest` is the highest incarnation of
-    the stage with its highest version.
+    the stage with its highest version. What is published already may be reported again, also by
+    a later life after a restore, whose incarnation is the newest then.
     """
+    if same is not None and same.has_content_of(new) and same.copy == new.copy:
+        return
     if newest is not None and new.incarnation < newest[0]:
         raise Superseded(
             f"incarnation {newest[0]} has published weights of stage {new.stage}; "

@@ -54,6 +54,7 @@ PLACES: dict[str, dict[str, str]] = {
         "services/trainer/checkpoints/checkpoints.py": "CheckpointStore.write write_base_hash",
         "services/trainer/checkpoints/dealt.py": "DealtPart._write_bucket name_files",
         "services/trainer/checkpoints/lora.py": "LoraAdapter.save",
+        "services/trainer/checkpoints/set_aside.py": "LostFiles.move_unknown",
         "services/trainer/checkpoints/split.py": "PlannedFile.create _OpenFile.write write_at",
         "services/trainer/checkpoints/weights.py": (
             "ModelFiles._write_again ModelFiles._write_dtype ModelFiles.copy_from "
@@ -83,6 +84,7 @@ PLACES: dict[str, dict[str, str]] = {
     },
     "folder that is made": {
         "trinity/cli/certs.py": "certs",
+        "trinity/run/deploy/backup.py": "_dump back_up",
         "trinity/run/deploy/render.py": (
             "ManifestRenderer._prepare ManifestRenderer.write_manifests _copy"
         ),

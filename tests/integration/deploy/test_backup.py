@@ -7,9 +7,10 @@ import psutil
 import psycopg
 import pytest
 
-from tests.integration.synchronizer.builders import publication, weights
+from tests.integration.synchronizer.builders import finished, publication, weights
 from tests.support.deployed.backed_up import JOBS, Node, backed_up_node
 from tests.support.model_free.experiment import experiment_plan, start_experiment
+from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.errors import Superseded
 from trinity.run.deploy.backup import stored_backups
@@ -19,6 +20,7 @@ from trinity.runtime.rpc.errors import answer_of
 pytestmark = pytest.mark.timeout(300)
 TABLES = "SELECT count(*) FROM pg_tables WHERE schemaname IN ('buffer', 'synchronizer')"
 LIFE = "SELECT incarnation FROM buffer.stage"
+PUBLISHED = weights("rft", 7, 3)
 NO_COUNT = 1_700_000_000
 """More lives than any trainer has had, also those of which the backup does not know."""
 
@@ -29,6 +31,9 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     with backed_up_node(tmp_path) as node:
         node.start("synchronizer")
         run = await start_experiment(node.synchronizer, experiment_plan(tmp_path))
+        async with open_channel(node.synchronizer) as channel:
+            stub: SynchronizerServiceStub = SynchronizerServiceStub(channel)
+            await answer_of(stub.PublishVersion(publication(run.id, PUBLISHED)))
         node.stores.close()
         node.query(
             "INSERT INTO buffer.stage "
@@ -59,6 +64,8 @@ async def test_a_restored_database_is_as_it_was_but_for_the_fence(node: Node) ->
         stub: SynchronizerServiceStub = SynchronizerServiceStub(channel)
         with pytest.raises(Superseded, match="incarnation 9 must stop"):
             await answer_of(stub.PublishVersion(publication(str(run), weights("rft", 8, 9))))
+        done = finished(str(run), "rft", pb.ROLE_TRAINER, PUBLISHED)
+        await answer_of(stub.FinishRole(done))  # of a stage whose training had ended
         await answer_of(stub.PublishVersion(publication(str(run), weights("rft", 8, life + 1))))
     node.stores.close()
     variables = node.by_hand.compose["services"]["restore"]["environment"]

@@ -15,7 +15,9 @@ from tests.unit.deploy.manifests import SERVICES, SHIPPED, compose_files, deploy
 from tests.unit.deploy.manifests import rendered as render
 from tests.unit.subtests import as_subtests
 from trinity.run.deploy.accounts import AccountSettings
+from trinity.run.deploy.backup import BackupSettings
 from trinity.run.deploy.render import Target
+from trinity.run.deploy.restore import RestoreSettings
 from trinity.run.deploy.secret_folder import (
     NAMES,
     NOMAD,
@@ -27,14 +29,16 @@ from trinity.runtime.settings import FILE_SUFFIX, ServiceSettings
 
 SETTINGS: dict[str, type[ServiceSettings]] = {
     "ACCOUNTS": AccountSettings,
+    "BACKUP": BackupSettings,
     "BUFFER": BufferSettings,
     "EXPLORER": ExplorerSettings,
+    "RESTORE": RestoreSettings,
     "SYNCHRONIZER": SynchronizerSettings,
     "TRAINER": TrainerSettings,
 }
 OTHERS = {
     *("TRINITY_GID", "TRINITY_PLUGIN_DIRS", "TRINITY_SECURITY_DIR", "TRINITY_UID"),
-    *("TRINITY_STUDIO_IMAGE", "TRINITY_STUDIO_TLS"),  # of compose alone
+    *("TRINITY_BACKUPS", "TRINITY_STUDIO_IMAGE", "TRINITY_STUDIO_TLS"),  # of compose alone
 }
 
 
