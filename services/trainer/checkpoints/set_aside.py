@@ -1,11 +1,13 @@
 """Weights and checkpoints that the database has lost: kept, but out of the way of new ones."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from services.trainer.checkpoints.weights import NAME_PATTERN
+from services.trainer.rank.incarnation import Incarnation
+from services.trainer.types import WeightsOnDisk
 from trinity.weights.manifest import make_durable
 from trinity.weights.stored import BEST_FOLDER, best_manifest
 
@@ -14,12 +16,22 @@ logger = logging.getLogger(__name__)
 SET_ASIDE = "set-aside"
 
 
+def set_aside(
+    stage: Path, life: Incarnation, announced: Callable[[], Iterable[WeightsOnDisk]]
+) -> None:
+    """Moves the directories of lost lives that are neither committed nor announced."""
+    lost = LostFiles(stage=stage, incarnation=life.number, restored=life.restored)
+    if lost.candidates():
+        known = (*life.committed, *(weights.path for weights in announced()))
+        lost.move_unknown({path.name for path in known})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostFiles:
-    """The whole directories of a stage that are of a life which its database does not know.
+    """The whole directories of a stage's lives that its database may not know.
 
-    Such are those of lives before a restore, and where the database was begun anew, of lives that
-    are still to come. What a killed writer left is of none of these, and is removed as ever.
+    These are lives before a restore and, where the database was lost without one, those still to
+    come. Other unknown directories were left by a killed writer, and are removed elsewhere.
     """
 
     stage: Path

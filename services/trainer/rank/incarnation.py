@@ -46,7 +46,7 @@ class Incarnation:
         return self.recorded_step // sync_interval * sync_interval
 
     def unread_checkpoints(self) -> str:
-        """Returns the end of a sentence on what a life lacks that had to begin from step 0."""
+        """Returns the end of an error of a life that could read no checkpoint; else nothing."""
         if self.checkpoint is not None or not self.committed:
             return ""
         count, newest = len(self.committed), self.committed[0]

@@ -18,6 +18,7 @@ from services.trainer.rank.incarnation import Incarnation
 from services.trainer.telemetry import AnomalyChecks, StepTelemetry, has_trained_tokens
 from services.trainer.types import StageLearner, StepOutcome, TrainBatch, batch_metrics
 from trinity.config.plan.stage_plan import StagePlan, keeps_best
+from trinity.errors import PreconditionFailed, RunFailed
 from trinity.runtime.logs import as_fields
 from trinity.runtime.telemetry.tracing import Span
 
@@ -180,6 +181,8 @@ class TrainingLoop:
         """
         try:
             return self._train_to_end()
+        except PreconditionFailed as error:
+            raise RunFailed(f"{error}{self._deps.life.unread_checkpoints()}") from error
         finally:
             self._give_device_back()
             self._async_publish.shutdown_executor()

@@ -14,7 +14,7 @@ from services.trainer.checkpoints.best import BestVersion
 from services.trainer.checkpoints.checkpoints import CheckpointStore
 from services.trainer.checkpoints.damage import DamageWatch, retire_damaged
 from services.trainer.checkpoints.publisher import TransferServer, WeightsPublisher
-from services.trainer.checkpoints.set_aside import LostFiles
+from services.trainer.checkpoints.set_aside import set_aside
 from services.trainer.checkpoints.weights import ModelFiles, WeightsStore
 from services.trainer.clients import TrainerBufferClient, TrainerSynchronizerClient
 from services.trainer.collectives import Ranks
@@ -42,7 +42,7 @@ from trinity.config.plan.start_checkpoint import (
     find_start_checkpoint,
     verify_start_checkpoint,
 )
-from trinity.errors import ManifestError, PreconditionFailed, RunFailed, Superseded
+from trinity.errors import ManifestError, RunFailed, Superseded
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.runtime.device_lock import device_lock_path
 from trinity.runtime.life import LifeSigns
@@ -127,7 +127,7 @@ class RankStageSetup:
         )
         self._link.set_incarnation(life.number)
         if self._ranks.is_first:
-            self._set_lost_files_aside(life)
+            set_aside(self._directory, life, self._synchronizer.versions)
         if self._was_finished(life):
             return RankStageEnded(outcome="finished", reason="an earlier life had finished it")
         start = self._starting_directory(self._order.start_path, self._order.start_manifest_sha256)
@@ -136,12 +136,6 @@ class RankStageSetup:
         if is_bench:
             return self._evaluate_checkpoints(life, start, learner)
         return self._train(life, start, learner, total_steps)
-
-    def _set_lost_files_aside(self, life: Incarnation) -> None:
-        lost = LostFiles(stage=self._directory, incarnation=life.number, restored=life.restored)
-        if lost.candidates():
-            known = (*life.committed, *(weights.path for weights in self._synchronizer.versions()))
-            lost.move_unknown({path.name for path in known})
 
     def _learner(self, life: Incarnation, start: Path) -> StageLearner:
         make = partial(
@@ -218,10 +212,7 @@ class RankStageSetup:
             report=self._link.report_activity,
             turns=self._turns,
         )
-        try:
-            return TrainingLoop(dependencies).train_to_end()
-        except PreconditionFailed as error:
-            raise RunFailed(f"{error}{life.unread_checkpoints()}") from error
+        return TrainingLoop(dependencies).train_to_end()
 
     def _telemetry(self, life: Incarnation) -> StepTelemetry:
         algorithm = self._plan.algorithm_type

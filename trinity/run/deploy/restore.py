@@ -5,7 +5,7 @@ Takes an empty database, with its accounts; all or nothing is restored.
 The world is ahead of such a database: weights, checkpoints, results and services are of a time that
 it does not know. So each stage gets a new incarnation, above all that may have been given out
 since: earlier trainers are refused, no work is handed out before a new life has published weights,
-the trainer sets the files of lost lives aside, and explorers begin anew.
+the trainer sets the files of lost lives aside, and explorers begin again.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ DO $$ DECLARE own record; has_rows boolean; BEGIN
 END $$;
 DROP SCHEMA IF EXISTS buffer, synchronizer CASCADE;
 """
-"""Removes schemas as accounts and migrations leave them; what members report does not count."""
+"""Removes schemas as accounts and migrations leave them; reports of members do not count."""
 FENCE = """
 CREATE TEMPORARY TABLE fence ON COMMIT DROP AS
 SELECT tenant, experiment_id, b.stage,
@@ -90,7 +90,7 @@ class RestoreSettings(ServiceSettings):
 
 
 async def restore(settings: RestoreSettings, stop: asyncio.Event) -> None:
-    """Restores a backup, and fences off what came after it."""
+    """Restores a backup, and fences off the time after it."""
     admin = urllib.parse.urlsplit(settings.admin_dsn.get_secret_value())
     dsn = admin._replace(path=f"/{DATABASE}").geturl()
     backup = None if settings.fence_only else _chosen(settings)
